@@ -1,0 +1,144 @@
+"""The verdict: one envelope for parity and triage, plain frozen data that round-trips through JSON.
+
+Renderers read it and nothing else decides. NaN and infinity are written as strings ("nan", "inf", "-inf").
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+SCHEMA_VERSION = 1
+
+CheckState = Literal["ruled out", "confirmed", "not tested"]
+
+# Parity's exit codes (docs/verdicts.md). Triage has its own.
+EXIT_CODES = {"EQUIVALENT": 0, "DIVERGENT": 1, "ERROR": 2, "INCONCLUSIVE": 3, "CONFOUNDED": 3}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something the user should know that does not by itself make DIVERGENT: asked differs from resolved, environments differ."""
+
+    name: str
+    summary: str
+    effect: str = ""  # measured effect, in words with its number; "none measured" is an effect
+    severity: Literal["info", "warning"] = "info"
+    where: str = ""  # baseline, candidate, both, learner
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A cause that the evidence supports, or UNEXPLAINED with the narrowest place."""
+
+    name: str
+    party: str  # baseline, candidate, mapping, trainer, comparison, unknown
+    summary: str
+    evidence: str = ""
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Place:
+    """The first divergence: everything needed to look at it."""
+
+    step: int
+    phase: str
+    rank: int
+    sample: int
+    position: int  # token position in the response; -1 where the field is not per token
+    field: str
+    baseline: Any
+    candidate: Any
+    margin: float | None = None  # gap between the two best perturbed logits under the learner, in nats
+    context: str = ""
+
+
+@dataclass(frozen=True)
+class Check:
+    """A named check with a verdict of its own. `number` is its place among the user's eleven suspicions, 0 for others."""
+
+    name: str
+    state: CheckState
+    evidence: str
+    number: int = 0
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """One side of the comparison, as a person wants to see it beside the other."""
+
+    side: str  # baseline, candidate
+    backend: str  # vllm, sglang@old, hf
+    path: str
+    rows: dict[str, Any] = field(default_factory=dict)  # row title -> value, same titles on both sides
+    series: dict[str, list[float]] = field(default_factory=dict)  # name -> one value a step, for the plots
+
+
+@dataclass(frozen=True)
+class Parity:
+    """The body of a parity verdict."""
+
+    first_divergence: Place | None
+    floor: dict[str, Any]
+    checks: list[Check]
+    runs: list[RunSummary]
+    metrics: dict[str, Any] = field(default_factory=dict)  # PARITY metrics: per token and per run
+    series: dict[str, list[float]] = field(default_factory=dict)  # one value a step: max |Δ logprob|, flips, ...
+
+
+@dataclass(frozen=True)
+class Verdict:
+    kind: Literal["parity", "triage"]
+    verdict: str
+    exit_code: int
+    reason: str  # one sentence
+    findings: list[Finding] = field(default_factory=list)
+    causes: list[Cause] = field(default_factory=list)
+    confounders: list[Finding] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    coverage: dict[str, Any] = field(default_factory=dict)
+    figures: dict[str, Any] = field(default_factory=dict)
+    parity: Parity | None = None
+    reproduce: str = ""  # the command that makes this verdict again
+    paths: dict[str, str] = field(default_factory=dict)
+    schema_version: int = SCHEMA_VERSION
+
+    def to_dict(self) -> dict[str, Any]:
+        return _finite(dataclasses.asdict(self))
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), indent=2, allow_nan=False, default=str) + "\n"
+
+    @staticmethod
+    def from_dict(data: dict[str, Any]) -> Verdict:
+        """Rebuild a verdict; raises ValueError on another schema version, TypeError on unknown keys."""
+        if data.get("schema_version") != SCHEMA_VERSION:
+            raise ValueError(f"verdict schema {data.get('schema_version')!r} is not {SCHEMA_VERSION}")
+        data = dict(data)
+        for key, kind in (("findings", Finding), ("causes", Cause), ("confounders", Finding)):
+            data[key] = [kind(**item) for item in data.get(key, [])]
+        if data.get("parity"):
+            body = dict(data["parity"])
+            place = body["first_divergence"]
+            body["first_divergence"] = Place(**place) if place else None
+            body["checks"] = [Check(**item) for item in body["checks"]]
+            body["runs"] = [RunSummary(**item) for item in body["runs"]]
+            data["parity"] = Parity(**body)
+        return Verdict(**data)
+
+
+def _finite(value: Any) -> Any:
+    """NaN and infinity as strings, so that the file is JSON everywhere."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value

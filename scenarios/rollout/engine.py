@@ -1,0 +1,99 @@
+"""The rollout engine as the rest of the stack sees it: token ids in, token ids out, and every status said aloud.
+
+An `Engine` is a live Transformers, vLLM or SGLang engine inside one process. `scenarios.session` wraps it in a Ray actor.
+Text never crosses this seam. Log-probabilities are raw ones: log-softmax of the model's own logits at T = 1, before penalties, top-k
+and temperature, whatever the sampling was.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+class EngineError(RuntimeError):
+    """The engine refused a call, returned a failing status, or died. The message names the engine, the call and the cause."""
+
+
+class ParameterRefused(ValueError):
+    """A canonical parameter has no faithful image in this engine; the message names both and says what would be possible."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """One sample to draw. `offset` tokens at the end of `prompt_ids` were already generated (guided continuation)."""
+
+    sample: int  # global number of the sample in the run: the key of its randomness and of its alignment
+    prompt_ids: tuple[int, ...]
+    offset: int = 0
+    max_tokens: int = 0  # tokens still to draw
+    prompt_text: str | None = None  # set only by the planted fault that sends text instead of ids
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What the engine answered for one request."""
+
+    sample: int
+    prompt_seen: tuple[int, ...]  # prompt ids that the engine says it saw
+    output_ids: tuple[int, ...]  # with the stop token, when one ended the sample
+    logprobs: tuple[float, ...]  # raw, T = 1, one per output id
+    finish_reason: str
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class WeightMeta:
+    """One tensor of a weight sync, in the order of the broadcasts. dtype is torch's name without the prefix."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    digest: str = ""  # blake2b-128 of the bytes the learner sent
+
+
+@dataclass(frozen=True)
+class SyncGroup:
+    """A process group of its own for one weight sync: rank 0 is the learner, engine workers follow."""
+
+    address: str
+    port: int
+    world_size: int
+    rank_offset: int  # rank of this engine's first worker
+    name: str
+    backend: str  # gloo on a CPU, nccl on GPUs
+
+
+@dataclass(frozen=True)
+class SyncReport:
+    """What one engine answered to one sync: its own status and the digests of the tensors it received."""
+
+    ok: bool
+    message: str
+    seconds: float
+    received: dict[str, str] = field(default_factory=dict)  # name -> digest, where the engine can give it
+
+
+@dataclass(frozen=True)
+class EngineInfo:
+    """What the engine resolved, against what it was asked: the raw material of the engine-parameter-map check."""
+
+    engine: str
+    version: str
+    asked: dict[str, Any]  # native arguments that the mapping produced
+    resolved: dict[str, Any]  # canonical name -> value that the live engine reports
+    replaced: tuple[str, ...]  # parts of the engine that the harness itself replaced (sampler, shims, weight loader)
+    pids: tuple[int, ...]  # processes of the engine, for teardown and for triage
+
+
+class Engine(Protocol):
+    def generate(self, requests: list[Request], sampling: Any, *, seed: int) -> list[Completion]: ...
+    def rescore(self, sequences: list[tuple[int, ...]]) -> list[list[float]]: ...
+    def flush(self) -> None: ...
+    def join(self, group: SyncGroup) -> None: ...
+    def receive(self, group: SyncGroup, weights: list[WeightMeta]) -> SyncReport: ...
+    def info(self) -> EngineInfo: ...
+    def stats(self) -> dict[str, float]: ...
+    def close(self) -> None: ...

@@ -1,0 +1,132 @@
+"""What a scenario is: the frozen settings of one recorded run, plain data in the standard library.
+
+`harness.config` reads them from TOML and validates them; every process of a run receives the same resolved object, and
+`run.json` holds it. Leaves are plain JSON values, so `dataclasses.asdict` is the wire format.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Mode = Literal["coupled", "native", "greedy"]
+
+
+@dataclass(frozen=True)
+class Model:
+    """The policy. `path` is a Hugging Face directory or `builtin:tiny`, which is made and pretrained from the seed."""
+
+    path: str = "builtin:tiny"
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    reward: str = "builtin:tiny"  # a Hugging Face sequence-classification directory, or the built-in reward model
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Where prompts come from: `builtin:tiny`, or a JSONL or Parquet file with a text or chat-messages column."""
+
+    path: str = "builtin:tiny"
+    column: str = "prompt"
+    chat: bool = False  # the column holds chat messages; the tokenizer's chat template is applied
+    max_tokens: int = 64  # longer prompts are refused, never silently cut
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """How many samples one step draws, and who draws them (PARITY.md's modes)."""
+
+    prompts_per_step: int = 8
+    samples_per_prompt: int = 4
+    mode: Mode = "coupled"
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Canonical sampling parameters. `scenarios.rollout.parameters` maps them to each engine, or refuses."""
+
+    temperature: float = 1.0
+    top_k: int = -1  # -1: off
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    max_tokens: int = 32
+    min_tokens: int = 0
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Canonical engine parameters. Mapped, or refused, in `scenarios.rollout.parameters`."""
+
+    max_model_len: int = 128
+    seed: int = 0
+    prefix_caching: bool = True
+    enforce_eager: bool = True
+    max_num_seqs: int = 64
+    chunked_prefill: bool = True
+    memory_fraction: float = 0.5  # of the accelerator; unused on a CPU
+    kv_cache_tokens: int = 16384  # CPU: size of the KV pool in tokens
+    tensor_parallel: int = 1
+    engines: int = 1
+
+
+@dataclass(frozen=True)
+class PPO:
+    """The learner. Batches are counted in samples; world sizes in processes of the data-parallel group."""
+
+    world_size: int = 1
+    epochs: int = 1
+    train_batch_size: int = 16
+    micro_batch_size: int = 8
+    packing: bool = False
+    actor_lr: float = 1e-3
+    critic_lr: float = 1e-3
+    max_grad_norm: float = 1.0
+    kl_coef: float = 0.02
+    gamma: float = 1.0
+    gae_lambda: float = 0.95
+    clip: float = 0.2
+    value_clip: float = 0.2
+    entropy_coef: float = 0.0
+    value_coef: float = 0.5
+    normalize_advantages: bool = True
+    checkpoint_every: int = 0  # steps; 0: only the last
+
+
+@dataclass(frozen=True)
+class Native:
+    """The short native stage after a coupled run: each engine's own sampler at the baseline's recorded weights."""
+
+    samples: int = 256
+    alpha: float = 0.01  # family-wise error of the whole stage, Holm-corrected
+
+
+@dataclass(frozen=True)
+class Scenario:
+    name: str = "ppo-tiny"
+    steps: int = 8
+    seed: int = 0
+    train: bool = True  # False: rollout-only at fixed weights
+    guided: bool = True  # False (--free): the candidate goes on from its own tokens
+    model: Model = field(default_factory=Model)
+    prompts: Prompts = field(default_factory=Prompts)
+    rollout: Rollout = field(default_factory=Rollout)
+    sampling: Sampling = field(default_factory=Sampling)
+    engine: Engine = field(default_factory=Engine)
+    ppo: PPO = field(default_factory=PPO)
+    native: Native = field(default_factory=Native)
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Scenario:
+        """Rebuild from `to_json` (or from JSON, where tuples became lists). Unknown keys raise TypeError."""
+        kinds = {"model": Model, "prompts": Prompts, "rollout": Rollout, "sampling": Sampling, "engine": Engine,
+                 "ppo": PPO, "native": Native}
+        values = {key: kinds[key](**value) if key in kinds else value for key, value in data.items()}
+        scenario = Scenario(**values)
+        stops = tuple(scenario.sampling.stop_token_ids)
+        return dataclasses.replace(scenario, sampling=dataclasses.replace(scenario.sampling, stop_token_ids=stops))
