@@ -15,6 +15,21 @@ SCHEMA_VERSION = 1
 
 CheckState = Literal["ruled out", "confirmed", "not tested"]
 
+# The user's eleven suspicions, by the names the report lists them under. `Check.number` is the key.
+SUSPICIONS = {
+    1: "token-ids-not-text",
+    2: "token-boundaries",
+    3: "experience-matrix-shapes",
+    4: "baseline-itself",
+    5: "collective-backend",
+    6: "engine-parameter-map",
+    7: "sampling-parameter-map",
+    8: "cache-hit-rate",
+    9: "environment",
+    10: "prompt-ids-in against prompt-ids-the-engine-saw",
+    11: "per-step input sizes and times",
+}
+
 # Parity's exit codes (docs/verdicts.md). Triage has its own.
 EXIT_CODES = {"EQUIVALENT": 0, "DIVERGENT": 1, "ERROR": 2, "INCONCLUSIVE": 3, "CONFOUNDED": 3}
 
@@ -77,7 +92,9 @@ class RunSummary:
     backend: str  # vllm, sglang@old, hf
     path: str
     rows: dict[str, Any] = field(default_factory=dict)  # row title -> value, same titles on both sides
-    series: dict[str, list[float]] = field(default_factory=dict)  # name -> one value a step, for the plots
+    # name -> one value a step, for the plots; an optional "step" series holds the step numbers, else they count from 0
+    series: dict[str, list[float]] = field(default_factory=dict)
+    measured: dict[str, Any] = field(default_factory=dict)  # like rows; differs in any two runs (times, memory): never "changed"
 
 
 @dataclass(frozen=True)
@@ -135,6 +152,8 @@ class Verdict:
 
 def _finite(value: Any) -> Any:
     """NaN and infinity as strings, so that the file is JSON everywhere."""
+    if hasattr(value, "item") and getattr(value, "shape", None) == ():  # a NumPy or torch scalar, which json writes as text
+        value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
