@@ -1,0 +1,139 @@
+"""The environment of a process: packages, variables, loaded libraries, device, machine; secrets are left out by name.
+
+torch is asked only where it is loaded, and CUDA only where it is initialised: a probe that initialised it would break every
+later fork.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+PACKAGES = (
+    "torch", "torchvision", "numpy", "transformers", "tokenizers", "safetensors", "accelerate", "ray", "vllm", "sglang", "sgl-kernel",
+    "sglang-kernel", "sgl-kernel-cpu", "flashinfer-python", "flash-attn", "xformers", "triton", "deepspeed", "megatron-core", "peft", "trl", "verl",
+    "openrlhf", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "nvidia-cublas-cu12", "nvidia-cudnn-cu12", "pandas", "pyarrow",
+    "pydantic", "rlhf-harness",
+)  # fmt: skip
+VARIABLES = re.compile(
+    r"(LD_LIBRARY_PATH|LD_PRELOAD|PYTHONPATH|PYTHONHASHSEED|VIRTUAL_ENV|CONDA_PREFIX|CONDA_DEFAULT_ENV|RANK|LOCAL_RANK"
+    r"|WORLD_SIZE|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT"
+    r"|(NCCL|GLOO|CUDA|TORCH|PYTORCH|TORCHINDUCTOR|RAY|VLLM|SGLANG|SGL|FLASHINFER|TRITON|CUBLAS|CUDNN|NVIDIA|HIP|ROCR|OMP"
+    r"|MKL|KMP|UCX|FI|HF|TRANSFORMERS|TOKENIZERS|TP)_.*)"
+)
+SECRET = re.compile(r"KEY|TOKEN(?!IZER)|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTH|COOKIE|PRIVATE|SIGNATURE|CERT|DSN", re.I)
+USERINFO = re.compile(r"(?<=://)[^/@\s]+@")
+LIBRARIES = re.compile(
+    r"(libnccl|libnccl-net|libcuda|libcudart|libcublas|libcublasLt|libcudnn|libtorch_cpu|libtorch_cuda|libgomp|libiomp5"
+    r"|libmkl_rt|libopenblas|libmpi|libibverbs|libucp|libstdc\+\+|libc|libtcmalloc|libjemalloc)([-_.].*)?\.so.*|libc\.so.*"
+)
+
+
+def describe() -> dict[str, Any]:
+    """The fields of an `environment` event."""
+    return {
+        "packages": packages(), "env": variables(), "withheld": withheld(), "libraries": libraries(), "device": device(),
+        "machine": machine(),
+    }  # fmt: skip
+
+
+def packages() -> dict[str, str]:
+    """Name -> version of the packages of interest that are installed."""
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Environment variables that can change a run, without those whose name sounds like a secret; user:password@ is cut from addresses."""
+    environ = os.environ if environ is None else environ
+    kept = {name: value for name, value in environ.items() if VARIABLES.fullmatch(name) and not SECRET.search(name)}
+    return {name: USERINFO.sub("", _text(kept[name])) for name in sorted(kept)}
+
+
+def withheld(environ: Mapping[str, str] | None = None) -> list[str]:
+    """Names of the variables that would have been recorded but for their name."""
+    environ = os.environ if environ is None else environ
+    return sorted(name for name in environ if VARIABLES.fullmatch(name) and SECRET.search(name))
+
+
+def libraries() -> list[str]:
+    """Paths of the shared libraries of interest that this process has loaded: what LD_LIBRARY_PATH came to."""
+    try:
+        lines = Path("/proc/self/maps").read_text(errors="replace").splitlines()
+    except OSError:  # not Linux
+        return []
+    paths = {line.split(maxsplit=5)[5] for line in lines if line.count("/")}
+    return sorted(path for path in paths if LIBRARIES.fullmatch(os.path.basename(path)))
+
+
+def device() -> dict[str, Any]:
+    """What torch computes on, as far as it can be told without initialising a device; {} where torch is not loaded."""
+    torch = sys.modules.get("torch")
+    if torch is None or not hasattr(torch, "cuda"):  # absent, or in the middle of its own import
+        return {}
+    facts: dict[str, Any] = {
+        "torch": str(torch.__version__), "cuda_built": torch.version.cuda, "threads": torch.get_num_threads(),
+        "cuda_initialized": bool(torch.cuda.is_initialized()),
+        "deterministic": bool(torch.are_deterministic_algorithms_enabled()),
+    }  # fmt: skip
+    if facts["cuda_initialized"]:
+        current = torch.cuda.current_device()
+        properties = torch.cuda.get_device_properties(current)
+        facts |= {
+            "device": f"cuda:{current}", "name": properties.name, "memory": properties.total_memory,
+            "capability": [properties.major, properties.minor], "count": torch.cuda.device_count(),
+        }  # fmt: skip
+    return facts
+
+
+def machine() -> dict[str, Any]:
+    """The host: kernel, processor, memory in bytes, accelerators that the kernel knows."""
+    return {
+        "system": platform.platform(), "cpu": _cpu_model(), "cpus": os.cpu_count(), "cpus_allowed": _cpus_allowed(),
+        **_memory(), "gpus": _gpus(),
+    }  # fmt: skip
+
+
+def _cpus_allowed() -> int | None:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+def _cpu_model() -> str:
+    for line in _lines("/proc/cpuinfo"):
+        if line.lower().startswith(("model name", "hardware", "cpu model")):
+            return line.partition(":")[2].strip()
+    return platform.processor()
+
+
+def _memory() -> dict[str, int]:
+    found = dict(re.findall(r"^(MemTotal|MemAvailable):\s+(\d+) kB", "\n".join(_lines("/proc/meminfo")), re.M))
+    return {name: int(found[key]) * 1024 for name, key in (("memory", "MemTotal"), ("memory_available", "MemAvailable")) if key in found}
+
+
+def _gpus() -> list[str]:
+    """Models from the driver's own files: no library, no initialisation."""
+    files = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
+    return [line.partition(":")[2].strip() for file in files for line in _lines(file) if line.startswith("Model:")]
+
+
+def _lines(path: str | Path) -> list[str]:
+    try:
+        return Path(path).read_text(errors="replace").splitlines()
+    except OSError:  # another system, or no such device
+        return []
+
+
+def _text(value: str) -> str:
+    """Text that every JSON reader takes: bytes of the environment that are no UTF-8 become question marks."""
+    return value.encode("utf-8", "replace").decode()

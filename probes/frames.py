@@ -1,0 +1,296 @@
+"""Frames: named arrays of numbers with a JSON header and checksums, laid out so that reading them copies nothing.
+
+docs/format.md describes the layout byte by byte. `probes.format` re-exports everything public of this module.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import sys
+import zlib
+from array import array
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, ClassVar
+
+MAGIC = b"RLF1"
+PREFIX = struct.Struct("<4sIQII")  # magic, header length, payload length, crc32 of the 16 bytes before it, zero
+TRAILER = struct.Struct("<II")  # crc32 of header and payload, zero
+CODES = {"i4": "i", "i8": "q", "f4": "f", "f8": "d"}  # dtype -> typecode of array and memoryview
+_SAME = {"i4": "il", "i8": "lq", "f4": "f", "f8": "d"}  # native buffer formats of the same bytes, when the size agrees too
+
+if sys.byteorder != "little":
+    raise ImportError("recordings are little-endian and read without copying: big-endian hosts are not supported")
+
+
+class FormatError(ValueError):
+    """A recording cannot be read as the documented format; the message names the file, the byte offset and the cause."""
+
+
+@dataclass(frozen=True)
+class Flat:
+    """One number per sample. Build with `Flat.of`; `values` is a typed memoryview (`numpy.frombuffer(flat.values, ...)`)."""
+
+    dtype: str
+    values: memoryview
+    offsets: ClassVar[None] = None
+
+    @staticmethod
+    def of(values: Any, dtype: str) -> Flat:
+        """Pack a list, array.array, 1-D NumPy array or 1-D CPU tensor as i4, i8, f4 or f8; a buffer of that type is not copied."""
+        return Flat(dtype, pack(values, dtype))
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def rows(self) -> list[list[Any]]:
+        """One row of one value per sample, so that Flat and Ragged read alike."""
+        return [[value] for value in self.values.tolist()]
+
+    def tolist(self) -> list[Any]:
+        return self.values.tolist()
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Rows of unequal length: row r is `values[offsets[r]:offsets[r + 1]]`. Build with `Ragged.of`."""
+
+    dtype: str
+    values: memoryview
+    offsets: memoryview  # i8, one more than there are rows; the first is 0, the last len(values)
+
+    @staticmethod
+    def of(rows: Iterable[Any], dtype: str) -> Ragged:
+        """Pack rows (each what `Flat.of` accepts)."""
+        joined, offsets = array(_code(dtype)), array("q", [0])
+        for row in rows:
+            if isinstance(row, (list, tuple)):
+                joined.extend(array(joined.typecode, row))
+            else:
+                joined.frombytes(pack(row, dtype).cast("B"))
+            offsets.append(len(joined))
+        return Ragged(dtype, memoryview(joined), memoryview(offsets))
+
+    @staticmethod
+    def joined(values: Any, offsets: Any, dtype: str) -> Ragged:
+        """Pack rows that are already concatenated; raises ValueError when the offsets do not fit the values."""
+        ragged = Ragged(dtype, pack(values, dtype), pack(offsets, "i8"))
+        _check_offsets(ragged)
+        return ragged
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def row(self, index: int) -> memoryview:
+        if not 0 <= index < len(self):
+            raise IndexError(f"row {index} of {len(self)}")
+        return self.values[self.offsets[index] : self.offsets[index + 1]]
+
+    def rows(self) -> list[list[Any]]:
+        values, bounds = self.values.tolist(), self.offsets.tolist()
+        return [values[start:end] for start, end in pairwise(bounds)]
+
+    tolist = rows
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One frame of a token log."""
+
+    kind: str
+    step: int
+    role: str
+    rank: int
+    fields: dict[str, Any]
+    arrays: dict[str, Flat | Ragged]
+
+
+@dataclass(frozen=True)
+class Extent:
+    """Where one frame lies in its file (bytes) and what its header says."""
+
+    start: int
+    header: int  # length of the header
+    payload: int  # length of the payload
+    kind: str
+    role: str
+
+
+def pack(values: Any, dtype: str) -> memoryview:
+    """A contiguous typed memoryview of `values`; TypeError for more than one dimension or a tensor that is not on the CPU."""
+    code = _code(dtype)
+    if hasattr(values, "detach"):  # a torch tensor, recognised without importing torch
+        if values.device.type != "cpu":
+            raise TypeError(f"an array on {values.device} cannot be recorded: copy it to the CPU where that does no harm")
+        values = values.detach()
+        try:
+            values = values.numpy()
+        except (TypeError, RuntimeError):  # bfloat16 has no NumPy image, or NumPy is not installed
+            values = values.tolist()
+    if isinstance(values, (list, tuple, range)):
+        return memoryview(array(code, values))
+    view = memoryview(values)
+    if view.ndim != 1:
+        raise TypeError(f"a recorded array has one dimension, not {view.ndim}: flatten it, or use Ragged")
+    size = array(code).itemsize
+    if view.c_contiguous and view.itemsize == size and view.format in _SAME[dtype]:
+        return view.cast("B").cast(code) if view.format != code else view
+    try:
+        return memoryview(array(code, view.tolist()))
+    except NotImplementedError:  # a buffer format that Python cannot read by itself, such as half precision
+        return memoryview(array(code, values.tolist()))
+
+
+def encode_frame(
+    kind: str, step: int, role: str, rank: int, fields: Mapping[str, Any], arrays: Mapping[str, Flat | Ragged]
+) -> bytes:
+    """The bytes of one frame, ready for a single write."""
+    spec: dict[str, dict[str, Any]] = {}
+    parts: list[bytes | memoryview] = []
+    at = 0
+
+    def place(view: memoryview) -> tuple[int, int]:
+        nonlocal at
+        start, gap = at, -view.nbytes % 8
+        parts.append(view.cast("B"))
+        parts.append(bytes(gap))
+        at += view.nbytes + gap
+        return start, len(view)
+
+    for name, item in arrays.items():
+        if not isinstance(item, (Flat, Ragged)):
+            raise TypeError(f"array {name!r} is {type(item).__name__}: wrap it in Flat.of or Ragged.of")
+        start, count = place(item.values)
+        spec[name] = {"dtype": item.dtype, "at": start, "count": count}
+        if item.offsets is not None:
+            spec[name]["offsets_at"], spec[name]["offsets_count"] = place(item.offsets)
+    header = encode_json(
+        {"kind": kind, "step": step, "role": role, "rank": rank, "fields": fields, "arrays": spec}
+    ).encode()
+    header += b" " * (-len(header) % 8)
+    lengths = struct.pack("<4sIQ", MAGIC, len(header), at)
+    body = b"".join([header, *parts])
+    return b"".join([lengths, struct.pack("<II", zlib.crc32(lengths), 0), body, TRAILER.pack(zlib.crc32(body), 0)])
+
+
+def decode_frame(data: bytes | memoryview) -> Frame:
+    """The frame in `data`, whole and checked; its arrays are views into `data`. Raises FormatError."""
+    view = memoryview(data)
+    if len(view) < PREFIX.size:
+        raise FormatError(f"{len(view)} bytes are less than the {PREFIX.size} with which a frame begins")
+    header_length, payload_length = read_prefix(bytes(view[: PREFIX.size]))
+    end = PREFIX.size + header_length + payload_length
+    if len(view) != end + TRAILER.size:
+        raise FormatError(f"the frame says {end + TRAILER.size} bytes, there are {len(view)}")
+    if TRAILER.unpack(view[end:]) != (zlib.crc32(view[PREFIX.size : end]), 0):
+        raise FormatError("the checksum of the frame does not match its content")
+    header = decode_header(bytes(view[PREFIX.size : PREFIX.size + header_length]))
+    return frame_of(header, view[PREFIX.size + header_length : end])
+
+
+def read_prefix(prefix: bytes) -> tuple[int, int]:
+    """(header length, payload length) of the frame that begins with these 24 bytes. Raises FormatError."""
+    magic, header_length, payload_length, check, zero = PREFIX.unpack(prefix)
+    if magic != MAGIC:
+        raise FormatError(f"a frame begins with {MAGIC!r}, not with {magic!r}")
+    if check != zlib.crc32(prefix[:16]) or zero:
+        raise FormatError("the checksum of the frame's lengths does not match")
+    return header_length, payload_length
+
+
+def decode_header(data: bytes) -> dict[str, Any]:
+    """The JSON header of a frame, with its required keys. Raises FormatError."""
+    try:
+        header = decode_json(data)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"the header of the frame is not JSON: {error}") from error
+    required = {"kind": str, "step": int, "role": str, "rank": int, "fields": dict, "arrays": dict}
+    for key, kind in required.items():
+        if not isinstance(header, dict) or not isinstance(header.get(key), kind):
+            raise FormatError(f"the header of the frame has no {key!r} of type {kind.__name__}")
+    return header
+
+
+def frame_of(header: Mapping[str, Any], payload: memoryview) -> Frame:
+    """A frame from its decoded header and its payload, checked; the arrays are views into the payload."""
+    arrays: dict[str, Flat | Ragged] = {}
+    for name, spec in header["arrays"].items():
+        try:
+            dtype = spec["dtype"]
+            values = _view(payload, dtype, spec["at"], spec["count"])
+            if "offsets_at" in spec:
+                arrays[name] = Ragged(dtype, values, _view(payload, "i8", spec["offsets_at"], spec["offsets_count"]))
+                _check_offsets(arrays[name])
+            else:
+                arrays[name] = Flat(dtype, values)
+        except (KeyError, TypeError, ValueError) as error:
+            raise FormatError(f"array {name!r} of the frame is malformed: {error}") from error
+    return Frame(header["kind"], header["step"], header["role"], header["rank"], header["fields"], arrays)
+
+
+def _view(payload: memoryview, dtype: str, at: int, count: int) -> memoryview:
+    code = _code(dtype)
+    end = at + count * array(code).itemsize
+    if at < 0 or count < 0 or at % 8 or end > len(payload):
+        raise ValueError(f"{count} {dtype} at byte {at} do not fit in {len(payload)} bytes, or are not aligned to 8")
+    return payload[at:end].cast(code)
+
+
+def _check_offsets(ragged: Flat | Ragged) -> None:
+    bounds = ragged.offsets.tolist() if ragged.offsets is not None else []
+    ordered = all(low <= high for low, high in pairwise(bounds))
+    if not bounds or bounds[0] != 0 or bounds[-1] != len(ragged.values) or not ordered:
+        raise ValueError(f"offsets must rise from 0 to {len(ragged.values)}")
+
+
+def _code(dtype: str) -> str:
+    if dtype not in CODES:
+        raise ValueError(f"dtype {dtype!r} is not one of {', '.join(CODES)}")
+    return CODES[dtype]
+
+
+def _plain(value: Any) -> Any:
+    """JSON for what JSON lacks: sets sorted, NumPy scalars and arrays and CPU tensors as numbers, everything else as its text."""
+    if isinstance(value, (set, frozenset)):
+        return sorted(value, key=lambda item: (str(type(item)), item))
+    if hasattr(value, "tolist"):
+        if str(getattr(value, "device", "cpu")) != "cpu":
+            raise TypeError(f"a value on {value.device} cannot be recorded: reading it would synchronise the device")
+        return value.tolist()
+    return str(value)
+
+
+def _named(value: Any) -> Any:
+    """The same value with NaN and infinity as the strings nan, inf and -inf."""
+    if isinstance(value, float):
+        return value if value - value == 0 else str(float(value))
+    if isinstance(value, Mapping):
+        return {_named(key) if isinstance(key, float) else key: _named(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_named(item) for item in value]
+    if value is None or isinstance(value, (str, int)):
+        return value
+    return _named(_plain(value))
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON: write it as a string")
+
+
+_strict = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=_plain).encode
+_decode = json.JSONDecoder(parse_constant=_refuse).decode
+
+
+def decode_json(data: bytes) -> Any:
+    """The value in these bytes of UTF-8 JSON; ValueError for anything else, a bare NaN included."""
+    return _decode(data.decode())
+
+
+def encode_json(value: Any) -> str:
+    """One line of ASCII JSON without spaces; NaN and infinity become the strings nan, inf and -inf."""
+    try:
+        return _strict(value)
+    except ValueError:  # a NaN somewhere: rare, so only then is the whole value walked
+        return _strict(_named(value))
