@@ -1,0 +1,138 @@
+"""Coupled sampling: the sample is a pure function of (logits, seed, sample, position), so two engines draw the same one.
+
+The engine's sampler is replaced by a Gumbel-max draw whose noise comes from a counter-based generator (Philox4x32-10, Salmon et
+al. 2011, "Parallel random numbers: as easy as 1, 2, 3") in integer torch operations: the same integers on a CPU and a GPU, no state,
+no host round trip. argmax(logits/T + Gumbel) is an exact sample of softmax(logits/T) (Gumbel 1954; Maddison et al. 2014).
+
+One order for every engine: temperature, top-k, top-p over the renormalised top-k, min-p relative to the largest remaining
+probability, noise, argmax. Token ids below `min_tokens` that would end the sample are masked first. Repetition penalties are
+refused in coupled mode (`parameters`): engines disagree about what they cover.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+_M0, _M1 = 0xD2511F53, 0xCD9E8D57
+_W0, _W1 = 0x9E3779B9, 0xBB67AE85
+_MASK = 0xFFFFFFFF
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What one coupled request needs: carried to the engines as plain JSON (`to_json`)."""
+
+    seed: int
+    sample: int
+    offset: int = 0  # response tokens that are already in the prompt (guided continuation)
+    temperature: float = 1.0
+    top_k: int = -1
+    top_p: float = 1.0
+    min_p: float = 0.0
+    min_tokens: int = 0
+    end_ids: tuple[int, ...] = ()  # ids masked until min_tokens were drawn
+
+    def to_json(self) -> dict[str, Any]:
+        return dict(vars(self), end_ids=list(self.end_ids))
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Draw:
+        return Draw(**dict(data, end_ids=tuple(data.get("end_ids", ()))))
+
+
+def philox(counter: tuple[torch.Tensor, ...], key: tuple[int, int]) -> tuple[torch.Tensor, ...]:
+    """Philox4x32-10. `counter`: four broadcastable int64 tensors of 32-bit words; returns four int64 tensors of 32-bit words.
+
+    int64 products wrap modulo 2**64, which keeps both halves of a 32x32-bit product; the shift is arithmetic, hence the masks.
+    """
+    c0, c1, c2, c3 = counter
+    k0, k1 = key[0] & _MASK, key[1] & _MASK
+    for _ in range(10):
+        p0, p1 = c0 * _M0, c2 * _M1
+        c0, c1, c2, c3 = ((p1 >> 32) & _MASK) ^ c1 ^ k0, p1 & _MASK, ((p0 >> 32) & _MASK) ^ c3 ^ k1, p0 & _MASK
+        k0, k1 = (k0 + _W0) & _MASK, (k1 + _W1) & _MASK
+    return c0, c1, c2, c3
+
+
+def gumbel(seed: int, samples: torch.Tensor, positions: torch.Tensor, vocab: int) -> torch.Tensor:
+    """Gumbel(0, 1) noise, float64, shape (n, vocab): row i is a pure function of (seed, samples[i], positions[i]).
+
+    `samples` and `positions` are int64 of shape (n,). 52 random bits a number: the tail reaches 36 nats, where 24 bits would cut it at 17.
+    """
+    device = samples.device
+    # One Philox call gives four words: enough for two numbers, so half the counters cover the vocabulary.
+    pairs = torch.arange((vocab + 1) // 2, device=device, dtype=torch.int64)
+    zero = torch.zeros((), device=device, dtype=torch.int64)
+    words = philox(
+        (
+            pairs[None, :] + zero,
+            (positions[:, None] & _MASK) + zero,
+            (samples[:, None] & _MASK) + zero,
+            ((samples[:, None] >> 32) & _MASK) + zero,
+        ),
+        (seed & _MASK, (seed >> 32) & _MASK),
+    )
+    w0, w1, w2, w3 = torch.broadcast_tensors(*words)
+    bits = torch.stack(((w0 << 20) | (w1 >> 12), (w2 << 20) | (w3 >> 12)), dim=-1).flatten(-2)[:, :vocab]
+    uniform = (bits.to(torch.float64) + 0.5) * 2.0**-52
+    return -torch.log(-torch.log(uniform))
+
+
+def filtered(logits: torch.Tensor, draw: Draw) -> torch.Tensor:
+    """logits/T in float64 with everything outside top-k, top-p and min-p at -inf. Shape (n, vocab) in and out."""
+    scores = logits.to(torch.float64) / draw.temperature
+    vocab = scores.shape[-1]
+    if 0 < draw.top_k < vocab:
+        scores = scores.masked_fill(scores < torch.topk(scores, draw.top_k, dim=-1).values[..., -1:], float("-inf"))
+    if draw.top_p < 1.0:
+        ordered, order = torch.sort(scores, dim=-1, descending=True, stable=True)
+        probabilities = torch.softmax(ordered, dim=-1)
+        before = probabilities.cumsum(dim=-1) - probabilities
+        cut = torch.zeros_like(before, dtype=torch.bool).scatter(-1, order, before >= draw.top_p)
+        scores = scores.masked_fill(cut, float("-inf"))
+    if draw.min_p > 0.0:
+        best = scores.max(dim=-1, keepdim=True).values
+        scores = scores.masked_fill(scores < best + torch.log(torch.tensor(draw.min_p, dtype=torch.float64)).item(), float("-inf"))
+    return scores
+
+
+def perturbed(logits: torch.Tensor, draw: Draw, positions: torch.Tensor) -> torch.Tensor:
+    """Scores whose argmax is the coupled draw, float64 (n, vocab), for one sample at response `positions` (n,).
+
+    `positions` count from the start of the response. Subtracting two entries gives a margin in nats of logits/T.
+    """
+    scores = logits
+    if draw.min_tokens and draw.end_ids:
+        early = positions < draw.min_tokens
+        if bool(early.any()):
+            scores = logits.clone()
+            ends = torch.tensor(draw.end_ids, device=logits.device)
+            scores[early.nonzero(), ends] = float("-inf")
+    samples = torch.full_like(positions, draw.sample)
+    return filtered(scores, draw) + gumbel(draw.seed, samples, positions, logits.shape[-1])
+
+
+def choose(logits: torch.Tensor, draws: list[Draw], positions: list[int]) -> torch.Tensor:
+    """The coupled token of each row, int64 (n,). Rows may belong to different samples with different parameters."""
+    device = logits.device
+    keys = {(d.seed, d.temperature, d.top_k, d.top_p, d.min_p) for d in draws}
+    if len(keys) == 1 and not any(d.min_tokens for d in draws):
+        first = draws[0]
+        samples = torch.tensor([d.sample for d in draws], device=device, dtype=torch.int64)
+        places = torch.tensor(positions, device=device, dtype=torch.int64)
+        return (filtered(logits, first) + gumbel(first.seed, samples, places, logits.shape[-1])).argmax(dim=-1)
+    rows = [
+        perturbed(logits[i : i + 1], draw, torch.tensor([position], device=device)).argmax(dim=-1)
+        for i, (draw, position) in enumerate(zip(draws, positions, strict=True))
+    ]
+    return torch.cat(rows)
+
+
+def force(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """Logits under which every greedy sampler takes `tokens`: 0 at the token, -inf elsewhere, in place."""
+    logits.fill_(float("-inf"))
+    logits.scatter_(-1, tokens[:, None], 0.0)
+    return logits

@@ -1,0 +1,41 @@
+"""The processes of an engine, from /proc: for teardown by pid and for noticing that one died."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def parents() -> dict[int, int]:
+    """pid -> parent pid, of every process that can be read now."""
+    table = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                stat = (entry / "stat").read_text()
+            except OSError:  # it ended while we looked
+                continue
+            table[int(entry.name)] = int(stat.rpartition(")")[2].split()[1])
+    return table
+
+
+def descendants(root: int) -> tuple[int, ...]:
+    """`root` and every process below it, oldest generation first."""
+    children: dict[int, list[int]] = {}
+    for pid, parent in parents().items():
+        children.setdefault(parent, []).append(pid)
+    found, queue = [root], [root]
+    while queue:
+        below = children.get(queue.pop(0), [])
+        found += below
+        queue += below
+    return tuple(found)
+
+
+def alive(pid: int) -> bool:
+    """True for a process that exists and is not a zombie."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in ("Z", "X") and os.path.exists(f"/proc/{pid}")

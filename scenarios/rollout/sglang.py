@@ -1,0 +1,212 @@
+"""SGLang behind the engine seam. Runs in the SGLang environment only; nothing of SGLang is imported before the constructor."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import Any
+
+from scenarios.rollout import parameters
+from scenarios.rollout.engine import Completion, EngineError, EngineInfo, Request, SyncGroup, SyncReport, WeightMeta
+from scenarios.rollout.hf import draw_of, end_ids
+from scenarios.rollout.processes import descendants
+from scenarios.rollout.sglang_plugin import DIGESTS, SWITCH
+from scenarios.settings import Mode, Sampling, Scenario
+
+
+class SGLangEngine:
+    """One `sglang.Engine`: a tokenizer manager in this process, a scheduler and a detokenizer in processes of their own."""
+
+    name = "sglang"
+
+    def __init__(self, model_path: str, scenario: Scenario, *, mode: Mode, device: str) -> None:
+        parameters.check_sampling("sglang", scenario.sampling, mode)
+        self._mode = mode
+        self._device = device
+        self._seed = scenario.engine.seed
+        if device == "cpu":
+            os.environ["SGLANG_USE_CPU_ENGINE"] = "1"
+        if mode == "native":
+            os.environ.pop(SWITCH, None)
+        else:
+            os.environ[SWITCH] = "1"
+
+        import sglang
+        from transformers import AutoConfig
+
+        config = AutoConfig.from_pretrained(model_path)
+        self._version = sglang.__version__
+        longest = int(getattr(config, "max_position_embeddings", scenario.engine.max_model_len))
+        self._arguments = parameters.sglang_engine(
+            model_path, scenario.model.dtype, scenario.engine, device=device, longest_context=longest
+        )
+        replaced: list[str] = []
+        if mode != "native":
+            replaced.append("output log-probabilities")
+        if mode == "coupled":
+            self._arguments["enable_custom_logit_processor"] = True
+            replaced.append("sampler")
+        self._replaced = (*replaced, *_active_shims())
+        try:
+            self._engine = sglang.Engine(**self._arguments)
+        except Exception as error:  # SGLang raises everything from ValueError to RuntimeError here; the user needs its text, not its type
+            raise EngineError(f"SGLang {self._version} did not start: {error}") from error
+        self._end_ids = end_ids(config.eos_token_id, scenario.sampling)
+        self._group: SyncGroup | None = None
+        self._prompt_tokens = self._cached_tokens = 0
+
+    def generate(self, requests: list[Request], sampling: Sampling, *, seed: int) -> list[Completion]:
+        native = parameters.sglang_sampling(sampling, self._mode)
+        params, processors = [], []
+        for request in requests:
+            one = dict(
+                native,
+                max_new_tokens=request.max_tokens or sampling.max_tokens,
+                min_new_tokens=max(sampling.min_tokens - request.offset, 0),
+            )
+            if self._mode == "coupled":
+                from scenarios.rollout.sglang_coupled import KEY, Coupled
+
+                one["custom_params"] = {KEY: draw_of(request, sampling, seed, self._end_ids).to_json()}
+                processors.append(Coupled.to_str())
+            params.append(one)
+        answers: list[Any] = [None] * len(requests)
+        as_text = [i for i, r in enumerate(requests) if r.prompt_text is not None]
+        as_ids = [i for i, r in enumerate(requests) if r.prompt_text is None]
+        for rows, text in ((as_ids, False), (as_text, True)):
+            if not rows:
+                continue
+            source = {"text": [requests[i].prompt_text for i in rows]} if text else {"input_ids": [list(requests[i].prompt_ids) for i in rows]}
+            batch = self._call(
+                sampling_params=[params[i] for i in rows],
+                return_logprob=True,
+                return_prompt_token_ids=True,
+                custom_logit_processor=[processors[i] for i in rows] if processors else None,
+                **source,
+            )
+            for i, answer in zip(rows, batch, strict=True):
+                answers[i] = answer
+        return [self._completion(request, answer) for request, answer in zip(requests, answers, strict=True)]
+
+    def _call(self, **fields: Any) -> list[dict[str, Any]]:
+        """`Engine.generate` does not pass `return_prompt_token_ids` on, so the request object is built here, as it does."""
+        from sglang.srt.managers.io_struct import GenerateReqInput
+
+        request = GenerateReqInput(**fields)
+        stream = self._engine.tokenizer_manager.generate_request(request, None)
+        answer = self._engine.loop.run_until_complete(stream.__anext__())
+        return answer if isinstance(answer, list) else [answer]
+
+    def _completion(self, request: Request, answer: dict[str, Any]) -> Completion:
+        meta = answer["meta_info"]
+        reason = meta.get("finish_reason") or {}
+        kind = reason.get("type", "error")
+        if kind == "abort" or "NaN" in str(reason.get("matched", "")):
+            # SGLang rewrites ids outside the vocabulary to a stop whose `matched` says "NaN happened": that is no stop.
+            raise EngineError(f"SGLang ended sample {request.sample} with {reason}")
+        ids = tuple(answer["output_ids"])
+        logprobs = tuple(float(entry[0]) for entry in meta["output_token_logprobs"])
+        if len(logprobs) != len(ids):
+            raise EngineError(f"SGLang returned {len(logprobs)} log-probabilities for {len(ids)} tokens of sample {request.sample}")
+        seen = tuple(answer.get("prompt_token_ids") or ())
+        cached = int(meta.get("cached_tokens", 0))
+        self._prompt_tokens += len(seen)
+        self._cached_tokens += cached
+        return Completion(request.sample, seen, ids, logprobs, kind, cached)
+
+    def rescore(self, sequences: list[tuple[int, ...]]) -> list[list[float]]:
+        answers = self._call(
+            input_ids=[list(sequence) for sequence in sequences],
+            sampling_params=[{"temperature": 0.0, "max_new_tokens": 1, "ignore_eos": True} for _ in sequences],
+            return_logprob=True,
+            logprob_start_len=0,
+        )
+        # The first entry is the first token, which nothing predicts.
+        return [[float(entry[0]) for entry in answer["meta_info"]["input_token_logprobs"][1:]] for answer in answers]
+
+    def flush(self) -> None:
+        answer = self._engine.flush_cache()
+        if not getattr(answer, "success", True):
+            raise EngineError("SGLang refused to flush its radix cache: requests are still running")
+
+    def join(self, group: SyncGroup) -> None:
+        _checked(
+            "init_weights_update_group",
+            self._engine.init_weights_update_group(
+                group.address, group.port, group.rank_offset, group.world_size, group.name, backend=group.backend
+            ),
+        )
+
+    def receive(self, group: SyncGroup, weights: list[WeightMeta]) -> SyncReport:
+        """begin, update, end: without the pair the update is refused at once while the sender waits in its broadcast."""
+        started = time.perf_counter()
+        _checked("begin_weight_update", self._engine.begin_weight_update())
+        message = _checked(
+            "update_weights_from_distributed",
+            self._engine.update_weights_from_distributed(
+                names=[meta.name for meta in weights],
+                dtypes=[meta.dtype for meta in weights],
+                shapes=[list(meta.shape) for meta in weights],
+                group_name=group.name,
+            ),
+        )
+        _checked("end_weight_update", self._engine.end_weight_update())
+        received = json.loads(message)[DIGESTS] if DIGESTS in message else {}
+        return SyncReport(True, "", time.perf_counter() - started, received)
+
+    def info(self) -> EngineInfo:
+        server = self._engine.get_server_info()
+        resolved = {
+            "dtype": str(server.get("dtype")),
+            "seed": server.get("random_seed"),
+            # the slack belongs to SGLang's own reserve, not to what prompt + response may use
+            "max_model_len": int(server.get("context_length") or 0) - parameters.SGLANG_CONTEXT_SLACK,
+            "context_length": server.get("context_length"),
+            "enforce_eager": bool(server.get("disable_cuda_graph")),
+            "prefix_caching": not server.get("disable_radix_cache"),
+            "max_num_seqs": server.get("max_running_requests"),
+            "chunked_prefill": (server.get("chunked_prefill_size") or -1) > 0,
+            "tensor_parallel": server.get("tp_size"),
+            "kv_cache_tokens": server.get("max_total_num_tokens"),
+            "kv_cache_dtype": str(server.get("kv_cache_dtype")),
+            "logprobs_mode": "raw" if self._mode != "native" else "after temperature",
+            "end_ids": sorted(self._end_ids),
+            "device": str(server.get("device")),
+            "attention_backend": server.get("attention_backend"),
+            "sampling_backend": server.get("sampling_backend"),
+        }
+        return EngineInfo("sglang", self._version, dict(self._arguments), resolved, self._replaced, descendants(os.getpid()))
+
+    def stats(self) -> dict[str, float]:
+        hit = self._cached_tokens / self._prompt_tokens if self._prompt_tokens else 0.0
+        values = {
+            "prompt_tokens": float(self._prompt_tokens),
+            "cached_tokens": float(self._cached_tokens),
+            "cache_hit_rate": hit,
+        }
+        state = self._engine.get_server_info().get("internal_states") or [{}]
+        for ours, theirs in (("running", "num_running_reqs"), ("waiting", "num_queue_reqs"), ("kv_usage", "token_usage")):
+            if theirs in state[0]:
+                values[ours] = float(state[0][theirs])
+        return values
+
+    def close(self) -> None:
+        self._engine.shutdown()
+
+
+def _checked(call: str, answer: Any) -> str:
+    """The text of a status, or EngineError when the status is a refusal."""
+    success, message = answer if isinstance(answer, tuple) else (getattr(answer, "success", None), getattr(answer, "message", ""))
+    if success is None:
+        raise EngineError(f"SGLang's {call} returned no status: {answer!r}")
+    if not success:
+        raise EngineError(f"SGLang refused {call}: {message}")
+    return str(message)
+
+
+def _active_shims() -> tuple[str, ...]:
+    import sys
+
+    shims = sys.modules.get("rlhf_harness_cpu_shims")
+    return tuple(f"shim {name}" for name in getattr(shims, "ACTIVE", ()))

@@ -1,0 +1,160 @@
+"""vLLM behind the engine seam. Runs in the vLLM environment only; nothing of vLLM is imported before the constructor."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from typing import Any
+
+from scenarios.rollout import parameters
+from scenarios.rollout.engine import Completion, EngineError, EngineInfo, Request, SyncGroup, SyncReport, WeightMeta
+from scenarios.rollout.hf import draw_of, end_ids
+from scenarios.rollout.processes import descendants
+from scenarios.settings import Mode, Sampling, Scenario
+
+
+class VLLMEngine:
+    """One `vllm.LLM`. On a CPU with one worker it runs in this process, which halves the start."""
+
+    name = "vllm"
+
+    def __init__(self, model_path: str, scenario: Scenario, *, mode: Mode, device: str) -> None:
+        parameters.check_sampling("vllm", scenario.sampling, mode)
+        self._mode = mode
+        self._arguments = parameters.vllm_engine(model_path, scenario.model.dtype, scenario.engine, device=device)
+        os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+        os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+        if device == "cpu":
+            os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+            if scenario.engine.tensor_parallel == 1:
+                os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+                self._arguments["distributed_executor_backend"] = "uni"
+        elif scenario.engine.tensor_parallel > 1:
+            self._arguments["distributed_executor_backend"] = "mp"
+        replaced: list[str] = []
+        if mode == "coupled":
+            self._arguments["async_scheduling"] = False
+            self._arguments["logits_processors"] = ["scenarios.rollout.vllm_coupled:Coupled"]
+            replaced.append("sampler")
+        if mode != "native":
+            self._arguments["worker_extension_cls"] = "scenarios.rollout.vllm_worker.WeightReceiver"
+            replaced.append("weight loader")
+        self._replaced = tuple(replaced)
+
+        import vllm
+
+        self._version = vllm.__version__
+        try:
+            self._llm = vllm.LLM(**self._arguments)
+        except Exception as error:  # vLLM raises everything from ValueError to RuntimeError here; the user needs its text, not its type
+            raise EngineError(f"vLLM {self._version} did not start: {error}") from error
+        config = self._llm.llm_engine.model_config
+        self._end_ids = end_ids(config.hf_config.eos_token_id, scenario.sampling)
+        self._seed = scenario.engine.seed
+        self._device = device
+        self._prompt_tokens = self._cached_tokens = 0
+
+    def generate(self, requests: list[Request], sampling: Sampling, *, seed: int) -> list[Completion]:
+        import vllm
+
+        native = parameters.vllm_sampling(sampling, self._mode)
+        params, prompts = [], []
+        for request in requests:
+            extra = {}
+            if self._mode == "coupled":
+                from scenarios.rollout.vllm_coupled import KEY
+
+                extra["extra_args"] = {KEY: draw_of(request, sampling, seed, self._end_ids).to_json()}
+            elif self._mode == "native":
+                # vLLM without request seeds does not repeat across engine starts (measured).
+                extra["seed"] = (self._seed * 1_000_003 + request.sample) % 2**31
+            left = max(sampling.min_tokens - request.offset, 0)
+            params.append(
+                vllm.SamplingParams(**dict(native, min_tokens=left), max_tokens=request.max_tokens or sampling.max_tokens, **extra)
+            )
+            prompts.append(
+                {"prompt": request.prompt_text}
+                if request.prompt_text is not None
+                else {"prompt_token_ids": list(request.prompt_ids)}
+            )
+        outputs = self._llm.generate(prompts, params, use_tqdm=False)
+        if len(outputs) != len(requests):
+            raise EngineError(f"vLLM answered {len(outputs)} of {len(requests)} requests")
+        return [self._completion(request, output) for request, output in zip(requests, outputs, strict=True)]
+
+    def _completion(self, request: Request, output: Any) -> Completion:
+        answer = output.outputs[0]
+        ids = tuple(answer.token_ids)
+        if answer.logprobs is None or len(answer.logprobs) != len(ids):
+            raise EngineError(f"vLLM returned no log-probability for every token of sample {request.sample}")
+        logprobs = tuple(float(entry[token].logprob) for entry, token in zip(answer.logprobs, ids, strict=True))
+        cached = int(output.num_cached_tokens or 0)
+        seen = tuple(output.prompt_token_ids or ())
+        self._prompt_tokens += len(seen)
+        self._cached_tokens += cached
+        return Completion(request.sample, seen, ids, logprobs, str(answer.finish_reason or "error"), cached)
+
+    def rescore(self, sequences: list[tuple[int, ...]]) -> list[list[float]]:
+        import vllm
+
+        params = vllm.SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0, detokenize=False, ignore_eos=True)
+        prompts: list[Any] = [{"prompt_token_ids": list(sequence)} for sequence in sequences]
+        scores = []
+        for output in self._llm.generate(prompts, params, use_tqdm=False):
+            table = output.prompt_logprobs
+            scores.append([float(table[i][token].logprob) for i, token in enumerate(output.prompt_token_ids) if i > 0])
+        return scores
+
+    def flush(self) -> None:
+        if not self._llm.reset_prefix_cache():
+            raise EngineError("vLLM refused to reset its prefix cache: requests are still running")
+
+    def join(self, group: SyncGroup) -> None:
+        self._llm.collective_rpc("harness_join", args=(dataclasses.asdict(group),))
+
+    def receive(self, group: SyncGroup, weights: list[WeightMeta]) -> SyncReport:
+        started = time.perf_counter()
+        answers = self._llm.collective_rpc("harness_receive", args=([dataclasses.asdict(meta) for meta in weights],))
+        received = dict(answers[0]["received"])
+        for answer in answers[1:]:  # a worker that received something else than the first is a transport fault
+            received |= {name: value for name, value in answer["received"].items() if received.get(name) != value}
+        self.flush()
+        return SyncReport(True, "", time.perf_counter() - started, received)
+
+    def info(self) -> EngineInfo:
+        config = self._llm.llm_engine.vllm_config
+        runner = self._llm.collective_rpc("harness_runner")[0] if self._mode != "native" else ""
+        resolved = {
+            "dtype": str(config.model_config.dtype).removeprefix("torch."),
+            "seed": config.model_config.seed,
+            "max_model_len": config.model_config.max_model_len,
+            "enforce_eager": config.model_config.enforce_eager,
+            "prefix_caching": bool(config.cache_config.enable_prefix_caching),
+            "max_num_seqs": config.scheduler_config.max_num_seqs,
+            "chunked_prefill": bool(config.scheduler_config.enable_chunked_prefill),
+            "tensor_parallel": config.parallel_config.tensor_parallel_size,
+            "kv_cache_tokens": int(config.cache_config.num_gpu_blocks or 0) * int(config.cache_config.block_size or 0),
+            "kv_cache_dtype": str(config.cache_config.cache_dtype),
+            "logprobs_mode": str(config.model_config.logprobs_mode),
+            "end_ids": sorted(self._end_ids),
+            "device": self._device,
+            "model_runner": runner,
+        }
+        return EngineInfo("vllm", self._version, dict(self._arguments), resolved, self._replaced, descendants(os.getpid()))
+
+    def stats(self) -> dict[str, float]:
+        named = {"vllm:kv_cache_usage_perc": "kv_usage", "vllm:num_requests_running": "running", "vllm:num_requests_waiting": "waiting"}
+        values = {named[m.name]: float(m.value) for m in self._llm.get_metrics() if m.name in named}
+        hit = self._cached_tokens / self._prompt_tokens if self._prompt_tokens else 0.0
+        return values | {
+            "prompt_tokens": float(self._prompt_tokens),
+            "cached_tokens": float(self._cached_tokens),
+            "cache_hit_rate": hit,
+        }
+
+    def close(self) -> None:
+        shutdown = getattr(self._llm.llm_engine.engine_core, "shutdown", None)
+        if shutdown is not None:
+            shutdown()
+

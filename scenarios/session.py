@@ -1,0 +1,299 @@
+"""One live engine behind one actor: what PPO, the floor, the interventions and the planted faults all talk to.
+
+`rollout, rescore, flush, sync, restart, set, snapshot`. The actor runs in the interpreter of the engine's own environment. A watch thread
+ends the actor when a process of the engine dies, because a dead scheduler leaves its caller waiting for ever.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from probes import install
+from scenarios.rollout import guided, parameters
+from scenarios.rollout.engine import Completion, Engine, EngineError, Request, SyncGroup, SyncReport, WeightMeta
+from scenarios.rollout.processes import alive
+from scenarios.settings import Sampling, Scenario
+
+WATCH_PERIOD_S = 0.5
+
+
+@dataclass(frozen=True)
+class RolloutResult:
+    """`completions`: what the engine drew. `used`: (sample, response ids, finish reason) that training goes on with."""
+
+    completions: list[Completion]
+    used: list[tuple[int, tuple[int, ...], str]]
+    rounds: int = 1
+    uncompared: int = 0
+
+
+class EngineSession:
+    """`backend`: hf, vllm or sglang. `wrap`: planted fault around the engine (`scenarios.faults.engine`), None in every real run."""
+
+    def __init__(
+        self,
+        backend: str,
+        model_path: str,
+        scenario: dict[str, Any],
+        *,
+        device: str = "auto",
+        rank: int = 0,
+        wrap: dict[str, Any] | None = None,
+        on_death: Callable[[str], None] | None = None,
+    ) -> None:
+        self.backend = backend
+        self._model_path = model_path
+        self._scenario = Scenario.from_json(scenario)
+        self._device = resolve_device(device)
+        self._rank = rank
+        self._wrap = wrap
+        self._on_death = on_death or _exit
+        self._recorder: install.Recorder | None = None
+        self._closing = threading.Event()
+        if self._scenario.engine.engines != 1:
+            raise parameters.ParameterRefused("engine.engines: this session drives one engine; start one session for each")
+        self._started_s = 0.0
+        self._engine = self._start()
+
+    def _start(self) -> Engine:
+        started = time.perf_counter()
+        engine = make_engine(self.backend, self._model_path, self._scenario, device=self._device)
+        if self._wrap:
+            from scenarios.faults.engine import wrap
+
+            engine = wrap(engine, self._wrap, model_path=self._model_path)
+        self._started_s = time.perf_counter() - started
+        self._closing = threading.Event()
+        children = [pid for pid in engine.info().pids if pid != os.getpid()]
+        threading.Thread(target=self._watch, args=(children, self._closing), daemon=True, name="engine-watch").start()
+        return engine
+
+    def _watch(self, children: list[int], closing: threading.Event) -> None:
+        while children and not closing.wait(WATCH_PERIOD_S):
+            dead = [pid for pid in children if not alive(pid)]
+            if dead and not closing.is_set():
+                message = f"{self.backend}: engine process {dead[0]} died"
+                if self._recorder is not None:
+                    self._recorder.event("engine_died", pid=dead[0], message=message)
+                self._on_death(message)
+                return
+
+    # --- recording -------------------------------------------------------------------------------------------------------------
+
+    def record_to(self, run_dir: str) -> None:
+        """From now on write into this run; the previous recording is closed."""
+        if self._recorder is not None:
+            self._recorder.close()
+        self._recorder = recorder = install.start(run_dir, role="rollout", rank=self._rank)
+        recorder.environment()
+        info = self._engine.info()
+        recorder.event("engine_info", **{k: v for k, v in dataclasses.asdict(info).items()}, start_seconds=self._started_s)
+        mode = self._scenario.rollout.mode
+        native = {"vllm": parameters.vllm_sampling, "sglang": parameters.sglang_sampling}.get(self.backend)
+        recorder.event(
+            "sampling",
+            canonical=parameters.canonical(self._scenario.sampling),
+            native=native(self._scenario.sampling, mode) if native else {},
+            mode=mode,
+        )
+
+    def end_recording(self) -> None:
+        if self._recorder is not None:
+            self._recorder.close()
+            self._recorder = None
+
+    # --- the engine ------------------------------------------------------------------------------------------------------------
+
+    def _generate(self, requests: list[Request], step: int) -> list[Completion]:
+        return self._called("generate", step, lambda: self._engine.generate(requests, self._scenario.sampling, seed=self._scenario.seed))
+
+    def _called(self, name: str, step: int, work: Callable[[], Any]) -> Any:
+        """Run one engine call and record its own status; the exception goes on to the caller."""
+        started = time.perf_counter()
+        ok, message = True, ""
+        try:
+            return work()
+        except Exception as error:
+            ok, message = False, f"{type(error).__name__}: {error}"
+            raise
+        finally:
+            if self._recorder is not None:
+                self._recorder.event("call", name=name, step=step, ok=ok, message=message, seconds=time.perf_counter() - started)
+
+    def rollout(
+        self, requests: list[Request], *, step: int, version: int, guide: guided.Guide | None = None
+    ) -> RolloutResult:
+        """Draw every request; with a guide, choose at each position given the guide's tokens, and train on the guide's."""
+        limit = self._scenario.sampling.max_tokens
+        requests = [dataclasses.replace(r, max_tokens=r.max_tokens or limit) for r in requests]
+        if guide is None:
+            completions, rounds, uncompared = self._generate(requests, step), 1, 0
+            used = [(c.sample, c.output_ids, c.finish_reason) for c in completions]
+        else:
+            result = guided.rollout(requests, guide, lambda pending: self._generate(pending, step))
+            completions, rounds, uncompared = result.completions, result.rounds, result.uncompared
+            used = [
+                (c.sample, *guide[c.sample]) if c.sample in guide else (c.sample, c.output_ids, c.finish_reason) for c in completions
+            ]
+        if self._recorder is not None:
+            fields = {"rounds": rounds, "uncompared": uncompared, "guided": guide is not None, "mode": self._scenario.rollout.mode}
+            self._frame("rollout", step, version, requests, completions, fields)
+            self._recorder.event("engine_stats", step=step, **self._engine.stats())
+        return RolloutResult(completions, used, rounds, uncompared)
+
+    def _frame(
+        self, kind: str, step: int, version: int, requests: list[Request], completions: list[Completion], fields: dict[str, Any]
+    ) -> None:
+        from probes.format import Flat, Ragged
+
+        assert self._recorder is not None
+        self._recorder.frame(
+            kind,
+            step=step,
+            fields={"weight_version": version, "finish": [c.finish_reason for c in completions], **fields},
+            arrays={
+                "sample": Flat.of([c.sample for c in completions], "i8"),
+                "prompt": Ragged.of([r.prompt_ids for r in requests], "i4"),
+                "prompt_seen": Ragged.of([c.prompt_seen for c in completions], "i4"),
+                "output": Ragged.of([c.output_ids for c in completions], "i4"),
+                "logprob": Ragged.of([c.logprobs for c in completions], "f4"),
+                "cached": Flat.of([c.cached_tokens for c in completions], "i4"),
+            },
+        )
+
+    def rescore(self, sequences: list[tuple[int, ...]], *, step: int = -1) -> list[list[float]]:
+        """Teacher-forced raw log-probabilities: for each sequence of n ids, n - 1 numbers (nothing predicts the first)."""
+        scores: list[list[float]] = self._called("rescore", step, lambda: self._engine.rescore(sequences))
+        for sequence, row in zip(sequences, scores, strict=True):
+            if len(row) != len(sequence) - 1:
+                raise EngineError(f"{self.backend}: rescore returned {len(row)} numbers for {len(sequence)} ids")
+        return scores
+
+    def flush(self) -> None:
+        self._called("flush", -1, self._engine.flush)
+
+    def join(self, group: SyncGroup) -> None:
+        self._called("join", -1, lambda: self._engine.join(group))
+
+    def sync(self, group: SyncGroup, weights: list[WeightMeta], *, step: int, version: int) -> SyncReport:
+        """Receive one broadcast of `weights`. A refusal is an EngineError: the trainer then aborts the sender."""
+        report: SyncReport = self._called("sync", step, lambda: self._engine.receive(group, weights))
+        if not report.ok:
+            raise EngineError(f"{self.backend} refused weight version {version}: {report.message}")
+        if self._recorder is not None:
+            self._recorder.weights(step=step, version=version, digests=report.received, source="received")
+        return report
+
+    def floor(self, requests: list[Request], *, step: int, version: int) -> None:
+        """Record the engine against itself at fixed weights and equal randomness: batch, order, and decode against prefill."""
+        from probes.format import Flat, Ragged
+
+        limit = self._scenario.sampling.max_tokens
+        requests = [dataclasses.replace(r, max_tokens=r.max_tokens or limit) for r in requests]
+        base = self._generate(requests, step)
+        few = max(1, len(requests) // 4)
+        batch = [c for i in range(0, len(requests), few) for c in self._generate(requests[i : i + few], step)]
+        order = self._generate(requests[::-1], step)[::-1]
+        whole = [r.prompt_ids + c.output_ids for r, c in zip(requests, base, strict=True)]
+        scores = self.rescore(whole, step=step)
+        prefill = [
+            dataclasses.replace(c, logprobs=tuple(row[len(r.prompt_ids) - 1 :]))
+            for r, c, row in zip(requests, base, scores, strict=True)
+        ]
+        if self._recorder is None:
+            return
+        for variant, rows in (("base", base), ("batch", batch), ("order", order), ("prefill", prefill)):
+            self._recorder.frame(
+                "floor",
+                step=step,
+                fields={"variant": variant, "weight_version": version},
+                arrays={
+                    "sample": Flat.of([c.sample for c in rows], "i8"),
+                    "output": Ragged.of([c.output_ids for c in rows], "i4"),
+                    "logprob": Ragged.of([c.logprobs for c in rows], "f4"),
+                },
+            )
+
+    def native(self, requests: list[Request], *, version: int) -> list[Completion]:
+        """Draw with the engine's own sampler and record it. The session must have been started in native mode."""
+        if self._scenario.rollout.mode != "native":
+            raise EngineError("the native stage needs a session in native mode: nothing of ours may be loaded")
+        limit = self._scenario.sampling.max_tokens
+        requests = [dataclasses.replace(r, max_tokens=r.max_tokens or limit) for r in requests]
+        completions = self._generate(requests, -1)
+        if self._recorder is not None:
+            self._frame("native", -1, version, requests, completions, {"engine_seed": self._scenario.engine.seed})
+        return completions
+
+    def set(self, name: str, value: Any) -> None:
+        """Change one canonical parameter, `sampling.temperature` say. Engine parameters restart the engine; its synced weights are lost."""
+        section, _, key = name.partition(".")
+        if section not in ("sampling", "engine") or not hasattr(getattr(self._scenario, section), key):
+            raise parameters.ParameterRefused(f"{name!r} is no parameter of a live session; sampling.* and engine.* are")
+        changed = dataclasses.replace(getattr(self._scenario, section), **{key: value})
+        self._scenario = dataclasses.replace(self._scenario, **{section: changed})
+        if section == "engine":
+            self.restart()
+        else:
+            assert isinstance(changed, Sampling)
+            parameters.check_sampling(self.backend, changed, self._scenario.rollout.mode)
+
+    def restart(self) -> None:
+        """A fresh engine with the weights of the model path. Sync again before drawing."""
+        self._closing.set()
+        self._engine.close()
+        self._engine = self._start()
+
+    def snapshot(self) -> dict[str, Any]:
+        """What is live now: engine info, statistics, pid, seconds that the start took."""
+        info = dataclasses.asdict(self._engine.info())
+        return info | {"stats": self._engine.stats(), "pid": os.getpid(), "start_seconds": self._started_s, "device": self._device}
+
+    def pids(self) -> tuple[int, ...]:
+        return self._engine.info().pids
+
+    def close(self) -> None:
+        self._closing.set()
+        self.end_recording()
+        self._engine.close()
+
+
+def make_engine(backend: str, model_path: str, scenario: Scenario, *, device: str) -> Engine:
+    """The engine named `backend`; raises ParameterRefused for an unknown one."""
+    mode = scenario.rollout.mode
+    if backend == "hf":
+        from scenarios.rollout.hf import HFEngine
+
+        return HFEngine(model_path, scenario, mode=mode, device=device)
+    if backend == "vllm":
+        from scenarios.rollout.vllm import VLLMEngine
+
+        return VLLMEngine(model_path, scenario, mode=mode, device=device)
+    if backend == "sglang":
+        from scenarios.rollout.sglang import SGLangEngine
+
+        return SGLangEngine(model_path, scenario, mode=mode, device=device)
+    raise parameters.ParameterRefused(f"unknown engine {backend!r}: hf, vllm or sglang")
+
+
+def resolve_device(device: str) -> str:
+    """`auto` is CUDA where torch sees one, else the CPU."""
+    if device != "auto":
+        return device
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _exit(message: str) -> None:
+    # The actor may be blocked inside the dead engine's call, holding its event loop: only the end of the process frees the caller.
+    import sys
+
+    print(message, file=sys.stderr, flush=True)
+    os._exit(70)
