@@ -36,12 +36,12 @@ EXIT_CODES = {"EQUIVALENT": 0, "DIVERGENT": 1, "ERROR": 2, "INCONCLUSIVE": 3, "C
 
 @dataclass(frozen=True)
 class Finding:
-    """Something the user should know that does not by itself make DIVERGENT: asked differs from resolved, environments differ."""
+    """Something to know that does not by itself make DIVERGENT: asked differs from resolved, environments differ."""
 
     name: str
     summary: str
     effect: str = ""  # measured effect, in words with its number; "none measured" is an effect
-    severity: Literal["info", "warning"] = "info"
+    severity: Literal["info", "warning"] = "info"  # warning: it drops or alters what the user asked for
     where: str = ""  # baseline, candidate, both, learner
     details: dict[str, Any] = field(default_factory=dict)
 
@@ -75,7 +75,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Check:
-    """A named check with a verdict of its own. `number` is its place among the user's eleven suspicions, 0 for others."""
+    """A named check with a verdict of its own. `number`: its place among the eleven suspicions, 0 for others."""
 
     name: str
     state: CheckState
@@ -94,7 +94,7 @@ class RunSummary:
     rows: dict[str, Any] = field(default_factory=dict)  # row title -> value, same titles on both sides
     # name -> one value a step, for the plots; an optional "step" series holds the step numbers, else they count from 0
     series: dict[str, list[float]] = field(default_factory=dict)
-    measured: dict[str, Any] = field(default_factory=dict)  # like rows; differs in any two runs (times, memory): never "changed"
+    measured: dict[str, Any] = field(default_factory=dict)  # like rows, of what always differs (times, memory)
 
 
 @dataclass(frozen=True)
@@ -152,8 +152,8 @@ class Verdict:
 
 def _finite(value: Any) -> Any:
     """NaN and infinity as strings, so that the file is JSON everywhere."""
-    if hasattr(value, "item") and getattr(value, "shape", None) == ():  # a NumPy or torch scalar, which json writes as text
-        value = value.item()
+    if hasattr(value, "item") and getattr(value, "shape", None) == ():
+        value = value.item()  # a NumPy or torch scalar, which json would write as text
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):

@@ -1,0 +1,159 @@
+"""What every renderer shows in which order: changed rows first, the eleven suspicions by number, alterations apart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from reports.limits import limit_of
+from reports.model import SUSPICIONS, Check, Finding, Parity, RunSummary, Verdict
+from reports.text import clean, flatten, number, same, show, show_apart
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the side-by-side table. `state`: changed, equal, measured; `ratio`: measured rows' last over first."""
+
+    title: str
+    values: tuple[str, ...]
+    state: str
+    ratio: str = ""
+
+    @property
+    def changed(self) -> bool:
+        return self.state == "changed"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric with the limit that others publish for it; `outside` where its authors would warn."""
+
+    group: str
+    name: str
+    value: str
+    limit: str = ""
+    outside: bool = False
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A named value of a free dictionary (coverage, floor, figures), in the group that holds it."""
+
+    name: str
+    value: str
+    group: str = ""
+
+
+def side_by_side(runs: list[RunSummary]) -> list[Row]:
+    """Rows of all runs by title: changed ones first, then equal ones, then measured ones, each in its given order."""
+    rows = [_row(title, [run.rows.get(title) for run in runs]) for title in _titles(run.rows for run in runs)]
+    measured = [_measured(title, [run.measured.get(title) for run in runs])
+                for title in _titles(run.measured for run in runs)]
+    return [row for row in rows if row.changed] + [row for row in rows if not row.changed] + measured
+
+
+def _titles(tables: Iterable[dict[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(title for table in tables for title in table))
+
+
+def _row(title: str, values: list[Any]) -> Row:
+    if any(not same(value, values[0]) for value in values[1:]):
+        return Row(clean(title), tuple(show_apart(values)), "changed")
+    return Row(clean(title), tuple(show(value) for value in values), "equal")
+
+
+def _measured(title: str, values: list[Any]) -> Row:
+    first, last = number(values[0]), number(values[-1])
+    ratio = f"×{last / first:.2f}" if len(values) == 2 and first > 0 and 0 < last < 1e4 * first else ""
+    return Row(clean(title), tuple(show(value) for value in values), "measured", ratio)
+
+
+def suspicions(parity: Parity) -> list[Check]:
+    """The user's eleven suspicions in their order; one that the verdict does not mention was not tested."""
+    found: list[Check] = []
+    for index, name in SUSPICIONS.items():
+        absent = Check(name, "not tested", "this verdict holds no evidence on it", index)
+        found += [check for check in parity.checks if check.number == index] or [absent]
+    return found
+
+
+def other_checks(parity: Parity) -> list[Check]:
+    """Checks that are none of the eleven: confirmed, not tested, ruled out."""
+    order = {"confirmed": 0, "not tested": 1, "ruled out": 2}
+    others = [check for check in parity.checks if check.number not in SUSPICIONS]
+    return sorted(others, key=lambda check: order.get(check.state, 0))
+
+
+def tally(checks: list[Check]) -> str:
+    """`1 confirmed, 2 not tested, 8 ruled out`, leaving out what there is none of."""
+    states = dict.fromkeys(["confirmed", "not tested", "ruled out", *(check.state for check in checks)])
+    counts = [(sum(check.state == state for check in checks), state) for state in states]
+    return ", ".join(f"{count} {clean(state)}" for count, state in counts if count)
+
+
+def alterations(verdict: Verdict) -> list[Finding]:
+    """Findings that drop or alter something the user asked for (severity `warning`): shown above the verdict."""
+    return [finding for finding in verdict.findings if finding.severity == "warning"]
+
+
+def notes(verdict: Verdict) -> list[Finding]:
+    """The other findings."""
+    return [finding for finding in verdict.findings if finding.severity != "warning"]
+
+
+def metrics(parity: Parity) -> list[Metric]:
+    """Every metric, nested groups flattened, each beside its published limit."""
+    found = []
+    for group, name, value in flatten(parity.metrics):
+        limit = limit_of(name)
+        text = show(value, group=True)
+        found.append(Metric(group, name, text, *((limit.text, limit.outside(value)) if limit else ())))
+    return found
+
+
+def facts(data: dict[str, Any]) -> list[Fact]:
+    """A free dictionary as named values, whatever its keys are, so that a new key appears without code."""
+    return [Fact(name.replace("_", " "), show(value, group=True), group.replace("_", " "))
+            for group, name, value in flatten(data)]
+
+
+def floor_facts(floor: dict[str, Any]) -> list[Fact]:
+    """The floor with its unit behind each figure."""
+    found, unit = facts({key: value for key, value in floor.items() if key != "unit"}), floor.get("unit")
+    return [Fact(fact.name, fact.value if not unit or math.isnan(number(fact.value)) else f"{fact.value} {clean(unit)}",
+                 fact.group) for fact in found]
+
+
+def place_facts(parity: Parity) -> list[Fact]:
+    """The first divergence: five facts that say where, then field, values and context; empty if there is none."""
+    place = parity.first_divergence
+    if place is None:
+        return []
+    baseline, candidate = show_apart([place.baseline, place.candidate], digits=7)
+    found = [Fact(name, show(None if value == -1 else value)) for name, value in
+             (("step", place.step), ("phase", place.phase), ("rank", place.rank), ("sample", place.sample))]
+    found += [Fact("position", "not per token" if place.position == -1 else show(place.position)),
+              Fact("field", show(place.field)), Fact("baseline", baseline), Fact("candidate", candidate)]
+    if isinstance(place.baseline, float) and isinstance(place.candidate, float):
+        found.append(Fact("difference", show(place.candidate - place.baseline)))
+    if place.margin is not None:
+        found.append(Fact("margin", f"{show(place.margin)} nats between the learner's best two tokens there"))
+    if place.context:
+        found.append(Fact("context", clean(place.context)))
+    return found
+
+
+def paths(verdict: Verdict) -> list[tuple[str, str]]:
+    """Where things lie: the runs, then what the verdict names."""
+    runs = verdict.parity.runs if verdict.parity else []
+    found = [(run.side, run.path) for run in runs if run.path and run.path not in verdict.paths.values()]
+    return [(clean(name), clean(path)) for name, path in [*found, *verdict.paths.items()]]
+
+
+def heading(verdict: Verdict) -> str:
+    """`parity: vllm against sglang`, or the kind alone."""
+    runs = verdict.parity.runs if verdict.parity else []
+    backends = " against ".join(clean(run.backend) for run in runs if run.backend)
+    return f"{clean(verdict.kind)}: {backends}" if backends else clean(verdict.kind)

@@ -1,0 +1,253 @@
+"""The charts of a report: per step and for both runs, drawn from the series of a verdict.
+
+A series may be short (a torn run), hold NaN, null or infinity, or carry a name that nobody knows: it is drawn all the
+same. Text from a verdict never enters a drawing; it goes into titles and legends, which the page escapes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from reports.model import Parity
+from reports.svg import RC, ROLES, StyleSheet
+from reports.text import clean, number, show
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+PHASES = {"rollout": "p1", "experience": "p2", "train": "p3", "sync": "p4"}
+_LIMIT = 1e30  # beyond it an axis has no ticks that a person could read
+_TITLES = {"reward": "Reward", "kl": "KL to the reference, nats", "policy_loss": "Policy loss",
+           "value_loss": "Value loss"}
+_SIDES = ("baseline", "candidate")
+_BOUNDS = {"floor": "combined", "tolerance": "tolerance", "cap": "cap"}  # role -> key of the floor
+_DASHES = {"floor": ":", "tolerance": "--", "cap": "-"}
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A drawing (empty where there was nothing to draw), its title, a note, and its legend of (style class, label)."""
+
+    title: str
+    svg: str
+    note: str = ""
+    legend: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Line:
+    """One series, ready to draw. `values`: NaN where there was nothing finite; `odd`: steps of such values."""
+
+    steps: list[float]
+    values: list[float]
+    odd: list[str]
+
+    @property
+    def drawable(self) -> bool:
+        return any(not math.isnan(value) for value in self.values)
+
+
+def line(series: dict[str, Any], name: str) -> Line:
+    """The series `name` with its step numbers: the series "step" where its length fits, else counted from 0."""
+    values = [number(value) for value in series.get(name) or []]
+    steps = [number(value) for value in series.get("step") or []]
+    if len(steps) != len(values) or not all(abs(step) < 1e9 for step in steps):
+        steps = [float(index) for index in range(len(values))]
+    odd = [show(int(step)) for step, value in zip(steps, values, strict=True) if not abs(value) < _LIMIT]
+    return Line(steps, [value if abs(value) < _LIMIT else math.nan for value in values], odd)
+
+
+def charts(parity: Parity, sheet: StyleSheet) -> list[Chart]:
+    """Every chart that the series of the verdict give, the known ones first."""
+    import matplotlib.style
+
+    with matplotlib.style.context(RC, after_reset=True):  # whatever the user's own matplotlibrc says
+        return [chart for chart in _Book(parity, sheet).all() if chart is not None]
+
+
+class _Book:
+    """Draws one chart after the other for one verdict."""
+
+    def __init__(self, parity: Parity, sheet: StyleSheet) -> None:
+        self.runs, self.own, self.floor = parity.runs[:2], parity.series, parity.floor
+        self.mark = parity.first_divergence.step if parity.first_divergence else None
+        self.sheet, self.count = sheet, 0
+        tables = [*(run.series for run in self.runs), self.own]
+        steps = [step for table in tables for name in table for step in line(table, name).steps]
+        self.span = min(steps, default=0.0) - 0.5, max(steps, default=0.0) + 0.5  # of all charts: a torn run ends early
+        names = [clean(f"{run.side} {run.backend}").strip() or "run" for run in self.runs]
+        self.key = tuple((f"line {side}", name) for side, name in zip(_SIDES, names, strict=False))
+
+    def all(self) -> list[Chart | None]:
+        known = ["step", "reward", "kl", "length_mean", "length_max", "padded_tokens", "real_tokens", "seconds",
+                 *(f"{phase}_seconds" for phase in PHASES)]
+        rest = dict.fromkeys(name for run in self.runs for name in run.series if name not in known)
+        own = ("step", "max_delta_logprob", "mean_delta_logprob", "flips", "flips_beyond_margin")
+        return [self.both("reward"), self.both("kl"), self.delta(), self.flips(), self.lengths(), self.phases(),
+                self.sizes(), *(self.both(name) for name in rest),
+                *(self.alone(name) for name in self.own if name not in own)]
+
+    def both(self, name: str) -> Chart | None:
+        """One line per run."""
+        lines = [line(run.series, name) for run in self.runs]
+
+        def draw(ax: Axes) -> None:
+            for side, item in zip(_SIDES, lines, strict=False):
+                _plot(ax, item, side)
+
+        return self._chart(_TITLES.get(name) or _title(name), lines, [draw], self.key)
+
+    def alone(self, name: str) -> Chart | None:
+        item = line(self.own, name)
+        return self._chart(_title(name), [item], [lambda ax: _plot(ax, item, "p1")])
+
+    def delta(self) -> Chart | None:
+        """max and mean |Δ log-probability| on a logarithmic axis, with floor, tolerance and cap."""
+        lines = {"p1": line(self.own, "max_delta_logprob"), "p2": line(self.own, "mean_delta_logprob")}
+        bounds = {role: number(self.floor.get(key)) for role, key in _BOUNDS.items()}
+        bounds = {role: value for role, value in bounds.items() if 1e-30 < value < _LIMIT}
+        legend = (("line p1", "max"), ("line p2", "mean"),
+                  *((f"line {role}", f"{role} {show(value)}") for role, value in bounds.items()))
+        zeros = any(value == 0 for item in lines.values() for value in item.values)
+
+        def draw(ax: Axes) -> None:
+            found = [abs(value) for item in lines.values() for value in item.values if abs(value) > 1e-30]
+            found = [*found, *bounds.values()] or [1e-9, 1.0]
+            ax.set_yscale("log")
+            ax.set_ylim(min(found) / 3, max(found) * 3)
+            ax.minorticks_off()
+            ax.yaxis.set_major_formatter(lambda value, _: f"1e{math.log10(value):.0f}")
+            for role, value in bounds.items():
+                ax.axhline(value, color=ROLES[role], linewidth=1.2, linestyle=_DASHES[role])
+            for role, item in lines.items():
+                positive = [abs(value) if abs(value) > 1e-30 else math.nan for value in item.values]
+                _plot(ax, Line(item.steps, positive, []), role)
+                at = [step for step, value in zip(item.steps, item.values, strict=True) if abs(value) <= 1e-30]
+                ax.plot(at, [0.04] * len(at), transform=ax.get_xaxis_transform(), linestyle="", marker="o",
+                        markersize=4, markerfacecolor="none", markeredgecolor=ROLES[role])
+
+        return self._chart("|Δ log-probability| of equal tokens, nats", list(lines.values()), [draw], legend,
+                           "hollow: exactly 0" if zeros else "")
+
+    def flips(self) -> Chart | None:
+        lines = [line(self.own, "flips"), line(self.own, "flips_beyond_margin")]
+
+        def draw(ax: Axes) -> None:
+            for item, role in zip(lines, ("floor", "mark"), strict=True):
+                _bars(ax, item.steps, [0.0 if math.isnan(value) else value for value in item.values], None, role)
+            ax.set_ylim(bottom=0, top=None if any(any(item.values) for item in lines) else 1)
+
+        return self._chart("Flips: tokens chosen differently", lines, [draw],
+                           (("box floor", "inside the margin"), ("box mark", "beyond it")))
+
+    def lengths(self) -> Chart | None:
+        lines = [(side, line(run.series, "length_mean"), line(run.series, "length_max"))
+                 for side, run in zip(_SIDES, self.runs, strict=False)]
+
+        def draw(ax: Axes) -> None:
+            for side, mean, longest in lines:
+                _plot(ax, mean, side)
+                _plot(ax, longest, side, thin=True)
+            ax.set_ylim(bottom=0)
+
+        return self._chart("Response length, tokens", [item for _, *pair in lines for item in pair], [draw], self.key,
+                           "thin: the longest sample")
+
+    def phases(self) -> Chart | None:
+        """Seconds of each phase, stacked, one panel per run; the rest of the step on top."""
+        stacks = [{phase: line(run.series, f"{phase}_seconds") for phase in PHASES} for run in self.runs]
+        totals = [line(run.series, "seconds") for run in self.runs]
+
+        def panel(index: int) -> Callable[[Axes], None]:
+            def draw(ax: Axes) -> None:
+                height: list[float] = []
+                for phase, role in PHASES.items():
+                    height = _stack(ax, stacks[index][phase], height, role)
+                total = totals[index]
+                known = height + [0.0] * (len(total.values) - len(height))
+                rest = [0.0 if math.isnan(value) else value - known[i] for i, value in enumerate(total.values)]
+                _stack(ax, Line(total.steps, rest, []), height, "grid")
+            return draw
+
+        legend = (*((f"box {role}", phase) for phase, role in PHASES.items()), ("box grid", "rest"))
+        every = [item for stack in stacks for item in stack.values()] + totals
+        return self._chart("Seconds per phase", every, [panel(index) for index in range(len(self.runs))], legend)
+
+    def sizes(self) -> Chart | None:
+        """Padded tensor size and the real tokens in it, one panel per run."""
+        pairs = [(line(run.series, "padded_tokens"), line(run.series, "real_tokens")) for run in self.runs]
+
+        def panel(index: int) -> Callable[[Axes], None]:
+            def draw(ax: Axes) -> None:
+                for item, role in zip(pairs[index], ("grid", _SIDES[index]), strict=True):
+                    _stack(ax, item, [], role)
+            return draw
+
+        real = [(f"box {side}", f"real, {name}") for side, (_, name) in zip(_SIDES, self.key, strict=False)]
+        return self._chart("Experience tensors, tokens", [item for pair in pairs for item in pair],
+                           [panel(index) for index in range(len(self.runs))], (("box grid", "padded"), *real))
+
+    def _chart(self, title: str, lines: Sequence[Line], panels: Sequence[Callable[[Axes], None]],
+               legend: tuple[tuple[str, str], ...] = (), note: str = "") -> Chart | None:
+        """The chart, nothing when there is no such series, and a note without a drawing when no value is finite."""
+        odd = list(dict.fromkeys(step for item in lines for step in item.odd))
+        shown = ", ".join(odd[:8]) + (f" and {len(odd) - 8} more" if len(odd) > 8 else "")
+        notes = "; ".join(text for text in (note, f"not finite at step {shown}" if odd else "") if text)
+        if not any(item.drawable for item in lines):
+            return Chart(title, "", notes) if odd else None
+        self.count += 1
+        return Chart(title, self.sheet.fragment(self._figure(panels), f"c{self.count}"), notes, legend)
+
+    def _figure(self, panels: Sequence[Callable[[Axes], None]]) -> Figure:
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
+
+        figure = Figure(figsize=(5.4, 2.5))
+        axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+        figure.subplots_adjust(left=0.125, right=0.985, top=0.9 if len(panels) > 1 else 0.96, bottom=0.19, wspace=0.06)
+        for index, (ax, draw) in enumerate(zip(axes, panels, strict=True)):
+            draw(ax)
+            ax.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
+            if ax.get_yscale() == "linear":
+                ax.yaxis.set_major_locator(MaxNLocator(nbins=5))
+            ax.set_xlim(*self.span)
+            ax.set_xlabel("step", labelpad=2)
+            if len(panels) > 1:
+                ax.set_title(_SIDES[index], pad=4)
+            if self.mark is not None and self.mark >= 0:
+                ax.axvline(self.mark, color=ROLES["mark"], linewidth=1.0, linestyle=(0, (1, 2)))
+        return figure
+
+
+def _title(name: str) -> str:
+    return clean(name).replace("_", " ").strip() or "unnamed series"
+
+
+def _plot(ax: Axes, item: Line, role: str, thin: bool = False) -> None:
+    """A line; the candidate is dashed and thinner, so that both show where they coincide, also on paper."""
+    second = role in ("candidate", "p2")
+    ax.plot(item.steps, item.values, color=ROLES[role], linewidth=0.9 if thin else 1.4 if second else 2.4,
+            linestyle=(0, (4, 2)) if second else "-", zorder=3 if second else 2,
+            marker="" if thin or len(item.values) > 60 else "o", markersize=3 if second else 4.5)
+
+
+def _stack(ax: Axes, item: Line, below: list[float], role: str) -> list[float]:
+    """Bars (areas beyond 60 steps) on top of `below`; returns the new height at each step."""
+    values = [0.0 if math.isnan(value) else max(0.0, value) for value in item.values]
+    base = [below[i] if i < len(below) else 0.0 for i in range(len(values))]
+    _bars(ax, item.steps, values, base, role)
+    return [base[i] + value for i, value in enumerate(values)] + below[len(values):]
+
+
+def _bars(ax: Axes, steps: list[float], values: list[float], base: list[float] | None, role: str) -> None:
+    base = base or [0.0] * len(values)
+    top = [low + value for low, value in zip(base, values, strict=True)]
+    if len(values) <= 60:
+        ax.bar(steps, values, bottom=base, width=0.78, color=ROLES[role], linewidth=0)
+        return
+    every = math.ceil(len(values) / 500)  # an area of 10,000 steps would be most of the file
+    ax.fill_between(steps[::every], base[::every], top[::every], color=ROLES[role], linewidth=0)

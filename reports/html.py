@@ -1,0 +1,66 @@
+"""The verdict as one self-contained HTML file: opened from disk, without a network, without a script.
+
+Everything from the verdict passes autoescaping; the content security policy lets nothing load or run, and admits
+exactly one style sheet, by its hash. Two renderings of one verdict are the same bytes.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable
+from importlib import resources
+from typing import Any
+
+from reports import arrange
+from reports.model import Verdict
+from reports.text import clean
+
+TONES = {"EQUIVALENT": "ok", "INCONCLUSIVE": "warn", "CONFOUNDED": "warn"}
+STATES = {"ruled out": "ok", "confirmed": "bad", "not tested": "warn"}
+MARKS = {"ruled out": "✓", "confirmed": "✗", "not tested": "○"}
+_TILES = 7
+
+
+def render(verdict: Verdict) -> str:
+    """The whole page."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    from reports.svg import StyleSheet
+
+    def shown(value: Any) -> Any:
+        return value if isinstance(value, Markup) else clean(value)
+
+    environment = Environment(loader=PackageLoader("reports"), autoescape=True, undefined=StrictUndefined,
+                              finalize=shown, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["groupby_order"] = _grouped
+    sheet, parity = StyleSheet(), verdict.parity
+    charts: list[dict[str, Any]] = []
+    if parity:
+        from reports import charts as drawing
+
+        charts = [{"title": chart.title, "note": chart.note, "legend": chart.legend, "svg": Markup(chart.svg)}
+                  for chart in drawing.charts(parity, sheet)]
+    css = resources.files("reports").joinpath("templates/report.css").read_text("utf-8") + sheet.css()
+    rows, coverage = arrange.side_by_side(parity.runs) if parity else [], arrange.facts(verdict.coverage)
+    tiles = [fact for fact in coverage if len(fact.value) <= 12 and not fact.group][:_TILES]
+    return environment.get_template("report.html").render(
+        v=verdict, css=Markup(css), css_hash=base64.b64encode(hashlib.sha256(css.encode()).digest()).decode(),
+        heading=arrange.heading(verdict), tone=TONES.get(verdict.verdict, "ok" if verdict.exit_code == 0 else "bad"),
+        tones=STATES, marks=MARKS, tiles=tiles, facts=arrange.facts, tally=arrange.tally,
+        alterations=arrange.alterations(verdict), notes=arrange.notes(verdict), paths=arrange.paths(verdict),
+        place=arrange.place_facts(parity) if parity else [], runs=parity.runs if parity else [], rows=rows,
+        changed=sum(row.changed for row in rows), charts=charts, metrics=arrange.metrics(parity) if parity else [],
+        suspicions=arrange.suspicions(parity) if parity else [],
+        other_checks=arrange.other_checks(parity) if parity else [],
+        fact_sections=[("Floor and tolerance", arrange.floor_facts(parity.floor) if parity else []),
+                       ("Coverage", coverage), ("Figures", arrange.facts(verdict.figures))])
+
+
+def _grouped(items: Iterable[Any]) -> list[tuple[str, list[Any]]]:
+    """Items by their `group`, groups in order of first appearance (jinja2's own filter sorts them)."""
+    groups: dict[str, list[Any]] = {}
+    for item in items:
+        groups.setdefault(item.group, []).append(item)
+    return list(groups.items())

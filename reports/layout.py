@@ -1,0 +1,114 @@
+"""Lines for a terminal or a pipe: words wrap at blanks, a long path is never cut, and an ASCII terminal gets ASCII.
+
+Rich's own tables fold a word that is wider than its column, and a path folded over two lines cannot be copied. So rows
+are laid out here: a row with a word wider than its column becomes one line per cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+Cell = str | Text
+
+_ASCII = {"–": "-", "≠": "#", "✓": "+", "✗": "X", "○": "?", "·": "|", "─": "-", "━": "=", "┃": "|", "×": "x", "Δ": "d",
+          "≤": "<=", "≥": ">="}
+
+
+class Page:
+    """Writes onto a console, one whole line a call, at most `columns` (40 to 120) wide where the words allow it."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.columns = max(40, min(console.width, 120))
+        self._unicode = (console.encoding or "").lower().startswith("utf")
+
+    def line(self, text: Cell = "") -> None:
+        """One line as it is: neither wrapped nor cut, so that a terminal wraps it and a pipe keeps it whole."""
+        styled = _text(text)
+        styled.rstrip()
+        if not self._unicode and not styled.plain.isascii():
+            styled = Text("".join(map(to_ascii, styled.plain)), styled.style)
+        self.console.print(styled, soft_wrap=True, highlight=False, markup=False, emoji=False)
+
+    def prose(self, text: Cell, first: Cell = "", rest: Cell | None = None) -> None:
+        """A paragraph wrapped at blanks, `first` before its first line, `rest` (or blanks) before the others."""
+        lead = cell_len(_text(first).plain)
+        rest = " " * lead if rest is None else rest
+        for index, part in enumerate(wrap(text, self.columns - max(lead, cell_len(_text(rest).plain)))):
+            self.line(Text.assemble(_text(rest if index else first), part))
+
+    def rule(self, char: str = "─", style: str = "dim") -> None:
+        self.line(Text(char * self.columns, style))
+
+    def heading(self, title: str, note: str = "") -> None:
+        """A section's title with a remark behind it, between an empty line and a rule."""
+        self.line()
+        self.prose(Text.assemble((title, "bold"), (f"   {note}" if note else "", "dim")))
+        self.rule()
+
+    def row(self, cells: Sequence[Cell], widths: Sequence[int], names: Sequence[str], gap: int = 1) -> None:
+        """One row of a table: cells wrapped in columns of `widths`, or one line per cell where a word is too wide.
+
+        `names` label those lines; a cell with an empty name stays on the row's first line.
+        """
+        if all(_widest_word(cell) <= width for cell, width in zip(cells, widths, strict=True)):
+            self._aligned(cells, widths, gap)
+        else:
+            self._stacked(cells, widths, names, gap)
+
+    def _aligned(self, cells: Sequence[Cell], widths: Sequence[int], gap: int) -> None:
+        parts = [wrap(cell, width) for cell, width in zip(cells, widths, strict=True)]
+        for index in range(max(len(part) for part in parts)):
+            line = Text()
+            for part, width in zip(parts, widths, strict=True):
+                cell = part[index] if index < len(part) else Text()
+                line = Text.assemble(line, cell, " " * (width - cell.cell_len + gap))
+            self.line(line)
+
+    def _stacked(self, cells: Sequence[Cell], widths: Sequence[int], names: Sequence[str], gap: int) -> None:
+        head, indent = Text(), widths[0] + gap + 2
+        for cell, width, name in zip(cells, widths, names, strict=True):
+            if not name:
+                head = Text.assemble(head, _text(cell), " " * (max(0, width - _text(cell).cell_len) + gap))
+        self.line(head)
+        pad = label_width(names)
+        for cell, name in zip(cells, names, strict=True):
+            if name and _text(cell).plain:
+                label = Text.assemble(" " * indent, (name + " " * max(0, pad - cell_len(name)), "dim"), "  ")
+                self.prose(_text(cell), label)
+
+
+def label_width(names: Iterable[str]) -> int:
+    """Cells to pad labels to: the longest of those that are no longer than 24."""
+    return max((cell_len(name) for name in names if cell_len(name) <= 24), default=0)
+
+
+def wrap(cell: Cell, width: int) -> list[Text]:
+    """Lines of at most `width` cells, but for words that are longer: those stay whole."""
+    text = _text(cell)
+    if text.cell_len <= width:
+        return [text]
+    lines: list[Text] = []
+    for word in text.split(" ", allow_blank=True):
+        if lines and (not lines[-1].cell_len or lines[-1].cell_len + 1 + word.cell_len <= width):
+            lines[-1] = Text.assemble(lines[-1], " ", word) if lines[-1].cell_len else word
+        else:
+            lines.append(word)
+    return lines
+
+
+def _text(cell: Cell) -> Text:
+    return cell.copy() if isinstance(cell, Text) else Text(cell)
+
+
+def _widest_word(cell: Cell) -> int:
+    return max(cell_len(word) for word in _text(cell).plain.split(" "))
+
+
+def to_ascii(char: str) -> str:
+    """A character's stand-in on a terminal that has ASCII only."""
+    return char if char.isascii() else _ASCII.get(char) or char.encode("ascii", "backslashreplace").decode()

@@ -1,0 +1,193 @@
+"""What ends a `harness parity` run on a terminal or in a pipe: the runs, the checks, the evidence, the verdict last.
+
+The least important comes first: a terminal shows the end. Nothing hangs on colour alone: every mark has its word.
+"""
+
+from __future__ import annotations
+
+import io
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+from reports import arrange
+from reports.layout import Page, label_width, wrap
+from reports.model import Check, Finding, Parity, Verdict
+from reports.text import clean, show
+
+STYLES = {"EQUIVALENT": "green", "DIVERGENT": "red", "ERROR": "red", "INCONCLUSIVE": "yellow", "CONFOUNDED": "yellow"}
+STATES = {"ruled out": ("✓", "green"), "confirmed": ("✗", "bold red"), "not tested": ("○", "yellow")}
+_TITLE = 26  # cells of a table's title column: `prompt-ids-the-engine-saw` is the longest word of a suspicion's name
+
+
+def print_verdict(verdict: Verdict, console: Console) -> None:
+    """Print the whole verdict; the last line is the verdict with its exit code."""
+    page = Page(console)
+    page.heading(arrange.heading(verdict))
+    if verdict.parity:
+        _runs(page, verdict.parity)
+        _metrics(page, verdict.parity)
+        _facts(page, "Floor and tolerance", arrange.floor_facts(verdict.parity.floor))
+    _facts(page, "Coverage", arrange.facts(verdict.coverage))
+    _facts(page, "Figures", arrange.facts(verdict.figures))
+    if verdict.parity:
+        _checks(page, "The eleven suspicions", arrange.suspicions(verdict.parity))
+        _checks(page, "Other checks", arrange.other_checks(verdict.parity))
+    _findings(page, "Findings", arrange.notes(verdict), "bold")
+    _findings(page, "Confounders: what had to be equal and is not", verdict.confounders, "bold yellow")
+    if verdict.missing:
+        page.heading("Missing")
+        for item in verdict.missing:
+            page.prose(clean(item), "  ", "    ")
+    if verdict.parity:
+        _first_divergence(page, verdict.parity)
+    _causes(page, verdict)
+    _paths(page, verdict)
+    _findings(page, "Not as you asked", arrange.alterations(verdict), "bold yellow")
+    _verdict_line(page, verdict)
+
+
+def render(verdict: Verdict, width: int = 100) -> str:
+    """The same without colour, as a pipe gets it."""
+    file = io.StringIO()
+    console = Console(file=file, width=width, color_system=None, force_terminal=False, legacy_windows=False)
+    print_verdict(verdict, console)
+    return file.getvalue()
+
+
+def _runs(page: Page, parity: Parity) -> None:
+    rows, runs = arrange.side_by_side(parity.runs), parity.runs
+    if not runs:
+        return
+    changed = sum(row.changed for row in rows)
+    value = max(10, (page.columns - 1 - _TITLE - 1 - len(runs)) // len(runs))
+    sides = [clean(run.side) or "run" for run in runs]
+    widths, names = [1, _TITLE, *[value] * len(runs)], ["", "", *sides]
+    remark = Text(f"≠ {changed} changed" if changed else "nothing changed" if len(runs) > 1 else "", "dim")
+    page.row(["", remark, *[Text(side, "bold") for side in sides]], widths, names)
+    page.row(["", "backend", *[Text(show(run.backend), "bold") for run in runs]], widths, names)
+    for row in rows:
+        style = "bold yellow" if row.changed else "dim" if row.state == "measured" else ""
+        values = [*row.values[:-1], f"{row.values[-1]}  {row.ratio}"] if row.ratio else row.values
+        cells = [Text(text, style) for text in ("≠" if row.changed else "", row.title, *values)]
+        page.row(cells, widths, names)
+
+
+def _metrics(page: Page, parity: Parity) -> None:
+    metrics, group = arrange.metrics(parity), ""
+    if not metrics:
+        return
+    outside = any(metric.outside for metric in metrics)
+    page.heading("Metrics", "beside the limits that others publish" + ("; ! is outside" if outside else ""))
+    for metric in metrics:
+        if metric.group != group:
+            group = metric.group
+            page.prose(Text(group, "bold"), "  ", "  ")
+        style = "bold yellow" if metric.outside else ""
+        cells = [Text("!" if metric.outside else "", style), Text(metric.name), Text(metric.value, style),
+                 Text(metric.limit, style or "dim")]
+        page.row(cells, [1, 32, 12, page.columns - 1 - 32 - 12 - 3], ["", "", "value", "limit"])
+
+
+def _facts(page: Page, title: str, facts: list[arrange.Fact]) -> None:
+    """Group by group: short facts flow behind each other, long ones follow on lines of their own."""
+    if not facts:
+        return
+    page.heading(title)
+    for group in dict.fromkeys(fact.group for fact in facts):
+        members = [fact for fact in facts if fact.group == group]
+        items = [Text.assemble((fact.name, "dim"), " ", fact.value) for fact in members]
+        short = [item for item in items if item.cell_len <= page.columns // 2]
+        indent = Text(f"  {group}  " if group else "  ", "bold")
+        for line in _flow(short, page.columns - indent.cell_len):
+            page.line(Text.assemble(indent, line))
+            indent = Text(" " * indent.cell_len)
+        for item in items:
+            if item.cell_len > page.columns // 2:
+                page.prose(item, indent, " " * (indent.cell_len + 2))
+                indent = Text(" " * indent.cell_len)
+
+
+def _flow(items: list[Text], width: int) -> list[Text]:
+    """Items behind each other, on as few lines of `width` cells as they take."""
+    lines: list[Text] = []
+    for item in items:
+        if lines and lines[-1].cell_len + 3 + item.cell_len <= width:
+            lines[-1] = Text.assemble(lines[-1], (" · ", "dim"), item)
+        else:
+            lines.append(item)
+    return lines
+
+
+def _checks(page: Page, title: str, checks: list[Check]) -> None:
+    if not checks:
+        return
+    page.heading(title, arrange.tally(checks))
+    widths = [1, 2, _TITLE, 10, page.columns - 1 - 2 - _TITLE - 10 - 4]
+    for check in checks:
+        mark, style = STATES.get(check.state, ("○", "yellow"))
+        page.row([Text(mark, style), f"{check.number:>2}" if check.number else "", clean(check.name),
+                  Text(clean(check.state), style), clean(check.evidence)], widths, ["", "", "", "", "evidence"])
+
+
+def _findings(page: Page, title: str, findings: list[Finding], style: str) -> None:
+    if not findings:
+        return
+    page.heading(title)
+    for finding in findings:
+        where = f" ({clean(finding.where)})" if finding.where else ""
+        effect = Text.assemble(("  effect: ", "dim"), clean(finding.effect)) if finding.effect else ""
+        text = Text.assemble((clean(finding.name), style), where, "  ", clean(finding.summary), effect)
+        page.prose(text, "  ", "    ")
+
+
+def _first_divergence(page: Page, parity: Parity) -> None:
+    """The first divergence as a card with a bar at its left, so that long values stay whole."""
+    facts = arrange.place_facts(parity)
+    if not facts:
+        return
+    bar = Text.assemble(("┃", "bold red"), " ")
+    page.line()
+    page.prose(Text("First divergence", "bold red"), bar)
+    page.prose(" · ".join(f"{fact.name} {fact.value}" for fact in facts[:5]), bar, bar)
+    pad = max(len(fact.name) for fact in facts)
+    for fact in facts[5:]:
+        for index, line in enumerate(wrap(fact.value, page.columns - pad - 4)):
+            page.line(Text.assemble(bar, (("" if index else fact.name).ljust(pad), "dim"), "  ", line))
+
+
+def _causes(page: Page, verdict: Verdict) -> None:
+    if not verdict.causes:
+        return
+    page.heading("Causes")
+    for cause in verdict.causes:
+        page.prose(Text.assemble((clean(cause.name), "bold red"), (f"   {clean(cause.party)}", "bold")), "  ", "    ")
+        page.prose(clean(cause.summary), "    ")
+        if cause.evidence:
+            page.prose(clean(cause.evidence), Text("    evidence  ", "dim"))
+
+
+def _paths(page: Page, verdict: Verdict) -> None:
+    """Paths and the command, each whole on a line of its own."""
+    lines = [(name, Text(path)) for name, path in arrange.paths(verdict)]
+    if verdict.reproduce:
+        lines.append(("reproduce", Text(clean(verdict.reproduce), "bold")))
+    if lines:
+        page.line()
+    pad = label_width(name for name, _ in lines)
+    for name, text in lines:
+        page.line(Text.assemble((name, "dim"), " " * (max(0, pad - cell_len(name)) + 2), text))
+
+
+def _verdict_line(page: Page, verdict: Verdict) -> None:
+    """On a terminal the reason, then the verdict; in a pipe both on the last line, for `tail -1`."""
+    style = STYLES.get(verdict.verdict, "green" if verdict.exit_code == 0 else "red")
+    name, code = clean(verdict.verdict), verdict.exit_code
+    page.line()
+    page.rule("━", style)
+    if page.console.is_terminal:
+        page.prose(Text(clean(verdict.reason), "bold"))
+        page.line(Text.assemble((f" {name} ", f"bold reverse {style}"), (f"  exit code {code}", f"bold {style}")))
+    else:
+        page.line(f"{name} (exit code {code}): {clean(verdict.reason)}")

@@ -1,0 +1,109 @@
+"""How one value becomes text: numbers with the digits they need, nothing invisible, nothing that drives a terminal.
+
+Token texts, paths and error messages in a verdict come from models, data and other people's programs. Control
+characters, bidirectional overrides and lone surrogates are written as escapes, and no renderer thinks of them again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+NONE = "–"
+_INVISIBLE = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # control, format (bidi, zero width), surrogates, line separators
+_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def clean(text: object) -> str:
+    """The text on one line, with every invisible character and non-character as an escape: valid UTF-8 and XML."""
+    return "".join(char if char.isascii() and char.isprintable() else _escape(char) for char in str(text))
+
+
+def _escape(char: str) -> str:
+    code = ord(char)
+    if char in _ESCAPES:
+        return _ESCAPES[char]
+    if unicodedata.category(char) in _INVISIBLE or code & 0xFFFE == 0xFFFE or 0xFDD0 <= code <= 0xFDEF:
+        return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
+    return char
+
+
+def number(value: Any) -> float:
+    """A number from what a JSON file holds for one ("nan", "-inf", null, a bool); NaN where there is none."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        value = value.item() if hasattr(value, "item") and getattr(value, "shape", None) == () else math.nan
+    try:
+        return float(value)
+    except ValueError:
+        return math.nan
+    except OverflowError:  # an integer beyond the floats
+        return math.inf if value > 0 else -math.inf
+
+
+def show(value: Any, digits: int = 4, group: bool = False) -> str:
+    """One value for a person. `digits`: significant digits of a float; `group`: thousands separators in integers."""
+    if value is None:
+        return NONE
+    if hasattr(value, "item") and getattr(value, "shape", None) == ():
+        value = value.item()
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return f"{value:,}" if group else str(value)
+    if isinstance(value, float):
+        return _float(value, digits)
+    if isinstance(value, str):
+        return clean(value) if value else '""'
+    if isinstance(value, dict):
+        return ", ".join(f"{clean(key)}={show(item, digits, group)}" for key, item in value.items()) or "none"
+    if isinstance(value, (list, tuple, set, frozenset)):
+        items = sorted(value, key=str) if isinstance(value, (set, frozenset)) else value
+        texts = [show(item, digits, group) for item in items]
+        return ("; " if any(", " in text for text in texts) else ", ").join(texts) or "none"
+    return clean(value)
+
+
+def _float(value: float, digits: int) -> str:
+    if not math.isfinite(value):
+        return str(value)
+    if 1e4 <= abs(value) < 1e15 and digits <= 6:
+        return f"{value:,.0f}"
+    if digits < 9 and value != round(value) == float(f"{value:.{digits}g}"):
+        digits = 9  # 0.9999999 is not 1
+    text = repr(value) if digits >= 17 else f"{value:.{digits}g}"
+    return re.sub(r"e([+-])0(\d)$", r"e\1\2", text).replace("e+", "e")
+
+
+def same(first: Any, second: Any) -> bool:
+    """Whether two values are one and the same to a reader: NaN equals NaN, a tuple its list, 1 is 1.0 but not true."""
+    if isinstance(first, dict) and isinstance(second, dict):
+        return first.keys() == second.keys() and all(same(item, second[key]) for key, item in first.items())
+    if isinstance(first, (list, tuple)) and isinstance(second, (list, tuple)):
+        return len(first) == len(second) and all(same(a, b) for a, b in zip(first, second, strict=True))
+    if isinstance(first, bool) is not isinstance(second, bool):
+        return False
+    return first == second or str(first) == str(second) == "nan"
+
+
+def show_apart(values: Sequence[Any], digits: int = 4) -> list[str]:
+    """Values beside each other, with as many digits (at least `digits`) as make unequal ones look unequal."""
+    unequal = [(i, j) for i in range(len(values)) for j in range(i) if not same(values[i], values[j])]
+    for tried in (digits, 6, 9, 17):
+        texts = [show(value, max(digits, tried)) for value in values]
+        if all(texts[i] != texts[j] for i, j in unequal):
+            return texts
+    return [clean(json.dumps(value, default=repr, ensure_ascii=False)) for value in values]  # "1" against 1
+
+
+def flatten(data: dict[str, Any], _group: str = "") -> Iterable[tuple[str, str, Any]]:
+    """(group, name, value) of every leaf of nested dictionaries, plain ones first; an empty dict is a leaf."""
+    plain = {key: value for key, value in data.items() if not (isinstance(value, dict) and value)}
+    for key, value in plain.items():
+        yield _group, clean(key), value
+    for key, value in data.items():
+        if key not in plain:
+            yield from flatten(value, f"{_group} / {clean(key)}" if _group else clean(key))
