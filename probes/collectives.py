@@ -1,7 +1,8 @@
 """Process groups: which collective group was made, on which backend, with whom.
 
-torch.distributed is hooked where it is already loaded, never imported. Groups that are made by other means (an engine's own
-constructor, a copy of torch's private one) are recorded by hand with `record_group`.
+torch.distributed is hooked where it is already loaded, never imported. Groups that are made by other means (an
+engine's own constructor, a copy of torch's private one) are recorded by hand with `record_group`. A group is recorded
+by its members.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ _originals: dict[str, Callable[..., Any]] = {}
 def record_group(
     recorder: Recorder, *, name: str, backend: str, rank: int, world_size: int, members: Iterable[int]
 ) -> None:
-    """Write one `group` event: `rank` is this process's rank in the group, `members` the global ranks in group order."""
+    """Write one `group` event: `rank` is this process's rank in the group, `members` the global ranks in order."""
     recorder.event("group", name=name, backend=backend, rank=rank, world_size=world_size, members=list(members))
 
 
 def watch(recorder: Recorder) -> bool:
-    """Record the default group, if there is one, and every group from now on; False when torch.distributed is not loaded."""
-    c10d = sys.modules.get(MODULE)
+    """Record the default group, if there is one, and every later group; False when torch.distributed is not loaded."""
+    c10d: Any = sys.modules.get(MODULE)
     if c10d is None:
         return False
     if recorder in _watching:
@@ -47,7 +48,7 @@ def watch(recorder: Recorder) -> bool:
 
 
 def unwatch(recorder: Recorder) -> None:
-    """Stop recording groups for this recorder; with the last one torch gets its own functions back."""
+    """Record no more groups for this recorder; with the last one, torch gets its own functions back."""
     if recorder not in _watching:
         return
     _watching.remove(recorder)
@@ -59,9 +60,9 @@ def unwatch(recorder: Recorder) -> None:
 
 
 def _replace(maker: str, old: Callable[..., Any], new: Callable[..., Any]) -> None:
-    """In every module of torch.distributed that holds it: some (device_mesh) imported it by name."""
+    """In every module of torch.distributed that holds it: device_mesh, for one, imported it by name."""
     for name, module in list(sys.modules.items()):
-        if name.split(".")[:2] == ["torch", "distributed"] and module.__dict__.get(maker) is old:
+        if name.split(".")[:2] == ["torch", "distributed"] and getattr(module, "__dict__", {}).get(maker) is old:
             setattr(module, maker, new)
 
 
@@ -69,9 +70,8 @@ def _recording(maker: str, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def make(*args: Any, **kwargs: Any) -> Any:
         made = original(*args, **kwargs)
-        c10d = sys.modules[MODULE]
-        group = c10d.group.WORLD if maker == "init_process_group" else made
-        _record(c10d, group, list(_watching))
+        c10d: Any = sys.modules[MODULE]
+        _record(c10d, c10d.group.WORLD if maker == "init_process_group" else made, list(_watching))
         return made
 
     return make
@@ -80,9 +80,10 @@ def _recording(maker: str, original: Callable[..., Any]) -> Callable[..., Any]:
 def _record(c10d: Any, group: Any, recorders: list[Recorder]) -> None:
     if group is None or group is c10d.GroupMember.NON_GROUP_MEMBER:
         return
+    given = getattr(group, "group_desc", "undefined")  # torch's word for a group without a description
+    name = group.group_name if given in ("", "undefined") else given
     for recorder in recorders:
         record_group(
-            recorder, name=group.group_desc if group.group_desc != "undefined" else group.group_name,
-            backend=str(c10d.get_backend(group)), rank=c10d.get_rank(group), world_size=c10d.get_world_size(group),
-            members=c10d.get_process_group_ranks(group),
+            recorder, name=name, backend=str(c10d.get_backend(group)), rank=c10d.get_rank(group),
+            world_size=c10d.get_world_size(group), members=c10d.get_process_group_ranks(group),
         )  # fmt: skip

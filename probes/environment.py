@@ -1,7 +1,7 @@
 """The environment of a process: packages, variables, loaded libraries, device, machine; secrets are left out by name.
 
-torch is asked only where it is loaded, and CUDA only where it is initialised: a probe that initialised it would break every
-later fork.
+torch is asked only where it is loaded, and CUDA only where it is initialised already: a probe that initialised it
+would break every later fork.
 """
 
 from __future__ import annotations
@@ -16,30 +16,33 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = (
-    "torch", "torchvision", "numpy", "transformers", "tokenizers", "safetensors", "accelerate", "ray", "vllm", "sglang", "sgl-kernel",
-    "sglang-kernel", "sgl-kernel-cpu", "flashinfer-python", "flash-attn", "xformers", "triton", "deepspeed", "megatron-core", "peft", "trl", "verl",
-    "openrlhf", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "nvidia-cublas-cu12", "nvidia-cudnn-cu12", "pandas", "pyarrow",
-    "pydantic", "rlhf-harness",
+    "torch", "torchvision", "triton", "numpy", "transformers", "tokenizers", "safetensors", "accelerate", "peft", "ray",
+    "vllm", "sglang", "sgl-kernel", "sgl-kernel-cpu", "sglang-kernel", "sglang-kernel-cpu", "flashinfer-python",
+    "flash-attn", "xformers", "xgrammar", "deepspeed", "megatron-core", "trl", "verl", "openrlhf", "pandas", "pyarrow",
+    "pydantic", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13", "nvidia-cublas-cu12",
+    "nvidia-cublas", "rlhf-harness",
 )  # fmt: skip
 VARIABLES = re.compile(
     r"(LD_LIBRARY_PATH|LD_PRELOAD|PYTHONPATH|PYTHONHASHSEED|VIRTUAL_ENV|CONDA_PREFIX|CONDA_DEFAULT_ENV|RANK|LOCAL_RANK"
     r"|WORLD_SIZE|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT"
-    r"|(NCCL|GLOO|CUDA|TORCH|PYTORCH|TORCHINDUCTOR|RAY|VLLM|SGLANG|SGL|FLASHINFER|TRITON|CUBLAS|CUDNN|NVIDIA|HIP|ROCR|OMP"
-    r"|MKL|KMP|UCX|FI|HF|TRANSFORMERS|TOKENIZERS|TP)_.*)"
+    r"|(NCCL|GLOO|UCX|FI|TP|CUDA|CUDNN|CUBLAS|NVIDIA|HIP|ROCR|TORCH|PYTORCH|TORCHINDUCTOR|TRITON|OMP|MKL|KMP"
+    r"|RAY|VLLM|SGLANG|SGL|FLASHINFER|HF|TRANSFORMERS|TOKENIZERS)_.*)"
 )
-SECRET = re.compile(r"KEY|TOKEN(?!IZER)|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTH|COOKIE|PRIVATE|SIGNATURE|CERT|DSN", re.I)
+SECRET = re.compile(
+    r"KEY|TOKEN(?!IZER)|SECRET|PASSW|PASSPHRASE|PASS$|CREDENTIAL|AUTH|COOKIE|PRIVATE|SIGNATURE|CERT|DSN", re.IGNORECASE
+)
 USERINFO = re.compile(r"(?<=://)[^/@\s]+@")
 LIBRARIES = re.compile(
-    r"(libnccl|libnccl-net|libcuda|libcudart|libcublas|libcublasLt|libcudnn|libtorch_cpu|libtorch_cuda|libgomp|libiomp5"
-    r"|libmkl_rt|libopenblas|libmpi|libibverbs|libucp|libstdc\+\+|libc|libtcmalloc|libjemalloc)([-_.].*)?\.so.*|libc\.so.*"
+    r"lib(nccl|nccl-net|cuda|cudart|cublas|cublasLt|cudnn|torch_cpu|torch_cuda|gomp|iomp5|mkl_rt|openblas\w*|mpi|ibverbs|ucp"
+    r"|stdc\+\+|c|tcmalloc\w*|jemalloc)([-_.].*)?\.so.*"
 )
 
 
 def describe() -> dict[str, Any]:
     """The fields of an `environment` event."""
     return {
-        "packages": packages(), "env": variables(), "withheld": withheld(), "libraries": libraries(), "device": device(),
-        "machine": machine(),
+        "packages": packages(), "env": variables(), "withheld": withheld(), "libraries": libraries(),
+        "device": device(), "machine": machine(),
     }  # fmt: skip
 
 
@@ -55,7 +58,7 @@ def packages() -> dict[str, str]:
 
 
 def variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Environment variables that can change a run, without those whose name sounds like a secret; user:password@ is cut from addresses."""
+    """Variables that can change a run, none whose name sounds like a secret; addresses lose their user:password@."""
     environ = os.environ if environ is None else environ
     kept = {name: value for name, value in environ.items() if VARIABLES.fullmatch(name) and not SECRET.search(name)}
     return {name: USERINFO.sub("", _text(kept[name])) for name in sorted(kept)}
@@ -79,21 +82,25 @@ def libraries() -> list[str]:
 
 def device() -> dict[str, Any]:
     """What torch computes on, as far as it can be told without initialising a device; {} where torch is not loaded."""
-    torch = sys.modules.get("torch")
-    if torch is None or not hasattr(torch, "cuda"):  # absent, or in the middle of its own import
+    torch: Any = sys.modules.get("torch")
+    if torch is None:
         return {}
-    facts: dict[str, Any] = {
-        "torch": str(torch.__version__), "cuda_built": torch.version.cuda, "threads": torch.get_num_threads(),
-        "cuda_initialized": bool(torch.cuda.is_initialized()),
-        "deterministic": bool(torch.are_deterministic_algorithms_enabled()),
-    }  # fmt: skip
-    if facts["cuda_initialized"]:
-        current = torch.cuda.current_device()
-        properties = torch.cuda.get_device_properties(current)
-        facts |= {
-            "device": f"cuda:{current}", "name": properties.name, "memory": properties.total_memory,
-            "capability": [properties.major, properties.minor], "count": torch.cuda.device_count(),
-        }  # fmt: skip
+    facts: dict[str, Any] = {}
+    try:
+        facts["torch"] = str(torch.__version__)
+        facts["cuda_built"] = torch.version.cuda
+        facts["threads"] = torch.get_num_threads()
+        facts["deterministic"] = bool(torch.are_deterministic_algorithms_enabled())
+        facts["cuda_initialized"] = bool(torch.cuda.is_initialized())
+        if facts["cuda_initialized"]:
+            current = torch.cuda.current_device()
+            properties = torch.cuda.get_device_properties(current)
+            facts |= {
+                "device": f"cuda:{current}", "name": properties.name, "memory": properties.total_memory,
+                "capability": [properties.major, properties.minor], "count": torch.cuda.device_count(),
+            }  # fmt: skip
+    except Exception as error:  # torch half imported, a stub of it, a sick driver: describing a run must not end it
+        facts["error"] = f"{type(error).__name__}: {error}"[:500]
     return facts
 
 
@@ -117,8 +124,10 @@ def _cpu_model() -> str:
 
 
 def _memory() -> dict[str, int]:
-    found = dict(re.findall(r"^(MemTotal|MemAvailable):\s+(\d+) kB", "\n".join(_lines("/proc/meminfo")), re.M))
-    return {name: int(found[key]) * 1024 for name, key in (("memory", "MemTotal"), ("memory_available", "MemAvailable")) if key in found}
+    """Bytes from /proc/meminfo, which counts in KiB."""
+    found = dict(re.findall(r"^(MemTotal|MemAvailable):\s+(\d+) kB", "\n".join(_lines("/proc/meminfo")), re.MULTILINE))
+    names = {"MemTotal": "memory", "MemAvailable": "memory_available"}
+    return {names[key]: int(kib) * 1024 for key, kib in found.items()}
 
 
 def _gpus() -> list[str]:

@@ -5,33 +5,32 @@ docs/format.md describes the layout byte by byte. `probes.format` re-exports eve
 
 from __future__ import annotations
 
-import json
 import struct
 import sys
 import zlib
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any, BinaryIO, ClassVar
+
+from probes.errors import FormatError, Torn
+from probes.lines import decode_json, encode_json
 
 MAGIC = b"RLF1"
 PREFIX = struct.Struct("<4sIQII")  # magic, header length, payload length, crc32 of the 16 bytes before it, zero
 TRAILER = struct.Struct("<II")  # crc32 of header and payload, zero
-CODES = {"i4": "i", "i8": "q", "f4": "f", "f8": "d"}  # dtype -> typecode of array and memoryview
-_SAME = {"i4": "il", "i8": "lq", "f4": "f", "f8": "d"}  # native buffer formats of the same bytes, when the size agrees too
+CHECKSUM = "the checksum of the frame does not match its content"
+CODES: dict[str, Any] = {"i4": "i", "i8": "q", "f4": "f", "f8": "d"}  # dtype -> typecode of array and memoryview
+_SAME = {"i4": "il", "i8": "lq", "f4": "f", "f8": "d"}  # native buffer formats of the same bytes, if the size agrees
 
 if sys.byteorder != "little":
     raise ImportError("recordings are little-endian and read without copying: big-endian hosts are not supported")
 
 
-class FormatError(ValueError):
-    """A recording cannot be read as the documented format; the message names the file, the byte offset and the cause."""
-
-
 @dataclass(frozen=True)
 class Flat:
-    """One number per sample. Build with `Flat.of`; `values` is a typed memoryview (`numpy.frombuffer(flat.values, ...)`)."""
+    """One number per sample. Build with `Flat.of`; NumPy reads it with `numpy.frombuffer(flat.values, flat.dtype)`."""
 
     dtype: str
     values: memoryview
@@ -39,7 +38,11 @@ class Flat:
 
     @staticmethod
     def of(values: Any, dtype: str) -> Flat:
-        """Pack a list, array.array, 1-D NumPy array or 1-D CPU tensor as i4, i8, f4 or f8; a buffer of that type is not copied."""
+        """Pack a list, array.array, 1-D NumPy array or 1-D CPU tensor as i4, i8, f4 or f8.
+
+        A contiguous buffer of that type is not copied. Raises OverflowError for an integer that does not fit,
+        TypeError for a fraction in an integer array, for more than one dimension and for a tensor on a device.
+        """
         return Flat(dtype, pack(values, dtype))
 
     def __len__(self) -> int:
@@ -115,15 +118,17 @@ class Extent:
     header: int  # length of the header
     payload: int  # length of the payload
     kind: str
+    step: int
     role: str
+    rank: int
 
 
 def pack(values: Any, dtype: str) -> memoryview:
-    """A contiguous typed memoryview of `values`; TypeError for more than one dimension or a tensor that is not on the CPU."""
+    """A contiguous typed memoryview of `values`, as `Flat.of` describes it."""
     code = _code(dtype)
     if hasattr(values, "detach"):  # a torch tensor, recognised without importing torch
         if values.device.type != "cpu":
-            raise TypeError(f"an array on {values.device} cannot be recorded: copy it to the CPU where that does no harm")
+            raise TypeError(f"an array on {values.device} cannot be recorded: copy it to the CPU first")
         values = values.detach()
         try:
             values = values.numpy()
@@ -135,8 +140,10 @@ def pack(values: Any, dtype: str) -> memoryview:
     if view.ndim != 1:
         raise TypeError(f"a recorded array has one dimension, not {view.ndim}: flatten it, or use Ragged")
     size = array(code).itemsize
+    if not view.nbytes:
+        return memoryview(array(code))
     if view.c_contiguous and view.itemsize == size and view.format in _SAME[dtype]:
-        return view.cast("B").cast(code) if view.format != code else view
+        return view if view.format == code else view.cast("B").cast(code)
     try:
         return memoryview(array(code, view.tolist()))
     except NotImplementedError:  # a buffer format that Python cannot read by itself, such as half precision
@@ -154,8 +161,7 @@ def encode_frame(
     def place(view: memoryview) -> tuple[int, int]:
         nonlocal at
         start, gap = at, -view.nbytes % 8
-        parts.append(view.cast("B"))
-        parts.append(bytes(gap))
+        parts.extend((view, bytes(gap)))
         at += view.nbytes + gap
         return start, len(view)
 
@@ -166,9 +172,8 @@ def encode_frame(
         spec[name] = {"dtype": item.dtype, "at": start, "count": count}
         if item.offsets is not None:
             spec[name]["offsets_at"], spec[name]["offsets_count"] = place(item.offsets)
-    header = encode_json(
-        {"kind": kind, "step": step, "role": role, "rank": rank, "fields": fields, "arrays": spec}
-    ).encode()
+    top = {"kind": kind, "step": step, "role": role, "rank": rank, "fields": fields, "arrays": spec}
+    header = encode_json(top).encode("ascii")
     header += b" " * (-len(header) % 8)
     lengths = struct.pack("<4sIQ", MAGIC, len(header), at)
     body = b"".join([header, *parts])
@@ -185,9 +190,41 @@ def decode_frame(data: bytes | memoryview) -> Frame:
     if len(view) != end + TRAILER.size:
         raise FormatError(f"the frame says {end + TRAILER.size} bytes, there are {len(view)}")
     if TRAILER.unpack(view[end:]) != (zlib.crc32(view[PREFIX.size : end]), 0):
-        raise FormatError("the checksum of the frame does not match its content")
+        raise FormatError(CHECKSUM)
     header = decode_header(bytes(view[PREFIX.size : PREFIX.size + header_length]))
     return frame_of(header, view[PREFIX.size + header_length : end])
+
+
+def read_extents(stream: BinaryIO) -> Iterator[Extent]:
+    """Where each frame of a token log lies, its checksums verified; memory is one header and a mebibyte.
+
+    Raises FormatError, with the offset in its message, for damage; Torn, after the last whole frame, when an
+    unfinished one follows.
+    """
+    at = 0
+    while prefix := stream.read(PREFIX.size):
+        try:
+            if not MAGIC.startswith(prefix[: len(MAGIC)]):
+                raise FormatError(f"a frame begins with {MAGIC!r}, not with {prefix[: len(MAGIC)]!r}")
+            if len(prefix) < PREFIX.size:
+                raise Torn(f"{len(prefix)} bytes of an unfinished last frame at byte {at}")
+            header_length, left = lengths = read_prefix(prefix)
+            data = stream.read(header_length)
+            check, there = zlib.crc32(data), PREFIX.size + len(data)
+            while left and (chunk := stream.read(min(left, 1 << 20))):
+                check, left, there = zlib.crc32(chunk, check), left - len(chunk), there + len(chunk)
+            trailer = stream.read(TRAILER.size)
+            if len(trailer) < TRAILER.size:
+                raise Torn(f"{there + len(trailer)} bytes of an unfinished last frame at byte {at}")
+            if TRAILER.unpack(trailer) != (check, 0):
+                raise FormatError(CHECKSUM)
+            header = decode_header(data)
+        except Torn:
+            raise
+        except FormatError as error:
+            raise FormatError(f"byte {at}: {error}") from error
+        yield Extent(at, *lengths, header["kind"], header["step"], header["role"], header["rank"])
+        at += there + TRAILER.size
 
 
 def read_prefix(prefix: bytes) -> tuple[int, int]:
@@ -245,52 +282,7 @@ def _check_offsets(ragged: Flat | Ragged) -> None:
         raise ValueError(f"offsets must rise from 0 to {len(ragged.values)}")
 
 
-def _code(dtype: str) -> str:
+def _code(dtype: str) -> Any:
     if dtype not in CODES:
         raise ValueError(f"dtype {dtype!r} is not one of {', '.join(CODES)}")
     return CODES[dtype]
-
-
-def _plain(value: Any) -> Any:
-    """JSON for what JSON lacks: sets sorted, NumPy scalars and arrays and CPU tensors as numbers, everything else as its text."""
-    if isinstance(value, (set, frozenset)):
-        return sorted(value, key=lambda item: (str(type(item)), item))
-    if hasattr(value, "tolist"):
-        if str(getattr(value, "device", "cpu")) != "cpu":
-            raise TypeError(f"a value on {value.device} cannot be recorded: reading it would synchronise the device")
-        return value.tolist()
-    return str(value)
-
-
-def _named(value: Any) -> Any:
-    """The same value with NaN and infinity as the strings nan, inf and -inf."""
-    if isinstance(value, float):
-        return value if value - value == 0 else str(float(value))
-    if isinstance(value, Mapping):
-        return {_named(key) if isinstance(key, float) else key: _named(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_named(item) for item in value]
-    if value is None or isinstance(value, (str, int)):
-        return value
-    return _named(_plain(value))
-
-
-def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is not JSON: write it as a string")
-
-
-_strict = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=_plain).encode
-_decode = json.JSONDecoder(parse_constant=_refuse).decode
-
-
-def decode_json(data: bytes) -> Any:
-    """The value in these bytes of UTF-8 JSON; ValueError for anything else, a bare NaN included."""
-    return _decode(data.decode())
-
-
-def encode_json(value: Any) -> str:
-    """One line of ASCII JSON without spaces; NaN and infinity become the strings nan, inf and -inf."""
-    try:
-        return _strict(value)
-    except ValueError:  # a NaN somewhere: rare, so only then is the whole value walked
-        return _strict(_named(value))

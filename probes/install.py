@@ -8,42 +8,47 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import socket
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
 from probes import collectives, environment, shapes, tokens
+from probes.errors import RecordingError
 from probes.format import EVENTS, TOKENS, Flat, Ragged
-from probes.journal import Journal, RecordingError
-from probes.spans import Span
+from probes.journal import Journal
+from probes.spans import Span, said
 
 __all__ = ["OFF", "Recorder", "RecordingError", "start"]
 
 
 class Recorder:
-    """Everything one process records. Threads may share it; a forked child must start its own (RuntimeError).
+    """Everything that one process records; `start` makes one. Threads may share it.
 
-    Every method raises RecordingError when the record cannot be written.
+    Every method raises RecordingError when its record cannot be written (earlier ones stay readable, later ones may be
+    tried), RuntimeError in a forked child, which must start its own, and ValueError after `close`.
     """
 
     def __init__(self, run_dir: str | os.PathLike[str], role: str, rank: int, world_size: int) -> None:
         if not re.fullmatch(r"[A-Za-z0-9_.]+", role):
-            raise ValueError(f"role {role!r} names files: letters, digits, dots and underscores only")
+            raise ValueError(f"role {role!r} names files: use letters, digits, dots and underscores")
         self.run_dir, self.role, self.rank, self.world_size = Path(run_dir), role, rank, world_size
-        self._journal = _create(self.run_dir / EVENTS, f"{role}-{rank}-{os.getpid()}")
+        self._journal = _create(self.run_dir, f"{role}-{rank}-{os.getpid()}")
         self._tokens: tokens.TokenLog | None = None
+        self._lock = threading.Lock()
         self._self_ns = 0
-        self._closed = False
 
     @property
     def self_ns(self) -> int:
-        """Nanoseconds spent inside this recorder so far, by all threads together."""
+        """Nanoseconds spent in this recorder so far, by all threads together."""
         return self._self_ns
 
     @property
@@ -51,16 +56,27 @@ class Recorder:
         """The events file of this process."""
         return self._journal.path
 
-    def event(self, kind: str, /, **fields: Any) -> None:
-        """Record one event of any kind; fields are JSON values (NaN and infinity become strings)."""
+    @contextmanager
+    def own_time(self) -> Iterator[None]:
+        """Count work done for the recording alone, such as digests of weights, in `self_ns`."""
         began = time.monotonic_ns()
         try:
-            self._journal.write(kind, **fields)
+            yield
         finally:
-            self._self_ns += time.monotonic_ns() - began
+            spent = time.monotonic_ns() - began
+            self._self_ns += spent  # the sum is computed first, so no other thread can come in between
+
+    def event(self, kind: str, /, **fields: Any) -> None:
+        """Record one event; fields are JSON values (NaN and infinity become strings), none called seq, t_ns or kind."""
+        began = time.monotonic_ns()
+        try:
+            self._journal.write(kind, fields)
+        finally:
+            spent = time.monotonic_ns() - began  # not `own_time`, which costs a microsecond more
+            self._self_ns += spent
 
     def span(self, name: str, **fields: Any) -> Span:
-        """A context manager that records one `span` event when it ends; `span.note(...)` adds fields."""
+        """A context manager that records one `span` event when it ends; its `note(...)` adds fields."""
         return Span(self, name, fields)
 
     def shapes(
@@ -74,26 +90,22 @@ class Recorder:
         longest: int | None = None,
         samples: int | None = None,
     ) -> None:
-        """Record shape, dtype and device of tensors; never reads a value. Sizes are in tokens, padded_tokens with the padding."""
-        began = time.monotonic_ns()
-        fields = shapes.describe_all(tensors)
-        self._self_ns += time.monotonic_ns() - began
-        self.event("shapes", step=step, phase=phase, tensors=fields, padded_tokens=padded_tokens,
+        """Record shape, dtype and device of tensors, never a value; sizes are in tokens."""
+        with self.own_time():
+            described = shapes.describe_all(tensors)
+        self.event("shapes", step=step, phase=phase, tensors=described, padded_tokens=padded_tokens,
                    real_tokens=real_tokens, longest=longest, samples=samples)  # fmt: skip
 
     def frame(
-        self, kind: str, *, step: int, fields: Mapping[str, Any] | None = None, arrays: Mapping[str, Flat | Ragged]
+        self, kind: str, *, step: int, arrays: Mapping[str, Flat | Ragged], fields: Mapping[str, Any] | None = None
     ) -> None:
         """Record one frame of arrays (`Flat.of`, `Ragged.of`) in the token log."""
-        began = time.monotonic_ns()
-        try:
-            if self._closed:
-                raise ValueError(f"{self.path} is closed: nothing more can be recorded to it")
-            if self._tokens is None:
-                self._tokens = tokens.TokenLog(self.run_dir / TOKENS / f"{self.path.stem}.bin")
+        self._journal.check()
+        with self.own_time():
+            with self._lock:
+                if self._tokens is None:
+                    self._tokens = tokens.TokenLog(self.run_dir / TOKENS / f"{self.path.stem}.bin")
             self._tokens.write(kind, step, self.role, self.rank, fields or {}, arrays)
-        finally:
-            self._self_ns += time.monotonic_ns() - began
 
     def boundaries(
         self,
@@ -107,10 +119,9 @@ class Recorder:
         decode: Callable[[list[int]], str] | None = None,
         n: int = 8,
     ) -> None:
-        """Record the first and last n ids of a prompt and its output, their text, and the special ids that occur in them."""
-        began = time.monotonic_ns()
-        fields = tokens.boundaries(prompt, output, specials=specials, decode=decode, n=n)
-        self._self_ns += time.monotonic_ns() - began
+        """Record the first and last n ids of a prompt and its output, their text, and the special ids in them."""
+        with self.own_time():
+            fields = tokens.boundaries(prompt, output, specials=specials, decode=decode, n=n)
         self.event("boundaries", step=step, sample=sample, finish=finish, **fields)
 
     def weights(
@@ -120,32 +131,36 @@ class Recorder:
         self.event("weights", step=step, version=version, source=source, digests=digests)
 
     def group(self, *, name: str, backend: str, rank: int, world_size: int, members: Iterable[int]) -> None:
-        """Record a process group that was made by hand; `watch_groups` records those of torch.distributed."""
+        """Record a process group that was made by hand; torch.distributed's own are recorded by `watch_groups`."""
         collectives.record_group(self, name=name, backend=backend, rank=rank, world_size=world_size, members=members)
 
     def watch_groups(self) -> bool:
-        """Record every torch.distributed group made from now on; False when torch.distributed is not loaded yet."""
+        """Record every torch.distributed group from now on; False when torch.distributed is not loaded yet.
+
+        `start` calls it; call it again where torch is imported later than that.
+        """
         return collectives.watch(self)
 
     def environment(self) -> None:
-        """Record this process's environment as it is now: call it again once torch and its libraries are loaded."""
-        began = time.monotonic_ns()
-        fields = environment.describe()
-        self._self_ns += time.monotonic_ns() - began
+        """Record this process's environment as it is now. `start` does: call it again once torch is loaded."""
+        with self.own_time():
+            fields = environment.describe()
         self.event("environment", **fields)
 
     def close(self, ok: bool = True, reason: str = "") -> None:
         """Write the `close` event, without which the recording counts as cut short; a second call does nothing."""
-        if self._closed:
+        if self._journal.closed:
             return
         collectives.unwatch(self)
-        frames, lost = (self._tokens.records, self._tokens.lost) if self._tokens else (0, 0)
-        lost += self._journal.lost
-        self.event("close", ok=ok, reason=reason, frames=frames, **({"lost": lost} if lost else {}))
-        self._closed = True
-        if self._tokens:
-            self._tokens.close()
-        self._journal.close()
+        log = self._tokens
+        counts = {"events": self._journal.records + 1, "frames": log.records if log else 0}
+        lost = self._journal.lost + (log.lost if log else 0)
+        try:
+            self.event("close", ok=ok, reason=reason, **counts, **({"lost": lost} if lost else {}))
+        finally:
+            if log:
+                log.close()
+            self._journal.close()
 
     def __enter__(self) -> Recorder:
         return self
@@ -153,38 +168,55 @@ class Recorder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close(ok=kind is None, reason="" if kind is None else f"{kind.__name__}: {error}"[:500])
+        try:
+            self.close(ok=error is None, reason=said(error))
+        except RecordingError:
+            if error is None:
+                raise  # otherwise the exception under way says more than the full disk does
 
 
 def start(run_dir: str | os.PathLike[str], *, role: str, rank: int = 0, world_size: int = 1) -> Recorder:
-    """Begin this process's recording: makes the folders and a file of its own, and writes `open` and `environment`."""
+    """Begin this process's recording in a file of its own, with an `open` and an `environment` event.
+
+    Makes the folders. Raises RecordingError when nothing can be written there, ValueError for a role that cannot name
+    a file.
+    """
     recorder = Recorder(run_dir, role, rank, world_size)
-    recorder.event(
-        "open", wall_ns=time.time_ns(), host=socket.gethostname(), pid=os.getpid(), ppid=os.getppid(), role=role,
-        rank=rank, world_size=world_size, python=sys.version.split()[0], packages=environment.packages(),
-        env=environment.variables(),
-    )  # fmt: skip
-    recorder.environment()
-    recorder.watch_groups()
+    try:
+        with recorder.own_time():
+            fields = environment.describe()
+        recorder.event(
+            "open", wall_ns=time.time_ns(), host=socket.gethostname(), pid=os.getpid(), ppid=os.getppid(), role=role,
+            rank=rank, world_size=world_size, python=sys.version.split()[0], packages=fields["packages"],
+            env=fields["env"],
+        )  # fmt: skip
+        recorder.event("environment", **fields)
+        recorder.watch_groups()
+    except BaseException:
+        recorder._journal.close()
+        raise
     return recorder
 
 
-def _create(folder: Path, stem: str) -> Journal:
-    """A journal that nobody else has: a container repeats its process ids, so a resumed run may meet its own names."""
-    for attempt in range(1, 10_000):
+def _create(run_dir: Path, stem: str) -> Journal:
+    """A journal under a name that is free: containers repeat process ids, so a resumed run may meet its own files."""
+    for number in range(1, 10_000):
+        name = stem if number == 1 else f"{stem}-{number}"
+        if (run_dir / TOKENS / f"{name}.bin").exists():
+            continue
         try:
-            return Journal(folder / f"{stem}{f'-{attempt}' if attempt > 1 else ''}.jsonl")
+            return Journal(run_dir / EVENTS / f"{name}.jsonl")
         except FileExistsError:
             continue
-    raise RecordingError(17, f"{folder} already holds ten thousand recordings called {stem}", str(folder))
+    raise RecordingError(errno.EEXIST, f"{run_dir} already holds ten thousand recordings called {stem}", str(run_dir))
 
 
 class _Off(Recorder):
-    """Records nothing: the other half of a probes on and off comparison."""
+    """Records nothing: the other half of a comparison with probes on and off."""
 
     def __init__(self) -> None:
         self.run_dir, self.role, self.rank, self.world_size = Path(os.devnull), "off", 0, 1
-        self._self_ns, self._closed = 0, False
+        self._self_ns = 0
 
     @property
     def path(self) -> Path:
@@ -194,11 +226,10 @@ class _Off(Recorder):
     def shapes(self, phase: str, tensors: Mapping[str, Any], **sizes: Any) -> None: ...
     def frame(self, kind: str, **content: Any) -> None: ...
     def boundaries(self, **content: Any) -> None: ...
-    def watch_groups(self) -> bool:
-        return False
-
     def environment(self) -> None: ...
     def close(self, ok: bool = True, reason: str = "") -> None: ...
+    def watch_groups(self) -> bool:
+        return False
 
 
 OFF: Recorder = _Off()

@@ -1,77 +1,89 @@
 """Append-only event journal: one file per process, one JSON object per line, one write(2) per line.
 
-A line is acknowledged when `write` returns; it is then in the kernel, and SIGKILL cannot take it. Nothing is buffered here:
-buffered JSONL, compressed streams and columnar batches all lost lines or broke when their writer was killed.
+A line is acknowledged when `write` returns; it is then in the kernel, and SIGKILL cannot take it. Nothing is buffered:
+buffered JSONL, compressed streams and columnar batches all lost lines, or broke, when their writer was killed.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import threading
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from probes.format import encode_line
-
-
-class RecordingError(OSError):
-    """A record could not be written; the message is one sentence. Everything acknowledged before stays readable."""
-
-    def __str__(self) -> str:
-        return str(self.strerror)
+from probes.errors import RecordingError
+from probes.lines import encode_line
 
 
 class AppendOnly:
-    """A new file on an O_APPEND descriptor to which whole records are appended, each with one write(2) where the kernel agrees.
+    """A new file to which whole records are appended, each with one write(2) on an O_APPEND descriptor.
 
-    A record that fits only in part is taken back, so that a full disk leaves whole records. Threads may share one; a forked
-    child may not use it (RuntimeError), because both processes would count the same sequence.
+    A record that fits only in part is taken back, so a full disk leaves whole records. Threads may share one.
+    RuntimeError in a forked child, because two processes would count one sequence, and in a signal handler that
+    interrupted a record.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Raises FileExistsError when the file is there already, RecordingError when it cannot be made."""
         self.path = Path(path)
-        self._pid = os.getpid()
-        self._size = 0  # bytes of whole records
         self.records = 0
         self.lost = 0  # records that could not be written
+        self._size = 0  # bytes of whole records
+        self._pid = os.getpid()
         self._lock = threading.RLock()
+        self._busy = False
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RecordingError.of(self.path.parent, error) from error
+        try:
             self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644)
         except FileExistsError:
             raise
         except OSError as error:
-            raise _refused(self.path, error) from error
+            raise RecordingError.of(self.path, error) from error
 
-    def _own(self) -> None:
+    @property
+    def closed(self) -> bool:
+        return self._fd < 0
+
+    def check(self) -> None:
+        """Raise RuntimeError in a forked child, ValueError when the file is closed."""
         if os.getpid() != self._pid:
-            raise RuntimeError(f"{self.path} was opened before a fork: start a recorder of its own in the child process")
+            raise RuntimeError(f"{self.path} was opened before a fork: start a recorder of its own in the child")
         if self._fd < 0:
             raise ValueError(f"{self.path} is closed: nothing more can be recorded to it")
 
-    def append(self, record: bytes) -> None:
-        self._own()
+    def append(self, encode: Callable[[int], bytes]) -> None:
+        """Append the record that `encode` makes of its number; RecordingError when it cannot be written."""
+        self.check()
         with self._lock:
-            self._append(record)
+            if self._busy:
+                raise RuntimeError(f"{self.path} is in the middle of a record: record after the signal handler")
+            self._busy = True
+            try:
+                self._write(encode(self.records))
+            finally:
+                self._busy = False
 
-    def _append(self, record: bytes) -> None:
+    def _write(self, record: bytes) -> None:
         try:
             done = os.write(self._fd, record)
-            while done < len(record):  # a disk that is nearly full, or more than 2 GiB at once
+            while done < len(record):  # the disk is nearly full, or more than 2 GiB were asked of one write
                 done += os.write(self._fd, memoryview(record)[done:])
             self._size += done
             self.records += 1
-        except BaseException as error:  # also KeyboardInterrupt: whether the record went out must be known either way
+        except BaseException as error:  # KeyboardInterrupt too may come when the record is already out
             self._settle(len(record))
             if isinstance(error, OSError):
                 self.lost += 1
-                raise _refused(self.path, error) from error
+                raise RecordingError.of(self.path, error) from error
             raise
 
     def _settle(self, length: int) -> None:
-        """Leave the file with whole records only, and the counts as the file is."""
+        """Leave whole records only in the file, and the counts as the file is."""
         there = os.fstat(self._fd).st_size
         if there == self._size + length:
             self._size += length
@@ -80,33 +92,26 @@ class AppendOnly:
             os.ftruncate(self._fd, self._size)
 
     def close(self) -> None:
-        """Close the descriptor; a second call does nothing."""
-        if self._fd < 0:
+        """Close the file, and remove it when nothing was recorded; a second call does nothing."""
+        if self.closed:
             return
-        self._own()
+        self.check()
         descriptor, self._fd = self._fd, -1
         try:
             os.close(descriptor)
-        except OSError as error:
-            raise _refused(self.path, error) from error
+        except OSError as error:  # a network file system reports a full disk here
+            raise RecordingError.of(self.path, error) from error
+        if not self.records:
+            self.path.unlink(missing_ok=True)
 
 
 class Journal(AppendOnly):
-    """The events of one process. `clock` gives nanoseconds of a monotonic clock."""
+    """The events of one process; `clock` gives nanoseconds of a monotonic clock."""
 
-    def __init__(self, path: str | os.PathLike[str], clock: Any = time.monotonic_ns) -> None:
+    def __init__(self, path: str | os.PathLike[str], clock: Callable[[], int] = time.monotonic_ns) -> None:
         super().__init__(path)
         self._clock = clock
 
-    def write(self, kind: str, /, **fields: Any) -> None:
-        """Append one event; ValueError when a field is called seq, t_ns or kind, RecordingError when it cannot be written."""
-        self._own()
-        with self._lock:
-            self._append(encode_line(self.records, self._clock(), kind, fields))
-
-
-def _refused(path: Path, error: OSError) -> RecordingError:
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    what = "the disk is full" if full else (error.strerror or str(error))
-    text = f"{what}: cannot record to {path}; everything recorded before is intact"
-    return RecordingError(error.errno, text, str(path))
+    def write(self, kind: str, fields: Mapping[str, Any]) -> None:
+        """Append one event; ValueError when a field is called seq, t_ns or kind."""
+        self.append(lambda seq: encode_line(seq, self._clock(), kind, fields))

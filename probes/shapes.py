@@ -1,7 +1,7 @@
 """Shape probe: shape, dtype and device of tensors at a phase boundary.
 
-It reads attributes only, never a value, and so never waits for a device: a probe that synchronised would hide the race it is
-there to show.
+It reads attributes only, never a value, and so never waits for a device: a probe that synchronised would hide the very
+race that it should show.
 """
 
 from __future__ import annotations
@@ -19,6 +19,6 @@ def describe(tensor: Any) -> list[Any]:
     return [[int(size) for size in shape], dtype, str(getattr(tensor, "device", "cpu"))]
 
 
-def describe_all(tensors: Mapping[str, Any]) -> dict[str, list[Any]]:
+def describe_all(tensors: Mapping[str, Any]) -> dict[str, list[Any] | None]:
     """The `tensors` field of a `shapes` event; None (an absent tensor) stays None."""
     return {name: None if tensor is None else describe(tensor) for name, tensor in tensors.items()}

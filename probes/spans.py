@@ -6,39 +6,42 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from probes.journal import RecordingError
+from probes.errors import RecordingError
 
 if TYPE_CHECKING:
     from probes.install import Recorder
 
 
+def said(error: BaseException | None) -> str:
+    """An exception in at most 500 characters, for a field of an event."""
+    return "" if error is None else f"{type(error).__name__}: {error}"[:500]
+
+
 class Span:
-    """Records one `span` event on leaving: name, start_ns, dur_ns, ok, and error when it ended in an exception."""
+    """Records one `span` event when it ends: name, start_ns, dur_ns, ok, and error when it ended in an exception."""
 
     __slots__ = ("_fields", "_name", "_recorder", "_start")
 
     def __init__(self, recorder: Recorder, name: str, fields: dict[str, Any]) -> None:
         self._recorder, self._name, self._fields, self._start = recorder, name, fields, 0
 
+    def note(self, **fields: Any) -> None:
+        """Add fields that are known only while the span runs."""
+        self._fields.update(fields)
+
     def __enter__(self) -> Span:
         self._start = time.monotonic_ns()
         return self
 
-    def note(self, **fields: Any) -> None:
-        """Fields known only while the span runs."""
-        self._fields.update(fields)
-
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        fields = self._fields
-        duration = time.monotonic_ns() - self._start
-        if kind is not None:
-            fields["error"] = f"{kind.__name__}: {error}"[:500]
+        fields = {**self._fields, "name": self._name, "start_ns": self._start,
+                  "dur_ns": time.monotonic_ns() - self._start, "ok": error is None}  # fmt: skip
+        if error is not None:
+            fields["error"] = said(error)
         try:
-            self._recorder.event(
-                "span", name=self._name, start_ns=self._start, dur_ns=duration, ok=kind is None, **fields
-            )
+            self._recorder.event("span", **fields)
         except RecordingError:
-            if kind is None:
+            if error is None:
                 raise  # otherwise the exception under way says more than the full disk does

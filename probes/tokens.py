@@ -1,14 +1,11 @@
-"""Token log: rollouts and experience as checksummed frames, one write(2) per frame.
-
-The file appears with the first frame, so a process without tokens leaves none.
-"""
+"""Token log: rollouts and experience as checksummed frames, one write(2) each; and the boundaries of a sample."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from probes.format import Flat, Ragged, encode_frame
+from probes.frames import Flat, Ragged, encode_frame
 from probes.journal import AppendOnly
 
 
@@ -18,31 +15,31 @@ class TokenLog(AppendOnly):
     def write(
         self, kind: str, step: int, role: str, rank: int, fields: Mapping[str, Any], arrays: Mapping[str, Flat | Ragged]
     ) -> None:
-        """Append one frame; RecordingError when it cannot be written, TypeError for an array that is neither Flat nor Ragged."""
-        self._own()
-        self.append(encode_frame(kind, step, role, rank, fields, arrays))
+        """Append one frame; TypeError for an array that is neither Flat nor Ragged."""
+        frame = encode_frame(kind, step, role, rank, fields, arrays)
+        self.append(lambda _: frame)
 
 
 def boundaries(
-    prompt: Any, output: Any, *, specials: Any = (), decode: Any = None, n: int = 8
+    prompt: Any, output: Any, *, specials: Iterable[int], decode: Callable[[list[int]], str] | None, n: int
 ) -> dict[str, Any]:
-    """The fields of a `boundaries` event: first and last n ids of prompt and output, their text, and the special ids that occur.
+    """The fields of a `boundaries` event: first and last n ids of prompt and output, their text, specials that occur.
 
-    text_first is the text of the first prompt ids, text_seam of the last prompt ids with the first output ids, text_last of the
-    last output ids; empty without `decode` (ids -> str).
+    text_first is the text of the first prompt ids, text_seam that of the last prompt ids and the first output ids
+    together, text_last that of the last output ids; all empty without `decode`.
     """
     prompt, output = _ids(prompt), _ids(output)
-    tail = -n if n else len(prompt) + len(output)
-    fields: dict[str, Any] = {
-        "prompt_first": prompt[:n], "prompt_last": prompt[tail:], "output_first": output[:n], "output_last": output[tail:],
-        "prompt_len": len(prompt), "output_len": len(output),
-        "specials": sorted(set(specials) & {*prompt, *output}),
+    ends = {
+        "prompt_first": prompt[:n], "prompt_last": prompt[max(0, len(prompt) - n) :],
+        "output_first": output[:n], "output_last": output[max(0, len(output) - n) :],
     }  # fmt: skip
     text = decode or (lambda ids: "")
-    fields["text_first"] = text(fields["prompt_first"])
-    fields["text_seam"] = text(fields["prompt_last"] + fields["output_first"])
-    fields["text_last"] = text(fields["output_last"])
-    return fields
+    return {
+        **ends, "prompt_len": len(prompt), "output_len": len(output),
+        "specials": sorted({*specials} & {*prompt, *output}),
+        "text_first": text(ends["prompt_first"]), "text_seam": text(ends["prompt_last"] + ends["output_first"]),
+        "text_last": text(ends["output_last"]),
+    }  # fmt: skip
 
 
 def _ids(values: Any) -> list[int]:

@@ -1,0 +1,99 @@
+"""Events as lines: one JSON object per line, with NaN and infinity as strings. Public through `probes.format`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, BinaryIO
+
+from probes.errors import FormatError, Torn
+
+RESERVED = frozenset({"seq", "t_ns", "kind"})  # keys of every event, so no field may have their names
+
+
+def encode_line(seq: int, t_ns: int, kind: str, fields: Mapping[str, Any]) -> bytes:
+    """One event as the line that is written: ASCII JSON and a newline. ValueError when a field has a reserved name."""
+    if not RESERVED.isdisjoint(fields):
+        raise ValueError(f"an event's field cannot be named {', '.join(sorted(RESERVED & set(fields)))}")
+    return (encode_json({"seq": seq, "t_ns": t_ns, "kind": kind, **fields}) + "\n").encode("ascii")
+
+
+def decode_line(line: bytes) -> dict[str, Any]:
+    """The event of one line. Raises FormatError when it is not a JSON object with the keys of every event."""
+    try:
+        event = decode_json(line)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"not a line of JSON: {error}") from error
+    if not isinstance(event, dict):
+        raise FormatError("not a JSON object")
+    for key, kind in (("seq", int), ("t_ns", int), ("kind", str)):
+        if not isinstance(event.get(key), kind):
+            raise FormatError(f"the event has no {key!r} of type {kind.__name__}")
+    return event
+
+
+def read_lines(stream: BinaryIO) -> Iterator[tuple[int, int, dict[str, Any]]]:
+    """(byte offset, length in bytes, event) of each line of a journal.
+
+    Raises FormatError, with the offset in its message, for a line that is whole and broken, for a break in `seq` and
+    for a journal that does not begin with `open`; Torn, after the last whole line, when an unfinished one follows.
+    """
+    at = 0
+    for number, line in enumerate(stream):
+        if not line.endswith(b"\n"):
+            raise Torn(f"{len(line)} bytes of an unfinished last line at byte {at}")
+        try:
+            event = decode_line(line)
+            if event["seq"] != number:
+                raise FormatError(f"event {event['seq']} stands where event {number} belongs")
+            if not number and event["kind"] != "open":
+                raise FormatError(f"the first event is {event['kind']!r}, not 'open'")
+        except FormatError as error:
+            raise FormatError(f"byte {at}: {error}") from error
+        yield at, len(line), event
+        at += len(line)
+
+
+def encode_json(value: Any) -> str:
+    """ASCII JSON without spaces or newlines; NaN and infinity become the strings nan, inf and -inf."""
+    try:
+        return _encode(value)
+    except ValueError:  # a NaN somewhere: rare, so only then is the whole value walked
+        return _encode(_named(value))
+
+
+def decode_json(data: bytes) -> Any:
+    """The value in these bytes of UTF-8 JSON; ValueError for anything else, a bare NaN included."""
+    return _decode(data.decode())
+
+
+def _plain(value: Any) -> Any:
+    """JSON for what JSON lacks: sets sorted; NumPy values and CPU tensors as numbers; everything else as its text."""
+    if isinstance(value, (set, frozenset)):
+        return sorted(value, key=lambda item: (str(type(item)), item))
+    if hasattr(value, "tolist"):
+        if str(getattr(value, "device", "cpu")) != "cpu":
+            raise TypeError(f"a value on {value.device} cannot be recorded: reading it would synchronise the device")
+        return value.tolist()
+    return str(value)
+
+
+def _named(value: Any) -> Any:
+    """The same value with NaN and infinity as the strings nan, inf and -inf."""
+    if isinstance(value, float):
+        return value if value - value == 0 else str(float(value))
+    if isinstance(value, Mapping):
+        return {_named(key) if isinstance(key, float) else key: _named(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_named(item) for item in value]
+    if value is None or isinstance(value, (str, int)):
+        return value
+    return _named(_plain(value))
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON: write it as a string")
+
+
+_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=_plain).encode
+_decode = json.JSONDecoder(parse_constant=_refuse).decode
