@@ -70,13 +70,17 @@ class _RayFuture:
 
 
 class Remote:
-    """A Ray actor. Urgent methods belong to its concurrency group `urgent`, declared where the actor is made."""
+    """A Ray actor. `urgent` methods run in its concurrency group of that name, declared where the actor is made."""
 
-    def __init__(self, handle: Any) -> None:
+    def __init__(self, handle: Any, urgent: tuple[str, ...] = ()) -> None:
         self.handle = handle
+        self._urgent = urgent
 
     def submit(self, method: str, *args: Any, **kwargs: Any) -> _RayFuture:
-        return _RayFuture(getattr(self.handle, method).remote(*args, **kwargs))
+        bound = getattr(self.handle, method)
+        if method in self._urgent:
+            bound = bound.options(concurrency_group="urgent")
+        return _RayFuture(bound.remote(*args, **kwargs))
 
     def stop(self) -> None:
         import ray

@@ -18,7 +18,7 @@ from probes import install
 from scenarios.rollout import guided, parameters
 from scenarios.rollout.engine import Completion, Engine, EngineError, Request, SyncGroup, SyncReport, WeightMeta
 from scenarios.rollout.processes import alive
-from scenarios.settings import Sampling, Scenario
+from scenarios.settings import Mode, Sampling, Scenario
 
 WATCH_PERIOD_S = 0.5
 
@@ -243,6 +243,12 @@ class EngineSession:
         else:
             assert isinstance(changed, Sampling)
             parameters.check_sampling(self.backend, changed, self._scenario.rollout.mode)
+
+    def become(self, mode: Mode, model_path: str) -> None:
+        """A fresh engine in another sampling mode, with the weights of `model_path`. The native stage starts so: with nothing of ours loaded."""
+        self._scenario = dataclasses.replace(self._scenario, rollout=dataclasses.replace(self._scenario.rollout, mode=mode))
+        self._model_path = model_path
+        self.restart()
 
     def restart(self) -> None:
         """A fresh engine with the weights of the model path. Sync again before drawing."""

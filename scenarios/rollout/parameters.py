@@ -16,6 +16,7 @@ from scenarios.settings import Engine, Mode, Sampling
 # SGLang answers at most context - prompt - 2 tokens and rejects prompts longer than context - 6 (managers/scheduler.py): with this much more
 # context than asked, its limit is never the one that binds.
 SGLANG_CONTEXT_SLACK = 8
+CPU_BLOCK = 32  # tokens a KV block of vLLM on a CPU: the smallest that its backend prefers
 
 
 def check_room(longest_prompt: int, sampling: Sampling, engine: Engine) -> None:
@@ -77,7 +78,8 @@ def vllm_engine(model: str, dtype: str, engine: Engine, *, device: str) -> dict[
     }
     if device == "cpu":
         # The CPU default of 128 tokens a block would never reuse a short prefix.
-        arguments["block_size"] = 32
+        arguments["block_size"] = CPU_BLOCK
+        arguments["num_gpu_blocks_override"] = -(-engine.kv_cache_tokens // CPU_BLOCK)
         arguments["max_num_batched_tokens"] = max(2048, engine.max_model_len)
     else:
         arguments["gpu_memory_utilization"] = engine.memory_fraction

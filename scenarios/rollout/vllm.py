@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import os
 import time
 from typing import Any
@@ -33,6 +34,10 @@ class VLLMEngine:
         elif scenario.engine.tensor_parallel > 1:
             self._arguments["distributed_executor_backend"] = "mp"
         replaced: list[str] = []
+        if device == "cpu" and scenario.engine.enforce_eager:
+            # Even with enforce_eager vLLM compiles small functions with Inductor at the first call: 23 s of g++ (measured) for nothing here.
+            os.environ["TORCH_COMPILE_DISABLE"] = "1"
+            replaced.append("torch.compile")
         if mode == "coupled":
             self._arguments["async_scheduling"] = False
             self._arguments["logits_processors"] = ["scenarios.rollout.vllm_coupled:Coupled"]
@@ -157,4 +162,9 @@ class VLLMEngine:
         shutdown = getattr(self._llm.llm_engine.engine_core, "shutdown", None)
         if shutdown is not None:
             shutdown()
+        del self._llm
+        gc.collect()
+        from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
+
+        cleanup_dist_env_and_memory()  # a second engine in this process needs vLLM's global process groups gone
 

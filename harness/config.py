@@ -1,0 +1,163 @@
+"""A scenario from TOML and the command line, resolved once into frozen settings; every key is checked before anything starts."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import tomllib
+import types
+import typing
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from harness.errors import BadInput
+from scenarios.settings import Scenario
+
+
+def catalog() -> list[str]:
+    """Names of the scenarios that come with the harness."""
+    return sorted(path.stem for path in _folder().glob("*.toml"))
+
+
+def load(scenario: str, overrides: Iterable[str] = (), **top_level: Any) -> Scenario:
+    """The scenario named `scenario` (of the catalog, or a TOML file), with `section.key=value` overrides applied in order.
+
+    `top_level` replaces fields of Scenario itself where they are not None. Raises BadInput for anything unknown or of the wrong type.
+    """
+    data = _read(scenario)
+    for override in overrides:
+        _apply(data, override)
+    data |= {key: value for key, value in top_level.items() if value is not None}
+    return validate(data, where=scenario)
+
+
+def changed(scenario: Scenario, overrides: Iterable[str]) -> Scenario:
+    """`scenario` with overrides: how one side of a comparison is made to differ on purpose."""
+    data = scenario.to_json()
+    for override in overrides:
+        _apply(data, override)
+    return validate(data, where="override")
+
+
+def validate(data: dict[str, Any], *, where: str) -> Scenario:
+    """Check every key and type; raises BadInput that names the key, and the nearest known one."""
+    import pydantic
+
+    _check_keys(data, Scenario, where, "")
+    try:
+        scenario = pydantic.TypeAdapter(Scenario).validate_python(data)
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise BadInput(f"{where}: {key} = {first['input']!r}: {first['msg'].lower()}") from error
+    _check_ranges(scenario, where)
+    return scenario
+
+
+def _read(scenario: str) -> dict[str, Any]:
+    path = Path(scenario)
+    if path.suffix != ".toml":
+        path = _folder() / f"{scenario}.toml"
+        if not path.exists():
+            near = difflib.get_close_matches(scenario, catalog(), n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise BadInput(f"there is no scenario {scenario!r}{hint} Known: {', '.join(catalog())}, or the path of a .toml file")
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise BadInput(f"the scenario file {path} does not exist") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"the scenario file {path} cannot be read: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise BadInput(f"{path} is not TOML: {error}") from error
+
+
+def _apply(data: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals or not key.strip():
+        raise BadInput(f"{override!r} is not section.key=value, for example sampling.temperature=0.9")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()  # a bare word is a string
+    target = data
+    *sections, last = key.strip().split(".")
+    for section in sections:
+        target = target.setdefault(section, {})
+        if not isinstance(target, dict):
+            raise BadInput(f"{override!r}: {section!r} is no section")
+    target[last] = value
+
+
+def _check_keys(data: dict[str, Any], kind: Any, where: str, prefix: str) -> None:
+    hints = typing.get_type_hints(kind)
+    for key, value in data.items():
+        if key not in hints:
+            near = difflib.get_close_matches(key, list(hints), n=1)
+            hint = f"did you mean {prefix}{near[0]}?" if near else f"known keys: {', '.join(hints)}"
+            raise BadInput(f"{where}: unknown key {prefix}{key}; {hint}")
+        if dataclasses.is_dataclass(hints[key]):
+            if not isinstance(value, dict):
+                raise BadInput(f"{where}: {prefix}{key} is a section, not a value")
+            _check_keys(value, hints[key], where, f"{prefix}{key}.")
+
+
+# key -> (lowest, highest) allowed; None: open
+_RANGES: dict[str, tuple[float | None, float | None]] = {
+    "steps": (1, None),
+    "prompts.max_tokens": (1, None),
+    "rollout.prompts_per_step": (1, None),
+    "rollout.samples_per_prompt": (1, None),
+    "sampling.temperature": (0, None),
+    "sampling.top_p": (1e-6, 1),
+    "sampling.min_p": (0, 1),
+    "sampling.max_tokens": (1, None),
+    "sampling.min_tokens": (0, None),
+    "engine.max_model_len": (2, None),
+    "engine.max_num_seqs": (1, None),
+    "engine.memory_fraction": (0.01, 1),
+    "engine.kv_cache_tokens": (128, None),
+    "engine.tensor_parallel": (1, None),
+    "engine.engines": (1, None),
+    "ppo.world_size": (1, None),
+    "ppo.epochs": (1, None),
+    "ppo.train_batch_size": (1, None),
+    "ppo.micro_batch_size": (1, None),
+    "native.samples": (0, None),
+    "native.alpha": (1e-9, 0.5),
+}
+
+
+def _check_ranges(scenario: Scenario, where: str) -> None:
+    for key, (low, high) in _RANGES.items():
+        value: Any = scenario
+        for part in key.split("."):
+            value = getattr(value, part)
+        if (low is not None and value < low) or (high is not None and value > high):
+            bounds = f"at least {low}" if high is None else f"between {low} and {high}"
+            raise BadInput(f"{where}: {key} = {value} must be {bounds}")
+    s = scenario.sampling
+    if s.top_k != -1 and s.top_k < 1:
+        raise BadInput(f"{where}: sampling.top_k = {s.top_k}: -1 switches it off, else at least 1")
+    if s.min_tokens > s.max_tokens:
+        raise BadInput(f"{where}: sampling.min_tokens = {s.min_tokens} exceeds sampling.max_tokens = {s.max_tokens}")
+    batch = scenario.rollout.prompts_per_step * scenario.rollout.samples_per_prompt
+    if scenario.train and batch % scenario.ppo.train_batch_size:
+        raise BadInput(
+            f"{where}: a step draws {batch} samples (rollout.prompts_per_step x rollout.samples_per_prompt), which is no multiple of "
+            f"ppo.train_batch_size = {scenario.ppo.train_batch_size}"
+        )
+    if scenario.train and scenario.ppo.train_batch_size % (scenario.ppo.micro_batch_size * scenario.ppo.world_size):
+        raise BadInput(
+            f"{where}: ppo.train_batch_size = {scenario.ppo.train_batch_size} is no multiple of ppo.micro_batch_size x ppo.world_size = "
+            f"{scenario.ppo.micro_batch_size * scenario.ppo.world_size}"
+        )
+
+
+def _folder() -> Path:
+    import scenarios
+
+    root = scenarios.__file__
+    assert isinstance(root, str) and isinstance(scenarios, types.ModuleType)
+    return Path(root).parent / "catalog"

@@ -1,0 +1,151 @@
+"""Starts or joins a Ray cluster, places every actor in the interpreter of its own environment, and leaves no process behind.
+
+On a cluster that we started, everything below this process is ours: it is made the reaper of orphaned grandchildren, so that engine
+processes whose actor died are still found, and teardown ends them by pid. On a cluster that we joined, only our own actors end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.errors import HarnessError
+from scenarios.remote import Remote
+from scenarios.rollout.processes import alive, descendants
+
+PR_SET_CHILD_SUBREAPER = 36
+TERM_GRACE_S = 3.0
+# Logical slots of a cluster that we start: actors share the cores, Ray only counts them.
+LOGICAL_CPUS = 32
+
+
+class LaunchFailed(HarnessError):
+    """The cluster or an actor of it could not be started."""
+
+
+@dataclass(frozen=True)
+class Seat:
+    """Where one actor runs: interpreter, environment variables, share of a GPU, place in the placement group."""
+
+    python: str
+    env: dict[str, str]
+    gpus: float = 0.0
+    bundle: int | None = None
+
+
+class Cluster:
+    """A context manager around one Ray cluster. `address`: join that cluster instead of starting one."""
+
+    def __init__(self, address: str | None = None) -> None:
+        self._address = address
+        self._before: set[int] = set()
+        self._actors: list[Any] = []
+        self._placement: Any = None
+
+    def __enter__(self) -> Cluster:
+        self._before = set(descendants(os.getpid()))
+        _become_reaper()
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        # `uv run` would replace the interpreter that each actor asks for (ray/_private/runtime_env/uv_runtime_env_hook.py).
+        os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"
+        import ray
+
+        try:
+            if self._address:
+                ray.init(address=self._address, log_to_driver=False, logging_level="ERROR")
+            else:
+                ray.init(num_cpus=LOGICAL_CPUS, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+        except Exception as error:  # Ray raises ConnectionError, RuntimeError, ValueError and OSError here, all meaning the same to a user
+            self._end_processes()
+            what = f"joined at {self._address}" if self._address else "started"
+            raise LaunchFailed(f"the Ray cluster could not be {what}: {_first_line(error)}", mend="ray status, or omit --address") from error
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        import ray
+
+        with contextlib.suppress(Exception):  # teardown goes on whatever Ray says: the pids below are what counts
+            for handle in self._actors:
+                ray.kill(handle)
+        with contextlib.suppress(Exception):
+            ray.shutdown()
+        if not self._address:
+            self._end_processes()
+
+    def gpus(self) -> float:
+        import ray
+
+        return float(ray.cluster_resources().get("GPU", 0.0))
+
+    def reserve(self, bundles: list[dict[str, float]]) -> None:
+        """One placement group for the run; actors name their bundle. Raises LaunchFailed when the cluster cannot hold it."""
+        import ray
+        from ray.util.placement_group import placement_group
+
+        self._placement = placement_group(bundles, strategy="PACK")
+        try:
+            ray.get(self._placement.ready(), timeout=60)
+        except ray.exceptions.GetTimeoutError as error:
+            have = {k: v for k, v in ray.available_resources().items() if k in ("CPU", "GPU")}
+            raise LaunchFailed(f"the cluster cannot hold {len(bundles)} actors of {bundles[0]}: free are {have}", mend="ray status") from error
+
+    def actor(self, kind: Callable[..., Any], seat: Seat, *args: Any, urgent: tuple[str, ...] = (), **kwargs: Any) -> Remote:
+        """Start one actor of class `kind`; returns at once, errors of its start come with the first call."""
+        import ray
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        options: dict[str, Any] = {
+            "num_cpus": 1,
+            "num_gpus": seat.gpus,
+            "max_restarts": 0,
+            "runtime_env": {"py_executable": seat.python, "env_vars": seat.env},
+        }
+        if self._placement is not None and seat.bundle is not None:
+            options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(self._placement, placement_group_bundle_index=seat.bundle)
+        remote = ray.remote(concurrency_groups={"urgent": 1})(kind) if urgent else ray.remote(kind)
+        handle = remote.options(**options).remote(*args, **kwargs)
+        self._actors.append(handle)
+        return Remote(handle, urgent)
+
+    def _end_processes(self) -> None:
+        mine = [pid for pid in descendants(os.getpid()) if pid != os.getpid() and pid not in self._before]
+        end(mine)
+
+
+def end(pids: list[int], grace_s: float = TERM_GRACE_S) -> None:
+    """End these processes, and those below them, by pid: SIGTERM, a short grace, SIGKILL, and reap what became ours."""
+    everyone = {pid for root in pids for pid in descendants(root) if pid != os.getpid()}
+    for signum in (signal.SIGTERM, signal.SIGKILL):
+        for pid in everyone:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signum)
+        deadline = time.monotonic() + grace_s
+        while any(alive(pid) for pid in everyone) and time.monotonic() < deadline:
+            time.sleep(0.02)
+    for pid in everyone:
+        with contextlib.suppress(ChildProcessError, OSError):
+            os.waitpid(pid, os.WNOHANG)
+
+
+def driver_seat(gpus: float = 0.0, bundle: int | None = None) -> Seat:
+    """The light environment of controller and learner: this interpreter."""
+    root = str(Path(__file__).resolve().parent.parent)
+    return Seat(sys.executable, {"PYTHONPATH": root, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}, gpus, bundle)
+
+
+def _become_reaper() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,0 +1,62 @@
+"""Scenario files and overrides: everything unknown or out of range is refused with the key's name."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from harness import config
+from harness.errors import BadInput
+from scenarios.settings import Scenario
+
+
+@pytest.fixture
+def toml(tmp_path):
+    def write(text: str) -> str:
+        path = tmp_path / "mine.toml"
+        path.write_text(text)
+        return str(path)
+
+    return write
+
+
+def test_the_resolved_scenario_survives_json(toml) -> None:
+    scenario = config.load(toml("steps = 3\n[sampling]\nstop_token_ids = [1, 2]\n"), ["sampling.temperature=0.9"], seed=7)
+    assert (scenario.steps, scenario.seed, scenario.sampling.temperature) == (3, 7, 0.9)
+    assert Scenario.from_json(json.loads(json.dumps(scenario.to_json()))) == scenario
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "words"),
+    [
+        ("[sampling]\ntemprature = 1.0\n", [], ["sampling.temprature", "temperature"]),
+        ("stepz = 3\n", [], ["stepz", "steps"]),
+        ("[nonsense]\na = 1\n", [], ["nonsense"]),
+        ("steps = 'many'\n", [], ["steps", "many"]),
+        ("steps = 0\n", [], ["steps", "at least 1"]),
+        ("", ["sampling.top_p=1.5"], ["sampling.top_p", "1.5"]),
+        ("", ["sampling.top_k=0"], ["top_k", "-1"]),
+        ("", ["sampling.temperature"], ["section.key=value"]),
+        ("", ["ppo.train_batch_size=7"], ["multiple", "ppo.train_batch_size"]),
+        ("", ["rollout.mode=copled"], ["rollout.mode", "copled"]),
+        ("not toml at all", [], ["not TOML"]),
+    ],
+)
+def test_bad_settings_are_refused_by_name(toml, text, overrides, words) -> None:
+    with pytest.raises(BadInput) as caught:
+        config.load(toml(text), overrides)
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_unknown_and_missing_scenarios_say_what_there_is(tmp_path) -> None:
+    with pytest.raises(BadInput, match="no scenario"):
+        config.load("nope")
+    with pytest.raises(BadInput, match="does not exist"):
+        config.load(str(tmp_path / "nope.toml"))
+
+
+def test_a_changed_side_keeps_the_rest(toml) -> None:
+    base = config.load(toml("steps = 3\n"))
+    other = config.changed(base, ["engine.seed=9"])
+    assert other.engine.seed == 9 and config.changed(other, ["engine.seed=0"]) == base
