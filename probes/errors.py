@@ -5,6 +5,12 @@ from __future__ import annotations
 import errno
 import os
 
+FULL = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EFBIG: "the file has reached the size limit of this process",
+}
+
 
 class RecordingError(OSError):
     """A record could not be written; the message is one sentence. Everything acknowledged before stays readable."""
@@ -15,8 +21,7 @@ class RecordingError(OSError):
     @staticmethod
     def of(path: str | os.PathLike[str], error: OSError) -> RecordingError:
         """The same failure, said with the file and what it means for the recording."""
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        what = "the disk is full" if full else (error.strerror or str(error))
+        what = FULL.get(error.errno or 0) or error.strerror or str(error)
         text = f"{what}: cannot record to {os.fspath(path)}; everything recorded before is intact"
         return RecordingError(error.errno, text, os.fspath(path))
 

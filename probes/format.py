@@ -11,6 +11,7 @@ import json
 import os
 import tempfile
 from array import array
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -72,7 +73,7 @@ class _Journal:
     end: int = 0  # bytes of whole lines
     opening: dict[str, Any] = field(default_factory=dict)
     closing: dict[str, Any] | None = None
-    kinds: dict[str, array[int]] = field(default_factory=dict)
+    kinds: dict[str, array[int]] = field(default_factory=lambda: defaultdict(lambda: array("q")))
 
     @property
     def order(self) -> tuple[str, int, str]:
@@ -133,11 +134,11 @@ class Run:
             with open(journal.path, "rb") as stream:
                 if kind is None:
                     while stream.tell() < journal.end:
-                        yield {**anchor, **decode_json(stream.readline())}
+                        yield {**anchor, **decode_line(stream.readline())}
                 else:
                     for at in journal.kinds.get(kind, ()):
                         stream.seek(at)
-                        yield {**anchor, **decode_json(stream.readline())}
+                        yield {**anchor, **decode_line(stream.readline())}
 
     def frames(self, kind: str | None = None, role: str | None = None, step: int | None = None) -> Iterator[Frame]:
         """Frames of every process in turn (by role, then rank), each in its own order, of one kind, role or step."""
@@ -156,7 +157,7 @@ class Run:
                 for at, length, event in read_lines(stream):
                     journal.opening = journal.opening or _checked_open(event)
                     journal.closing = event if event["kind"] == "close" else None
-                    journal.kinds.setdefault(event["kind"], array("q")).append(at)
+                    journal.kinds[event["kind"]].append(at)
                     journal.end = at + length
             if not journal.end:
                 raise FormatError("the file is empty")

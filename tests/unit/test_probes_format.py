@@ -1,0 +1,399 @@
+"""The codec and the reader: what is written comes back, a torn end reads as a prefix, damage is named with its place."""
+
+from __future__ import annotations
+
+import io
+import math
+import struct
+from array import array
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from probes.format import (
+    FORMAT_VERSION,
+    Flat,
+    FormatError,
+    Ragged,
+    Run,
+    Torn,
+    decode_frame,
+    decode_line,
+    encode_frame,
+    encode_json,
+    encode_line,
+    read_extents,
+    read_lines,
+    write_manifest,
+)
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+FIELDS = st.dictionaries(st.text().filter(lambda name: name not in ("seq", "t_ns", "kind")), JSON, max_size=5)
+I4 = st.integers(-(2**31), 2**31 - 1)
+F4 = st.floats(width=32)
+ROWS = st.lists(st.lists(I4, max_size=6), max_size=6)
+
+
+def journal(*kinds: str) -> bytes:
+    opening = encode_line(0, 7, "open", {"role": "actor", "rank": 0, "pid": 12})
+    return opening + b"".join(encode_line(number, 8, kind, {"step": number}) for number, kind in enumerate(kinds, 1))
+
+
+def frame(step: int, rank: int = 0, role: str = "actor") -> bytes:
+    arrays = {"output": Ragged.of([[step], [1, 2]], "i4")}
+    return encode_frame("rollout", step, role, rank, {"finish": ["stop"]}, arrays)
+
+
+def run_of(tmp_path: Path, events: bytes, tokens: bytes | None = None) -> Path:
+    write_manifest(tmp_path, {"backend": "hf"})
+    for folder, suffix, data in (("events", "jsonl", events), ("tokens", "bin", tokens)):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        if data is not None:
+            (tmp_path / folder / f"actor-0-12.{suffix}").write_bytes(data)
+    return tmp_path
+
+
+def prefix(reader: Any) -> list[Any]:
+    """What a reader gives before the tear."""
+    found = []
+    try:
+        for item in reader:
+            found.append(item)
+    except Torn:
+        pass
+    return found
+
+
+# Lines
+
+
+@given(st.text(), FIELDS)
+def test_an_event_round_trips(kind: str, fields: dict[str, Any]) -> None:
+    line = encode_line(3, 9, kind, fields)
+    assert line.endswith(b"\n") and line.count(b"\n") == 1 and line.isascii()
+    assert decode_line(line) == {"seq": 3, "t_ns": 9, "kind": kind, **fields}
+
+
+@given(st.lists(FIELDS, max_size=5), st.data())
+def test_a_torn_journal_reads_as_a_prefix(events: list[dict[str, Any]], data: st.DataObject) -> None:
+    whole = journal() + b"".join(encode_line(number, 8, "note", fields) for number, fields in enumerate(events, 1))
+    torn = whole[: data.draw(st.integers(0, len(whole)))]
+    read = [event for _, _, event in prefix(read_lines(io.BytesIO(torn)))]
+    assert read == [event for _, _, event in read_lines(io.BytesIO(whole))][: torn.count(b"\n")]
+
+
+def test_every_cut_of_a_journal_reads_as_a_prefix() -> None:
+    whole = journal("span", "note", "close")
+    for cut in range(len(whole) + 1):
+        torn = whole[:cut]
+        assert [event["seq"] for _, _, event in prefix(read_lines(io.BytesIO(torn)))] == list(range(torn.count(b"\n")))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, np.float32("nan"), np.float64("inf")])
+def test_what_json_has_no_number_for_is_written_as_a_string(value: float) -> None:
+    fields = {"plain": value, "deep": [{"a": (1, value)}, {"b": 2.5}], "key": {value: 1}}
+    event = decode_line(encode_line(0, 0, "step", fields))
+    text = str(float(value))
+    assert event["plain"] == text and event["deep"] == [{"a": [1, text]}, {"b": 2.5}] and event["key"] == {text: 1}
+    assert str(float(event["plain"])) == text
+
+
+def test_values_that_json_lacks() -> None:
+    fields = {"set": {3, 1}, "numpy": np.int64(3), "array": np.array([1.5, math.nan]), "path": Path("a/b")}
+    event = decode_line(encode_line(0, 0, "note", fields))
+    assert [event[name] for name in fields] == [[1, 3], 3, [1.5, "nan"], "a/b"]
+
+
+def test_a_field_cannot_take_a_key_of_every_event() -> None:
+    with pytest.raises(ValueError, match="cannot be named seq, t_ns"):
+        encode_line(0, 0, "note", {"seq": 1, "t_ns": 2, "step": 3})
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"{}\n", b"[]\n", b'{"seq":0,"t_ns":1,"kind":"a","x":NaN}\n', b"\x00\x00\n", b"\xff\n", b'{"seq":0}{}\n', b"\n"],
+)
+def test_a_line_that_is_no_event_is_refused(line: bytes) -> None:
+    with pytest.raises(FormatError):
+        decode_line(line)
+
+
+def test_white_space_of_a_foreign_writer_is_welcome() -> None:
+    assert decode_line(b' { "kind": "a", "t_ns": 1, "seq": 0 } \r\n')["kind"] == "a"
+
+
+# Frames
+
+
+@given(ROWS, st.lists(F4), st.lists(st.integers(-(2**63), 2**63 - 1)), st.lists(st.floats()), FIELDS, st.integers())
+def test_a_frame_round_trips(
+    rows: list[list[int]],
+    floats: list[float],
+    longs: list[int],
+    doubles: list[float],
+    fields: dict[str, Any],
+    step: int,
+) -> None:
+    arrays: dict[str, Flat | Ragged] = {
+        "a": Ragged.of(rows, "i4"), "b": Flat.of(floats, "f4"), "c": Flat.of(longs, "i8"), "d": Flat.of(doubles, "f8")
+    }  # fmt: skip
+    data = encode_frame("rollout", step, "actor", 3, fields, arrays)
+    read = decode_frame(data)
+    assert (read.kind, read.step, read.role, read.rank, read.fields) == ("rollout", step, "actor", 3, fields)
+    assert read.arrays["a"].rows() == rows and len(read.arrays["a"]) == len(rows)
+    assert read.arrays["c"].tolist() == longs and read.arrays["c"].rows() == [[value] for value in longs]
+    assert bytes(read.arrays["b"].values) == struct.pack(f"<{len(floats)}f", *floats)
+    assert bytes(read.arrays["d"].values) == struct.pack(f"<{len(doubles)}d", *doubles)
+    assert len(data) % 8 == 0
+
+
+def test_every_cut_of_a_token_log_reads_as_a_prefix(tmp_path: Path) -> None:
+    parts = [frame(1), frame(2), frame(3)]
+    whole, ends = b"".join(parts), [0]
+    for part in parts:
+        ends.append(ends[-1] + len(part))
+    for cut in range(len(whole) + 1):
+        extents = prefix(read_extents(io.BytesIO(whole[:cut])))
+        assert [extent.start for extent in extents] == [start for start, end in pairwise(ends) if end <= cut]
+        if cut in ends:
+            assert list(read_extents(io.BytesIO(whole[:cut]))) == extents
+        else:
+            with pytest.raises(Torn, match="unfinished last frame"):
+                list(read_extents(io.BytesIO(whole[:cut])))
+
+
+def test_every_changed_byte_of_a_frame_is_noticed() -> None:
+    whole = frame(1) + frame(2)
+    for at in range(len(whole)):
+        changed = bytearray(whole)
+        changed[at] ^= 0x10
+        start = 0 if at < len(frame(1)) else len(frame(1))
+        with pytest.raises(FormatError, match=f"byte {start}: ") as caught:
+            list(read_extents(io.BytesIO(bytes(changed))))
+        assert not isinstance(caught.value, Torn)
+
+
+def test_arrays_are_views_of_the_frame_and_numpy_reads_them() -> None:
+    data = encode_frame("rollout", 1, "actor", 0, {}, {"x": Ragged.of([[1, 2], [3]], "i4"), "y": Flat.of([0.5], "f4")})
+    read = decode_frame(data)
+    assert read.arrays["x"].values.obj is data
+    ids = np.frombuffer(read.arrays["x"].values, read.arrays["x"].dtype)
+    assert ids.tolist() == [1, 2, 3] and ids.flags.aligned
+    assert np.frombuffer(read.arrays["y"].values, "f4").tolist() == [0.5]
+
+
+@pytest.mark.parametrize("dtype, numpy_dtype", [("i4", "int32"), ("i8", "int64"), ("f4", "float32"), ("f8", "float64")])
+def test_arrays_are_accepted_in_every_form(dtype: str, numpy_dtype: str) -> None:
+    values = [3, 1, 2]
+    expected = np.array(values, numpy_dtype).tobytes()
+    matrix = np.array([[0, 3, 0], [0, 1, 0], [0, 2, 0]], numpy_dtype)
+    forms: list[Any] = [
+        values, tuple(values), array("b", values), np.array(values, numpy_dtype), np.array(values, "int16"),
+        np.array([9, 3, 9, 1, 9, 2], numpy_dtype)[1::2], matrix[:, 1], memoryview(array("q", values)),
+    ]  # fmt: skip
+    for form in forms:
+        assert bytes(Flat.of(form, dtype).values) == expected
+        assert Ragged.of([form, [], form], dtype).offsets.tolist() == [0, 3, 3, 6]
+    assert Flat.of(np.empty(0, numpy_dtype), dtype).tolist() == []
+    assert Ragged.of(matrix, dtype).rows() == matrix.tolist()
+
+
+def test_tensors_are_accepted() -> None:
+    import torch
+
+    leaf = torch.tensor([1.5, 2.5], requires_grad=True)
+    assert Flat.of(leaf, "f4").tolist() == [1.5, 2.5]
+    assert Flat.of(leaf.to(torch.bfloat16), "f8").tolist() == [1.5, 2.5]
+    assert Flat.of(torch.tensor([1, 2]), "i4").tolist() == [1, 2]
+    assert Ragged.of(torch.tensor([[1, 2], [3, 4]]), "i8").rows() == [[1, 2], [3, 4]]
+    with pytest.raises(TypeError, match="on meta cannot be recorded"):
+        Flat.of(torch.empty(2, device="meta"), "f4")
+
+
+@pytest.mark.parametrize("values, error", [([2**31], OverflowError), ([1.5], TypeError), (np.zeros((2, 2)), TypeError)])
+def test_numbers_that_do_not_fit_are_refused(values: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        Flat.of(values, "i4")
+
+
+def test_rows_that_are_already_joined() -> None:
+    assert Ragged.joined([1, 2, 3], [0, 1, 3], "i4").rows() == [[1], [2, 3]]
+    assert Ragged.joined([1, 2, 3], [0, 1, 3], "i4").row(1).tolist() == [2, 3]
+    for offsets in ([], [0, 2], [1, 3], [0, 4, 3]):
+        with pytest.raises(ValueError, match="offsets must rise from 0 to 3"):
+            Ragged.joined([1, 2, 3], offsets, "i4")
+
+
+def test_a_bare_list_is_refused_with_the_way_out() -> None:
+    with pytest.raises(TypeError, match=r"array 'output' is list: wrap it in Flat.of or Ragged.of"):
+        encode_frame("rollout", 1, "actor", 0, {}, {"output": [1]})  # type: ignore[dict-item]
+
+
+# A run directory
+
+
+def test_a_whole_run(tmp_path: Path) -> None:
+    run = Run(run_of(tmp_path, journal("span", "close"), frame(1) + frame(2)))
+    assert run.manifest == {"format_version": FORMAT_VERSION, "backend": "hf"}
+    assert run.complete and run.torn == [] and run.incomplete == []
+    assert [event["kind"] for event in run.events()] == ["open", "span", "close"]
+    assert list(run.events("span")) == [
+        {"role": "actor", "rank": 0, "pid": 12, "seq": 1, "t_ns": 8, "kind": "span", "step": 1}
+    ]
+    assert list(run.events(role="critic")) == [] and list(run.events("nothing")) == []
+    assert [one.step for one in run.frames("rollout", role="actor")] == [1, 2]
+    assert [one.arrays["output"].rows() for one in run.frames(step=2)] == [[[2], [1, 2]]]
+    assert list(run.frames("experience")) == [] and list(run.frames(role="critic")) == []
+
+
+def test_processes_come_by_role_and_rank(tmp_path: Path) -> None:
+    run_of(tmp_path, journal("close"), frame(1))
+    for rank in (10, 2):
+        opening = encode_line(0, 0, "open", {"role": "actor", "rank": rank, "pid": 1}) + encode_line(1, 0, "close", {})
+        (tmp_path / "events" / f"actor-{rank}-1.jsonl").write_bytes(opening)
+        (tmp_path / "tokens" / f"actor-{rank}-1.bin").write_bytes(frame(1, rank))
+    run = Run(tmp_path)
+    assert [event["rank"] for event in run.events("open")] == [0, 2, 10]
+    assert [one.rank for one in run.frames()] == [0, 2, 10]
+
+
+def test_an_events_own_rank_wins(tmp_path: Path) -> None:
+    line = encode_line(1, 8, "group", {"rank": 5, "members": [0, 5]})
+    run = Run(run_of(tmp_path, journal() + line))
+    assert next(run.events("group", role="actor"))["rank"] == 5
+
+
+def test_a_torn_end_is_dropped_and_said(tmp_path: Path) -> None:
+    run = Run(run_of(tmp_path, journal("span", "close")[:-3], (frame(1) + frame(2))[:-9]))
+    assert [event["kind"] for event in run.events()] == ["open", "span"]
+    assert [one.step for one in run.frames()] == [1]
+    lost, start = len(journal("span", "close")) - len(journal("span")) - 3, len(journal("span"))
+    assert run.torn == [
+        ("events/actor-0-12.jsonl", f"{lost} bytes of an unfinished last line at byte {start}"),
+        ("tokens/actor-0-12.bin", f"{len(frame(2)) - 9} bytes of an unfinished last frame at byte {len(frame(1))}"),
+    ]
+    assert run.incomplete == ["events/actor-0-12.jsonl"] and not run.complete
+
+
+def test_a_broken_line_in_the_middle_is_named_with_its_place(tmp_path: Path) -> None:
+    whole = journal("span", "note", "close")
+    at = len(journal("span"))
+    run_of(tmp_path, whole[: at + 4] + b"\x00\x00\x00" + whole[at + 7 :])
+    with pytest.raises(FormatError, match=rf"actor-0-12\.jsonl: byte {at}: not a line of JSON"):
+        Run(tmp_path)
+    run = Run(tmp_path, strict=False)
+    assert [event["kind"] for event in run.events()] == ["open", "span"]
+    assert run.torn[0][0] == "events/actor-0-12.jsonl" and "what follows in this file was dropped" in run.torn[0][1]
+    assert run.incomplete == ["events/actor-0-12.jsonl"]
+
+
+def test_a_missing_line_is_damage(tmp_path: Path) -> None:
+    lines = journal("span", "note", "close").splitlines(keepends=True)
+    run_of(tmp_path, b"".join(lines[:1] + lines[2:]))
+    with pytest.raises(FormatError, match="event 2 stands where event 1 belongs"):
+        Run(tmp_path)
+
+
+def test_a_bad_checksum_in_the_middle_is_named_with_its_place(tmp_path: Path) -> None:
+    data = bytearray(frame(1) + frame(2) + frame(3))
+    data[len(frame(1)) + len(frame(2)) - 20] ^= 1
+    run_of(tmp_path, journal("close"), bytes(data))
+    with pytest.raises(FormatError, match=rf"actor-0-12\.bin: byte {len(frame(1))}: the checksum"):
+        Run(tmp_path)
+    run = Run(tmp_path, strict=False)
+    assert [one.step for one in run.frames()] == [1] and len(run.torn) == 1 and run.incomplete == []
+
+
+def test_frames_that_close_counted_and_are_gone(tmp_path: Path) -> None:
+    events = journal() + encode_line(1, 8, "close", {"ok": True, "frames": 3})
+    run = Run(run_of(tmp_path, events, frame(1)))
+    assert run.torn == [("tokens/actor-0-12.bin", "2 of the 3 frames that were written are missing")]
+    (tmp_path / "tokens" / "actor-0-12.bin").unlink()
+    assert Run(tmp_path).torn == [("tokens/actor-0-12.bin", "3 of the 3 frames that were written are missing")]
+
+
+def test_records_that_could_not_be_written(tmp_path: Path) -> None:
+    run = Run(run_of(tmp_path, journal() + encode_line(1, 8, "close", {"ok": False, "lost": 4})))
+    assert run.torn == [("events/actor-0-12.jsonl", "4 records could not be written when they were made")]
+
+
+@pytest.mark.parametrize("data, said", [(b"", "the file is empty"), (b'{"seq":0', "holds only 8 bytes of an unfin")])
+def test_an_events_file_without_a_line_is_an_error(tmp_path: Path, data: bytes, said: str) -> None:
+    run_of(tmp_path, data)
+    with pytest.raises(FormatError, match=rf"actor-0-12\.jsonl: .*{said}"):
+        Run(tmp_path)
+    run = Run(tmp_path, strict=False)
+    assert list(run.events()) == [] and said in run.torn[0][1] and run.incomplete == ["events/actor-0-12.jsonl"]
+
+
+def test_a_process_killed_at_its_first_frame(tmp_path: Path) -> None:
+    for tokens in (b"", frame(1)[:30]):
+        run = Run(run_of(tmp_path, journal("close"), tokens))
+        assert list(run.frames()) == [] and run.torn[0][0] == "tokens/actor-0-12.bin"
+
+
+@pytest.mark.parametrize(
+    "events, said",
+    [
+        (encode_line(0, 0, "span", {}), "the first event is 'span', not 'open'"),
+        (encode_line(0, 0, "open", {"role": "actor", "rank": 0}), "the open event has no 'pid' of type int"),
+    ],
+)
+def test_a_journal_must_begin_with_open(tmp_path: Path, events: bytes, said: str) -> None:
+    with pytest.raises(FormatError, match=said):
+        Run(run_of(tmp_path, events))
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        (None, "no run.json in it: not a run"),
+        ("{", "run.json: not JSON"),
+        ("[]", "no format_version in it"),
+        ('{"format_version": 0}', "no format_version in it"),
+        ('{"format_version": 99}', "format_version is 99, the newest that this installation reads is 1: upgrade"),
+    ],
+)
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_directory_that_is_no_run(tmp_path: Path, text: str | None, said: str, strict: bool) -> None:
+    run_of(tmp_path, journal("close"))
+    (tmp_path / "run.json").unlink()
+    if text is not None:
+        (tmp_path / "run.json").write_text(text)
+    with pytest.raises(FormatError, match=said):
+        Run(tmp_path, strict=strict)
+
+
+def test_a_directory_that_does_not_exist(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match="no such directory: not a run"):
+        Run(tmp_path / "nowhere")
+
+
+def test_a_run_without_events(tmp_path: Path) -> None:
+    write_manifest(tmp_path, {})
+    with pytest.raises(FormatError, match="events: no process has recorded anything"):
+        Run(tmp_path)
+    assert not Run(tmp_path, strict=False).complete
+
+
+def test_the_manifest_is_json_everywhere(tmp_path: Path) -> None:
+    write_manifest(tmp_path, {"seeds": {"run": 1}, "limit": math.inf})
+    write_manifest(tmp_path, {"seeds": {"run": 2}, "limit": math.nan})
+    assert [file.name for file in tmp_path.iterdir()] == ["run.json"]
+    assert Run(tmp_path, strict=False).manifest == {"format_version": 1, "seeds": {"run": 2}, "limit": "nan"}
+
+
+@settings(max_examples=50)
+@given(FIELDS)
+def test_json_is_one_line_of_ascii(fields: dict[str, Any]) -> None:
+    text = encode_json(fields)
+    assert text.isascii() and "\n" not in text
