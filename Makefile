@@ -1,0 +1,42 @@
+# Two commands on a fresh machine: `make parity` runs the harness on the real engines, `make test` runs the tests.
+
+PYTHON ?= $(shell for p in python3 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' 2>/dev/null && { echo $$p; break; }; done)
+VENV := .venv
+READY := $(VENV)/.ready
+HARNESS := $(VENV)/bin/harness
+
+.DEFAULT_GOAL := help
+.PHONY: help parity test unit lint install engines clean
+
+help: ## say what can be made
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+
+parity: engines ## install everything and run the built-in scenario on vLLM and SGLang
+	@$(HARNESS) parity vllm sglang
+
+test: lint engines ## linters, types, import contracts, then every test
+	@$(VENV)/bin/python -m pytest
+
+unit: $(READY) ## the fast tests, without engines
+	@$(VENV)/bin/python -m pytest tests/unit
+
+lint: $(READY) ## ruff, mypy, import contracts
+	@$(VENV)/bin/ruff check harness probes scenarios reports tests
+	@$(VENV)/bin/mypy
+	@PYTHONPATH=. $(VENV)/bin/lint-imports
+
+install: $(READY) ## the project's own environment in .venv
+
+engines: $(READY) ## one environment for each rollout engine
+	@$(HARNESS) env create vllm
+	@$(HARNESS) env create sglang
+
+$(READY): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or 3.12 is needed: make PYTHON=/path/to/python3.12 ..." >&2; exit 2; }
+	@$(PYTHON) -m harness.envs.bootstrap $(VENV)
+	@touch $(READY)
+
+clean: ## remove .venv, caches and recorded runs (engine environments stay: harness env remove NAME)
+	@rm -rf $(VENV) runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@find harness probes scenarios reports tests -name __pycache__ -type d -prune -exec rm -rf {} +

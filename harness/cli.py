@@ -1,0 +1,116 @@
+"""The command line: registers the commands, and turns every error into one sentence and an exit code.
+
+A command lives in `harness/commands`, parses, calls one function, renders, exits. Heavy imports stay inside commands:
+`harness --help` imports no pandas, torch, ray or pydantic.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from harness.commands import env
+from harness.errors import HarnessError, Interrupted, Terminated
+
+# Errors of the lower rooms that already speak to the user. By name: importing them would import what defines them.
+_ADDRESSED = {
+    "probes.errors.RecordingError",
+    "scenarios.rollout.engine.EngineError",
+    "scenarios.rollout.engine.ParameterRefused",
+}
+
+
+class _Group(TyperGroup):
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:  # Typer would end with 1, which is a verdict's exit code
+            raise Interrupted.by(error) from error
+
+
+app = typer.Typer(
+    cls=_Group,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Diagnostics and reproducibility harness for RLHF runs: why two rollout backends differ, and who is stuck.",
+)
+app.add_typer(env.app, name="env")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            print(f"harness {version('rlhf-harness')}")
+        except PackageNotFoundError:
+            print("harness (not installed: run from a checkout)")
+        raise typer.Exit()
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code. Nothing but `HARNESS_DEBUG=1` shows a traceback."""
+    signal.signal(signal.SIGTERM, _terminated)
+    try:
+        app(args=list(arguments) if arguments is not None else None, prog_name="harness")
+        return 0
+    except SystemExit as leave:
+        return leave.code if isinstance(leave.code, int) else 0 if leave.code is None else 2
+    except (
+        BrokenPipeError
+    ):  # `harness ... | head`: the reader has gone, and Python must not complain while closing stdout
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    except KeyboardInterrupt as error:
+        return _tell(Interrupted.by(error))
+    except Exception as error:  # the one catch: Python's own exit code 1 would read as a verdict
+        return _tell(error)
+
+
+def _tell(error: BaseException) -> int:
+    """Print the error for the user; returns the exit code."""
+    if os.environ.get("HARNESS_DEBUG", "") not in ("", "0"):
+        traceback.print_exception(error)
+    if isinstance(error, HarnessError):
+        message, mend, code = error.message, error.mend, error.exit_code
+    elif any(f"{kind.__module__}.{kind.__qualname__}" in _ADDRESSED for kind in type(error).__mro__):
+        message, mend, code = str(error), None, 2
+    else:
+        message = f"a defect of the harness: {type(error).__name__}: {error}"
+        mend, code = f"HARNESS_DEBUG=1 {_command_line()}   # shows where, for a bug report", 2
+    print(f"harness: {message}", file=sys.stderr)
+    if mend:
+        print(f"  mend: {mend}", file=sys.stderr)
+    return code
+
+
+def _command_line() -> str:
+    import shlex
+
+    return shlex.join(["harness", *sys.argv[1:]])
+
+
+def _terminated(signum: int, frame: FrameType | None) -> None:
+    raise Terminated()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,120 @@
+"""`harness env`: create, add, check, list, path and remove the environments in which rollout engines run."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from harness.envs import Environment
+
+app = typer.Typer(no_args_is_help=True, help="Engine environments: one interpreter per rollout engine.")
+
+Format = Annotated[Literal["text", "json"], typer.Option("--format", help="text for people, json for programs")]
+
+
+@app.command()
+def create(
+    engine: Annotated[str, typer.Argument(help="vllm or sglang", show_default=False)],
+    version: Annotated[str, typer.Option(help="of the engine, such as 0.31.0 or 0.31; default: the recipe's")] = "",
+    name: Annotated[
+        str, typer.Option(help="of the environment; default: the engine, with the version if one is asked")
+    ] = "",
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"], typer.Option(help="auto: cuda where there is an NVIDIA GPU")
+    ] = "auto",
+    python: Annotated[str, typer.Option(help="interpreter to base it on; default: the harness's own")] = "",
+    recreate: Annotated[bool, typer.Option("--recreate", help="make it anew even if it is there")] = False,
+) -> None:
+    """Make an environment for an engine, with its pinned packages. One that is there already is left alone."""
+    from harness import envs
+    from harness.envs.progress import console
+
+    wanted = envs.order(engine, version=version, name=name, device=device, python=python)
+    made, new = envs.create(wanted, recreate=recreate, progress=console(f"environment {wanted.name}"))
+    state = "made" if new else "is there already"
+    print(f"environment {made.name} {state}: {_described(made)}")
+
+
+@app.command()
+def add(
+    name: Annotated[str, typer.Argument(help="what to call it", show_default=False)],
+    engine: Annotated[str, typer.Option(help="vllm or sglang", show_default=False)],
+    python: Annotated[
+        str, typer.Option(help="an interpreter, or the directory of its environment", show_default=False)
+    ],
+) -> None:
+    """Register an interpreter that you already have. Nothing is written into its environment."""
+    from harness import envs
+
+    made = envs.add(name, engine, python)
+    print(f"environment {made.name} registered: {_described(made)}")
+    print(f"use it as backend {made.engine}@{made.name}")
+
+
+@app.command()
+def check(
+    name: Annotated[str, typer.Argument(help="default: every environment", show_default=False)] = "",
+    generate: Annotated[
+        bool, typer.Option("--generate/--no-generate", help="one prompt through the real engine")
+    ] = True,
+    format: Format = "text",
+) -> None:
+    """Check an environment: versions against the driver, shims, imports, generation. Exits 1 when one failed."""
+    from harness import envs
+    from harness.commands import env_tables
+    from harness.envs.progress import console
+    from harness.errors import EnvironmentUnusable
+
+    chosen = [envs.get(name)] if name else envs.every()
+    if not chosen:
+        raise EnvironmentUnusable("there is no environment to check", mend="harness env create vllm")
+    results = []
+    for environment in chosen:
+        with console(f"checking {environment.name}") as progress:
+            results.append((environment, envs.check(environment, generate=generate, progress=progress)))
+        if format == "text":
+            env_tables.print_checks(*results[-1])
+    if format == "json":
+        print(
+            json.dumps(
+                [{"environment": e.to_json(), "checks": [c.to_json() for c in checks]} for e, checks in results],
+                indent=2,
+            )
+        )
+    if any(item.outcome == "failed" for _, checks in results for item in checks):
+        raise typer.Exit(1)
+
+
+@app.command("list")
+def list_(format: Format = "text") -> None:
+    """List the environments."""
+    from harness import envs
+    from harness.commands import env_tables
+
+    if format == "json":
+        print(json.dumps([environment.to_json() for environment in envs.every()], indent=2))
+    else:
+        env_tables.print_environments(envs.every())
+
+
+@app.command()
+def path(name: Annotated[str, typer.Argument(help="of the environment", show_default=False)]) -> None:
+    """Print the interpreter of an environment."""
+    from harness import envs
+
+    print(envs.get(name).python)
+
+
+@app.command()
+def remove(name: Annotated[str, typer.Argument(help="of the environment", show_default=False)]) -> None:
+    """Remove an environment that the harness made, or forget a registered one (its interpreter stays untouched)."""
+    from harness import envs
+
+    print(f"removed {envs.remove(name)}")
+
+
+def _described(e: Environment) -> str:
+    return f"{e.engine} {e.version}, {e.device}, Python {e.python_version}: {e.python}"

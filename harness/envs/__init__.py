@@ -1,0 +1,29 @@
+"""Engine environments: one interpreter per rollout engine, beside the light one of the driver.
+
+The harness makes them, or the user registers interpreters of their own. Everything here imports the standard library
+only, until uv or a progress bar is needed.
+"""
+
+from harness.envs.bundles import bundle
+from harness.envs.checking import Check, check
+from harness.envs.creation import create, order
+from harness.envs.environment import ENGINES, Environment, every, get
+from harness.envs.registration import add, remove
+from harness.envs.resolution import Backend, parse, resolve
+
+__all__ = [
+    "ENGINES",
+    "Backend",
+    "Check",
+    "Environment",
+    "add",
+    "bundle",
+    "check",
+    "create",
+    "every",
+    "get",
+    "order",
+    "parse",
+    "remove",
+    "resolve",
+]

@@ -1,0 +1,73 @@
+"""Make the project's own environment: a venv, uv by pip, and the project with uv.
+
+Standard library only, because nothing is installed yet. The CPU build of torch is taken where there is no NVIDIA GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.envs import indexes
+from harness.envs.install import CommandFailed, Uv, nvidia_gpu, run
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def torch_override(pyproject: str, *, gpu: bool, platform: str = sys.platform) -> list[str]:
+    """The override that asks for the CPU build of the torch that the project pins; none with a GPU, or off Linux.
+
+    Raises LookupError when the project does not pin torch.
+    """
+    requirements = tomllib.loads(pyproject)["project"]["dependencies"]
+    pinned = next((item for item in requirements if item.startswith("torch==")), None)
+    if pinned is None:
+        raise LookupError("pyproject.toml does not pin torch")
+    return [] if gpu or platform != "linux" else [f"{pinned}+cpu"]
+
+
+def bootstrap(directory: Path, uv_requirement: str) -> None:
+    """Make or bring up to date the environment in that directory. Raises CommandFailed."""
+    python = directory / "bin" / "python"
+    if not python.exists():
+        print(f"making {directory} with Python {sys.version.split()[0]}", flush=True)
+        run([sys.executable, "-m", "venv", str(directory)], os.environ, print)
+    if not (directory / "bin" / "uv").exists():
+        quiet = ["--quiet", "--disable-pip-version-check"]
+        run([str(python), "-m", "pip", "install", *quiet, uv_requirement], os.environ, print)
+    pip = indexes.pip_configuration(str(python))
+    uv = Uv(str(directory / "bin" / "uv"), indexes.uv_environment(pip), print)
+    overrides = torch_override((ROOT / "pyproject.toml").read_text(encoding="utf-8"), gpu=nvidia_gpu())
+    print(f"installing the project and its tools ({'CPU' if overrides else 'default'} build of torch)", flush=True)
+    uv.install(
+        python.absolute(), ["--editable", f"{ROOT}[dev]"], overrides=overrides, cpu=bool(overrides), extra=["--quiet"]
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python3 -m harness.envs.bootstrap", description=__doc__.splitlines()[0])
+    parser.add_argument("directory", type=Path, help="of the environment, such as .venv")
+    parser.add_argument("--uv", default="uv>=0.9", help="requirement for uv")
+    asked = parser.parse_args(arguments)
+    if not (3, 11) <= sys.version_info[:2] < (3, 13):
+        found = sys.version.split()[0]
+        print(f"Python 3.11 or 3.12 is needed, this is {found}: make PYTHON=python3.12 ...", file=sys.stderr)
+        return 2
+    try:
+        bootstrap(asked.directory, asked.uv)
+    except CommandFailed as failure:
+        print(f"the project's environment could not be made in {asked.directory}: {failure.reason()}", file=sys.stderr)
+        return 2
+    except (KeyboardInterrupt, subprocess.SubprocessError):
+        print("interrupted; run the same command again", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,55 @@
+"""Directories that show our own packages to an engine's interpreter through PYTHONPATH, and nothing else of ours.
+
+Nothing is installed into the engine's environment: symbolic links to `probes` and `scenarios`, and, for runs with
+plugins, a `*.dist-info` that declares our entry points. The name of a directory is a digest of its content, so two
+checkouts of the harness have two of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from harness.envs import home
+
+PACKAGES = ("probes", "scenarios")
+_DISTRIBUTION = "rlhf_harness_plugins-1.dist-info"
+_METADATA = "Metadata-Version: 2.1\nName: rlhf-harness-plugins\nVersion: 1\n"
+_ENTRY_POINTS = "[sglang.srt.plugins]\nrlhf_harness = scenarios.rollout.sglang_plugin:register\n"
+
+
+def bundle(plugins: bool = True) -> Path:
+    """The directory to put on an engine's PYTHONPATH, made when missing.
+
+    Without `plugins` no engine finds an entry point of ours.
+    """
+    sources = {name: _source(name) for name in PACKAGES}
+    files = {"METADATA": _METADATA, "entry_points.txt": _ENTRY_POINTS} if plugins else {}
+    content = repr((sorted((name, str(path)) for name, path in sources.items()), sorted(files.items())))
+    path = home.directory("bundles") / hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
+    if path.is_dir():
+        return path
+    scratch = Path(tempfile.mkdtemp(prefix=".partial-", dir=path.parent))
+    scratch.chmod(0o755)
+    for name, source in sources.items():
+        (scratch / name).symlink_to(source, target_is_directory=True)
+    if files:
+        (scratch / _DISTRIBUTION).mkdir()
+        for name, text in files.items():
+            (scratch / _DISTRIBUTION / name).write_text(text, encoding="utf-8")
+    try:
+        os.rename(scratch, path)
+    except OSError:  # another process was first, with the same content
+        shutil.rmtree(scratch)
+    return path
+
+
+def _source(package: str) -> Path:
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError(f"package {package} is not installed beside harness")
+    return Path(os.path.realpath(next(iter(spec.submodule_search_locations))))

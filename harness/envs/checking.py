@@ -1,0 +1,119 @@
+"""Whether an environment can do its work: versions, shims, imports, and one prompt through the real engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from harness.envs import interpreter, recipe
+from harness.envs.bundles import bundle
+from harness.envs.environment import Environment
+from harness.envs.install import CommandFailed, run
+from harness.envs.interpreter import Driver
+from harness.envs.progress import Progress, Silent
+from harness.errors import EnvironmentUnusable
+
+Outcome = Literal["ok", "failed", "not run"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One answer about one environment; `mend` is the command that would help a failed one."""
+
+    name: str
+    outcome: Outcome
+    found: str
+    mend: str = ""
+
+    def to_json(self) -> dict[str, str]:
+        return asdict(self)
+
+
+def check(environment: Environment, *, generate: bool = True, progress: Progress | None = None) -> list[Check]:
+    """Every check of one environment, in order. The imports take 10 to 40 s, and to `generate` about as long again."""
+    progress = progress or Silent()
+    rebuild = (
+        f"harness env create {environment.engine} --name {environment.name} --recreate"
+        if environment.owned
+        else f"mend {environment.python}, then: harness env add {environment.name} "
+        f"--engine {environment.engine} --python {shlex.quote(environment.python)}"
+    )
+    progress.step("asking the interpreter")
+    try:
+        facts = interpreter.inspect(environment.python)
+    except EnvironmentUnusable as error:
+        return [Check("interpreter", "failed", error.message, rebuild)]
+    driver = Driver.here()
+    version, ray = facts.versions.get(environment.engine, ""), facts.versions.get("ray", "")
+
+    def compared(name: str, good: bool, found: str, mend: str = rebuild) -> Check:
+        return Check(name, "ok", found) if good else Check(name, "failed", found, mend)
+
+    checks = [
+        compared("python", facts.minor == driver.minor, f"{facts.python} (driver {driver.python})"),
+        compared(
+            "ray", ray == driver.ray, f"{ray or 'absent'} (driver {driver.ray})",
+            rebuild if environment.owned else f"{environment.python} -m pip install ray=={driver.ray}",
+        ),
+        compared(
+            environment.engine, bool(version) and version == environment.version,
+            (version or "absent") + ("" if version == environment.version else f" (was {environment.version})"),
+        ),
+        Check("torch", "ok", f"{facts.versions.get('torch')} ({'CUDA ' + facts.cuda if facts.cuda else 'CPU'})"),
+        compared("shims", facts.shims == environment.shims, ", ".join(facts.shims) or "none"),
+    ]
+    progress.step(f"importing {environment.engine}")
+    started = time.monotonic()
+    writes = {} if environment.owned else {"PYTHONDONTWRITEBYTECODE": "1"}
+    plan = recipe.load(environment.engine, environment.device)
+    failure = interpreter.import_failure(environment.python, plan.imports, {**environment.env, **writes})
+    checks.append(compared("import", not failure, failure or f"{time.monotonic() - started:.1f} s"))
+    if not generate:
+        return [*checks, Check("generation", "not run", "--no-generate")]
+    if any(item.outcome == "failed" for item in checks):
+        return [*checks, Check("generation", "not run", "the checks above failed")]
+    progress.step("one prompt through the engine")
+    return [*checks, _generation(environment, rebuild)]
+
+
+def smoke_command(environment: Environment) -> tuple[list[str], dict[str, str]]:
+    """The command that generates from one prompt in the engine's own interpreter, and its environment."""
+    variables = {**environment.env, "PYTHONPATH": str(bundle(plugins=True))}
+    if not environment.owned:
+        variables["PYTHONDONTWRITEBYTECODE"] = "1"
+    argv = [environment.python, "-m", "scenarios.rollout.smoke", environment.engine, "--device", environment.device]
+    return argv, interpreter.clean(os.environ, **variables)
+
+
+def _generation(environment: Environment, rebuild: str) -> Check:
+    argv, variables = smoke_command(environment)
+    lines: list[str] = []
+    try:
+        run(argv, variables, lines.append, cwd=Path("/"))
+    except CommandFailed as failure:
+        answer = _answer(failure.tail)
+        return Check("generation", "failed", str(answer.get("error") or failure.reason()), rebuild)
+    answer = _answer(lines)
+    if not answer.get("tokens"):
+        return Check("generation", "failed", "the engine ended without generating a token", rebuild)
+    active = f", shims active: {', '.join(answer['shims'])}" if answer.get("shims") else ""
+    return Check(
+        "generation", "ok", f"{answer['tokens']} tokens; engine started in {answer['start_s']:.1f} s, "
+        f"generated in {answer['generate_s']:.1f} s{active}",
+    )
+
+
+def _answer(lines: list[str]) -> dict[str, Any]:
+    """The last line that is a JSON object with the key `smoke`: engines print on the same stream."""
+    for line in reversed(lines):
+        if line.startswith('{"smoke"'):
+            try:
+                return dict(json.loads(line))
+            except ValueError:
+                continue
+    return {}

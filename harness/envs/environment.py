@@ -1,0 +1,106 @@
+"""One engine environment: an interpreter in which an engine can be imported, and the `env.json` that describes it."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from harness.envs import home
+from harness.errors import BadInput, EnvironmentUnusable
+
+ENGINES = ("vllm", "sglang")
+Device = Literal["cpu", "cuda"]
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,63}")  # starts with a letter, so that engine@name is never engine@version
+
+
+@dataclass(frozen=True)
+class Environment:
+    """An interpreter with an engine. `owned`: made by the harness; others belong to the user and are only read."""
+
+    name: str
+    engine: str
+    version: str  # of the engine
+    python: str  # absolute path of the interpreter; a symbolic link inside a venv stays one
+    python_version: str
+    ray: str
+    torch: str
+    device: Device
+    owned: bool
+    created: str = ""  # UTC, ISO 8601
+    asked: str = ""  # version that was asked for on creation; empty: the recipe's own
+    digest: str = ""  # of the recipe it was made from
+    shims: tuple[str, ...] = ()
+    env: dict[str, str] = field(default_factory=dict)  # variables that every process of the engine needs
+
+    @property
+    def folder(self) -> Path:
+        return folder(self.name)
+
+    def to_json(self) -> dict[str, Any]:
+        return {**dataclasses.asdict(self), "shims": list(self.shims)}
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Environment:
+        """Rebuild from `to_json`. Keys of a newer harness are ignored; missing ones raise TypeError."""
+        known = {item.name for item in dataclasses.fields(Environment)}
+        values = {key: value for key, value in data.items() if key in known}
+        return Environment(**{**values, "shims": tuple(values.get("shims", ()))})
+
+
+def check_name(name: str, engine: str = "") -> str:
+    """The name itself. Raises BadInput when it cannot be one, or not one of an environment of that engine."""
+    if engine and name != engine and name in (*ENGINES, "hf"):
+        raise BadInput(f"an environment of {engine} cannot be called {name!r}: that is another engine")
+    if not _NAME.fullmatch(name):
+        raise BadInput(f"{name!r} cannot name an environment: a letter first, then letters, digits, '.', '_' or '-'")
+    return name
+
+
+def folder(name: str) -> Path:
+    return home.home() / "envs" / name
+
+
+def find(name: str) -> Environment | None:
+    """The environment of that name, or None. Raises EnvironmentUnusable when its env.json cannot be read."""
+    path = folder(name) / "env.json"
+    try:
+        return Environment.from_json(json.loads(path.read_text(encoding="utf-8")))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, TypeError) as error:
+        raise EnvironmentUnusable(f"{path} cannot be read: {error}", mend=f"harness env remove {name}") from error
+
+
+def find_whole(name: str) -> Environment | None:
+    """As `find`, and None too where env.json is broken: for those who are about to replace it."""
+    try:
+        return find(name)
+    except EnvironmentUnusable:
+        return None
+
+
+def every() -> list[Environment]:
+    """All environments, by name."""
+    folders = sorted((home.home() / "envs").glob("*/env.json"))
+    found = [find(path.parent.name) for path in folders if not path.parent.name.startswith(".")]
+    return [environment for environment in found if environment is not None]
+
+
+def get(name: str) -> Environment:
+    """The environment of that name. Raises BadInput with the names that exist."""
+    environment = find(check_name(name))
+    if environment is None:
+        names = ", ".join(item.name for item in every()) or "none yet"
+        mend = f"harness env create {name}" if name in ENGINES else "harness env list"
+        raise BadInput(f"there is no environment named {name!r} (there are: {names})", mend=mend)
+    return environment
+
+
+def now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

@@ -1,0 +1,158 @@
+"""`uv pip install` into one environment: the CPU build of torch from where it can be had, and no orphans.
+
+Standard library only: the project's own environment is made with it before anything is installed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.errors import EnvironmentUnusable
+
+# uv's exit codes, as seen: 1 when nothing satisfies the requirements, 2 when it could not ask the index
+_UNSATISFIABLE = 1
+_GRACE_S = 5.0
+
+
+class CommandFailed(Exception):
+    """A command ended with `status`; `tail` is the end of what it printed."""
+
+    def __init__(self, argv: Sequence[str], status: int, tail: list[str]) -> None:
+        super().__init__(f"{Path(argv[0]).name} ended with {status}")
+        self.status = status
+        self.tail = tail
+
+    def reason(self, lines: int = 6) -> str:
+        """What a person needs of it: uv's `error:` and `cause:` lines, a traceback's last line, or the last lines."""
+        starts = ("error:", "cause:", "×", "╰─▶", "├─▶", "│")
+        causes = [line.strip() for line in self.tail if line.strip().startswith(starts)]
+        chosen = causes[:lines] or [line.strip() for line in self.tail if line.strip()][-2:]
+        return "; ".join(chosen) or str(self)
+
+
+@dataclass(frozen=True)
+class Uv:
+    """The uv binary, its environment, and where its output goes. `keep_open` descriptors are inherited (a lock)."""
+
+    binary: str
+    environ: Mapping[str, str]
+    say: Callable[[str], None]
+    keep_open: tuple[int, ...] = ()
+
+    def run(self, *arguments: str, cwd: Path | None = None) -> None:
+        run([self.binary, *arguments], self.environ, self.say, keep_open=self.keep_open, cwd=cwd)
+
+    def install(
+        self,
+        python: Path,
+        requirements: Sequence[str],
+        *,
+        overrides: Sequence[str] = (),
+        cpu: bool,
+        extra: Sequence[str] = (),
+    ) -> None:
+        """Install into the environment of `python`.
+
+        With `cpu`, requirements or overrides ask for a torch+cpu, which PyPI does not have: when the configured sources
+        have it (find-links, a mirror) they are used, else PyTorch's CPU index. Raises CommandFailed.
+        """
+        # uv runs in a directory of its own, where no project's uv.toml or pyproject.toml applies
+        with tempfile.TemporaryDirectory(prefix="harness-uv-") as scratch:
+            file = Path(scratch) / "overrides.txt"
+            file.write_text("\n".join(overrides) + "\n", encoding="utf-8")
+            argv = install_argv(python, requirements, overrides=file if overrides else None, extra=extra)
+            if cpu and not self._resolves(argv, Path(scratch)):
+                argv += ["--torch-backend", "cpu"]
+            self.run(*argv, cwd=Path(scratch))
+
+    def _resolves(self, argv: Sequence[str], cwd: Path) -> bool:
+        try:
+            self.run(*argv, "--dry-run", "--quiet", cwd=cwd)
+        except CommandFailed as failure:
+            if failure.status != _UNSATISFIABLE:
+                raise
+            return False
+        return True
+
+
+def install_argv(
+    python: Path, requirements: Sequence[str], *, overrides: Path | None = None, extra: Sequence[str] = ()
+) -> list[str]:
+    """The arguments of uv for one installation, without the binary."""
+    argv = ["pip", "install", "--python", str(python), *extra, *requirements]
+    return argv + (["--overrides", str(overrides)] if overrides else [])
+
+
+def uv_binary() -> str:
+    """The uv of the driver's environment, else one on PATH. Raises EnvironmentUnusable."""
+    try:
+        import uv
+
+        return str(uv.find_uv_bin())
+    except (ImportError, FileNotFoundError):
+        if found := shutil.which("uv"):
+            return found
+    raise EnvironmentUnusable("uv, which installs the engines, is not here", mend=f"{sys.executable} -m pip install uv")
+
+
+def nvidia_gpu(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether a process started from here would see an NVIDIA GPU, without importing torch."""
+    if environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1", "NoDevFiles"):
+        return False
+    lister = shutil.which("nvidia-smi")
+    if lister is None:
+        return Path("/dev/nvidia0").exists()
+    answer = subprocess.run([lister, "-L"], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    return answer.returncode == 0 and "GPU" in answer.stdout
+
+
+def run(
+    argv: Sequence[str],
+    environ: Mapping[str, str],
+    say: Callable[[str], None],
+    *,
+    keep_open: tuple[int, ...] = (),
+    cwd: Path | None = None,
+) -> None:
+    """Run a command to its end, giving each line it prints to `say`. Raises CommandFailed.
+
+    It runs in a session of its own, so that Ctrl-C reaches us alone and we end all of it, uv's build children too.
+    """
+    environ = {**environ, "NO_COLOR": "1"}
+    process = subprocess.Popen(
+        argv, env=environ, cwd=cwd, text=True, errors="replace", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, start_new_session=True, pass_fds=keep_open,
+    )
+    tail: list[str] = []
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            tail = [*tail[-199:], line.rstrip()]
+            say(line.rstrip())
+        status = process.wait()
+    except BaseException:
+        end(process)
+        raise
+    if status != 0:
+        raise CommandFailed(argv, status, tail)
+
+
+def end(process: subprocess.Popen[str], grace_s: float = _GRACE_S) -> None:
+    """End a process that leads its own session, and everything it started in that session."""
+    for signum in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, signum)
+            process.wait(timeout=grace_s)
+        except ProcessLookupError:
+            break
+        except subprocess.TimeoutExpired:
+            continue
+    process.wait()

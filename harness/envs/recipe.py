@@ -1,0 +1,77 @@
+"""How an engine environment is made: the data files in `harness/recipes`, one per engine and device."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.envs.environment import Device
+from harness.errors import BadInput
+
+FOLDER = Path(__file__).parent.parent / "recipes"
+SHIMS_MODULE = "rlhf_harness_cpu_shims"
+
+_VERSION = re.compile(r"\d+(\.\d+)*([a-z0-9.+-]*)")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What is installed. `overrides` replace requirements of dependencies; `no_deps` come last, without theirs."""
+
+    engine: str
+    device: Device
+    package: str
+    version: str  # of the engine, when the user asks for none
+    imports: str  # a statement that imports what a rollout needs
+    requirements: tuple[str, ...]
+    overrides: tuple[str, ...]
+    no_deps: tuple[str, ...]
+    shims: tuple[str, ...]
+    env: dict[str, str]
+
+    def packages(self, version: str, ray: str) -> list[str]:
+        """The requirements of one environment. `version` may be short (0.31: the newest 0.31.x) or empty (ours)."""
+        return [f"{self.package}{pin(version or self.version)}", f"ray=={ray}", *self.requirements]
+
+    def digest(self, version: str, ray: str, python: str) -> str:
+        """Names what would be made: an environment with another digest was made from other instructions."""
+        shims = shims_source() if self.shims else ""
+        packages = self.packages(version, ray)
+        facts = [packages, self.overrides, self.no_deps, self.shims, sorted(self.env.items()), shims, python]
+        return hashlib.blake2b(json.dumps(facts).encode(), digest_size=8).hexdigest()
+
+
+def load(engine: str, device: Device, folder: Path = FOLDER) -> Recipe:
+    """The recipe of that engine and device. Raises BadInput with the engines that have one."""
+    path = folder / f"{engine}-{device}.toml"
+    if not path.is_file():
+        known = sorted({file.stem.rsplit("-", 1)[0] for file in folder.glob("*.toml")})
+        raise BadInput(f"there is no recipe for engine {engine!r} (there are: {', '.join(known)})")
+    data = tomllib.loads(path.read_text(encoding="utf-8"))
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
+    return Recipe(**values)
+
+
+def is_version(text: str) -> bool:
+    return _VERSION.fullmatch(text) is not None
+
+
+def matches(version: str, asked: str) -> bool:
+    """Whether a version is the asked one: equal, or asked is a shorter prefix of it (0.31 asks for any 0.31.x)."""
+    return version == asked or version.startswith(asked + ".") or version.startswith(asked + "+")
+
+
+def pin(version: str) -> str:
+    """The requirement's specifier. Raises BadInput for what is no version."""
+    if not is_version(version):
+        raise BadInput(f"{version!r} is not a version of an engine, such as 0.32.0 or 0.32")
+    return f"=={version}" if version.count(".") >= 2 or not version.replace(".", "").isdigit() else f"=={version}.*"
+
+
+def shims_source() -> str:
+    return (FOLDER / f"{SHIMS_MODULE}.py").read_text(encoding="utf-8")

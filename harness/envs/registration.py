@@ -1,0 +1,60 @@
+"""Registering an interpreter that the user already has, and forgetting or removing environments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from harness.envs import home, interpreter, recipe
+from harness.envs.environment import ENGINES, Device, Environment, check_name, find_whole, folder, get, now
+from harness.envs.interpreter import Driver
+from harness.errors import BadInput, EnvironmentUnusable
+
+
+def add(name: str, engine: str, python: str) -> Environment:
+    """Register an interpreter that the user already has; nothing is ever written into its environment.
+
+    The engine is imported once to see that it can be (seconds). Raises BadInput or EnvironmentUnusable.
+    """
+    if engine not in ENGINES:
+        raise BadInput(f"there is no engine {engine!r} (there are: {', '.join(ENGINES)})")
+    check_name(name, engine)
+    driver = Driver.here()
+    found = interpreter.inspect(python)
+    if reason := interpreter.misfit(found, engine, driver):
+        raise reason
+    device: Device = "cuda" if found.cuda else "cpu"
+    plan = recipe.load(engine, device)
+    variables = dict(plan.env)
+    if found.python != driver.python:  # Ray compares patch versions too unless it is told not to
+        variables["RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL"] = "minor"
+    untouched = {**variables, "PYTHONDONTWRITEBYTECODE": "1"}
+    if failure := interpreter.import_failure(found.path, plan.imports, untouched):
+        raise EnvironmentUnusable(f"{engine} cannot be imported by {found.path}: {failure}")
+    environment = Environment(
+        name=name, engine=engine, version=found.versions[engine], python=found.path, python_version=found.python,
+        ray=found.versions["ray"], torch=found.versions["torch"], device=device, owned=False, created=now(),
+        shims=found.shims, env=variables,
+    )
+    with home.locked(f"env-{name}"):
+        existing = find_whole(name)
+        if existing is not None and existing.owned:
+            raise BadInput(
+                f"environment {name!r} exists and was made by the harness", mend=f"harness env remove {name}"
+            )
+        home.directory("envs")
+        folder(name).mkdir(exist_ok=True)
+        home.write_json(folder(name) / "env.json", environment.to_json())
+    return environment
+
+
+def remove(name: str) -> Path:
+    """Remove an environment that the harness made, or forget a registered one. Raises BadInput when there is none."""
+    check_name(name)
+    with home.locked(f"env-{name}"):
+        path = folder(name)
+        if not path.exists():
+            get(name)
+        home.remove_tree(path)
+        return path
+
+

@@ -1,0 +1,119 @@
+"""From a backend on the command line (`engine`, `engine@environment`, `engine@version`) to its interpreter."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.envs import creation, environment, interpreter, recipe
+from harness.envs.environment import ENGINES, Environment
+from harness.envs.install import nvidia_gpu
+from harness.envs.interpreter import Driver
+from harness.envs.progress import Progress, console
+from harness.errors import BadInput, EnvironmentUnusable
+
+EMBEDDED = "hf"  # Transformers in the driver's own interpreter
+
+
+@dataclass(frozen=True)
+class Backend:
+    """What stands on the command line: an engine, and the name of an environment or a version of the engine, if any."""
+
+    engine: str
+    environment: str = ""
+    version: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.engine}@{self.environment or self.version}" if self.environment or self.version else self.engine
+
+
+def parse(backend: str) -> Backend:
+    """Raises BadInput for an unknown engine or a malformed rest, naming what is valid."""
+    engine, at, rest = backend.partition("@")
+    if engine not in (EMBEDDED, *ENGINES):
+        raise BadInput(
+            f"there is no backend {backend!r}: hf, vllm, sglang, or one of the last two with @ENVIRONMENT or @VERSION "
+            f"(environments: {', '.join(item.name for item in environment.every()) or 'none yet'})",
+            mend="harness env list",
+        )
+    if engine == EMBEDDED and at:
+        raise BadInput(f"backend {backend!r}: hf runs in the harness's own environment and takes no @")
+    if at and not rest:
+        raise BadInput(f"backend {backend!r}: an environment or a version is missing after the @")
+    if at and recipe.is_version(rest):
+        return Backend(engine, version=rest)
+    return Backend(engine, environment=environment.check_name(rest) if at else "")
+
+
+def resolve(backend: str, *, create: bool = True, progress: Progress | None = None) -> Environment:
+    """The environment of a backend, checked against the driver; a missing one is made on first use when `create`.
+
+    An environment of ours that was made from another recipe, ray or Python counts as missing. `progress` defaults to a
+    bar or lines on stderr. Raises BadInput, EnvironmentUnusable, Interrupted.
+    """
+    parsed = parse(backend)
+    if parsed.engine == EMBEDDED:
+        return embedded()
+    found = _existing(parsed)
+    if found is None or _outdated(found):
+        if parsed.environment and found is None:
+            environment.get(parsed.environment)
+        wanted = _order(parsed, found)
+        if not create:
+            state = "is missing" if found is None else f"was made from another recipe, ray or Python ({found.name})"
+            raise EnvironmentUnusable(f"the environment of backend {parsed} {state}", mend=wanted.command)
+        found, _ = creation.create(wanted, progress=progress or console(f"environment {wanted.name}"))
+    facts = interpreter.inspect(found.python)
+    if reason := interpreter.misfit(facts, found.engine, Driver.here()):
+        if found.owned:
+            reason.mend = f"harness env create {found.engine} --name {found.name} --recreate"
+        raise reason
+    return found
+
+
+def embedded() -> Environment:
+    """The driver's own interpreter, with Transformers as the engine."""
+    return Environment(
+        name=EMBEDDED, engine=EMBEDDED, version=_version("transformers"), python=sys.executable,
+        python_version=platform.python_version(), ray=_version("ray"), torch=_version("torch"),
+        device="cuda" if nvidia_gpu() else "cpu", owned=False,
+    )
+
+
+def _existing(backend: Backend) -> Environment | None:
+    if backend.version:
+        same = [item for item in environment.every() if item.engine == backend.engine]
+        fits = [item for item in same if recipe.matches(item.version, backend.version)]
+        return min(fits, key=lambda item: (item.name != backend.engine, not item.owned, item.name), default=None)
+    found = environment.find(backend.environment or backend.engine)
+    if found is not None and found.engine != backend.engine:
+        raise BadInput(
+            f"environment {found.name!r} holds {found.engine}, not {backend.engine}",
+            mend=f"use {found.engine}@{found.name}",
+        )
+    return found
+
+
+def _outdated(found: Environment) -> bool:
+    if not found.owned:
+        return False
+    plan = recipe.load(found.engine, found.device)
+    driver = Driver.here()
+    return found.digest != plan.digest(found.asked, driver.ray, driver.minor) or not Path(found.python).exists()
+
+
+def _order(backend: Backend, found: Environment | None) -> creation.Order:
+    if found is not None:
+        return creation.order(found.engine, version=found.asked, name=found.name, device=found.device)
+    pinned = recipe.load(backend.engine, creation.choose_device("auto")).version
+    return creation.order(backend.engine, version="" if recipe.matches(pinned, backend.version) else backend.version)
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""

@@ -1,0 +1,40 @@
+"""Errors addressed to the user: what was wrong and where, the command that mends it, and the exit code."""
+
+from __future__ import annotations
+
+import signal
+
+
+class HarnessError(Exception):
+    """What was wrong and where, in one sentence. `mend` is a command line, or a short instruction, that helps."""
+
+    exit_code = 2
+
+    def __init__(self, message: str, *, mend: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.mend = mend
+
+
+class BadInput(HarnessError):
+    """The user asked for something that does not exist or cannot be: a name, a path, a combination of options."""
+
+
+class EnvironmentUnusable(HarnessError):
+    """An engine environment is missing, could not be made, or does not fit the driver."""
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM arrived. It takes the same way out as Ctrl-C; only the exit code differs."""
+
+
+class Interrupted(HarnessError):
+    """Stopped on request, after cleaning up: exit code 130 for Ctrl-C, 143 for SIGTERM."""
+
+    exit_code = 130
+
+    @classmethod
+    def by(cls, cause: KeyboardInterrupt, message: str = "interrupted", *, mend: str | None = None) -> Interrupted:
+        error = cls(message, mend=mend)
+        error.exit_code = 128 + (signal.SIGTERM if isinstance(cause, Terminated) else signal.SIGINT)
+        return error
