@@ -36,6 +36,11 @@ class Metric:
     limit: str = ""
     outside: bool = False
 
+    @property
+    def deep(self) -> bool:
+        """Whether it lies in a group of a group: buckets, for a page rather than for a screen."""
+        return " / " in self.group
+
 
 @dataclass(frozen=True)
 class Fact:
@@ -106,11 +111,22 @@ def notes(verdict: Verdict) -> list[Finding]:
 def metrics(parity: Parity) -> list[Metric]:
     """Every metric, nested groups flattened, each beside its published limit."""
     found = []
-    for group, name, value in flatten(parity.metrics):
+    for group, name, value in flatten({key: _folded(value) for key, value in parity.metrics.items()}):
         limit = limit_of(name)
         text = show(value, group=True)
         found.append(Metric(group, name, text, *((limit.text, limit.outside(value)) if limit else ())))
     return found
+
+
+def _folded(data: Any) -> Any:
+    """Nested tables of like rows (a bucket -> its tokens, mean and maximum) with each row as one text."""
+    if not isinstance(data, dict):
+        return data
+    rows = list(data.values())
+    if rows and all(isinstance(row, dict) and 0 < len(row) <= 4 and row.keys() == rows[0].keys() for row in rows):
+        leaves = not any(isinstance(value, dict) for row in rows for value in row.values())
+        return {key: show(row, group=True) if leaves else _folded(row) for key, row in data.items()}
+    return {key: _folded(value) for key, value in data.items()}
 
 
 def facts(data: dict[str, Any]) -> list[Fact]:
@@ -137,7 +153,8 @@ def place_facts(parity: Parity) -> list[Fact]:
     found += [Fact("position", "not per token" if place.position == -1 else show(place.position)),
               Fact("field", show(place.field)), Fact("baseline", baseline), Fact("candidate", candidate)]
     if isinstance(place.baseline, float) and isinstance(place.candidate, float):
-        found.append(Fact("difference", show(place.candidate - place.baseline)))
+        difference = place.candidate - place.baseline
+        found += [Fact("difference", show(difference))] if math.isfinite(difference) else []
     if place.margin is not None:
         found.append(Fact("margin", f"{show(place.margin)} nats between the learner's best two tokens there"))
     if place.context:

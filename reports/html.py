@@ -33,7 +33,8 @@ def render(verdict: Verdict) -> str:
         return value if isinstance(value, Markup) else clean(value)
 
     environment = Environment(loader=PackageLoader("reports"), autoescape=True, undefined=StrictUndefined,
-                              finalize=shown, trim_blocks=True, lstrip_blocks=True)
+                              finalize=shown, trim_blocks=True, lstrip_blocks=True,
+                              keep_trailing_newline=True)
     environment.filters["groupby_order"] = _grouped
     sheet, parity = StyleSheet(), verdict.parity
     charts: list[dict[str, Any]] = []

@@ -17,10 +17,13 @@ from rich.table import Table
 from rich.text import Text
 
 from reports.layout import to_ascii
+from reports.pipe import outlive_reader
 from reports.text import clean, show
 
 _SPARKS = "▁▂▃▄▅▆▇█"
 _LABELS = {"reward_mean": "reward", "kl_mean": "KL", "kl": "KL"}
+_FIRST = ("reward", "reward_mean", "kl", "kl_mean", "length_mean", "seconds", "policy_loss", "value_loss")
+_WITHIN_A_STEP = ("", "step", "rollout", "experience", "train", "sync")
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,7 @@ class ProgressEvent:
     backend: str
     step: int = 0  # from 0, the step that is running or that `metrics` are of
     steps: int = 0  # of the whole run; 0: unknown
-    phase: str = ""  # start, rollout, experience, train, sync, ...
+    phase: str = ""  # rollout, experience, train, sync; or around the steps: "waiting for the engine"
     metrics: Mapping[str, float] = field(default_factory=dict)  # reward, kl (or reward_mean, kl_mean), others
     message: str = ""  # one sentence, kept on the screen
 
@@ -60,6 +63,7 @@ class Progress:
         self._message = ""
         self._spinner = Spinner("dots" if _unicode(console) else "line")
         self._live: Live | None = None
+        self._printed: dict[str, str] = {}  # side -> the phase that its last line named
         self._broken = False
 
     def update(self, event: ProgressEvent) -> None:
@@ -84,6 +88,7 @@ class Progress:
             side.metrics, side.closed = dict(event.metrics), event.step + 1
             reward = next((event.metrics[name] for name in ("reward", "reward_mean") if name in event.metrics), None)
             side.rewards = [*side.rewards, reward][-16:] if reward is not None else side.rewards
+            side.phase = "" if side.done else side.phase
         self._message = event.message or self._message
 
     def _start(self) -> None:
@@ -100,12 +105,15 @@ class Progress:
                 self._console.show_cursor(True)
 
     def _print(self, event: ProgressEvent) -> None:
-        """One line for a step that ended or for a message; phases alone are for the live view."""
+        """One line for a step that ended, a message, or a phase around the steps; a terminal shows the others."""
         where = f"{clean(event.side)} {clean(event.backend)}".strip()
         parts = [where]
         if event.metrics:
             parts.append(f"step {event.step}" + (f" ({event.step + 1}/{event.steps})" if event.steps else ""))
-            parts += [f"{label} {value}" for label, value in _figures(event.metrics, len(event.metrics))]
+            parts += [f"{label} {value}" for label, value in _figures(event.metrics, 6)]
+        elif event.phase not in _WITHIN_A_STEP and event.phase != self._printed.get(event.side):
+            parts.append(clean(event.phase))
+            self._printed[event.side] = event.phase
         if event.message:
             parts.append(clean(event.message))
         if len(parts) > 1:
@@ -125,7 +133,8 @@ class Progress:
             who = Text.assemble((clean(name), "bold"), " ", clean(side.backend))
             count = Text(f"{side.closed}/{side.steps}" if side.steps else f"step {side.closed}")
             bar = ProgressBar(total=max(1, side.steps), completed=min(side.closed, side.steps), width=12)
-            phase: RenderableType = Text("done", "green") if side.done else Text(clean(side.phase), "cyan")
+            done = side.done and not side.phase
+            phase = Text("done", "green") if done else Text(clean(side.phase), "cyan")
             figures = Text("  ".join(f"{label} {value}" for label, value in _figures(side.metrics, 2)))
             if self._console.width >= 100:
                 figures = Text.assemble(figures, "  ", (self._spark(side.rewards), "dim"))
@@ -146,8 +155,8 @@ class Progress:
 
 
 def _figures(metrics: Mapping[str, float], most: int) -> list[tuple[str, str]]:
-    """Metrics as (label, value), reward and KL before all others."""
-    first = [name for name in ("reward", "reward_mean", "kl", "kl_mean") if name in metrics]
+    """At most so many metrics as (label, value), reward and KL before all others."""
+    first = [name for name in _FIRST if name in metrics]
     names = [*first, *(name for name in metrics if name not in first)][:most]
     return [(_LABELS.get(name, clean(name)), show(metrics[name])) for name in names]
 
@@ -160,9 +169,10 @@ def _unicode(console: Console) -> bool:
 def progress(console: Console) -> Iterator[Progress]:
     """Progress on `console` while the block runs. The terminal is left clean however the block ends."""
     shown = Progress(console)
-    try:
-        with contextlib.suppress(Exception):  # as in `update`
-            shown._start()
-        yield shown
-    finally:
-        shown._stop()
+    with outlive_reader(console):
+        try:
+            with contextlib.suppress(Exception):  # as in `update`
+                shown._start()
+            yield shown
+        finally:
+            shown._stop()

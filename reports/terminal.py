@@ -14,16 +14,20 @@ from rich.text import Text
 from reports import arrange
 from reports.layout import Page, label_width, wrap
 from reports.model import Check, Finding, Parity, Verdict
+from reports.pipe import outlive_reader
 from reports.text import clean, show
 
 STYLES = {"EQUIVALENT": "green", "DIVERGENT": "red", "ERROR": "red", "INCONCLUSIVE": "yellow", "CONFOUNDED": "yellow"}
 STATES = {"ruled out": ("✓", "green"), "confirmed": ("✗", "bold red"), "not tested": ("○", "yellow")}
-_TITLE = 26  # cells of a table's title column: `prompt-ids-the-engine-saw` is the longest word of a suspicion's name
 
 
 def print_verdict(verdict: Verdict, console: Console) -> None:
-    """Print the whole verdict; the last line is the verdict with its exit code."""
-    page = Page(console)
+    """Print the whole verdict; the last line is the verdict with its exit code. A reader that left is no error."""
+    with outlive_reader(console):
+        _print(Page(console), verdict)
+
+
+def _print(page: Page, verdict: Verdict) -> None:
     page.heading(arrange.heading(verdict))
     if verdict.parity:
         _runs(page, verdict.parity)
@@ -48,6 +52,11 @@ def print_verdict(verdict: Verdict, console: Console) -> None:
     _verdict_line(page, verdict)
 
 
+def _title_width(page: Page) -> int:
+    """Cells of a table's title column: the longest word of a suspicion's name, or its longest name but one."""
+    return 26 if page.columns < 110 else 30
+
+
 def render(verdict: Verdict, width: int = 100) -> str:
     """The same without colour, as a pipe gets it."""
     file = io.StringIO()
@@ -60,10 +69,10 @@ def _runs(page: Page, parity: Parity) -> None:
     rows, runs = arrange.side_by_side(parity.runs), parity.runs
     if not runs:
         return
-    changed = sum(row.changed for row in rows)
-    value = max(10, (page.columns - 1 - _TITLE - 1 - len(runs)) // len(runs))
+    changed, title = sum(row.changed for row in rows), _title_width(page)
+    value = max(10, (page.columns - 1 - title - 1 - len(runs)) // len(runs))
     sides = [clean(run.side) or "run" for run in runs]
-    widths, names = [1, _TITLE, *[value] * len(runs)], ["", "", *sides]
+    widths, names = [1, title, *[value] * len(runs)], ["", "", *sides]
     remark = Text(f"≠ {changed} changed" if changed else "nothing changed" if len(runs) > 1 else "", "dim")
     page.row(["", remark, *[Text(side, "bold") for side in sides]], widths, names)
     page.row(["", "backend", *[Text(show(run.backend), "bold") for run in runs]], widths, names)
@@ -80,14 +89,18 @@ def _metrics(page: Page, parity: Parity) -> None:
         return
     outside = any(metric.outside for metric in metrics)
     page.heading("Metrics", "beside the limits that others publish" + ("; ! is outside" if outside else ""))
-    for metric in metrics:
+    for metric in (metric for metric in metrics if not metric.deep):
         if metric.group != group:
             group = metric.group
             page.prose(Text(group, "bold"), "  ", "  ")
         style = "bold yellow" if metric.outside else ""
         cells = [Text("!" if metric.outside else "", style), Text(metric.name), Text(metric.value, style),
                  Text(metric.limit, style or "dim")]
-        page.row(cells, [1, 32, 12, page.columns - 1 - 32 - 12 - 3], ["", "", "value", "limit"])
+        value = 12 if metric.limit else page.columns - 1 - 32 - 3
+        page.row(cells, [1, 32, value, page.columns - 1 - 32 - value - 3], ["", "", "value", "limit"])
+    deep = sum(metric.deep for metric in metrics)
+    if deep:
+        page.prose(Text(f"{deep} more, by bucket, in the report and in verdict.json", "dim"), "  ", "  ")
 
 
 def _facts(page: Page, title: str, facts: list[arrange.Fact]) -> None:
@@ -120,11 +133,12 @@ def _flow(items: list[Text], width: int) -> list[Text]:
     return lines
 
 
-def _checks(page: Page, title: str, checks: list[Check]) -> None:
+def _checks(page: Page, heading: str, checks: list[Check]) -> None:
     if not checks:
         return
-    page.heading(title, arrange.tally(checks))
-    widths = [1, 2, _TITLE, 10, page.columns - 1 - 2 - _TITLE - 10 - 4]
+    page.heading(heading, arrange.tally(checks))
+    name = _title_width(page)
+    widths = [1, 2, name, 10, page.columns - 1 - 2 - name - 10 - 4]
     for check in checks:
         mark, style = STATES.get(check.state, ("○", "yellow"))
         page.row([Text(mark, style), f"{check.number:>2}" if check.number else "", clean(check.name),

@@ -128,6 +128,10 @@ def metrics(scale: float = 1.0) -> dict[str, Any]:
             "chi2": 2.2e-12 * scale,
             "log_perplexity_difference": -4.0e-8 * scale,
         },
+        "buckets": {
+            "cached": {label: {"tokens": 2355, "mean": 2.4e-7 * scale, "max": 1.1e-6} for label in ("yes", "no")},
+            "weight version": {str(i): {"tokens": 588, "mean": 2.4e-7, "max": 1.2e-6} for i in range(8)},
+        },
         "baseline against learner": {"mean_delta_logprob": 2.9e-7, "k3": 5.2e-13},
         "candidate against learner": {"mean_delta_logprob": 2.7e-7 * scale, "k3": 5.0e-13 * scale},
     }
