@@ -176,8 +176,10 @@ def encode_frame(
     header = encode_json(top).encode("ascii")
     header += b" " * (-len(header) % 8)
     lengths = struct.pack("<4sIQ", MAGIC, len(header), at)
-    body = b"".join([header, *parts])
-    return b"".join([lengths, struct.pack("<II", zlib.crc32(lengths), 0), body, TRAILER.pack(zlib.crc32(body), 0)])
+    check = zlib.crc32(header)
+    for part in parts:
+        check = zlib.crc32(part, check)
+    return b"".join([lengths, struct.pack("<II", zlib.crc32(lengths), 0), header, *parts, TRAILER.pack(check, 0)])
 
 
 def decode_frame(data: bytes | memoryview) -> Frame:

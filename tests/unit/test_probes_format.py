@@ -1,4 +1,4 @@
-"""The codec and the reader: what is written comes back, a torn end reads as a prefix, damage is named with its place."""
+"""The codec and the reader: what is written comes back, a torn end reads as a prefix, damage is named and placed."""
 
 from __future__ import annotations
 

@@ -1,0 +1,74 @@
+"""Who may import whom: probes live in any process, so they bring nothing along; reports read recordings only."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HEAVY = ("torch", "numpy", "pandas", "pyarrow", "ray", "scipy", "transformers", "pydantic")
+ROOMS = ("harness", "reports", "scenarios", "probes")
+
+
+def loaded(statement: str) -> set[str]:
+    """Top-level names in sys.modules after `statement` in a fresh interpreter; our own modules in full."""
+    command = [sys.executable, "-c", f"{statement}\nimport sys\nprint(*sys.modules)"]
+    path = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    names = done.stdout.split()
+    return {name for name in names if name.split(".")[0] in ROOMS} | {name.split(".")[0] for name in names}
+
+
+def imports(room: str) -> Iterator[tuple[Path, str]]:
+    """(file, absolute module name) of every import in a room, those inside functions included."""
+    for file in sorted((ROOT / room).rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                yield from ((file, alias.name) for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                assert not node.level, f"{file}: relative import"
+                yield from ((file, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def test_probes_bring_nothing_along() -> None:
+    modules = loaded("import probes.install, probes.format, probes.weights, probes.shapes, probes.collectives")
+    assert not modules & {*HEAVY, "harness", "reports", "scenarios"}
+
+
+def test_probes_import_the_standard_library_only() -> None:
+    for file, name in imports("probes"):
+        assert name.split(".")[0] in {*sys.stdlib_module_names, "probes"}, f"{file} imports {name}"
+
+
+def test_the_reader_brings_no_recorder_along() -> None:
+    modules = loaded("import probes.format")
+    assert {name for name in modules if name.startswith("probes.")} == {
+        "probes.errors", "probes.format", "probes.frames", "probes.lines"
+    }  # fmt: skip
+
+
+def test_reports_know_their_own_data_model_and_the_reader() -> None:
+    for file, name in imports("reports"):
+        if name.split(".")[0] in ROOMS:
+            assert name.startswith("reports.") or f"{name}.".startswith("probes.format."), f"{file} imports {name}"
+
+
+def test_the_data_model_of_reports_is_light() -> None:
+    assert not loaded("import reports.model") & {*HEAVY, "harness", "scenarios"}
+
+
+@pytest.mark.parametrize("package", ["torch", "pandas", "ray"])
+def test_harness_imports_without(package: str) -> None:
+    assert package not in loaded("import harness")
+
+
+def test_scenarios_know_probes_only() -> None:
+    for file, name in imports("scenarios"):
+        assert name.split(".")[0] not in ("harness", "reports"), f"{file} imports {name}"
