@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from harness.commands import env
+from harness.commands import env, parity
 from harness.errors import HarnessError, Interrupted, Terminated
 
 # Errors of the lower rooms that already speak to the user. By name: importing them would import what defines them.
@@ -43,6 +43,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Diagnostics and reproducibility harness for RLHF runs: why two rollout backends differ, and who is stuck.",
 )
+app.command()(parity.parity)
+app.command()(parity.run)
+app.command()(parity.diff)
+app.command()(parity.report)
 app.add_typer(env.app, name="env")
 
 

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import logging
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from harness.errors import HarnessError
-from scenarios.remote import Remote
+from scenarios.remote import Host, Remote
 from scenarios.rollout.processes import alive, descendants
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -61,9 +61,9 @@ class Cluster:
 
         try:
             if self._address:
-                ray.init(address=self._address, log_to_driver=False, logging_level="ERROR")
+                ray.init(address=self._address, log_to_driver=False, logging_level=logging.ERROR)
             else:
-                ray.init(num_cpus=LOGICAL_CPUS, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+                ray.init(num_cpus=LOGICAL_CPUS, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
         except Exception as error:  # Ray raises ConnectionError, RuntimeError, ValueError and OSError here, all meaning the same to a user
             self._end_processes()
             what = f"joined at {self._address}" if self._address else "started"
@@ -98,10 +98,24 @@ class Cluster:
             have = {k: v for k, v in ray.available_resources().items() if k in ("CPU", "GPU")}
             raise LaunchFailed(f"the cluster cannot hold {len(bundles)} actors of {bundles[0]}: free are {have}", mend="ray status") from error
 
-    def actor(self, kind: Callable[..., Any], seat: Seat, *args: Any, urgent: tuple[str, ...] = (), **kwargs: Any) -> Remote:
-        """Start one actor of class `kind`; returns at once, errors of its start come with the first call."""
+    def rendezvous(self, seat: Seat) -> tuple[str, int]:
+        """Address and a free port on the node where `seat` is: where the ranks of a data-parallel group meet."""
         import ray
+
+        task = ray.remote(_rendezvous).options(num_cpus=0, **self._strategy(seat))
+        address: tuple[str, int] = ray.get(task.remote())
+        return address
+
+    def _strategy(self, seat: Seat) -> dict[str, Any]:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        if self._placement is None or seat.bundle is None:
+            return {}
+        return {"scheduling_strategy": PlacementGroupSchedulingStrategy(self._placement, placement_group_bundle_index=seat.bundle)}
+
+    def actor(self, target: str, seat: Seat, *args: Any, urgent: tuple[str, ...] = (), **kwargs: Any) -> Remote:
+        """Start one actor of class `target` ("module:Class"); returns at once, errors of its start come with the first call."""
+        import ray
 
         options: dict[str, Any] = {
             "num_cpus": 1,
@@ -109,10 +123,10 @@ class Cluster:
             "max_restarts": 0,
             "runtime_env": {"py_executable": seat.python, "env_vars": seat.env},
         }
-        if self._placement is not None and seat.bundle is not None:
-            options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(self._placement, placement_group_bundle_index=seat.bundle)
-        remote = ray.remote(concurrency_groups={"urgent": 1})(kind) if urgent else ray.remote(kind)
-        handle = remote.options(**options).remote(*args, **kwargs)
+        options |= self._strategy(seat)
+        decorate: Any = ray.remote(concurrency_groups={"urgent": 1}) if urgent else ray.remote
+        remote = decorate(Host)
+        handle = remote.options(**options).remote(target, *args, **kwargs)
         self._actors.append(handle)
         return Remote(handle, urgent)
 
@@ -140,6 +154,16 @@ def driver_seat(gpus: float = 0.0, bundle: int | None = None) -> Seat:
     """The light environment of controller and learner: this interpreter."""
     root = str(Path(__file__).resolve().parent.parent)
     return Seat(sys.executable, {"PYTHONPATH": root, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}, gpus, bundle)
+
+
+def _rendezvous() -> tuple[str, int]:
+    import socket
+
+    import ray
+
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return str(ray.util.get_node_ip_address()), int(probe.getsockname()[1])
 
 
 def _become_reaper() -> None:

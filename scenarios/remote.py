@@ -6,9 +6,11 @@ actor handle. Errors of the method come out of `Future.result`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import traceback
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future as ThreadFuture
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 
@@ -69,18 +71,69 @@ class _RayFuture:
         return bool(ready)
 
 
+class ActorFailed(Exception):
+    """An error of an actor as plain data: `kind` is the exception's class name. Its own class may not be importable at the caller."""
+
+    def __init__(self, kind: str, message: str, trace: str = "") -> None:
+        super().__init__(f"{kind}: {message}")
+        self.kind, self.message, self.trace = kind, message, trace
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ActorFailed, (self.kind, self.message, self.trace)
+
+
+class Host:
+    """What every Ray actor is: it imports `target` ("module:Class") in its own interpreter, so that the caller never has to.
+
+    The controller imports no torch and no engine; their classes are only names to it.
+    """
+
+    def __init__(self, target: str, *args: Any, **kwargs: Any) -> None:
+        import importlib
+
+        module, _, name = target.partition(":")
+        self._failed: ActorFailed | None = None
+        try:
+            with _as_data():
+                self._object = getattr(importlib.import_module(module), name)(*args, **kwargs)
+        except ActorFailed as error:
+            self._failed = error  # Ray would turn an error of a constructor into a dead actor with a text; the first call raises it whole
+
+    def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        if self._failed is not None:
+            raise self._failed
+        with _as_data():
+            return getattr(self._object, method)(*args, **kwargs)
+
+
+@contextmanager
+def _as_data() -> Iterator[None]:
+    try:
+        yield
+    except ActorFailed:
+        raise
+    except Exception as error:  # whatever it is, the caller must be able to read it without its class
+        raise ActorFailed(type(error).__name__, str(error), traceback.format_exc()) from None
+
+
 class Remote:
-    """A Ray actor. `urgent` methods run in its concurrency group of that name, declared where the actor is made."""
+    """A Ray actor of class `Host`. `urgent` methods run in its concurrency group of that name, beside the one in progress."""
 
     def __init__(self, handle: Any, urgent: tuple[str, ...] = ()) -> None:
         self.handle = handle
         self._urgent = urgent
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Remote) and self.handle == other.handle
+
+    def __hash__(self) -> int:
+        return hash(self.handle)
+
     def submit(self, method: str, *args: Any, **kwargs: Any) -> _RayFuture:
-        bound = getattr(self.handle, method)
+        bound = self.handle.call
         if method in self._urgent:
             bound = bound.options(concurrency_group="urgent")
-        return _RayFuture(bound.remote(*args, **kwargs))
+        return _RayFuture(bound.remote(method, *args, **kwargs))
 
     def stop(self) -> None:
         import ray

@@ -1,0 +1,174 @@
+"""`harness parity`, `run`, `diff` and `report`: record, judge, show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from reports.model import Verdict
+
+Format = Annotated[
+    Literal["text", "json", "md", "html", "junit"], typer.Option("--format", help="of what is printed; progress goes to stderr")
+]
+Scenario = Annotated[str, typer.Option(help="a scenario of the catalog, or the path of a .toml file")]
+Set = Annotated[list[str], typer.Option("--set", help="section.key=value, on every side; may be repeated", show_default=False)]
+Model = Annotated[str, typer.Option(help="a Hugging Face directory; default: the scenario's", show_default=False)]
+Prompts = Annotated[str, typer.Option(help="a JSONL or Parquet file; default: the scenario's", show_default=False)]
+Mode = Annotated[Literal["", "coupled", "native", "greedy"], typer.Option(help="of sampling; default: the scenario's", show_default=False)]
+Steps = Annotated[int, typer.Option(help="PPO steps; default: the scenario's", min=1, show_default=False)]
+Seed = Annotated[int, typer.Option(help="of everything; default: the scenario's", show_default=False)]
+Out = Annotated[str, typer.Option(help="directory of the recording; default: a new one under runs/", show_default=False)]
+Address = Annotated[str, typer.Option(help="join this Ray cluster instead of starting one", show_default=False)]
+Device = Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="of the learner; auto: CUDA where the cluster has it")]
+RolloutOnly = Annotated[bool, typer.Option("--rollout-only", help="no training: generation at fixed weights")]
+
+
+def parity(
+    baseline: Annotated[str, typer.Argument(help="engine or engine@environment or engine@version", show_default=False)],
+    candidate: Annotated[str, typer.Argument(help="the one that is judged", show_default=False)],
+    scenario: Scenario = "ppo-tiny",
+    set: Set = [],  # noqa: B006
+    candidate_set: Annotated[
+        list[str], typer.Option("--candidate-set", help="section.key=value, on the candidate only", show_default=False)
+    ] = [],  # noqa: B006
+    model: Model = "",
+    prompts: Prompts = "",
+    mode: Mode = "",
+    steps: Steps = 0,
+    seed: Seed = -1,
+    rollout_only: RolloutOnly = False,
+    free: Annotated[bool, typer.Option("--free", help="let the runs part instead of guiding the candidate")] = False,
+    native: Annotated[bool, typer.Option("--native/--no-native", help="the short native stage at the end")] = True,
+    fault: Annotated[str, typer.Option(help="plant this fault in the candidate (harness faults list)", show_default=False)] = "",
+    out: Out = "",
+    address: Address = "",
+    device: Device = "auto",
+    format: Format = "text",
+) -> None:
+    """Run one scenario on two backends and say whether they agree; if not, where they part first, and why."""
+    from harness.parity.run import run_parity
+
+    with _progress() as progress:
+        verdict = run_parity(
+            baseline,
+            candidate,
+            scenario=scenario,
+            overrides=_overrides(set, model, prompts),
+            candidate_overrides=candidate_set,
+            mode=mode or None,
+            seed=None if seed < 0 else seed,
+            steps=steps or None,
+            rollout_only=rollout_only,
+            free=free,
+            native=native,
+            fault=fault or None,
+            out=out or None,
+            address=address or None,
+            device=device,
+            progress=progress.update,
+        )
+    _show(verdict, format)
+
+
+def run(
+    scenario: Annotated[str, typer.Argument(help="a scenario of the catalog, or the path of a .toml file", show_default=False)],
+    backend: Annotated[str, typer.Option(help="engine or engine@environment or engine@version")] = "hf",
+    set: Set = [],  # noqa: B006
+    model: Model = "",
+    prompts: Prompts = "",
+    mode: Mode = "",
+    steps: Steps = 0,
+    seed: Seed = -1,
+    rollout_only: RolloutOnly = False,
+    resume: Annotated[str, typer.Option(help="continue from this checkpoint (…/checkpoints/step-N)", show_default=False)] = "",
+    out: Out = "",
+    address: Address = "",
+    device: Device = "auto",
+) -> None:
+    """Record one run of a scenario on one backend."""
+    from harness.parity.run import run_scenario
+
+    with _progress() as progress:
+        folder = run_scenario(
+            scenario,
+            backend=backend,
+            overrides=_overrides(set, model, prompts),
+            mode=mode or None,
+            seed=None if seed < 0 else seed,
+            steps=steps or None,
+            rollout_only=rollout_only,
+            resume=resume or None,
+            out=out or None,
+            address=address or None,
+            device=device,
+            progress=progress.update,
+        )
+    print(folder)
+
+
+def diff(
+    baseline: Annotated[str, typer.Argument(help="a run directory", show_default=False)],
+    candidate: Annotated[str, typer.Argument(help="the run directory that is judged", show_default=False)],
+    format: Format = "text",
+) -> None:
+    """Judge two recorded runs, ours or another framework's."""
+    from harness.parity.run import diff as judge
+
+    _show(judge(baseline, candidate), format)
+
+
+def report(
+    run: Annotated[str, typer.Argument(help="a directory with a verdict.json, or that file", show_default=False)],
+    format: Format = "text",
+) -> None:
+    """Show a verdict again, in any format."""
+    import json
+
+    from harness.errors import BadInput
+    from reports.model import Verdict
+
+    path = Path(run) / "verdict.json" if Path(run).is_dir() else Path(run)
+    try:
+        verdict = Verdict.from_dict(json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError as error:
+        raise BadInput(f"{path} does not exist", mend="harness parity … --out DIR writes one") from error
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise BadInput(f"{path} is no verdict of this version: {error}") from error
+    _show(verdict, format)
+
+
+@contextmanager
+def _progress() -> Iterator[Any]:
+    from rich.console import Console
+
+    from reports.progress import progress
+
+    with progress(Console(stderr=True)) as view:
+        yield view
+
+
+def _overrides(settings: list[str], model: str, prompts: str) -> list[str]:
+    import json
+
+    named = (("model.path", model), ("prompts.path", prompts))
+    return [*settings, *(f"{key}={json.dumps(value)}" for key, value in named if value)]
+
+
+def _show(verdict: Verdict, format: str) -> None:
+    """Print the verdict and leave with its exit code."""
+    import reports
+
+    if format == "text":
+        from rich.console import Console
+
+        from reports.terminal import print_verdict
+
+        print_verdict(verdict, Console())
+    else:
+        print(reports.render(verdict, format), end="")
+    raise typer.Exit(verdict.exit_code)

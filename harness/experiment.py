@@ -1,0 +1,236 @@
+"""One experiment on one cluster: learners shared by both runs, one engine session a side, each run recorded into a directory of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import importlib.metadata
+import os
+import platform
+import shlex
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harness import envs
+from harness.envs import home
+from harness.envs.environment import Environment
+from harness.errors import BadInput, HarnessError
+from harness.launch import Cluster, Seat, driver_seat
+from probes import format as recording
+from reports.progress import ProgressEvent
+from scenarios.remote import Actor, ActorFailed, Future, Remote
+from scenarios.settings import Scenario
+
+ROLES = ("actor", "critic", "reward", "reference")
+# No single call of the built-in scenario takes a tenth of this; a call that does is hung, and a hung run is INCONCLUSIVE.
+CALL_LIMIT_S = 600.0
+
+
+class RunCut(HarnessError):
+    """A run ended before its last step: an engine died, a role died, a call hung. What was recorded stays readable."""
+
+    exit_code = 3
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a comparison. `wrap` and `omit_tensors` plant faults, and are empty in every real run."""
+
+    name: str  # baseline, candidate, or run
+    backend: str
+    environment: Environment
+    scenario: Scenario
+    run_dir: Path
+    wrap: dict[str, Any] = field(default_factory=dict)
+    omit_tensors: dict[int, tuple[str, ...]] = field(default_factory=dict)
+
+
+class Experiment:
+    """Drives recorded runs on an open cluster. Call `begin` once, then `record` for each side, then `native` for each."""
+
+    def __init__(self, cluster: Cluster, sides: list[Side], *, progress: Callable[[ProgressEvent], None], device: str = "auto") -> None:
+        self._cluster = cluster
+        self._sides = sides
+        self._progress = progress
+        self._gpus = cluster.gpus()
+        self._device = device if device != "auto" else ("cuda" if self._gpus else "cpu")
+        self._roles: dict[str, tuple[Scenario, dict[str, list[Actor]]]] = {}
+        self._sessions: dict[str, Remote] = {}
+        self._seats = 0
+
+    def begin(self) -> None:
+        """Reserve room, make the models, start every actor, and write each run's manifest."""
+        first = self._sides[0]
+        for side in self._sides:
+            self._tell(side, "preparing the model and the prompts")
+        width = 1 + sum(len(self._names(s.scenario)) * s.scenario.ppo.world_size for s in self._sides if self._own_roles(s)) + len(self._sides)
+        share = min(1.0, int(100 * self._gpus / width) / 100) if self._gpus else 0.0
+        bundle = {"CPU": 1.0} | ({"GPU": share} if share else {})
+        self._share = share
+        self._cluster.reserve([bundle] * width)
+
+        self._stage = self._cluster.actor("scenarios.stage:Stage", self._seat(), str(home.directory("models")))
+        self._prepared = self._wait(self._stage.submit("prepare", first.scenario.to_json()), first, "preparing the scenario")
+        for side in self._sides[1:]:
+            if side.scenario != first.scenario:
+                self._wait(self._stage.submit("prepare", side.scenario.to_json()), side, "preparing the scenario")
+        for side in self._sides:
+            self._manifest(side)
+            self._start_session(side)
+            if self._own_roles(side):
+                self._roles[side.name] = (side.scenario, self._start_roles(side))
+            else:
+                self._roles[side.name] = self._roles[first.name]
+
+    def record(self, side: Side, *, guide: Path | None = None, resume: str | None = None) -> str:
+        """One whole run; returns the directory of its final policy. Raises RunCut when it ends early."""
+        self._tell(side, "waiting for the engine")
+        session = self._sessions[side.name]
+        self._wait(session.submit("record_to", str(side.run_dir)), side, f"starting {side.backend}")
+        _, roles = self._roles[side.name]
+        self._tell(side, "first weight sync")
+        opened = self._stage.submit(
+            "open", side.scenario.to_json(), roles, session, str(side.run_dir), policy=self._prepared["policy"],
+            omit_tensors=side.omit_tensors, resume=resume, sync_backend="nccl" if self._device == "cuda" else "gloo",
+        )  # fmt: skip
+        self._wait(opened, side, "the first weight sync")
+        for step in range(side.scenario.steps):
+            self._progress(ProgressEvent(side.name, side.backend, step, side.scenario.steps, phase="step"))
+            future = self._stage.submit("step", step, None if guide is None else str(guide))
+            metrics = self._wait(future, side, f"step {step}")
+            self._progress(ProgressEvent(side.name, side.backend, step, side.scenario.steps, metrics=metrics))
+        self._tell(side, "measuring the floor", step=side.scenario.steps - 1)
+        self._wait(self._stage.submit("floor"), side, "measuring the floor")
+        policy: str = self._wait(self._stage.submit("finish"), side, "saving the last checkpoint")
+        return policy
+
+    def native(self, side: Side, policy: str) -> None:
+        """The native stage of one side at the weights in `policy`: the engine anew, with nothing of ours loaded."""
+        self._tell(side, "native stage", step=side.scenario.steps - 1)
+        session = self._sessions[side.name]
+        self._wait(session.submit("become", "native", policy), side, f"starting {side.backend} for the native stage")
+        _, roles = self._roles[side.name]
+        scenario = dataclasses.replace(side.scenario, rollout=dataclasses.replace(side.scenario.rollout, mode="native"))
+        future = self._stage.submit("native", scenario.to_json(), roles, session, str(side.run_dir), policy, side.scenario.steps)
+        self._wait(future, side, "the native stage")
+
+    # --- actors ----------------------------------------------------------------------------------------------------------------
+
+    def _own_roles(self, side: Side) -> bool:
+        """Learners are shared unless this side's settings of them differ (a confounded comparison, or a planted fault)."""
+        first = self._sides[0]
+        return side is first or dataclasses.replace(side.scenario, engine=first.scenario.engine) != first.scenario
+
+    @staticmethod
+    def _names(scenario: Scenario) -> tuple[str, ...]:
+        return ROLES if scenario.train else ("actor",)
+
+    def _start_roles(self, side: Side) -> dict[str, list[Actor]]:
+        size = side.scenario.ppo.world_size
+        started: dict[str, list[Actor]] = {}
+        for name in self._names(side.scenario):
+            seats = [self._seat() for _ in range(size)]
+            address, port = self._cluster.rendezvous(seats[0]) if size > 1 else ("127.0.0.1", 0)
+            started[name] = [
+                self._cluster.actor(
+                    f"scenarios.ppo.roles:{name.capitalize()}Role",
+                    seat,
+                    side.scenario.to_json(),
+                    {
+                        "policy": self._prepared["policy"],
+                        "reward": self._prepared["reward"],
+                        "rank": rank,
+                        "world_size": size,
+                        "master_addr": address,
+                        "master_port": port,
+                        "device": self._device,
+                    },
+                    urgent=("abort_sync",) if name == "actor" else (),
+                )
+                for rank, seat in enumerate(seats)
+            ]
+        return started
+
+    def _start_session(self, side: Side) -> None:
+        environment = side.environment
+        if environment.engine == "hf":
+            seat = self._seat()
+        else:
+            variables = dict(environment.env, PYTHONPATH=str(envs.bundle(plugins=True)), OMP_NUM_THREADS="1")
+            seat = dataclasses.replace(self._seat(), python=environment.python, env=variables)
+        device = environment.device if environment.engine != "hf" else self._device
+        self._sessions[side.name] = self._cluster.actor(
+            "scenarios.session:EngineSession", seat, environment.engine, self._prepared["policy"], side.scenario.to_json(), device=device, wrap=side.wrap or None
+        )
+
+    def _seat(self) -> Seat:
+        self._seats += 1
+        return driver_seat(self._share, self._seats - 1)
+
+    # --- bookkeeping -----------------------------------------------------------------------------------------------------------
+
+    def _manifest(self, side: Side) -> None:
+        scenario = side.scenario
+        recording.write_manifest(
+            side.run_dir,
+            {
+                "scenario": scenario.to_json(),
+                "side": side.name,
+                "backend": side.backend,
+                "environment": side.environment.to_json(),
+                "sampling_mode": scenario.rollout.mode,
+                "guided": scenario.guided and side.name == "candidate",
+                "seeds": {"scenario": scenario.seed, "engine": scenario.engine.seed},
+                "command": shlex.join(["harness", *sys.argv[1:]]),
+                "packages": {name: importlib.metadata.version(name) for name in ("ray", "torch", "transformers", "numpy")},
+                "hardware": {"machine": platform.machine(), "cpus": os.cpu_count(), "gpus": self._gpus, "system": platform.system()},
+                "planted": {"wrap": side.wrap, "omit_tensors": {str(k): list(v) for k, v in side.omit_tensors.items()}},
+                "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            },
+        )
+
+    def _tell(self, side: Side, phase: str, step: int = 0) -> None:
+        self._progress(ProgressEvent(side.name, side.backend, step, side.scenario.steps, phase=phase))
+
+    def _wait(self, future: Future, side: Side, doing: str) -> Any:
+        """The future's value; errors of actors become sentences for the user."""
+        import ray.exceptions as failures
+
+        place = f"{side.name} ({side.backend}), {doing}"
+        try:
+            return future.result(timeout=CALL_LIMIT_S)
+        except failures.GetTimeoutError as error:
+            raise RunCut(f"{place}: no answer in {CALL_LIMIT_S:.0f} s, the run is hung; its recording is in {side.run_dir}") from error
+        except failures.RayActorError as error:
+            raise RunCut(f"{place}: {self._death(side, error)}") from error
+        except failures.RuntimeEnvSetupError as error:
+            raise RunCut(f"{place}: the interpreter could not be started: {_last_line(error)}", mend="harness env check") from error
+        except failures.RayTaskError as error:
+            cause = error.cause
+            if not isinstance(cause, ActorFailed):
+                raise RunCut(f"{place}: {_last_line(error)}") from error
+            if cause.kind in ("ParameterRefused", "PromptError", "ModelError"):
+                raise BadInput(cause.message) from error
+            if cause.kind == "RecordingError":
+                raise HarnessError(f"{place}: {cause.message}") from error
+            if cause.kind in ("ActorDiedError", "RayActorError", "ActorUnavailableError"):
+                raise RunCut(f"{place}: {self._death(side, cause)}") from error
+            raise RunCut(f"{place}: {cause.kind}: {_last_line(Exception(cause.message))}") from error
+
+    def _death(self, side: Side, error: BaseException) -> str:
+        """Why an actor died: what the session wrote before it ended is better than what Ray says."""
+        try:
+            run = recording.Run(side.run_dir, strict=False)
+            for event in run.events(kind="engine_died"):
+                return f"{event['message']}; what was recorded until then is in {side.run_dir}"
+        except (recording.FormatError, OSError):
+            pass
+        return f"a process of the run died: {_last_line(error)}"
+
+
+def _last_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

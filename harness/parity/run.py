@@ -1,0 +1,213 @@
+"""The commands as functions: run one scenario on two backends and judge it, record one run, judge two recorded runs."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import os
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from harness import config, envs
+from harness.errors import BadInput, HarnessError
+from harness.experiment import Experiment, RunCut, Side
+from harness.launch import Cluster
+from reports.model import EXIT_CODES, Verdict
+from reports.progress import ProgressEvent
+from scenarios.faults.catalog import Fault, named
+from scenarios.settings import Mode, Scenario
+
+
+def run_parity(
+    baseline: str,
+    candidate: str,
+    *,
+    scenario: str = "ppo-tiny",
+    overrides: Iterable[str] = (),
+    candidate_overrides: Iterable[str] = (),
+    mode: Mode | None = None,
+    seed: int | None = None,
+    steps: int | None = None,
+    rollout_only: bool = False,
+    free: bool = False,
+    native: bool = True,
+    fault: str | None = None,
+    out: str | os.PathLike[str] | None = None,
+    address: str | None = None,
+    device: str = "auto",
+    progress: Callable[[ProgressEvent], None] = lambda event: None,
+) -> Verdict:
+    """Run one scenario on two backends with identical seeds, diff the recordings, and return the verdict.
+
+    `overrides` (section.key=value) change both sides, `candidate_overrides` the candidate only. `out`: the parity directory, made
+    under runs/ when None. Raises HarnessError for what could not start; a run that was cut short is INCONCLUSIVE, not an exception.
+    """
+    started = time.monotonic()
+    base = _scenario(scenario, overrides, mode=mode, seed=seed, steps=steps, rollout_only=rollout_only, free=free)
+    planted = named(fault) if fault else Fault()
+    other = config.changed(base, [*planted.settings, *candidate_overrides])
+    _check_pair(base, other)
+    folder = _folder(out, f"parity-{baseline}-{candidate}")
+    with _sandboxed(folder):
+        left = Side("baseline", str(envs.parse(baseline)), envs.resolve(baseline), base, folder / "baseline")
+        right = Side(
+            "candidate", str(envs.parse(candidate)), envs.resolve(candidate), other, folder / "candidate",
+            wrap=dict(planted.wrap), omit_tensors=dict(planted.omit_tensors),
+        )  # fmt: skip
+        figures: dict[str, Any] = {"environments_ready_s": round(time.monotonic() - started, 1)}
+        cut = _record_pair(left, right, address=address, device=device, native=native, progress=progress, figures=figures)
+        verdict = _judge(left, right, cut, native=native)
+    figures["total_s"] = round(time.monotonic() - started, 1)
+    verdict = dataclasses.replace(
+        verdict,
+        figures=verdict.figures | figures,
+        reproduce=shlex.join(["harness", *sys.argv[1:]]) if sys.argv[0].endswith("harness") else _command(baseline, candidate, scenario),
+        paths={"run": str(folder), "verdict": str(folder / "verdict.json"), "report": str(folder / "report.html")},
+    )
+    _write(verdict, folder)
+    return verdict
+
+
+def run_scenario(
+    scenario: str,
+    *,
+    backend: str = "hf",
+    overrides: Iterable[str] = (),
+    mode: Mode | None = None,
+    seed: int | None = None,
+    steps: int | None = None,
+    rollout_only: bool = False,
+    resume: str | None = None,
+    out: str | os.PathLike[str] | None = None,
+    address: str | None = None,
+    device: str = "auto",
+    progress: Callable[[ProgressEvent], None] = lambda event: None,
+) -> Path:
+    """One recorded run; returns its directory. Raises RunCut when it ends early (what was recorded stays readable)."""
+    base = _scenario(scenario, overrides, mode=mode, seed=seed, steps=steps, rollout_only=rollout_only, free=False)
+    folder = _folder(out, f"run-{base.name}-{backend}")
+    with _sandboxed(folder):
+        side = Side("run", str(envs.parse(backend)), envs.resolve(backend), base, folder)
+        with Cluster(address) as cluster:
+            experiment = Experiment(cluster, [side], progress=progress, device=device)
+            experiment.begin()
+            experiment.record(side, resume=resume)
+    return folder
+
+
+def diff(baseline: str | os.PathLike[str], candidate: str | os.PathLike[str]) -> Verdict:
+    """Judge two recorded runs, ours or another framework's. Raises BadInput for a directory that holds no run."""
+    from harness.parity.verdict import judge
+
+    for path in (Path(baseline), Path(candidate)):
+        if not (path / "run.json").exists():
+            raise BadInput(f"{path} is no run directory: it has no run.json", mend="harness run SCENARIO --out DIR")
+    verdict = judge(Path(baseline), Path(candidate))
+    return dataclasses.replace(
+        verdict,
+        reproduce=shlex.join(["harness", "diff", str(baseline), str(candidate)]),
+        paths={"baseline": str(baseline), "candidate": str(candidate)},
+    )
+
+
+def _record_pair(
+    left: Side, right: Side, *, address: str | None, device: str, native: bool, progress: Callable[[ProgressEvent], None], figures: dict[str, Any]
+) -> RunCut | None:
+    """Record both runs and the native stage; returns what cut them short, or None."""
+    clock = _Clock(figures)
+    try:
+        with Cluster(address) as cluster:
+            experiment = Experiment(cluster, [left, right], progress=progress, device=device)
+            experiment.begin()
+            clock.lap("start_s")
+            policy = experiment.record(left)
+            clock.lap("baseline_s")
+            experiment.record(right, guide=left.run_dir if right.scenario.guided else None)
+            clock.lap("candidate_s")
+            if native and left.scenario.native.samples:
+                for side in (left, right):
+                    experiment.native(side, policy)
+                clock.lap("native_s")
+        clock.lap("teardown_s")
+    except RunCut as cut:
+        return cut
+    return None
+
+
+def _judge(left: Side, right: Side, cut: RunCut | None, *, native: bool) -> Verdict:
+    from harness.parity.verdict import judge
+
+    if cut is None:
+        return judge(left.run_dir, right.run_dir, native=native)
+    try:
+        verdict = judge(left.run_dir, right.run_dir, native=False)
+    except HarnessError:
+        verdict = Verdict("parity", "INCONCLUSIVE", EXIT_CODES["INCONCLUSIVE"], "")
+    # Whatever the judge makes of the parts that were recorded, a run that was cut short is never a pass.
+    return dataclasses.replace(verdict, verdict="INCONCLUSIVE", exit_code=EXIT_CODES["INCONCLUSIVE"], reason=f"cut short: {cut.message}")
+
+
+class _Clock:
+    """Seconds of each part of the experiment, into the verdict's figures."""
+
+    def __init__(self, figures: dict[str, Any]) -> None:
+        self._figures, self._last = figures, time.monotonic()
+
+    def lap(self, name: str) -> None:
+        now = time.monotonic()
+        self._figures[name], self._last = round(now - self._last, 1), now
+
+
+def _scenario(
+    scenario: str, overrides: Iterable[str], *, mode: Mode | None, seed: int | None, steps: int | None, rollout_only: bool, free: bool
+) -> Scenario:
+    extra = [f"rollout.mode={mode}"] if mode else []
+    top: dict[str, Any] = {"seed": seed, "steps": steps, "train": False if rollout_only else None, "guided": False if free else None}
+    return config.load(scenario, [*overrides, *extra], **top)
+
+
+def _check_pair(base: Scenario, other: Scenario) -> None:
+    if base.steps != other.steps or base.rollout.mode != other.rollout.mode:
+        raise BadInput("steps and rollout.mode belong to both sides: set them for the run, not for the candidate")
+
+
+def _folder(out: str | os.PathLike[str] | None, name: str) -> Path:
+    if out is not None:
+        folder = Path(out)
+        if folder.exists() and any(folder.iterdir()):
+            raise BadInput(f"{folder} is not empty; a recording never overwrites another", mend="choose another --out")
+    else:
+        stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+        folder = Path("runs") / f"{name.replace('@', '-')}-{stamp}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"{folder} cannot be made: {error.strerror}") from error
+    return folder.resolve()
+
+
+@contextlib.contextmanager
+def _sandboxed(folder: Path) -> Any:
+    """Leave no empty directory behind when nothing was recorded."""
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+        raise
+
+
+def _command(baseline: str, candidate: str, scenario: str) -> str:
+    return shlex.join(["harness", "parity", baseline, candidate, "--scenario", scenario])
+
+
+def _write(verdict: Verdict, folder: Path) -> None:
+    import reports
+
+    (folder / "verdict.json").write_text(verdict.to_json(), encoding="utf-8")
+    (folder / "report.html").write_text(reports.render(verdict, "html"), encoding="utf-8")
