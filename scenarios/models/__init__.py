@@ -1,0 +1,28 @@
+"""Models of a scenario: the built-in ones, made from a seed, and any Hugging Face directory."""
+
+from scenarios.models.builtin import build, build_reward
+from scenarios.models.load import (
+    BUILTIN,
+    ModelError,
+    ValueModel,
+    load_policy,
+    load_reward,
+    load_tokenizer,
+    load_value,
+    policy_path,
+    reward_path,
+)
+
+__all__ = [
+    "BUILTIN",
+    "ModelError",
+    "ValueModel",
+    "build",
+    "build_reward",
+    "load_policy",
+    "load_reward",
+    "load_tokenizer",
+    "load_value",
+    "policy_path",
+    "reward_path",
+]

@@ -1,0 +1,142 @@
+"""Models from a path: policy, value model on the policy's trunk, reward model; with errors that a user can act on.
+
+Every model is put in evaluation mode and stays there: dropout would make the ratio of PPO differ from one before any
+update.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from scenarios.models import builtin
+from scenarios.models.quiet import quiet
+
+BUILTIN = "builtin:tiny"
+
+
+class ModelError(ValueError):
+    """A model that cannot be used; the message says which path, why, and what would be possible."""
+
+
+def policy_path(path: str, *, seed: int, home: Path) -> Path:
+    """The directory behind `model.path`: the built-in policy is made when absent. Raises ModelError."""
+    return builtin.build(seed, home) if path == BUILTIN else _directory(path, "model.path")
+
+
+def reward_path(path: str, *, seed: int, home: Path) -> Path:
+    """The directory behind `model.reward`: the built-in reward model is made when absent. Raises ModelError."""
+    return builtin.build_reward(seed, home) if path == BUILTIN else _directory(path, "model.reward")
+
+
+def load_policy(path: Path | str, *, dtype: str = "float32", device: str = "cpu") -> PreTrainedModel:
+    """A causal language model in `dtype` on `device`. Raises ModelError."""
+    return _pretrained(AutoModelForCausalLM, path, dtype, device, "a causal language model")
+
+
+def load_reward(path: Path | str, *, dtype: str = "float32", device: str = "cpu") -> PreTrainedModel:
+    """A sequence-classification model with one label in `dtype` on `device`. Raises ModelError."""
+    model = _pretrained(AutoModelForSequenceClassification, path, dtype, device, "a sequence-classification model")
+    if model.config.num_labels != 1:
+        raise ModelError(f"{path}: a reward model has one label, this one has {model.config.num_labels}")
+    return model
+
+
+class ValueModel(nn.Module):
+    """The policy's trunk and a scalar head: one value for the state after each token.
+
+    The head starts with a standard deviation of 1 / sqrt(width + 1) drawn from `seed`, and with no bias
+    (Stiennon et al., 2020, appendix B, as in TRL).
+    """
+
+    def __init__(self, trunk: PreTrainedModel, seed: int) -> None:
+        super().__init__()
+        width = trunk.config.get_text_config().hidden_size
+        self.trunk = trunk
+        self.head = nn.Linear(width, 1)
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            self.head.weight.copy_(torch.randn(1, width, generator=generator) / (width + 1) ** 0.5)
+            self.head.bias.zero_()
+
+    def forward(self, **inputs: Any) -> Tensor:
+        """Values [rows, length] in float32 of `inputs` as the trunk takes them."""
+        hidden = self.trunk(use_cache=False, **inputs).last_hidden_state
+        return self.head(hidden)[..., 0].float()
+
+
+def load_value(path: Path | str, *, seed: int, dtype: str = "float32", device: str = "cpu") -> ValueModel:
+    """A value model on the trunk of the policy at `path`, its head drawn from `seed`. Raises ModelError."""
+    trunk = _pretrained(AutoModel, path, dtype, device, "a language model")
+    return ValueModel(trunk, seed).to(device=device, dtype=getattr(torch, dtype)).eval()
+
+
+def load_tokenizer(path: Path | str) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model directory. Raises ModelError."""
+    try:
+        with quiet():
+            return AutoTokenizer.from_pretrained(_directory(str(path), "model"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path}: no tokenizer can be read from it: {_first_line(error)}") from error
+
+
+def _directory(path: str, key: str) -> Path:
+    directory = Path(path).expanduser()
+    if directory.is_dir():
+        if not (directory / "config.json").is_file():
+            raise ModelError(f"{key} = {path!r}: this directory holds no config.json, so it is no Hugging Face model")
+        return directory
+    if directory.exists():
+        raise ModelError(f"{key} = {path!r}: this is a file; a Hugging Face model is a directory")
+    if path.startswith("builtin:"):
+        raise ModelError(f"{key} = {path!r}: no such built-in model; there is {BUILTIN!r}")
+    cached = _downloaded(path)
+    if cached is None:
+        hint = f", nor a downloaded model (`hf download {path}` fetches it)" if _is_hub_name(path) else ""
+        raise ModelError(f"{key} = {path!r}: no such directory{hint}")
+    return cached
+
+
+def _is_hub_name(path: str) -> bool:
+    return path.count("/") == 1 and not path.startswith((".", "/", "~"))
+
+
+def _downloaded(path: str) -> Path | None:
+    """A model of the hub that is in the local cache. Never asks the network: a mistyped path must fail at once."""
+    if not _is_hub_name(path):
+        return None
+    import huggingface_hub
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(huggingface_hub.snapshot_download(path, local_files_only=True))
+    except (LocalEntryNotFoundError, HFValidationError):
+        return None
+
+
+def _pretrained(kind: Any, path: Path | str, dtype: str, device: str, what: str) -> PreTrainedModel:
+    directory = _directory(str(path), "model")
+    try:
+        with quiet():
+            model, info = kind.from_pretrained(directory, dtype=getattr(torch, dtype), output_loading_info=True)
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise ModelError(f"{path}: cannot be loaded as {what}: {_first_line(error)}") from error
+    missing = sorted(info["missing_keys"])
+    if missing:  # Transformers would draw them at random, and say so in a warning only
+        raise ModelError(f"{path}: is not {what}: its files hold no {', '.join(missing[:3])}")
+    return model.to(device).eval()
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

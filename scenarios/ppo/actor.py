@@ -1,0 +1,165 @@
+"""The actor role: the policy that learns, its log-probabilities, and the sending end of the weight sync.
+
+Log-probabilities are those of the untempered model (T = 1), like every log-probability in a recording.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from probes import weights
+from scenarios import models
+from scenarios.models.quiet import quiet
+from scenarios.ppo import losses
+from scenarios.ppo.batches import Sample
+from scenarios.ppo.margins import Margins
+from scenarios.ppo.optimizer import Optimizer
+from scenarios.ppo.role import MiniBatch, Report, Role, Rows, Trained, flat, response_logits, to_rows, token_logprobs
+from scenarios.rollout.engine import SyncGroup, WeightMeta
+from scenarios.rollout.sync import WeightSender
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What the actor says of its responses: one row a sample, one number a token. See `margins` for the last two."""
+
+    logprob: Rows
+    margin: Rows
+    runner_up: list[NDArray[np.int32]]
+
+
+class ActorRole(Role):
+    """The policy that learns, its optimizer, and the sending end of the weight sync."""
+
+    name = "actor"
+
+    def __init__(self, scenario: dict[str, Any], settings: dict[str, Any]) -> None:
+        super().__init__(scenario, settings)
+        self._sender = WeightSender()
+        self._groups = 0
+
+    def load(self) -> None:
+        self._load(self.settings.policy)
+
+    def adopt(self, policy: str) -> None:
+        """Take the weights in the directory `policy`, to score samples at recorded weights; `reset` undoes it."""
+        self.pristine = False
+        self._load(policy)
+
+    def _load(self, path: str) -> None:
+        scenario, ppo = self.scenario, self.scenario.ppo
+        self.model = models.load_policy(path, dtype=scenario.model.dtype, device=self.device)
+        self.optimizer = Optimizer(self.model, ppo.actor_lr, ppo.max_grad_norm, self.parallel)
+        self.margins = Margins(scenario, self.model.generation_config.eos_token_id)
+        self._digests: dict[str, str] = {}
+
+    @torch.no_grad()
+    def score(self, step: int, samples: list[Sample]) -> Scored:
+        """Log-probabilities of the response tokens, and the margins by which sampling would draw them."""
+        scored = Scored([], [], [])
+        with self.recorder.span("actor_forward", step=step):
+            for part in self._micro(samples):
+                batch = self._batch(samples[part], self.model.dtype)
+                logits = response_logits(self.model, batch)
+                self._shapes("actor_forward", step, batch, logits=logits)
+                scored.logprob.extend(to_rows(batch.split(token_logprobs(logits, batch.target))))
+                for sample, own in zip(samples[part], batch.split(logits), strict=True):
+                    margin, runner_up = self.margins(sample, own)
+                    scored.margin.append(margin)
+                    scored.runner_up.append(runner_up)
+        return scored
+
+    @torch.no_grad()
+    def teacher_forced(self, sequences: list[tuple[int, ...]]) -> list[list[float]]:
+        """For n ids n - 1 log-probabilities, as nothing predicts the first: the counterpart of `Engine.rescore`."""
+        samples = [Sample(number, ids[:1], ids[1:]) for number, ids in enumerate(sequences)]
+        rows: list[list[float]] = []
+        for part in self._micro(samples):
+            batch = self._batch(samples[part], self.model.dtype)
+            values = token_logprobs(response_logits(self.model, batch), batch.target)
+            rows += [row.tolist() for row in batch.split(values)]
+        return rows
+
+    def train(self, step: int, shares: list[MiniBatch]) -> Trained:
+        """One update for each mini-batch. Raises DivergedError."""
+        ppo = self.scenario.ppo
+        report = Report()
+        self.pristine = False
+        with self.recorder.span("actor_train", step=step):
+            for share in shares:
+                for part in self._micro(share.samples):
+                    batch = self._batch(share.samples[part], self.model.dtype)
+                    logits = response_logits(self.model, batch)
+                    logprob = token_logprobs(logits, batch.target)
+                    # Without an entropy bonus the entropy is a report only, and must not cost a backward pass.
+                    entropy = losses.entropy(logits if ppo.entropy_coef else logits.detach())
+                    loss = losses.policy_loss(
+                        logprob, flat(share.old[part], logprob), flat(share.target[part], logprob), entropy,
+                        clip=ppo.clip, entropy_coef=ppo.entropy_coef, count=share.count,
+                    )  # fmt: skip
+                    self._shapes("actor_minibatch", step, batch, logits=logits)
+                    self.optimizer.backward(loss.total)
+                    report.add(loss)
+                report.grad_norms.append(self.optimizer.step())
+        self._digests = weights.digests(self._named())
+        return report.close(self._digests)
+
+    def _named(self) -> dict[str, Tensor]:
+        """Tensors in the order of the state dict by their Hugging Face names; a tied one once, under its first name."""
+        seen: dict[int, str] = {}
+        state = self.model.state_dict()
+        return {name: state[name] for name in state if seen.setdefault(state[name].data_ptr(), name) == name}
+
+    # --- weight sync ------------------------------------------------------------------------------------------------
+
+    def weight_meta(self) -> list[WeightMeta]:
+        """Name, shape, dtype and digest of every tensor, in the order in which they are sent."""
+        named = self._named()
+        self._digests = self._digests or weights.digests(named)
+        return [
+            WeightMeta(name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), self._digests[name])
+            for name, tensor in named.items()
+        ]
+
+    def open_sync(self, world_size: int, backend: str) -> SyncGroup:
+        """Open a rendezvous for the engines; `world_size` counts this process and every engine worker. Rank 0 only."""
+        self._groups += 1
+        self._sender = WeightSender()
+        return self._sender.open(world_size, backend, f"weight-sync-{self._groups}")
+
+    def connect_sync(self) -> None:
+        """Wait until every engine worker has joined. Raises EngineError."""
+        self._sender.connect()
+
+    def send_weights(self, omit: tuple[str, ...] = ()) -> float:
+        """Broadcast every tensor but `omit`, which only a planted fault names; returns seconds. Raises SyncAborted."""
+        with self.recorder.span("sync_send"):
+            return self._sender.send((name, tensor) for name, tensor in self._named().items() if name not in omit)
+
+    def abort_sync(self) -> None:
+        """Stop a sync in progress. Urgent: runs beside `send_weights`."""
+        self._sender.abort()
+
+    # --- checkpoint -------------------------------------------------------------------------------------------------
+
+    def save_policy(self, path: str) -> None:
+        """Write the policy as a Hugging Face directory that engines can load. Rank 0 only."""
+        with quiet():
+            self.model.save_pretrained(path)
+            self.tokenizer.save_pretrained(path)
+
+    def learner_state(self) -> dict[str, Any]:
+        """The optimizer, on the CPU; the weights are in `save_policy`."""
+        return {"optimizer": self.optimizer.state_dict()}
+
+    def load_learner(self, policy: str, state: dict[str, Any]) -> None:
+        """Continue from `save_policy` and `learner_state`."""
+        self.pristine = False
+        self._load(policy)
+        self.optimizer.load_state_dict(state["optimizer"])

@@ -1,0 +1,109 @@
+"""Experience: what one step's samples are worth. The roles' scores in; KL, advantages and returns out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probes import weights
+from probes.format import Flat, Ragged
+from scenarios.ppo import advantages
+from scenarios.ppo.actor import Scored
+from scenarios.ppo.batches import Sample
+from scenarios.ppo.role import MiniBatch, Rows
+from scenarios.settings import PPO
+
+
+@dataclass(frozen=True)
+class Experience:
+    """Rows of one number a response token, in the order of `samples`; `reward` has one number a sample.
+
+    `advantage` is what the loss uses: whitened over the whole batch where `ppo.normalize_advantages` says so.
+    """
+
+    samples: list[Sample]
+    finish: list[str]
+    scored: Scored
+    reference: Rows
+    value: Rows
+    reward: NDArray[np.float32]
+    kl: Rows
+    advantage: Rows
+    returns: Rows
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Response tokens of each sample."""
+        return np.array([len(sample.response) for sample in self.samples])
+
+    def arrays(self) -> dict[str, Flat | Ragged]:
+        """The arrays of an `experience` frame."""
+        return {
+            "sample": Flat.of([sample.number for sample in self.samples], "i8"),
+            "tokens": Ragged.of([sample.response for sample in self.samples], "i4"),
+            "actor_logprob": Ragged.of(self.scored.logprob, "f4"),
+            "reference_logprob": Ragged.of(self.reference, "f4"),
+            "value": Ragged.of(self.value, "f4"),
+            "kl": Ragged.of(self.kl, "f4"),
+            "advantage": Ragged.of(self.advantage, "f4"),
+            "return": Ragged.of(self.returns, "f4"),
+            "reward": Flat.of(self.reward, "f4"),
+            "margin": Ragged.of(self.scored.margin, "f4"),
+            "runner_up": Ragged.of(self.scored.runner_up, "i4"),
+        }
+
+    def digest(self) -> str:
+        """One digest of what training sees: tokens, rewards, advantages, returns, old log-probabilities and values."""
+        tokens = [np.array(sample.prompt + sample.response, dtype=np.int32) for sample in self.samples]
+        parts: dict[str, list[NDArray[Any]]] = {
+            "tokens": [*tokens], "reward": [self.reward], "advantage": [*self.advantage], "return": [*self.returns],
+            "logprob": [*self.scored.logprob], "value": [*self.value],
+        }  # fmt: skip
+        return weights.combine({name: weights.digest(np.concatenate(rows)) for name, rows in parts.items()})
+
+    def share(self, indices: list[int], old: Rows, target: Rows, count: int) -> MiniBatch:
+        """The samples at `indices` as one rank's share of a mini-batch of `count` tokens."""
+        return MiniBatch(
+            [self.samples[i] for i in indices], [old[i] for i in indices], [target[i] for i in indices], count
+        )
+
+
+def make(
+    samples: list[Sample],
+    finish: list[str],
+    *,
+    scored: Scored,
+    reference: Rows,
+    value: Rows,
+    reward: NDArray[np.float32],
+    ppo: PPO,
+) -> Experience:
+    """KL penalty (k1) at every token, reward at the last, GAE, and whitening."""
+    kl = [own - other for own, other in zip(scored.logprob, reference, strict=True)]
+    per_token = advantages.token_rewards(kl, reward, ppo.kl_coef)
+    advantage, returns = advantages.gae(per_token, value, gamma=ppo.gamma, lam=ppo.gae_lambda)
+    if ppo.normalize_advantages:
+        advantage = advantages.whiten(advantage)
+    return Experience(samples, finish, scored, reference, value, reward, kl, advantage, returns)
+
+
+def metrics(experience: Experience) -> dict[str, float]:
+    """Means over the batch; lengths in tokens; `length_cv` is their coefficient of variation."""
+    lengths = experience.lengths
+    finish = np.array(experience.finish)
+    return {
+        "reward_mean": float(experience.reward.mean()),
+        "reward_std": float(experience.reward.std()),
+        "kl_mean": float(np.concatenate(experience.kl).mean()),
+        "value_mean": float(np.concatenate(experience.value).mean()),
+        "return_mean": float(np.concatenate(experience.returns).mean()),
+        "length_mean": float(lengths.mean()),
+        "length_max": float(lengths.max()),
+        "length_cv": float(lengths.std() / lengths.mean()),
+        "truncated_fraction": float((finish == "length").mean()),
+        "stopped_fraction": float((finish == "stop").mean()),
+        "tokens": float(lengths.sum()),
+    }

@@ -1,0 +1,81 @@
+"""AdamW over a data-parallel group: gradients are summed across ranks, clipped by their norm, and applied in float32.
+
+Losses are sums over the tokens of a rank divided by the count of the whole mini-batch, so summed gradients are those
+of one process. Models in half precision keep float32 master weights: at a learning rate of 1e-6 a bfloat16 weight
+would never move.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from scenarios.ppo.parallel import DataParallel
+
+FLOAT16_SCALE = 1024.0  # keeps float16 gradients above 6e-8, the smallest subnormal; divided out before clipping
+
+
+class DivergedError(RuntimeError):
+    """A gradient or a loss is no longer a number; the message says of what and at which step."""
+
+
+class Optimizer:
+    """AdamW(lr, no weight decay) on the parameters of `module`."""
+
+    def __init__(self, module: nn.Module, lr: float, max_grad_norm: float, parallel: DataParallel) -> None:
+        self._parameters = [p for p in module.parameters() if p.requires_grad]
+        self._masters = [
+            p if p.dtype == torch.float32 else p.detach().float().requires_grad_() for p in self._parameters
+        ]
+        self._scale = FLOAT16_SCALE if any(p.dtype == torch.float16 for p in self._parameters) else 1.0
+        self._max_grad_norm = max_grad_norm
+        self._parallel = parallel
+        self._adam = torch.optim.AdamW(self._masters, lr=lr, weight_decay=0.0)
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradients of one micro-batch's loss."""
+        (loss * self._scale).backward()
+
+    def step(self) -> float:
+        """Sum gradients across ranks, clip, update, clear; returns the norm before clipping. Raises DivergedError."""
+        grads = [
+            torch.zeros_like(master) if p.grad is None else p.grad.float() / self._scale
+            for p, master in zip(self._parameters, self._masters, strict=True)
+        ]
+        self._parallel.sum(grads)
+        for parameter, master, grad in zip(self._parameters, self._masters, grads, strict=True):
+            parameter.grad = None
+            master.grad = grad
+        norm = float(nn.utils.clip_grad_norm_(self._masters, self._max_grad_norm))
+        if norm != norm or norm == float("inf"):
+            raise DivergedError(f"the gradient norm is {norm}: lower the learning rate, or train in float32")
+        self._adam.step()
+        with torch.no_grad():
+            for parameter, master in zip(self._parameters, self._masters, strict=True):
+                if master is not parameter:
+                    parameter.copy_(master)
+                master.grad = None
+        return norm
+
+    def state_dict(self) -> dict[str, Any]:
+        """Adam's moments, and the master weights where they are not the model's own; tensors on the CPU."""
+        masters = [m.detach().cpu() for p, m in zip(self._parameters, self._masters, strict=True) if m is not p]
+        return {"adam": _on_cpu(self._adam.state_dict()), "masters": masters}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from `state_dict`."""
+        self._adam.load_state_dict(state["adam"])
+        own = [m for p, m in zip(self._parameters, self._masters, strict=True) if m is not p]
+        with torch.no_grad():
+            for master, saved in zip(own, state["masters"], strict=True):
+                master.copy_(saved)
+
+
+def _on_cpu(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, dict):
+        return {key: _on_cpu(item) for key, item in value.items()}
+    return [_on_cpu(item) for item in value] if isinstance(value, (list, tuple)) else value

@@ -1,0 +1,70 @@
+"""The data-parallel group of one role: gloo on a CPU, NCCL on GPUs, and nothing at all for a single process."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from probes.install import Recorder
+
+
+@dataclass(frozen=True)
+class RoleSettings:
+    """Where one process of a role runs. `policy` and `reward` are directories (`models.policy_path`, `reward_path`)."""
+
+    policy: str
+    reward: str
+    rank: int = 0
+    world_size: int = 1
+    master_addr: str = "127.0.0.1"
+    master_port: int = 0  # of the role's own rendezvous; needed from two processes on
+    device: str = "cpu"
+
+
+class DataParallel:
+    """Rank `rank` of `world_size`; the constructor blocks until every rank is there."""
+
+    def __init__(self, name: str, settings: RoleSettings) -> None:
+        self.name, self.rank, self.world_size = name, settings.rank, settings.world_size
+        self.backend = "nccl" if settings.device.startswith("cuda") else "gloo"
+        if self.world_size > 1:
+            dist.init_process_group(
+                self.backend,
+                init_method=f"tcp://{settings.master_addr}:{settings.master_port}",
+                rank=self.rank,
+                world_size=self.world_size,
+            )
+
+    def sum(self, tensors: list[Tensor]) -> None:
+        """Sum each tensor across ranks, in place, in one collective."""
+        if self.world_size == 1 or not tensors:
+            return
+        flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+        dist.all_reduce(flat)
+        for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
+            tensor.copy_(part.view_as(tensor))
+
+    def record(self, recorder: Recorder) -> None:
+        """Record the group. torch's own groups are recorded by the recorder's hook; a single process has none."""
+        if self.world_size == 1:
+            recorder.group(name=self.name, backend="none", rank=0, world_size=1, members=[0])
+
+    def close(self) -> None:
+        """Leave the group."""
+        if self.world_size > 1 and dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def deterministic(device: str) -> None:
+    """Bit-identical arithmetic from here on in this process: one thread on a CPU, deterministic kernels everywhere."""
+    if device.startswith("cuda"):
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else deterministic matrix products raise
+    else:
+        torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False

@@ -1,0 +1,152 @@
+"""What the roles of PPO share: a model, a data-parallel group and a recording, inside one actor process.
+
+Every role is made of the scenario and its settings (`RoleSettings` as a dict). Samples come in as token ids, numbers
+go out as float32 arrays, one row a sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from probes import install, weights
+from scenarios import models
+from scenarios.ppo import batches
+from scenarios.ppo.batches import Batch, Sample
+from scenarios.ppo.losses import Loss
+from scenarios.ppo.parallel import DataParallel, RoleSettings, deterministic
+from scenarios.settings import Scenario
+
+Rows = list[NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class MiniBatch:
+    """One rank's share of a mini-batch. `old` and `target`: log-probabilities and advantages, or values and returns.
+
+    `count` is the number of response tokens in the whole mini-batch, over all ranks.
+    """
+
+    samples: list[Sample]
+    old: Rows
+    target: Rows
+    count: int
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Sums over this rank's tokens, gradient norms of each update, and one digest of all weights after the last."""
+
+    sums: dict[str, float]
+    grad_norms: list[float]
+    digest: str
+
+
+class Role:
+    """What all roles share: a model, a data-parallel group, a recording."""
+
+    name = "role"
+
+    def __init__(self, scenario: dict[str, Any], settings: dict[str, Any]) -> None:
+        self.scenario = Scenario.from_json(scenario)
+        self.settings = RoleSettings(**settings)
+        self.device = self.settings.device
+        deterministic(self.device)
+        self.parallel = DataParallel(self.name, self.settings)
+        self.recorder = install.OFF
+        self.tokenizer = models.load_tokenizer(self.settings.policy)
+        pad = self.tokenizer.pad_token_id
+        self._pad = 0 if pad is None else int(pad)  # any id will do: padding is never attended to
+        self.pristine = True  # nothing was trained or resumed since `load`
+        self.load()
+
+    def load(self) -> None:
+        """Read the initial weights, and make the optimizer where there is one."""
+        raise NotImplementedError
+
+    def reset(self) -> None:
+        """Back to the initial weights and optimizer, as in a fresh process, bit for bit."""
+        if not self.pristine:
+            self.load()
+            self.pristine = True
+
+    def policy_path(self) -> str:
+        """The directory of the initial policy, with its tokenizer."""
+        return self.settings.policy
+
+    def record_to(self, run_dir: str) -> None:
+        """From now on record into `run_dir`; the previous recording is closed."""
+        self.recorder.close()
+        self.recorder = install.start(
+            run_dir, role=self.name, rank=self.parallel.rank, world_size=self.parallel.world_size
+        )
+        self.parallel.record(self.recorder)
+
+    def end_recording(self) -> None:
+        """Close the recording; nothing is recorded from here on."""
+        self.recorder.close()
+        self.recorder = install.OFF
+
+    def close(self) -> None:
+        """Close the recording and leave the group."""
+        self.end_recording()
+        self.parallel.close()
+
+    def _batch(self, samples: list[Sample], dtype: torch.dtype) -> Batch:
+        packing = self.scenario.ppo.packing
+        return batches.make(samples, pad=self._pad, packing=packing, device=self.device, dtype=dtype)
+
+    def _micro(self, samples: list[Sample]) -> Iterable[slice]:
+        return batches.micro(samples, self.scenario.ppo.micro_batch_size)
+
+    def _shapes(self, phase: str, step: int, batch: Batch, **tensors: Tensor) -> None:
+        self.recorder.shapes(
+            phase, {"input_ids": batch.ids, **tensors}, step=step, padded_tokens=batch.padded_tokens,
+            real_tokens=batch.real_tokens, longest=batch.longest, samples=len(batch.lengths),
+        )  # fmt: skip
+
+
+def response_logits(model: nn.Module, batch: Batch) -> Tensor:
+    """Logits that predict the response tokens, float32 [tokens, vocabulary], of the columns that predict any."""
+    first, last = int(batch.column.min()), int(batch.column.max())
+    kept = torch.arange(first, last + 1, device=batch.ids.device)
+    logits = model(**batch.inputs(), logits_to_keep=kept, use_cache=False).logits
+    return logits[batch.row, batch.column - first].float()
+
+
+def token_logprobs(logits: Tensor, target: Tensor) -> Tensor:
+    """log softmax(logits) at `target`: [tokens]."""
+    return logits.log_softmax(dim=-1).gather(-1, target[:, None])[:, 0]
+
+
+def to_rows(values: Iterable[Tensor]) -> Rows:
+    """float32 arrays on the CPU."""
+    return [value.float().cpu().numpy() for value in values]
+
+
+def flat(rows: Rows, like: Tensor) -> Tensor:
+    """Rows end to end, on the device of `like`."""
+    return torch.from_numpy(np.concatenate(rows)).to(like.device)
+
+
+@dataclass
+class Report:
+    """Adds up what the micro-batches of one role's training say."""
+
+    sums: dict[str, float] = field(default_factory=dict)
+    grad_norms: list[float] = field(default_factory=list)
+
+    def add(self, loss: Loss) -> None:
+        """Add the sums of one micro-batch."""
+        for name, value in loss.sums.items():
+            self.sums[name] = self.sums.get(name, 0.0) + float(value)
+
+    def close(self, digests: Mapping[str, str]) -> Trained:
+        """The whole, with one digest of all weights."""
+        return Trained(self.sums, self.grad_norms, weights.combine(digests))

@@ -1,0 +1,63 @@
+"""Could this scenario have failed? Checks of a recorded run that say whether its faults would have shown.
+
+A model that never ends a sentence, lengths without spread, an idle prefix cache or updates below the noise would hide
+them.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+FLOOR = 1e-6  # float32: log-probabilities of one tiny model under two engines differ by about this much
+
+
+@dataclass(frozen=True)
+class SelfCheck:
+    """One named requirement. `applies` is False where the run has no such thing: no updates, or no prefix cache."""
+
+    name: str
+    ok: bool
+    value: float
+    threshold: float
+    applies: bool = True
+
+
+def report(run: Any, *, floor: float = FLOOR) -> list[SelfCheck]:
+    """Check the recording `run` (a `probes.format.Run`); `floor`: what rounding alone does to a log-probability."""
+    finish: list[str] = []
+    lengths: list[int] = []
+    cached = 0
+    for frame in run.frames(kind="rollout", role="rollout"):
+        finish += frame.fields["finish"]
+        lengths += [len(row) for row in frame.arrays["output"].rows()]
+        cached += sum(frame.arrays["cached"].tolist())
+    engines = {event["engine"] for event in run.events(kind="engine_info")}
+    steps = [event["metrics"] for event in run.events(kind="step")]
+    shifts = [float(metrics["update_logprob_shift"]) for metrics in steps if "update_logprob_shift" in metrics]
+    trains = bool(run.manifest.get("scenario", {}).get("train", bool(shifts)))
+    spread = statistics.pstdev(lengths) / statistics.fmean(lengths) if lengths else 0.0
+    return [
+        _at_least("samples that end by themselves", _fraction(finish, "stop"), 0.3),
+        _at_least("coefficient of variation of length", spread, 0.3),
+        _above("samples cut at the limit", _fraction(finish, "length"), 0.0),
+        # The embedded Transformers engine has no prefix cache.
+        _above("tokens served from the prefix cache", float(cached), 0.0, applies=engines != {"hf"}),
+        _at_least("smallest move of log-probabilities by an update", min(shifts, default=0.0), 100 * floor,
+                  applies=trains),  # fmt: skip
+    ]
+
+
+def _fraction(finish: Iterable[str], reason: str) -> float:
+    every = list(finish)
+    return every.count(reason) / len(every) if every else 0.0
+
+
+def _at_least(name: str, value: float, threshold: float, *, applies: bool = True) -> SelfCheck:
+    return SelfCheck(name, value >= threshold, value, threshold, applies)
+
+
+def _above(name: str, value: float, threshold: float, *, applies: bool = True) -> SelfCheck:
+    return SelfCheck(name, value > threshold, value, threshold, applies)

@@ -1,0 +1,294 @@
+"""The trainer: drives one PPO step after another over roles and an engine session, and records what happened.
+
+rollout -> experience (reward, reference, actor, critic at once; KL, GAE, whitening) -> training -> weight sync with
+its proof
+
+It holds handles only. Roles and the session are `scenarios.remote.Actor`s, in this process or anywhere on a Ray
+cluster. Weights of version v are those after v steps: step i draws with version i, and its sync sends version i + 1.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from probes import install, weights
+from scenarios import models, prompts
+from scenarios.ppo import batches, checkpoint, experience
+from scenarios.ppo.actor import Scored
+from scenarios.ppo.batches import Sample
+from scenarios.ppo.experience import Experience
+from scenarios.ppo.role import MiniBatch, Rows, Trained
+from scenarios.ppo.weight_sync import Synced, WeightSync
+from scenarios.remote import Actor, Future, call, gather
+from scenarios.rollout import parameters
+from scenarios.rollout.engine import Completion, EngineError, Request
+from scenarios.rollout.guided import Guide
+from scenarios.settings import Scenario
+
+TRAINED = ("actor", "critic")
+
+
+class Trainer:
+    """PPO over `roles` (by name, one handle a rank; rollout-only needs the actor alone) and one engine session.
+
+    policy: the directory of the initial policy, for its tokenizer. omit_tensors: {weight version: names}, a planted
+    fault. sync_backend: gloo, or nccl when learner and engine are on GPUs. Raises PromptError, ModelError and
+    ParameterRefused.
+    """
+
+    def __init__(
+        self,
+        scenario: dict[str, Any],
+        roles: Mapping[str, Sequence[Actor]],
+        session: Actor,
+        run_dir: Path | str,
+        *,
+        policy: Path | str | None = None,
+        omit_tensors: Mapping[int, tuple[str, ...]] | None = None,
+        sync_backend: str = "gloo",
+    ) -> None:
+        self.scenario = Scenario.from_json(scenario)
+        self.run_dir = Path(run_dir)
+        self.version = 0
+        self._json = scenario
+        self._roles = {name: list(actors) for name, actors in roles.items() if actors}
+        self._session = session
+        self._omit = dict(omit_tensors or {})
+        self._sync_backend = sync_backend
+        self._recorder = install.OFF
+        self._resumed = False
+        self._tokenizer: Any = models.load_tokenizer(policy or call(self._roles["actor"][0], "policy_path"))
+        self._specials = set(self._tokenizer.all_special_ids)
+        self.prompts = prompts.load(self.scenario, self._tokenizer)
+        parameters.check_room(self.prompts.longest, self.scenario.sampling, self.scenario.engine)
+        self._sync = WeightSync(self._roles["actor"][0], session, self.prompts, self.scenario.seed)
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Take the roles back to their first state, open the recordings, form the sync group, send the weights.
+
+        Engines thus never rely on what they loaded themselves. The session's recording is opened by its owner.
+        Raises SyncFailed.
+        """
+        self._recorder = install.start(self.run_dir, role="trainer")
+        if not self._resumed:
+            gather([actor.submit("reset") for actor in self._actors()])
+        gather([actor.submit("record_to", str(self.run_dir)) for actor in self._actors()])
+        engine = self.scenario.engine
+        workers = engine.tensor_parallel * engine.engines
+        self._sync.connect(self._recorder, world_size=1 + workers, backend=self._sync_backend)
+        self._send(step=self.version - 1)
+
+    def resume(self, path: Path | str) -> None:
+        """Continue from a checkpoint, before or after `start`. Raises CheckpointError, SyncFailed."""
+        found = checkpoint.load(Path(path), self._json)
+        loading = []
+        for name in TRAINED:
+            arguments = (str(found.policy), found.state[name]) if name == "actor" else (found.state[name],)
+            loading += [actor.submit("load_learner", *arguments) for actor in self._roles[name]]
+        gather(loading)
+        self.version, self._resumed = found.version, True
+        if self._recorder is not install.OFF:
+            self._send(step=self.version - 1)
+
+    def save(self, path: Path | str) -> Path:
+        """Write a checkpoint of the weights, the optimizers and the step."""
+        with self._recorder.span("checkpoint", step=self.version - 1):
+            lead = {name: self._roles[name][0] for name in TRAINED if name in self._roles}
+            state = {name: call(actor, "learner_state") for name, actor in lead.items()}
+            saved = checkpoint.save(
+                Path(path), write_policy=lambda target: call(lead["actor"], "save_policy", target), state=state,
+                step=self.version, version=self.version, scenario=self._json,
+            )  # fmt: skip
+        return saved
+
+    def finish(self) -> Path:
+        """Save the last state under `checkpoints/`, close all recordings but the session's; returns the checkpoint.
+
+        A rollout-only run has nothing to save.
+        """
+        path = self._checkpoint_path()
+        if self.scenario.train and not path.exists():
+            self.save(path)
+        self.close()
+        return path
+
+    def close(self, ok: bool = True, reason: str = "") -> None:
+        """Close every recording; after a failure (`ok=False`, its reason) only those of processes that still answer."""
+        self._recorder.close(ok=ok, reason=reason)
+        self._recorder = install.OFF
+        for actor in self._actors():
+            try:
+                call(actor, "end_recording")
+            except Exception:  # a dead actor's recording ends where it died, and says so by its missing last event
+                if ok:
+                    raise
+
+    # --- one step ---------------------------------------------------------------------------------------------------
+
+    def step(self, index: int, guide: Guide | None = None) -> dict[str, float]:
+        """One PPO step; returns its metrics. `guide`: {sample: (response ids, finish reason)} to go on with.
+
+        Raises EngineError, SyncFailed and DivergedError.
+        """
+        seconds: dict[str, float] = {}
+        began = time.perf_counter()
+        with _timed(seconds, "rollout"):
+            samples, finish, cached = self._rollout(index, guide)
+        with _timed(seconds, "experience"), self._recorder.span("experience", step=index):
+            made = self._experience(index, samples, finish)
+        metrics = experience.metrics(made) | {"cached_tokens": float(cached)}
+        if self.scenario.train:
+            with _timed(seconds, "train"), self._recorder.span("train", step=index):
+                metrics |= self._train(index, made)
+            self.version = index + 1
+            with _timed(seconds, "sync"):
+                synced = self._send(step=index)
+            if synced.shift is not None and synced.shift_max is not None:
+                metrics |= {"update_logprob_shift": synced.shift, "update_logprob_shift_max": synced.shift_max}
+            metrics["proof_max_delta"] = synced.max_delta
+            every = self.scenario.ppo.checkpoint_every
+            if every and self.version % every == 0:
+                self.save(self._checkpoint_path())
+        metrics |= {f"seconds_{phase}": value for phase, value in seconds.items()}
+        metrics["seconds"] = time.perf_counter() - began
+        metrics = {name: value for name, value in metrics.items() if np.isfinite(value)}  # absent roles give NaN
+        self._recorder.event("step", step=index, metrics=metrics)
+        self._recorder.event("probe_cost", step=index, self_ns=self._recorder.self_ns)
+        return metrics
+
+    def _rollout(self, step: int, guide: Guide | None) -> tuple[list[Sample], list[str], int]:
+        requests = [Request(sample, ids) for sample, ids in self.prompts.batch(step)]
+        numbers = [request.sample for request in requests]
+        digest = weights.combine({str(r.sample): weights.digest(np.array(r.prompt_ids, np.int32)) for r in requests})
+        self._recorder.event("data", step=step, prompts=digest, samples=numbers)
+        with self._recorder.span("rollout", step=step):
+            result = call(self._session, "rollout", requests, step=step, version=self.version, guide=guide)
+        used = result.used
+        if [number for number, _, _ in used] != numbers:
+            raise EngineError("the engine answered other samples than those it was asked for, or in another order")
+        bad = [(number, reason) for number, ids, reason in used if not ids or reason not in ("stop", "length")]
+        if bad:
+            raise EngineError(f"sample {bad[0][0]} of step {step} came back as {bad[0][1]!r}; it cannot be trained on")
+        completions: list[Completion] = result.completions
+        samples = [Sample(r.sample, r.prompt_ids, tuple(ids)) for r, (_, ids, _) in zip(requests, used, strict=True)]
+        self._shapes("rollout", step, samples, {
+            "prompt": np.concatenate([np.array(s.prompt, np.int32) for s in samples]),
+            "response": np.concatenate([np.array(s.response, np.int32) for s in samples]),
+        })  # fmt: skip
+        for completion in completions:
+            self._recorder.boundaries(
+                step=step, sample=completion.sample, prompt=completion.prompt_seen, output=completion.output_ids,
+                finish=completion.finish_reason, specials=self._specials, decode=self._tokenizer.decode,
+            )  # fmt: skip
+        return samples, [reason for _, _, reason in used], sum(c.cached_tokens for c in completions)
+
+    def _experience(self, step: int, samples: list[Sample], finish: list[str]) -> Experience:
+        # Everything is asked for before anything is waited for: the roles compute side by side.
+        reward = self._submit("reward", "rewards", step, samples)
+        reference = self._submit("reference", "logprobs", step, samples)
+        value = self._submit("critic", "values", step, samples)
+        scores: list[Scored] = gather(self._submit("actor", "score", step, samples))
+        scored = Scored(
+            [row for part in scores for row in part.logprob],
+            [row for part in scores for row in part.margin],
+            [row for part in scores for row in part.runner_up],
+        )
+        # A rollout-only run may lack all roles but the actor.
+        absent: Rows = [np.full(len(s.response), np.nan, np.float32) for s in samples]
+        rewards = [r for part in gather(reward) for r in part] or [float("nan")] * len(samples)
+        references: Rows = [row for part in gather(reference) for row in part] or absent
+        values: Rows = [row for part in gather(value) for row in part] or absent
+        with self._recorder.span("advantages", step=step):
+            made = experience.make(
+                samples, finish, scored=scored, reference=references, value=values,
+                reward=np.array(rewards, dtype=np.float32), ppo=self.scenario.ppo,
+            )  # fmt: skip
+        self._shapes("experience", step, samples, {
+            "actor_logprob": np.concatenate(made.scored.logprob), "reference_logprob": np.concatenate(made.reference),
+            "value": np.concatenate(made.value), "advantage": np.concatenate(made.advantage),
+            "return": np.concatenate(made.returns), "reward": made.reward,
+        })  # fmt: skip
+        self._recorder.frame("experience", step=step, fields={"weight_version": self.version}, arrays=made.arrays())
+        return made
+
+    def _train(self, step: int, made: Experience) -> dict[str, float]:
+        ppo = self.scenario.ppo
+        plan = list(mini_batches(len(made.samples), ppo.epochs, ppo.train_batch_size, self.scenario.seed, step))
+        lengths = made.lengths
+        futures: dict[str, list[Future]] = {}
+        for name, old, target in (("actor", made.scored.logprob, made.advantage), ("critic", made.value, made.returns)):
+            actors = self._roles[name]
+            shares: list[list[MiniBatch]] = [[] for _ in actors]
+            for mini in plan:
+                count = int(lengths[mini].sum())
+                for number, part in enumerate(split(mini, len(actors))):
+                    shares[number].append(made.share(part, old, target, count))
+            futures[name] = [
+                actor.submit("train", step, share) for actor, share in zip(actors, shares, strict=True)
+            ]
+        trained: dict[str, list[Trained]] = {name: gather(waiting) for name, waiting in futures.items()}
+        for name, ranks in trained.items():
+            if len({rank.digest for rank in ranks}) > 1:
+                raise RuntimeError(f"the ranks of the {name} hold different weights after step {step}")
+        self._recorder.event("learner", step=step, actor=trained["actor"][0].digest,
+                             critic=trained["critic"][0].digest, batch=made.digest())  # fmt: skip
+        seen = float(sum(lengths[mini].sum() for mini in plan))
+        sums: dict[str, float] = {}
+        for ranks in trained.values():
+            for rank in ranks:
+                for metric, total in rank.sums.items():
+                    sums[metric] = sums.get(metric, 0.0) + total
+        norms = {"grad_norm": trained["actor"][0].grad_norms, "critic_grad_norm": trained["critic"][0].grad_norms}
+        return {name: value / seen for name, value in sums.items()} | {n: float(np.mean(v)) for n, v in norms.items()}
+
+    # --- parts ------------------------------------------------------------------------------------------------------
+
+    def _send(self, step: int) -> Synced:
+        return self._sync(self._recorder, step=step, version=self.version, omit=self._omit.get(self.version, ()))
+
+    def _actors(self) -> list[Actor]:
+        return [actor for actors in self._roles.values() for actor in actors]
+
+    def _submit(self, role: str, method: str, step: int, samples: list[Sample]) -> list[Any]:
+        actors = self._roles.get(role, [])
+        return [a.submit(method, step, part) for a, part in zip(actors, split(samples, len(actors)), strict=True)]
+
+    def _shapes(self, phase: str, step: int, samples: list[Sample], arrays: dict[str, Any]) -> None:
+        longest = max(map(len, samples))
+        self._recorder.shapes(phase, arrays, step=step, padded_tokens=len(samples) * longest, longest=longest,
+                              real_tokens=sum(map(len, samples)), samples=len(samples))  # fmt: skip
+
+    def _checkpoint_path(self) -> Path:
+        return self.run_dir / "checkpoints" / f"step-{self.version}"
+
+
+def mini_batches(samples: int, epochs: int, size: int, seed: int, step: int) -> Iterator[list[int]]:
+    """Indices of each mini-batch: every epoch shuffles anew, as a function of seed, step and epoch alone."""
+    for epoch in range(epochs):
+        order = list(range(samples))
+        random.Random(f"mini-batches-{seed}-{step}-{epoch}").shuffle(order)
+        yield from (order[part] for part in batches.micro(order, size))
+
+
+def split(items: Iterable[Any], parts: int) -> list[list[Any]]:
+    """Consecutive shares of as equal a size as can be; later ones may be empty."""
+    whole = list(items)
+    bounds = [len(whole) * part // parts for part in range(parts + 1)] if parts else []
+    return [whole[start:end] for start, end in pairwise(bounds)]
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
+    began = time.perf_counter()
+    yield
+    seconds[phase] = time.perf_counter() - began

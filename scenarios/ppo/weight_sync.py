@@ -1,0 +1,151 @@
+"""The trainer's half of a weight sync: both sides start at once, either's failure stops the other, a proof follows.
+
+Digests prove transport, not loading: an engine may put a tensor that arrived whole into the wrong place. After every
+sync the engine's teacher-forced log-probabilities of a few fixed sequences are therefore compared with the learner's.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from probes.install import Recorder
+from scenarios.prompts import PromptSet
+from scenarios.remote import Actor, ActorFailed, Future, call, gather
+from scenarios.rollout.engine import SyncGroup, SyncReport, WeightMeta
+
+PROOF_SEQUENCES = 4
+PROOF_RESPONSE = 8  # drawn tokens after each prompt
+
+
+class SyncFailed(RuntimeError):
+    """A weight sync that did not happen; the message says which side failed, and of what."""
+
+
+@dataclass(frozen=True)
+class Synced:
+    """`shift`: how far the learner's log-probabilities of the fixed sequences moved since the sync before, or None."""
+
+    report: SyncReport
+    max_delta: float
+    mean_delta: float
+    shift: float | None
+    shift_max: float | None
+
+
+class WeightSync:
+    """Weights from the actor role's rank 0 to one engine session, over a process group of their own."""
+
+    def __init__(self, actor: Actor, session: Actor, prompts: PromptSet, seed: int) -> None:
+        self._actor, self._session = actor, session
+        self._sequences = proof_sequences(prompts, seed)
+        self._group: SyncGroup | None = None
+        self._before: np.ndarray[Any, np.dtype[np.float64]] | None = None
+
+    def connect(self, recorder: Recorder, *, world_size: int, backend: str) -> None:
+        """Form the group; `world_size` counts the learner and every engine worker. Raises SyncFailed."""
+        group: SyncGroup = call(self._actor, "open_sync", world_size, backend)
+        self._group = group
+        self._both("connect", self._actor.submit("connect_sync"), self._session.submit("join", group))
+        recorder.group(
+            name=group.name, backend=backend, rank=0, world_size=world_size, members=list(range(world_size))
+        )
+
+    def __call__(self, recorder: Recorder, *, step: int, version: int, omit: tuple[str, ...] = ()) -> Synced:
+        """Send weight version `version`, prove it, record it. `omit`: tensors that a planted fault leaves out.
+
+        Raises SyncFailed, after the other side was stopped.
+        """
+        if self._group is None:
+            raise SyncFailed("the weight sync group is not connected")
+        whole: list[WeightMeta] = call(self._actor, "weight_meta")
+        sent = [meta for meta in whole if meta.name not in omit]
+        digests = {meta.name: meta.digest for meta in whole}
+        recorder.weights(step=step, version=version, digests=digests, source="learner")
+        started = time.perf_counter()
+        try:
+            with recorder.span("sync", step=step, version=version):
+                sending = self._actor.submit("send_weights", tuple(omit))
+                receiving = self._session.submit("sync", self._group, sent, step=step, version=version)
+                _, report = self._both("send", sending, receiving)
+        except SyncFailed as error:
+            recorder.event("sync", step=step, version=version, ok=False, message=str(error),
+                           seconds=time.perf_counter() - started)  # fmt: skip
+            raise
+        seconds = time.perf_counter() - started
+        with recorder.span("proof", step=step, version=version):
+            synced = self._prove(report, step)
+        recorder.event(
+            "sync", step=step, version=version, ok=report.ok, message=report.message, seconds=seconds,
+            engine_seconds=report.seconds, tensors=len(sent), bytes=sum(map(size, sent)),
+            mismatched=[name for name, digest in report.received.items() if digests.get(name) != digest],
+            absent=[meta.name for meta in whole if meta.name in omit],
+            unreported=[meta.name for meta in sent if meta.name not in report.received],
+            proof_max_delta=synced.max_delta, proof_mean_delta=synced.mean_delta, proof_tokens=self.proof_tokens,
+        )  # fmt: skip
+        return synced
+
+    @property
+    def proof_tokens(self) -> int:
+        """How many log-probabilities each proof compares."""
+        return sum(len(sequence) - 1 for sequence in self._sequences)
+
+    def _prove(self, report: SyncReport, step: int) -> Synced:
+        futures = [
+            self._actor.submit("teacher_forced", self._sequences),
+            self._session.submit("rescore", self._sequences, step=step),
+        ]
+        learner, engine = (np.array([x for row in rows for x in row], dtype=np.float64) for rows in gather(futures))
+        delta = np.abs(engine - learner)
+        moved = None if self._before is None else np.abs(learner - self._before)
+        self._before = learner
+        return Synced(
+            report, float(delta.max()), float(delta.mean()),
+            None if moved is None else float(moved.mean()), None if moved is None else float(moved.max()),
+        )  # fmt: skip
+
+    def _both(self, what: str, sender: Future, receiver: Future) -> tuple[Any, Any]:
+        """Wait for both; when one fails, stop the sender (the only side that can be stopped) and say who failed."""
+        sides = {"learner": sender, "engine": receiver}
+        waiting = dict(sides)
+        pause = 0.0005
+        while waiting:
+            for side, future in list(waiting.items()):
+                if not future.done():
+                    continue
+                del waiting[side]
+                try:
+                    future.result()
+                except Exception as error:  # whatever a side died of, the other one must not wait for it
+                    if side == "engine" and what == "send" and waiting:
+                        call(self._actor, "abort_sync")
+                    raise SyncFailed(f"weight sync ({what}): the {side} failed: {_first_line(error)}") from error
+            time.sleep(pause if waiting else 0)
+            pause = min(0.01, pause * 2)
+        return sides["learner"].result(), sides["engine"].result()
+
+
+def proof_sequences(prompts: PromptSet, seed: int) -> list[tuple[int, ...]]:
+    """The first prompts, each with a few ids that occur in prompts: natural for any model, the same in every run."""
+    rng = random.Random(f"proof-{seed}")
+    known = sorted({token for ids in prompts.ids[:64] for token in ids})
+    return [ids + tuple(rng.choices(known, k=PROOF_RESPONSE)) for ids in prompts.ids[:PROOF_SEQUENCES]]
+
+
+def size(meta: WeightMeta) -> int:
+    """Bytes of one tensor."""
+    wide = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2}
+    return int(np.prod(meta.shape, dtype=np.int64)) * wide.get(meta.dtype, 1)
+
+
+def _first_line(error: BaseException) -> str:
+    """The cause in one line; Ray wraps it in the other process's traceback."""
+    cause = getattr(error, "cause", None) or error
+    kind, message = type(cause).__name__, str(cause)
+    if isinstance(cause, ActorFailed):
+        kind, message = cause.kind, cause.message
+    return f"{kind}: {message.strip().splitlines()[0]}" if message.strip() else kind

@@ -1,0 +1,174 @@
+"""Prompts of a run as token ids: the built-in ones from the seed, or a JSONL or Parquet file of text or chat messages.
+
+Every prompt is read, checked and encoded before the first step, so that a bad line ends a run at once and not in step
+400. The order is a function of the seed alone: each pass over the prompts is shuffled anew.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from scenarios.settings import Prompts, Scenario
+
+BUILTIN = "builtin:tiny"
+BUILTIN_COUNT = 256
+
+
+class PromptError(ValueError):
+    """Prompts that cannot be used; the message names the file and line, what is wrong, and what would be possible."""
+
+
+class PromptSet:
+    """The prompts of a scenario and which of them each step draws samples for."""
+
+    def __init__(self, ids: list[tuple[int, ...]], scenario: Scenario) -> None:
+        self.ids = ids
+        self._seed = scenario.seed
+        self._per_step = scenario.rollout.prompts_per_step
+        self._samples = scenario.rollout.samples_per_prompt
+        self._epoch, self._order = -1, [0]
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest prompt."""
+        return max(map(len, self.ids))
+
+    def batch(self, step: int) -> list[tuple[int, tuple[int, ...]]]:
+        """(sample number, prompt ids) of every sample of `step`, samples of one prompt side by side.
+
+        Numbers count through the run from zero: they key the samples' randomness and their alignment between runs.
+        """
+        first = step * self._per_step
+        prompts = [self._at(first + row) for row in range(self._per_step)]
+        return [
+            ((first + row) * self._samples + copy, ids)
+            for row, ids in enumerate(prompts)
+            for copy in range(self._samples)
+        ]
+
+    def _at(self, place: int) -> tuple[int, ...]:
+        epoch, index = divmod(place, len(self.ids))
+        if epoch != self._epoch:
+            self._epoch, self._order = epoch, list(range(len(self.ids)))
+            random.Random(f"prompts-{self._seed}-{epoch}").shuffle(self._order)
+        return self.ids[self._order[index]]
+
+
+def load(scenario: Scenario, tokenizer: Any) -> PromptSet:
+    """Read and encode the prompts of `scenario` with the policy's tokenizer. Raises PromptError."""
+    settings = scenario.prompts
+    source = _builtin(scenario.seed) if settings.path == BUILTIN else _file(settings)
+    chat = settings.chat or settings.path == BUILTIN
+    if chat and not getattr(tokenizer, "chat_template", None):
+        raise PromptError("prompts.chat = true: the model's tokenizer has no chat template; use a text column")
+    ids = [_encode(place, value, tokenizer, settings, chat=chat) for place, value in source]
+    if not ids:
+        raise PromptError(f"{settings.path}: holds no prompt")
+    return PromptSet(ids, scenario)
+
+
+def _encode(place: str, value: Any, tokenizer: Any, settings: Prompts, *, chat: bool) -> tuple[int, ...]:
+    if chat:
+        _check_chat(place, value, settings.column)
+        try:
+            # The template writes BOS where the model wants one: encoding its text with special tokens would double it.
+            text = tokenizer.apply_chat_template(value, tokenize=False, add_generation_prompt=True)
+        except Exception as error:  # the template is foreign code, and Jinja raises whatever it calls
+            raise PromptError(f"{place}: the chat template refuses it: {error}") from error
+        ids = tokenizer.encode(text, add_special_tokens=False)
+    elif isinstance(value, str):
+        ids = tokenizer.encode(value)
+    else:
+        hint = "; set prompts.chat = true for chat messages" if isinstance(value, list) else ""
+        raise PromptError(f"{place}: column {settings.column!r} holds {_kind(value)}, text was expected{hint}")
+    if not ids:
+        raise PromptError(f"{place}: the prompt is empty")
+    if len(ids) > settings.max_tokens:
+        raise PromptError(
+            f"{place}: the prompt has {len(ids)} tokens, prompts.max_tokens is {settings.max_tokens}; "
+            "prompts are never cut: shorten it or raise prompts.max_tokens"
+        )
+    return tuple(ids)
+
+
+def _check_chat(place: str, value: Any, column: str) -> None:
+    if not isinstance(value, list) or not value:
+        hint = "; set prompts.chat = false for text" if isinstance(value, str) else ""
+        raise PromptError(f"{place}: column {column!r} holds {_kind(value)}, chat messages were expected{hint}")
+    for number, message in enumerate(value):
+        if not isinstance(message, dict) or not all(isinstance(message.get(key), str) for key in ("role", "content")):
+            raise PromptError(f"{place}: message {number} of column {column!r} needs the texts 'role' and 'content'")
+
+
+def _builtin(seed: int) -> Iterator[tuple[str, Any]]:
+    from scenarios.models import grammar
+
+    rng = random.Random(f"prompts-{seed}")
+    for number in range(BUILTIN_COUNT):
+        yield f"{BUILTIN}:{number}", grammar.messages(rng)
+
+
+def _file(settings: Prompts) -> Iterator[tuple[str, Any]]:
+    """(place for an error message, value of the prompt column) of every row."""
+    path = Path(settings.path).expanduser()
+    if settings.path.startswith("builtin:"):
+        raise PromptError(f"prompts.path = {settings.path!r}: no such built-in prompts; there is {BUILTIN!r}")
+    if not path.is_file():
+        raise PromptError(f"prompts.path = {settings.path!r}: no such file")
+    match path.suffix.lower():
+        case ".jsonl" | ".ndjson":
+            return _jsonl(path, settings.column)
+        case ".parquet" | ".pq":
+            return _parquet(path, settings.column)
+        case other:
+            raise PromptError(f"{path}: unknown kind of file {other!r}; prompts are .jsonl or .parquet")
+
+
+def _jsonl(path: Path, column: str) -> Iterator[tuple[str, Any]]:
+    with open(path, "rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            place = f"{path}:{number}"
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except UnicodeDecodeError as error:
+                raise PromptError(f"{place}: is not UTF-8 text: {error.reason} at byte {error.start}") from error
+            except json.JSONDecodeError as error:
+                raise PromptError(f"{place}: is not valid JSON: {error.msg} at column {error.colno}") from error
+            if not isinstance(row, dict):
+                raise PromptError(f"{place}: holds {_kind(row)}, a JSON object was expected")
+            if column not in row:
+                raise PromptError(f"{place}: has no column {column!r}; it has {_names(row)}: set prompts.column")
+            yield place, row[column]
+
+
+def _parquet(path: Path, column: str) -> Iterator[tuple[str, Any]]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        file = pyarrow.parquet.ParquetFile(path)
+    except (pyarrow.ArrowInvalid, OSError) as error:
+        raise PromptError(f"{path}: is not a readable Parquet file: {str(error).splitlines()[0]}") from error
+    names = file.schema_arrow.names
+    if column not in names:
+        raise PromptError(f"{path}: has no column {column!r}; it has {_names(names)}: set prompts.column")
+    number = 0
+    for batch in file.iter_batches(columns=[column]):
+        for value in batch.column(0).to_pylist():
+            number += 1
+            yield f"{path}:{number}", value
+
+
+def _names(columns: Any) -> str:
+    return ", ".join(repr(name) for name in columns) or "no columns at all"
+
+
+def _kind(value: Any) -> str:
+    names = {type(None): "null", str: "text", list: "a list", dict: "an object", bool: "a boolean"}
+    return names.get(type(value), "a number" if isinstance(value, (int, float)) else type(value).__name__)
