@@ -65,7 +65,7 @@ class AppendOnly:
                 raise RuntimeError(f"{self.path} is in the middle of a record: record after the signal handler")
             self._busy = True
             try:
-                if self._pending:
+                if self._pending:  # a KeyboardInterrupt came, perhaps when the record was out already
                     self._settle()
                 if self._fd < 0:  # closed while this thread waited
                     self.check()
@@ -86,18 +86,15 @@ class AppendOnly:
             self.lost += 1
             self._settle()
             raise RecordingError.of(self.path, error) from error
-        except BaseException:  # a KeyboardInterrupt may come when the record is already out
-            self._settle()
-            raise
 
     def _settle(self) -> None:
-        """After a failed write: leave whole records in the file, and the counts as the file is."""
+        """After a write that did not end: leave whole records in the file, and the counts as the file is."""
         there = os.fstat(self._fd).st_size
         if self._pending and there == self._size + self._pending:
             self._size, self.records = there, self.records + 1
         elif there > self._size:
             os.ftruncate(self._fd, self._size)
-        self._pending = 0  # only now: a second interrupt leaves the rest to the next record
+        self._pending = 0
 
     def close(self) -> None:
         """Close the file, and remove it when nothing was recorded; a second call does nothing."""

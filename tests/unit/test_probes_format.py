@@ -182,6 +182,17 @@ def test_every_changed_byte_of_a_frame_is_noticed() -> None:
         assert not isinstance(caught.value, Torn)
 
 
+def test_a_frame_alone_is_checked_as_well() -> None:
+    whole = frame(1)
+    for at in range(len(whole)):
+        with pytest.raises(FormatError):
+            decode_frame(whole[:at])
+        with pytest.raises(FormatError):
+            decode_frame(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+    with pytest.raises(FormatError, match="the frame says"):
+        decode_frame(whole + b"x")
+
+
 def test_arrays_are_views_of_the_frame_and_numpy_reads_them() -> None:
     data = encode_frame("rollout", 1, "actor", 0, {}, {"x": Ragged.of([[1, 2], [3]], "i4"), "y": Flat.of([0.5], "f4")})
     read = decode_frame(data)
