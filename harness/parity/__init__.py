@@ -1,0 +1,18 @@
+"""Parity: do two recorded runs agree? `judge` reads two run directories and gives one verdict (see `verdict`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from probes.format import Run
+    from reports.model import Verdict
+
+
+def judge(baseline: Path | str | Run, candidate: Path | str | Run, **options: Any) -> Verdict:
+    """`harness.parity.verdict.judge`, imported when it is called: the command line must start without NumPy."""
+    from harness.parity.verdict import judge as decide
+
+    return decide(baseline, candidate, **options)

@@ -1,0 +1,103 @@
+"""Alignment of two recordings by step, sample number and token position; nothing is dropped without being counted.
+
+Rows are never compared in the order in which they were recorded: engines answer in any order. All of it is vectorised; a step of a
+million tokens costs a few passes over flat arrays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from harness.store import Rows
+
+
+@dataclass(frozen=True)
+class Match:
+    """Rows of `a` and `b` with the same sample number, in the order of the sample numbers."""
+
+    sample: np.ndarray
+    a: np.ndarray  # row in a, per matched sample
+    b: np.ndarray
+    only_a: np.ndarray  # sample numbers without a partner: missing evidence
+    only_b: np.ndarray
+    repeated: np.ndarray  # sample numbers that occur more than once in a or in b; the first of each was taken
+
+    @staticmethod
+    def of(a: np.ndarray, b: np.ndarray) -> Match:
+        values_a, first_a, counts_a = np.unique(a, return_index=True, return_counts=True)
+        values_b, first_b, counts_b = np.unique(b, return_index=True, return_counts=True)
+        sample, ia, ib = np.intersect1d(values_a, values_b, assume_unique=True, return_indices=True)
+        repeated = np.union1d(values_a[counts_a > 1], values_b[counts_b > 1])
+        return Match(
+            sample,
+            first_a[ia],
+            first_b[ib],
+            np.setdiff1d(values_a, values_b, assume_unique=True),
+            np.setdiff1d(values_b, values_a, assume_unique=True),
+            repeated,
+        )
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The token positions that rows have in common: `length[r]` positions of row r, all rows in turn in flat arrays."""
+
+    length: np.ndarray
+
+    @cached_property
+    def start(self) -> np.ndarray:
+        """Where each row begins in the flat arrays; one more entry than rows."""
+        return np.concatenate([[0], np.cumsum(self.length)])
+
+    @property
+    def size(self) -> int:
+        return int(self.start[-1])
+
+    @cached_property
+    def row(self) -> np.ndarray:
+        return np.repeat(np.arange(len(self.length), dtype=np.int32), self.length)
+
+    @cached_property
+    def position(self) -> np.ndarray:
+        return (np.arange(self.size, dtype=np.int64) - np.repeat(self.start[:-1], self.length)).astype(np.int32)
+
+    def take(self, rows: Rows, index: np.ndarray) -> np.ndarray:
+        """The first `length[r]` values of `rows.row(index[r])`, flat. Copies only where rows are cut or in another order."""
+        lengths = rows.lengths
+        if (
+            len(index) == len(rows)
+            and np.array_equal(lengths, self.length)
+            and np.array_equal(index, np.arange(len(index)))
+        ):
+            return rows.values
+        place = np.repeat(rows.offsets[:-1][index] - self.start[:-1], self.length)
+        place += np.arange(self.size)
+        return rows.values[place]
+
+    def any(self, flags: np.ndarray) -> np.ndarray:
+        """Per row: is any of its positions flagged?"""
+        return np.bincount(self.row[flags], minlength=len(self.length)) > 0
+
+    def first(self, flags: np.ndarray) -> np.ndarray:
+        """Per row: the first flagged position, or the row's length where there is none."""
+        found = self.length.astype(np.int64).copy()
+        where = np.flatnonzero(flags)
+        rows, index = np.unique(self.row[where], return_index=True)
+        found[rows] = self.position[where[index]]
+        return found
+
+
+def shared(rows: list[tuple[Rows, np.ndarray]]) -> Grid:
+    """The grid of what several ragged columns, each with the rows to take, have in common."""
+    return Grid(np.minimum.reduce([one.lengths[index] for one, index in rows]))
+
+
+def equal_rows(a: Rows, ia: np.ndarray, b: Rows, ib: np.ndarray) -> np.ndarray:
+    """Per pair of rows: are they the same, length and every value?"""
+    same = a.lengths[ia] == b.lengths[ib]
+    grid = shared([(a, ia), (b, ib)])
+    same[grid.any(grid.take(a, ia) != grid.take(b, ib))] = False
+    return same

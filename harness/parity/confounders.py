@@ -1,0 +1,217 @@
+"""Confounders: what must be equal for a verdict on the engines and is not, and from where on it acts.
+
+Differences of the engines themselves (their packages, their parameters, sampling) are no confounders but findings (`suspicions`). What was
+recorded before a confounder could act stays judgeable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from harness.store import Recording
+from reports.model import Finding
+
+# What a confounder can have touched: everything that two runs share, the prompts (each sample then shows whether its own is equal), the
+# numbers that the learner makes from the rollouts, or only the update that follows them.
+Scope = Literal["everything", "prompts", "experience", "train"]
+
+_SCOPES: dict[str, Scope] = {
+    "seed": "everything",
+    "model.path": "everything",
+    "model.dtype": "everything",
+    "model.reward": "experience",
+    "rollout.mode": "everything",
+    "rollout.prompts_per_step": "prompts",
+    "rollout.samples_per_prompt": "prompts",
+    "train": "train",
+    "ppo.kl_coef": "experience",
+    "ppo.gamma": "experience",
+    "ppo.gae_lambda": "experience",
+    "ppo.normalize_advantages": "experience",
+    "ppo.world_size": "experience",
+    "ppo.packing": "experience",
+    "ppo.micro_batch_size": "experience",
+}
+_HARMLESS = {"ppo.checkpoint_every"}
+# Installed beside the learner without a part in its numbers. Engines among them run in their own environments.
+_WITHOUT_NUMBERS = {
+    "pandas",
+    "pyarrow",
+    "pydantic",
+    "ray",
+    "rlhf-harness",
+    "torchvision",
+    "vllm",
+    "sglang",
+    "sgl-kernel",
+    "sglang-kernel",
+    "sgl-kernel-cpu",
+    "flashinfer-python",
+}
+_DEVICE_FACTS = ("name", "capability", "cuda_built")
+
+
+@dataclass(frozen=True)
+class Confounder:
+    finding: Finding
+    scope: Scope
+    step: int = 0  # the first step in which it acts
+
+
+def find(baseline: Recording, candidate: Recording) -> list[Confounder]:
+    """Every confounder, in the order configuration, environment, weights, data."""
+    return [
+        *_configuration(baseline, candidate),
+        *_environment(baseline, candidate),
+        *_initial_weights(baseline, candidate),
+        *_data(baseline, candidate),
+    ]
+
+
+def flatten(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """`{"ppo": {"clip": 0.2}}` as `{"ppo.clip": 0.2}`."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            found |= flatten(value, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = value
+    return found
+
+
+def differences(baseline: dict[str, Any], candidate: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Key -> both values, where they differ; None stands for an absent key."""
+    keys = list(dict.fromkeys([*baseline, *candidate]))
+    return {key: (baseline.get(key), candidate.get(key)) for key in keys if baseline.get(key) != candidate.get(key)}
+
+
+def _configuration(baseline: Recording, candidate: Recording) -> Iterator[Confounder]:
+    if not baseline.scenario or not candidate.scenario:
+        return
+    for key, (one, two) in differences(flatten(baseline.scenario), flatten(candidate.scenario)).items():
+        scope = _SCOPES.get(key) or {"ppo": "train", "prompts": "prompts"}.get(key.split(".")[0])
+        if scope is None or key in _HARMLESS:
+            continue
+        summary = f"{key} is {one!r} in the baseline and {two!r} in the candidate"
+        yield Confounder(Finding(key, summary, details={"baseline": one, "candidate": two}), scope)  # type: ignore[arg-type]
+
+
+def learner_packages(recording: Recording) -> dict[str, str]:
+    """Package -> version over every process but the engines', several versions joined."""
+    found: dict[str, set[str]] = {}
+    for event in recording.all("open") + recording.all("environment"):
+        if event.get("role") != "rollout":
+            for name, version in (event.get("packages") or {}).items():
+                found.setdefault(name, set()).add(str(version))
+            if event.get("python"):
+                found.setdefault("python", set()).add(str(event["python"]))
+    return {name: " and ".join(sorted(versions)) for name, versions in sorted(found.items())}
+
+
+def learner_devices(recording: Recording) -> dict[str, list[str]]:
+    """What the learner's processes computed on: device facts and processor model."""
+    found: dict[str, set[str]] = {}
+    for event in recording.all("environment"):
+        if event.get("role") != "rollout":
+            facts = {key: (event.get("device") or {}).get(key) for key in _DEVICE_FACTS}
+            facts["cpu"] = (event.get("machine") or {}).get("cpu")
+            for key, value in facts.items():
+                if value is not None:
+                    found.setdefault(key, set()).add(str(value))
+    return {key: sorted(values) for key, values in found.items()}
+
+
+def _environment(baseline: Recording, candidate: Recording) -> Iterator[Confounder]:
+    one, two = learner_packages(baseline), learner_packages(candidate)
+    packages = {k: v for k, v in differences(one, two).items() if k not in _WITHOUT_NUMBERS} if one and two else {}
+    devices = differences(learner_devices(baseline), learner_devices(candidate))
+    devices = {key: pair for key, pair in devices.items() if None not in pair}
+    different = {**packages, **devices}
+    if different:
+        listed = "; ".join(f"{name} {show(a)} against {show(b)}" for name, (a, b) in different.items())
+        summary = f"the learner's environment differs: {listed}"
+        details = {name: {"baseline": a, "candidate": b} for name, (a, b) in different.items()}
+        yield Confounder(Finding("learner environment", summary, where="learner", details=details), "experience")
+
+
+def show(value: Any) -> str:
+    if value is None:
+        return "absent"
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+class Weights:
+    """The learner's weights as both runs recorded them: per version (`weights` events) and per step (`learner` events)."""
+
+    def __init__(self, baseline: Recording, candidate: Recording) -> None:
+        self.versions = (_versions(baseline), _versions(candidate))
+        self.updates = (_updates(baseline), _updates(candidate))
+
+    def initial(self) -> bool | None:
+        """Were the first recorded weights equal? None: not recorded."""
+        one, two = self.versions
+        return None if not one or not two else one[min(one)] == two[min(two)]
+
+    def differing(self, version_b: int, version_c: int) -> list[str]:
+        """Tensors whose digests differ between these versions."""
+        one, two = self.versions[0].get(version_b, {}), self.versions[1].get(version_c, {})
+        return sorted(differences(one, two))
+
+    def equal(self, step: int, version_b: Any, version_c: Any) -> bool | None:
+        """Were the weights equal with which this step was rolled out? By their digests, else by the updates before; None: unknown."""
+        one, two = self.versions
+        if version_b in one and version_c in two:
+            return one[version_b] == two[version_c]
+        before = [self.same_update(k) for k in range(step)]
+        if False in before or self.initial() is False:
+            return False
+        return True if self.initial() and all(before) else None
+
+    def same_update(self, step: int) -> bool | None:
+        """Is the actor bit-identical after this step's update? None: not recorded."""
+        one, two = (updates.get(step, {}).get("actor") for updates in self.updates)
+        return None if one is None or two is None else one == two
+
+
+def _versions(recording: Recording) -> dict[int, dict[str, str]]:
+    found: dict[int, dict[str, str]] = {}
+    for event in recording.all("weights"):
+        if event.get("source") == "learner" and isinstance(event.get("version"), int):
+            found.setdefault(event["version"], {}).update(event.get("digests") or {})
+    return {version: digests for version, digests in found.items() if digests}
+
+
+def _updates(recording: Recording) -> dict[int, dict[str, Any]]:
+    return {event["step"]: event for event in reversed(recording.all("learner")) if isinstance(event.get("step"), int)}
+
+
+def _initial_weights(baseline: Recording, candidate: Recording) -> Iterator[Confounder]:
+    weights = Weights(baseline, candidate)
+    if weights.initial() is False:
+        one, two = weights.versions
+        names = weights.differing(min(one), min(two))
+        summary = f"the learners began with other weights: {len(names)} tensors differ, the first is {names[0]}"
+        yield Confounder(
+            Finding("initial weights", summary, where="learner", details={"tensors": names[:50]}), "everything"
+        )
+
+
+def _data(baseline: Recording, candidate: Recording) -> Iterator[Confounder]:
+    one, two = (
+        {
+            event["step"]: (event.get("prompts"), event.get("samples"))
+            for event in recording.all("data")
+            if "step" in event
+        }
+        for recording in (baseline, candidate)
+    )
+    steps = sorted(step for step in set(one) & set(two) if one[step] != two[step])
+    if steps:
+        several = f" and in {len(steps) - 1} more steps" if len(steps) > 1 else ""
+        yield Confounder(
+            Finding("data", f"the prompts differ in step {steps[0]}{several}", details={"steps": steps}),
+            "prompts",
+            steps[0],
+        )

@@ -1,0 +1,46 @@
+"""Learner against learner: in a guided run both make the same updates, bit for bit, for the whole run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.parity.evidence import Evidence
+from reports.model import Place
+
+# Which digest parts first says where the runs parted.
+_DIGESTS = (("batch", "experience"), ("actor", "train"), ("critic", "train"))
+
+
+def learners(e: Evidence) -> None:
+    """Compare `learner` digests step by step, up to the first update that differs; what follows differs because of it."""
+    one, two = e.weights.updates
+    e.notes["updates"] = {"baseline": sorted(one), "candidate": sorted(two)}
+    compared = []
+    for step in sorted(set(one) & set(two)):
+        pairs: dict[str, tuple[Any, Any]] = {name: (one[step].get(name), two[step].get(name)) for name, _ in _DIGESTS}
+        if None in pairs["actor"]:
+            continue  # the weights themselves: without their digest the update was not compared
+        wrong = [
+            (name, phase) for name, phase in _DIGESTS if None not in pairs[name] and pairs[name][0] != pairs[name][1]
+        ]
+        if not wrong:
+            compared.append(step)
+            continue
+        e.notes["updates equal"] = compared
+        e.notes["learners parted"] = step
+        confounder = e.confounded("everything", "prompts", "experience", "train", step=step)
+        if confounder is not None:
+            e.notes["learners confounded"] = confounder.finding.summary
+        elif not e.guided and _trained_apart(e, step):
+            e.notes["learners followed"] = step
+        else:
+            name, phase = wrong[0]
+            context = f"{', '.join(name for name, _ in wrong)} differ after the update of step {step}; before it the learners were equal"
+            e.diverges("learner", [], Place(step, phase, 0, -1, -1, f"{name} digest", *pairs[name], context=context))
+        return
+    e.notes["updates equal"] = compared
+
+
+def _trained_apart(e: Evidence, step: int) -> bool:
+    """In a free run: did the samples themselves differ, in this step or before? Then the update had to."""
+    return bool([one for one in e.notes.get("trained on other tokens", []) if one <= step])

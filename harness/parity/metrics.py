@@ -1,0 +1,187 @@
+"""How far two sets of log-probabilities of the same tokens are apart, by the names that the field uses.
+
+Sources: k1 and k3 are Schulman's estimators (2020, "Approximating KL Divergence"); token_mult_prob_error is NVIDIA NeMo-RL's ("Add New
+Models"); rollout_probs_diff_* and rollout_actor_probs_pearson_corr, the effective sample size, chi² and the log-perplexity
+difference are verl's (debug metrics, rollout correction). `reports.limits` holds the limits that their authors publish.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+CLAMP = 20.0  # nats; beyond it an importance weight says nothing more (verl clamps there too)
+POSITION_EDGES = (1, 4, 16, 64, 256, 1024, 4096)
+PROBABILITY_EDGES = (1e-3, 1e-2, 0.1, 0.5)
+_POSITIONS = [
+    f"{low}-{high - 1}" if high - low > 1 else str(low)
+    for low, high in zip((0, *POSITION_EDGES), POSITION_EDGES, strict=False)
+]
+LABELS = {
+    "position": [*_POSITIONS, f"{POSITION_EDGES[-1]}+"],
+    "probability": ["< 0.001", "0.001-0.01", "0.01-0.1", "0.1-0.5", "≥ 0.5"],
+    "cached": ["not cached", "cached"],
+}
+_POSITION_OF = np.searchsorted(POSITION_EDGES, np.arange(POSITION_EDGES[-1] + 1), side="right").astype(np.int8)
+_LOG_EDGES = np.log(PROBABILITY_EDGES)
+
+
+@dataclass
+class Buckets:
+    """Count, sum and maximum of |Δ| per bucket of one kind."""
+
+    count: np.ndarray
+    total: np.ndarray
+    largest: np.ndarray
+
+    @staticmethod
+    def empty(size: int) -> Buckets:
+        return Buckets(np.zeros(size, np.int64), np.zeros(size), np.zeros(size))
+
+    def add(self, index: np.ndarray, delta: np.ndarray) -> None:
+        size = len(self.count)
+        self.count += np.bincount(index, minlength=size)
+        self.total += np.bincount(index, weights=delta, minlength=size)
+        np.maximum.at(self.largest, index, delta)
+
+
+@dataclass
+class Mismatch:
+    """Log-probabilities `q` of tokens that were drawn under `p`, collected step by step. Δ = q − p, in nats."""
+
+    tokens: int = 0
+    not_finite: int = 0
+    sums: dict[str, float] = field(default_factory=dict)
+    deltas: list[np.ndarray] = field(default_factory=list)  # |Δ|, float32
+    buckets: dict[str, Buckets] = field(
+        default_factory=lambda: {name: Buckets.empty(len(v)) for name, v in LABELS.items()}
+    )
+    versions: dict[int, tuple[int, float, float]] = field(
+        default_factory=dict
+    )  # weight version -> tokens, sum and max of |Δ|
+    largest: tuple[float, int, int, int] = (0.0, -1, -1, -1)  # |Δ|, step, sample, position
+
+    def add(
+        self,
+        p: np.ndarray,
+        q: np.ndarray,
+        *,
+        row: np.ndarray,
+        position: np.ndarray,
+        sample: np.ndarray,
+        cached: np.ndarray | None,
+        step: int,
+        version: int,
+    ) -> None:
+        """One step's tokens: flat `p`, `q`, `row`, `position`; `sample` and `cached` per row."""
+        p, q = p.astype(np.float64), q.astype(np.float64)
+        finite = np.isfinite(p) & np.isfinite(q)
+        self.not_finite += int(len(p) - finite.sum())
+        if not finite.all():
+            p, q, row, position = p[finite], q[finite], row[finite], position[finite]
+        if not len(p):
+            return
+        delta = q - p
+        size = np.abs(delta)
+        self.deltas.append(size.astype(np.float32))
+        self.tokens += len(p)
+        self._place(size, step, sample, row, position)
+        self._sum(p, q, delta, size, row)
+        self.buckets["position"].add(_POSITION_OF[np.minimum(position, POSITION_EDGES[-1])], size)
+        self.buckets["probability"].add(np.searchsorted(_LOG_EDGES, p, side="right"), size)
+        if cached is not None:
+            self.buckets["cached"].add((cached > 0).astype(np.int8)[row], size)
+        count, total, largest = self.versions.get(version, (0, 0.0, 0.0))
+        self.versions[version] = (count + len(p), total + float(size.sum()), max(largest, float(size.max())))
+
+    def _place(self, size: np.ndarray, step: int, sample: np.ndarray, row: np.ndarray, position: np.ndarray) -> None:
+        at = int(size.argmax())
+        if size[at] > self.largest[0]:
+            self.largest = (float(size[at]), step, int(sample[row[at]]), int(position[at]))
+
+    def _sum(self, p: np.ndarray, q: np.ndarray, delta: np.ndarray, size: np.ndarray, row: np.ndarray) -> None:
+        weight = np.exp(np.clip(delta, -CLAMP, CLAMP))
+        prob_p, prob_q = np.exp(p), np.exp(q)
+        counts = np.bincount(row)
+        present = counts > 0
+        sequence = np.bincount(row, weights=-delta)[present] / counts[present]
+        apart = np.abs(prob_q - prob_p)
+        sums = {
+            "delta": size.sum(),
+            "k1": -delta.sum(),
+            "k3": (weight - 1.0 - np.clip(delta, -CLAMP, CLAMP)).sum(),
+            "mult": np.exp(np.minimum(size, CLAMP)).sum(),
+            "weight": weight.sum(),
+            "weight2": (weight * weight).sum(),
+            "apart": apart.sum(),
+            "apart2": (apart * apart).sum(),
+            "p": prob_p.sum(),
+            "q": prob_q.sum(),
+            "pp": (prob_p * prob_p).sum(),
+            "qq": (prob_q * prob_q).sum(),
+            "pq": (prob_p * prob_q).sum(),
+            "sequences": float(len(sequence)),
+            "sequence": sequence.sum(),
+        }
+        for name, value in sums.items():
+            self.sums[name] = self.sums.get(name, 0.0) + float(value)
+        self.sums["apart_max"] = max(self.sums.get("apart_max", 0.0), float(apart.max()))
+
+    def result(self) -> dict[str, Any]:
+        """Every metric; {} when there was nothing to compare."""
+        if not self.tokens:
+            return {}
+        n, s = self.tokens, self.sums
+        deltas = np.concatenate(self.deltas)
+        p50, p95, p99 = np.quantile(deltas, (0.5, 0.95, 0.99), method="higher").tolist()
+        apart = s["apart"] / n
+        spread = np.sqrt(max(n * s["pp"] - s["p"] ** 2, 0.0) * max(n * s["qq"] - s["q"] ** 2, 0.0))
+        found = {
+            "mean_delta_logprob": s["delta"] / n,
+            "p50": p50,
+            "p95": p95,
+            "p99": p99,
+            "max_delta_logprob": self.largest[0],
+            "k1": s["k1"] / n,
+            "k3": s["k3"] / n,
+            "token_mult_prob_error": s["mult"] / n,
+            "rollout_probs_diff_mean": apart,
+            "rollout_probs_diff_max": s["apart_max"],
+            "rollout_probs_diff_std": float(np.sqrt(max(s["apart2"] / n - apart * apart, 0.0))),
+            "rollout_actor_probs_pearson_corr": min(1.0, float((n * s["pq"] - s["p"] * s["q"]) / spread))
+            if spread > 0
+            else float("nan"),
+            "ess": s["weight"] ** 2 / (n * s["weight2"]),
+            "importance_weight_mean": s["weight"] / n,
+            "chi2": s["weight2"] / n - 1.0,
+            "log_perplexity_difference": s["sequence"] / s["sequences"],
+            "tokens": n,
+        }
+        if self.not_finite:
+            found["not_finite"] = self.not_finite
+        return found
+
+    def where(self) -> dict[str, Any]:
+        """Where the largest |Δ| is."""
+        size, step, sample, position = self.largest
+        return {"max_delta_logprob": size, "step": step, "sample": sample, "position": position}
+
+    def by_bucket(self) -> dict[str, dict[str, dict[str, float]]]:
+        """Tokens, mean and maximum of |Δ| per bucket; empty buckets are left out."""
+        found = {
+            kind: {
+                label: {
+                    "tokens": int(one.count[i]),
+                    "mean": float(one.total[i] / one.count[i]),
+                    "max": float(one.largest[i]),
+                }
+                for i, label in enumerate(LABELS[kind])
+                if one.count[i]
+            }
+            for kind, one in self.buckets.items()
+        }
+        versions = sorted(self.versions.items())
+        found["weight version"] = {str(v): {"tokens": c, "mean": total / c, "max": m} for v, (c, total, m) in versions}
+        return found

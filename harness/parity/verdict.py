@@ -1,0 +1,384 @@
+"""The verdict: two recordings in, one `Verdict` out, by PARITY's precedence.
+
+error > INCONCLUSIVE > DIVERGENT > CONFOUNDED > EQUIVALENT. A recording that is torn, cut short, empty or too small is INCONCLUSIVE
+whatever it shows. A required check that was not tested never passes: where nothing diverged and nothing confounds, the verdict is
+INCONCLUSIVE for that reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harness.parity import causes
+from harness.parity.checks import Outcome, Registered
+from harness.parity.compare import compare
+from harness.parity.confounders import Weights
+from harness.parity.confounders import find as find_confounders
+from harness.parity.evidence import Evidence, Side
+from harness.parity.floor import CAPS, Tolerance, measure
+from harness.parity.learners import learners
+from harness.parity.native import alpha_of, native_stage
+from harness.parity.one_engine import note_floors
+from harness.parity.summary import mode_name, summary
+from harness.parity.suspicions import CHECKS
+from harness.parity.weightsync import weight_syncs
+from harness.store import Recording, number
+from probes.format import FormatError, Run
+from reports.model import EXIT_CODES, SUSPICIONS, Finding, Parity, Verdict
+
+
+@dataclass(frozen=True)
+class Minimum:
+    """The least evidence for a verdict on the engines."""
+
+    tokens: int = 200
+    samples: int = 8
+
+
+def judge(
+    baseline: Path | str | Run,
+    candidate: Path | str | Run,
+    *,
+    native: bool = True,
+    cap: float | None = None,
+    minimum: Minimum = Minimum(),
+    reproduce: str = "",
+) -> Verdict:
+    """Compare two recorded runs. Reads files only; raises nothing for bad input, which is an ERROR verdict.
+
+    `native`: read the native stages, where recorded. `cap`: largest floor that can be noise in nats, instead of the one of the model's
+    dtype. `reproduce`: the command that makes this verdict again.
+    """
+    recordings = []
+    paths = [Path(one.path if isinstance(one, Run) else one) for one in (baseline, candidate)]
+    for path in paths:
+        try:
+            recordings.append(Recording(path))
+        except (FormatError, OSError) as error:
+            return _early("INCONCLUSIVE" if _is_torn_manifest(path) else "ERROR", str(error), paths, reproduce)
+    e, malformed = None, []
+    try:
+        e = _gather(recordings[0], recordings[1], native=native, cap=cap)
+    except FormatError as error:
+        malformed.append(f"malformed recording: {error}")
+    if e is None:
+        broken = [*malformed, *_integrity(recordings)]
+        return _early("INCONCLUSIVE", broken[0], paths, reproduce, broken)
+    outcomes = [(one, one.run(e)) for one in sorted(CHECKS, key=lambda one: one.number or len(SUSPICIONS) + 1)]
+    return _decide(e, outcomes, minimum, reproduce)
+
+
+def _is_torn_manifest(path: Path) -> bool:
+    """A directory that holds a recording whose run.json is not there or not whole."""
+    return path.is_dir() and any((path / name).is_dir() for name in ("events", "tokens")) and not _other_version(path)
+
+
+def _other_version(path: Path) -> bool:
+    try:
+        Run(path, strict=False)
+    except FormatError as error:
+        return "format_version" in str(error)
+    return False
+
+
+def _gather(baseline: Recording, candidate: Recording, *, native: bool, cap: float | None) -> Evidence:
+    sides = [
+        Side(name, recording, measure(recording))
+        for name, recording in (("baseline", baseline), ("candidate", candidate))
+    ]
+    confounders = find_confounders(baseline, candidate)
+    mode = str((baseline.scenario.get("rollout") or {}).get("mode") or _first_field(baseline, "mode") or "coupled")
+    if _first_field(candidate, "mode") == "replay":
+        mode = "replay"  # the candidate only scored what the baseline had drawn
+    sampling = baseline.scenario.get("sampling") or next(
+        (event.get("canonical") or {} for event in baseline.all("sampling")), {}
+    )
+    temperature = 1.0 if mode == "greedy" else number(sampling.get("temperature"), 1.0)
+    dtype = str((baseline.scenario.get("model") or {}).get("dtype") or "")
+    tolerance = Tolerance.of(
+        dtype, [side.floor for side in sides], scale=_scale(baseline), temperature=temperature, cap=cap
+    )
+    e = Evidence(sides[0], sides[1], tolerance, confounders, Weights(baseline, candidate), mode)
+    e.notes["train"] = bool(
+        baseline.scenario.get("train", bool(baseline.count("learner") or candidate.count("learner")))
+    )
+    if dtype not in CAPS and cap is None:
+        e.missing.append(
+            f"the model's dtype is {dtype or 'not recorded'}: the strictest cap, {CAPS['float32']:.3g}, was used"
+        )
+    note_floors(e)
+    compare(e)
+    weight_syncs(e)
+    learners(e)
+    if native:
+        native_stage(e, alpha=alpha_of(baseline))
+    return e
+
+
+def _first_field(recording: Recording, name: str) -> Any:
+    steps = recording.steps("rollout")
+    table = recording.table("rollout", steps[0]) if steps else None
+    return table.fields.get(name) if table is not None else None
+
+
+def _scale(baseline: Recording) -> float:
+    """The largest |log-probability| that the baseline's learner, the third opinion, computed in the first step."""
+    for kind, name in (("experience", "actor_logprob"), ("rollout", "logprob")):
+        steps = baseline.steps(kind)
+        table = baseline.table(kind, steps[0]) if steps else None
+        rows = table.rows(name) if table is not None else None
+        if rows is not None and np.isfinite(rows.values).any():
+            return float(np.abs(rows.values[np.isfinite(rows.values)]).max())
+    return float("nan")
+
+
+# --- what speaks against any verdict --------------------------------------------------------------
+
+
+def _integrity(recordings: Iterable[Recording]) -> list[str]:
+    """Damage and unfinished processes: what makes a recording half a recording."""
+    found = []
+    for name, recording in zip(("baseline", "candidate"), recordings, strict=True):
+        found += [f"the {name}'s recording is torn: {file}: {what}" for file, what in recording.torn]
+        found += [f"the {name}'s recording was cut short: {file} has no close event" for file in recording.incomplete]
+        found += [
+            f"the {name}'s {event.get('role')} ended badly: {event.get('reason') or 'no reason given'}"
+            for event in recording.all("close")
+            if event.get("ok") is False
+        ]
+    return found
+
+
+def _too_little(e: Evidence, minimum: Minimum) -> list[str]:
+    """Steps that were promised and are not there, samples without partner, too few tokens."""
+    found = []
+    for side in e.sides:
+        recorded = set(side.recording.steps("rollout"))
+        if not recorded:
+            found.append(f"the {side.name} recorded no rollouts")
+            continue
+        promised = [int(number(one.recording.scenario.get("steps"), 0)) for one in e.sides]
+        expected = set(range(max(promised))) or {step for one in e.sides for step in one.recording.steps("rollout")}
+        absent = sorted(expected - recorded)
+        if absent:
+            found.append(
+                f"the {side.name} recorded no rollouts of step {absent[0]}"
+                + (f" and {len(absent) - 1} more" if len(absent) > 1 else "")
+            )
+        found += _short_steps(e, side)
+    if e.confounded("prompts", "everything") is None:
+        found += e.unmatched
+    tokens, samples = min(side.tokens for side in e.sides), min(side.samples for side in e.sides)
+    if tokens < minimum.tokens or samples < minimum.samples:
+        found.append(
+            f"too little was recorded: {tokens} tokens in {samples} samples, at least {minimum.tokens} in {minimum.samples} are needed"
+        )
+    return found
+
+
+def _short_steps(e: Evidence, side: Side) -> list[str]:
+    """Steps with fewer samples than the scenario draws."""
+    rollout = side.recording.scenario.get("rollout") or {}
+    promised = int(number(rollout.get("prompts_per_step"), 0) * number(rollout.get("samples_per_prompt"), 0))
+    counts = side.samples, promised * len(side.recording.steps("rollout"))
+    return (
+        [f"the {side.name} recorded {counts[0]} of {counts[1]} samples"] if promised and counts[0] < counts[1] else []
+    )
+
+
+def _same_recording(e: Evidence) -> bool:
+    """One recording twice, or a copy of it: every process has the same start."""
+    starts = [
+        sorted(
+            (str(event.get("host")), event.get("pid"), event.get("wall_ns"), event.get("role"))
+            for event in side.recording.all("open")
+        )
+        for side in e.sides
+    ]
+    return e.baseline.recording.path.resolve() == e.candidate.recording.path.resolve() or (
+        bool(starts[0]) and starts[0] == starts[1]
+    )
+
+
+# --- the decision ---------------------------------------------------------------------------------
+
+
+def _decide(e: Evidence, outcomes: list[tuple[Registered, Outcome]], minimum: Minimum, reproduce: str) -> Verdict:
+    stop = _integrity([side.recording for side in e.sides])
+    if _same_recording(e):
+        stop.append("the same recording twice proves nothing about the engines")
+    stop += _too_little(e, minimum)
+    confirmed = [found for _, found in outcomes if found.decides and found.check.state == "confirmed"]
+    kinds = list(dict.fromkeys(kind for found in confirmed for kind in found.kinds))
+    named = causes.find(e, kinds)
+    untested = [found.check for one, found in outcomes if one.required(e) and found.check.state == "not tested"]
+    if e.unjudged_steps and not untested and not e.confounders and e.mode != "native":
+        step, reason = next(iter(e.unjudged_steps.items()))
+        stop_free = (
+            f"the rollouts of {len(e.unjudged_steps)} steps, from step {step} on, could not be compared: {reason}"
+        )
+    else:
+        stop_free = ""
+    compared = e.counts.get("compared_tokens", 0)
+    if not stop_free and not untested and e.mode in ("coupled", "greedy") and compared < minimum.tokens:
+        stop_free = f"only {compared} tokens could be compared, at least {minimum.tokens} are needed"
+    if stop:
+        verdict, reason = "INCONCLUSIVE", stop[0]
+    elif confirmed:
+        verdict, reason = "DIVERGENT", _divergent(e, confirmed, named)
+    elif e.confounders:
+        more = f" (and {len(e.confounders) - 1} more)" if len(e.confounders) > 1 else ""
+        verdict, reason = "CONFOUNDED", e.confounders[0].finding.summary + more
+    elif untested or stop_free:
+        verdict = "INCONCLUSIVE"
+        reason = f"{untested[0].name} was not tested: {untested[0].evidence}" if untested else stop_free
+    else:
+        verdict = "EQUIVALENT"
+        steps = f"{len(e.steps)} steps" if len(e.steps) != 1 else "1 step"
+        reason = f"every check within the floor over {steps}, {e.counts.get('samples', 0)} samples and {compared} compared tokens"
+    place = e.earliest(*kinds) if kinds else None
+    missing = list(
+        dict.fromkeys(
+            [
+                *stop,
+                *([stop_free] if stop_free else []),
+                *e.missing,
+                *_noted(e),
+                *e.unmatched,
+                *(item for _, found in outcomes for item in found.missing),
+            ]
+        )
+    )
+    findings = [finding for _, found in outcomes for finding in found.findings] + _failed_calls(e)
+    body = Parity(
+        place,
+        e.tolerance.facts(e.baseline.floor, e.candidate.floor),
+        [found.check for _, found in outcomes],
+        [summary(e, side) for side in e.sides],
+        _metrics(e),
+        e.series,
+    )
+    return Verdict(
+        "parity",
+        verdict,
+        EXIT_CODES[verdict],
+        reason,
+        findings,
+        named,
+        [one.finding for one in e.confounders],
+        missing,
+        _coverage(e, outcomes),
+        {},
+        body,
+        reproduce,
+        {side.name: str(side.recording.path) for side in e.sides},
+    )
+
+
+def _divergent(e: Evidence, confirmed: list[Outcome], named: list[Any]) -> str:
+    place = e.earliest(*(kind for found in confirmed for kind in found.kinds))
+    where = "" if place is None else f" from step {place.step} on" if place.step >= 0 else " in the native stage"
+    explained = [cause.summary for cause in named if cause.name != "UNEXPLAINED"]
+    if explained:
+        return f"{explained[0]}{where if where not in explained[0] else ''}"
+    names = ", ".join(found.check.name for found in confirmed)
+    return f"unexplained difference{where}: {names}; {confirmed[0].check.evidence}"
+
+
+def _noted(e: Evidence) -> list[str]:
+    """What limits the evidence without belonging to one check."""
+    found = []
+    for key, what in (
+        ("weights unknown", "the learners' weights were not recorded as equal or unequal"),
+        ("prompts unknown", "prompts were not recorded"),
+        ("no finish reasons", "finish reasons were not recorded"),
+    ):
+        steps = e.notes.get(key)
+        if steps:
+            found.append(f"{what} (step {steps[0]}" + (f" and {len(steps) - 1} more)" if len(steps) > 1 else ")"))
+    for count, what in (
+        ("tokens not reached under the guide", "tokens were not reached under the guide"),
+        ("tokens after the first difference", "tokens after the first difference of their sample were not compared"),
+        ("samples with other prompts", "samples had other prompts and were not compared"),
+    ):
+        if e.counts.get(count):
+            found.append(f"{e.counts[count]} {what}")
+    for step, reason in list(e.unjudged_steps.items())[:3]:
+        found.append(f"the rollouts of step {step} were not compared: {reason}")
+    for side in e.sides:
+        if not side.recording.scenario:
+            found.append(
+                f"the {side.name}'s run.json has no scenario: its configuration and promised steps are unknown"
+            )
+        if not side.recording.count("data"):
+            found.append(f"the {side.name} recorded no digests of its data")
+    return found
+
+
+def _failed_calls(e: Evidence) -> list[Finding]:
+    found = []
+    for side in e.sides:
+        failed = [
+            event
+            for journal, line in side.recording.lines("call")
+            if b'"ok":true' not in line
+            for event in [side.recording.parsed(journal, line)]
+            if event is not None and event.get("ok") is False
+        ]
+        if failed:
+            text = f"{len(failed)} engine calls failed, the first is {failed[0].get('name')} in step {failed[0].get('step')}: {failed[0].get('message')}"
+            found.append(Finding("engine calls", text, where=side.name, severity="warning"))
+    return found
+
+
+def _metrics(e: Evidence) -> dict[str, Any]:
+    found = {
+        "candidate against baseline": e.engines.result(),
+        **{f"{side.name} against learner": side.to_learner.result() for side in e.sides},
+    }
+    return {name: values for name, values in found.items() if values}
+
+
+def _coverage(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> dict[str, Any]:
+    counted = ("compared_tokens", "benign_flips", "flips_beyond_margin")
+    native = e.notes.get("native")
+    replaced = {
+        f"{side.name}: {part}"
+        for side in e.sides
+        for event in side.recording.all("engine_info")
+        for part in event.get("replaced") or []
+    }
+    states: dict[str, int] = {}
+    for _, found in outcomes:
+        states[found.check.state] = states.get(found.check.state, 0) + 1
+    return {
+        "steps": len(e.steps),
+        "steps_not_compared": len(e.unjudged_steps),
+        "samples": e.counts.get("samples", 0),
+        "tokens": min(side.tokens for side in e.sides),
+        **{name: e.counts.get(name, 0) for name in counted},
+        "logprobs_beyond_tolerance": e.counts.get("logprobs_beyond_tolerance", 0),
+        "tokens_after_first_difference": e.counts.get("tokens after the first difference", 0),
+        "native_samples": list(native.samples) if native is not None and not native.skipped else [0, 0],
+        "modes": [mode_name(e), *(["native"] if native is not None and not native.skipped else [])],
+        "replaced": sorted(replaced),
+        "checks": states,
+    }
+
+
+def _early(verdict: str, reason: str, paths: list[Path], reproduce: str, missing: list[str] | None = None) -> Verdict:
+    """A verdict before anything could be compared."""
+    return Verdict(
+        "parity",
+        verdict,
+        EXIT_CODES[verdict],
+        reason,
+        missing=missing or [reason],
+        reproduce=reproduce,
+        paths={name: str(path) for name, path in zip(("baseline", "candidate"), paths, strict=True)},
+    )

@@ -1,0 +1,136 @@
+"""Weight sync: was every tensor sent, did it arrive, and does the engine compute with it?
+
+Three kinds of evidence, per version: digests of what was received against the learner's, names that were not sent, and the proof,
+teacher-forced log-probabilities of a fixed sequence, engine against learner. A digest proves transport, the proof proves loading.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from harness.parity.evidence import Evidence, Side
+from harness.store import number
+from reports.model import Place
+
+
+@dataclass
+class SyncRecord:
+    """What one side's syncs showed."""
+
+    versions: list[int] = field(default_factory=list)  # those with a sync event
+    unproven: list[int] = field(default_factory=list)  # without a proof
+    without_digests: list[int] = field(default_factory=list)  # the engine did not say what it received
+    unsynced: list[int] = field(default_factory=list)  # rolled out, but no sync event
+    largest_proof: float = 0.0
+    tensors: int = 0
+    stale: dict[str, int] = field(
+        default_factory=dict
+    )  # tensor -> the first version at which the engine held an older one
+    altered: dict[str, int] = field(default_factory=dict)  # tensor -> the first version that arrived as something else
+    absent: dict[str, int] = field(default_factory=dict)  # tensor -> the first version that left it out
+    proof_beyond: dict[int, float] = field(default_factory=dict)  # version -> proof beyond the tolerance
+
+
+def weight_syncs(e: Evidence) -> None:
+    """Read both runs' syncs into `e.notes["sync:SIDE"]`, and their failures into the divergences."""
+    for side in e.sides:
+        e.notes[f"sync:{side.name}"] = _read(e, side)
+
+
+def _read(e: Evidence, side: Side) -> SyncRecord:
+    record = SyncRecord()
+    learner, received = _digests(side, "learner"), _digests(side, "received")
+    used: dict[Any, int] = {v: s for v, s in e.notes.get(f"versions:{side.name}", {}).items() if isinstance(v, int)}
+    held: dict[str, str] = {}
+    events = [event for event in side.recording.all("sync") if isinstance(event.get("version"), int)]
+    for event in sorted(events, key=lambda one: one["version"]):
+        version = event["version"]
+        record.versions.append(version)
+        truth = learner.get(version, {})
+        arrived = received.get(version, {})
+        held.update(arrived)
+        record.tensors = max(record.tensors, len(truth))
+        if not arrived:
+            record.without_digests.append(version)
+        absent = sorted(event.get("absent") or [])
+        wrong = sorted(
+            {*(event.get("mismatched") or []), *(name for name in truth if name in held and held[name] != truth[name])}
+        )
+        stale = [name for name in wrong if name not in arrived]
+        altered = [name for name in wrong if name in arrived]
+        for names, known in ((stale, record.stale), (altered, record.altered), (absent, record.absent)):
+            for name in names:
+                known.setdefault(name, version)
+        proof = number(event.get("proof_max_delta"))
+        proof_given = event.get("proof_max_delta") is not None
+        if not proof_given:
+            record.unproven.append(version)
+        elif not proof <= e.tolerance.value:  # also NaN: an engine that computes NaN has proven nothing
+            record.proof_beyond[version] = proof
+        if proof_given and np.isfinite(proof):
+            record.largest_proof = max(record.largest_proof, proof)
+        _judge(e, side, event, used, stale, altered, absent, proof if version in record.proof_beyond else None)
+    record.unsynced = sorted(version for version in used if version not in record.versions)
+    return record
+
+
+def _judge(
+    e: Evidence,
+    side: Side,
+    event: dict[str, Any],
+    used: dict[Any, int],
+    stale: list[str],
+    altered: list[str],
+    absent: list[str],
+    proof: float | None,
+) -> None:
+    """One place for the worst that a sync shows. Its step is the first one that rolled out with these weights."""
+    version = event["version"]
+    names = stale or altered
+    if event.get("ok") is False:
+        values: tuple[str, Any, Any] = ("status", "ok", str(event.get("message") or "failed"))
+        context = f"the engine refused weight version {version}"
+    elif names:
+        what = "kept an older" if stale else "received another"
+        values = ("weight digest", f"the learner's {names[0]}", f"{what} {names[0]}")
+        context = f"weight version {version}: {len(names)} tensors, of which {sum(name in absent for name in names)} were not sent"
+    elif proof is not None:
+        values = ("proof_max_delta", f"at most {e.tolerance.value:.3g}", proof)
+        context = f"weight version {version}: the engine does not compute with the learner's weights"
+        if absent:
+            context += f"; not sent: {', '.join(absent[:3])}"
+    else:
+        return
+    if proof is not None and names:
+        context += f"; the proof is {proof:.3g} nats from the learner"
+    name, expected, got = values
+    ordered = side.paired(got, expected)
+    shown = used.get(version)
+    place = Place(
+        _step(event) if shown is None else shown,
+        "sync",
+        int(event.get("rank") or 0),
+        -1,
+        -1,
+        name,
+        *ordered,
+        context=f"{side.name}: {context}",
+    )
+    # Weights that a step has drawn with were there before its prompts.
+    e.diverges(f"sync:{side.name}", [], place, phase="floor" if shown is not None else "sync")
+
+
+def _digests(side: Side, source: str) -> dict[int, dict[str, str]]:
+    found: dict[int, dict[str, str]] = {}
+    for event in side.recording.all("weights"):
+        if event.get("source") == source and isinstance(event.get("version"), int):
+            found.setdefault(event["version"], {}).update(event.get("digests") or {})
+    return found
+
+
+def _step(event: dict[str, Any]) -> int:
+    step = event.get("step")
+    return step if isinstance(step, int) else -1

@@ -1,0 +1,540 @@
+"""Synthetic recordings in the public format: what two engines and a learner would have written, with realistic numbers.
+
+`make` builds one side in memory; a test plants its fault there, and `write` puts it on disk. Both sides of a seed share the truth (prompts,
+tokens, the learner's numbers); the engine's own noise differs by side. Float32 noise is what real engines showed on a CPU (1e-6 at
+most against Transformers), bfloat16 noise what is published for GPUs (about 0.01).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from probes.format import Flat, Ragged, encode_frame, encode_line, write_manifest
+from scenarios.settings import PPO, Model, Native, Rollout, Sampling, Scenario
+
+BOS, EOS, VOCABULARY = 1, 2, 2048
+TENSORS = [f"model.layers.{i}.{part}.weight" for i in range(4) for part in ("self_attn.q_proj", "mlp.down_proj")]
+TYPES = {
+    "sample": "i8",
+    "prompt": "i4",
+    "prompt_seen": "i4",
+    "output": "i4",
+    "logprob": "f4",
+    "cached": "i4",
+    "tokens": "i4",
+    "runner_up": "i4",
+}
+
+
+@dataclass
+class Jagged:
+    """Rows of unequal length, flat."""
+
+    values: np.ndarray
+    lengths: np.ndarray
+
+    @property
+    def offsets(self) -> np.ndarray:
+        return np.concatenate([[0], np.cumsum(self.lengths)]).astype(np.int64)
+
+    def rows(self) -> list[np.ndarray]:
+        return np.split(self.values, self.offsets[1:-1])
+
+    def take(self, order: Any) -> Jagged:
+        return jagged([self.rows()[i] for i in order])
+
+    def copy(self) -> Jagged:
+        return Jagged(self.values.copy(), self.lengths.copy())
+
+
+def jagged(rows: list[Any]) -> Jagged:
+    arrays = [np.asarray(row) for row in rows]
+    return Jagged(np.concatenate(arrays) if arrays else np.zeros(0), np.array([len(row) for row in arrays], np.int64))
+
+
+@dataclass
+class FrameRecord:
+    kind: str
+    step: int
+    fields: dict[str, Any]
+    arrays: dict[str, np.ndarray | Jagged]
+
+    def take(self, order: list[int]) -> None:
+        """Keep these rows, in this order."""
+        self.arrays = {
+            name: value.take(order) if isinstance(value, Jagged) else value[order]
+            for name, value in self.arrays.items()
+        }
+        if "finish" in self.fields:
+            self.fields["finish"] = [self.fields["finish"][i] for i in order]
+
+
+@dataclass
+class Log:
+    """What one process wrote."""
+
+    role: str
+    pid: int
+    rank: int = 0
+    events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    frames: list[FrameRecord] = field(default_factory=list)
+    closed: bool = True
+
+    def event(self, kind: str, **fields: Any) -> None:
+        self.events.append((kind, fields))
+
+
+@dataclass
+class Recording:
+    manifest: dict[str, Any]
+    logs: dict[str, Log]
+
+    def events(self, kind: str, **where: Any) -> Iterator[dict[str, Any]]:
+        for log in self.logs.values():
+            for name, fields in log.events:
+                if name == kind and all(fields.get(key) == value for key, value in where.items()):
+                    yield fields
+
+    def frames(self, kind: str, **where: Any) -> Iterator[FrameRecord]:
+        for log in self.logs.values():
+            for frame in log.frames:
+                if frame.kind == kind and all(frame.fields.get(key) == value for key, value in where.items()):
+                    yield frame
+
+    def frame(self, kind: str, step: int) -> FrameRecord:
+        return next(frame for frame in self.frames(kind) if frame.step == step)
+
+    def drop(self, *kinds: str) -> None:
+        """Forget every event and frame of these kinds."""
+        for log in self.logs.values():
+            log.events = [event for event in log.events if event[0] not in kinds]
+            log.frames = [frame for frame in log.frames if frame.kind not in kinds]
+
+    def write(self, path: Path) -> Path:
+        write_manifest(path, self.manifest)
+        for folder in ("events", "tokens"):
+            (path / folder).mkdir(exist_ok=True)
+        for log in self.logs.values():
+            stem = f"{log.role}-{log.rank}-{log.pid}"
+            with open(path / "events" / f"{stem}.jsonl", "wb") as stream:
+                events = list(log.events)
+                if log.closed:
+                    events.append(("close", {"ok": True, "reason": "", "frames": len(log.frames)}))
+                stream.writelines(
+                    encode_line(seq, 1000 * seq, kind, fields) for seq, (kind, fields) in enumerate(events)
+                )
+            if log.frames:
+                with open(path / "tokens" / f"{stem}.bin", "wb") as stream:
+                    for frame in log.frames:
+                        stream.write(_encoded(frame, log))
+        return path
+
+
+def _encoded(frame: FrameRecord, log: Log) -> bytes:
+    arrays: dict[str, Flat | Ragged] = {}
+    for name, value in frame.arrays.items():
+        dtype = TYPES.get(name, "f4")
+        if isinstance(value, Jagged):
+            arrays[name] = Ragged.joined(np.ascontiguousarray(value.values, f"<{dtype}"), value.offsets, dtype)
+        else:
+            arrays[name] = Flat.of(np.ascontiguousarray(value, f"<{dtype}"), dtype)
+    return encode_frame(frame.kind, frame.step, log.role, log.rank, frame.fields, arrays)
+
+
+def digest(*parts: Any) -> str:
+    return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
+
+
+def scenario(
+    *,
+    steps: int = 6,
+    prompts: int = 4,
+    group: int = 4,
+    max_tokens: int = 24,
+    dtype: str = "float32",
+    seed: int = 0,
+    train: bool = True,
+    mode: Any = "coupled",
+    temperature: float = 1.0,
+    train_batch_size: int = 16,
+) -> Scenario:
+    return Scenario(
+        name="synthetic",
+        steps=steps,
+        seed=seed,
+        train=train,
+        model=Model(path="tiny", dtype=dtype),  # type: ignore[arg-type]
+        rollout=Rollout(prompts, group, mode),
+        sampling=Sampling(temperature=temperature, max_tokens=max_tokens),
+        ppo=PPO(train_batch_size=train_batch_size),
+        native=Native(samples=256),
+    )
+
+
+def make(
+    side: str,
+    plan: Scenario | None = None,
+    *,
+    noise: float | None = None,
+    native: bool = True,
+    floor: bool = True,
+    environment: int = 1,
+    parted: int | None = None,
+) -> Recording:
+    """One side of a run. `noise`: standard deviation of the engine's log-probabilities about the learner's, in nats.
+
+    `parted`: the step from which on this side's learner, and so everything it draws, is another one.
+    """
+    plan = plan or scenario()
+    own = np.random.default_rng([7, plan.seed, int(side == "candidate")])
+    noise = noise if noise is not None else {"float32": 3e-7, "bfloat16": 0.008, "float16": 0.003}[plan.model.dtype]
+    pid = 4000 if side == "baseline" else 5000
+    backend = "vllm" if side == "baseline" else "sglang"
+    trainer, actor, rollout = Log("trainer", pid), Log("actor", pid + 1), Log("rollout", pid + 2)
+    logs = {"trainer": trainer, "actor": actor, "rollout": rollout}
+    for log in logs.values():
+        _opened(log, side, engine=log is rollout, environment=environment)
+    _described(rollout, plan, backend, plan.rollout.mode)
+    actor.event("group", name="default", backend="gloo", rank=0, world_size=1, members=[0])
+    _synced(trainer, rollout, plan, 0, 0)
+    if floor:
+        _floor(rollout, plan, noise, own)
+    for step in range(plan.steps):
+        truth = Step.of(plan, step, other=parted is not None and step >= parted)
+        _rolled_out(rollout, plan, truth, noise, own, guided=side == "candidate")
+        _experience(trainer, plan, truth)
+        if plan.train:
+            other = parted is not None and step + 1 >= parted
+            _trained(trainer, plan, truth, other)
+            _synced(trainer, rollout, plan, step, step + 1, other)
+        trainer.event("span", name="step", start_ns=0, dur_ns=int(2e9 + own.integers(1e8)), ok=True, step=step)
+        trainer.event("probe_cost", step=step, self_ns=2_000_000 * (step + 1))
+    if native:
+        logs["native"] = Log("rollout", pid + 3)
+        _opened(logs["native"], side, engine=True, environment=environment)
+        _described(logs["native"], plan, backend, "native")
+        _native(logs["native"], trainer, plan, own, noise, engine_seed=0 if side == "baseline" else 1)
+    manifest = {
+        "scenario": plan.to_json(),
+        "backend": backend,
+        "side": side,
+        "seeds": {"seed": plan.seed},
+        "command": f"harness parity --{side}",
+        "sampling_mode": plan.rollout.mode,
+        "guided": plan.guided,
+        "hardware": {"cpu": "fast", "gpus": []},
+    }
+    return Recording(manifest, logs)
+
+
+@dataclass
+class Step:
+    """What is true of one step whatever the engine: tokens and the learner's numbers."""
+
+    step: int
+    sample: np.ndarray
+    prompt: Jagged
+    output: Jagged
+    finish: list[str]
+    logprob: np.ndarray
+    margin: np.ndarray
+    runner_up: np.ndarray
+    reward: np.ndarray
+    rng: np.random.Generator
+
+    @staticmethod
+    def of(plan: Scenario, step: int, *, other: bool = False) -> Step:
+        data, rng = np.random.default_rng([plan.seed, step, 0]), np.random.default_rng([plan.seed, step, 1 + other])
+        prompts, group, longest = (
+            plan.rollout.prompts_per_step,
+            plan.rollout.samples_per_prompt,
+            plan.sampling.max_tokens,
+        )
+        n = prompts * group
+        prompt_lengths = np.repeat(data.integers(8, 15, prompts), group)
+        prompt = jagged(
+            [np.concatenate([[BOS], data.integers(3, VOCABULARY, length)]) for length in prompt_lengths[::group]]
+        )
+        lengths = np.minimum(rng.geometric(1.5 / longest, n), longest)
+        total = int(lengths.sum())
+        tokens = rng.integers(3, VOCABULARY, total)
+        stopped = lengths < longest
+        tokens[(np.cumsum(lengths) - 1)[stopped]] = EOS
+        return Step(
+            step,
+            step * n + np.arange(n),
+            prompt.take(np.repeat(np.arange(prompts), group)),
+            Jagged(tokens, lengths),
+            ["stop" if one else "length" for one in stopped],
+            -rng.exponential(1.2, total).astype(np.float32),
+            (rng.exponential(1.0, total) + 1e-3).astype(np.float32),
+            (tokens + 1 + rng.integers(0, 50, total)) % VOCABULARY,
+            rng.normal(0.1 * step, 1.0, n).astype(np.float32),
+            rng,
+        )
+
+    def like(self, values: np.ndarray) -> Jagged:
+        return Jagged(values, self.output.lengths.copy())
+
+
+def _opened(log: Log, side: str, *, engine: bool, environment: int) -> None:
+    packages = {"torch": "2.13.0", "numpy": "2.4.6", "transformers": "5.19.0", "ray": "2.60.0"}
+    if engine:
+        packages |= {"vllm": "0.32.0"} if side == "baseline" else {"sglang": "0.5.23", "transformers": "5.17.1"}
+    log.event(
+        "open",
+        wall_ns=log.pid * 10**9,
+        host="node-1",
+        pid=log.pid,
+        ppid=1,
+        role=log.role,
+        rank=log.rank,
+        world_size=1,
+        python="3.11.9",
+        packages=packages,
+        env={"OMP_NUM_THREADS": str(environment)},
+    )
+    log.event(
+        "environment",
+        packages=packages,
+        env={"OMP_NUM_THREADS": str(environment)},
+        libraries=[],
+        withheld=[],
+        device={"torch": "2.13.0", "threads": 1},
+        machine={"cpu": "fast", "cpus": 2, "gpus": []},
+    )
+
+
+def _described(log: Log, plan: Scenario, backend: str, mode: str) -> None:
+    resolved = {
+        "dtype": plan.model.dtype,
+        "seed": plan.engine.seed,
+        "max_model_len": plan.engine.max_model_len,
+        "enforce_eager": True,
+        "prefix_caching": True,
+        "max_num_seqs": plan.engine.max_num_seqs,
+    }
+    log.event(
+        "engine_info",
+        engine=backend,
+        version="0.32.0" if backend == "vllm" else "0.5.23",
+        asked={},
+        resolved=resolved,
+        replaced=["sampler"] if mode == "coupled" else [],
+        pids=[log.pid],
+    )
+    log.event("sampling", canonical=plan.to_json()["sampling"], native={"temperature": 0.0}, mode=mode)
+
+
+def _synced(trainer: Log, rollout: Log, plan: Scenario, step: int, version: int, other: bool = False) -> None:
+    digests = {name: digest(name, version, plan.seed, other) for name in TENSORS}
+    trainer.event("weights", step=step, version=version, source="learner", digests=dict(digests))
+    rollout.event("weights", step=step, version=version, source="received", digests=dict(digests))
+    trainer.event(
+        "sync",
+        step=step,
+        version=version,
+        ok=True,
+        message="",
+        seconds=0.05,
+        tensors=len(TENSORS),
+        bytes=1 << 20,
+        mismatched=[],
+        absent=[],
+        proof_max_delta=9.5e-7,
+        proof_mean_delta=2e-7,
+    )
+
+
+def _floor(rollout: Log, plan: Scenario, noise: float, own: np.random.Generator) -> None:
+    truth = Step.of(plan, 0)
+    for variant in ("base", "batch", "order", "prefill"):
+        logprob = truth.logprob + own.normal(0, noise / 3, len(truth.logprob))
+        rollout.frames.append(
+            FrameRecord(
+                "floor",
+                0,
+                {"variant": variant, "weight_version": 0},
+                {"sample": truth.sample.copy(), "output": truth.output.copy(), "logprob": truth.like(logprob)},
+            )
+        )
+
+
+def _rolled_out(
+    rollout: Log, plan: Scenario, truth: Step, noise: float, own: np.random.Generator, *, guided: bool
+) -> None:
+    logprob = truth.logprob + own.normal(0, noise, len(truth.logprob))
+    output = truth.output.copy()
+    if guided and noise > 1e-4:  # coarse numbers flip where the two best are close
+        flips = truth.margin < np.abs(own.normal(0, noise * 2, len(truth.margin)))
+        output.values[flips] = truth.runner_up[flips]
+        logprob[flips] -= truth.margin[flips]
+    version = truth.step if plan.train else 0
+    n = len(truth.sample)
+    cached = np.where(np.arange(n) % plan.rollout.samples_per_prompt > 0, truth.prompt.lengths - 1, 0)
+    rollout.frames.append(
+        FrameRecord(
+            "rollout",
+            truth.step,
+            {"weight_version": version, "mode": plan.rollout.mode, "guided": guided, "finish": list(truth.finish)},
+            {
+                "sample": truth.sample.copy(),
+                "prompt": truth.prompt.copy(),
+                "prompt_seen": truth.prompt.copy(),
+                "output": output,
+                "logprob": truth.like(logprob),
+                "cached": cached,
+            },
+        )
+    )
+    for i, (sample, prompt, row) in enumerate(zip(truth.sample, truth.prompt.rows(), output.rows(), strict=True)):
+        rollout.event(
+            "boundaries",
+            step=truth.step,
+            sample=int(sample),
+            finish=truth.finish[i],
+            prompt_first=prompt[:8].tolist(),
+            prompt_last=prompt[-8:].tolist(),
+            output_first=row[:8].tolist(),
+            output_last=row[-8:].tolist(),
+            prompt_len=len(prompt),
+            output_len=len(row),
+            specials=sorted({BOS, EOS} & {*prompt.tolist(), *row.tolist()}),
+            text_first="",
+            text_seam="",
+            text_last="",
+        )
+    rollout.event(
+        "engine_stats",
+        step=truth.step,
+        prompt_tokens=float(truth.prompt.lengths.sum()),
+        cached_tokens=float(cached.sum()),
+        cache_hit_rate=float(cached.sum() / truth.prompt.lengths.sum()),
+        kv_usage=0.1,
+        running=0.0,
+        waiting=0.0,
+    )
+    rollout.event("span", name="rollout", start_ns=0, dur_ns=int(9e8), ok=True, step=truth.step)
+
+
+def _experience(trainer: Log, plan: Scenario, truth: Step) -> None:
+    total = len(truth.logprob)
+    reference = (truth.logprob + truth.rng.normal(0, 0.05, total)).astype(np.float32)
+    dense = {
+        name: truth.like(truth.rng.normal(0, 1, total).astype(np.float32)) for name in ("value", "advantage", "return")
+    }
+    trainer.frames.append(
+        FrameRecord(
+            "experience",
+            truth.step,
+            {"weight_version": truth.step if plan.train else 0},
+            {
+                "sample": truth.sample.copy(),
+                "tokens": truth.output.copy(),
+                "actor_logprob": truth.like(truth.logprob.copy()),
+                "reference_logprob": truth.like(reference),
+                "kl": truth.like(truth.logprob - reference),
+                **dense,
+                "reward": truth.reward.copy(),
+                "margin": truth.like(truth.margin.copy()),
+                "runner_up": truth.like(truth.runner_up.copy()),
+            },
+        )
+    )
+    n, longest, real = (
+        len(truth.sample),
+        int(truth.output.lengths.max()),
+        int((truth.prompt.lengths + truth.output.lengths).sum()),
+    )
+    width = int(truth.prompt.lengths.max()) + longest
+    trainer.event("data", step=truth.step, prompts=digest("prompts", plan.seed, truth.step), samples=n)
+    trainer.event(
+        "shapes",
+        step=truth.step,
+        phase="experience",
+        tensors={"tokens": [[n, width], "int64", "cpu"]},
+        padded_tokens=n * width,
+        real_tokens=real,
+        longest=longest,
+        samples=n,
+    )
+    trainer.event("span", name="experience", start_ns=0, dur_ns=int(3e8), ok=True, step=truth.step)
+
+
+def _trained(trainer: Log, plan: Scenario, truth: Step, other: bool) -> None:
+    state = (plan.seed, truth.step, other)
+    trainer.event("span", name="train", start_ns=0, dur_ns=int(5e8), ok=True, step=truth.step)
+    trainer.event(
+        "step",
+        step=truth.step,
+        metrics={
+            "reward_mean": float(truth.reward.mean()),
+            "kl_mean": 0.01 * truth.step,
+            "policy_loss": -0.01,
+            "value_loss": 0.4,
+            "length_mean": float(truth.output.lengths.mean()),
+            "length_max": int(truth.output.lengths.max()),
+            "truncated_fraction": truth.finish.count("length") / len(truth.finish),
+            "tokens": int(truth.output.lengths.sum()),
+            "seconds": 2.0,
+        },
+    )
+    trainer.event(
+        "learner",
+        step=truth.step,
+        actor=digest("actor", *state),
+        critic=digest("critic", *state),
+        batch=digest("batch", plan.seed, truth.step),
+    )
+
+
+def _native(log: Log, trainer: Log, plan: Scenario, own: np.random.Generator, noise: float, engine_seed: int) -> None:
+    shared = np.random.default_rng([plan.seed, 99])
+    prompts, group, longest = 64, 4, plan.sampling.max_tokens
+    prompt = jagged([np.concatenate([[BOS], shared.integers(3, VOCABULARY, 10)]) for _ in range(prompts)])
+    rate = np.repeat(shared.uniform(1.0, 3.0, prompts), group) / longest
+    n = prompts * group
+    lengths = np.minimum(own.geometric(rate), longest)
+    tokens = own.integers(3, VOCABULARY, int(lengths.sum()))
+    learner = -own.exponential(np.repeat(shared.uniform(0.8, 1.6, prompts), group).repeat(lengths)).astype(np.float32)
+    finish = ["stop" if length < longest else "length" for length in lengths]
+    whole = prompt.take(np.repeat(np.arange(prompts), group))
+    sample = 10**6 + np.arange(n)
+    log.frames.append(
+        FrameRecord(
+            "native",
+            -1,
+            {
+                "weight_version": plan.steps if plan.train else 0,
+                "mode": "native",
+                "finish": finish,
+                "engine_seed": engine_seed,
+            },
+            {
+                "sample": sample,
+                "prompt": whole,
+                "prompt_seen": whole.copy(),
+                "output": Jagged(tokens, lengths),
+                "logprob": Jagged(learner + own.normal(0, noise, len(learner)), lengths.copy()),
+                "cached": np.zeros(n, np.int64),
+            },
+        )
+    )
+    trainer.frames.append(
+        FrameRecord(
+            "native_score",
+            -1,
+            {"weight_version": plan.steps if plan.train else 0},
+            {
+                "sample": sample.copy(),
+                "learner_logprob": Jagged(learner, lengths.copy()),
+                "reward": (0.05 * lengths + own.normal(0, 1, n)).astype(np.float32),
+            },
+        )
+    )
