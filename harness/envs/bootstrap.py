@@ -33,6 +33,7 @@ def torch_override(pyproject: str, *, gpu: bool, platform: str = sys.platform) -
 
 def bootstrap(directory: Path, uv_requirement: str) -> None:
     """Make or bring up to date the environment in that directory. Raises CommandFailed."""
+    directory = directory.absolute()
     python = directory / "bin" / "python"
     if not python.exists():
         print(f"making {directory} with Python {sys.version.split()[0]}", flush=True)
@@ -41,12 +42,11 @@ def bootstrap(directory: Path, uv_requirement: str) -> None:
         quiet = ["--quiet", "--disable-pip-version-check"]
         run([str(python), "-m", "pip", "install", *quiet, uv_requirement], os.environ, print)
     pip = indexes.pip_configuration(str(python))
-    uv = Uv(str(directory / "bin" / "uv"), indexes.uv_environment(pip), print)
+    uv = Uv(str(directory / "bin" / "uv"), indexes.uv_environment(pip), lambda line: None)
     overrides = torch_override((ROOT / "pyproject.toml").read_text(encoding="utf-8"), gpu=nvidia_gpu())
     print(f"installing the project and its tools ({'CPU' if overrides else 'default'} build of torch)", flush=True)
-    uv.install(
-        python.absolute(), ["--editable", f"{ROOT}[dev]"], overrides=overrides, cpu=bool(overrides), extra=["--quiet"]
-    )
+    project = ["--editable", f"{ROOT}[dev]"]
+    uv.install(python, project, overrides=overrides, cpu=bool(overrides), torch="".join(overrides), extra=["--quiet"])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

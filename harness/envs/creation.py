@@ -12,7 +12,7 @@ from pathlib import Path
 
 from harness.envs import home, indexes, interpreter, recipe
 from harness.envs.environment import ENGINES, Device, Environment, check_name, find_whole, folder, now
-from harness.envs.install import CommandFailed, Uv, nvidia_gpu, uv_binary
+from harness.envs.install import UNSATISFIABLE, CommandFailed, Uv, nvidia_gpu, uv_binary
 from harness.envs.interpreter import Driver
 from harness.envs.progress import Progress, Silent
 from harness.errors import BadInput, EnvironmentUnusable, HarnessError, Interrupted
@@ -113,6 +113,8 @@ def create(wanted: Order, *, recreate: bool = False, progress: Progress | None =
         log = home.directory("logs") / f"env-{wanted.name}.log"
         try:
             home.directory("envs")
+            home.sweep(folder(wanted.name))
+            home.sweep(partial)
             home.remove_tree(partial)  # left by a creation that was killed; we hold the lock, so nobody is in there
             made = _build(wanted, partial, log, progress, lock)
             home.write_json(partial / "env.json", made.to_json())
@@ -121,6 +123,7 @@ def create(wanted: Order, *, recreate: bool = False, progress: Progress | None =
             return made, True
         except BaseException as error:
             with _undisturbed():
+                progress.step("cleaning up")
                 home.remove_tree(partial)
             if explained := _explained(error, wanted, log):
                 raise explained from error
@@ -148,18 +151,19 @@ def _build(wanted: Order, partial: Path, log: Path, progress: Progress, lock: in
             str(partial / "venv"),
             cwd=home.directory("envs"),
         )
+        cpu = plan.device == "cpu"
         packages = plan.packages(wanted.version, wanted.driver.ray)
         progress.step(f"installing {packages[0]} for {plan.device}")
-        uv.install(python, packages, overrides=plan.overrides, cpu=plan.device == "cpu")
+        uv.install(python, packages, overrides=plan.overrides, cpu=cpu, torch=plan.torch_for(wanted.version))
         if plan.no_deps:
             progress.step(f"installing {', '.join(plan.no_deps)}")
-            uv.install(python, plan.no_deps, cpu=plan.device == "cpu", extra=["--no-deps"])
+            uv.install(python, plan.no_deps, cpu=cpu, extra=["--no-deps"])
         if plan.shims:
             progress.step(f"writing shims: {', '.join(plan.shims)}")
             _write_shims(python)
         # It is ours, so bytecode may be written: measured, 20 s to import vLLM without and 8.5 s with.
         variables = {**plan.env, "PYTHONDONTWRITEBYTECODE": ""}
-        if plan.device == "cpu" or nvidia_gpu():  # a CUDA engine may be installed where no GPU is, on a login node
+        if cpu or nvidia_gpu():  # a CUDA engine may be installed where no GPU is, on a login node
             progress.step(f"importing {plan.engine} once")
             if failure := interpreter.import_failure(str(python), plan.imports, variables, (lock,)):
                 raise EnvironmentUnusable(f"{plan.engine} cannot be imported: {failure}")
@@ -182,15 +186,17 @@ def _write_shims(python: Path) -> None:
 
 def _explained(error: BaseException, wanted: Order, log: Path) -> HarnessError | None:
     """The same for the user; None for a defect of ours, which should stay what it is."""
-    what = f"environment {wanted.name!r} ({wanted.recipe.engine} on {wanted.recipe.device})"
+    what = f"environment {wanted.name!r}"
     if isinstance(error, KeyboardInterrupt):
         return Interrupted.by(error, f"making {what} was interrupted; nothing was left behind", mend=wanted.command)
     if not isinstance(error, CommandFailed | EnvironmentUnusable | OSError):
         return None
     reason = error.reason() if isinstance(error, CommandFailed) else str(error)
-    return EnvironmentUnusable(
-        f"{what} could not be made, and nothing was left behind: {reason} (whole output: {log})", mend=wanted.command
-    )
+    mend = wanted.command
+    if isinstance(error, CommandFailed) and error.status == UNSATISFIABLE and wanted.version:
+        mend = f"harness env create {wanted.recipe.engine}   # the version of the recipe, {wanted.recipe.version}"
+    message = f"{what} could not be made, and nothing was left behind: {reason.rstrip('.')} (whole output: {log})"
+    return EnvironmentUnusable(message, mend=mend)
 
 
 @contextlib.contextmanager

@@ -15,6 +15,8 @@ from typing import Any
 
 from harness.errors import EnvironmentUnusable
 
+_REMOVING = ".removing-"
+
 
 def home(environ: Mapping[str, str] = os.environ) -> Path:
     """`$HARNESS_HOME`, else the platform's directory for user data. Not created here."""
@@ -89,5 +91,11 @@ def remove_tree(path: Path) -> None:
         shutil.rmtree(_aside(path), ignore_errors=True)
 
 
+def sweep(path: Path) -> None:
+    """Finish removals of that name whose process was killed in the middle. The caller holds the lock of the name."""
+    for left in path.parent.glob(f"{_REMOVING}{path.name}@*"):
+        shutil.rmtree(left, ignore_errors=True)
+
+
 def _aside(path: Path) -> Path:
-    return path.with_name(f".removing-{path.name.lstrip('.')}-{os.getpid()}")
+    return path.with_name(f"{_REMOVING}{path.name}@{os.getpid()}")

@@ -18,7 +18,7 @@ from pathlib import Path
 from harness.errors import EnvironmentUnusable
 
 # uv's exit codes, as seen: 1 when nothing satisfies the requirements, 2 when it could not ask the index
-_UNSATISFIABLE = 1
+UNSATISFIABLE = 1
 _GRACE_S = 5.0
 
 
@@ -27,15 +27,17 @@ class CommandFailed(Exception):
 
     def __init__(self, argv: Sequence[str], status: int, tail: list[str]) -> None:
         super().__init__(f"{Path(argv[0]).name} ended with {status}")
+        self.argv = argv
         self.status = status
         self.tail = tail
 
-    def reason(self, lines: int = 6) -> str:
-        """What a person needs of it: uv's `error:` and `cause:` lines, a traceback's last line, or the last lines."""
-        starts = ("error:", "cause:", "×", "╰─▶", "├─▶", "│")
-        causes = [line.strip() for line in self.tail if line.strip().startswith(starts)]
-        chosen = causes[:lines] or [line.strip() for line in self.tail if line.strip()][-2:]
-        return "; ".join(chosen) or str(self)
+    def reason(self) -> str:
+        """What a person needs of it: uv's error with its first and its root cause, or else the last line."""
+        lines = [line.strip() for line in self.tail if line.strip()]
+        causes = [line.partition(":")[2].strip() for line in lines if line.startswith(("error:", "cause:"))]
+        if not causes:
+            return lines[-1] if lines else str(self)
+        return "; ".join(dict.fromkeys([*causes[:2], causes[-1]]))
 
 
 @dataclass(frozen=True)
@@ -57,30 +59,41 @@ class Uv:
         *,
         overrides: Sequence[str] = (),
         cpu: bool,
+        torch: str = "",
         extra: Sequence[str] = (),
     ) -> None:
         """Install into the environment of `python`.
 
         With `cpu`, requirements or overrides ask for a torch+cpu, which PyPI does not have: when the configured sources
-        have it (find-links, a mirror) they are used, else PyTorch's CPU index. Raises CommandFailed.
+        have it (find-links, a mirror) they are used, else PyTorch's CPU index. That index is asked for `torch` alone
+        where its requirement is known: uv would look there for triton too, and nowhere else. Raises CommandFailed.
         """
         # uv runs in a directory of its own, where no project's uv.toml or pyproject.toml applies
         with tempfile.TemporaryDirectory(prefix="harness-uv-") as scratch:
             file = Path(scratch) / "overrides.txt"
             file.write_text("\n".join(overrides) + "\n", encoding="utf-8")
             argv = install_argv(python, requirements, overrides=file if overrides else None, extra=extra)
-            if cpu and not self._resolves(argv, Path(scratch)):
-                argv += ["--torch-backend", "cpu"]
-            self.run(*argv, cwd=Path(scratch))
+            missing = self._unsatisfied(argv, Path(scratch)) if cpu else None
+            if missing is None:
+                return self.run(*argv, cwd=Path(scratch))
+            try:
+                if torch:
+                    self.run(*install_argv(python, [torch]), "--torch-backend", "cpu", cwd=Path(scratch))
+                self.run(*argv, *([] if torch else ["--torch-backend", "cpu"]), cwd=Path(scratch))
+            except CommandFailed as failure:
+                both = [f"from the configured indexes: {missing.reason()}", f"with PyTorch's: {failure.reason()}"]
+                said = missing.tail if missing.reason() == failure.reason() else ["; ".join(both)]
+                raise CommandFailed(failure.argv, failure.status, said) from failure
 
-    def _resolves(self, argv: Sequence[str], cwd: Path) -> bool:
+    def _unsatisfied(self, argv: Sequence[str], cwd: Path) -> CommandFailed | None:
+        """Why the configured sources do not have it all; None when they have. Takes the seconds of a resolution."""
         try:
             self.run(*argv, "--dry-run", "--quiet", cwd=cwd)
         except CommandFailed as failure:
-            if failure.status != _UNSATISFIABLE:
+            if failure.status != UNSATISFIABLE:
                 raise
-            return False
-        return True
+            return failure
+        return None
 
 
 def install_argv(

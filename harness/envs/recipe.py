@@ -33,10 +33,15 @@ class Recipe:
     no_deps: tuple[str, ...]
     shims: tuple[str, ...]
     env: dict[str, str]
+    torch: str = ""  # the requirement of the CPU build
 
     def packages(self, version: str, ray: str) -> list[str]:
         """The requirements of one environment. `version` may be short (0.31: the newest 0.31.x) or empty (ours)."""
         return [f"{self.package}{pin(version or self.version)}", f"ray=={ray}", *self.requirements]
+
+    def torch_for(self, version: str) -> str:
+        """The torch that the engine will need in that version, where it is known."""
+        return self.torch if not version or self.torch in self.overrides else ""
 
     def digest(self, version: str, ray: str, python: str) -> str:
         """Names what would be made: an environment with another digest was made from other instructions."""
