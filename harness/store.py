@@ -1,8 +1,9 @@
 """A run directory as tables: events by kind, spans as a data frame, token frames as flat NumPy columns.
 
-`Recording` is `probes.format.Run` with a scan that does not decode what nobody asks for: `Run` parses every line (3.7 s for a million
-events on two cores), this one reads the three keys that every line begins with (1 s) and parses a kind when it is asked for. Both
-index the same lines and name the same damage; a test holds them together. A line that proves broken when it is parsed is added to `torn`.
+`Recording` is `probes.format.Run` with a scan that does not decode what nobody asks for: `Run` parses every line (3.7
+s for a million events on two cores), this one reads the three keys that every line begins with (1 s) and parses a
+kind when it is asked for. Both index the same lines and name the same damage; a test holds them together. A line that
+proves broken when it is parsed is added to `torn`.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ class Rows:
 class Table:
     """Every frame of one kind and step, joined: one entry per sample in each column.
 
-    `fields` are the first frame's, without `finish`; `finish` is one reason per sample where the frames have it. `rank` is the rank of the
-    process that recorded the sample.
+    `fields` are the first frame's, without `finish`; `finish` is one reason per sample where the frames have it.
+    `rank` is the rank of the process that recorded the sample.
     """
 
     kind: str
@@ -79,10 +80,11 @@ class Table:
 
 
 class Recording(Run):
-    """One recorded run. Damage never raises here: it is listed in `torn` and `incomplete`, and the judge refuses to pass it.
+    """One recorded run. Damage never raises here: it is listed in `torn` and `incomplete`, and the judge refuses to
+    pass it.
 
-    Raises FormatError for a directory without run.json and for another format version. Memory: 8 bytes an event and one journal while
-    it is read; a step's frames while they are asked for.
+    Raises FormatError for a directory without run.json and for another format version. Memory: 8 bytes an event and
+    one journal while it is read; a step's frames while they are asked for.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -96,7 +98,9 @@ class Recording(Run):
         return found if isinstance(found, dict) else {}
 
     def all(self, kind: str) -> list[dict[str, Any]]:
-        """Every event of one kind, with role, rank, pid and file of its process; parsed once. Broken lines go to `torn`."""
+        """Every event of one kind, with role, rank, pid and file of its process; parsed once. Broken lines go to
+        `torn`.
+        """
         if kind not in self._decoded:
             found: list[dict[str, Any]] = []
             for journal in self._journals:

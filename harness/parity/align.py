@@ -1,7 +1,7 @@
 """Alignment of two recordings by step, sample number and token position; nothing is dropped without being counted.
 
-Rows are never compared in the order in which they were recorded: engines answer in any order. All of it is vectorised; a step of a
-million tokens costs a few passes over flat arrays.
+Rows are never compared in the order in which they were recorded: engines answer in any order. All of it is
+vectorised; a step of a million tokens costs a few passes over flat arrays.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ class Grid:
         return (np.arange(self.size, dtype=np.int64) - np.repeat(self.start[:-1], self.length)).astype(np.int32)
 
     def take(self, rows: Rows, index: np.ndarray) -> np.ndarray:
-        """The first `length[r]` values of `rows.row(index[r])`, flat. Copies only where rows are cut or in another order."""
+        """The first `length[r]` values of `rows.row(index[r])`, flat. Copies only where rows are cut or in another
+        order.
+        """
         lengths = rows.lengths
         if (
             len(index) == len(rows)

@@ -1,7 +1,9 @@
-"""Causes that recordings alone support, each with what it explains; what is left over is UNEXPLAINED, with its narrowest place.
+"""Causes that recordings alone support, each with what it explains; what is left over is UNEXPLAINED, with its
+narrowest place.
 
-A cause needs two things: evidence of the fault itself (a digest, a parameter, ids that the engine saw) or a re-reading of the numbers that
-removes the difference, and divergences that it explains. Interventions that need a live engine are not made here.
+A cause needs two things: evidence of the fault itself (a digest, a parameter, ids that the engine saw) or a
+re-reading of the numbers that removes the difference, and divergences that it explains. Interventions that need a
+live engine are not made here.
 """
 
 from __future__ import annotations
@@ -66,10 +68,12 @@ def _unexplained(e: Evidence, left: dict[str, np.ndarray]) -> Cause:
     first = kinds[0]
     place = e.first[first][1]
     steps, samples = len(np.unique(left[first][:, 0])), len(np.unique(left[first], axis=0))
-    summary = f"{_named(first)} from step {int(left[first][:, 0].min())} on: {samples} samples in {steps} steps; nothing recorded explains it"
+    summary = f"{_named(first)} from step {int(left[first][:, 0].min())} on: {samples} samples in {steps} steps"
+    summary += "; nothing recorded explains it"
     also = f"; also {', '.join(_named(kind) for kind in kinds[1:])}" if len(kinds) > 1 else ""
     weights = e.weights.equal(place.step, place.step, place.step) if place.step >= 0 else None
-    evidence = f"narrowest place: step {place.step}, {place.phase}, sample {place.sample}, position {place.position}, {place.field}{also}"
+    evidence = f"narrowest place: step {place.step}, {place.phase}, sample {place.sample}, position {place.position}, "
+    evidence += f"{place.field}{also}"
     evidence += {
         True: "; the learners' weights are equal there",
         False: "; the learners' weights differ there",
@@ -242,7 +246,7 @@ def alignment(e: Evidence) -> Iterator[Explanation]:
                 Cause(
                     "ALIGNMENT",
                     side.name,
-                    f"the log-probabilities are shifted by one position: each stands {'after' if shift > 0 else 'before'} its token",
+                    f"log-probabilities are shifted by one: each stands {'after' if shift > 0 else 'before'} its token",
                     f"read {shift:+d} position, {_left(e, f'learner:{side.name}', shift)} against the learner",
                     {"shift": shift},
                 ),
@@ -325,7 +329,8 @@ def stale_cache(e: Evidence) -> Iterator[Explanation]:
                     "STALE_KV",
                     side.name,
                     "the engine differs from its learner on samples with cached tokens only",
-                    f"{found['cached samples beyond']} of {found['cached samples']} samples with cached tokens, 0 of {found['uncached samples']} others",
+                    f"{found['cached samples beyond']} of {found['cached samples']} samples with cached tokens, "
+                    f"0 of {found['uncached samples']} others",
                 ),
                 _kinds(_ROLLOUT, side.name),
             )

@@ -1,7 +1,8 @@
-"""The checks that decide: each looks at one kind of evidence and rules a difference out, confirms it, or says that it was not tested.
+"""The checks that decide: each looks at one kind of evidence and rules a difference out, confirms it, or says that it
+was not tested.
 
-A check that finds no evidence is *not tested*, never a pass. `required` says for which runs a verdict of EQUIVALENT needs the check.
-The user's eleven suspicions are in `suspicions`.
+A check that finds no evidence is *not tested*, never a pass. `required` says for which runs a verdict of EQUIVALENT
+needs the check. The user's eleven suspicions are in `suspicions`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from reports.model import SUSPICIONS, Check, CheckState, Finding
 
 @dataclass(frozen=True)
 class Outcome:
-    """A check's result. `decides`: confirmed makes the verdict DIVERGENT. `kinds`: the divergences of `Evidence` that it stands for."""
+    """A check's result. `decides`: confirmed makes the verdict DIVERGENT. `kinds`: the divergences of `Evidence` that
+    it stands for.
+    """
 
     check: Check
     decides: bool = False
@@ -109,8 +112,9 @@ def tokens(e: Evidence) -> Outcome:
         return outcome("tokens", "not tested", "no token could be compared", **details)
     if beyond:
         sides = e.counts.get("flips where the learner sides with the candidate", 0)
-        text = f"{beyond} of {compared} tokens differ beyond the margin of {e.tolerance.margin:.3g} nats (the learner sides with the "
-        text += f"baseline in {beyond - sides}, with the candidate in {sides}); {benign} benign flips"
+        text = f"{beyond} of {compared} tokens differ beyond the margin of {e.tolerance.margin:.3g} nats "
+        text += f"(the learner sides with the baseline in {beyond - sides}, with the candidate in {sides}); "
+        text += f"{benign} benign flips"
         return outcome("tokens", "confirmed", text, kinds=("flip",), **details)
     if unjudged:
         text = f"{unjudged} of {flips} flips cannot be judged: no margin of the learner was recorded at them"
@@ -141,7 +145,8 @@ def lengths(e: Evidence) -> Outcome:
 def finish_reasons(e: Evidence) -> Outcome:
     if "finish" in e.first:
         place = e.first["finish"][1]
-        text = f"{len(e.found('finish'))} samples end for another reason, the first {place.baseline} against {place.candidate}"
+        first = f"{place.baseline} against {place.candidate}"
+        text = f"{len(e.found('finish'))} samples end for another reason, the first {first}"
         return outcome("finish-reasons", "confirmed", text, kinds=("finish",))
     if not e.counts.get("finish reasons") or not coupled(e):
         return outcome("finish-reasons", "not tested", "no finish reasons were compared")
@@ -178,7 +183,9 @@ def logprobs(e: Evidence) -> Outcome:
 
 @check("engine-against-learner", required=always)
 def engine_against_learner(e: Evidence) -> Outcome:
-    """Each engine's log-probabilities, and its choices, against its own learner: the third opinion that says which engine moved."""
+    """Each engine's log-probabilities, and its choices, against its own learner: the third opinion that says which
+    engine moved.
+    """
     kinds = tuple(
         f"{kind}:{side.name}" for side in e.sides for kind in ("learner", "choice") if f"{kind}:{side.name}" in e.first
     )
@@ -210,9 +217,8 @@ def engine_against_learner(e: Evidence) -> Outcome:
         )
     partial = [f"step {step}" for side in e.sides for step in e.notes.get(f"no experience:{side.name}", [])]
     if partial:
-        return outcome(
-            "engine-against-learner", "not tested", f"no log-probabilities of engine and learner side by side in {', '.join(partial[:5])}", **details
-        )
+        text = f"no log-probabilities of engine and learner side by side in {', '.join(partial[:5])}"
+        return outcome("engine-against-learner", "not tested", text, **details)
     return outcome("engine-against-learner", "ruled out", f"{shown}, tolerance {e.tolerance.value:.3g}", **details)
 
 
@@ -263,7 +269,8 @@ def weight_sync(e: Evidence) -> Outcome:
                 text = f"{name}: weight version {versions[0]} was {what}"
                 return outcome("weight-sync", "not tested", text, findings=findings, **details)
     missing = [
-        f"weight-sync: the {name}'s engine did not say what it received at {len(record.without_digests)} of {len(record.versions)} syncs"
+        f"weight-sync: the {name}'s engine did not say what it received at "
+        f"{len(record.without_digests)} of {len(record.versions)} syncs"
         for name, record in records.items()
         if record.without_digests
     ]
@@ -396,7 +403,9 @@ def itself(e: Evidence, side: Side, number: int) -> Outcome:
         return outcome(name, "confirmed", f"{text}: {shown}", number=number, kinds=(f"floor:{side.name}",), **details)
     if not floor.measured:
         few = f"only {floor.tokens} tokens" if floor.tokens else "nothing"
-        text = f"the floor was not measured ({few} recorded of the engine against itself); the tolerance is the cap of {cap:.3g}"
+        text = (
+            f"the floor was not measured ({few} of the engine against itself); the tolerance is the cap, {cap:.3g}"
+        )
         return outcome(name, "not tested", text, number=number, **details)
     missing = [f"{name}: the floor was not taken under: {', '.join(floor.absent)}"] if floor.absent else []
     return outcome(name, "ruled out", shown, number=number, missing=missing, **details)

@@ -1,4 +1,6 @@
-"""One pass over the steps of two recordings: rollouts against each other, each engine against its learner, learner against learner."""
+"""One pass over the steps of two recordings: rollouts against each other, each engine against its learner, learner
+against learner.
+"""
 
 from __future__ import annotations
 

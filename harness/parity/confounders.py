@@ -1,7 +1,7 @@
 """Confounders: what must be equal for a verdict on the engines and is not, and from where on it acts.
 
-Differences of the engines themselves (their packages, their parameters, sampling) are no confounders but findings (`suspicions`). What was
-recorded before a confounder could act stays judgeable.
+Differences of the engines themselves (their packages, their parameters, sampling) are no confounders but findings
+(`suspicions`). What was recorded before a confounder could act stays judgeable.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any, Literal
 from harness.store import Recording
 from reports.model import Finding
 
-# What a confounder can have touched: everything that two runs share, the prompts (each sample then shows whether its own is equal), the
-# numbers that the learner makes from the rollouts, or only the update that follows them.
+# What a confounder can have touched: everything that two runs share, the prompts (each sample then shows whether its
+# own is equal), the numbers that the learner makes from the rollouts, or only the update that follows them.
 Scope = Literal["everything", "prompts", "experience", "train"]
 
 _SCOPES: dict[str, Scope] = {
@@ -143,7 +143,9 @@ def show(value: Any) -> str:
 
 
 class Weights:
-    """The learner's weights as both runs recorded them: per version (`weights` events) and per step (`learner` events)."""
+    """The learner's weights as both runs recorded them: per version (`weights` events) and per step (`learner`
+    events).
+    """
 
     def __init__(self, baseline: Recording, candidate: Recording) -> None:
         self.versions = (_versions(baseline), _versions(candidate))
@@ -160,7 +162,9 @@ class Weights:
         return sorted(differences(one, two))
 
     def equal(self, step: int, version_b: Any, version_c: Any) -> bool | None:
-        """Were the weights equal with which this step was rolled out? By their digests, else by the updates before; None: unknown."""
+        """Were the weights equal with which this step was rolled out? By their digests, else by the updates before;
+        None: unknown.
+        """
         one, two = self.versions
         if version_b in one and version_c in two:
             return one[version_b] == two[version_c]

@@ -1,7 +1,7 @@
 """The evidence of a comparison: every fact that a check may look at, gathered in one pass over the steps.
 
-A divergence is kept three ways: how many (`counts`, `series`), where (`items`: step and sample, for causes to explain), and the earliest
-(`first`: everything that PARITY asks of a first divergence).
+A divergence is kept three ways: how many (`counts`, `series`), where (`items`: step and sample, for causes to
+explain), and the earliest (`first`: everything that PARITY asks of a first divergence).
 """
 
 from __future__ import annotations
@@ -79,7 +79,9 @@ class Evidence:
         self.counts[name] = self.counts.get(name, 0) + int(by)
 
     def diverges(self, kind: str, samples: Any, place: Place, *, phase: str | None = None) -> None:
-        """Note divergences of one kind in one step; `place` is the earliest of them. `samples` may be empty: not per sample."""
+        """Note divergences of one kind in one step; `place` is the earliest of them. `samples` may be empty: not per
+        sample.
+        """
         phase = phase or place.phase
         step = LAST if phase == "native" else place.step
         key = (step, PHASES.index(phase), place.sample, place.position)

@@ -1,4 +1,6 @@
-"""Learner against learner: what both made of the same tokens must be the same numbers, bit for bit while nothing confounds them."""
+"""Learner against learner: what both made of the same tokens must be the same numbers, bit for bit while nothing
+confounds them.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ SHOWN_IDS = 12
 
 
 def experiences(e: Evidence, b: Table, c: Table) -> None:
-    """What the learners made of the same tokens: it must be the same numbers, bit for bit while nothing confounds them."""
+    """What the learners made of the same tokens: it must be the same numbers, bit for bit while nothing confounds
+    them.
+    """
     blocked = e.confounded("everything", "experience", "prompts", step=b.step)
     if blocked is not None or b.step in e.unjudged_steps:
         return

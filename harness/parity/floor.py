@@ -1,7 +1,8 @@
 """The floor: how far an engine is from itself, measured, and capped so that a noisy engine cannot excuse itself.
 
-Each engine draws the same samples at the same weights with the same randomness in other batch compositions and orders, and scores them by
-prefill instead of decode. The largest |Δ log-probability| before the first difference of tokens is its floor.
+Each engine draws the same samples at the same weights with the same randomness in other batch compositions and
+orders, and scores them by prefill instead of decode. The largest |Δ log-probability| before the first difference of
+tokens is its floor.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from scipy import stats
 from harness.parity.align import Match, equal_rows, shared
 from harness.store import Recording, Table
 
-# Largest floor that can be noise, in nats. float32: batch composition alone reached 1.2e-5 in SGLang on a tiny model, engines were
-# within 1.4e-6 of Transformers. bfloat16: published figures are 0.01 to 0.05; larger models may need another cap (`judge(cap=...)`).
+# Largest floor that can be noise, in nats. float32: batch composition alone reached 1.2e-5 in SGLang on a tiny model,
+# engines were within 1.4e-6 of Transformers. bfloat16: published figures are 0.01 to 0.05; larger models may need
+# another cap (`judge(cap=...)`).
 CAPS = {"float32": 1e-4, "bfloat16": 0.05, "float16": 0.05}
 EPSILON = {"float32": 2.0**-23, "bfloat16": 2.0**-7, "float16": 2.0**-10}
 VARIANTS = ("batch", "order", "prefill")
@@ -49,8 +51,8 @@ class EngineFloor:
     def implausible_flips(self, cap: float, temperature: float) -> bool:
         """More flips than ties of engines within the cap could give.
 
-        The gap g between the two best perturbed logits of a Gumbel-max draw has P(g < x) <= x, so a difference of `cap` in each of two
-        logits flips a token with probability 2 cap / T at most.
+        The gap g between the two best perturbed logits of a Gumbel-max draw has P(g < x) <= x, so a difference of
+        `cap` in each of two logits flips a token with probability 2 cap / T at most.
         """
         rate = min(1.0, 2.0 * cap / max(temperature, 1e-6))
         return self.flips > 0 and float(stats.binom.sf(self.flips - 1, self.tokens + self.flips, rate)) < IMPLAUSIBLE
@@ -133,10 +135,11 @@ class Tolerance:
     def value(self) -> float:
         """min(cap, max(10 x floor, resolution)); the cap alone where no floor was measured.
 
-        Ten times, because the floor is the extreme value of a few hundred tokens within one engine, and the comparison takes the extreme
-        of many more between two engines with other kernels. The resolution, 8 eps of the model's dtype at the scale of the learner's
-        log-probabilities, is what one rounding in each of a few operations costs: vLLM's floor on a CPU was exactly 0 while its
-        distance from Transformers was 1.4e-6. The cap bounds both.
+        Ten times, because the floor is the extreme value of a few hundred tokens within one engine, and the
+        comparison takes the extreme of many more between two engines with other kernels. The resolution, 8 eps of the
+        model's dtype at the scale of the learner's log-probabilities, is what one rounding in each of a few
+        operations costs: vLLM's floor on a CPU was exactly 0 while its distance from Transformers was 1.4e-6. The cap
+        bounds both.
         """
         if np.isnan(self.floor):
             return self.cap
@@ -144,12 +147,16 @@ class Tolerance:
 
     @property
     def margin(self) -> float:
-        """The widest gap between the two best perturbed logits (logits/T + noise) that a tolerated difference can turn over: 2 tol/T."""
+        """The widest gap between the two best perturbed logits (logits/T + noise) that a tolerated difference can
+        turn over: 2 tol/T.
+        """
         return 2.0 * self.value / max(self.temperature, 1e-6)
 
     @staticmethod
     def of(dtype: str, floors: list[EngineFloor], *, scale: float, temperature: float, cap: float | None) -> Tolerance:
-        """`scale`: largest |log-probability| of the learner, clipped to [1, 20] so that a broken number cannot widen its own tolerance."""
+        """`scale`: largest |log-probability| of the learner, clipped to [1, 20] so that a broken number cannot widen
+        its own tolerance.
+        """
         measured = [one.largest for one in floors if one.measured]
         floor = max(measured) if len(measured) == len(floors) else float("nan")
         known = dtype if dtype in CAPS else "float32"  # an unknown dtype gets the strictest

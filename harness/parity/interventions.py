@@ -1,7 +1,8 @@
 """Interventions that cost nothing, because they only read the recorded numbers in another way.
 
-Shift the log-probabilities by one position, scale them, leave out cached samples, look for the same responses under other sample numbers: a
-cause is named when its re-reading removes the difference. What needs an engine (flush, restart, swap a parameter back) is not here.
+Shift the log-probabilities by one position, scale them, leave out cached samples, look for the same responses under
+other sample numbers: a cause is named when its re-reading removes the difference. What needs an engine (flush,
+restart, swap a parameter back) is not here.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 
 
 def first_difference(one: np.ndarray, two: np.ndarray) -> int:
-    """The first position at which two rows differ; the length of the shorter one when it is the beginning of the other."""
+    """The first position at which two rows differ; the length of the shorter one when it is the beginning of the
+    other.
+    """
     n = min(len(one), len(two))
     differs = np.flatnonzero(one[:n] != two[:n])
     return int(differs[0]) if len(differs) else n
@@ -40,7 +43,9 @@ def how_prompt_differs(sent: np.ndarray, seen: np.ndarray) -> str:
 def reread(
     e: Evidence, kind: str, grid: Grid, p: np.ndarray, q: np.ndarray, same: np.ndarray, cached: np.ndarray | None
 ) -> None:
-    """Count what is left beyond the tolerance when `q` is read shifted by one either way, scaled, or on uncached samples only."""
+    """Count what is left beyond the tolerance when `q` is read shifted by one either way, scaled, or on uncached
+    samples only.
+    """
     totals = e.interventions.setdefault(kind, {})
     tolerance = e.tolerance.value
     beyond = same & ~(np.abs(q - p) <= tolerance)

@@ -12,7 +12,9 @@ _DIGESTS = (("batch", "experience"), ("actor", "train"), ("critic", "train"))
 
 
 def learners(e: Evidence) -> None:
-    """Compare `learner` digests step by step, up to the first update that differs; what follows differs because of it."""
+    """Compare `learner` digests step by step, up to the first update that differs; what follows differs because of
+    it.
+    """
     one, two = e.weights.updates
     e.notes["updates"] = {"baseline": sorted(one), "candidate": sorted(two)}
     compared = []
@@ -35,7 +37,8 @@ def learners(e: Evidence) -> None:
             e.notes["learners followed"] = step
         else:
             name, phase = wrong[0]
-            context = f"{', '.join(name for name, _ in wrong)} differ after the update of step {step}; before it the learners were equal"
+            names = ", ".join(name for name, _ in wrong)
+            context = f"{names} differ after the update of step {step}; before it the learners were equal"
             e.diverges("learner", [], Place(step, phase, 0, -1, -1, f"{name} digest", *pairs[name], context=context))
         return
     e.notes["updates equal"] = compared

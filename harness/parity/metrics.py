@@ -1,8 +1,9 @@
 """How far two sets of log-probabilities of the same tokens are apart, by the names that the field uses.
 
-Sources: k1 and k3 are Schulman's estimators (2020, "Approximating KL Divergence"); token_mult_prob_error is NVIDIA NeMo-RL's ("Add New
-Models"); rollout_probs_diff_* and rollout_actor_probs_pearson_corr, the effective sample size, chi² and the log-perplexity
-difference are verl's (debug metrics, rollout correction). `reports.limits` holds the limits that their authors publish.
+Sources: k1 and k3 are Schulman's estimators (2020, "Approximating KL Divergence"); token_mult_prob_error is NVIDIA
+NeMo-RL's ("Add New Models"); rollout_probs_diff_* and rollout_actor_probs_pearson_corr, the effective sample size,
+chi² and the log-perplexity difference are verl's (debug metrics, rollout correction). `reports.limits` holds the
+limits that their authors publish.
 """
 
 from __future__ import annotations

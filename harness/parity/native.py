@@ -1,9 +1,10 @@
 """Native stage: each engine's own sampler at the same weights, compared as distributions.
 
-Samples of one prompt share its distribution, samples of different prompts do not; so labels are permuted within each prompt. Under the
-null hypothesis that both engines draw from the same distribution given the prompt, that permutation is exact, whatever the prompts are.
-Location (difference of means) and shape (Kolmogorov-Smirnov distance) of lengths, rewards and surprisal, and the counts of finish
-reasons: seven tests, corrected by Holm. What the data could not have shown is said with the smallest effect that they could.
+Samples of one prompt share its distribution, samples of different prompts do not; so labels are permuted within each
+prompt. Under the null hypothesis that both engines draw from the same distribution given the prompt, that permutation
+is exact, whatever the prompts are. Location (difference of means) and shape (Kolmogorov-Smirnov distance) of lengths,
+rewards and surprisal, and the counts of finish reasons: seven tests, corrected by Holm. What the data could not have
+shown is said with the smallest effect that they could.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ class Samples:
 
 @dataclass
 class NativeResult:
-    """`tests`: name -> statistic, p, p_holm, detectable effect. `adequate`: the data could have shown a moderate effect."""
+    """`tests`: name -> statistic, p, p_holm, detectable effect. `adequate`: the data could have shown a moderate
+    effect.
+    """
 
     tests: dict[str, dict[str, float]] = field(default_factory=dict)
     rejected: list[str] = field(default_factory=list)
@@ -132,7 +135,9 @@ def _samples(e: Evidence, side: Side, tables: list[Table], result: NativeResult)
 
 
 def _scored(e: Evidence, side: Side, table: Table, result: NativeResult) -> tuple[np.ndarray, np.ndarray]:
-    """(log-probability of each sample under the learner, reward); also holds the engine's own numbers against the learner's."""
+    """(log-probability of each sample under the learner, reward); also holds the engine's own numbers against the
+    learner's.
+    """
     total, reward = np.full(len(table.sample), np.nan), np.full(len(table.sample), np.nan)
     score = side.recording.table("native_score", table.step)
     learner = score.rows("learner_logprob") if score is not None else None
@@ -159,7 +164,7 @@ def _scored(e: Evidence, side: Side, table: Table, result: NativeResult) -> tupl
         result.not_compared.append(f"{side.name}: the engine reported no native log-probabilities")
     elif _tempered(side.recording, e.tolerance.temperature):
         result.not_compared.append(
-            f"{side.name}: native log-probabilities are reported after temperature, which cannot be undone for one token"
+            f"{side.name}: native log-probabilities come after temperature, which cannot be undone for one token"
         )
     elif grid.size:
         _engine_against_learner(e, side, table, ia, grid, grid.take(logprob, ia), q, result)
@@ -200,8 +205,8 @@ def _tempered(recording: Recording, temperature: float) -> bool:
 def _collisions(e: Evidence, side: Side, samples: Samples) -> None:
     """Equal samples of one prompt: more than the learner's own probabilities allow are clones (RNG_COLLISION).
 
-    A pair of independent samples of one prompt is equal with probability E[p(x)], estimated by the mean likelihood of the samples
-    themselves; the number of equal pairs is about Poisson.
+    A pair of independent samples of one prompt is equal with probability E[p(x)], estimated by the mean likelihood of
+    the samples themselves; the number of equal pairs is about Poisson.
     """
     groups: dict[bytes, list[int]] = {}
     for index, prompt in enumerate(samples.prompt):
@@ -297,7 +302,9 @@ def _distributions(e: Evidence, one: Samples, two: Samples, alpha: float, result
 
 
 def permuted_labels(baseline: np.ndarray, stratum: np.ndarray, *, seed: int = 0) -> np.ndarray:
-    """(1 + permutations, n) booleans: row 0 is the observation, each other row permutes the labels within each stratum."""
+    """(1 + permutations, n) booleans: row 0 is the observation, each other row permutes the labels within each
+    stratum.
+    """
     rng = np.random.default_rng(seed)  # a verdict must be the same twice
     n = len(baseline)
     order = np.argsort(stratum, kind="stable")
@@ -340,7 +347,9 @@ def _tests(
 
 
 def _p_value(statistics: np.ndarray) -> dict[str, float]:
-    """The share of permutations that are at least as extreme as the observation, itself included (Phipson and Smyth 2010)."""
+    """The share of permutations that are at least as extreme as the observation, itself included (Phipson and Smyth
+    2010).
+    """
     extreme = np.count_nonzero(statistics >= statistics[0] * (1 - 1e-9) - 1e-12)
     return {"statistic": float(statistics[0]), "p": float(extreme / len(statistics))}
 
@@ -358,7 +367,9 @@ def _correct(result: NativeResult, alpha: float) -> None:
 def _power(
     result: NativeResult, quantities: dict[str, np.ndarray], stratum: np.ndarray, baseline: np.ndarray, alpha: float
 ) -> None:
-    """The smallest difference of means that the least favoured test of the family would have found with a power of 0.8."""
+    """The smallest difference of means that the least favoured test of the family would have found with a power of
+    0.8.
+    """
     if not result.tests:
         return
     z = float(stats.norm.ppf(1 - alpha / (2 * len(result.tests))) + stats.norm.ppf(POWER))

@@ -80,7 +80,8 @@ def _prompts_seen(e: Evidence, side: Side, rollout: Table) -> None:
             interventions.first_difference(one, two),
             "prompt_seen",
             *side.paired(values[1], values[0]),
-            context=f"{side.name}: sent {len(one)} ids, the engine saw {len(two)}: {interventions.how_prompt_differs(one, two)}",
+            context=f"{side.name}: sent {len(one)} ids, the engine saw {len(two)}: "
+            + interventions.how_prompt_differs(one, two),
         ),
     )
 
@@ -140,7 +141,8 @@ def _against_learner(e: Evidence, side: Side, rollout: Table, output: Rows, expe
                 position,
                 "logprob against the learner",
                 *side.paired(engine, learner),
-                context=f"the {side.name}'s engine reports {engine:.6g} for token {int(drawn[beyond[0]])}, the learner computes {learner:.6g}",
+                context=f"the {side.name}'s engine reports {engine:.6g} for token {int(drawn[beyond[0]])}, "
+                f"the learner computes {learner:.6g}",
             ),
         )
         interventions.reread(e, f"learner:{side.name}", grid, q, p, same, cached)
@@ -176,7 +178,9 @@ def _trained_tokens(
 def _choices(
     e: Evidence, side: Side, rollout: Table, experience: Table, match: Match, grid: Grid, same: np.ndarray
 ) -> None:
-    """Tokens that the learner, under the same randomness, would not have drawn: its margin is negative beyond the tolerance."""
+    """Tokens that the learner, under the same randomness, would not have drawn: its margin is negative beyond the
+    tolerance.
+    """
     margin, tokens = experience.rows("margin"), experience.rows("tokens")
     if (
         margin is None

@@ -1,8 +1,8 @@
 """Engine against engine: the two rollouts of one step, token by token.
 
-In guided mode every position is compared (each choice was made given the baseline's tokens); where the tokens differ, the log-probability
-is of another token and is left out. Otherwise a sample is compared up to its first difference. Rollouts of a step are compared only while
-the weights are not known to differ.
+In guided mode every position is compared (each choice was made given the baseline's tokens); where the tokens differ,
+the log-probability is of another token and is left out. Otherwise a sample is compared up to its first difference.
+Rollouts of a step are compared only while the weights are not known to differ.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def rollouts(e: Evidence, b: Table, c: Table, experience: Table | None) -> None:
 
 
 def _judged_rows(e: Evidence, b: Table, c: Table, match: Match) -> np.ndarray | None:
-    """Which matched samples of this step can be compared between the runs; None when none can, with the reason noted."""
+    """Which matched samples of this step can be compared between the runs; None, with the reason noted, if none can."""
     versions = [table.fields.get("weight_version") for table in (b, c)]
     equal = e.weights.equal(b.step, *versions)
     everything = e.confounded("everything")
@@ -92,7 +92,8 @@ def _judged_rows(e: Evidence, b: Table, c: Table, match: Match) -> np.ndarray | 
         others = int(np.count_nonzero(~judged))
         e.count("samples with other prompts", others)
         if not any(one.finding.name == "data" for one in e.confounders):
-            summary = f"in step {b.step} the prompts of {others} of {len(judged)} samples differ, first that of sample {int(match.sample[~judged][0])}"
+            summary = f"in step {b.step} the prompts of {others} of {len(judged)} samples differ, first that of sample "
+            summary += str(int(match.sample[~judged][0]))
             e.confounders.append(Confounder(Finding("data", summary, details={"steps": [b.step]}), "prompts", b.step))
     return judged
 
@@ -169,7 +170,8 @@ def _flips(
                     int(one[flipped[at]]),
                     int(two[flipped[at]]),
                     gap if np.isfinite(gap) else None,
-                    context=f"the learner's second choice is {int(best[at])}; a gap up to {e.tolerance.margin:.3g} would be benign",
+                    context=f"the learner's second choice is {int(best[at])}; "
+                    f"a gap up to {e.tolerance.margin:.3g} would be benign",
                 ),
             )
     interventions.permuted(e, b.step, match, grid, one, two, np.unique(row[beyond]))
@@ -295,7 +297,8 @@ def _logprobs(
     first = beyond[:1]
     margin, _ = lookup.at(grid.row[first], grid.position[first], token[first])
     gap = float(margin[0]) if np.isfinite(margin[0]) else None
-    context = f"of token {int(token[first[0]])}; {len(beyond)} tokens of this step differ by more than {e.tolerance.value:.3g}"
+    context = f"of token {int(token[first[0]])}; "
+    context += f"{len(beyond)} tokens of this step differ by more than {e.tolerance.value:.3g}"
     e.diverges(
         "logprob",
         match.sample[np.unique(grid.row[beyond])],

@@ -1,4 +1,6 @@
-"""One run as a person wants to see it beside the other: rows that must agree, rows that were measured, and one value a step."""
+"""One run as a person wants to see it beside the other: rows that must agree, rows that were measured, and one value
+a step.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The user's suspicions that are not yet decided by `checks`: ids, boundaries, shapes, backends, parameters, cache, environment, times.
+"""The user's suspicions that `checks` leaves open: ids, boundaries, shapes, backends, parameters, cache, environment.
 
-Source: "NCCL Hang 的猜想", eleven guesses why two engines behave differently. Most of these find differences that are no divergence
-by themselves: a parameter that was not honoured and moved nothing is a finding, and the finding says that it moved nothing.
+Source: "NCCL Hang 的猜想", eleven guesses why two engines behave differently. Most of these find differences that are no
+divergence by themselves: a parameter that was not honoured and moved nothing is a finding, and the finding says that
+it moved nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ __all__ = [
     "only_cached",
 ]  # CHECKS: complete once this module is imported
 
-# A canonical parameter is honoured when the engine resolved exactly it; of these, more than was asked for takes nothing away.
+# A canonical parameter is honoured when the engine resolved exactly it; of these, more than was asked for takes
+# nothing away.
 _MORE_IS_FINE = {"max_model_len", "kv_cache_tokens", "max_num_seqs"}
 _NOT_REPORTED = {"memory_fraction", "engines"}  # shares and counts that no engine reports back
 _ALTERS = {
@@ -43,7 +45,8 @@ def effect(e: Evidence) -> str:
     if not e.engines.tokens:
         return "not measured"
     beyond = e.counts.get("logprobs_beyond_tolerance", 0) + e.counts.get("flips_beyond_margin", 0)
-    moved = f"max |Δ logprob| {e.engines.largest[0]:.3g} nats, {e.counts.get('flips_beyond_margin', 0)} flips beyond the margin"
+    moved = f"max |Δ logprob| {e.engines.largest[0]:.3g} nats, "
+    moved += f"{e.counts.get('flips_beyond_margin', 0)} flips beyond the margin"
     return moved if beyond else f"none beyond the floor: {moved}"
 
 
@@ -73,7 +76,8 @@ def _prompts(e: Evidence, number: int, good: str, bad: str) -> Outcome:
         return outcome(name, "confirmed", f"{bad} {text}", number=number, kinds=kinds, **found)
     silent = [side for side in e.sides if side.seen_samples < side.samples or not side.samples]
     if silent:
-        text = f"the {silent[0].name}'s engine said of {silent[0].seen_samples} of {silent[0].samples} samples which prompt it saw"
+        counts = f"{silent[0].seen_samples} of {silent[0].samples}"
+        text = f"the {silent[0].name}'s engine said of {counts} samples which prompt it saw"
         return outcome(name, "not tested", text, number=number)
     counts = " and ".join(f"{side.seen_samples} of {side.samples}" for side in e.sides)
     return outcome(name, "ruled out", f"{good} in {counts} samples", number=number)
@@ -202,7 +206,8 @@ def collective_backend(e: Evidence) -> Outcome:
     wrong = [key for key in both if one[key] != two[key]]
     if wrong:
         role, group = wrong[0]
-        text = f"{len(wrong)} of {len(both)} groups differ, first {group} of {role}: {_group(one[wrong[0]])} against {_group(two[wrong[0]])}"
+        text = f"{len(wrong)} of {len(both)} groups differ, first {group} of {role}: "
+        text += f"{_group(one[wrong[0]])} against {_group(two[wrong[0]])}"
         return outcome(
             name,
             "confirmed",
@@ -277,7 +282,9 @@ def engine_infos(side: Side, mode: str) -> list[dict[str, Any]]:
 
 @check(SUSPICIONS[7], 7)
 def sampling_parameter_map(e: Evidence) -> Outcome:
-    """Canonical sampling parameters against what was asked and against each other, and the engines' own samplers by their samples."""
+    """Canonical sampling parameters against what was asked and against each other, and the engines' own samplers by
+    their samples.
+    """
     name, number = SUSPICIONS[7], 7
     recorded = [
         {str(event.get("mode")): event.get("canonical") or {} for event in side.recording.all("sampling")}
@@ -328,7 +335,7 @@ def sampling_parameter_map(e: Evidence) -> Outcome:
     if not all(recorded):
         return outcome(name, "not tested", "no sampling parameters were recorded", number=number)
     if result is None or result.skipped or not result.adequate:
-        text = "parameters agree, but the engines' own samplers were not tested: no native stage with enough samples at equal weights"
+        text = "parameters agree; the engines' own samplers were not tested: no native stage with enough samples"
         return outcome(name, "not tested", text, number=number)
     smallest = min(test["p_holm"] for test in result.tests.values())
     return outcome(
@@ -388,7 +395,9 @@ def only_cached(e: Evidence, side: Side) -> bool:
 
 @check(SUSPICIONS[9], 9)
 def environment(e: Evidence) -> Outcome:
-    """Packages, libraries, variables, device and node. Two engines never share an environment: that alone is no suspicion."""
+    """Packages, libraries, variables, device and node. Two engines never share an environment: that alone is no
+    suspicion.
+    """
     name, number = SUSPICIONS[9], 9
     if not all(side.recording.all("open") and learner_packages(side.recording) for side in e.sides):
         return outcome(name, "not tested", "no packages were recorded", number=number)
@@ -413,7 +422,8 @@ def environment(e: Evidence) -> Outcome:
         findings.append(
             Finding("node", f"recorded on {show(hosts[0])} and on {show(hosts[1])}", effect(e), where="both")
         )
-    summary = f"{len(learners)} differences of the learners, {len(engine)} of the engines' packages, {len(variables)} of variables"
+    summary = f"{len(learners)} differences of the learners, {len(engine)} of the engines' packages, "
+    summary += f"{len(variables)} of variables"
     moved = bool(e.first)
     state: CheckState = "ruled out"
     if learners:

@@ -1,8 +1,8 @@
 """The verdict: two recordings in, one `Verdict` out, by PARITY's precedence.
 
-error > INCONCLUSIVE > DIVERGENT > CONFOUNDED > EQUIVALENT. A recording that is torn, cut short, empty or too small is INCONCLUSIVE
-whatever it shows. A required check that was not tested never passes: where nothing diverged and nothing confounds, the verdict is
-INCONCLUSIVE for that reason.
+error > INCONCLUSIVE > DIVERGENT > CONFOUNDED > EQUIVALENT. A recording that is torn, cut short, empty or too small is
+INCONCLUSIVE whatever it shows. A required check that was not tested never passes: where nothing diverged and nothing
+confounds, the verdict is INCONCLUSIVE for that reason.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def judge(
 ) -> Verdict:
     """Compare two recorded runs. Reads files only; raises nothing for bad input, which is an ERROR verdict.
 
-    `native`: read the native stages, where recorded. `cap`: largest floor that can be noise in nats, instead of the one of the model's
-    dtype. `reproduce`: the command that makes this verdict again.
+    `native`: read the native stages, where recorded. `cap`: largest floor that can be noise in nats, instead of the
+    one of the model's dtype. `reproduce`: the command that makes this verdict again.
     """
     recordings = []
     paths = [Path(one.path if isinstance(one, Run) else one) for one in (baseline, candidate)]
@@ -176,7 +176,8 @@ def _too_little(e: Evidence, minimum: Minimum) -> list[str]:
     tokens, samples = min(side.tokens for side in e.sides), min(side.samples for side in e.sides)
     if tokens < minimum.tokens or samples < minimum.samples:
         found.append(
-            f"too little was recorded: {tokens} tokens in {samples} samples, at least {minimum.tokens} in {minimum.samples} are needed"
+            f"too little was recorded: {tokens} tokens in {samples} samples, at least {minimum.tokens} in "
+            f"{minimum.samples} are needed"
         )
     return found
 
@@ -240,7 +241,8 @@ def _decide(e: Evidence, outcomes: list[tuple[Registered, Outcome]], minimum: Mi
     else:
         verdict = "EQUIVALENT"
         steps = f"{len(e.steps)} steps" if len(e.steps) != 1 else "1 step"
-        reason = f"every check within the floor over {steps}, {e.counts.get('samples', 0)} samples and {compared} compared tokens"
+        samples = e.counts.get("samples", 0)
+        reason = f"every check within the floor over {steps}, {samples} samples and {compared} compared tokens"
     place = e.earliest(*kinds) if kinds else None
     missing = list(
         dict.fromkeys(
@@ -331,7 +333,9 @@ def _failed_calls(e: Evidence) -> list[Finding]:
             if event is not None and event.get("ok") is False
         ]
         if failed:
-            text = f"{len(failed)} engine calls failed, the first is {failed[0].get('name')} in step {failed[0].get('step')}: {failed[0].get('message')}"
+            first = failed[0]
+            text = f"{len(failed)} engine calls failed, the first is {first.get('name')} in step {first.get('step')}: "
+            text += str(first.get("message"))
             found.append(Finding("engine calls", text, where=side.name, severity="warning"))
     return found
 

@@ -1,7 +1,8 @@
 """Weight sync: was every tensor sent, did it arrive, and does the engine compute with it?
 
-Three kinds of evidence, per version: digests of what was received against the learner's, names that were not sent, and the proof,
-teacher-forced log-probabilities of a fixed sequence, engine against learner. A digest proves transport, the proof proves loading.
+Three kinds of evidence, per version: digests of what was received against the learner's, names that were not sent,
+and the proof, teacher-forced log-probabilities of a fixed sequence, engine against learner. A digest proves
+transport, the proof proves loading.
 """
 
 from __future__ import annotations
@@ -96,7 +97,8 @@ def _judge(
     elif names:
         what = "kept an older" if stale else "received another"
         values = ("weight digest", f"the learner's {names[0]}", f"{what} {names[0]}")
-        context = f"weight version {version}: {len(names)} tensors, of which {sum(name in absent for name in names)} were not sent"
+        unsent = sum(name in absent for name in names)
+        context = f"weight version {version}: {len(names)} tensors, of which {unsent} were not sent"
     elif proof is not None:
         values = ("proof_max_delta", f"at most {e.tolerance.value:.3g}", proof)
         context = f"weight version {version}: the engine does not compute with the learner's weights"

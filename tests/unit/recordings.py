@@ -1,8 +1,9 @@
 """Synthetic recordings in the public format: what two engines and a learner would have written, with realistic numbers.
 
-`make` builds one side in memory; a test plants its fault there, and `write` puts it on disk. Both sides of a seed share the truth (prompts,
-tokens, the learner's numbers); the engine's own noise differs by side. Float32 noise is what real engines showed on a CPU (1e-6 at
-most against Transformers), bfloat16 noise what is published for GPUs (about 0.01).
+`make` builds one side in memory; a test plants its fault there, and `write` puts it on disk. Both sides of a seed
+share the truth (prompts, tokens, the learner's numbers); the engine's own noise differs by side. Float32 noise is
+what real engines showed on a CPU (1e-6 at most against Transformers), bfloat16 noise what is published for GPUs
+(about 0.01).
 """
 
 from __future__ import annotations

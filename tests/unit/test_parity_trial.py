@@ -1,4 +1,5 @@
-"""The trial of the judge: six planted faults that it must find, and controls that it must not alarm at, or must not pass.
+"""The trial of the judge: six planted faults that it must find, and controls that it must not alarm at, or must not
+pass.
 
 Written before the judge. The worst defect of a judge is to pass what it did not test.
 """
