@@ -101,6 +101,8 @@ def _generation(environment: Environment, rebuild: str) -> Check:
     answer = _answer(lines)
     if not answer.get("tokens"):
         return Check("generation", "failed", "the engine ended without generating a token", rebuild)
+    if not answer.get("finite"):
+        return Check("generation", "failed", "the engine reported log-probabilities that are not finite", rebuild)
     active = f", shims active: {', '.join(answer['shims'])}" if answer.get("shims") else ""
     return Check(
         "generation", "ok", f"{answer['tokens']} tokens; engine started in {answer['start_s']:.1f} s, "
