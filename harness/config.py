@@ -1,4 +1,5 @@
-"""A scenario from TOML and the command line, resolved once into frozen settings; every key is checked before anything starts."""
+"""A scenario from TOML and the command line, resolved once into frozen settings; every key is checked before anything
+starts."""
 
 from __future__ import annotations
 
@@ -21,9 +22,11 @@ def catalog() -> list[str]:
 
 
 def load(scenario: str, overrides: Iterable[str] = (), **top_level: Any) -> Scenario:
-    """The scenario named `scenario` (of the catalog, or a TOML file), with `section.key=value` overrides applied in order.
+    """The scenario named `scenario` (of the catalog, or a TOML file), with `section.key=value` overrides applied in
+    order.
 
-    `top_level` replaces fields of Scenario itself where they are not None. Raises BadInput for anything unknown or of the wrong type.
+    `top_level` replaces fields of Scenario itself where they are not None. Raises BadInput for anything unknown or of
+    the wrong type.
     """
     data = _read(scenario)
     for override in overrides:
@@ -62,7 +65,9 @@ def _read(scenario: str) -> dict[str, Any]:
         if not path.exists():
             near = difflib.get_close_matches(scenario, catalog(), n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
-            raise BadInput(f"there is no scenario {scenario!r}{hint} Known: {', '.join(catalog())}, or the path of a .toml file")
+            raise BadInput(
+                f"there is no scenario {scenario!r}{hint} Known: {', '.join(catalog())}, or the path of a .toml file"
+            )
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
@@ -145,12 +150,14 @@ def _check_ranges(scenario: Scenario, where: str) -> None:
     batch = scenario.rollout.prompts_per_step * scenario.rollout.samples_per_prompt
     if scenario.train and batch % scenario.ppo.train_batch_size:
         raise BadInput(
-            f"{where}: a step draws {batch} samples (rollout.prompts_per_step x rollout.samples_per_prompt), which is no multiple of "
+            f"{where}: a step draws {batch} samples (rollout.prompts_per_step x rollout.samples_per_prompt), which is no "
+            "multiple of "
             f"ppo.train_batch_size = {scenario.ppo.train_batch_size}"
         )
     if scenario.train and scenario.ppo.train_batch_size % (scenario.ppo.micro_batch_size * scenario.ppo.world_size):
         raise BadInput(
-            f"{where}: ppo.train_batch_size = {scenario.ppo.train_batch_size} is no multiple of ppo.micro_batch_size x ppo.world_size = "
+            f"{where}: ppo.train_batch_size = {scenario.ppo.train_batch_size} is no multiple of "
+            "ppo.micro_batch_size x ppo.world_size = "
             f"{scenario.ppo.micro_batch_size * scenario.ppo.world_size}"
         )
 

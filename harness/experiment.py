@@ -1,4 +1,5 @@
-"""One experiment on one cluster: learners shared by both runs, one engine session a side, each run recorded into a directory of its own."""
+"""One experiment on one cluster: learners shared by both runs, one engine session a side, each run recorded into a
+directory of its own."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ from scenarios.remote import Actor, ActorFailed, Future, Remote
 from scenarios.settings import Scenario
 
 ROLES = ("actor", "critic", "reward", "reference")
-# No single call of the built-in scenario takes a tenth of this; a call that does is hung, and a hung run is INCONCLUSIVE.
+# No single call of the built-in scenario takes a tenth of this; a call that does is hung, and a hung run is
+# INCONCLUSIVE.
 CALL_LIMIT_S = 600.0
 
 
@@ -49,9 +51,12 @@ class Side:
 
 
 class Experiment:
-    """Drives recorded runs on an open cluster. Call `begin` once, then `record` for each side, then `native` for each."""
+    """Drives recorded runs on an open cluster. Call `begin` once, then `record` for each side, then `native` for
+    each."""
 
-    def __init__(self, cluster: Cluster, sides: list[Side], *, progress: Callable[[ProgressEvent], None], device: str = "auto") -> None:
+    def __init__(
+        self, cluster: Cluster, sides: list[Side], *, progress: Callable[[ProgressEvent], None], device: str = "auto"
+    ) -> None:
         self._cluster = cluster
         self._sides = sides
         self._progress = progress
@@ -59,6 +64,7 @@ class Experiment:
         self._device = device if device != "auto" else ("cuda" if self._gpus else "cpu")
         self._roles: dict[str, tuple[Scenario, dict[str, list[Actor]]]] = {}
         self._sessions: dict[str, Remote] = {}
+        self._native: dict[str, Future] = {}
         self._seats = 0
 
     def begin(self) -> None:
@@ -66,14 +72,20 @@ class Experiment:
         first = self._sides[0]
         for side in self._sides:
             self._tell(side, "preparing the model and the prompts")
-        width = 1 + sum(len(self._names(s.scenario)) * s.scenario.ppo.world_size for s in self._sides if self._own_roles(s)) + len(self._sides)
+        width = (
+            1
+            + sum(len(self._names(s.scenario)) * s.scenario.ppo.world_size for s in self._sides if self._own_roles(s))
+            + len(self._sides)
+        )
         share = min(1.0, int(100 * self._gpus / width) / 100) if self._gpus else 0.0
         bundle = {"CPU": 1.0} | ({"GPU": share} if share else {})
         self._share = share
         self._cluster.reserve([bundle] * width)
 
         self._stage = self._cluster.actor("scenarios.stage:Stage", self._seat(), str(home.directory("models")))
-        self._prepared = self._wait(self._stage.submit("prepare", first.scenario.to_json()), first, "preparing the scenario")
+        self._prepared = self._wait(
+            self._stage.submit("prepare", first.scenario.to_json()), first, "preparing the scenario"
+        )
         for side in self._sides[1:]:
             if side.scenario != first.scenario:
                 self._wait(self._stage.submit("prepare", side.scenario.to_json()), side, "preparing the scenario")
@@ -107,20 +119,28 @@ class Experiment:
         policy: str = self._wait(self._stage.submit("finish"), side, "saving the last checkpoint")
         return policy
 
+    def begin_native(self, side: Side, policy: str) -> None:
+        """Start the engine anew with the weights in `policy` and nothing of ours loaded; returns at once."""
+        self._native[side.name] = self._sessions[side.name].submit("become", "native", policy)
+
     def native(self, side: Side, policy: str) -> None:
-        """The native stage of one side at the weights in `policy`: the engine anew, with nothing of ours loaded."""
+        """The native stage of one side, after `begin_native`."""
         self._tell(side, "native stage", step=side.scenario.steps - 1)
-        session = self._sessions[side.name]
-        self._wait(session.submit("become", "native", policy), side, f"starting {side.backend} for the native stage")
+        self._wait(self._native[side.name], side, f"starting {side.backend} for the native stage")
         _, roles = self._roles[side.name]
         scenario = dataclasses.replace(side.scenario, rollout=dataclasses.replace(side.scenario.rollout, mode="native"))
-        future = self._stage.submit("native", scenario.to_json(), roles, session, str(side.run_dir), policy, side.scenario.steps)
+        session = self._sessions[side.name]
+        future = self._stage.submit(
+            "native", scenario.to_json(), roles, session, str(side.run_dir), policy, side.scenario.steps
+        )
         self._wait(future, side, "the native stage")
 
-    # --- actors ----------------------------------------------------------------------------------------------------------------
+    # --- actors
+    # ----------------------------------------------------------------------------------------------------------------
 
     def _own_roles(self, side: Side) -> bool:
-        """Learners are shared unless this side's settings of them differ (a confounded comparison, or a planted fault)."""
+        """Learners are shared unless this side's settings of them differ (a confounded comparison, or a planted
+        fault)."""
         first = self._sides[0]
         return side is first or dataclasses.replace(side.scenario, engine=first.scenario.engine) != first.scenario
 
@@ -163,14 +183,21 @@ class Experiment:
             seat = dataclasses.replace(self._seat(), python=environment.python, env=variables)
         device = environment.device if environment.engine != "hf" else self._device
         self._sessions[side.name] = self._cluster.actor(
-            "scenarios.session:EngineSession", seat, environment.engine, self._prepared["policy"], side.scenario.to_json(), device=device, wrap=side.wrap or None
+            "scenarios.session:EngineSession",
+            seat,
+            environment.engine,
+            self._prepared["policy"],
+            side.scenario.to_json(),
+            device=device,
+            wrap=side.wrap or None,
         )
 
     def _seat(self) -> Seat:
         self._seats += 1
         return driver_seat(self._share, self._seats - 1)
 
-    # --- bookkeeping -----------------------------------------------------------------------------------------------------------
+    # --- bookkeeping
+    # -----------------------------------------------------------------------------------------------------------
 
     def _manifest(self, side: Side) -> None:
         scenario = side.scenario
@@ -185,8 +212,15 @@ class Experiment:
                 "guided": scenario.guided and side.name == "candidate",
                 "seeds": {"scenario": scenario.seed, "engine": scenario.engine.seed},
                 "command": shlex.join(["harness", *sys.argv[1:]]),
-                "packages": {name: importlib.metadata.version(name) for name in ("ray", "torch", "transformers", "numpy")},
-                "hardware": {"machine": platform.machine(), "cpus": os.cpu_count(), "gpus": self._gpus, "system": platform.system()},
+                "packages": {
+                    name: importlib.metadata.version(name) for name in ("ray", "torch", "transformers", "numpy")
+                },
+                "hardware": {
+                    "machine": platform.machine(),
+                    "cpus": os.cpu_count(),
+                    "gpus": self._gpus,
+                    "system": platform.system(),
+                },
                 "planted": {"wrap": side.wrap, "omit_tensors": {str(k): list(v) for k, v in side.omit_tensors.items()}},
                 "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             },
@@ -203,11 +237,15 @@ class Experiment:
         try:
             return future.result(timeout=CALL_LIMIT_S)
         except failures.GetTimeoutError as error:
-            raise RunCut(f"{place}: no answer in {CALL_LIMIT_S:.0f} s, the run is hung; its recording is in {side.run_dir}") from error
+            raise RunCut(
+                f"{place}: no answer in {CALL_LIMIT_S:.0f} s, the run is hung; its recording is in {side.run_dir}"
+            ) from error
         except failures.RayActorError as error:
             raise RunCut(f"{place}: {self._death(side, error)}") from error
         except failures.RuntimeEnvSetupError as error:
-            raise RunCut(f"{place}: the interpreter could not be started: {_last_line(error)}", mend="harness env check") from error
+            raise RunCut(
+                f"{place}: the interpreter could not be started: {_last_line(error)}", mend="harness env check"
+            ) from error
         except failures.RayTaskError as error:
             cause = error.cause
             if not isinstance(cause, ActorFailed):

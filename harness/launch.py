@@ -1,7 +1,8 @@
-"""Starts or joins a Ray cluster, places every actor in the interpreter of its own environment, and leaves no process behind.
-
-On a cluster that we started, everything below this process is ours: it is made the reaper of orphaned grandchildren, so that engine
-processes whose actor died are still found, and teardown ends them by pid. On a cluster that we joined, only our own actors end.
+"""Starts or joins a Ray cluster, places every actor in the interpreter of its own environment, and leaves no process
+behind.
+ On a cluster that we started, everything below this process is ours: it is made the reaper of orphaned grandchildren,
+so that engine processes whose actor died are still found, and teardown ends them by pid. On a cluster that we joined,
+only our own actors end.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ class Cluster:
         _become_reaper()
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        # `uv run` would replace the interpreter that each actor asks for (ray/_private/runtime_env/uv_runtime_env_hook.py).
+        # `uv run` would replace the interpreter that each actor asks for
+        # (ray/_private/runtime_env/uv_runtime_env_hook.py).
         os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"
         import ray
 
@@ -63,11 +65,15 @@ class Cluster:
             if self._address:
                 ray.init(address=self._address, log_to_driver=False, logging_level=logging.ERROR)
             else:
-                ray.init(num_cpus=LOGICAL_CPUS, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-        except Exception as error:  # Ray raises ConnectionError, RuntimeError, ValueError and OSError here, all meaning the same to a user
+                ray.init(
+                    num_cpus=LOGICAL_CPUS, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR
+                )
+        except Exception as error:  # Ray raises four unrelated types here, which mean the same to a user
             self._end_processes()
             what = f"joined at {self._address}" if self._address else "started"
-            raise LaunchFailed(f"the Ray cluster could not be {what}: {_first_line(error)}", mend="ray status, or omit --address") from error
+            raise LaunchFailed(
+                f"the Ray cluster could not be {what}: {_first_line(error)}", mend="ray status, or omit --address"
+            ) from error
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -87,7 +93,8 @@ class Cluster:
         return float(ray.cluster_resources().get("GPU", 0.0))
 
     def reserve(self, bundles: list[dict[str, float]]) -> None:
-        """One placement group for the run; actors name their bundle. Raises LaunchFailed when the cluster cannot hold it."""
+        """One placement group for the run; actors name their bundle. Raises LaunchFailed when the cluster cannot hold
+        it."""
         import ray
         from ray.util.placement_group import placement_group
 
@@ -96,7 +103,9 @@ class Cluster:
             ray.get(self._placement.ready(), timeout=60)
         except ray.exceptions.GetTimeoutError as error:
             have = {k: v for k, v in ray.available_resources().items() if k in ("CPU", "GPU")}
-            raise LaunchFailed(f"the cluster cannot hold {len(bundles)} actors of {bundles[0]}: free are {have}", mend="ray status") from error
+            raise LaunchFailed(
+                f"the cluster cannot hold {len(bundles)} actors of {bundles[0]}: free are {have}", mend="ray status"
+            ) from error
 
     def rendezvous(self, seat: Seat) -> tuple[str, int]:
         """Address and a free port on the node where `seat` is: where the ranks of a data-parallel group meet."""
@@ -111,10 +120,15 @@ class Cluster:
 
         if self._placement is None or seat.bundle is None:
             return {}
-        return {"scheduling_strategy": PlacementGroupSchedulingStrategy(self._placement, placement_group_bundle_index=seat.bundle)}
+        return {
+            "scheduling_strategy": PlacementGroupSchedulingStrategy(
+                self._placement, placement_group_bundle_index=seat.bundle
+            )
+        }
 
     def actor(self, target: str, seat: Seat, *args: Any, urgent: tuple[str, ...] = (), **kwargs: Any) -> Remote:
-        """Start one actor of class `target` ("module:Class"); returns at once, errors of its start come with the first call."""
+        """Start one actor of class `target` ("module:Class"); returns at once, errors of its start come with the first
+        call."""
         import ray
 
         options: dict[str, Any] = {
@@ -124,8 +138,8 @@ class Cluster:
             "runtime_env": {"py_executable": seat.python, "env_vars": seat.env},
         }
         options |= self._strategy(seat)
-        decorate: Any = ray.remote(concurrency_groups={"urgent": 1}) if urgent else ray.remote
-        remote = decorate(Host)
+        decorate: Any = ray.remote
+        remote = decorate(concurrency_groups={"urgent": 1})(Host) if urgent else decorate(Host)
         handle = remote.options(**options).remote(target, *args, **kwargs)
         self._actors.append(handle)
         return Remote(handle, urgent)
@@ -153,7 +167,9 @@ def end(pids: list[int], grace_s: float = TERM_GRACE_S) -> None:
 def driver_seat(gpus: float = 0.0, bundle: int | None = None) -> Seat:
     """The light environment of controller and learner: this interpreter."""
     root = str(Path(__file__).resolve().parent.parent)
-    return Seat(sys.executable, {"PYTHONPATH": root, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}, gpus, bundle)
+    return Seat(
+        sys.executable, {"PYTHONPATH": root, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}, gpus, bundle
+    )
 
 
 def _rendezvous() -> tuple[str, int]:

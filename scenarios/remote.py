@@ -1,7 +1,7 @@
-"""One way to call an actor, in this process or through Ray, so that the PPO stack reads the same in a unit test and on a cluster.
-
-An `Actor` runs one method at a time, in order, like a Ray actor. `Local` gives it a thread of its own; `Remote` wraps a Ray
-actor handle. Errors of the method come out of `Future.result`.
+"""One way to call an actor, in this process or through Ray, so that the PPO stack reads the same in a unit test and on
+a cluster.
+ An `Actor` runs one method at a time, in order, like a Ray actor. `Local` gives it a thread of its own; `Remote` wraps
+a Ray actor handle. Errors of the method come out of `Future.result`.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ class _RayFuture:
 
 
 class ActorFailed(Exception):
-    """An error of an actor as plain data: `kind` is the exception's class name. Its own class may not be importable at the caller."""
+    """An error of an actor as plain data: `kind` is the exception's class name. Its own class may not be importable at
+    the caller."""
 
     def __init__(self, kind: str, message: str, trace: str = "") -> None:
         super().__init__(f"{kind}: {message}")
@@ -83,7 +84,8 @@ class ActorFailed(Exception):
 
 
 class Host:
-    """What every Ray actor is: it imports `target` ("module:Class") in its own interpreter, so that the caller never has to.
+    """What every Ray actor is: it imports `target` ("module:Class") in its own interpreter, so that the caller never
+    has to.
 
     The controller imports no torch and no engine; their classes are only names to it.
     """
@@ -97,7 +99,8 @@ class Host:
             with _as_data():
                 self._object = getattr(importlib.import_module(module), name)(*args, **kwargs)
         except ActorFailed as error:
-            self._failed = error  # Ray would turn an error of a constructor into a dead actor with a text; the first call raises it whole
+            # Ray would turn an error of a constructor into a dead actor with a text; the first call raises it whole.
+            self._failed = error
 
     def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         if self._failed is not None:
@@ -117,7 +120,8 @@ def _as_data() -> Iterator[None]:
 
 
 class Remote:
-    """A Ray actor of class `Host`. `urgent` methods run in its concurrency group of that name, beside the one in progress."""
+    """A Ray actor of class `Host`. `urgent` methods run in its concurrency group of that name, beside the one in
+    progress."""
 
     def __init__(self, handle: Any, urgent: tuple[str, ...] = ()) -> None:
         self.handle = handle

@@ -1,7 +1,7 @@
 """One live engine behind one actor: what PPO, the floor, the interventions and the planted faults all talk to.
-
-`rollout, rescore, flush, sync, restart, set, snapshot`. The actor runs in the interpreter of the engine's own environment. A watch thread
-ends the actor when a process of the engine dies, because a dead scheduler leaves its caller waiting for ever.
+ `rollout, rescore, flush, sync, restart, set, snapshot`. The actor runs in the interpreter of the engine's own
+environment. A watch thread ends the actor when a process of the engine dies, because a dead scheduler leaves its caller
+waiting for ever.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class RolloutResult:
 
 
 class EngineSession:
-    """`backend`: hf, vllm or sglang. `wrap`: planted fault around the engine (`scenarios.faults.engine`), None in every real run."""
+    """`backend`: hf, vllm or sglang. `wrap`: planted fault around the engine (`scenarios.faults.engine`), None in every
+    real run."""
 
     def __init__(
         self,
@@ -57,7 +58,9 @@ class EngineSession:
         self._recorder: install.Recorder | None = None
         self._closing = threading.Event()
         if self._scenario.engine.engines != 1:
-            raise parameters.ParameterRefused("engine.engines: this session drives one engine; start one session for each")
+            raise parameters.ParameterRefused(
+                "engine.engines: this session drives one engine; start one session for each"
+            )
         self._started_s = 0.0
         self._engine = self._start()
 
@@ -84,7 +87,8 @@ class EngineSession:
                 self._on_death(message)
                 return
 
-    # --- recording -------------------------------------------------------------------------------------------------------------
+    # --- recording
+    # -------------------------------------------------------------------------------------------------------------
 
     def record_to(self, run_dir: str) -> None:
         """From now on write into this run; the previous recording is closed."""
@@ -93,7 +97,7 @@ class EngineSession:
         self._recorder = recorder = install.start(run_dir, role="rollout", rank=self._rank)
         recorder.environment()
         info = self._engine.info()
-        recorder.event("engine_info", **{k: v for k, v in dataclasses.asdict(info).items()}, start_seconds=self._started_s)
+        recorder.event("engine_info", **dataclasses.asdict(info), start_seconds=self._started_s)
         mode = self._scenario.rollout.mode
         native = {"vllm": parameters.vllm_sampling, "sglang": parameters.sglang_sampling}.get(self.backend)
         recorder.event(
@@ -108,10 +112,13 @@ class EngineSession:
             self._recorder.close()
             self._recorder = None
 
-    # --- the engine ------------------------------------------------------------------------------------------------------------
+    # --- the engine
+    # ------------------------------------------------------------------------------------------------------------
 
     def _generate(self, requests: list[Request], step: int) -> list[Completion]:
-        return self._called("generate", step, lambda: self._engine.generate(requests, self._scenario.sampling, seed=self._scenario.seed))
+        return self._called(
+            "generate", step, lambda: self._engine.generate(requests, self._scenario.sampling, seed=self._scenario.seed)
+        )
 
     def _called(self, name: str, step: int, work: Callable[[], Any]) -> Any:
         """Run one engine call and record its own status; the exception goes on to the caller."""
@@ -124,12 +131,15 @@ class EngineSession:
             raise
         finally:
             if self._recorder is not None:
-                self._recorder.event("call", name=name, step=step, ok=ok, message=message, seconds=time.perf_counter() - started)
+                self._recorder.event(
+                    "call", name=name, step=step, ok=ok, message=message, seconds=time.perf_counter() - started
+                )
 
     def rollout(
         self, requests: list[Request], *, step: int, version: int, guide: guided.Guide | None = None
     ) -> RolloutResult:
-        """Draw every request; with a guide, choose at each position given the guide's tokens, and train on the guide's."""
+        """Draw every request; with a guide, choose at each position given the guide's tokens, and train on the
+        guide's."""
         limit = self._scenario.sampling.max_tokens
         requests = [dataclasses.replace(r, max_tokens=r.max_tokens or limit) for r in requests]
         if guide is None:
@@ -139,16 +149,28 @@ class EngineSession:
             result = guided.rollout(requests, guide, lambda pending: self._generate(pending, step))
             completions, rounds, uncompared = result.completions, result.rounds, result.uncompared
             used = [
-                (c.sample, *guide[c.sample]) if c.sample in guide else (c.sample, c.output_ids, c.finish_reason) for c in completions
+                (c.sample, *guide[c.sample]) if c.sample in guide else (c.sample, c.output_ids, c.finish_reason)
+                for c in completions
             ]
         if self._recorder is not None:
-            fields = {"rounds": rounds, "uncompared": uncompared, "guided": guide is not None, "mode": self._scenario.rollout.mode}
+            fields = {
+                "rounds": rounds,
+                "uncompared": uncompared,
+                "guided": guide is not None,
+                "mode": self._scenario.rollout.mode,
+            }
             self._frame("rollout", step, version, requests, completions, fields)
             self._recorder.event("engine_stats", step=step, **self._engine.stats())
         return RolloutResult(completions, used, rounds, uncompared)
 
     def _frame(
-        self, kind: str, step: int, version: int, requests: list[Request], completions: list[Completion], fields: dict[str, Any]
+        self,
+        kind: str,
+        step: int,
+        version: int,
+        requests: list[Request],
+        completions: list[Completion],
+        fields: dict[str, Any],
     ) -> None:
         from probes.format import Flat, Ragged
 
@@ -168,7 +190,8 @@ class EngineSession:
         )
 
     def rescore(self, sequences: list[tuple[int, ...]], *, step: int = -1) -> list[list[float]]:
-        """Teacher-forced raw log-probabilities: for each sequence of n ids, n - 1 numbers (nothing predicts the first)."""
+        """Teacher-forced raw log-probabilities: for each sequence of n ids, n - 1 numbers (nothing predicts the
+        first)."""
         scores: list[list[float]] = self._called("rescore", step, lambda: self._engine.rescore(sequences))
         for sequence, row in zip(sequences, scores, strict=True):
             if len(row) != len(sequence) - 1:
@@ -190,8 +213,12 @@ class EngineSession:
             self._recorder.weights(step=step, version=version, digests=report.received, source="received")
         return report
 
-    def floor(self, requests: list[Request], *, step: int, version: int) -> None:
-        """Record the engine against itself at fixed weights and equal randomness: batch, order, and decode against prefill."""
+    def floor(self, requests: list[Request], *, step: int, version: int) -> list[tuple[int, ...]]:
+        """Record the engine against itself at fixed weights and equal randomness: batch, order, and decode against
+        prefill.
+
+        Returns the response ids that were drawn.
+        """
         from probes.format import Flat, Ragged
 
         limit = self._scenario.sampling.max_tokens
@@ -206,8 +233,9 @@ class EngineSession:
             dataclasses.replace(c, logprobs=tuple(row[len(r.prompt_ids) - 1 :]))
             for r, c, row in zip(requests, base, scores, strict=True)
         ]
+        drawn = [c.output_ids for c in base]
         if self._recorder is None:
-            return
+            return drawn
         for variant, rows in (("base", base), ("batch", batch), ("order", order), ("prefill", prefill)):
             self._recorder.frame(
                 "floor",
@@ -219,6 +247,7 @@ class EngineSession:
                     "logprob": Ragged.of([c.logprobs for c in rows], "f4"),
                 },
             )
+        return drawn
 
     def native(self, requests: list[Request], *, version: int) -> list[Completion]:
         """Draw with the engine's own sampler and record it. The session must have been started in native mode."""
@@ -232,10 +261,13 @@ class EngineSession:
         return completions
 
     def set(self, name: str, value: Any) -> None:
-        """Change one canonical parameter, `sampling.temperature` say. Engine parameters restart the engine; its synced weights are lost."""
+        """Change one canonical parameter, `sampling.temperature` say. Engine parameters restart the engine; its synced
+        weights are lost."""
         section, _, key = name.partition(".")
         if section not in ("sampling", "engine") or not hasattr(getattr(self._scenario, section), key):
-            raise parameters.ParameterRefused(f"{name!r} is no parameter of a live session; sampling.* and engine.* are")
+            raise parameters.ParameterRefused(
+                f"{name!r} is no parameter of a live session; sampling.* and engine.* are"
+            )
         changed = dataclasses.replace(getattr(self._scenario, section), **{key: value})
         self._scenario = dataclasses.replace(self._scenario, **{section: changed})
         if section == "engine":
@@ -245,8 +277,11 @@ class EngineSession:
             parameters.check_sampling(self.backend, changed, self._scenario.rollout.mode)
 
     def become(self, mode: Mode, model_path: str) -> None:
-        """A fresh engine in another sampling mode, with the weights of `model_path`. The native stage starts so: with nothing of ours loaded."""
-        self._scenario = dataclasses.replace(self._scenario, rollout=dataclasses.replace(self._scenario.rollout, mode=mode))
+        """A fresh engine in another sampling mode, with the weights of `model_path`. The native stage starts so: with
+        nothing of ours loaded."""
+        self._scenario = dataclasses.replace(
+            self._scenario, rollout=dataclasses.replace(self._scenario.rollout, mode=mode)
+        )
         self._model_path = model_path
         self.restart()
 
@@ -259,7 +294,12 @@ class EngineSession:
     def snapshot(self) -> dict[str, Any]:
         """What is live now: engine info, statistics, pid, seconds that the start took."""
         info = dataclasses.asdict(self._engine.info())
-        return info | {"stats": self._engine.stats(), "pid": os.getpid(), "start_seconds": self._started_s, "device": self._device}
+        return info | {
+            "stats": self._engine.stats(),
+            "pid": os.getpid(),
+            "start_seconds": self._started_s,
+            "device": self._device,
+        }
 
     def pids(self) -> tuple[int, ...]:
         return self._engine.info().pids
@@ -298,7 +338,8 @@ def resolve_device(device: str) -> str:
 
 
 def _exit(message: str) -> None:
-    # The actor may be blocked inside the dead engine's call, holding its event loop: only the end of the process frees the caller.
+    # The actor may be blocked inside the dead engine's call, holding its event loop: only the end of the process frees
+    # the caller.
     import sys
 
     print(message, file=sys.stderr, flush=True)

@@ -124,8 +124,15 @@ class Scenario:
     @staticmethod
     def from_json(data: dict[str, Any]) -> Scenario:
         """Rebuild from `to_json` (or from JSON, where tuples became lists). Unknown keys raise TypeError."""
-        kinds = {"model": Model, "prompts": Prompts, "rollout": Rollout, "sampling": Sampling, "engine": Engine,
-                 "ppo": PPO, "native": Native}
+        kinds = {
+            "model": Model,
+            "prompts": Prompts,
+            "rollout": Rollout,
+            "sampling": Sampling,
+            "engine": Engine,
+            "ppo": PPO,
+            "native": Native,
+        }
         values = {key: kinds[key](**value) if key in kinds else value for key, value in data.items()}
         scenario = Scenario(**values)
         stops = tuple(scenario.sampling.stop_token_ids)

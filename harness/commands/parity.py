@@ -13,18 +13,28 @@ if TYPE_CHECKING:
     from reports.model import Verdict
 
 Format = Annotated[
-    Literal["text", "json", "md", "html", "junit"], typer.Option("--format", help="of what is printed; progress goes to stderr")
+    Literal["text", "json", "md", "html", "junit"],
+    typer.Option("--format", help="of what is printed; progress goes to stderr"),
 ]
 Scenario = Annotated[str, typer.Option(help="a scenario of the catalog, or the path of a .toml file")]
-Set = Annotated[list[str], typer.Option("--set", help="section.key=value, on every side; may be repeated", show_default=False)]
+Set = Annotated[
+    list[str], typer.Option("--set", help="section.key=value, on every side; may be repeated", show_default=False)
+]
 Model = Annotated[str, typer.Option(help="a Hugging Face directory; default: the scenario's", show_default=False)]
 Prompts = Annotated[str, typer.Option(help="a JSONL or Parquet file; default: the scenario's", show_default=False)]
-Mode = Annotated[Literal["", "coupled", "native", "greedy"], typer.Option(help="of sampling; default: the scenario's", show_default=False)]
-Steps = Annotated[int, typer.Option(help="PPO steps; default: the scenario's", min=1, show_default=False)]
-Seed = Annotated[int, typer.Option(help="of everything; default: the scenario's", show_default=False)]
-Out = Annotated[str, typer.Option(help="directory of the recording; default: a new one under runs/", show_default=False)]
+Mode = Annotated[
+    Literal["", "coupled", "native", "greedy"],
+    typer.Option(help="of sampling; default: the scenario's", show_default=False),
+]
+Steps = Annotated[int | None, typer.Option(help="PPO steps; default: the scenario's", show_default=False)]
+Seed = Annotated[int | None, typer.Option(help="of everything; default: the scenario's", show_default=False)]
+Out = Annotated[
+    str, typer.Option(help="directory of the recording; default: a new one under runs/", show_default=False)
+]
 Address = Annotated[str, typer.Option(help="join this Ray cluster instead of starting one", show_default=False)]
-Device = Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="of the learner; auto: CUDA where the cluster has it")]
+Device = Annotated[
+    Literal["auto", "cpu", "cuda"], typer.Option(help="of the learner; auto: CUDA where the cluster has it")
+]
 RolloutOnly = Annotated[bool, typer.Option("--rollout-only", help="no training: generation at fixed weights")]
 
 
@@ -39,12 +49,14 @@ def parity(
     model: Model = "",
     prompts: Prompts = "",
     mode: Mode = "",
-    steps: Steps = 0,
-    seed: Seed = -1,
+    steps: Steps = None,
+    seed: Seed = None,
     rollout_only: RolloutOnly = False,
     free: Annotated[bool, typer.Option("--free", help="let the runs part instead of guiding the candidate")] = False,
     native: Annotated[bool, typer.Option("--native/--no-native", help="the short native stage at the end")] = True,
-    fault: Annotated[str, typer.Option(help="plant this fault in the candidate (harness faults list)", show_default=False)] = "",
+    fault: Annotated[
+        str, typer.Option(help="plant this fault in the candidate (harness faults list)", show_default=False)
+    ] = "",
     out: Out = "",
     address: Address = "",
     device: Device = "auto",
@@ -61,8 +73,8 @@ def parity(
             overrides=_overrides(set, model, prompts),
             candidate_overrides=candidate_set,
             mode=mode or None,
-            seed=None if seed < 0 else seed,
-            steps=steps or None,
+            seed=seed,
+            steps=steps,
             rollout_only=rollout_only,
             free=free,
             native=native,
@@ -76,16 +88,20 @@ def parity(
 
 
 def run(
-    scenario: Annotated[str, typer.Argument(help="a scenario of the catalog, or the path of a .toml file", show_default=False)],
+    scenario: Annotated[
+        str, typer.Argument(help="a scenario of the catalog, or the path of a .toml file", show_default=False)
+    ],
     backend: Annotated[str, typer.Option(help="engine or engine@environment or engine@version")] = "hf",
     set: Set = [],  # noqa: B006
     model: Model = "",
     prompts: Prompts = "",
     mode: Mode = "",
-    steps: Steps = 0,
-    seed: Seed = -1,
+    steps: Steps = None,
+    seed: Seed = None,
     rollout_only: RolloutOnly = False,
-    resume: Annotated[str, typer.Option(help="continue from this checkpoint (…/checkpoints/step-N)", show_default=False)] = "",
+    resume: Annotated[
+        str, typer.Option(help="continue from this checkpoint (…/checkpoints/step-N)", show_default=False)
+    ] = "",
     out: Out = "",
     address: Address = "",
     device: Device = "auto",
@@ -99,8 +115,8 @@ def run(
             backend=backend,
             overrides=_overrides(set, model, prompts),
             mode=mode or None,
-            seed=None if seed < 0 else seed,
-            steps=steps or None,
+            seed=seed,
+            steps=steps,
             rollout_only=rollout_only,
             resume=resume or None,
             out=out or None,

@@ -44,8 +44,9 @@ def run_parity(
 ) -> Verdict:
     """Run one scenario on two backends with identical seeds, diff the recordings, and return the verdict.
 
-    `overrides` (section.key=value) change both sides, `candidate_overrides` the candidate only. `out`: the parity directory, made
-    under runs/ when None. Raises HarnessError for what could not start; a run that was cut short is INCONCLUSIVE, not an exception.
+    `overrides` (section.key=value) change both sides, `candidate_overrides` the candidate only. `out`: the parity
+    directory, made under runs/ when None. Raises HarnessError for what could not start; a run that was cut short is
+    INCONCLUSIVE, not an exception.
     """
     started = time.monotonic()
     base = _scenario(scenario, overrides, mode=mode, seed=seed, steps=steps, rollout_only=rollout_only, free=free)
@@ -60,13 +61,17 @@ def run_parity(
             wrap=dict(planted.wrap), omit_tensors=dict(planted.omit_tensors),
         )  # fmt: skip
         figures: dict[str, Any] = {"environments_ready_s": round(time.monotonic() - started, 1)}
-        cut = _record_pair(left, right, address=address, device=device, native=native, progress=progress, figures=figures)
+        cut = _record_pair(
+            left, right, address=address, device=device, native=native, progress=progress, figures=figures
+        )
         verdict = _judge(left, right, cut, native=native)
     figures["total_s"] = round(time.monotonic() - started, 1)
     verdict = dataclasses.replace(
         verdict,
         figures=verdict.figures | figures,
-        reproduce=shlex.join(["harness", *sys.argv[1:]]) if sys.argv[0].endswith("harness") else _command(baseline, candidate, scenario),
+        reproduce=shlex.join(["harness", *sys.argv[1:]])
+        if sys.argv[0].endswith("harness")
+        else _command(baseline, candidate, scenario),
         paths={"run": str(folder), "verdict": str(folder / "verdict.json"), "report": str(folder / "report.html")},
     )
     _write(verdict, folder)
@@ -116,7 +121,14 @@ def diff(baseline: str | os.PathLike[str], candidate: str | os.PathLike[str]) ->
 
 
 def _record_pair(
-    left: Side, right: Side, *, address: str | None, device: str, native: bool, progress: Callable[[ProgressEvent], None], figures: dict[str, Any]
+    left: Side,
+    right: Side,
+    *,
+    address: str | None,
+    device: str,
+    native: bool,
+    progress: Callable[[ProgressEvent], None],
+    figures: dict[str, Any],
 ) -> RunCut | None:
     """Record both runs and the native stage; returns what cut them short, or None."""
     clock = _Clock(figures)
@@ -125,13 +137,17 @@ def _record_pair(
             experiment = Experiment(cluster, [left, right], progress=progress, device=device)
             experiment.begin()
             clock.lap("start_s")
+            native = native and left.scenario.native.samples > 0
             policy = experiment.record(left)
             clock.lap("baseline_s")
+            if native:  # the start of an engine takes most of the stage: it goes on beside the candidate's run
+                experiment.begin_native(left, policy)
             experiment.record(right, guide=left.run_dir if right.scenario.guided else None)
             clock.lap("candidate_s")
-            if native and left.scenario.native.samples:
-                for side in (left, right):
-                    experiment.native(side, policy)
+            if native:
+                experiment.begin_native(right, policy)
+                experiment.native(left, policy)
+                experiment.native(right, policy)
                 clock.lap("native_s")
         clock.lap("teardown_s")
     except RunCut as cut:
@@ -149,7 +165,9 @@ def _judge(left: Side, right: Side, cut: RunCut | None, *, native: bool) -> Verd
     except HarnessError:
         verdict = Verdict("parity", "INCONCLUSIVE", EXIT_CODES["INCONCLUSIVE"], "")
     # Whatever the judge makes of the parts that were recorded, a run that was cut short is never a pass.
-    return dataclasses.replace(verdict, verdict="INCONCLUSIVE", exit_code=EXIT_CODES["INCONCLUSIVE"], reason=f"cut short: {cut.message}")
+    return dataclasses.replace(
+        verdict, verdict="INCONCLUSIVE", exit_code=EXIT_CODES["INCONCLUSIVE"], reason=f"cut short: {cut.message}"
+    )
 
 
 class _Clock:
@@ -164,10 +182,22 @@ class _Clock:
 
 
 def _scenario(
-    scenario: str, overrides: Iterable[str], *, mode: Mode | None, seed: int | None, steps: int | None, rollout_only: bool, free: bool
+    scenario: str,
+    overrides: Iterable[str],
+    *,
+    mode: Mode | None,
+    seed: int | None,
+    steps: int | None,
+    rollout_only: bool,
+    free: bool,
 ) -> Scenario:
     extra = [f"rollout.mode={mode}"] if mode else []
-    top: dict[str, Any] = {"seed": seed, "steps": steps, "train": False if rollout_only else None, "guided": False if free else None}
+    top: dict[str, Any] = {
+        "seed": seed,
+        "steps": steps,
+        "train": False if rollout_only else None,
+        "guided": False if free else None,
+    }
     return config.load(scenario, [*overrides, *extra], **top)
 
 

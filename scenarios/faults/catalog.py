@@ -16,14 +16,21 @@ class Fault:
     summary: str = ""
     settings: tuple[str, ...] = ()  # section.key=value, candidate only
     wrap: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments of scenarios.faults.engine.FaultyEngine
-    omit_tensors: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # weight version -> tensors left out of that sync
+    omit_tensors: Mapping[int, tuple[str, ...]] = field(
+        default_factory=dict
+    )  # weight version -> tensors left out of that sync
     expected: str = "DIVERGENT"  # the right verdict
     cause: str = ""  # the right cause, empty where none may be named
 
 
 FAULTS = (
     Fault("temperature", "temperature 0.9 for 1.0", settings=("sampling.temperature=0.9",), cause="SAMPLING_PARAM"),
-    Fault("text-prompt", "one prompt is sent as text, so the tokenizer adds its BOS again", wrap={"text_samples": [5]}, cause="TOKENIZATION"),
+    Fault(
+        "text-prompt",
+        "one prompt is sent as text, so the tokenizer adds its BOS again",
+        wrap={"text_samples": [5]},
+        cause="TOKENIZATION",
+    ),
     Fault(
         "stale-tensor",
         "one tensor is left out of the third weight sync and of none other",
@@ -31,7 +38,9 @@ FAULTS = (
         cause="STALE_WEIGHTS",
     ),
     Fault("shifted-logprobs", "log-probabilities are reported one position late", wrap={"shift": 1}, cause="ALIGNMENT"),
-    Fault("noisy-candidate", "1e-2 nats of noise on every log-probability", wrap={"noise": 1e-2}, cause="candidate-itself"),
+    Fault(
+        "noisy-candidate", "1e-2 nats of noise on every log-probability", wrap={"noise": 1e-2}, cause="candidate-itself"
+    ),
     Fault("engine-seed", "another engine seed", settings=("engine.seed=1234",), expected="EQUIVALENT"),
     Fault(
         "train-batch-halved",

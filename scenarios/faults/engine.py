@@ -1,7 +1,7 @@
-"""Planted faults around a live engine: the wrapper changes what goes in or comes out at the public seam, nothing inside.
-
-Each fault is what a real integration got wrong: text sent instead of ids, a mask shifted by one, an engine whose own noise exceeds every
-floor. `wrap` takes plain JSON, so that a fault travels to an engine's actor.
+"""Planted faults around a live engine: the wrapper changes what goes in or comes out at the public seam, nothing
+inside.
+ Each fault is what a real integration got wrong: text sent instead of ids, a mask shifted by one, an engine whose own
+noise exceeds every floor. `wrap` takes plain JSON, so that a fault travels to an engine's actor.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from scenarios.settings import Sampling
 class FaultyEngine:
     """The engine of the seam, with one or more faults.
 
-    text_samples: these samples' prompts are sent as text (the tokenizer adds its BOS again). shift: reported log-probabilities
-    are moved by one position. noise: uniform noise of this many nats on every reported log-probability, anew at every call.
+    text_samples: these samples' prompts are sent as text (the tokenizer adds its BOS again). shift: reported
+    log-probabilities are moved by one position. noise: uniform noise of this many nats on every reported
+    log-probability, anew at every call.
     """
 
     def __init__(
@@ -46,7 +47,8 @@ class FaultyEngine:
         return [self._altered(c) for c in self._engine.generate(sent, sampling, seed=seed)]
 
     def _as_text(self, request: Request) -> Request:
-        return dataclasses.replace(request, prompt_text=self._tokenizer.decode(list(request.prompt_ids), skip_special_tokens=False))
+        text = self._tokenizer.decode(list(request.prompt_ids), skip_special_tokens=False)
+        return dataclasses.replace(request, prompt_text=str(text))
 
     def _altered(self, completion: Completion) -> Completion:
         row = list(completion.logprobs)

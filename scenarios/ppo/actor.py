@@ -5,6 +5,7 @@ Log-probabilities are those of the untempered model (T = 1), like every log-prob
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,8 @@ from scenarios.ppo.optimizer import Optimizer
 from scenarios.ppo.role import MiniBatch, Report, Role, Rows, Trained, flat, response_logits, to_rows, token_logprobs
 from scenarios.rollout.engine import SyncGroup, WeightMeta
 from scenarios.rollout.sync import WeightSender
+
+EXACT_LIMIT = 1_000_000_000
 
 
 @dataclass(frozen=True)
@@ -77,12 +80,32 @@ class ActorRole(Role):
 
     @torch.no_grad()
     def teacher_forced(self, sequences: list[tuple[int, ...]]) -> list[list[float]]:
-        """For n ids n - 1 log-probabilities, as nothing predicts the first: the counterpart of `Engine.rescore`."""
+        """For each sequence of n ids n - 1 log-probabilities: nothing predicts the first. The counterpart of
+        `Engine.rescore`."""
+        return self._teacher_forced(self.model, sequences)
+
+    @torch.no_grad()
+    def rounding(self, sequences: list[tuple[int, ...]]) -> list[list[float]]:
+        """How far this model's own rounding moves each log-probability of `teacher_forced`: against the same weights in
+        a wider type.
+
+        float64 for float32 weights, float32 for narrower ones. Zeros for a model of more than `EXACT_LIMIT` parameters,
+        whose wider copy would not fit beside it.
+        """
+        plain = self._teacher_forced(self.model, sequences)
+        if sum(parameter.numel() for parameter in self.model.parameters()) > EXACT_LIMIT:
+            return [[0.0] * len(row) for row in plain]
+        wide = torch.float64 if self.model.dtype == torch.float32 else torch.float32
+        twin: Any = copy.deepcopy(self.model)
+        exact = self._teacher_forced(twin.to(wide), sequences)
+        return [[abs(p - q) for p, q in zip(*rows, strict=True)] for rows in zip(plain, exact, strict=True)]
+
+    def _teacher_forced(self, model: Any, sequences: list[tuple[int, ...]]) -> list[list[float]]:
         samples = [Sample(number, ids[:1], ids[1:]) for number, ids in enumerate(sequences)]
         rows: list[list[float]] = []
         for part in self._micro(samples):
-            batch = self._batch(samples[part], self.model.dtype)
-            values = token_logprobs(response_logits(self.model, batch), batch.target)
+            batch = self._batch(samples[part], model.dtype)
+            values = token_logprobs(response_logits(model, batch), batch.target)
             rows += [row.tolist() for row in batch.split(values)]
         return rows
 

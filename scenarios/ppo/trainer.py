@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from probes import install, weights
+from probes.format import Flat, Ragged
 from scenarios import models, prompts
 from scenarios.ppo import batches, checkpoint, experience
 from scenarios.ppo.actor import Scored
@@ -250,6 +251,14 @@ class Trainer:
                     sums[metric] = sums.get(metric, 0.0) + total
         norms = {"grad_norm": trained["actor"][0].grad_norms, "critic_grad_norm": trained["critic"][0].grad_norms}
         return {name: value / seen for name, value in sums.items()} | {n: float(np.mean(v)) for n, v in norms.items()}
+
+    def floor(self, sequences: list[tuple[int, ...]], samples: list[int]) -> None:
+        """Record what the learner's own rounding does to each log-probability of these sequences (prompt and response)."""
+        rounding = call(self._roles["actor"][0], "rounding", sequences)
+        self._recorder.frame(
+            "floor", step=self.scenario.steps - 1, fields={"variant": "rounding", "weight_version": self.version},
+            arrays={"sample": Flat.of(samples, "i8"), "rounding": Ragged.of(rounding, "f4")},
+        )  # fmt: skip
 
     # --- parts ------------------------------------------------------------------------------------------------------
 

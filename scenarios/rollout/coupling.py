@@ -1,12 +1,12 @@
-"""Coupled sampling: the sample is a pure function of (logits, seed, sample, position), so two engines draw the same one.
-
-The engine's sampler is replaced by a Gumbel-max draw whose noise comes from a counter-based generator (Philox4x32-10, Salmon et
-al. 2011, "Parallel random numbers: as easy as 1, 2, 3") in integer torch operations: the same integers on a CPU and a GPU, no state,
-no host round trip. argmax(logits/T + Gumbel) is an exact sample of softmax(logits/T) (Gumbel 1954; Maddison et al. 2014).
-
-One order for every engine: temperature, top-k, top-p over the renormalised top-k, min-p relative to the largest remaining
-probability, noise, argmax. Token ids below `min_tokens` that would end the sample are masked first. Repetition penalties are
-refused in coupled mode (`parameters`): engines disagree about what they cover.
+"""Coupled sampling: the sample is a pure function of (logits, seed, sample, position), so two engines draw the same
+one.
+ The engine's sampler is replaced by a Gumbel-max draw whose noise comes from a counter-based generator (Philox4x32-10,
+Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") in integer torch operations: the same integers on a
+CPU and a GPU, no state, no host round trip. argmax(logits/T + Gumbel) is an exact sample of softmax(logits/T) (Gumbel
+1954; Maddison et al. 2014).
+ One order for every engine: temperature, top-k, top-p over the renormalised top-k, min-p relative to the largest
+remaining probability, noise, argmax. Token ids below `min_tokens` that would end the sample are masked first.
+Repetition penalties are refused in coupled mode (`parameters`): engines disagree about what they cover.
 """
 
 from __future__ import annotations
@@ -44,9 +44,11 @@ class Draw:
 
 
 def philox(counter: tuple[torch.Tensor, ...], key: tuple[int, int]) -> tuple[torch.Tensor, ...]:
-    """Philox4x32-10. `counter`: four broadcastable int64 tensors of 32-bit words; returns four int64 tensors of 32-bit words.
+    """Philox4x32-10. `counter`: four broadcastable int64 tensors of 32-bit words; returns four int64 tensors of 32-bit
+    words.
 
-    int64 products wrap modulo 2**64, which keeps both halves of a 32x32-bit product; the shift is arithmetic, hence the masks.
+    int64 products wrap modulo 2**64, which keeps both halves of a 32x32-bit product; the shift is arithmetic, hence the
+    masks.
     """
     c0, c1, c2, c3 = counter
     k0, k1 = key[0] & _MASK, key[1] & _MASK
@@ -60,7 +62,8 @@ def philox(counter: tuple[torch.Tensor, ...], key: tuple[int, int]) -> tuple[tor
 def gumbel(seed: int, samples: torch.Tensor, positions: torch.Tensor, vocab: int) -> torch.Tensor:
     """Gumbel(0, 1) noise, float64, shape (n, vocab): row i is a pure function of (seed, samples[i], positions[i]).
 
-    `samples` and `positions` are int64 of shape (n,). 52 random bits a number: the tail reaches 36 nats, where 24 bits would cut it at 17.
+    `samples` and `positions` are int64 of shape (n,). 52 random bits a number: the tail reaches 36 nats, where 24 bits
+    would cut it at 17.
     """
     device = samples.device
     # One Philox call gives four words: enough for two numbers, so half the counters cover the vocabulary.
@@ -95,7 +98,9 @@ def filtered(logits: torch.Tensor, draw: Draw) -> torch.Tensor:
         scores = scores.masked_fill(cut, float("-inf"))
     if draw.min_p > 0.0:
         best = scores.max(dim=-1, keepdim=True).values
-        scores = scores.masked_fill(scores < best + torch.log(torch.tensor(draw.min_p, dtype=torch.float64)).item(), float("-inf"))
+        scores = scores.masked_fill(
+            scores < best + torch.log(torch.tensor(draw.min_p, dtype=torch.float64)).item(), float("-inf")
+        )
     return scores
 
 

@@ -1,8 +1,7 @@
 """The rollout engine as the rest of the stack sees it: token ids in, token ids out, and every status said aloud.
-
-An `Engine` is a live Transformers, vLLM or SGLang engine inside one process. `scenarios.session` wraps it in a Ray actor.
-Text never crosses this seam. Log-probabilities are raw ones: log-softmax of the model's own logits at T = 1, before penalties, top-k
-and temperature, whatever the sampling was.
+ An `Engine` is a live Transformers, vLLM or SGLang engine inside one process. `scenarios.session` wraps it in a Ray
+actor. Text never crosses this seam. Log-probabilities are raw ones: log-softmax of the model's own logits at T = 1,
+before penalties, top-k and temperature, whatever the sampling was.
 """
 
 from __future__ import annotations
@@ -14,11 +13,13 @@ FinishReason = Literal["stop", "length", "abort", "error"]
 
 
 class EngineError(RuntimeError):
-    """The engine refused a call, returned a failing status, or died. The message names the engine, the call and the cause."""
+    """The engine refused a call, returned a failing status, or died. The message names the engine, the call and the
+    cause."""
 
 
 class ParameterRefused(ValueError):
-    """A canonical parameter has no faithful image in this engine; the message names both and says what would be possible."""
+    """A canonical parameter has no faithful image in this engine; the message names both and says what would be
+    possible."""
 
 
 @dataclass(frozen=True)

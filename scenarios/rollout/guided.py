@@ -1,7 +1,7 @@
 """Guided rollout: what an engine chooses at each position, given the baseline's tokens before it.
-
-One benign flip would end the comparison of two free-running samples. Under a guide the engine draws freely; where its token differs
-from the guide's, that token is kept as its choice and the engine goes on from the guide's. Positions then compare one to one.
+ One benign flip would end the comparison of two free-running samples. Under a guide the engine draws freely; where its
+token differs from the guide's, that token is kept as its choice and the engine goes on from the guide's. Positions then
+compare one to one.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from scenarios.rollout.engine import Completion, Request
 Guide = dict[int, tuple[tuple[int, ...], str]]
 Generate = Callable[[list[Request]], list[Completion]]
 
-# A correct engine needs one round more than it has flips. A broken one would need one for each of its tokens: it is cut off
-# here, and the rest of the sample counts as not compared.
+# A correct engine needs one round more than it has flips. A broken one would need one for each of its tokens: it is cut
+# off here, and the rest of the sample counts as not compared.
 MAX_ROUNDS = 12
 
 
@@ -30,8 +30,8 @@ class Guided:
 def rollout(requests: list[Request], guide: Guide, generate: Generate) -> Guided:
     """Draw each request under its guide; requests without a guide are drawn freely.
 
-    A choice beyond the guide's length (the engine did not stop where the baseline stopped) ends the sample there: the difference is in the
-    last compared token already, or in the finish reason.
+    A choice beyond the guide's length (the engine did not stop where the baseline stopped) ends the sample there: the
+    difference is in the last compared token already, or in the finish reason.
     """
     drawn: dict[int, Completion] = {}
     pending = requests
@@ -47,12 +47,16 @@ def rollout(requests: list[Request], guide: Guide, generate: Generate) -> Guided
                 continue
             ids, _ = guide[request.sample]
             start = request.offset
-            flip = next((t for t in range(start, min(len(ids), len(whole.output_ids))) if whole.output_ids[t] != ids[t]), None)
+            flip = next(
+                (t for t in range(start, min(len(ids), len(whole.output_ids))) if whole.output_ids[t] != ids[t]), None
+            )
             if flip is None:
                 continue
             kept = flip + 1
             drawn[request.sample] = replace(
-                whole, output_ids=whole.output_ids[:kept], logprobs=whole.logprobs[:kept],
+                whole,
+                output_ids=whole.output_ids[:kept],
+                logprobs=whole.logprobs[:kept],
                 finish_reason=whole.finish_reason if len(whole.output_ids) == kept else "flip",
             )
             if kept < len(ids):
@@ -71,7 +75,8 @@ def rollout(requests: list[Request], guide: Guide, generate: Generate) -> Guided
 
 
 def _joined(before: Completion, after: Completion) -> Completion:
-    """The earlier choices (up to and with the flip), then what was drawn from the guide's token on. The prompt seen is the first call's."""
+    """The earlier choices (up to and with the flip), then what was drawn from the guide's token on. The prompt seen is
+    the first call's."""
     return replace(
         before,
         output_ids=before.output_ids + after.output_ids,

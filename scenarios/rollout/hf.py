@@ -1,4 +1,5 @@
-"""The embedded engine: Transformers' own forward pass with a plain sampling loop. The default of unit tests, and a third opinion."""
+"""The embedded engine: Transformers' own forward pass with a plain sampling loop. The default of unit tests, and a
+third opinion."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from scenarios.settings import Mode, Sampling, Scenario
 
 
 class HFEngine:
-    """One sample at a time per batch row, left-padded batches with a KV cache. No prefix cache: `cached_tokens` is 0."""
+    """One sample at a time per batch row, left-padded batches with a KV cache. No prefix cache: `cached_tokens` is
+    0."""
 
     name = "hf"
 
@@ -26,10 +28,10 @@ class HFEngine:
         self._device = torch.device(device)
         self._scenario = scenario
         parameters.check_sampling("hf", scenario.sampling, mode)
-        self._model = transformers.AutoModelForCausalLM.from_pretrained(
+        model: Any = transformers.AutoModelForCausalLM.from_pretrained(
             model_path, dtype=getattr(torch, scenario.model.dtype)
-        ).to(self._device)
-        self._model.eval()
+        )
+        self._model = model.to(self._device).eval()
         self._end_ids = end_ids(self._model.generation_config.eos_token_id, scenario.sampling)
         self._generator = torch.Generator(device="cpu").manual_seed(scenario.engine.seed)
         self._group: Any = None
@@ -117,10 +119,12 @@ class HFEngine:
     def receive(self, group: SyncGroup, weights: list[WeightMeta]) -> SyncReport:
         started = time.perf_counter()
         state = self._model.state_dict()
-        received = {}
+        received: dict[str, str] = {}
         for name, tensor in receive(self._group, weights, self._device):
             if name not in state:
-                return SyncReport(False, f"hf: the model has no tensor {name!r}", time.perf_counter() - started, received)
+                return SyncReport(
+                    False, f"hf: the model has no tensor {name!r}", time.perf_counter() - started, received
+                )
             received[name] = digest(tensor)
             state[name].copy_(tensor)
         return SyncReport(True, "", time.perf_counter() - started, received)
@@ -137,7 +141,9 @@ class HFEngine:
             "end_ids": sorted(self._end_ids),
         }
         replaced = ("sampler",) if self._mode == "coupled" else ()
-        return EngineInfo("hf", transformers.__version__, {"dtype": self._scenario.model.dtype}, resolved, replaced, (os.getpid(),))
+        return EngineInfo(
+            "hf", transformers.__version__, {"dtype": self._scenario.model.dtype}, resolved, replaced, (os.getpid(),)
+        )
 
     def stats(self) -> dict[str, float]:
         return {"generated_tokens": float(self._tokens), "running": 0.0, "waiting": 0.0}

@@ -1,8 +1,7 @@
 """Canonical parameters to each engine's own, in one place; what has no faithful image is refused, never dropped.
-
-The canonical meaning is the one of `scenarios.settings`: top-k, then top-p over the renormalised top-k, then min-p relative to the
-largest remaining probability; a repetition penalty covers prompt and output; `max_model_len` bounds prompt + response.
-Sources: vLLM 0.32.0 and SGLang 0.5.23 as installed; each refusal names the difference.
+ The canonical meaning is the one of `scenarios.settings`: top-k, then top-p over the renormalised top-k, then min-p
+relative to the largest remaining probability; a repetition penalty covers prompt and output; `max_model_len` bounds
+prompt + response. Sources: vLLM 0.32.0 and SGLang 0.5.23 as installed; each refusal names the difference.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ from typing import Any
 from scenarios.rollout.engine import ParameterRefused
 from scenarios.settings import Engine, Mode, Sampling
 
-# SGLang answers at most context - prompt - 2 tokens and rejects prompts longer than context - 6 (managers/scheduler.py): with this much more
-# context than asked, its limit is never the one that binds.
+# SGLang answers at most context - prompt - 2 tokens and rejects prompts longer than context - 6
+# (managers/scheduler.py): with this much more context than asked, its limit is never the one that binds.
 SGLANG_CONTEXT_SLACK = 8
 CPU_BLOCK = 32  # tokens a KV block of vLLM on a CPU: the smallest that its backend prefers
 
@@ -24,7 +23,8 @@ def check_room(longest_prompt: int, sampling: Sampling, engine: Engine) -> None:
     need = longest_prompt + sampling.max_tokens
     if need > engine.max_model_len:
         raise ParameterRefused(
-            f"engine.max_model_len = {engine.max_model_len} is too short: the longest prompt has {longest_prompt} tokens and "
+            f"engine.max_model_len = {engine.max_model_len} is too short: the longest prompt has {longest_prompt} "
+            f"tokens and "
             f"sampling.max_tokens = {sampling.max_tokens}, together {need}; raise engine.max_model_len or lower sampling.max_tokens"
         )
 
@@ -35,7 +35,8 @@ def check_sampling(engine: str, sampling: Sampling, mode: Mode) -> None:
     if mode != "native":
         if s.repetition_penalty != 1.0:
             raise ParameterRefused(
-                f"sampling.repetition_penalty = {s.repetition_penalty} is refused in {mode} mode: engines apply it at different "
+                f"sampling.repetition_penalty = {s.repetition_penalty} is refused in {mode} mode: engines apply it at "
+                "different "
                 "points (vLLM's V1 runner after the harness's noise, SGLang before); use --mode native"
             )
         if mode == "coupled" and s.temperature == 0.0:
@@ -45,16 +46,23 @@ def check_sampling(engine: str, sampling: Sampling, mode: Mode) -> None:
         raise ParameterRefused("the embedded Transformers engine has no repetition penalty")
     if engine == "vllm":
         if 0.0 < s.temperature < 0.01:
-            raise ParameterRefused(f"vLLM raises sampling.temperature = {s.temperature} to 0.01; use 0 (greedy) or at least 0.01")
+            raise ParameterRefused(
+                f"vLLM raises sampling.temperature = {s.temperature} to 0.01; use 0 (greedy) or at least 0.01"
+            )
         if s.min_p > 0.0 and s.top_p < 1.0:
-            raise ParameterRefused("vLLM applies min-p before top-p, the canonical order is top-p first; use one of them")
+            raise ParameterRefused(
+                "vLLM applies min-p before top-p, the canonical order is top-p first; use one of them"
+            )
     if engine == "sglang":
         if s.top_k > 0 and s.top_p < 1.0:
             raise ParameterRefused(
-                "SGLang applies top-p over the unfiltered mass (joint), the canonical meaning is top-k, renormalise, top-p; use one of them"
+                "SGLang applies top-p over the unfiltered mass (joint), the canonical meaning is top-k, renormalise, top-p; "
+                "use one of them"
             )
         if s.repetition_penalty != 1.0:
-            raise ParameterRefused("SGLang's repetition penalty covers the output only, the canonical one covers prompt and output")
+            raise ParameterRefused(
+                "SGLang's repetition penalty covers the output only, the canonical one covers prompt and output"
+            )
         if s.ignore_eos and s.stop_token_ids:
             raise ParameterRefused("SGLang's ignore_eos disables sampling.stop_token_ids too; vLLM's does not")
 
@@ -110,7 +118,8 @@ def sglang_engine(model: str, dtype: str, engine: Engine, *, device: str, longes
             "max_total_tokens": engine.kv_cache_tokens,
         }
     else:
-        # SGLang's fraction counts weights and KV pool only, vLLM's the whole executor: the same number gives different KV pools.
+        # SGLang's fraction counts weights and KV pool only, vLLM's the whole executor: the same number gives different
+        # KV pools.
         arguments["mem_fraction_static"] = engine.memory_fraction
     return arguments
 

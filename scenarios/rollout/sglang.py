@@ -1,4 +1,5 @@
-"""SGLang behind the engine seam. Runs in the SGLang environment only; nothing of SGLang is imported before the constructor."""
+"""SGLang behind the engine seam. Runs in the SGLang environment only; nothing of SGLang is imported before the
+constructor."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from scenarios.settings import Mode, Sampling, Scenario
 
 
 class SGLangEngine:
-    """One `sglang.Engine`: a tokenizer manager in this process, a scheduler and a detokenizer in processes of their own."""
+    """One `sglang.Engine`: a tokenizer manager in this process, a scheduler and a detokenizer in processes of their
+    own."""
 
     name = "sglang"
 
@@ -50,7 +52,7 @@ class SGLangEngine:
         self._replaced = (*replaced, *_active_shims())
         try:
             self._engine = sglang.Engine(**self._arguments)
-        except Exception as error:  # SGLang raises everything from ValueError to RuntimeError here; the user needs its text, not its type
+        except Exception as error:  # whatever SGLang raises here, the user needs its text, not its type
             raise EngineError(f"SGLang {self._version} did not start: {error}") from error
         self._end_ids = end_ids(config.eos_token_id, scenario.sampling)
         self._group: SyncGroup | None = None
@@ -77,7 +79,11 @@ class SGLangEngine:
         for rows, text in ((as_ids, False), (as_text, True)):
             if not rows:
                 continue
-            source = {"text": [requests[i].prompt_text for i in rows]} if text else {"input_ids": [list(requests[i].prompt_ids) for i in rows]}
+            source = (
+                {"text": [requests[i].prompt_text for i in rows]}
+                if text
+                else {"input_ids": [list(requests[i].prompt_ids) for i in rows]}
+            )
             batch = self._call(
                 sampling_params=[params[i] for i in rows],
                 return_logprob=True,
@@ -90,7 +96,8 @@ class SGLangEngine:
         return [self._completion(request, answer) for request, answer in zip(requests, answers, strict=True)]
 
     def _call(self, **fields: Any) -> list[dict[str, Any]]:
-        """`Engine.generate` does not pass `return_prompt_token_ids` on, so the request object is built here, as it does."""
+        """`Engine.generate` does not pass `return_prompt_token_ids` on, so the request object is built here, as it
+        does."""
         from sglang.srt.managers.io_struct import GenerateReqInput
 
         request = GenerateReqInput(**fields)
@@ -108,7 +115,9 @@ class SGLangEngine:
         ids = tuple(answer["output_ids"])
         logprobs = tuple(float(entry[0]) for entry in meta["output_token_logprobs"])
         if len(logprobs) != len(ids):
-            raise EngineError(f"SGLang returned {len(logprobs)} log-probabilities for {len(ids)} tokens of sample {request.sample}")
+            raise EngineError(
+                f"SGLang returned {len(logprobs)} log-probabilities for {len(ids)} tokens of sample {request.sample}"
+            )
         seen = tuple(answer.get("prompt_token_ids") or ())
         cached = int(meta.get("cached_tokens", 0))
         self._prompt_tokens += len(seen)
@@ -139,7 +148,8 @@ class SGLangEngine:
         )
 
     def receive(self, group: SyncGroup, weights: list[WeightMeta]) -> SyncReport:
-        """begin, update, end: without the pair the update is refused at once while the sender waits in its broadcast."""
+        """begin, update, end: without the pair the update is refused at once while the sender waits in its
+        broadcast."""
         started = time.perf_counter()
         _checked("begin_weight_update", self._engine.begin_weight_update())
         message = _checked(
@@ -176,7 +186,9 @@ class SGLangEngine:
             "attention_backend": server.get("attention_backend"),
             "sampling_backend": server.get("sampling_backend"),
         }
-        return EngineInfo("sglang", self._version, dict(self._arguments), resolved, self._replaced, descendants(os.getpid()))
+        return EngineInfo(
+            "sglang", self._version, dict(self._arguments), resolved, self._replaced, descendants(os.getpid())
+        )
 
     def stats(self) -> dict[str, float]:
         hit = self._cached_tokens / self._prompt_tokens if self._prompt_tokens else 0.0
@@ -186,7 +198,11 @@ class SGLangEngine:
             "cache_hit_rate": hit,
         }
         state = self._engine.get_server_info().get("internal_states") or [{}]
-        for ours, theirs in (("running", "num_running_reqs"), ("waiting", "num_queue_reqs"), ("kv_usage", "token_usage")):
+        for ours, theirs in (
+            ("running", "num_running_reqs"),
+            ("waiting", "num_queue_reqs"),
+            ("kv_usage", "token_usage"),
+        ):
             if theirs in state[0]:
                 values[ours] = float(state[0][theirs])
         return values
@@ -197,7 +213,9 @@ class SGLangEngine:
 
 def _checked(call: str, answer: Any) -> str:
     """The text of a status, or EngineError when the status is a refusal."""
-    success, message = answer if isinstance(answer, tuple) else (getattr(answer, "success", None), getattr(answer, "message", ""))
+    success, message = (
+        answer if isinstance(answer, tuple) else (getattr(answer, "success", None), getattr(answer, "message", ""))
+    )
     if success is None:
         raise EngineError(f"SGLang's {call} returned no status: {answer!r}")
     if not success:

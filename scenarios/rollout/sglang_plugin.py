@@ -1,8 +1,9 @@
-"""What the harness changes inside SGLang in coupled and greedy runs: a draw, raw log-probabilities, and digests of received weights.
-
-Loaded in every SGLang process through the entry-point group `sglang.srt.plugins`, and only when `RLHF_HARNESS_SGLANG_PLUGIN` is set:
-the native stage runs with nothing of this in place. SGLang computes log-probabilities after logit processors (measured: wrong by up
-to 8 nats under a forced draw), so `Sampler.forward` is wrapped: keep the raw logits, let it draw, recompute from the raw ones.
+"""What the harness changes inside SGLang in coupled and greedy runs: a draw, raw log-probabilities, and digests of
+received weights.
+ Loaded in every SGLang process through the entry-point group `sglang.srt.plugins`, and only when
+`RLHF_HARNESS_SGLANG_PLUGIN` is set: the native stage runs with nothing of this in place. SGLang computes
+log-probabilities after logit processors (measured: wrong by up to 8 nats under a forced draw), so `Sampler.forward` is
+wrapped: keep the raw logits, let it draw, recompute from the raw ones.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ def register() -> None:
     HookRegistry.register(f"{scheduler}.update_weights_from_distributed", report_digests, HookType.AFTER)
 
 
-def raw_logprobs(forward: Any, self: Any, logits_output: Any, sampling_info: Any, return_logprob: bool, *args: Any, **kwargs: Any) -> Any:
+def raw_logprobs(
+    forward: Any, self: Any, logits_output: Any, sampling_info: Any, return_logprob: bool, *args: Any, **kwargs: Any
+) -> Any:
     """`Sampler.forward` with log-probabilities of the model's own logits at T = 1."""
     import torch
 

@@ -1,9 +1,10 @@
-"""Weight sync from the learner to engines: a process group of its own, one broadcast a tensor, and a sender that can be stopped.
-
-A receiver that refuses (SGLang without `begin_weight_update`, vLLM's `load_weights` on a CPU) leaves the sender of a plain broadcast
-blocked until its timeout, with the cause in a return value that nobody read. Here the sender waits in small steps on an
-abort flag, so a refusal ends both sides at once. `c10d`'s own abort does not: measured with torch 2.13, gloo's `abort()` leaves a pending
-broadcast pending, and dropping the group blocks until the timeout. An aborted group is therefore kept, unused, until the process ends.
+"""Weight sync from the learner to engines: a process group of its own, one broadcast a tensor, and a sender that can be
+stopped.
+ A receiver that refuses (SGLang without `begin_weight_update`, vLLM's `load_weights` on a CPU) leaves the sender of a
+plain broadcast blocked until its timeout, with the cause in a return value that nobody read. Here the sender waits in
+small steps on an abort flag, so a refusal ends both sides at once. `c10d`'s own abort does not: measured with torch
+2.13, gloo's `abort()` leaves a pending broadcast pending, and dropping the group blocks until the timeout. An aborted
+group is therefore kept, unused, until the process ends.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ def describe(named: Iterable[tuple[str, torch.Tensor]]) -> list[WeightMeta]:
 def process_group(store: dist.Store, group: SyncGroup, rank: int) -> Any:
     """A bare c10d backend for `group`, outside torch's registry of groups, so that it needs no default group.
 
-    The store prefixes are those of torch's `_new_process_group_helper` under SGLang's `init_custom_process_group`, so that all
-    three engines meet in one rendezvous.
+    The store prefixes are those of torch's `_new_process_group_helper` under SGLang's `init_custom_process_group`, so
+    that all three engines meet in one rendezvous.
     """
     device = "cuda" if group.backend == "nccl" else "cpu"
     prefixed = dist.PrefixStore(f"{device}/", dist.PrefixStore(f"{group.name}/", dist.PrefixStore(group.name, store)))
     if group.backend == "nccl":
-        return dist.ProcessGroupNCCL(prefixed, rank, group.world_size)
+        return dist.ProcessGroupNCCL(prefixed, rank, group.world_size, dist.ProcessGroupNCCL.Options())
     return dist.ProcessGroupGloo(prefixed, rank, group.world_size, timeout=CONNECT_TIMEOUT)
 
 
@@ -85,7 +86,9 @@ class WeightSender:
         self._aborted.clear()
         address = _own_address()
         # The store listens on that address only: on one machine that is the loopback.
-        self._store = dist.TCPStore(address, 0, world_size, is_master=True, wait_for_workers=False, timeout=CONNECT_TIMEOUT)
+        self._store = dist.TCPStore(
+            address, 0, world_size, is_master=True, wait_for_workers=False, timeout=CONNECT_TIMEOUT
+        )
         self._group = SyncGroup(address, self._store.port, world_size, 1, name, backend)
         return self._group
 
@@ -95,10 +98,13 @@ class WeightSender:
         try:
             self._backend = process_group(self._store, self._group, 0)
         except RuntimeError as error:
-            raise EngineError(f"weight sync group {self._group.name!r} did not form within {CONNECT_TIMEOUT}: {error}") from error
+            raise EngineError(
+                f"weight sync group {self._group.name!r} did not form within {CONNECT_TIMEOUT}: {error}"
+            ) from error
 
     def send(self, named: Iterable[tuple[str, torch.Tensor]]) -> float:
-        """Broadcast every tensor; returns seconds. Raises SyncAborted as soon as `abort` was called from another thread."""
+        """Broadcast every tensor; returns seconds. Raises SyncAborted as soon as `abort` was called from another
+        thread."""
         if self._backend is None:
             raise EngineError("the weight sync group is not connected")
         started = time.perf_counter()

@@ -1,4 +1,5 @@
-"""vLLM behind the engine seam. Runs in the vLLM environment only; nothing of vLLM is imported before the constructor."""
+"""vLLM behind the engine seam. Runs in the vLLM environment only; nothing of vLLM is imported before the
+constructor."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ class VLLMEngine:
             self._arguments["distributed_executor_backend"] = "mp"
         replaced: list[str] = []
         if device == "cpu" and scenario.engine.enforce_eager:
-            # Even with enforce_eager vLLM compiles small functions with Inductor at the first call: 23 s of g++ (measured) for nothing here.
+            # Even with enforce_eager vLLM compiles small functions with Inductor at the first call: 23 s of g++
+            # (measured) for nothing here.
             os.environ["TORCH_COMPILE_DISABLE"] = "1"
             replaced.append("torch.compile")
         if mode == "coupled":
@@ -52,7 +54,7 @@ class VLLMEngine:
         self._version = vllm.__version__
         try:
             self._llm = vllm.LLM(**self._arguments)
-        except Exception as error:  # vLLM raises everything from ValueError to RuntimeError here; the user needs its text, not its type
+        except Exception as error:  # whatever vLLM raises here, the user needs its text, not its type
             raise EngineError(f"vLLM {self._version} did not start: {error}") from error
         config = self._llm.llm_engine.model_config
         self._end_ids = end_ids(config.hf_config.eos_token_id, scenario.sampling)
@@ -66,7 +68,7 @@ class VLLMEngine:
         native = parameters.vllm_sampling(sampling, self._mode)
         params, prompts = [], []
         for request in requests:
-            extra = {}
+            extra: dict[str, Any] = {}
             if self._mode == "coupled":
                 from scenarios.rollout.vllm_coupled import KEY
 
@@ -76,7 +78,9 @@ class VLLMEngine:
                 extra["seed"] = (self._seed * 1_000_003 + request.sample) % 2**31
             left = max(sampling.min_tokens - request.offset, 0)
             params.append(
-                vllm.SamplingParams(**dict(native, min_tokens=left), max_tokens=request.max_tokens or sampling.max_tokens, **extra)
+                vllm.SamplingParams(
+                    **dict(native, min_tokens=left), max_tokens=request.max_tokens or sampling.max_tokens, **extra
+                )
             )
             prompts.append(
                 {"prompt": request.prompt_text}
@@ -103,7 +107,9 @@ class VLLMEngine:
     def rescore(self, sequences: list[tuple[int, ...]]) -> list[list[float]]:
         import vllm
 
-        params = vllm.SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0, detokenize=False, ignore_eos=True)
+        params = vllm.SamplingParams(
+            temperature=0.0, max_tokens=1, prompt_logprobs=0, detokenize=False, ignore_eos=True
+        )
         prompts: list[Any] = [{"prompt_token_ids": list(sequence)} for sequence in sequences]
         scores = []
         for output in self._llm.generate(prompts, params, use_tqdm=False):
@@ -146,10 +152,16 @@ class VLLMEngine:
             "device": self._device,
             "model_runner": runner,
         }
-        return EngineInfo("vllm", self._version, dict(self._arguments), resolved, self._replaced, descendants(os.getpid()))
+        return EngineInfo(
+            "vllm", self._version, dict(self._arguments), resolved, self._replaced, descendants(os.getpid())
+        )
 
     def stats(self) -> dict[str, float]:
-        named = {"vllm:kv_cache_usage_perc": "kv_usage", "vllm:num_requests_running": "running", "vllm:num_requests_waiting": "waiting"}
+        named = {
+            "vllm:kv_cache_usage_perc": "kv_usage",
+            "vllm:num_requests_running": "running",
+            "vllm:num_requests_waiting": "waiting",
+        }
         values = {named[m.name]: float(m.value) for m in self._llm.get_metrics() if m.name in named}
         hit = self._cached_tokens / self._prompt_tokens if self._prompt_tokens else 0.0
         return values | {
@@ -167,4 +179,3 @@ class VLLMEngine:
         from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
 
         cleanup_dist_env_and_memory()  # a second engine in this process needs vLLM's global process groups gone
-

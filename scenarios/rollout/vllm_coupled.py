@@ -1,8 +1,7 @@
 """Coupled sampling inside vLLM: one logits processor for each of its two model runners.
-
-Runs in vLLM's own interpreter only. Model Runner V1 (every CPU, and CUDA without Triton) follows a persistent batch through
-added/removed/moved; Model Runner V2 (the CUDA default of 0.32) keys state by request slot and refuses V1 processors, hence two classes.
-Which one ran shows in `EngineInfo.resolved["model_runner"]`.
+ Runs in vLLM's own interpreter only. Model Runner V1 (every CPU, and CUDA without Triton) follows a persistent batch
+through added/removed/moved; Model Runner V2 (the CUDA default of 0.32) keys state by request slot and refuses V1
+processors, hence two classes. Which one ran shows in `EngineInfo.resolved["model_runner"]`.
 """
 
 from __future__ import annotations
@@ -93,9 +92,11 @@ class CoupledV2(SlotLogitsProcessor):
 
 
 class Coupled(CoupledV1, CoupledV2):
-    """What is registered: vLLM chooses its runner after the processor was named, so one class answers to both interfaces.
+    """What is registered: vLLM chooses its runner after the processor was named, so one class answers to both
+    interfaces.
 
-    V1 constructs it with (config, device, pin_memory) and calls `apply(logits)`; V2 with (config, req_states) and `apply(logits, ctx)`.
+    V1 constructs it with (config, device, pin_memory) and calls `apply(logits)`; V2 with (config, req_states) and
+    `apply(logits, ctx)`.
     """
 
     def __init__(self, vllm_config: Any, *runner: Any) -> None:

@@ -22,7 +22,9 @@ def toml(tmp_path):
 
 
 def test_the_resolved_scenario_survives_json(toml) -> None:
-    scenario = config.load(toml("steps = 3\n[sampling]\nstop_token_ids = [1, 2]\n"), ["sampling.temperature=0.9"], seed=7)
+    scenario = config.load(
+        toml("steps = 3\n[sampling]\nstop_token_ids = [1, 2]\n"), ["sampling.temperature=0.9"], seed=7
+    )
     assert (scenario.steps, scenario.seed, scenario.sampling.temperature) == (3, 7, 0.9)
     assert Scenario.from_json(json.loads(json.dumps(scenario.to_json()))) == scenario
 

@@ -1,4 +1,5 @@
-"""Coupled sampling: the generator is Philox, the draw is exact, and the forced token is what every greedy sampler takes."""
+"""Coupled sampling: the generator is Philox, the draw is exact, and the forced token is what every greedy sampler
+takes."""
 
 from __future__ import annotations
 
@@ -60,7 +61,8 @@ def test_noise_follows_the_gumbel_distribution() -> None:
     ],
 )
 def test_coupled_draws_are_an_exact_sample_of_the_filtered_softmax(draw: Draw) -> None:
-    """Chi-squared over 20,000 positions against softmax(filtered logits); a wrong tail, order or temperature fails it."""
+    """Chi-squared over 20,000 positions against softmax(filtered logits); a wrong tail, order or temperature fails
+    it."""
     logits = torch.randn(1, 24, generator=torch.Generator().manual_seed(7)) * 1.5
     n = 20_000
     scores = perturbed(logits.expand(n, -1), draw, torch.arange(n))
@@ -74,7 +76,10 @@ def test_coupled_draws_are_an_exact_sample_of_the_filtered_softmax(draw: Draw) -
 def test_the_chi_squared_test_would_notice_another_temperature() -> None:
     logits = torch.randn(1, 24, generator=torch.Generator().manual_seed(7)) * 1.5
     n = 20_000
-    counts = torch.bincount(perturbed(logits.expand(n, -1), Draw(seed=1, sample=0, temperature=0.9), torch.arange(n)).argmax(-1), minlength=24)
+    counts = torch.bincount(
+        perturbed(logits.expand(n, -1), Draw(seed=1, sample=0, temperature=0.9), torch.arange(n)).argmax(-1),
+        minlength=24,
+    )
     target = torch.softmax(logits.double(), -1)[0]
     assert stats.chisquare(counts.double().numpy(), (target * n).numpy()).pvalue < 1e-6
 
@@ -92,7 +97,8 @@ def test_top_k_then_top_p_then_min_p_in_that_order() -> None:
     logits = torch.log(torch.tensor([[0.4, 0.3, 0.2, 0.1]], dtype=torch.float64))
     kept = lambda **kw: torch.isfinite(filtered(logits, Draw(seed=0, sample=0, **kw)))[0].tolist()  # noqa: E731
     assert kept(top_k=3) == [True, True, True, False]
-    # Of the top 2, renormalised to 4/7 and 3/7, the first already covers p = 0.5; over the unfiltered mass it would not.
+    # Of the top 2, renormalised to 4/7 and 3/7, the first already covers p = 0.5; over the unfiltered mass it would
+    # not.
     assert kept(top_k=2, top_p=0.5) == [True, False, False, False]
     assert kept(top_p=0.5) == [True, True, False, False]
     assert kept(min_p=0.6) == [True, True, False, False]
@@ -106,7 +112,8 @@ def test_end_ids_are_masked_until_min_tokens() -> None:
 
 
 @given(
-    st.integers(0, 2**40), st.lists(st.tuples(st.integers(0, 2**50), st.integers(0, 5000)), min_size=1, max_size=5),
+    st.integers(0, 2**40),
+    st.lists(st.tuples(st.integers(0, 2**50), st.integers(0, 5000)), min_size=1, max_size=5),
     st.sampled_from([{}, {"top_k": 3}, {"top_p": 0.6}, {"min_p": 0.1}, {"temperature": 0.3}]),
 )
 @settings(max_examples=60, deadline=None)
@@ -117,7 +124,8 @@ def test_a_batch_draws_what_each_row_draws_alone(seed, places, params) -> None:
     together = choose(logits, draws, positions).tolist()
     alone = [choose(logits[i : i + 1], [draws[i]], [positions[i]]).item() for i in range(len(places))]
     single = [
-        perturbed(logits[i : i + 1], draws[i], torch.tensor([positions[i]])).argmax(-1).item() for i in range(len(places))
+        perturbed(logits[i : i + 1], draws[i], torch.tensor([positions[i]])).argmax(-1).item()
+        for i in range(len(places))
     ]
     assert together == alone == single
 

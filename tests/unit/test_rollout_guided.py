@@ -12,7 +12,8 @@ END = 0
 
 
 def engine(choices: dict[int, list[int]], calls: list[int]):
-    """Draws choices[sample][position] wherever it starts; stops at END or at max_tokens. Log-probabilities name the position."""
+    """Draws choices[sample][position] wherever it starts; stops at END or at max_tokens. Log-probabilities name the
+    position."""
 
     def generate(requests: list[Request]) -> list[Completion]:
         calls.append(len(requests))

@@ -25,7 +25,9 @@ def test_every_engine_parameter_has_an_image_in_both_engines() -> None:
             # KV room is a fraction of the accelerator on CUDA and a number of tokens on a CPU.
             if key == ("memory_fraction" if device == "cpu" else "kv_cache_tokens"):
                 continue
-            sglang = [parameters.sglang_engine("m", "float32", e, device=device, longest_context=4096) for e in (base, other)]
+            sglang = [
+                parameters.sglang_engine("m", "float32", e, device=device, longest_context=4096) for e in (base, other)
+            ]
             assert sglang[0] != sglang[1], (device, key)
             vllm = [parameters.vllm_engine("m", "float32", e, device=device) for e in (base, other)]
             assert vllm[0] != vllm[1], (device, key)
@@ -35,7 +37,10 @@ def test_eager_is_not_inverted() -> None:
     for eager in (True, False):
         engine = Engine(enforce_eager=eager)
         assert parameters.vllm_engine("m", "float32", engine, device="cpu")["enforce_eager"] is eager
-        assert parameters.sglang_engine("m", "float32", engine, device="cpu", longest_context=4096)["disable_cuda_graph"] is eager
+        assert (
+            parameters.sglang_engine("m", "float32", engine, device="cpu", longest_context=4096)["disable_cuda_graph"]
+            is eager
+        )
 
 
 def test_every_sampling_parameter_has_an_image_in_native_mode() -> None:
@@ -46,7 +51,9 @@ def test_every_sampling_parameter_has_an_image_in_native_mode() -> None:
     assert set(changed) | {"max_tokens"} == {f.name for f in dataclasses.fields(Sampling)}
     for mapping in (parameters.vllm_sampling, parameters.sglang_sampling):
         for key, value in changed.items():
-            assert mapping(Sampling(), "native") != mapping(dataclasses.replace(Sampling(), **{key: value}), "native"), key
+            assert mapping(Sampling(), "native") != mapping(
+                dataclasses.replace(Sampling(), **{key: value}), "native"
+            ), key
 
 
 @pytest.mark.parametrize(
