@@ -34,6 +34,9 @@ class _Group(TyperGroup):
             return super().invoke(ctx)
         except KeyboardInterrupt as error:  # Typer would end with 1, which is a verdict's exit code
             raise Interrupted.by(error) from error
+        except BrokenPipeError as error:
+            _mute()
+            raise typer.Exit(128 + signal.SIGPIPE) from error
 
 
 app = typer.Typer(
@@ -73,16 +76,20 @@ def _options(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code. Nothing but `HARNESS_DEBUG=1` shows a traceback."""
     signal.signal(signal.SIGTERM, _terminated)
+    code = _run(arguments)
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:  # `harness ... | head`: the reader has gone, and Python would complain on closing stdout
+        _mute()
+    return code
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     try:
         app(args=list(arguments) if arguments is not None else None, prog_name="harness")
         return 0
     except SystemExit as leave:
         return leave.code if isinstance(leave.code, int) else 0 if leave.code is None else 2
-    except (
-        BrokenPipeError
-    ):  # `harness ... | head`: the reader has gone, and Python must not complain while closing stdout
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
     except KeyboardInterrupt as error:
         return _tell(Interrupted.by(error))
     except Exception as error:  # the one catch: Python's own exit code 1 would read as a verdict
@@ -104,6 +111,12 @@ def _tell(error: BaseException) -> int:
     if mend:
         print(f"  mend: {mend}", file=sys.stderr)
     return code
+
+
+def _mute() -> None:
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)
 
 
 def _command_line() -> str:

@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from harness.envs import Check, Environment
+from reports.pipe import outlive_reader
 
 _COLOURS = {"ok": "green", "failed": "bold red", "not run": "yellow"}
 
@@ -32,15 +33,18 @@ def print_environments(environments: list[Environment], console: Console | None 
     for e in environments:
         owned = "yes" if e.owned else "no"
         table.add_row(*map(escape, (e.name, e.engine, e.version, e.python_version, e.device, owned, e.python)))
-    console.print(table)
+    with outlive_reader(console):
+        console.print(table)
 
 
 def print_checks(environment: Environment, checks: list[Check], console: Console | None = None) -> None:
     """One row a check, and below a failed one the command that mends it."""
     console = console or _console()
-    console.print(f"[bold]{escape(environment.name)}[/]  {escape(environment.python)}", soft_wrap=True, highlight=False)
+    title = f"[bold]{escape(environment.name)}[/]  {escape(environment.python)}"
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for item in checks:
         mend = f"\n[dim]mend:[/] {escape(item.mend)}" if item.mend else ""
         table.add_row(item.name, f"[{_COLOURS[item.outcome]}]{item.outcome}[/]", escape(item.found) + mend)
-    console.print(table)
+    with outlive_reader(console):
+        console.print(title, soft_wrap=True, highlight=False)
+        console.print(table)
