@@ -1,9 +1,9 @@
 """A run directory as tables: events by kind, spans as a data frame, token frames as flat NumPy columns.
 
-`Recording` is `probes.format.Run` with a scan that does not decode what nobody asks for: `Run` parses every line (3.7
-s for a million events on two cores), this one reads the three keys that every line begins with (1 s) and parses a
-kind when it is asked for. Both index the same lines and name the same damage; a test holds them together. A line that
-proves broken when it is parsed is added to `torn`.
+`Recording` is `probes.format.Run` with a scan that does not decode what nobody asks for: `Run` parses every line (3.7 s
+for a million events on two cores), this one reads the keys that every line begins with (0.9 s) and parses a kind when
+it is asked for. Both index the same lines and name the same damage; a test holds them together. A line that proves
+broken when it is parsed is added to `torn`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from probes.format import EVENTS, FormatError, Frame, Run, Torn, decode_json, decode_line
+from probes.format import EVENTS, PREFIX, FormatError, Run, Torn, decode_header, decode_json, decode_line
 from probes.format import _checked_open as checked_open
 from probes.format import _Journal as Journal
 
-_HEAD = re.compile(rb'\{"seq": ?(\d+), ?"t_ns": ?-?\d+, ?"kind": ?"([^"\\\n]+)"[,}]')
+# A whole line as the recorders write it, and of what kind it is; of a span also its name.
+_HEAD = rb'^\{"seq":\d+,"t_ns":-?\d+,"kind":"'
+_LINE = re.compile(_HEAD + rb'(span","name":"[^"\\\n]*|[^"\\\n]+)"[^\n]*\}$', re.MULTILINE)
+_SEQ = len('{"seq":')
 
 
 @dataclass(frozen=True)
@@ -88,8 +91,11 @@ class Recording(Run):
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        super().__init__(path, strict=False)
         self._decoded: dict[str, list[dict[str, Any]]] = {}
+        self._spans: dict[str, dict[str, np.ndarray]] = {}  # file -> name -> where its spans begin
+        self._hashes: dict[str, np.ndarray] = {}
+        self._tables: dict[tuple[str, ...], pd.DataFrame] = {}
+        super().__init__(path, strict=False)
 
     @property
     def scenario(self) -> dict[str, Any]:
@@ -125,12 +131,31 @@ class Recording(Run):
             for line in self._lines(journal, kind):
                 yield journal, line
 
-    @cached_property
-    def spans(self) -> pd.DataFrame:
-        """Columns role, step (-1 where a span has none), name, seconds, ok: one row a span."""
-        parts = [part for journal in self._journals if len(part := self._spans_of(journal))]
-        columns = ["role", "step", "name", "seconds", "ok"]
-        return pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
+    def content_hashes(self, kind: str) -> np.ndarray:
+        """A 64-bit hash of what follows the kind in each line, in the order of `lines`: equal for equal content.
+
+        The hash is Python's, which differs between processes: compare within one.
+        """
+        if kind not in self._hashes:
+            pattern = re.compile(_HEAD + re.escape(kind.encode()) + rb'"(.*)$', re.MULTILINE)
+            found: list[np.ndarray] = []
+            for journal in self._journals:
+                places = journal.kinds.get(kind, ())
+                contents = pattern.findall(journal.path.read_bytes()) if len(places) else []
+                if len(contents) != len(places):  # not as the recorders write: the whole line stands for its content
+                    contents = list(self._lines(journal, kind))
+                found.append(np.fromiter(map(hash, contents), np.int64, len(places)))
+            self._hashes[kind] = np.concatenate(found) if found else np.zeros(0, np.int64)
+        return self._hashes[kind]
+
+    def spans(self, names: tuple[str, ...]) -> pd.DataFrame:
+        """Columns role, step (-1 where a span has none), name, seconds, ok: one row for each span of these names."""
+        if names not in self._tables:
+            parts = [part for journal in self._journals if len(part := self._spans_of(journal, names))]
+            columns = ["role", "step", "name", "seconds", "ok"]
+            empty = pd.DataFrame(columns=columns)
+            self._tables[names] = pd.concat(parts, ignore_index=True)[columns] if parts else empty
+        return self._tables[names]
 
     def steps(self, kind: str) -> list[int]:
         """The steps that have a frame of this kind, in order."""
@@ -141,12 +166,26 @@ class Recording(Run):
 
         Raises FormatError when the arrays of a frame disagree about the number of samples.
         """
-        frames = [one for one in self.frames(kind, step=step) if all(one.fields.get(k) == v for k, v in fields.items())]
-        return _table(frames) if frames else None
+        found = [one for one in self._read(kind, step) if all(one.fields.get(k) == v for k, v in fields.items())]
+        return _table(found) if found else None
+
+    def _read(self, kind: str, step: int) -> Iterator[_Frame]:
+        """`Run.frames`, checked by NumPy: checking offsets in Python took longer than the whole comparison."""
+        for log in self._logs:
+            wanted = [at for at in log.extents if at.kind == kind and at.step == step]
+            if wanted:
+                with open(log.path, "rb") as stream:
+                    for at in wanted:
+                        stream.seek(at.start + PREFIX.size)
+                        header = decode_header(stream.read(at.header))
+                        yield _Frame(kind, step, at.rank, header["fields"], _arrays(header, stream.read(at.payload)))
 
     def _lines(self, journal: Journal, kind: str) -> Iterator[bytes]:
-        places = journal.kinds.get(kind)
-        if not places:
+        return self._at(journal, journal.kinds.get(kind, ()))
+
+    def _at(self, journal: Journal, places: Any) -> Iterator[bytes]:
+        """The lines that begin at these bytes."""
+        if not len(places):
             return
         with open(journal.path, "rb") as stream:
             if len(places) < 1000:
@@ -172,11 +211,16 @@ class Recording(Run):
         if note not in self.torn:
             self.torn.append(note)
 
-    def _spans_of(self, journal: Journal) -> pd.DataFrame:
+    def _spans_of(self, journal: Journal, names: tuple[str, ...]) -> pd.DataFrame:
         import pyarrow as pa
         import pyarrow.json as arrow_json
 
-        text = b"".join(self._lines(journal, "span"))
+        by_name = self._spans.get(journal.name)
+        if by_name is None:  # the names were not read ahead
+            text = b"".join(self._lines(journal, "span"))
+        else:
+            places = [by_name[name] for name in names if name in by_name]
+            text = b"".join(self._at(journal, np.concatenate(places))) if places else b""
         if not text:
             return pd.DataFrame()
         schema = pa.schema([("name", pa.string()), ("step", pa.int64()), ("dur_ns", pa.int64()), ("ok", pa.bool_())])
@@ -186,8 +230,9 @@ class Recording(Run):
         except pa.ArrowInvalid as error:  # a broken line, or a foreign writer with other types
             self._broken(journal, error)
             return pd.DataFrame()
-        table["step"] = table["step"].fillna(-1).astype(np.int64)
-        return table.assign(role=journal.opening.get("role", ""), seconds=table.pop("dur_ns") / 1e9)
+        table = table[table["name"].isin(names)]
+        table = table.assign(role=journal.opening.get("role", ""), seconds=table["dur_ns"] / 1e9)
+        return table.assign(step=table["step"].fillna(-1).astype(np.int64))
 
     def _scan_events(self, path: Path) -> Journal:
         journal = Journal(path, f"{EVENTS}/{path.name}")
@@ -206,39 +251,73 @@ class Recording(Run):
         return journal
 
     def _index(self, journal: Journal, data: bytes) -> None:
-        """Where the lines of each kind begin. The same order of checks as `probes.format.read_lines`."""
-        at = number = 0
-        head, newline, size = _HEAD.match, data.find, len(data)
-        places: dict[bytes, array[int]] = {}
-        last = b""
-        try:
-            while at < size:
-                end = newline(b"\n", at)
-                if end < 0:
-                    raise Torn(f"{size - at} bytes of an unfinished last line at byte {at}")
-                found = head(data, at)
-                if found is not None and data[end - 1] == 0x7D:  # }
-                    sequence, last = int(found[1]), found[2]
-                else:
-                    event = _whole(data[at : end + 1], at)
-                    sequence, last = event["seq"], event["kind"].encode()
-                if sequence != number:
-                    raise FormatError(f"byte {at}: event {sequence} stands where event {number} belongs")
-                if not number:
-                    if last != b"open":
-                        raise FormatError(f"byte 0: the first event is {last.decode()!r}, not 'open'")
-                    journal.opening = checked_open(_whole(data[: end + 1], 0))
-                known = places.get(last)
-                if known is None:
-                    known = places[last] = array("q")
-                known.append(at)
-                at = end + 1
-                number += 1
-                journal.end = at
-        finally:
-            journal.kinds = {kind.decode(): known for kind, known in places.items()}
-        if last == b"close":
-            journal.closing = _whole(data[places[b"close"][-1] :], places[b"close"][-1])
+        """Where the lines of each kind begin. What is not as the recorders write it goes line by line."""
+        buffer = np.frombuffer(data, np.uint8)
+        ends = np.flatnonzero(buffer == ord("\n")) + 1
+        kinds: list[bytes] = _LINE.findall(data)  # one group: a tuple for each line would set off the garbage collector
+        if not kinds or len(kinds) != len(ends) or len(data) != ends[-1] or kinds[0] != b"open":
+            return _index_by_line(journal, data)
+        starts = np.concatenate([[0], ends[:-1]])
+        if not _counts_up(buffer, starts + _SEQ):
+            return _index_by_line(journal, data)
+        number = {kind: index for index, kind in enumerate(dict.fromkeys(kinds))}
+        codes = np.fromiter(map(number.__getitem__, kinds), np.int32, len(kinds))
+        spans: list[np.ndarray] = []
+        for kind, index in number.items():
+            places = starts[codes == index]
+            if kind.startswith(b'span"'):
+                name = kind.rpartition(b'"')[2].decode()
+                self._spans.setdefault(journal.name, {})[name] = places
+                spans.append(places)
+            else:
+                journal.kinds[kind.decode()] = array("q", places.tobytes())
+        if spans and "span" not in journal.kinds:
+            journal.kinds["span"] = array("q", np.sort(np.concatenate(spans)).tobytes())
+        elif spans:  # some without their name in front: all have to be parsed
+            self._spans.pop(journal.name)
+            every = [*spans, np.array(journal.kinds["span"])]
+            journal.kinds["span"] = array("q", np.sort(np.concatenate(every)).tobytes())
+        journal.end = len(data)
+        journal.opening = checked_open(_whole(data[: ends[0]], 0))
+        if kinds[-1] == b"close":
+            journal.closing = _whole(data[starts[-1] :], int(starts[-1]))
+
+
+def _counts_up(buffer: np.ndarray, at: np.ndarray) -> bool:
+    """Do the decimal numbers that begin at these bytes read 0, 1, 2, ...?"""
+    start, digits = 0, 1
+    while start < len(at):
+        stop = min(10**digits, len(at))
+        value, places = np.arange(start, stop), at[start:stop]
+        for digit in range(digits):
+            if np.any(buffer[places + digit] != ord("0") + value // 10 ** (digits - 1 - digit) % 10):
+                return False
+        if np.any(buffer[places + digits] != ord(",")):
+            return False
+        start, digits = stop, digits + 1
+    return True
+
+
+def _index_by_line(journal: Journal, data: bytes) -> None:
+    """The same for any lines, with the order of checks and the messages of `probes.format.read_lines`."""
+    at = number = 0
+    kind = ""
+    while at < len(data):
+        end = data.find(b"\n", at) + 1
+        if not end:
+            raise Torn(f"{len(data) - at} bytes of an unfinished last line at byte {at}")
+        event = _whole(data[at:end], at)
+        kind = event["kind"]
+        if event["seq"] != number:
+            raise FormatError(f"byte {at}: event {event['seq']} stands where event {number} belongs")
+        if not number:
+            if kind != "open":
+                raise FormatError(f"byte 0: the first event is {kind!r}, not 'open'")
+            journal.opening = checked_open(event)
+        journal.closing = event if kind == "close" else None
+        journal.kinds.setdefault(kind, array("q")).append(at)
+        at, number = end, number + 1
+        journal.end = at
 
 
 def _whole(line: bytes, at: int) -> dict[str, Any]:
@@ -248,7 +327,34 @@ def _whole(line: bytes, at: int) -> dict[str, Any]:
         raise FormatError(f"byte {at}: {error}") from error
 
 
-def _table(frames: list[Frame]) -> Table:
+@dataclass(frozen=True)
+class _Frame:
+    kind: str
+    step: int
+    rank: int
+    fields: dict[str, Any]
+    arrays: dict[str, np.ndarray | Rows]
+
+
+def _arrays(header: dict[str, Any], payload: bytes) -> dict[str, np.ndarray | Rows]:
+    """The arrays of a frame as views of its payload. Raises FormatError where `probes.format` does."""
+    found: dict[str, np.ndarray | Rows] = {}
+    for name, spec in header["arrays"].items():
+        try:
+            values = np.frombuffer(payload, f"<{spec['dtype']}", spec["count"], spec["at"])
+            if "offsets_at" not in spec:
+                found[name] = values
+                continue
+            offsets = np.frombuffer(payload, "<i8", spec["offsets_count"], spec["offsets_at"])
+            if not len(offsets) or offsets[0] != 0 or offsets[-1] != len(values) or np.any(np.diff(offsets) < 0):
+                raise ValueError(f"offsets must rise from 0 to {len(values)}")
+            found[name] = Rows(values, offsets)
+        except (KeyError, TypeError, ValueError) as error:
+            raise FormatError(f"array {name!r} of the frame is malformed: {error}") from error
+    return found
+
+
+def _table(frames: list[_Frame]) -> Table:
     names = set(frames[0].arrays)
     for frame in frames[1:]:
         names &= set(frame.arrays)
@@ -276,11 +382,10 @@ def _table(frames: list[Frame]) -> Table:
 
 
 def _column(parts: list[Any]) -> np.ndarray | Rows:
-    if parts[0].offsets is None:
-        arrays = [np.frombuffer(part.values, part.dtype) for part in parts]
-        return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-    rows = [Rows(np.frombuffer(part.values, part.dtype), np.frombuffer(part.offsets, "i8")) for part in parts]
-    return Rows.joined(rows)
+    if len(parts) == 1:
+        found: np.ndarray | Rows = parts[0]
+        return found
+    return Rows.joined(parts) if isinstance(parts[0], Rows) else np.concatenate(parts)
 
 
 def number(value: Any, default: float = float("nan")) -> float:

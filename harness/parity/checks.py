@@ -403,9 +403,7 @@ def itself(e: Evidence, side: Side, number: int) -> Outcome:
         return outcome(name, "confirmed", f"{text}: {shown}", number=number, kinds=(f"floor:{side.name}",), **details)
     if not floor.measured:
         few = f"only {floor.tokens} tokens" if floor.tokens else "nothing"
-        text = (
-            f"the floor was not measured ({few} of the engine against itself); the tolerance is the cap, {cap:.3g}"
-        )
+        text = f"the floor was not measured ({few} of the engine against itself); the tolerance is the cap, {cap:.3g}"
         return outcome(name, "not tested", text, number=number, **details)
     missing = [f"{name}: the floor was not taken under: {', '.join(floor.absent)}"] if floor.absent else []
     return outcome(name, "ruled out", shown, number=number, missing=missing, **details)

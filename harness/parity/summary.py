@@ -23,6 +23,7 @@ _METRICS = {
     "policy_loss": "policy_loss",
     "value_loss": "value_loss",
 }
+STEP_SPANS = ("step", "rollout", "experience", "train", "sync")
 _SPANS = {
     "rollout_seconds": "rollout",
     "experience_seconds": "experience",
@@ -66,7 +67,7 @@ def step_seconds(side: Side) -> dict[int, float]:
 
 def spans_by_step(recording: Recording) -> dict[tuple[str, int], float]:
     """(span name, step) -> seconds: the longest process's, several spans of one process summed."""
-    spans = recording.spans
+    spans = recording.spans(STEP_SPANS)
     if not len(spans):
         return {}
     longest = spans.groupby(["name", "step", "role"])["seconds"].sum().groupby(level=["name", "step"]).max()

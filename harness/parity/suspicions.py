@@ -1,6 +1,6 @@
 """The user's suspicions that `checks` leaves open: ids, boundaries, shapes, backends, parameters, cache, environment.
 
-Source: "NCCL Hang 的猜想", eleven guesses why two engines behave differently. Most of these find differences that are no
+Source: "NCCL Hang 的猜想", eleven guesses why engines differ. Most of these find differences that are no
 divergence by themselves: a parameter that was not honoured and moved nothing is a finding, and the finding says that
 it moved nothing.
 """
@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 from typing import Any
+
+import numpy as np
 
 from harness.parity.checks import CHECKS, Outcome, check, outcome, trains
 from harness.parity.confounders import differences, learner_devices, learner_packages, show
@@ -92,10 +94,7 @@ def token_boundaries(e: Evidence) -> Outcome:
         return outcome(name, "not tested", "no token boundaries were recorded", number=number)
     if e.confounded("everything", "prompts") is not None or e.mode == "native":
         return outcome(name, "not tested", "the runs do not share their samples", number=number)
-    one, two = (
-        _different_boundaries(e, side, theirs)
-        for side, theirs in ((e.baseline, e.candidate), (e.candidate, e.baseline))
-    )
+    one, two = _different_boundaries(e.baseline, e.candidate), _different_boundaries(e.candidate, e.baseline)
     parted = {tuple(item) for kind in ("any flip", "length") for item in e.found(kind).tolist()}
     compared, wrong = counts[0] - len(one), []
     for key in sorted(set(one) & set(two)):
@@ -126,16 +125,14 @@ def token_boundaries(e: Evidence) -> Outcome:
     )
 
 
-def _different_boundaries(e: Evidence, side: Side, against: Side) -> dict[tuple[int, int], dict[str, Any]]:
+def _different_boundaries(side: Side, against: Side) -> dict[tuple[int, int], dict[str, Any]]:
     """The boundaries of one run that the other run has not, byte for byte, parsed; by (step, sample)."""
-    hashes = e.notes.setdefault("boundary hashes", {})
-    for one in (side, against):
-        if one.name not in hashes:
-            hashes[one.name] = {hash(line[line.index(b'"kind"') :]) for _, line in one.recording.lines("boundaries")}
+    own, theirs = side.recording.content_hashes("boundaries"), against.recording.content_hashes("boundaries")
+    alone = ~np.isin(own, theirs)
     found = {}
-    for journal, line in side.recording.lines("boundaries"):
-        if hash(line[line.index(b'"kind"') :]) not in hashes[against.name]:
-            event = side.recording.parsed(journal, line)
+    if alone.any():
+        for (journal, line), wanted in zip(side.recording.lines("boundaries"), alone.tolist(), strict=True):
+            event = side.recording.parsed(journal, line) if wanted else None
             if event is not None and isinstance(event.get("step"), int) and isinstance(event.get("sample"), int):
                 found[event["step"], event["sample"]] = event
     return found
