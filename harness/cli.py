@@ -126,6 +126,7 @@ def _command_line() -> str:
 
 
 def _terminated(signum: int, frame: FrameType | None) -> None:
+    Terminated.arrived = True  # Ray turns whatever a handler raises inside its calls into a plain KeyboardInterrupt
     raise Terminated()
 
 

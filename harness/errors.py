@@ -27,6 +27,8 @@ class EnvironmentUnusable(HarnessError):
 class Terminated(KeyboardInterrupt):
     """SIGTERM arrived. It takes the same way out as Ctrl-C; only the exit code differs."""
 
+    arrived = False
+
 
 class Interrupted(HarnessError):
     """Stopped on request, after cleaning up: exit code 130 for Ctrl-C, 143 for SIGTERM."""
@@ -36,5 +38,5 @@ class Interrupted(HarnessError):
     @classmethod
     def by(cls, cause: KeyboardInterrupt, message: str = "interrupted", *, mend: str | None = None) -> Interrupted:
         error = cls(message, mend=mend)
-        error.exit_code = 128 + (signal.SIGTERM if isinstance(cause, Terminated) else signal.SIGINT)
+        error.exit_code = 128 + (signal.SIGTERM if isinstance(cause, Terminated) or Terminated.arrived else signal.SIGINT)
         return error

@@ -13,6 +13,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +62,7 @@ class Cluster:
         os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"
         import ray
 
+        on_term = signal.getsignal(signal.SIGTERM)
         try:
             if self._address:
                 ray.init(address=self._address, log_to_driver=False, logging_level=logging.ERROR)
@@ -74,6 +76,9 @@ class Cluster:
             raise LaunchFailed(
                 f"the Ray cluster could not be {what}: {_first_line(error)}", mend="ray status, or omit --address"
             ) from error
+        if threading.current_thread() is threading.main_thread():
+            # ray.init puts a handler of its own in place, which ends the process with a stack dump and leaves its children.
+            signal.signal(signal.SIGTERM, on_term)
         return self
 
     def __exit__(self, *exc: object) -> None:

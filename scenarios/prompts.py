@@ -61,7 +61,7 @@ class PromptSet:
 def load(scenario: Scenario, tokenizer: Any) -> PromptSet:
     """Read and encode the prompts of `scenario` with the policy's tokenizer. Raises PromptError."""
     settings = scenario.prompts
-    source = _builtin(scenario.seed) if settings.path == BUILTIN else _file(settings)
+    source = _builtin(scenario.seed) if settings.path == BUILTIN else read(settings)
     chat = settings.chat or settings.path == BUILTIN
     if chat and not getattr(tokenizer, "chat_template", None):
         raise PromptError("prompts.chat = true: the model's tokenizer has no chat template; use a text column")
@@ -112,8 +112,8 @@ def _builtin(seed: int) -> Iterator[tuple[str, Any]]:
         yield f"{BUILTIN}:{number}", grammar.messages(rng)
 
 
-def _file(settings: Prompts) -> Iterator[tuple[str, Any]]:
-    """(place for an error message, value of the prompt column) of every row."""
+def read(settings: Prompts) -> Iterator[tuple[str, Any]]:
+    """(place for an error message, value of the prompt column) of every row of a file. Needs no tokenizer; raises PromptError."""
     path = Path(settings.path).expanduser()
     if settings.path.startswith("builtin:"):
         raise PromptError(f"prompts.path = {settings.path!r}: no such built-in prompts; there is {BUILTIN!r}")
@@ -135,7 +135,7 @@ def _jsonl(path: Path, column: str) -> Iterator[tuple[str, Any]]:
             if not line.strip():
                 continue
             try:
-                row = json.loads(line)
+                row = json.loads(line.rstrip(b"\r\n"))
             except UnicodeDecodeError as error:
                 raise PromptError(f"{place}: is not UTF-8 text: {error.reason} at byte {error.start}") from error
             except json.JSONDecodeError as error:

@@ -19,7 +19,9 @@ from harness.experiment import Experiment, RunCut, Side
 from harness.launch import Cluster
 from reports.model import EXIT_CODES, Verdict
 from reports.progress import ProgressEvent
+from scenarios import prompts
 from scenarios.faults.catalog import Fault, named
+from scenarios.rollout import parameters
 from scenarios.settings import Mode, Scenario
 
 
@@ -50,9 +52,11 @@ def run_parity(
     """
     started = time.monotonic()
     base = _scenario(scenario, overrides, mode=mode, seed=seed, steps=steps, rollout_only=rollout_only, free=free)
-    planted = named(fault) if fault else Fault()
+    planted = _planted(fault)
     other = config.changed(base, [*planted.settings, *candidate_overrides])
     _check_pair(base, other)
+    preflight(base, baseline)
+    preflight(other, candidate)
     folder = _folder(out, f"parity-{baseline}-{candidate}")
     with _sandboxed(folder):
         left = Side("baseline", str(envs.parse(baseline)), envs.resolve(baseline), base, folder / "baseline")
@@ -95,6 +99,7 @@ def run_scenario(
 ) -> Path:
     """One recorded run; returns its directory. Raises RunCut when it ends early (what was recorded stays readable)."""
     base = _scenario(scenario, overrides, mode=mode, seed=seed, steps=steps, rollout_only=rollout_only, free=False)
+    preflight(base, backend)
     folder = _folder(out, f"run-{base.name}-{backend}")
     with _sandboxed(folder):
         side = Side("run", str(envs.parse(backend)), envs.resolve(backend), base, folder)
@@ -199,6 +204,32 @@ def _scenario(
         "guided": False if free else None,
     }
     return config.load(scenario, [*overrides, *extra], **top)
+
+
+def preflight(scenario: Scenario, backend: str) -> None:
+    """What can be refused before anything starts: a missing model, broken prompts, parameters without an image in the engine.
+
+    Raises BadInput.
+    """
+    engine = envs.parse(backend).engine
+    for key, path in (("model.path", scenario.model.path), ("model.reward", scenario.model.reward)):
+        local = path.startswith((".", "/", "~")) or path.count("/") > 1
+        if local and not Path(path).expanduser().is_dir():
+            raise BadInput(f"{key} = {path!r}: no such directory")
+    try:
+        parameters.check_sampling(engine, scenario.sampling, scenario.rollout.mode)
+        if scenario.prompts.path != prompts.BUILTIN:
+            for _ in prompts.read(scenario.prompts):
+                pass
+    except (parameters.ParameterRefused, prompts.PromptError) as error:
+        raise BadInput(str(error)) from error
+
+
+def _planted(fault: str | None) -> Fault:
+    try:
+        return named(fault) if fault else Fault()
+    except ValueError as error:
+        raise BadInput(str(error)) from error
 
 
 def _check_pair(base: Scenario, other: Scenario) -> None:

@@ -52,7 +52,7 @@ FAULTS = (
 
 
 def named(name: str) -> Fault:
-    """The fault of that name; raises KeyError-free ValueError with the names there are."""
+    """The fault of that name; raises ValueError with the names there are."""
     for fault in FAULTS:
         if fault.name == name:
             return fault
