@@ -89,7 +89,9 @@ class Bar:
     def detail(self, line: str) -> None:
         if self._downloads.read(line):
             done, total = self._downloads.done, self._downloads.total
-            self._rich.update(self._task, completed=done, total=total, detail=f"{done:,.0f} of {total:,.0f} MiB")
+            text = f"{done:,.0f} of {total:,.0f} MiB"
+            # one more than the total: a task that was ever complete stops its clock, and more steps follow
+            self._rich.update(self._task, completed=done, total=total + 1, detail=text)
         else:
             from rich.markup import escape
 
