@@ -1,9 +1,7 @@
 """Native stage: each engine's own sampler at the same weights, compared as distributions.
 
-Samples of one prompt share its distribution, samples of different prompts do not; so labels are permuted within each
-prompt. Under the null hypothesis that both engines draw from the same distribution given the prompt, that permutation
-is exact, whatever the prompts are. Location (difference of means) and shape (Kolmogorov-Smirnov distance) of lengths,
-rewards and surprisal, and the counts of finish reasons: seven tests, corrected by Holm. What the data could not have
+Location (difference of means) and shape (Kolmogorov-Smirnov distance) of lengths, rewards and surprisal, and the counts
+of finish reasons: seven tests, permuted within prompts (`two_samples`), corrected by Holm. What the data could not have
 shown is said with the smallest effect that they could.
 """
 
@@ -17,12 +15,11 @@ from scipy import stats
 
 from harness.parity.align import Match, shared
 from harness.parity.evidence import Evidence, Side
+from harness.parity.two_samples import holm, permuted_labels, quantile_sum, spread_within, statistics_of
 from harness.store import Recording, Table, number
 from reports.model import Place
 
-POWER = 0.8
 LARGEST_BLIND_EFFECT = 0.6  # standard deviations; a stage that could only see more than this has not tested anything
-PERMUTATIONS = 1999
 MOST_SAMPLES = 20_000
 COLLISION = 1e-6  # probability below which equal samples of a prompt are clones
 QUANTITIES = ("length", "reward", "surprisal")
@@ -278,8 +275,9 @@ def _distributions(e: Evidence, one: Samples, two: Samples, alpha: float, result
         f"{name} of the native samples: not recorded for every sample" for name in QUANTITIES if name not in usable
     ]
     labels = permuted_labels(baseline, stratum)
-    result.tests = _tests(labels, stratum, usable, finish if None not in finish else None)
-    _correct(result, alpha)
+    result.tests = statistics_of(labels, stratum, usable, finish if None not in finish else None)
+    holm(result.tests)
+    result.rejected = [name for name, test in result.tests.items() if test["p_holm"] <= alpha]
     _power(result, usable, stratum, baseline, alpha)
     for name in result.rejected:
         test = result.tests[name]
@@ -301,85 +299,17 @@ def _distributions(e: Evidence, one: Samples, two: Samples, alpha: float, result
         )
 
 
-def permuted_labels(baseline: np.ndarray, stratum: np.ndarray, *, seed: int = 0) -> np.ndarray:
-    """(1 + permutations, n) booleans: row 0 is the observation, each other row permutes the labels within each
-    stratum.
-    """
-    rng = np.random.default_rng(seed)  # a verdict must be the same twice
-    n = len(baseline)
-    order = np.argsort(stratum, kind="stable")
-    rounds = int(np.clip(4e7 // max(n, 1), 999, PERMUTATIONS))
-    labels = np.empty((rounds + 1, n), bool)
-    labels[0] = baseline
-    sorted_stratum, sorted_labels = stratum[order], baseline[order]
-    for start in range(1, rounds + 1, 200):
-        stop = min(start + 200, rounds + 1)
-        keys = sorted_stratum + rng.random((stop - start, n))
-        labels[start:stop, order] = sorted_labels[np.argsort(keys, axis=1)]
-    return labels
-
-
-def _tests(
-    labels: np.ndarray, stratum: np.ndarray, quantities: dict[str, np.ndarray], finish: np.ndarray | None
-) -> dict[str, dict[str, float]]:
-    counts = labels[0].sum(), (~labels[0]).sum()
-    weight = labels / counts[0] - ~labels / counts[1]  # a row times values is the difference of means
-    found: dict[str, dict[str, float]] = {}
-    for name, values in quantities.items():
-        centred = values - (np.bincount(stratum, values) / np.maximum(np.bincount(stratum), 1))[stratum]
-        means = {"baseline": float(values[labels[0]].mean()), "candidate": float(values[~labels[0]].mean())}
-        found[f"{name}: mean"] = _p_value(np.abs(weight @ centred)) | means
-        order = np.argsort(values, kind="stable")
-        ends = np.append(np.flatnonzero(np.diff(values[order])), len(values) - 1)
-        found[f"{name}: distribution (KS)"] = (
-            _p_value(np.abs(np.cumsum(weight[:, order], axis=1)[:, ends]).max(axis=1)) | means
-        )
-    if finish is not None:
-        reasons = sorted(set(finish))
-        shares = np.stack([(finish == reason).astype(float) for reason in reasons], axis=1)
-        pooled = shares.mean(axis=0)
-        found["finish reasons (chi²)"] = _p_value((((weight @ shares) ** 2) / pooled).sum(axis=1)) | {
-            f"{side}: {reason}": float(shares[rows, i].mean())
-            for side, rows in (("baseline", labels[0]), ("candidate", ~labels[0]))
-            for i, reason in enumerate(reasons)
-        }
-    return found
-
-
-def _p_value(statistics: np.ndarray) -> dict[str, float]:
-    """The share of permutations that are at least as extreme as the observation, itself included (Phipson and Smyth
-    2010).
-    """
-    extreme = np.count_nonzero(statistics >= statistics[0] * (1 - 1e-9) - 1e-12)
-    return {"statistic": float(statistics[0]), "p": float(extreme / len(statistics))}
-
-
-def _correct(result: NativeResult, alpha: float) -> None:
-    """Holm 1979."""
-    largest = 0.0
-    for rank, name in enumerate(sorted(result.tests, key=lambda name: result.tests[name]["p"])):
-        test = result.tests[name]
-        largest = max(largest, min(1.0, test["p"] * (len(result.tests) - rank)))
-        test["p_holm"] = largest
-    result.rejected = [name for name, test in result.tests.items() if test["p_holm"] <= alpha]
-
-
 def _power(
     result: NativeResult, quantities: dict[str, np.ndarray], stratum: np.ndarray, baseline: np.ndarray, alpha: float
 ) -> None:
-    """The smallest difference of means that the least favoured test of the family would have found with a power of
-    0.8.
-    """
+    """The smallest difference of means that the least favoured test of the family would have found."""
     if not result.tests:
         return
-    z = float(stats.norm.ppf(1 - alpha / (2 * len(result.tests))) + stats.norm.ppf(POWER))
+    z = quantile_sum(alpha, len(result.tests))
     one, two = int(baseline.sum()), int((~baseline).sum())
     effect = z * float(np.sqrt(1 / one + 1 / two)) if one and two else float("inf")
-    sizes = np.bincount(stratum)
     for name, values in quantities.items():
-        centred = values - (np.bincount(stratum, values) / np.maximum(sizes, 1))[stratum]
-        free = max(1, len(values) - int(np.count_nonzero(sizes)))
-        result.tests[f"{name}: mean"]["detectable"] = effect * float(np.sqrt((centred**2).sum() / free))
+        result.tests[f"{name}: mean"]["detectable"] = effect * spread_within(values, stratum)
     result.adequate = effect <= LARGEST_BLIND_EFFECT and {"length", "surprisal"} <= set(quantities)
     result.enough = int(np.ceil(2 * (z / LARGEST_BLIND_EFFECT) ** 2))
 

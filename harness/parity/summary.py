@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from harness.parity.evidence import Evidence, Side
-from harness.parity.suspicions import engine_infos, hit_rate
+from harness.parity.surroundings import engine_infos, hit_rate
 from harness.store import Recording, number
 from reports.model import RunSummary
 

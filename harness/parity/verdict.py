@@ -7,37 +7,29 @@ confounds, the verdict is INCONCLUSIVE for that reason.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from harness.parity import causes
-from harness.parity.checks import Outcome, Registered
+from harness.parity import causes, checks, checks_engine, surroundings, suspicions
 from harness.parity.compare import compare
 from harness.parity.confounders import Weights
 from harness.parity.confounders import find as find_confounders
 from harness.parity.evidence import Evidence, Side
 from harness.parity.floor import CAPS, Tolerance, measure
+from harness.parity.integrity import LEAST, Minimum, integrity, same_recording, too_little
 from harness.parity.learners import learners
 from harness.parity.native import alpha_of, native_stage
 from harness.parity.one_engine import note_floors
+from harness.parity.registry import CHECKS, Outcome, Registered
 from harness.parity.summary import mode_name, summary
-from harness.parity.suspicions import CHECKS
 from harness.parity.weightsync import weight_syncs
 from harness.store import Recording, number
 from probes.format import FormatError, Run
 from reports.model import EXIT_CODES, SUSPICIONS, Finding, Parity, Verdict
 
-
-@dataclass(frozen=True)
-class Minimum:
-    """The least evidence for a verdict on the engines."""
-
-    tokens: int = 200
-    samples: int = 8
+CHECKED_BY = (checks, checks_engine, suspicions, surroundings)  # importing them registers their checks
 
 
 def judge(
@@ -46,7 +38,7 @@ def judge(
     *,
     native: bool = True,
     cap: float | None = None,
-    minimum: Minimum = Minimum(),
+    minimum: Minimum = LEAST,
     reproduce: str = "",
 ) -> Verdict:
     """Compare two recorded runs. Reads files only; raises nothing for bad input, which is an ERROR verdict.
@@ -67,7 +59,7 @@ def judge(
     except FormatError as error:
         malformed.append(f"malformed recording: {error}")
     if e is None:
-        broken = [*malformed, *_integrity(recordings)]
+        broken = [*malformed, *integrity(recordings)]
         return _early("INCONCLUSIVE", broken[0], paths, reproduce, broken)
     outcomes = [(one, one.run(e)) for one in sorted(CHECKS, key=lambda one: one.number or len(SUSPICIONS) + 1)]
     return _decide(e, outcomes, minimum, reproduce)
@@ -137,83 +129,14 @@ def _scale(baseline: Recording) -> float:
     return float("nan")
 
 
-# --- what speaks against any verdict --------------------------------------------------------------
-
-
-def _integrity(recordings: Iterable[Recording]) -> list[str]:
-    """Damage and unfinished processes: what makes a recording half a recording."""
-    found = []
-    for name, recording in zip(("baseline", "candidate"), recordings, strict=True):
-        found += [f"the {name}'s recording is torn: {file}: {what}" for file, what in recording.torn]
-        found += [f"the {name}'s recording was cut short: {file} has no close event" for file in recording.incomplete]
-        found += [
-            f"the {name}'s {event.get('role')} ended badly: {event.get('reason') or 'no reason given'}"
-            for event in recording.all("close")
-            if event.get("ok") is False
-        ]
-    return found
-
-
-def _too_little(e: Evidence, minimum: Minimum) -> list[str]:
-    """Steps that were promised and are not there, samples without partner, too few tokens."""
-    found = []
-    for side in e.sides:
-        recorded = set(side.recording.steps("rollout"))
-        if not recorded:
-            found.append(f"the {side.name} recorded no rollouts")
-            continue
-        promised = [int(number(one.recording.scenario.get("steps"), 0)) for one in e.sides]
-        expected = set(range(max(promised))) or {step for one in e.sides for step in one.recording.steps("rollout")}
-        absent = sorted(expected - recorded)
-        if absent:
-            found.append(
-                f"the {side.name} recorded no rollouts of step {absent[0]}"
-                + (f" and {len(absent) - 1} more" if len(absent) > 1 else "")
-            )
-        found += _short_steps(e, side)
-    if e.confounded("prompts", "everything") is None:
-        found += e.unmatched
-    tokens, samples = min(side.tokens for side in e.sides), min(side.samples for side in e.sides)
-    if tokens < minimum.tokens or samples < minimum.samples:
-        found.append(
-            f"too little was recorded: {tokens} tokens in {samples} samples, at least {minimum.tokens} in "
-            f"{minimum.samples} are needed"
-        )
-    return found
-
-
-def _short_steps(e: Evidence, side: Side) -> list[str]:
-    """Steps with fewer samples than the scenario draws."""
-    rollout = side.recording.scenario.get("rollout") or {}
-    promised = int(number(rollout.get("prompts_per_step"), 0) * number(rollout.get("samples_per_prompt"), 0))
-    counts = side.samples, promised * len(side.recording.steps("rollout"))
-    return (
-        [f"the {side.name} recorded {counts[0]} of {counts[1]} samples"] if promised and counts[0] < counts[1] else []
-    )
-
-
-def _same_recording(e: Evidence) -> bool:
-    """One recording twice, or a copy of it: every process has the same start."""
-    starts = [
-        sorted(
-            (str(event.get("host")), event.get("pid"), event.get("wall_ns"), event.get("role"))
-            for event in side.recording.all("open")
-        )
-        for side in e.sides
-    ]
-    return e.baseline.recording.path.resolve() == e.candidate.recording.path.resolve() or (
-        bool(starts[0]) and starts[0] == starts[1]
-    )
-
-
 # --- the decision ---------------------------------------------------------------------------------
 
 
 def _decide(e: Evidence, outcomes: list[tuple[Registered, Outcome]], minimum: Minimum, reproduce: str) -> Verdict:
-    stop = _integrity([side.recording for side in e.sides])
-    if _same_recording(e):
+    stop = integrity([side.recording for side in e.sides])
+    if same_recording(e):
         stop.append("the same recording twice proves nothing about the engines")
-    stop += _too_little(e, minimum)
+    stop += too_little(e, minimum)
     confirmed = [found for _, found in outcomes if found.decides and found.check.state == "confirmed"]
     kinds = list(dict.fromkeys(kind for found in confirmed for kind in found.kinds))
     named = causes.find(e, kinds)

@@ -1,0 +1,183 @@
+"""The checks that decide about one engine: against its learner, its weights, itself, and with its own sampler."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.parity.evidence import Evidence, Side
+from harness.parity.native import NativeResult
+from harness.parity.registry import Outcome, always, check, outcome, trains, unless_native
+from harness.parity.weightsync import SyncRecord
+from reports.limits import limit_of
+from reports.model import SUSPICIONS, Finding
+
+
+@check("engine-against-learner", required=always)
+def engine_against_learner(e: Evidence) -> Outcome:
+    """Each engine's log-probabilities, and its choices, against its own learner: the third opinion that says which
+    engine moved.
+    """
+    kinds = tuple(
+        f"{kind}:{side.name}" for side in e.sides for kind in ("learner", "choice") if f"{kind}:{side.name}" in e.first
+    )
+    details: dict[str, Any] = {
+        side.name: {
+            "buckets": side.to_learner.by_bucket(),
+            "where": side.to_learner.where(),
+            "published": published(side),
+        }
+        for side in e.sides
+    }
+    shown = "; ".join(
+        f"{side.name} max |Δ| {side.to_learner.largest[0]:.3g} over {side.to_learner.tokens} tokens" for side in e.sides
+    )
+    if kinds:
+        wrong = sorted({kind.split(":")[1] for kind in kinds})
+        choices = sum(e.counts.get(f"choices against the learner:{side.name}", 0) for side in e.sides)
+        text = f"the {' and the '.join(wrong)} moved away from its learner: {shown}, tolerance {e.tolerance.value:.3g}"
+        if choices:
+            text += f"; {choices} tokens that the learner would not have drawn"
+        return outcome("engine-against-learner", "confirmed", text, kinds=kinds, **details)
+    without = [side.name for side in e.sides if not side.to_learner.tokens]
+    if without:
+        return outcome(
+            "engine-against-learner",
+            "not tested",
+            f"no log-probabilities of the learner to compare with in the {' and the '.join(without)}",
+            **details,
+        )
+    partial = [f"step {step}" for side in e.sides for step in e.notes.get(f"no experience:{side.name}", [])]
+    if partial:
+        text = f"no log-probabilities of engine and learner side by side in {', '.join(partial[:5])}"
+        return outcome("engine-against-learner", "not tested", text, **details)
+    return outcome("engine-against-learner", "ruled out", f"{shown}, tolerance {e.tolerance.value:.3g}", **details)
+
+
+def published(side: Side) -> dict[str, dict[str, Any]]:
+    """The field's metrics of engine against learner, with the limits that others publish."""
+    found = {}
+    for name, value in side.to_learner.result().items():
+        limit = limit_of(name)
+        if limit is not None:
+            found[name] = {"value": value, "limit": limit.text, "outside": limit.outside(value)}
+    return found
+
+
+@check("weight-sync", required=always)
+def weight_sync(e: Evidence) -> Outcome:
+    """Transport digests, tensors that were not sent, and the proof, at each version that was used."""
+    records: dict[str, SyncRecord] = {side.name: e.notes[f"sync:{side.name}"] for side in e.sides}
+    kinds = tuple(kind for kind in ("sync:baseline", "sync:candidate", "version") if kind in e.first)
+    details: dict[str, Any] = {name: vars(record) for name, record in records.items()}
+    findings = [
+        Finding(
+            "weight sync",
+            f"{name}: {len(record.absent)} tensors are not sent in a sync, the first is {next(iter(record.absent))}",
+            "none measured: the proof stays within the tolerance",
+            where=name,
+            details={"tensors": dict(record.absent)},
+        )
+        for name, record in records.items()
+        if record.absent and f"sync:{name}" not in e.first
+    ]
+    if kinds:
+        place = e.earliest(*kinds)
+        assert place is not None
+        return outcome("weight-sync", "confirmed", place.context, kinds=kinds, findings=findings, **details)
+    for name, record in records.items():
+        if not record.versions:
+            return outcome(
+                "weight-sync", "not tested", f"no sync was recorded in the {name}", findings=findings, **details
+            )
+        if None in e.notes.get(f"versions:{name}", {}) and trains(e):
+            text = f"the {name}'s rollouts do not say with which weight version they were drawn"
+            return outcome("weight-sync", "not tested", text, findings=findings, **details)
+        for versions, what in (
+            (record.unsynced, "rolled out without a recorded sync"),
+            (record.unproven, "synced without a proof"),
+        ):
+            if versions:
+                text = f"{name}: weight version {versions[0]} was {what}"
+                return outcome("weight-sync", "not tested", text, findings=findings, **details)
+    missing = [
+        f"weight-sync: the {name}'s engine did not say what it received at "
+        f"{len(record.without_digests)} of {len(record.versions)} syncs"
+        for name, record in records.items()
+        if record.without_digests
+    ]
+    syncs = " and ".join(str(len(record.versions)) for record in records.values())
+    digests = "" if missing else f", {max(record.tensors for record in records.values())} tensors arrived each time"
+    proof = max(record.largest_proof for record in records.values())
+    return outcome(
+        "weight-sync",
+        "ruled out",
+        f"{syncs} syncs{digests}, largest proof {proof:.3g} nats",
+        missing=missing,
+        findings=findings,
+        **details,
+    )
+
+
+def itself(e: Evidence, side: Side, number: int) -> Outcome:
+    """An engine against itself: within the cap, and with no more flips than ties explain."""
+    name, floor, cap = f"{side.name}-itself", side.floor, e.tolerance.cap
+    details: dict[str, Any] = {
+        "variants": floor.variants,
+        "where": floor.where,
+        "cap": cap,
+        "tokens": floor.tokens,
+        "flips": floor.flips,
+    }
+    shown = f"max |Δ| {floor.largest:.3g} nats over {floor.tokens} tokens, {floor.flips} flips; cap {cap:.3g}"
+    if f"floor:{side.name}" in e.first:
+        text = e.first[f"floor:{side.name}"][1].context
+        return outcome(name, "confirmed", f"{text}: {shown}", number=number, kinds=(f"floor:{side.name}",), **details)
+    if not floor.measured:
+        few = f"only {floor.tokens} tokens" if floor.tokens else "nothing"
+        text = f"the floor was not measured ({few} of the engine against itself); the tolerance is the cap, {cap:.3g}"
+        return outcome(name, "not tested", text, number=number, **details)
+    missing = [f"{name}: the floor was not taken under: {', '.join(floor.absent)}"] if floor.absent else []
+    return outcome(name, "ruled out", shown, number=number, missing=missing, **details)
+
+
+@check(SUSPICIONS[4], 4, required=unless_native)
+def baseline_itself(e: Evidence) -> Outcome:
+    return itself(e, e.baseline, 4)
+
+
+@check("candidate-itself", required=unless_native)
+def candidate_itself(e: Evidence) -> Outcome:
+    return itself(e, e.candidate, 0)
+
+
+@check("native", required=lambda e: e.mode == "native")
+def native(e: Evidence) -> Outcome:
+    """The engines' own samplers as distributions, and their reported log-probabilities."""
+    result: NativeResult | None = e.notes.get("native")
+    kinds = tuple(kind for kind in e.first if kind.split(":")[0] in ("native", "native learner", "collision"))
+    if result is None:
+        return outcome("native", "not tested", "the native stage was not asked for")
+    details: dict[str, Any] = {
+        **vars(result),
+        "collisions": {side.name: e.notes.get(f"collisions:{side.name}") for side in e.sides},
+    }
+    if kinds:
+        place = e.earliest(*kinds)
+        assert place is not None
+        text = f"{place.field}: {place.context}" + (
+            f"; rejected: {', '.join(result.rejected)}" if result.rejected else ""
+        )
+        return outcome("native", "confirmed", text, kinds=kinds, missing=list(result.not_compared), **details)
+    if result.skipped:
+        return outcome("native", "not tested", f"{result.skipped}: the engines' own samplers", **details)
+    n = " and ".join(map(str, result.samples))
+    if not result.adequate:
+        text = f"insufficient: {n} samples could only have shown a large effect; {result.enough} a side would be enough"
+        return outcome("native", "not tested", text, missing=[f"native: {text}", *result.not_compared], **details)
+    smallest = min(test["p_holm"] for test in result.tests.values())
+    length = result.tests["length: mean"]
+    text = (
+        f"{len(result.tests)} tests over {n} samples of {result.prompts} prompts, smallest corrected p {smallest:.2g}; "
+    )
+    text += f"a shift of the mean length by {length['detectable']:.2g} tokens would have been seen"
+    return outcome("native", "ruled out", text, missing=list(result.not_compared), **details)
