@@ -22,7 +22,12 @@ from harness.errors import HarnessError, Interrupted, Terminated
 
 # Errors of the lower rooms that already speak to the user. By name: importing them would import what defines them.
 _ADDRESSED = {
+    "probes.errors.FormatError",
     "probes.errors.RecordingError",
+    "scenarios.models.load.ModelError",
+    "scenarios.ppo.checkpoint.CheckpointError",
+    "scenarios.ppo.optimizer.DivergedError",
+    "scenarios.prompts.PromptError",
     "scenarios.rollout.engine.EngineError",
     "scenarios.rollout.engine.ParameterRefused",
 }
@@ -103,7 +108,8 @@ def _tell(error: BaseException) -> int:
     if isinstance(error, HarnessError):
         message, mend, code = error.message, error.mend, error.exit_code
     elif any(f"{kind.__module__}.{kind.__qualname__}" in _ADDRESSED for kind in type(error).__mro__):
-        message, mend, code = str(error), None, 2
+        # Ray wraps what an actor raised in an error of the same type, whose text is a traceback
+        message, mend, code = str(getattr(error, "cause", None) or error), None, 2
     else:
         message = f"a defect of the harness: {type(error).__name__}: {error}"
         mend, code = f"HARNESS_DEBUG=1 {_command_line()}   # shows where, for a bug report", 2

@@ -38,5 +38,6 @@ class Interrupted(HarnessError):
     @classmethod
     def by(cls, cause: KeyboardInterrupt, message: str = "interrupted", *, mend: str | None = None) -> Interrupted:
         error = cls(message, mend=mend)
-        error.exit_code = 128 + (signal.SIGTERM if isinstance(cause, Terminated) or Terminated.arrived else signal.SIGINT)
+        terminated = isinstance(cause, Terminated) or Terminated.arrived
+        error.exit_code = 128 + (signal.SIGTERM if terminated else signal.SIGINT)
         return error

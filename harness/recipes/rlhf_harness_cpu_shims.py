@@ -10,25 +10,29 @@ variable RLHF_HARNESS_CPU_SHIMS holds ACTIVE, so that child processes and record
     sgl-kernel        SGLang imports names of its CUDA kernels. They exist, and raise when called. A real package wins.
 """
 
+from __future__ import annotations
+
 import importlib.abc
 import importlib.machinery
 import os
 import sys
+from types import ModuleType
+from typing import Any
 
 INSTALLED = ("torchvision-ops", "sgl-kernel")
-ACTIVE = ()
+ACTIVE: tuple[str, ...] = ()
 
 _SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 
 
-def _activate(name):
+def _activate(name: str) -> None:
     global ACTIVE
     if name not in ACTIVE:
         ACTIVE += (name,)
         os.environ["RLHF_HARNESS_CPU_SHIMS"] = ",".join(ACTIVE)
 
 
-def _declare_torchvision_operators(folder):
+def _declare_torchvision_operators(folder: str) -> None:
     """Declare nms and qnms, unless torchvision's own library in that folder loads and registers them."""
     if "torchvision-ops" in ACTIVE:
         return  # a second attempt at an import that failed half-way
@@ -49,7 +53,7 @@ def _declare_torchvision_operators(folder):
 class _BeforeTorchvision(importlib.abc.MetaPathFinder):
     """Declares the operators just before torchvision runs; being looked for, as transformers does, is no reason."""
 
-    def find_spec(self, fullname, path=None, target=None):
+    def find_spec(self, fullname: str, path: Any = None, target: ModuleType | None = None) -> Any:
         if fullname != "torchvision":
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
@@ -57,27 +61,27 @@ class _BeforeTorchvision(importlib.abc.MetaPathFinder):
             return None
         run, folder = spec.loader.exec_module, next(iter(spec.submodule_search_locations))
 
-        def exec_module(module):
+        def exec_module(module: ModuleType) -> None:
             _declare_torchvision_operators(folder)
             run(module)
 
-        spec.loader.exec_module = exec_module
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
 
 class AbsentKernel:
     """Stands where a CUDA kernel of sgl_kernel would be."""
 
-    def __init__(self, name):
+    def __init__(self, name: str) -> None:
         self.__name__ = self.__qualname__ = name
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
         raise RuntimeError(
             self.__name__ + " is a CUDA kernel, and in this CPU environment a shim of rlhf-harness stands in for it: "
             "use attention_backend='torch_native' and sampling_backend='pytorch', or a CUDA environment."
         )
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> AbsentKernel:
         if name.startswith("__"):
             raise AttributeError(name)
         return AbsentKernel(self.__name__ + "." + name)
@@ -86,21 +90,21 @@ class AbsentKernel:
 class _AbsentSglKernel(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Makes `sgl_kernel` and its submodules importable. Last of all finders, so that a real package wins."""
 
-    def find_spec(self, fullname, path=None, target=None):
+    def find_spec(self, fullname: str, path: Any = None, target: ModuleType | None = None) -> Any:
         if fullname.partition(".")[0] != "sgl_kernel":
             return None
         return importlib.machinery.ModuleSpec(fullname, self, origin=__file__, is_package=True)
 
-    def create_module(self, spec):
+    def create_module(self, spec: Any) -> None:
         return None
 
-    def exec_module(self, module):
-        def attribute(name):
+    def exec_module(self, module: ModuleType) -> None:
+        def attribute(name: str) -> AbsentKernel:
             if name.startswith("__"):
                 raise AttributeError(name)
             return AbsentKernel(module.__name__ + "." + name)
 
-        module.__getattr__ = attribute
+        vars(module)["__getattr__"] = attribute
         _activate("sgl-kernel")
 
 

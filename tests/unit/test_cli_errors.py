@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -22,6 +23,7 @@ from scenarios.rollout.engine import EngineError
 def around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
     monkeypatch.setenv("HARNESS_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("HARNESS_DEBUG", raising=False)
+    monkeypatch.setattr(Terminated, "arrived", False)
     before = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, before)
@@ -156,6 +158,23 @@ def test_every_error_has_an_exit_code_that_is_no_verdict() -> None:
         return [kind, *(deeper for child in kind.__subclasses__() for deeper in below(child))]
 
     assert all(kind.exit_code not in (0, 1, 3) for kind in below(HarnessError))
+
+
+@pytest.mark.parametrize("name", sorted(cli._ADDRESSED))
+def test_errors_of_the_lower_rooms_are_known_by_their_name(name: str) -> None:
+    module, _, kind = name.rpartition(".")
+    assert issubclass(getattr(importlib.import_module(module), kind), Exception)
+
+
+def test_an_error_that_came_through_ray_tells_its_cause(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class FromActor(EngineError):  # as Ray makes them: of the cause's type, with the cause, its text a traceback
+        cause = EngineError("vLLM answered 3 of 4 requests")
+
+    raising(FromActor("ray::EngineSession.rollout() (pid=1)\n  File ..."), monkeypatch)
+    assert cli.main(["work"]) == 2
+    assert capsys.readouterr().err == "harness: vLLM answered 3 of 4 requests\n"
 
 
 def test_sigterm_takes_the_way_of_ctrl_c(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
