@@ -26,7 +26,7 @@ from probes.format import _Journal as Journal
 
 # A whole line as the recorders write it, and of what kind it is; of a span also its name.
 _HEAD = rb'^\{"seq":\d+,"t_ns":-?\d+,"kind":"'
-_LINE = re.compile(_HEAD + rb'(span","name":"[^"\\\n]*|[^"\\\n]+)"[^\n]*\}$', re.MULTILINE)
+_LINE = re.compile(_HEAD + rb'(span","name":"[^"\\\n]*|[^"\\\n]+)"(?:,"[^\n]*)?\}$', re.MULTILINE)
 _SEQ = len('{"seq":')
 
 

@@ -16,7 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from harness.parity import judge
 from probes.format import Flat, Ragged, encode_frame, encode_line, write_manifest
+from reports.model import Cause, Check, Verdict
 from scenarios.settings import PPO, Model, Native, Rollout, Sampling, Scenario
 
 BOS, EOS, VOCABULARY = 1, 2, 2048
@@ -539,3 +541,28 @@ def _native(log: Log, trainer: Log, plan: Scenario, own: np.random.Generator, no
             },
         )
     )
+
+
+# --- what a test asks of a verdict ------------------------------------------------------------------
+
+
+def put(folder: Path, baseline: Recording, candidate: Recording, **options: Any) -> Verdict:
+    """Write both and judge them."""
+    return judge(baseline.write(folder / "baseline"), candidate.write(folder / "candidate"), **options)
+
+
+def pair(**options: Any) -> tuple[Recording, Recording]:
+    return make("baseline", **options), make("candidate", **options)
+
+
+def check(verdict: Verdict, name: str) -> Check:
+    assert verdict.parity is not None
+    return next(one for one in verdict.parity.checks if one.name == name)
+
+
+def causes(verdict: Verdict) -> list[str]:
+    return [cause.name for cause in verdict.causes]
+
+
+def cause(verdict: Verdict, name: str) -> Cause:
+    return next(one for one in verdict.causes if one.name == name)

@@ -7,32 +7,13 @@ Written before the judge. The worst defect of a judge is to pass what it did not
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from recordings import BOS, EOS, TENSORS, Recording, jagged, make, scenario
+from recordings import BOS, EOS, TENSORS, causes, check, jagged, make, pair, put, scenario
 
 from harness.parity import judge
 from reports.model import Verdict
-
-
-def put(tmp_path: Path, baseline: Recording, candidate: Recording, **options: Any) -> Verdict:
-    return judge(baseline.write(tmp_path / "baseline"), candidate.write(tmp_path / "candidate"), **options)
-
-
-def pair(**options: Any) -> tuple[Recording, Recording]:
-    return make("baseline", **options), make("candidate", **options)
-
-
-def check(verdict: Verdict, name: str) -> Any:
-    assert verdict.parity is not None
-    return next(one for one in verdict.parity.checks if one.name == name)
-
-
-def causes(verdict: Verdict) -> list[str]:
-    return [cause.name for cause in verdict.causes]
-
 
 # --- faults ---------------------------------------------------------------------------------------
 

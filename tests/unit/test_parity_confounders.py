@@ -1,0 +1,145 @@
+"""Confounders: what must be equal and is not, from where on it acts, and what of it is only a finding."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from recordings import check, make, pair, put, scenario
+
+from scenarios.settings import PPO, Model, Rollout, Scenario
+
+
+def sides(change: Scenario, **options: object):
+    return make("baseline", native=False), make("candidate", change, native=False, **options)  # type: ignore[arg-type]
+
+
+def changed(**values: object) -> Scenario:
+    return dataclasses.replace(scenario(), **values)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "plan, name",
+    [
+        (changed(ppo=PPO(kl_coef=0.5)), "ppo.kl_coef"),
+        (changed(ppo=PPO(actor_lr=1e-4)), "ppo.actor_lr"),
+        (changed(ppo=PPO(world_size=2)), "ppo.world_size"),
+        (changed(model=Model(path="tiny", reward="other")), "model.reward"),
+        (changed(rollout=Rollout(4, 4, "greedy")), "rollout.mode"),
+    ],
+)
+def test_settings_that_must_be_equal(tmp_path: Path, plan: Scenario, name: str) -> None:
+    verdict = put(tmp_path, *sides(plan))
+    assert verdict.verdict == "CONFOUNDED", verdict.reason
+    assert [one.name for one in verdict.confounders] == [name]
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        changed(ppo=PPO(checkpoint_every=3)),
+        changed(engine=dataclasses.replace(scenario().engine, seed=9)),
+        changed(name="another name"),
+    ],
+)
+def test_settings_that_may_differ(tmp_path: Path, plan: Scenario) -> None:
+    verdict = put(tmp_path, *sides(plan))
+    assert verdict.verdict == "EQUIVALENT", verdict.reason
+    assert verdict.confounders == []
+
+
+def test_an_engine_parameter_that_differs_is_a_finding_with_its_effect(tmp_path: Path) -> None:
+    verdict = put(tmp_path, *sides(changed(engine=dataclasses.replace(scenario().engine, seed=9))))
+    finding = next(one for one in verdict.findings if one.name == "engine.seed")
+    assert "none" in finding.effect
+
+
+def test_an_inverted_eager_flag_moves_nothing_and_is_a_finding_all_the_same(tmp_path: Path) -> None:
+    baseline, candidate = pair(native=False)
+    for info in candidate.events("engine_info"):
+        info["resolved"]["enforce_eager"] = False
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "EQUIVALENT"
+    finding = next(one for one in verdict.findings if one.name == "enforce_eager")
+    assert finding.severity == "warning" and finding.where == "candidate" and "none" in finding.effect
+    assert check(verdict, "engine-parameter-map").state == "confirmed"
+
+
+def test_more_context_than_asked_is_no_finding_and_less_is(tmp_path: Path) -> None:
+    for length, state in ((136, "ruled out"), (126, "confirmed")):
+        baseline, candidate = pair(native=False)
+        for info in candidate.events("engine_info"):
+            info["resolved"]["max_model_len"] = length
+        assert check(put(tmp_path / str(length), baseline, candidate), "engine-parameter-map").state == state
+
+
+def test_prompts_that_differ_from_a_step_on_leave_the_steps_before_judged(tmp_path: Path) -> None:
+    baseline, candidate = pair(native=False)
+    for data in candidate.events("data"):
+        if data["step"] >= 4:
+            data["prompts"] = "0" * 32
+    for frame in candidate.frames("rollout"):
+        if frame.step >= 4:
+            for name in ("prompt", "prompt_seen"):
+                frame.arrays[name].values = (frame.arrays[name].values + 3) % 2000
+            frame.arrays["output"].values = (frame.arrays["output"].values + 3) % 2000
+            candidate.frame("experience", frame.step).arrays["tokens"] = frame.arrays["output"].copy()
+    verdict = put(tmp_path / "clean", baseline, candidate)
+    assert verdict.verdict == "CONFOUNDED", verdict.reason
+    assert [one.name for one in verdict.confounders] == ["data"]
+    candidate.frame("rollout", 1).arrays["logprob"].values[3] -= 0.5
+    verdict = put(tmp_path / "fault", baseline, candidate)
+    assert verdict.verdict == "DIVERGENT" and verdict.parity.first_divergence.step == 1
+
+
+def test_prompts_that_differ_without_a_digest_of_the_data_are_seen_in_the_frames(tmp_path: Path) -> None:
+    baseline, candidate = pair(native=False)
+    for recording in (baseline, candidate):
+        recording.drop("data")
+    frame = candidate.frame("rollout", 5)
+    for name in ("prompt", "prompt_seen"):
+        frame.arrays[name].values[3] += 1
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "CONFOUNDED", verdict.reason
+
+
+def test_other_initial_weights_leave_each_engine_against_its_learner(tmp_path: Path) -> None:
+    baseline, candidate = pair(native=False)
+    for weights in candidate.events("weights"):
+        weights["digests"] = {name: digest[::-1] for name, digest in weights["digests"].items()}
+    verdict = put(tmp_path / "clean", baseline, candidate)
+    assert verdict.verdict == "CONFOUNDED" and "initial weights" in {one.name for one in verdict.confounders}
+    assert verdict.coverage["compared_tokens"] == 0
+    assert check(verdict, "engine-against-learner").state == "ruled out"
+    candidate.frame("rollout", 2).arrays["logprob"].values[3] -= 0.5
+    verdict = put(tmp_path / "fault", baseline, candidate)
+    assert verdict.verdict == "DIVERGENT", verdict.reason
+
+
+def test_learners_part_after_a_confounder_and_are_not_blamed(tmp_path: Path) -> None:
+    verdict = put(tmp_path, *sides(scenario(train_batch_size=8), parted=1))
+    assert check(verdict, "learner").state == "not tested"
+    assert verdict.coverage["steps_not_compared"] == 5 and verdict.causes == []
+
+
+def test_without_weight_digests_nothing_is_judged_after_a_confounder(tmp_path: Path) -> None:
+    baseline, candidate = sides(scenario(train_batch_size=8), parted=1)
+    for recording in (baseline, candidate):
+        recording.drop("weights", "learner")
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "CONFOUNDED", verdict.reason
+    assert verdict.coverage["steps_not_compared"] == 5
+
+
+def test_a_thread_count_is_a_finding_and_a_device_a_confounder(tmp_path: Path) -> None:
+    baseline, candidate = make("baseline", native=False), make("candidate", environment=8, native=False)
+    verdict = put(tmp_path / "threads", baseline, candidate)
+    assert verdict.verdict == "EQUIVALENT"
+    assert any("OMP_NUM_THREADS" in one.summary for one in verdict.findings)
+    for event in candidate.events("environment"):
+        event["device"]["name"] = "Another Accelerator"
+    for event in baseline.events("environment"):
+        event["device"]["name"] = "An Accelerator"
+    verdict = put(tmp_path / "device", baseline, candidate)
+    assert verdict.verdict == "CONFOUNDED" and "Accelerator" in verdict.reason

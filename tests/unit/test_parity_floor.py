@@ -1,0 +1,109 @@
+"""The floor is measured within one engine, capped, and turned into a tolerance."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from recordings import Recording, jagged, make, scenario
+
+from harness.parity.floor import CAPS, EngineFloor, Tolerance, measure
+from harness.store import Recording as Stored
+
+
+def floor_of(recording: Recording, tmp_path: Path) -> EngineFloor:
+    return measure(Stored(recording.write(tmp_path / "run")))
+
+
+def small() -> Recording:
+    return make("baseline", scenario(steps=1), native=False)
+
+
+def test_the_largest_difference_before_the_first_difference_of_tokens(tmp_path: Path) -> None:
+    recording = small()
+    for frame in recording.frames("floor"):
+        frame.arrays["logprob"].values[:] = -1.0
+    batch = next(recording.frames("floor", variant="batch"))
+    longest = int(np.argmax(batch.arrays["output"].lengths))
+    start = int(batch.arrays["output"].offsets[longest])
+    batch.arrays["logprob"].values[start + 1] = -1.25
+    batch.arrays["output"].values[start + 2] += 1  # a flip: what follows is another sample
+    batch.arrays["logprob"].values[start + 2 :][:3] = -9.0
+    found = floor_of(recording, tmp_path)
+    assert found.largest == pytest.approx(0.25)
+    assert found.where["variant"] == "batch" and found.where["position"] == 1
+    assert found.where["sample"] == int(batch.arrays["sample"][longest])
+    assert found.flips == 1 and found.absent == []
+
+
+def test_rows_in_another_order_are_aligned(tmp_path: Path) -> None:
+    recording = small()
+    order = next(recording.frames("floor", variant="order"))
+    order.take(list(reversed(range(len(order.arrays["sample"])))))
+    assert floor_of(recording, tmp_path).largest < 1e-5
+
+
+def test_nothing_recorded_is_not_measured(tmp_path: Path) -> None:
+    recording = small()
+    recording.drop("floor")
+    found = floor_of(recording, tmp_path)
+    assert not found.measured and np.isnan(found.largest) and len(found.absent) == 3
+
+
+def test_a_few_tokens_are_no_floor(tmp_path: Path) -> None:
+    recording = small()
+    for frame in recording.frames("floor"):
+        frame.take([0])
+    assert not floor_of(recording, tmp_path).measured
+
+
+def test_a_nan_in_the_floor_is_counted(tmp_path: Path) -> None:
+    recording = small()
+    next(recording.frames("floor", variant="prefill")).arrays["logprob"].values[3] = np.nan
+    assert floor_of(recording, tmp_path).not_finite == 1
+
+
+def test_an_engine_that_draws_other_tokens_each_time_is_not_tied(tmp_path: Path) -> None:
+    recording = small()
+    for frame in recording.frames("floor", variant="batch"):
+        frame.arrays["output"] = jagged([row + 1 for row in frame.arrays["output"].rows()])
+    found = floor_of(recording, tmp_path)
+    assert found.flips == 16
+    assert found.implausible_flips(CAPS["float32"], 1.0)
+    assert not EngineFloor(0.0, tokens=5000, flips=1).implausible_flips(CAPS["float32"], 1.0)
+    # In bfloat16 one token in ten may be tied within the cap.
+    assert not EngineFloor(0.03, tokens=1000, flips=80).implausible_flips(CAPS["bfloat16"], 1.0)
+
+
+def tolerance(floor: float, dtype: str = "float32", **options: float) -> Tolerance:
+    engine = EngineFloor(floor, tokens=1000) if floor == floor else EngineFloor()
+    return Tolerance.of(
+        dtype,
+        [engine, EngineFloor(0.0, tokens=1000)],
+        scale=options.get("scale", 8.0),
+        temperature=options.get("temperature", 1.0),
+        cap=options.get("cap"),
+    )
+
+
+def test_tolerance_is_ten_floors_between_the_resolution_and_the_cap() -> None:
+    assert tolerance(0.0).value == pytest.approx(8 * 2**-23 * 8)
+    assert tolerance(4e-6).value == pytest.approx(4e-5)
+    assert tolerance(5e-5).value == 1e-4
+    assert tolerance(float("nan")).value == 1e-4 and np.isnan(tolerance(float("nan")).floor)
+    assert tolerance(0.0, "bfloat16").value == 0.05
+    assert tolerance(0.02, "bfloat16", cap=0.1).value == pytest.approx(0.1)
+
+
+def test_a_broken_number_cannot_widen_its_own_tolerance() -> None:
+    assert tolerance(0.0, scale=1e9).value <= 8 * 2**-23 * 20
+    assert tolerance(0.0, scale=float("nan")).value > 0
+
+
+def test_an_unknown_dtype_gets_the_strictest_cap() -> None:
+    assert tolerance(1.0, "int4").value == CAPS["float32"]
+
+
+def test_a_colder_temperature_widens_the_margin_of_a_flip() -> None:
+    assert tolerance(4e-6, temperature=0.5).margin == pytest.approx(2 * 4e-5 / 0.5)

@@ -1,0 +1,339 @@
+"""What each mode compares, what stays unjudged and is said to, and what no mode may pass."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from recordings import Recording, check, digest, jagged, make, pair, put, scenario
+
+from harness.parity.integrity import Minimum
+from scenarios.settings import Scenario
+
+
+def free(plan: Scenario | None = None) -> tuple[Recording, Recording]:
+    """Two runs that each go on from their own tokens."""
+    both = pair(plan=dataclasses.replace(plan or scenario(), guided=False), native=False)
+    for recording in both:
+        for frame in recording.frames("rollout"):
+            frame.fields["guided"] = False
+    return both
+
+
+def flip(baseline: Recording, candidate: Recording, step: int, row: int, at: int, margin: float) -> None:
+    """In `step` the candidate takes the runner-up at position `at` of sample row `row`, and goes on differently."""
+    for recording in (baseline, candidate):
+        values = recording.frame("experience", step).arrays["margin"]
+        values.values[values.offsets[row] + at] = margin
+    truth = baseline.frame("experience", step).arrays["runner_up"]
+    for frame in (candidate.frame("rollout", step), candidate.frame("experience", step)):
+        name = "output" if frame.kind == "rollout" else "tokens"
+        rows = [one.copy() for one in frame.arrays[name].rows()]
+        rows[row][at] = truth.rows()[row][at]
+        rows[row][at + 1 :] = (rows[row][at + 1 :] + 77) % 2000 + 3
+        frame.arrays[name] = jagged(rows)
+
+
+def long_row(recording: Recording, step: int) -> int:
+    return int(np.argmax(recording.frame("rollout", step).arrays["output"].lengths))
+
+
+def test_a_free_run_without_flips_is_equivalent(tmp_path: Path) -> None:
+    verdict = put(tmp_path, *free())
+    assert verdict.verdict == "EQUIVALENT", verdict.reason
+    assert verdict.coverage["modes"] == ["coupled, free"]
+
+
+def test_a_free_run_is_judged_up_to_its_first_benign_flip_and_never_passed_beyond(tmp_path: Path) -> None:
+    baseline, candidate = free()
+    row = long_row(baseline, 2)
+    flip(baseline, candidate, 2, row, 4, 1e-6)
+    for step in range(2, 6):  # what was trained on differs, and so does everything after it
+        next(candidate.events("learner", step=step)).update(actor=digest("other", step), batch=digest("batch", step))
+        for source in ("learner", "received"):
+            for weights in candidate.events("weights", source=source, version=step + 1):
+                weights["digests"] = {name: digest(name, step, "other") for name in weights["digests"]}
+    for step in range(3, 6):
+        frame = candidate.frame("rollout", step)
+        frame.arrays["output"].values = (frame.arrays["output"].values + 5) % 2000 + 3
+        candidate.frame("experience", step).arrays["tokens"] = frame.arrays["output"].copy()
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "INCONCLUSIVE", verdict.reason
+    assert verdict.coverage["benign_flips"] == 1 and verdict.coverage["flips_beyond_margin"] == 0
+    assert verdict.coverage["steps_not_compared"] == 3
+    assert verdict.coverage["tokens_after_first_difference"] == int(
+        baseline.frame("rollout", 2).arrays["output"].lengths[row] - 5
+    )
+    assert check(verdict, "learner").state == "not tested"
+    assert any("step 3" in item for item in verdict.missing)
+
+
+def test_a_free_run_with_a_flip_beyond_the_margin_diverges_there(tmp_path: Path) -> None:
+    baseline, candidate = free()
+    flip(baseline, candidate, 1, long_row(baseline, 1), 3, 0.5)
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "DIVERGENT"
+    place = verdict.parity.first_divergence
+    assert (place.step, place.position, place.field) == (1, 3, "token")
+    assert verdict.coverage["flips_beyond_margin"] == 1  # what follows the flip is another sample, not more flips
+
+
+def test_a_guided_sample_that_was_cut_at_a_flip_is_not_a_length_difference(tmp_path: Path) -> None:
+    baseline, candidate = pair(native=False)
+    frame, row = candidate.frame("rollout", 1), long_row(candidate, 1)
+    for name in ("output", "logprob"):
+        rows = frame.arrays[name].rows()
+        rows[row] = rows[row][:6]
+        frame.arrays[name] = jagged(rows)
+    frame.fields["finish"][row] = "flip"
+    verdict = put(tmp_path, baseline, candidate)
+    assert check(verdict, "lengths").state == "ruled out"
+    assert any("not reached under the guide" in item for item in verdict.missing)
+    assert verdict.coverage["compared_tokens"] < verdict.coverage["tokens"] or verdict.coverage["compared_tokens"] > 0
+
+
+def test_flips_without_a_margin_are_not_judged_and_not_passed(tmp_path: Path) -> None:
+    baseline, candidate = pair(native=False)
+    for recording in (baseline, candidate):
+        for frame in recording.frames("experience"):
+            frame.arrays["margin"].values[:] = np.nan
+    candidate.frame("rollout", 1).arrays["output"].values[3] += 1
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "INCONCLUSIVE" and "margin" in verdict.reason
+    assert verdict.coverage["benign_flips"] == 0
+
+
+def test_greedy_uses_the_plain_margin_whatever_the_temperature_says(tmp_path: Path) -> None:
+    plan = scenario(mode="greedy", temperature=0.25)
+    verdict = put(tmp_path, *pair(plan=plan, native=False))
+    assert verdict.verdict == "EQUIVALENT", verdict.reason
+    assert verdict.parity.floor["flip margin"] == pytest.approx(2 * verdict.parity.floor["tolerance"])
+
+
+def test_native_mode_compares_distributions_only(tmp_path: Path) -> None:
+    baseline, candidate = pair(plan=scenario(mode="native", train=False))
+    rng = np.random.default_rng(8)
+    for frame in candidate.frames("rollout"):
+        frame.arrays["output"].values = rng.integers(3, 2000, len(frame.arrays["output"].values))
+        candidate.frame("experience", frame.step).arrays["tokens"] = frame.arrays["output"].copy()
+        frame.fields["guided"] = False
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "EQUIVALENT", verdict.reason
+    assert verdict.coverage["compared_tokens"] == 0
+    assert check(verdict, "tokens").state == "not tested" and check(verdict, "native").state == "ruled out"
+
+
+def test_native_mode_without_a_native_stage_is_inconclusive(tmp_path: Path) -> None:
+    assert put(tmp_path, *pair(plan=scenario(mode="native"), native=False)).verdict == "INCONCLUSIVE"
+
+
+def test_too_few_native_samples_are_insufficient_and_say_how_many_would_do(tmp_path: Path) -> None:
+    baseline, candidate = pair()
+    for recording in (baseline, candidate):
+        for kind in ("native", "native_score"):
+            next(recording.frames(kind)).take(list(range(40)))
+    verdict = put(tmp_path, baseline, candidate)
+    native = check(verdict, "native")
+    assert native.state == "not tested" and "insufficient" in native.evidence
+    assert 80 <= native.details["enough"] <= 256
+    assert check(verdict, "sampling-parameter-map").state == "not tested"
+    assert verdict.verdict == "EQUIVALENT", verdict.reason
+
+
+def test_a_native_stage_at_other_weights_is_not_compared(tmp_path: Path) -> None:
+    baseline, candidate = pair()
+    for frame in candidate.frames("native"):
+        frame.fields["weight_version"] = 2
+    verdict = put(tmp_path, baseline, candidate)
+    assert check(verdict, "native").state == "not tested"
+    assert any("weights" in item for item in verdict.missing)
+
+
+def test_the_engines_native_log_probabilities_are_held_against_the_learner(tmp_path: Path) -> None:
+    baseline, candidate = pair()
+    for frame in candidate.frames("native"):
+        frame.arrays["logprob"].values = frame.arrays["logprob"].values * 1.4
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "DIVERGENT" and "native" in verdict.reason
+
+
+def test_tempered_native_log_probabilities_are_said_and_not_compared(tmp_path: Path) -> None:
+    baseline, candidate = pair(plan=scenario(temperature=0.7))
+    for info in candidate.events("engine_info"):
+        info["resolved"]["logprobs_mode"] = "after temperature"
+    for frame in candidate.frames("native"):
+        frame.arrays["logprob"].values = frame.arrays["logprob"].values * 1.4
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "EQUIVALENT", verdict.reason
+    assert any("temperature" in item for item in verdict.missing)
+
+
+def test_the_native_stage_can_be_left_out(tmp_path: Path) -> None:
+    verdict = put(tmp_path, *pair(), native=False)
+    assert verdict.verdict == "EQUIVALENT" and "native" not in verdict.coverage["modes"]
+    assert check(verdict, "native").state == "not tested"
+
+
+def test_a_sample_without_a_partner_is_missing_evidence_by_its_number(tmp_path: Path) -> None:
+    baseline, candidate = pair(native=False)
+    frame = candidate.frame("rollout", 2)
+    lost = int(frame.arrays["sample"][7])
+    frame.take([i for i in range(16) if i != 7])
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "INCONCLUSIVE"
+    assert any(str(lost) in item for item in verdict.missing)
+
+
+def test_a_sample_recorded_twice_is_no_evidence(tmp_path: Path) -> None:
+    baseline, candidate = pair(native=False)
+    candidate.frame("rollout", 2).arrays["sample"][3] = candidate.frame("rollout", 2).arrays["sample"][4]
+    assert put(tmp_path, baseline, candidate).verdict == "INCONCLUSIVE"
+
+
+@pytest.mark.parametrize("kind, column", [("rollout", "logprob"), ("experience", "actor_logprob")])
+def test_one_step_without_its_log_probabilities_is_not_passed(tmp_path: Path, kind: str, column: str) -> None:
+    baseline, candidate = pair(native=False)
+    del candidate.frame(kind, 4).arrays[column]
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "INCONCLUSIVE", verdict.reason
+    assert "step 4" in verdict.reason
+
+
+@pytest.mark.parametrize("event", ["sync", "learner"])
+def test_one_step_without_its_proof_is_not_passed(tmp_path: Path, event: str) -> None:
+    baseline, candidate = pair(native=False)
+    log = candidate.logs["trainer"]
+    log.events = [one for one in log.events if not (one[0] == event and one[1]["step"] == 3)]
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "INCONCLUSIVE", verdict.reason
+
+
+def test_only_the_digest_of_the_batch_is_no_digest_of_the_learner(tmp_path: Path) -> None:
+    baseline, candidate = pair(native=False)
+    for recording in (baseline, candidate):
+        for learner in recording.events("learner"):
+            learner.pop("actor"), learner.pop("critic")
+    assert put(tmp_path, baseline, candidate).verdict == "INCONCLUSIVE"
+
+
+def test_a_missing_proof_is_not_a_proof(tmp_path: Path) -> None:
+    baseline, candidate = pair(native=False)
+    next(candidate.events("sync", version=2)).pop("proof_max_delta")
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "INCONCLUSIVE" and "proof" in verdict.reason
+
+
+def test_a_failed_sync_is_a_divergence(tmp_path: Path) -> None:
+    baseline, candidate = pair(native=False)
+    next(candidate.events("sync", version=2)).update(ok=False, message="must run between begin and end")
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "DIVERGENT" and verdict.parity.first_divergence.step == 2
+
+
+def test_rollouts_at_another_weight_version_than_the_learner(tmp_path: Path) -> None:
+    baseline, candidate = pair(native=False)
+    candidate.frame("rollout", 3).fields["weight_version"] = 2
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "DIVERGENT"
+    assert verdict.parity.first_divergence.field == "weight_version"
+
+
+def test_another_frameworks_recording_without_floor_can_diverge_but_not_pass(tmp_path: Path) -> None:
+    for fault in (False, True):
+        baseline, candidate = pair(native=False, floor=False)
+        if fault:
+            candidate.frame("rollout", 0).arrays["logprob"].values[2] -= 1.0
+        verdict = put(tmp_path / str(fault), baseline, candidate)
+        assert verdict.verdict == ("DIVERGENT" if fault else "INCONCLUSIVE"), verdict.reason
+        assert verdict.parity.floor["combined"] == "not measured"
+        assert verdict.parity.floor["tolerance"] == verdict.parity.floor["cap"]
+        assert any("floor" in item for item in verdict.missing)
+
+
+def test_a_recording_that_says_almost_nothing(tmp_path: Path) -> None:
+    """A foreign writer: token frames and their process, no scenario, no engine, no learner."""
+    baseline, candidate = pair(native=False)
+    for recording in (baseline, candidate):
+        recording.manifest = {"backend": "other"}
+        recording.logs = {"rollout": recording.logs["rollout"]}
+        recording.logs["rollout"].events = recording.logs["rollout"].events[:1]
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "INCONCLUSIVE", verdict.reason
+    assert verdict.coverage["compared_tokens"] > 500
+    assert any("scenario" in item for item in verdict.missing)
+    assert len(verdict.parity.checks) == 23
+
+
+def test_the_cap_and_the_minimum_can_be_set(tmp_path: Path) -> None:
+    both = pair(native=False, noise=2e-3)
+    assert put(tmp_path / "a", *both).verdict == "DIVERGENT"
+    assert put(tmp_path / "b", *both, cap=0.05).verdict == "EQUIVALENT"
+    quiet = pair(native=False)
+    assert put(tmp_path / "c", *quiet, minimum=Minimum(tokens=10**6)).verdict == "INCONCLUSIVE"
+
+
+def test_a_process_that_ended_badly_is_inconclusive(tmp_path: Path) -> None:
+    baseline, candidate = pair(native=False)
+    log = candidate.logs["actor"]
+    log.closed = False
+    log.event("close", ok=False, reason="OutOfMemory", frames=0)
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "INCONCLUSIVE" and "OutOfMemory" in verdict.reason
+
+
+def test_a_torn_run_json_is_inconclusive_and_a_newer_format_an_error(tmp_path: Path) -> None:
+    baseline, candidate = pair(native=False)
+    verdict = put(tmp_path, baseline, candidate)
+    file = tmp_path / "candidate" / "run.json"
+    whole = file.read_text()
+    from harness.parity import judge
+
+    file.write_text(whole[: len(whole) // 2])
+    assert judge(tmp_path / "baseline", tmp_path / "candidate").verdict == "INCONCLUSIVE"
+    file.write_text(whole.replace('"format_version": 1', '"format_version": 99'))
+    verdict = judge(tmp_path / "baseline", tmp_path / "candidate")
+    assert (verdict.verdict, verdict.exit_code) == ("ERROR", 2)
+
+
+def test_a_malformed_frame_is_inconclusive(tmp_path: Path) -> None:
+    baseline, candidate = pair(native=False)
+    candidate.frame("rollout", 1).arrays["cached"] = np.zeros(2, np.int64)
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "INCONCLUSIVE" and "malformed" in verdict.reason
+
+
+def test_a_verdict_is_the_same_twice_and_survives_json(tmp_path: Path) -> None:
+    from harness.parity import judge
+    from reports.model import Verdict
+
+    put(tmp_path, *pair())
+    one, two = (judge(tmp_path / "baseline", tmp_path / "candidate") for _ in range(2))
+    assert one.to_json() == two.to_json()
+    import json
+
+    assert Verdict.from_dict(json.loads(one.to_json())).to_json() == one.to_json()
+
+
+def test_a_replay_only_scores(tmp_path: Path) -> None:
+    baseline, candidate = pair(native=False)
+    for frame in candidate.frames("rollout"):
+        frame.fields.update(mode="replay", guided=False)
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "EQUIVALENT", verdict.reason
+    assert check(verdict, "tokens").state == "not tested" and check(verdict, "logprobs").state == "ruled out"
+
+
+def test_runs_are_made_of_the_rows_that_the_report_shows(tmp_path: Path) -> None:
+    verdict = put(tmp_path, *pair())
+    one, two = verdict.parity.runs
+    assert (one.side, one.backend, two.backend) == ("baseline", "vllm", "sglang")
+    assert set(one.rows) == set(two.rows)
+    wanted = {"reward", "kl", "length_mean", "length_max", "padded_tokens", "real_tokens", "seconds", "rollout_seconds",
+              "experience_seconds", "train_seconds", "policy_loss", "value_loss"}  # fmt: skip
+    assert wanted <= set(one.series)
+    assert all(len(values) == 6 for values in one.series.values())
+    assert one.series["reward"] == two.series["reward"]
+    assert set(verdict.parity.series) >= {"max_delta_logprob", "mean_delta_logprob", "flips", "flips_beyond_margin"}
+    assert make("baseline").manifest["side"] == "baseline"

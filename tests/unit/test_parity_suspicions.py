@@ -1,0 +1,131 @@
+"""The eleven suspicions, each confirmed by its own planted difference and not tested without its evidence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from recordings import Recording, check, pair, put
+
+from reports.model import SUSPICIONS
+
+
+def plain() -> tuple[Recording, Recording]:
+    return pair(native=False)
+
+
+@pytest.mark.parametrize(
+    "number, kinds",
+    [
+        (2, ("boundaries",)),
+        (3, ("shapes",)),
+        (4, ("floor",)),
+        (5, ("group",)),
+        (6, ("engine_info",)),
+        (7, ("sampling",)),
+        (11, ("span", "step")),
+    ],
+)
+def test_without_its_evidence_a_suspicion_is_not_tested(tmp_path: Path, number: int, kinds: tuple[str, ...]) -> None:
+    baseline, candidate = plain()
+    candidate.drop(*kinds)
+    verdict = put(tmp_path, baseline, candidate)
+    found = check(verdict, SUSPICIONS[number])
+    assert found.number == number
+    state = "ruled out" if number == 4 else "not tested"  # the baseline's own floor is still there
+    assert found.state == state, found.evidence
+
+
+@pytest.mark.parametrize("number", [1, 10])
+def test_an_engine_that_does_not_say_what_it_saw(tmp_path: Path, number: int) -> None:
+    baseline, candidate = plain()
+    for frame in candidate.frames("rollout"):
+        del frame.arrays["prompt_seen"]
+    assert check(put(tmp_path, baseline, candidate), SUSPICIONS[number]).state == "not tested"
+
+
+def test_another_special_token_at_a_boundary(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    boundary = list(candidate.events("boundaries"))[17]
+    boundary["specials"] = [*boundary["specials"], 7]
+    verdict = put(tmp_path, baseline, candidate)
+    found = check(verdict, "token-boundaries")
+    assert found.state == "confirmed" and "specials" in found.evidence
+    assert verdict.verdict == "EQUIVALENT"  # a finding: the ids themselves agree
+
+
+def test_boundaries_of_a_benign_flip_are_no_difference(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    for recording in (baseline, candidate):
+        recording.frame("experience", 1).arrays["margin"].values[0] = 1e-7
+    flipped = int(baseline.frame("experience", 1).arrays["runner_up"].values[0])
+    candidate.frame("rollout", 1).arrays["output"].values[0] = flipped
+    boundary = next(one for one in candidate.events("boundaries") if one["step"] == 1)
+    boundary["output_first"] = [flipped, *boundary["output_first"][1:]]
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.coverage["benign_flips"] == 1
+    assert check(verdict, "token-boundaries").state == "ruled out"
+
+
+def test_other_padding_of_the_same_tokens(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    next(candidate.events("shapes", step=2))["padded_tokens"] *= 2
+    found = check(put(tmp_path, baseline, candidate), "experience-matrix-shapes")
+    assert found.state == "confirmed" and "step 2" in found.evidence
+
+
+def test_another_device_alone_is_no_other_shape(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    for event in candidate.events("shapes"):
+        event["tensors"] = {key: [*value[:2], "cuda:1"] for key, value in event["tensors"].items()}
+    assert check(put(tmp_path, baseline, candidate), "experience-matrix-shapes").state == "ruled out"
+
+
+def test_nccl_against_gloo(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    for event in candidate.events("group"):
+        event["backend"] = "nccl"
+    found = check(put(tmp_path, baseline, candidate), "collective-backend")
+    assert found.state == "confirmed" and "gloo" in found.evidence and "nccl" in found.evidence
+
+
+def test_a_sampling_parameter_that_was_dropped_is_a_warning_without_a_divergence(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    for event in candidate.events("sampling"):
+        event["canonical"]["min_tokens"] = 4
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "EQUIVALENT" and check(verdict, "sampling-parameter-map").state == "confirmed"
+    assert any(one.severity == "warning" and "min_tokens" in one.summary for one in verdict.findings)
+
+
+def test_hit_rates_that_differ_are_a_finding(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    for event in candidate.events("engine_stats"):
+        event["cache_hit_rate"] = 0.1
+    verdict = put(tmp_path, baseline, candidate)
+    assert check(verdict, "cache-hit-rate").state == "ruled out"
+    assert any(one.name == "cache hit rate" for one in verdict.findings)
+
+
+def test_no_cached_token_tests_nothing_about_the_cache(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    for recording in (baseline, candidate):
+        for frame in recording.frames("rollout"):
+            frame.arrays["cached"][:] = 0
+    assert check(put(tmp_path, baseline, candidate), "cache-hit-rate").state == "not tested"
+
+
+def test_an_environment_that_differs_beside_a_divergence_is_not_ruled_out(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    candidate.frame("rollout", 1).arrays["logprob"].values[3] -= 0.5
+    assert check(put(tmp_path, baseline, candidate), "environment").state == "not tested"
+
+
+def test_one_step_takes_an_hour(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    for event in candidate.events("span", name="step", step=4):
+        event["dur_ns"] = int(3600e9)
+    verdict = put(tmp_path, baseline, candidate)
+    found = check(verdict, SUSPICIONS[11])
+    assert found.state == "confirmed" and "step 4" in found.evidence and "candidate" in found.evidence
+    assert verdict.verdict == "EQUIVALENT"
