@@ -60,6 +60,7 @@ class Evidence:
     counts: dict[str, int] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     unmatched: list[str] = field(default_factory=list)
+    repeated: list[str] = field(default_factory=list)  # a number that several samples have aligns nothing
     steps: list[int] = field(default_factory=list)  # steps that both runs rolled out
     unjudged_steps: dict[int, str] = field(default_factory=dict)  # step -> why its rollouts were not compared
     series: dict[str, list[float]] = field(default_factory=dict)
@@ -112,9 +113,8 @@ class Evidence:
             if len(samples):
                 self.unmatched.append(f"{what}: {len(samples)} samples, the first is {int(samples[0])}")
         if len(match.repeated):
-            self.unmatched.append(
-                f"{only_a.split(':')[0]}: sample {int(match.repeated[0])} was recorded more than once"
-            )
+            where = only_a.split(":")[0]
+            self.repeated.append(f"{where}: sample {int(match.repeated[0])} was recorded more than once")
 
 
 def version_of(table: Table) -> int:

@@ -51,6 +51,7 @@ def too_little(e: Evidence, minimum: Minimum) -> list[str]:
                 + (f" and {len(absent) - 1} more" if len(absent) > 1 else "")
             )
         found += _short_steps(e, side)
+    found += e.repeated
     if e.confounded("prompts", "everything") is None:
         found += e.unmatched
     tokens, samples = min(side.tokens for side in e.sides), min(side.samples for side in e.sides)
