@@ -23,7 +23,7 @@ from harness.launch import Cluster, Seat, driver_seat
 from probes import format as recording
 from reports.progress import ProgressEvent
 from scenarios.remote import Actor, ActorFailed, Future, Remote
-from scenarios.settings import Scenario
+from scenarios.settings import Engine, Scenario
 
 ROLES = ("actor", "critic", "reward", "reference")
 # No single call of the built-in scenario takes a tenth of this; a call that does is hung, and a hung run is
@@ -67,8 +67,8 @@ class Experiment:
         self._native: dict[str, Future] = {}
         self._seats = 0
 
-    def begin(self) -> None:
-        """Reserve room, make the models, start every actor, and write each run's manifest."""
+    def begin(self, spare: int = 0) -> None:
+        """Reserve room (for `spare` more actors than the sides need), make the models, start every actor, and write each run's manifest."""
         first = self._sides[0]
         for side in self._sides:
             self._tell(side, "preparing the model and the prompts")
@@ -76,9 +76,10 @@ class Experiment:
             1
             + sum(len(self._names(s.scenario)) * s.scenario.ppo.world_size for s in self._sides if self._own_roles(s))
             + len(self._sides)
+            + spare
         )
         share = min(1.0, int(100 * self._gpus / width) / 100) if self._gpus else 0.0
-        bundle = {"CPU": 1.0} | ({"GPU": share} if share else {})
+        bundle = {"CPU": self._cluster.actor_cpus} | ({"GPU": share} if share else {})
         self._share = share
         self._cluster.reserve([bundle] * width)
 
@@ -101,15 +102,15 @@ class Experiment:
         """One whole run; returns the directory of its final policy. Raises RunCut when it ends early."""
         self._tell(side, "waiting for the engine")
         session = self._sessions[side.name]
-        self._wait(session.submit("record_to", str(side.run_dir)), side, f"starting {side.backend}")
+        self._wait(session.submit("pids"), side, f"starting {side.backend}")
         _, roles = self._roles[side.name]
         self._tell(side, "first weight sync")
         opened = self._stage.submit(
             "open", side.scenario.to_json(), roles, session, str(side.run_dir), policy=self._prepared["policy"],
             omit_tensors=side.omit_tensors, resume=resume, sync_backend="nccl" if self._device == "cuda" else "gloo",
         )  # fmt: skip
-        self._wait(opened, side, "the first weight sync")
-        for step in range(side.scenario.steps):
+        first: int = self._wait(opened, side, "the first weight sync")
+        for step in range(first, side.scenario.steps):
             self._progress(ProgressEvent(side.name, side.backend, step, side.scenario.steps, phase="step"))
             future = self._stage.submit("step", step, None if guide is None else str(guide))
             metrics = self._wait(future, side, f"step {step}")
@@ -118,6 +119,15 @@ class Experiment:
         self._wait(self._stage.submit("floor"), side, "measuring the floor")
         policy: str = self._wait(self._stage.submit("finish"), side, "saving the last checkpoint")
         return policy
+
+    def vary(self, side: Side) -> None:
+        """Let the side of that name be another one from now on, on the same engine: how a suite of faults keeps its engines warm."""
+        self._sides = [side if other.name == side.name else other for other in self._sides]
+        self._manifest(side)
+        configured = self._sessions[side.name].submit("configure", side.scenario.to_json(), dict(side.wrap) or None)
+        self._wait(configured, side, f"configuring {side.backend}")
+        known = [roles for scenario, roles in self._roles.values() if _learner(scenario) == _learner(side.scenario)]
+        self._roles[side.name] = (side.scenario, known[0] if known else self._start_roles(side))
 
     def begin_native(self, side: Side, policy: str) -> None:
         """Start the engine anew with the weights in `policy` and nothing of ours loaded; returns at once."""
@@ -142,7 +152,7 @@ class Experiment:
         """Learners are shared unless this side's settings of them differ (a confounded comparison, or a planted
         fault)."""
         first = self._sides[0]
-        return side is first or dataclasses.replace(side.scenario, engine=first.scenario.engine) != first.scenario
+        return side is first or _learner(side.scenario) != _learner(first.scenario)
 
     @staticmethod
     def _names(scenario: Scenario) -> tuple[str, ...]:
@@ -267,6 +277,11 @@ class Experiment:
         except (recording.FormatError, OSError):
             pass
         return f"a process of the run died: {_last_line(error)}"
+
+
+def _learner(scenario: Scenario) -> Scenario:
+    """What the learners are made from: everything but the engine's own parameters."""
+    return dataclasses.replace(scenario, engine=Engine())
 
 
 def _last_line(error: BaseException) -> str:

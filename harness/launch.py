@@ -25,8 +25,8 @@ from scenarios.rollout.processes import alive, descendants
 
 PR_SET_CHILD_SUBREAPER = 36
 TERM_GRACE_S = 3.0
-# Logical slots of a cluster that we start: actors share the cores, Ray only counts them.
-LOGICAL_CPUS = 32
+# On a cluster that we start the actors share the cores and Ray only counts them; on somebody else's each actor asks for a core.
+OWN_CLUSTER_CPUS, OWN_ACTOR_CPUS, JOINED_ACTOR_CPUS = 64, 0.25, 1.0
 
 
 class LaunchFailed(HarnessError):
@@ -68,7 +68,7 @@ class Cluster:
                 ray.init(address=self._address, log_to_driver=False, logging_level=logging.ERROR)
             else:
                 ray.init(
-                    num_cpus=LOGICAL_CPUS, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR
+                    num_cpus=OWN_CLUSTER_CPUS, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR
                 )
         except Exception as error:  # Ray raises four unrelated types here, which mean the same to a user
             self._end_processes()
@@ -77,7 +77,8 @@ class Cluster:
                 f"the Ray cluster could not be {what}: {_first_line(error)}", mend="ray status, or omit --address"
             ) from error
         if threading.current_thread() is threading.main_thread():
-            # ray.init puts a handler of its own in place, which ends the process with a stack dump and leaves its children.
+            # ray.init puts a handler of its own in place, which ends the process with a stack dump and leaves its
+            # children.
             signal.signal(signal.SIGTERM, on_term)
         return self
 
@@ -91,6 +92,10 @@ class Cluster:
             ray.shutdown()
         if not self._address:
             self._end_processes()
+
+    @property
+    def actor_cpus(self) -> float:
+        return JOINED_ACTOR_CPUS if self._address else OWN_ACTOR_CPUS
 
     def gpus(self) -> float:
         import ray
@@ -137,7 +142,7 @@ class Cluster:
         import ray
 
         options: dict[str, Any] = {
-            "num_cpus": 1,
+            "num_cpus": self.actor_cpus,
             "num_gpus": seat.gpus,
             "max_restarts": 0,
             "runtime_env": {"py_executable": seat.python, "env_vars": seat.env},

@@ -66,16 +66,19 @@ class EngineSession:
 
     def _start(self) -> Engine:
         started = time.perf_counter()
-        engine = make_engine(self.backend, self._model_path, self._scenario, device=self._device)
-        if self._wrap:
-            from scenarios.faults.engine import wrap
-
-            engine = wrap(engine, self._wrap, model_path=self._model_path)
+        self._bare = engine = make_engine(self.backend, self._model_path, self._scenario, device=self._device)
         self._started_s = time.perf_counter() - started
         self._closing = threading.Event()
         children = [pid for pid in engine.info().pids if pid != os.getpid()]
         threading.Thread(target=self._watch, args=(children, self._closing), daemon=True, name="engine-watch").start()
-        return engine
+        return self._wrapped()
+
+    def _wrapped(self) -> Engine:
+        if not self._wrap:
+            return self._bare
+        from scenarios.faults.engine import wrap
+
+        return wrap(self._bare, self._wrap, model_path=self._model_path)
 
     def _watch(self, children: list[int], closing: threading.Event) -> None:
         while children and not closing.wait(WATCH_PERIOD_S):
@@ -275,6 +278,20 @@ class EngineSession:
         else:
             assert isinstance(changed, Sampling)
             parameters.check_sampling(self.backend, changed, self._scenario.rollout.mode)
+
+    def configure(self, scenario: dict[str, Any], wrap: dict[str, Any] | None) -> None:
+        """Serve another run: new settings, and a planted fault or none. The engine restarts only for what it reads at its start."""
+        before, self._scenario = self._scenario, Scenario.from_json(scenario)
+        self._wrap = wrap
+        same = all(
+            fixed(before) == fixed(self._scenario)
+            for fixed in (lambda s: s.engine, lambda s: s.model, lambda s: s.rollout.mode, lambda s: s.sampling.stop_token_ids)
+        )
+        if same and before.sampling.ignore_eos == self._scenario.sampling.ignore_eos:
+            parameters.check_sampling(self.backend, self._scenario.sampling, self._scenario.rollout.mode)
+            self._engine = self._wrapped()
+        else:
+            self.restart()
 
     def become(self, mode: Mode, model_path: str) -> None:
         """A fresh engine in another sampling mode, with the weights of `model_path`. The native stage starts so: with

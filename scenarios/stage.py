@@ -17,7 +17,7 @@ from probes.format import Flat, Frame, Ragged, Run
 from scenarios import models, prompts
 from scenarios.ppo.batches import Sample
 from scenarios.ppo.trainer import Trainer
-from scenarios.remote import Actor, call, gather
+from scenarios.remote import Actor, call
 from scenarios.rollout import parameters
 from scenarios.rollout.engine import EngineError, Request
 from scenarios.rollout.guided import Guide
@@ -36,7 +36,6 @@ class Stage:
         self._session: Actor | None = None
         self._scenario = Scenario()
         self._policy = ""
-        self._used: list[Actor] = []  # roles that an earlier run has trained
         self._guide_run = ""
         self._guide_frames: Iterator[Frame] = iter(())
 
@@ -79,19 +78,19 @@ class Stage:
         omit_tensors: dict[int, tuple[str, ...]] | None = None,
         resume: str | None = None,
         sync_backend: str = "gloo",
-    ) -> None:
-        """Begin one run: fresh learners (or those of a checkpoint), a recording, and the first weight sync."""
+    ) -> int:
+        """Begin one run: fresh learners (or those of a checkpoint), the recordings, the first weight sync. Returns the
+        first step."""
         self._scenario = Scenario.from_json(scenario)
         self._session, self._policy = session, policy
-        used = [actor for actors in roles.values() for actor in actors if actor in self._used]
-        gather([actor.submit("reset") for actor in used])
-        self._used = [actor for actors in roles.values() for actor in actors]
+        call(session, "record_to", run_dir)
         self._trainer = Trainer(
             scenario, roles, session, run_dir, policy=policy, omit_tensors=omit_tensors, sync_backend=sync_backend
         )
         if resume is not None:
             self._trainer.resume(resume)
         self._trainer.start()
+        return self._trainer.version
 
     def step(self, index: int, guide_run: str | None = None) -> dict[str, float]:
         """One step of the open run, under the guide of a recorded run when one is named. Returns the step's metrics."""
@@ -114,11 +113,13 @@ class Stage:
     def finish(self) -> str:
         """Save the last state and close the recordings; returns the directory of the final policy."""
         trainer = self._open
-        trainer.finish()
+        path = trainer.finish()
+        assert self._session is not None
+        call(self._session, "end_recording")
         self._trainer = None
         if not self._scenario.train:
             return self._policy
-        return str(trainer.run_dir / "checkpoints" / f"step-{trainer.version}" / "policy")
+        return str(path / "policy")
 
     def native(
         self,

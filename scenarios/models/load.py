@@ -56,8 +56,8 @@ def load_reward(path: Path | str, *, dtype: str = "float32", device: str = "cpu"
 class ValueModel(nn.Module):
     """The policy's trunk and a scalar head: one value for the state after each token.
 
-    The head starts with a standard deviation of 1 / sqrt(width + 1) drawn from `seed`, and with no bias
-    (Stiennon et al., 2020, appendix B, as in TRL).
+    The head starts near zero, with a standard deviation of 1 / (width + 1) drawn from `seed`: a random one of the usual
+    1 / sqrt(width + 1) predicts values as large as the rewards, and drowns the first advantages.
     """
 
     def __init__(self, trunk: PreTrainedModel, seed: int) -> None:
@@ -67,7 +67,7 @@ class ValueModel(nn.Module):
         self.head = nn.Linear(width, 1)
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
-            self.head.weight.copy_(torch.randn(1, width, generator=generator) / (width + 1) ** 0.5)
+            self.head.weight.copy_(torch.randn(1, width, generator=generator) / (width + 1))
             self.head.bias.zero_()
 
     def forward(self, **inputs: Any) -> Tensor:

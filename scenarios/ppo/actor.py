@@ -6,6 +6,7 @@ Log-probabilities are those of the untempered model (T = 1), like every log-prob
 from __future__ import annotations
 
 import copy
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -154,7 +155,7 @@ class ActorRole(Role):
         """Open a rendezvous for the engines; `world_size` counts this process and every engine worker. Rank 0 only."""
         self._groups += 1
         self._sender = WeightSender()
-        return self._sender.open(world_size, backend, f"weight-sync-{self._groups}")
+        return self._sender.open(world_size, backend, f"weight-sync-{os.getpid()}-{self._groups}")
 
     def connect_sync(self) -> None:
         """Wait until every engine worker has joined. Raises EngineError."""

@@ -45,8 +45,7 @@ def report(run: Any, *, floor: float = FLOOR) -> list[SelfCheck]:
         _above("samples cut at the limit", _fraction(finish, "length"), 0.0),
         # The embedded Transformers engine has no prefix cache.
         _above("tokens served from the prefix cache", float(cached), 0.0, applies=engines != {"hf"}),
-        _at_least("smallest move of log-probabilities by an update", min(shifts, default=0.0), 100 * floor,
-                  applies=trains),  # fmt: skip
+        _at_least("smallest log-probability move of an update", min(shifts, default=0.0), 100 * floor, applies=trains),
     ]
 
 
