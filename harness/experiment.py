@@ -68,7 +68,8 @@ class Experiment:
         self._seats = 0
 
     def begin(self, spare: int = 0) -> None:
-        """Reserve room (for `spare` more actors than the sides need), make the models, start every actor, and write each run's manifest."""
+        """Reserve room (for `spare` more actors than the sides need), make the models, start every actor, and write
+        each run's manifest."""
         first = self._sides[0]
         for side in self._sides:
             self._tell(side, "preparing the model and the prompts")
@@ -121,7 +122,8 @@ class Experiment:
         return policy
 
     def vary(self, side: Side) -> None:
-        """Let the side of that name be another one from now on, on the same engine: how a suite of faults keeps its engines warm."""
+        """Let the side of that name be another one from now on, on the same engine: how a suite of faults keeps its
+        engines warm."""
         self._sides = [side if other.name == side.name else other for other in self._sides]
         self._manifest(side)
         configured = self._sessions[side.name].submit("configure", side.scenario.to_json(), dict(side.wrap) or None)

@@ -25,7 +25,8 @@ from scenarios.rollout.processes import alive, descendants
 
 PR_SET_CHILD_SUBREAPER = 36
 TERM_GRACE_S = 3.0
-# On a cluster that we start the actors share the cores and Ray only counts them; on somebody else's each actor asks for a core.
+# On a cluster that we start the actors share the cores and Ray only counts them; on somebody else's each actor asks for
+# a core.
 OWN_CLUSTER_CPUS, OWN_ACTOR_CPUS, JOINED_ACTOR_CPUS = 64, 0.25, 1.0
 
 
@@ -57,6 +58,8 @@ class Cluster:
         _become_reaper()
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        # Ray warns on the driver's terminal when more workers start at once than it has seen cores.
+        os.environ.setdefault("RAY_worker_maximum_startup_concurrency", "64")
         # `uv run` would replace the interpreter that each actor asks for
         # (ray/_private/runtime_env/uv_runtime_env_hook.py).
         os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"

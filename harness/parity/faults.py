@@ -20,7 +20,8 @@ from scenarios.settings import Scenario
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the judge made of one planted fault. `found`: the expected verdict. `named`: the expected cause stands among the causes."""
+    """What the judge made of one planted fault. `found`: the expected verdict. `named`: the expected cause stands among
+    the causes."""
 
     fault: Fault
     verdict: Verdict
@@ -45,7 +46,8 @@ def outcomes(
     device: str = "auto",
     progress: Callable[[ProgressEvent], None] = lambda event: None,
 ) -> Iterator[Outcome]:
-    """Record the baseline once, then one candidate a fault on the same engines, and judge each pair. Recordings stay under `out`.
+    """Record the baseline once, then one candidate a fault on the same engines, and judge each pair. Recordings stay
+    under `out`.
 
     The native stage, for faults that need it, is part of `run_parity`, not of this suite.
     """

@@ -17,7 +17,7 @@ from harness import config, envs
 from harness.errors import BadInput, HarnessError
 from harness.experiment import Experiment, RunCut, Side
 from harness.launch import Cluster
-from reports.model import EXIT_CODES, Verdict
+from reports.model import EXIT_CODES, Finding, Verdict
 from reports.progress import ProgressEvent
 from scenarios import prompts
 from scenarios.faults.catalog import Fault, named
@@ -164,7 +164,7 @@ def _judge(left: Side, right: Side, cut: RunCut | None, *, native: bool) -> Verd
     from harness.parity.verdict import judge
 
     if cut is None:
-        return judge(left.run_dir, right.run_dir, native=native)
+        return _could_fail(judge(left.run_dir, right.run_dir, native=native), left)
     try:
         verdict = judge(left.run_dir, right.run_dir, native=False)
     except HarnessError:
@@ -172,6 +172,32 @@ def _judge(left: Side, right: Side, cut: RunCut | None, *, native: bool) -> Verd
     # Whatever the judge makes of the parts that were recorded, a run that was cut short is never a pass.
     return dataclasses.replace(
         verdict, verdict="INCONCLUSIVE", exit_code=EXIT_CODES["INCONCLUSIVE"], reason=f"cut short: {cut.message}"
+    )
+
+
+def _could_fail(verdict: Verdict, baseline: Side) -> Verdict:
+    """Say of the scenario itself whether its faults would have shown: an EQUIVALENT of lengths without spread proves
+    little."""
+    from probes.format import Run
+    from scenarios.ppo import selfcheck
+
+    floor = verdict.parity.floor.get("combined") if verdict.parity else None
+    known = isinstance(floor, float) and floor > 0
+    checks = selfcheck.report(Run(baseline.run_dir, strict=False), **({"floor": floor} if known else {}))
+    weak = [
+        Finding(
+            "scenario cannot fail",
+            f"{check.name}: {check.value:.3g}, at least {check.threshold:.3g} is needed for a fault to show",
+            effect="equality says less than it seems to",
+            severity="warning",
+            where="baseline",
+        )
+        for check in checks
+        if check.applies and not check.ok
+    ]
+    measured = {check.name: round(check.value, 6) for check in checks if check.applies}
+    return dataclasses.replace(
+        verdict, findings=[*verdict.findings, *weak], coverage=verdict.coverage | {"scenario": measured}
     )
 
 
@@ -207,7 +233,8 @@ def _scenario(
 
 
 def preflight(scenario: Scenario, backend: str) -> None:
-    """What can be refused before anything starts: a missing model, broken prompts, parameters without an image in the engine.
+    """What can be refused before anything starts: a missing model, broken prompts, parameters without an image in the
+    engine.
 
     Raises BadInput.
     """

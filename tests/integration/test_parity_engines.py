@@ -1,0 +1,102 @@
+"""The main job on the real engines: `harness parity vllm sglang`, then the planted faults, each with its right verdict
+and first place."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import harness
+from harness import config
+from harness.parity import judge
+from harness.parity.faults import Outcome, outcomes
+from probes.format import Run
+from reports.model import Verdict
+from scenarios.faults.catalog import FAULTS, Fault, named
+
+pytestmark = [pytest.mark.engines, pytest.mark.timeout(900)]
+
+CONTROL = Fault("control", "nothing is changed", expected="EQUIVALENT")
+STALE = "model.layers.0.mlp.down_proj.weight"
+
+
+@pytest.fixture(scope="module")
+def equivalent(recordings: Path) -> Verdict:
+    """A whole run on both engines with another engine seed in the candidate: coupled and guided, then native."""
+    return harness.run_parity(
+        "vllm", "sglang", candidate_overrides=named("engine-seed").settings, out=recordings / "equivalent"
+    )
+
+
+@pytest.fixture(scope="module")
+def planted(recordings: Path) -> dict[str, Outcome]:
+    """The control and each fault on engines that stay up, five steps each."""
+    faults = [CONTROL, *(fault for fault in FAULTS if fault.name != "engine-seed")]
+    found = outcomes("vllm", "sglang", faults, scenario=config.load("ppo-tiny", steps=5), out=recordings / "faults")
+    return {outcome.fault.name: outcome for outcome in found}
+
+
+def test_two_engines_are_the_same_run_whatever_their_own_seeds(equivalent: Verdict) -> None:
+    assert equivalent.verdict == "EQUIVALENT", equivalent.reason
+    assert equivalent.coverage["steps"] == 8 and equivalent.coverage["flips_beyond_margin"] == 0
+    assert equivalent.coverage["compared_tokens"] == equivalent.coverage["tokens"] > 2000
+    assert any("sampler" in item for item in equivalent.coverage["replaced"])
+
+
+def test_every_check_of_a_whole_run_was_tested(equivalent: Verdict) -> None:
+    assert equivalent.parity is not None
+    untested = [check.name for check in equivalent.parity.checks if check.state == "not tested"]
+    confirmed = [check.name for check in equivalent.parity.checks if check.state == "confirmed"]
+    assert (untested, confirmed) == ([], [])
+
+
+def test_learners_stay_bit_identical_while_their_weights_move(equivalent: Verdict) -> None:
+    runs = [Run(equivalent.paths["run"] + f"/{side}") for side in ("baseline", "candidate")]
+    digests = [[event["actor"] for event in run.events(kind="learner")] for run in runs]
+    assert digests[0] == digests[1] and len(set(digests[0])) == 8
+
+
+def test_nothing_of_ours_is_loaded_in_the_native_stage(equivalent: Verdict) -> None:
+    for side in ("baseline", "candidate"):
+        last = list(Run(equivalent.paths["run"] + f"/{side}").events(kind="engine_info"))[-1]
+        assert not {"sampler", "weight loader", "output log-probabilities"} & set(last["replaced"])
+
+
+def test_the_weights_arrived_and_are_what_the_engine_computes_with(equivalent: Verdict) -> None:
+    for side in ("baseline", "candidate"):
+        syncs = list(Run(equivalent.paths["run"] + f"/{side}").events(kind="sync"))
+        assert [event["version"] for event in syncs] == list(range(9))
+        assert all(event["ok"] and not event["mismatched"] and not event["unreported"] for event in syncs)
+
+
+@pytest.mark.parametrize("name", ["control", *(fault.name for fault in FAULTS if fault.name != "engine-seed")])
+def test_each_fault_gets_its_verdict_and_its_cause(planted: dict[str, Outcome], name: str) -> None:
+    outcome = planted[name]
+    assert outcome.found, f"{outcome.verdict.verdict}: {outcome.verdict.reason}"
+    assert outcome.named, outcome.verdict.causes
+
+
+def test_first_places(planted: dict[str, Outcome]) -> None:
+    def first(name: str):
+        parity = planted[name].verdict.parity
+        assert parity is not None and parity.first_divergence is not None
+        return parity.first_divergence
+
+    assert first("temperature").step == 0
+    assert (first("text-prompt").step, first("text-prompt").sample) == (0, 5)
+    assert first("stale-tensor").step == 3 and STALE in str(first("stale-tensor"))
+    assert first("shifted-logprobs").step == 0 and first("shifted-logprobs").field == "logprob"
+
+
+def test_a_recording_torn_in_the_middle_is_inconclusive(
+    planted: dict[str, Outcome], recordings: Path, tmp_path: Path
+) -> None:
+    torn = tmp_path / "torn"
+    shutil.copytree(recordings / "faults" / "control", torn)
+    tokens = next((torn / "tokens").glob("rollout-*.bin"))
+    tokens.write_bytes(tokens.read_bytes()[: tokens.stat().st_size // 2])
+    verdict = judge(recordings / "faults" / "baseline", torn)
+    assert verdict.verdict == "INCONCLUSIVE" and verdict.exit_code == 3
+    assert tokens.name in verdict.reason or any(tokens.name in item for item in verdict.missing)

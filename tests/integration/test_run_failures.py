@@ -1,0 +1,87 @@
+"""Runs that end badly, on the embedded engine: one sentence, the right exit code, readable recordings, no process left
+behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from probes.format import Run
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def start(out: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "harness.cli", "run", "ppo-tiny", "--out", str(out), *arguments]
+
+    def own_interrupt() -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores it
+
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=own_interrupt
+    )
+
+
+def until(process: subprocess.Popen[str], words: str) -> str:
+    """Read the output up to a line with these words."""
+    assert process.stdout is not None
+    seen = ""
+    for line in process.stdout:
+        seen += line
+        if words in line:
+            return seen
+    raise AssertionError(f"{words!r} never came:\n{seen}")
+
+
+def family(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    return psutil.Process(process.pid).children(recursive=True)
+
+
+def gone(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """Those that are still there once the kernel had a moment to take them down."""
+    _, left = psutil.wait_procs(processes, timeout=10)
+    return [p for p in left if p.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_run_leaves_readable_events_and_no_process(
+    tmp_path: Path, signum: signal.Signals, code: int
+) -> None:
+    process = start(tmp_path / "run")
+    until(process, "step 1 ")
+    processes = family(process)
+    process.send_signal(signum)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert output.strip().splitlines()[-1] == "harness: interrupted"
+    assert gone(processes) == []
+    run = Run(tmp_path / "run", strict=False)
+    assert len(list(run.frames(kind="rollout"))) >= 2 and run.incomplete
+
+
+def test_a_role_that_is_killed_ends_the_run_with_a_sentence(tmp_path: Path) -> None:
+    process = start(tmp_path / "run")
+    until(process, "step 0 ")
+    journal = next((tmp_path / "run" / "events").glob("critic-*.jsonl"))
+    pid = int(re.findall(r"\d+", journal.stem)[-1])
+    processes = family(process)
+    os.kill(pid, signal.SIGKILL)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 3, output
+    assert "died" in output.strip().splitlines()[-1]
+    assert gone(processes) == []
+    assert list(Run(tmp_path / "run", strict=False).frames(kind="rollout"))
+
+
+def test_an_address_without_a_cluster_is_said_in_one_sentence(tmp_path: Path) -> None:
+    process = start(tmp_path / "run", "--address", "127.0.0.1:1")
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 2 and "could not be joined" in output, output
+    assert not (tmp_path / "run").exists()
