@@ -6,6 +6,7 @@ from typing import Any
 
 from harness.parity.evidence import Evidence
 from harness.parity.registry import Outcome, check, coupled, outcome, trains, unless_native
+from harness.parity.tails import outliers
 from reports.model import Finding
 
 
@@ -74,7 +75,7 @@ def finish_reasons(e: Evidence) -> Outcome:
 @check("logprobs", required=unless_native)
 def logprobs(e: Evidence) -> Outcome:
     """The two engines' log-probabilities of equal tokens."""
-    n, beyond = e.engines.tokens + e.engines.not_finite, e.counts.get("logprobs_beyond_tolerance", 0)
+    n, beyond = e.engines.tokens + e.engines.not_finite, e.beyond("logprob")
     details: dict[str, Any] = {
         "buckets": e.engines.by_bucket(),
         "where": e.engines.where(),
@@ -83,9 +84,10 @@ def logprobs(e: Evidence) -> Outcome:
     }
     if not n:
         return outcome("logprobs", "not tested", "no log-probabilities of equal tokens were compared", **details)
-    largest = f"max |Δ| {e.engines.largest[0]:.3g} nats over {n} tokens"
-    if beyond:
-        text = f"{largest}; {beyond} beyond the tolerance of {e.tolerance.value:.3g}"
+    largest = f"max |Δ| {e.engines.largest[0]:.3g} nats over {n} tokens; "
+    largest += f"{beyond} beyond the tolerance of {e.tolerance.value:.3g}, at most {outliers(n)} are rounding"
+    if "logprob" in e.first:
+        text = largest
         if e.engines.not_finite:
             text += f"; {e.engines.not_finite} are not finite"
         return outcome("logprobs", "confirmed", text, kinds=("logprob",), **details)
@@ -93,7 +95,7 @@ def logprobs(e: Evidence) -> Outcome:
     if absent:
         text = f"not every token of step {absent[0]} has a log-probability in both runs; {largest}"
         return outcome("logprobs", "not tested", text, **details)
-    return outcome("logprobs", "ruled out", f"{largest}, tolerance {e.tolerance.value:.3g}", **details)
+    return outcome("logprobs", "ruled out", largest, **details)
 
 
 # --- learner against learner -------------------------------------------------------------------

@@ -29,7 +29,9 @@ def engine_against_learner(e: Evidence) -> Outcome:
         for side in e.sides
     }
     shown = "; ".join(
-        f"{side.name} max |Δ| {side.to_learner.largest[0]:.3g} over {side.to_learner.tokens} tokens" for side in e.sides
+        f"{side.name} max |Δ| {side.to_learner.largest[0]:.3g} over {side.to_learner.tokens} tokens, "
+        f"{e.beyond(f'learner:{side.name}')} beyond the tolerance"
+        for side in e.sides
     )
     if kinds:
         wrong = sorted({kind.split(":")[1] for kind in kinds})
@@ -111,7 +113,7 @@ def weight_sync(e: Evidence) -> Outcome:
     return outcome(
         "weight-sync",
         "ruled out",
-        f"{syncs} syncs{digests}, largest proof {proof:.3g} nats",
+        f"{syncs} syncs{digests}, largest |Δ| of a proof {proof:.3g} nats",
         missing=missing,
         findings=findings,
         **details,
@@ -128,7 +130,8 @@ def itself(e: Evidence, side: Side, number: int) -> Outcome:
         "tokens": floor.tokens,
         "flips": floor.flips,
     }
-    shown = f"max |Δ| {floor.largest:.3g} nats over {floor.tokens} tokens, {floor.flips} flips; cap {cap:.3g}"
+    shown = f"|Δ| within {floor.level:.3g} nats but for outliers, max {floor.largest:.3g}, over {floor.tokens} tokens, "
+    shown += f"{floor.flips} flips; cap {cap:.3g}"
     if f"floor:{side.name}" in e.first:
         text = e.first[f"floor:{side.name}"][1].context
         return outcome(name, "confirmed", f"{text}: {shown}", number=number, kinds=(f"floor:{side.name}",), **details)

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from harness.parity.align import Match
+from harness.parity.align import Grid, Match
 from harness.parity.confounders import Confounder, Weights
 from harness.parity.floor import EngineFloor, Tolerance
 from harness.parity.metrics import Mismatch
+from harness.parity.tails import Tail, Weighed
 from harness.store import Recording, Table, number
 from reports.model import Place
 
@@ -64,6 +65,7 @@ class Evidence:
     steps: list[int] = field(default_factory=list)  # steps that both runs rolled out
     unjudged_steps: dict[int, str] = field(default_factory=dict)  # step -> why its rollouts were not compared
     series: dict[str, list[float]] = field(default_factory=dict)
+    tails: dict[str, Tail] = field(default_factory=dict)
     interventions: dict[str, dict[str, int]] = field(
         default_factory=dict
     )  # what a re-reading of the numbers leaves of a difference
@@ -75,6 +77,10 @@ class Evidence:
     @property
     def sides(self) -> tuple[Side, Side]:
         return self.baseline, self.candidate
+
+    def beyond(self, kind: str) -> int:
+        """How many tokens of a comparison lie beyond the tolerance, tolerated outliers included."""
+        return self.tails[kind].beyond if kind in self.tails else 0
 
     def count(self, name: str, by: Any = 1) -> None:
         self.counts[name] = self.counts.get(name, 0) + int(by)
@@ -91,6 +97,36 @@ class Evidence:
         samples = np.asarray(samples, np.int64).reshape(-1)
         samples = samples if len(samples) else np.array([-1])
         self.items.setdefault(kind, []).append(np.stack([np.full(len(samples), place.step), samples], axis=1))
+
+    def differs(self, kind: str, found: Weighed, samples: Any, place: Place, *, phase: str | None = None) -> bool:
+        """Note one step's differences beyond the tolerance; returns whether they are more than outliers.
+
+        A few outliers a step are kept back: `settle` counts them over the whole run.
+        """
+        if found.diverges:
+            self.diverges(kind, samples, place, phase=phase)
+        else:
+            self.tail(kind).kept.append((samples, place))
+        return found.diverges
+
+    def tail(self, kind: str) -> Tail:
+        return self.tails.setdefault(kind, Tail())
+
+    def weigh(self, kind: str, grid: Grid, same: np.ndarray, size: np.ndarray) -> Weighed:
+        """One step's |differences| of log-probabilities against the tolerance, added to the run's tail."""
+        found = Weighed.of(grid, same, size, self.tolerance.value, self.tolerance.extreme)
+        tail = self.tail(kind)
+        tail.compared += found.compared
+        tail.beyond += len(found.beyond)
+        return found
+
+    def settle(self) -> None:
+        """Outliers of every step that are too many together are divergences after all."""
+        for kind, tail in self.tails.items():
+            if tail.too_many:
+                for samples, place in tail.kept:
+                    self.diverges(kind, samples, place)
+            tail.kept = []
 
     def found(self, kind: str) -> np.ndarray:
         """(step, sample) of every divergence of a kind."""

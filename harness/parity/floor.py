@@ -14,6 +14,7 @@ import numpy as np
 from scipy import stats
 
 from harness.parity.align import Match, equal_rows, shared
+from harness.parity.tails import EXTREME, outliers
 from harness.store import Recording, Table
 
 # Largest floor that can be noise, in nats. float32: batch composition alone reached 1.2e-5 in SGLang on a tiny model,
@@ -24,15 +25,19 @@ EPSILON = {"float32": 2.0**-23, "bfloat16": 2.0**-7, "float16": 2.0**-10}
 VARIANTS = ("batch", "order", "prefill")
 MINIMUM_TOKENS = 64  # fewer say nothing about an extreme value
 HEADROOM = 10.0
-RESOLUTION = 8.0
+RESOLUTION = 16.0
 IMPLAUSIBLE = 1e-6  # probability below which so many flips of an engine against itself are not ties
 
 
 @dataclass(frozen=True)
 class EngineFloor:
-    """One engine against itself. `largest` in nats; NaN where nothing was compared."""
+    """One engine against itself, in nats; NaN where nothing was compared.
+
+    `level`: what all but the allowed outliers stay within; `largest`: the largest of all.
+    """
 
     largest: float = float("nan")
+    level: float = float("nan")
     tokens: int = 0
     flips: int = 0
     not_finite: int = 0
@@ -42,6 +47,11 @@ class EngineFloor:
     @property
     def measured(self) -> bool:
         return self.tokens >= MINIMUM_TOKENS
+
+    def exceeds(self, cap: float) -> bool:
+        """Beyond the cap by more than outliers, beyond ten times the cap at all, or no number."""
+        beyond = self.tokens > 0 and (self.level > cap or self.largest > EXTREME * cap)
+        return beyond or self.not_finite > 0
 
     @property
     def absent(self) -> list[str]:
@@ -60,34 +70,39 @@ class EngineFloor:
 
 def measure(recording: Recording) -> EngineFloor:
     """The floor of the engine of one recording, over every step at which it was taken."""
-    largest, tokens, flips, not_finite = 0.0, 0, 0, 0
+    sizes: list[np.ndarray] = []
+    not_finite = 0
     variants: dict[str, dict[str, Any]] = {}
     where: dict[str, Any] = {}
+    largest = 0.0
     for step in recording.steps("floor"):
         base = recording.table("floor", step, variant="base")
-        if base is None:
-            continue
         for variant in VARIANTS:
-            other = recording.table("floor", step, variant=variant)
-            if other is None:
+            other = recording.table("floor", step, variant=variant) if base is not None else None
+            if base is None or other is None:
                 continue
             found = _against(base, other)
             sums = variants.setdefault(variant, {"max": 0.0, "tokens": 0, "flips": 0})
             sums["max"] = max(sums["max"], found["max"])
-            sums["tokens"] += found["tokens"]
+            sums["tokens"] += len(found["sizes"])
             sums["flips"] += found["flips"]
+            sizes.append(found["sizes"])
             not_finite += found["not_finite"]
             if found["max"] > largest or not where:
                 largest = max(largest, found["max"])
                 where = {**found["where"], "step": step, "variant": variant}
-    tokens = sum(one["tokens"] for one in variants.values())
+    every = np.concatenate(sizes) if sizes else np.zeros(0)
     flips = sum(one["flips"] for one in variants.values())
-    return EngineFloor(largest if tokens else float("nan"), tokens, flips, not_finite, variants, where)
+    if not len(every):
+        return EngineFloor(flips=flips, not_finite=not_finite, variants=variants, where=where)
+    rank = max(0, len(every) - 1 - outliers(len(every)))
+    level = float(np.partition(every, rank)[rank])
+    return EngineFloor(largest, level, len(every), flips, not_finite, variants, where)
 
 
 def _against(base: Table, other: Table) -> dict[str, Any]:
     """One variant against the base run: over the tokens before the first difference of each sample."""
-    nothing = {"max": 0.0, "tokens": 0, "flips": 0, "not_finite": 0, "where": {}}
+    nothing = {"max": 0.0, "sizes": np.zeros(0), "flips": 0, "not_finite": 0, "where": {}}
     columns = [base.rows("output"), base.rows("logprob"), other.rows("output"), other.rows("logprob")]
     output, logprob, output2, logprob2 = columns
     if output is None or logprob is None or output2 is None or logprob2 is None:
@@ -108,7 +123,7 @@ def _against(base: Table, other: Table) -> dict[str, Any]:
     row, position = int(grid.row[at]), int(grid.position[at])
     return {
         "max": float(size[at]) if finite[at] else 0.0,
-        "tokens": int(np.count_nonzero(same & finite)),
+        "sizes": size[same & finite],
         "flips": flips,
         "not_finite": int(np.count_nonzero(~finite)),
         "where": {
@@ -128,22 +143,26 @@ class Tolerance:
     dtype: str
     cap: float
     resolution: float
-    floor: float  # the larger of the two engines' floors; NaN: not measured
+    floor: float  # the larger of the two engines' floors, without outliers; NaN: not measured
     temperature: float
 
     @property
     def value(self) -> float:
         """min(cap, max(10 x floor, resolution)); the cap alone where no floor was measured.
 
-        Ten times, because the floor is the extreme value of a few hundred tokens within one engine, and the
-        comparison takes the extreme of many more between two engines with other kernels. The resolution, 8 eps of the
-        model's dtype at the scale of the learner's log-probabilities, is what one rounding in each of a few
-        operations costs: vLLM's floor on a CPU was exactly 0 while its distance from Transformers was 1.4e-6. The cap
-        bounds both.
+        Ten times, because the floor is taken from a few hundred tokens within one engine, and the comparison covers
+        many more between two engines with other kernels and a learner with its own. The resolution, 16 eps of the
+        model's dtype at the scale of the learner's log-probabilities, is what rounding in a few operations costs:
+        vLLM's floor on a CPU was exactly 0 where its distance from the learner was 5e-6. The cap bounds both.
         """
         if np.isnan(self.floor):
             return self.cap
         return min(self.cap, max(HEADROOM * self.floor, self.resolution))
+
+    @property
+    def extreme(self) -> float:
+        """What no single token may differ by."""
+        return EXTREME * self.cap
 
     @property
     def margin(self) -> float:
@@ -157,7 +176,7 @@ class Tolerance:
         """`scale`: largest |log-probability| of the learner, clipped to [1, 20] so that a broken number cannot widen
         its own tolerance.
         """
-        measured = [one.largest for one in floors if one.measured]
+        measured = [one.level for one in floors if one.measured]
         floor = max(measured) if len(measured) == len(floors) else float("nan")
         known = dtype if dtype in CAPS else "float32"  # an unknown dtype gets the strictest
         scale = min(max(scale, 1.0), 20.0) if np.isfinite(scale) else 1.0
@@ -165,17 +184,18 @@ class Tolerance:
 
     def facts(self, baseline: EngineFloor, candidate: EngineFloor) -> dict[str, Any]:
         """For the report: `baseline`, `candidate`, `combined`, `cap`, `tolerance`, all in nats."""
-        shown = {
-            "baseline": baseline.largest if baseline.measured else "not measured",
-            "candidate": candidate.largest if candidate.measured else "not measured",
-        }
-        return {
-            **shown,
-            "combined": "not measured" if np.isnan(self.floor) else self.floor,
+        found: dict[str, Any] = {}
+        for name, one in (("baseline", baseline), ("candidate", candidate)):
+            found[name] = one.level if one.measured else "not measured"
+        found["combined"] = "not measured" if np.isnan(self.floor) else self.floor
+        for name, one in (("baseline", baseline), ("candidate", candidate)):
+            found[f"largest of the {name}"] = one.largest if one.measured else "not measured"
+        return found | {
             "cap": self.cap,
             "dtype": self.dtype,
             "resolution": self.resolution,
             "tolerance": self.value,
+            "no token beyond": self.extreme,
             "flip margin": self.margin,
             "unit": "nats",
         }

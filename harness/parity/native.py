@@ -173,25 +173,21 @@ def _engine_against_learner(
 ) -> None:
     size = np.abs(p - q)
     result.learner_delta[side.name] = float(np.nanmax(size)) if np.isfinite(size).any() else float("nan")
-    beyond = np.flatnonzero(~(size <= e.tolerance.value))
-    if len(beyond):
-        at, row = int(beyond[0]), int(grid.row[beyond[0]])
-        pair = side.paired(float(p[at]), float(q[at]))
-        e.diverges(
-            f"native learner:{side.name}",
-            table.sample[ia[np.unique(grid.row[beyond])]],
-            Place(
-                table.step,
-                "native",
-                int(table.rank[ia[row]]),
-                int(table.sample[ia[row]]),
-                int(grid.position[at]),
-                "native logprob against the learner",
-                *pair,
-                context=f"{len(beyond)} of {grid.size} tokens",
-            ),
-            phase="native",
+    found = e.weigh(f"native learner:{side.name}", grid, np.ones(grid.size, bool), size)
+    if len(found.beyond):
+        first = found.deciding[0]
+        row = int(grid.row[first])
+        place = Place(
+            table.step,
+            "native",
+            int(table.rank[ia[row]]),
+            int(table.sample[ia[row]]),
+            int(grid.position[first]),
+            "native logprob against the learner",
+            *side.paired(float(p[first]), float(q[first])),
+            context=f"{len(found.beyond)} of {grid.size} tokens",
         )
+        e.differs(f"native learner:{side.name}", found, table.sample[ia[np.unique(grid.row[found.deciding])]], place)
 
 
 def _tempered(recording: Recording, temperature: float) -> bool:

@@ -126,26 +126,25 @@ def _against_learner(e: Evidence, side: Side, rollout: Table, output: Rows, expe
         step=rollout.step,
         version=version_of(rollout),
     )
-    beyond = np.flatnonzero(same & ~(np.abs(q - p) <= e.tolerance.value))
-    if len(beyond):
-        row, position = int(grid.row[beyond[0]]), int(grid.position[beyond[0]])
-        engine, learner = float(p[beyond[0]]), float(q[beyond[0]])
-        e.diverges(
-            f"learner:{side.name}",
-            match.sample[np.unique(grid.row[beyond])],
-            Place(
-                rollout.step,
-                "rollout",
-                int(rollout.rank[match.a[row]]),
-                int(match.sample[row]),
-                position,
-                "logprob against the learner",
-                *side.paired(engine, learner),
-                context=f"the {side.name}'s engine reports {engine:.6g} for token {int(drawn[beyond[0]])}, "
-                f"the learner computes {learner:.6g}",
-            ),
-        )
-        interventions.reread(e, f"learner:{side.name}", grid, q, p, same, cached)
+    kind = f"learner:{side.name}"
+    found = e.weigh(kind, grid, same, np.abs(q - p))
+    if not len(found.beyond):
+        return
+    first = found.deciding[0]
+    row, engine, learner = int(grid.row[first]), float(p[first]), float(q[first])
+    place = Place(
+        rollout.step,
+        "rollout",
+        int(rollout.rank[match.a[row]]),
+        int(match.sample[row]),
+        int(grid.position[first]),
+        "logprob against the learner",
+        *side.paired(engine, learner),
+        context=f"the {side.name}'s engine reports {engine:.6g} for token {int(drawn[first])}, "
+        f"the learner computes {learner:.6g}",
+    )
+    if e.differs(kind, found, match.sample[np.unique(grid.row[found.deciding])], place):
+        interventions.reread(e, kind, grid, q, p, same, cached)
 
 
 def _trained_tokens(
@@ -221,7 +220,7 @@ def note_floors(e: Evidence) -> None:
     """A floor above the cap, and flips that ties do not explain, as divergences."""
     for side in e.sides:
         floor, where = side.floor, side.floor.where
-        if floor.not_finite or (floor.tokens and floor.largest > e.tolerance.cap):
+        if floor.exceeds(e.tolerance.cap):
             context = f"the {side.name} differs from itself by more than the cap ({where.get('variant')} against base)"
             if floor.not_finite:
                 context = f"the {side.name} reports {floor.not_finite} log-probabilities that are not finite"

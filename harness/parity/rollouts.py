@@ -7,6 +7,8 @@ Rollouts of a step are compared only while the weights are not known to differ.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from harness.parity import interventions
@@ -281,34 +283,27 @@ def _logprobs(
             float(sizes.max()),
             float(sizes.mean(dtype=np.float64)),
         )
-    beyond = np.flatnonzero(same & ~(size <= e.tolerance.value))
-    e.count("logprobs_beyond_tolerance", len(beyond))
-    if not len(beyond):
+    found = e.weigh("logprob", grid, same, size)
+    if not len(found.beyond):
         return
-    broken = beyond[~(np.isfinite(p[beyond]) & np.isfinite(q[beyond]))]
+    broken = found.beyond[~(np.isfinite(p[found.beyond]) & np.isfinite(q[found.beyond]))]
     for side, values in (("baseline", p), ("candidate", q)):
         bad = broken[~np.isfinite(values[broken])]
         if len(bad):
-            e.diverges(
-                f"not finite:{side}",
-                match.sample[np.unique(grid.row[bad])],
-                _logprob_place(b, match, grid, p, q, int(bad[0]), None, "not finite"),
-            )
-    first = beyond[:1]
+            samples = match.sample[np.unique(grid.row[bad])]
+            e.diverges(f"not finite:{side}", samples, _logprob_place(b, match, grid, p, q, bad[0], None, "not finite"))
+    first = found.deciding[:1]
     margin, _ = lookup.at(grid.row[first], grid.position[first], token[first])
     gap = float(margin[0]) if np.isfinite(margin[0]) else None
     context = f"of token {int(token[first[0]])}; "
-    context += f"{len(beyond)} tokens of this step differ by more than {e.tolerance.value:.3g}"
-    e.diverges(
-        "logprob",
-        match.sample[np.unique(grid.row[beyond])],
-        _logprob_place(b, match, grid, p, q, int(first[0]), gap, context),
-    )
-    interventions.reread(e, "logprob", grid, p, q, same, either)
+    context += f"{len(found.beyond)} tokens of this step differ by more than {e.tolerance.value:.3g}"
+    place = _logprob_place(b, match, grid, p, q, first[0], gap, context)
+    if e.differs("logprob", found, match.sample[np.unique(grid.row[found.deciding])], place):
+        interventions.reread(e, "logprob", grid, p, q, same, either)
 
 
 def _logprob_place(
-    b: Table, match: Match, grid: Grid, p: np.ndarray, q: np.ndarray, at: int, gap: float | None, context: str
+    b: Table, match: Match, grid: Grid, p: np.ndarray, q: np.ndarray, at: Any, gap: float | None, context: str
 ) -> Place:
     row = int(grid.row[at])
     return Place(

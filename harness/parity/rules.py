@@ -57,12 +57,7 @@ def stale_weights(e: Evidence) -> Iterator[Explanation]:
                 if name in record.stale
                 else ""
             )
-            evidence += (
-                ("; " if evidence else "")
-                + f"the proof jumps to {jump:.3g} nats, before it at most {e.tolerance.value:.3g}"
-                if jump
-                else ""
-            )
+            evidence += ("; " if evidence else "") + f"the proof jumps to {jump:.3g} nats" if jump else ""
             yield Explanation(
                 Cause(
                     f"STALE_WEIGHTS({name})",
@@ -107,7 +102,7 @@ def sampling_parameters(e: Evidence) -> Iterator[Explanation]:
     for key, (one, two) in e.notes.get("sampling differs", {}).items():
         asked = (e.baseline.recording.scenario.get("sampling") or {}).get(key)
         party = "baseline" if asked == two and asked != one else "candidate"
-        left = e.counts.get("logprobs_beyond_tolerance", 0)
+        left = e.beyond("logprob") if "logprob" in e.first else 0
         evidence = f"{key} is {one!r} in the baseline and {two!r} in the candidate; "
         evidence += (
             "raw log-probabilities of equal tokens agree"
@@ -162,7 +157,7 @@ def alignment(e: Evidence) -> Iterator[Explanation]:
                     f"read {shift:+d} position, {_left(e, f'learner:{side.name}', shift)} against the learner",
                     {"shift": shift},
                 ),
-                ("logprob", f"learner:{side.name}"),
+                ("logprob", f"learner:{side.name}", *([f"floor:{side.name}"] if _decode_only(e, side) else [])),
             )
         shift = _vanishing_shift(e, f"trained:{side.name}")
         if shift is not None:
@@ -183,6 +178,13 @@ def alignment(e: Evidence) -> Iterator[Explanation]:
                     "learner",
                 ),
             )
+
+
+def _decode_only(e: Evidence, side: Side) -> bool:
+    """Is the engine's floor beyond the cap only between decoding, where its numbers are shifted, and scoring?"""
+    beyond = {name for name, one in side.floor.variants.items() if one["max"] > e.tolerance.cap}
+    shifted = _vanishing_shift(e, f"learner:{side.name}") is not None
+    return shifted and beyond == {"prefill"} and not side.floor.not_finite
 
 
 def _vanishing_shift(e: Evidence, kind: str) -> int | None:
@@ -323,7 +325,7 @@ def collisions(e: Evidence) -> Iterator[Explanation]:
 def noisy(e: Evidence) -> Iterator[Explanation]:
     """An engine whose own floor exceeds the cap explains differences of that size."""
     for side in e.sides:
-        if f"floor:{side.name}" in e.first:
+        if f"floor:{side.name}" in e.first and not _decode_only(e, side):
             within = not np.isfinite(e.engines.largest[0]) or e.engines.largest[0] <= HEADROOM * max(
                 side.floor.largest, e.tolerance.cap
             )

@@ -35,10 +35,9 @@ def effect(e: Evidence) -> str:
     """What all differences together moved, in numbers."""
     if not e.engines.tokens:
         return "not measured"
-    beyond = e.counts.get("logprobs_beyond_tolerance", 0) + e.counts.get("flips_beyond_margin", 0)
     moved = f"max |Δ logprob| {e.engines.largest[0]:.3g} nats, "
     moved += f"{e.counts.get('flips_beyond_margin', 0)} flips beyond the margin"
-    return moved if beyond else f"none beyond the floor: {moved}"
+    return f"not told apart: {moved}" if {"logprob", "flip"} & set(e.first) else f"none beyond the floor: {moved}"
 
 
 @check(SUSPICIONS[5], 5)
@@ -259,7 +258,7 @@ def environment(e: Evidence) -> Outcome:
         )
     variables = differences(*(_variables(side) for side in e.sides))
     if variables:
-        listed = "; ".join(f"{key} {show(a)} against {show(b)}" for key, (a, b) in list(variables.items())[:8])
+        listed = "; ".join(f"{k} {show(a)[:40]} against {show(b)[:40]}" for k, (a, b) in list(variables.items())[:8])
         findings.append(
             Finding("environment variables", f"{len(variables)} variables differ: {listed}", effect(e), where="both")
         )

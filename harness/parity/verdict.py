@@ -109,6 +109,7 @@ def _gather(baseline: Recording, candidate: Recording, *, native: bool, cap: flo
     learners(e)
     if native:
         native_stage(e, alpha=alpha_of(baseline))
+    e.settle()
     return e
 
 
@@ -289,7 +290,7 @@ def _coverage(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> dict[s
         "samples": e.counts.get("samples", 0),
         "tokens": min(side.tokens for side in e.sides),
         **{name: e.counts.get(name, 0) for name in counted},
-        "logprobs_beyond_tolerance": e.counts.get("logprobs_beyond_tolerance", 0),
+        "logprobs_beyond_tolerance": e.beyond("logprob"),
         "tokens_after_first_difference": e.counts.get("tokens after the first difference", 0),
         "native_samples": list(native.samples) if native is not None and not native.skipped else [0, 0],
         "modes": [mode_name(e), *(["native"] if native is not None and not native.skipped else [])],

@@ -27,9 +27,7 @@ class SyncRecord:
     unsynced: list[int] = field(default_factory=list)  # rolled out, but no sync event
     largest_proof: float = 0.0
     tensors: int = 0
-    stale: dict[str, int] = field(
-        default_factory=dict
-    )  # tensor -> the first version at which the engine held an older one
+    stale: dict[str, int] = field(default_factory=dict)  # tensor -> the first version that the engine lacked
     altered: dict[str, int] = field(default_factory=dict)  # tensor -> the first version that arrived as something else
     absent: dict[str, int] = field(default_factory=dict)  # tensor -> the first version that left it out
     proof_beyond: dict[int, float] = field(default_factory=dict)  # version -> proof beyond the tolerance
@@ -60,22 +58,36 @@ def _read(e: Evidence, side: Side) -> SyncRecord:
         wrong = sorted(
             {*(event.get("mismatched") or []), *(name for name in truth if name in held and held[name] != truth[name])}
         )
-        stale = [name for name in wrong if name not in arrived]
-        altered = [name for name in wrong if name in arrived]
+        altered = [name for name in wrong if name in arrived or name not in absent]
+        stale = [name for name in wrong if name not in altered]
         for names, known in ((stale, record.stale), (altered, record.altered), (absent, record.absent)):
             for name in names:
                 known.setdefault(name, version)
-        proof = number(event.get("proof_max_delta"))
-        proof_given = event.get("proof_max_delta") is not None
-        if not proof_given:
+        if event.get("proof_max_delta") is None:
             record.unproven.append(version)
-        elif not proof <= e.tolerance.value:  # also NaN: an engine that computes NaN has proven nothing
-            record.proof_beyond[version] = proof
-        if proof_given and np.isfinite(proof):
-            record.largest_proof = max(record.largest_proof, proof)
-        _judge(e, side, event, used, stale, altered, absent, proof if version in record.proof_beyond else None)
+        beyond = _proof(e, event)
+        if beyond is not None:
+            record.proof_beyond[version] = beyond
+        record.largest_proof = float(np.fmax(record.largest_proof, number(event.get("proof_max_delta"))))
+        _judge(e, side, event, used, stale, altered, absent, beyond)
     record.unsynced = sorted(version for version in used if version not in record.versions)
     return record
+
+
+def _proof(e: Evidence, event: dict[str, Any]) -> float | None:
+    """The proof's largest |Δ| where it fails, else None.
+
+    Its mean must be within the tolerance, and no position beyond ten times the cap: the proof's sequences end in ids
+    that no model would draw, where rounding is at its worst (`tails`). NaN fails: it proves nothing.
+    """
+    if event.get("proof_max_delta") is None:
+        return None
+    largest, mean = number(event.get("proof_max_delta")), event.get("proof_mean_delta")
+    if mean is None:
+        good = largest <= e.tolerance.cap
+    else:
+        good = number(mean) <= e.tolerance.value and largest <= e.tolerance.extreme
+    return None if good else largest
 
 
 def _judge(
@@ -100,7 +112,7 @@ def _judge(
         unsent = sum(name in absent for name in names)
         context = f"weight version {version}: {len(names)} tensors, of which {unsent} were not sent"
     elif proof is not None:
-        values = ("proof_max_delta", f"at most {e.tolerance.value:.3g}", proof)
+        values = ("proof_max_delta", f"at most {e.tolerance.extreme:.3g}", proof)
         context = f"weight version {version}: the engine does not compute with the learner's weights"
         if absent:
             context += f"; not sent: {', '.join(absent[:3])}"

@@ -37,6 +37,18 @@ def test_the_largest_difference_before_the_first_difference_of_tokens(tmp_path: 
     assert found.flips == 1 and found.absent == []
 
 
+def test_one_ill_conditioned_position_is_no_noisy_engine(tmp_path: Path) -> None:
+    recording = small()
+    batch = next(recording.frames("floor", variant="batch"))
+    batch.arrays["logprob"].values[7] += 4e-4
+    found = floor_of(recording, tmp_path)
+    assert found.largest > 3e-4 and found.level < 1e-5 and not found.exceeds(1e-4)
+    batch.arrays["logprob"].values[7] += 4e-3
+    assert floor_of(recording, tmp_path / "far").exceeds(1e-4)
+    batch.arrays["logprob"].values[:12] += 4e-4
+    assert floor_of(recording, tmp_path / "many").exceeds(1e-4)
+
+
 def test_rows_in_another_order_are_aligned(tmp_path: Path) -> None:
     recording = small()
     order = next(recording.frames("floor", variant="order"))
@@ -71,16 +83,16 @@ def test_an_engine_that_draws_other_tokens_each_time_is_not_tied(tmp_path: Path)
     found = floor_of(recording, tmp_path)
     assert found.flips == 16
     assert found.implausible_flips(CAPS["float32"], 1.0)
-    assert not EngineFloor(0.0, tokens=5000, flips=1).implausible_flips(CAPS["float32"], 1.0)
+    assert not EngineFloor(0.0, 0.0, tokens=5000, flips=1).implausible_flips(CAPS["float32"], 1.0)
     # In bfloat16 one token in ten may be tied within the cap.
-    assert not EngineFloor(0.03, tokens=1000, flips=80).implausible_flips(CAPS["bfloat16"], 1.0)
+    assert not EngineFloor(0.03, 0.03, tokens=1000, flips=80).implausible_flips(CAPS["bfloat16"], 1.0)
 
 
 def tolerance(floor: float, dtype: str = "float32", **options: float) -> Tolerance:
-    engine = EngineFloor(floor, tokens=1000) if floor == floor else EngineFloor()
+    engine = EngineFloor(floor, floor, tokens=1000) if floor == floor else EngineFloor()
     return Tolerance.of(
         dtype,
-        [engine, EngineFloor(0.0, tokens=1000)],
+        [engine, EngineFloor(0.0, 0.0, tokens=1000)],
         scale=options.get("scale", 8.0),
         temperature=options.get("temperature", 1.0),
         cap=options.get("cap"),
@@ -88,7 +100,7 @@ def tolerance(floor: float, dtype: str = "float32", **options: float) -> Toleran
 
 
 def test_tolerance_is_ten_floors_between_the_resolution_and_the_cap() -> None:
-    assert tolerance(0.0).value == pytest.approx(8 * 2**-23 * 8)
+    assert tolerance(0.0).value == pytest.approx(16 * 2**-23 * 8)
     assert tolerance(4e-6).value == pytest.approx(4e-5)
     assert tolerance(5e-5).value == 1e-4
     assert tolerance(float("nan")).value == 1e-4 and np.isnan(tolerance(float("nan")).floor)
@@ -97,7 +109,7 @@ def test_tolerance_is_ten_floors_between_the_resolution_and_the_cap() -> None:
 
 
 def test_a_broken_number_cannot_widen_its_own_tolerance() -> None:
-    assert tolerance(0.0, scale=1e9).value <= 8 * 2**-23 * 20
+    assert tolerance(0.0, scale=1e9).value <= 16 * 2**-23 * 20
     assert tolerance(0.0, scale=float("nan")).value > 0
 
 

@@ -1,0 +1,111 @@
+"""Heavy tails of rounding are no divergence, and nothing hides behind them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from recordings import Recording, causes, check, jagged, make, pair, put, scenario
+
+from harness.parity.align import Grid
+from harness.parity.tails import Weighed, outliers
+
+
+def moved(recording: Recording, step: int, positions: list[int], by: float) -> None:
+    recording.frame("rollout", step).arrays["logprob"].values[positions] += by
+
+
+def test_a_few_ill_conditioned_positions_are_rounding(tmp_path: Path) -> None:
+    """Seen on real engines: one token in some thousands differs thirty times as much as the floor."""
+    baseline, candidate = pair(native=False)
+    moved(candidate, 2, [17], 9e-5)
+    moved(candidate, 4, [3], -2e-4)
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "EQUIVALENT", verdict.reason
+    assert verdict.coverage["logprobs_beyond_tolerance"] == 2
+    assert "2 beyond" in check(verdict, "logprobs").evidence
+
+
+def test_one_token_far_beyond_the_cap_is_no_rounding(tmp_path: Path) -> None:
+    baseline, candidate = pair(native=False)
+    moved(candidate, 2, [17], 2e-3)
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "DIVERGENT"
+    assert (verdict.parity.first_divergence.step, verdict.parity.first_divergence.field) == (2, "logprob")
+
+
+def test_a_small_difference_of_many_tokens_is_no_rounding(tmp_path: Path) -> None:
+    """Below the cap, but everywhere: a systematic difference."""
+    baseline, candidate = pair(native=False)
+    for frame in candidate.frames("rollout"):
+        frame.arrays["logprob"].values += 5e-5
+    assert put(tmp_path, baseline, candidate).verdict == "DIVERGENT"
+
+
+def test_outliers_that_are_few_in_each_step_can_be_too_many_in_the_run(tmp_path: Path) -> None:
+    baseline, candidate = pair(native=False)
+    for step in range(6):
+        moved(candidate, step, [4, 9], 9e-5)
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "DIVERGENT" and verdict.parity.first_divergence.step == 0
+    assert causes(verdict) == ["UNEXPLAINED"]
+
+
+def test_one_short_sample_that_moved_is_found_in_a_large_step(tmp_path: Path) -> None:
+    plan = scenario(steps=1, prompts=64, group=4)
+    baseline, candidate = make("baseline", plan, native=False), make("candidate", plan, native=False)
+    frame = candidate.frame("rollout", 0)
+    rows = frame.arrays["logprob"].rows()
+    row = next(i for i, one in enumerate(rows) if len(one) == 10)
+    rows[row] = rows[row] + 1e-4
+    frame.arrays["logprob"] = jagged(rows)
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "DIVERGENT", verdict.reason
+    assert verdict.parity.first_divergence.sample == row
+
+
+def test_a_tolerated_outlier_is_not_blamed_for_another_sample(tmp_path: Path) -> None:
+    baseline, candidate = pair(native=False)
+    frame = candidate.frame("rollout", 2)
+    rows = frame.arrays["prompt_seen"].rows()
+    rows[5] = np.concatenate([rows[5][:1], rows[5]])
+    frame.arrays["prompt_seen"] = jagged(rows)
+    moved(candidate, 2, list(range(*frame.arrays["logprob"].offsets[5:7])), -0.2)
+    moved(candidate, 2, [0], 9e-5)
+    assert causes(put(tmp_path, baseline, candidate)) == ["TOKENIZATION(double BOS)"]
+
+
+def test_a_proof_with_one_bad_position_holds_and_with_a_bad_mean_fails(tmp_path: Path) -> None:
+    for name, mean, wanted in (("tail", 2.3e-6, "EQUIVALENT"), ("mean", 6e-5, "DIVERGENT")):
+        baseline, candidate = pair(native=False)
+        next(baseline.events("sync", version=4)).update(proof_max_delta=8.5e-5, proof_mean_delta=mean)
+        assert put(tmp_path / name, baseline, candidate).verdict == wanted
+
+
+def test_shifted_log_probabilities_are_not_also_a_noisy_engine(tmp_path: Path) -> None:
+    """A wrapper that shifts what decoding reports and leaves scoring alone parts decode from prefill in the floor too."""
+    baseline, candidate = pair(native=False)
+    for frame in [*candidate.frames("rollout"), *candidate.frames("floor")]:
+        if frame.fields.get("variant") != "prefill":
+            frame.arrays["logprob"] = jagged([np.roll(row, 1) for row in frame.arrays["logprob"].rows()])
+    verdict = put(tmp_path, baseline, candidate)
+    assert causes(verdict) == ["ALIGNMENT"]
+    assert check(verdict, "candidate-itself").state == "confirmed"
+
+
+@pytest.mark.parametrize("tokens, allowed", [(0, 3), (64, 3), (3000, 3), (3001, 4), (10**7, 10**4)])
+def test_how_many_tokens_may_be_outliers(tokens: int, allowed: int) -> None:
+    assert outliers(tokens) == allowed
+
+
+def test_weighing_a_step() -> None:
+    grid = Grid(np.array([5, 5]))
+    size = np.array([0, 0, 2, 0, 0, 2, 2, 2, 2, 0.0])
+    found = Weighed.of(grid, np.ones(10, bool), size, 1.0, 10.0)
+    assert found.diverges and not found.extreme and found.deciding.tolist() == [5, 6, 7, 8]
+    size[3] = np.nan
+    found = Weighed.of(grid, np.ones(10, bool), size, 1.0, 10.0)
+    assert found.extreme and found.deciding[0] == 2
+    found = Weighed.of(grid, np.arange(10) == 2, size, 1.0, 10.0)
+    assert not found.diverges and found.compared == 1
