@@ -113,7 +113,7 @@ def sampling_parameters(e: Evidence) -> Iterator[Explanation]:
             Cause(
                 f"SAMPLING_PARAM({key})",
                 party,
-                f"the {party} samples with another {key} than was asked",
+                f"the {party} samples with another {key}",
                 evidence,
                 {"baseline": one, "candidate": two},
             ),

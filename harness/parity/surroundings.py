@@ -35,9 +35,10 @@ def effect(e: Evidence) -> str:
     """What all differences together moved, in numbers."""
     if not e.engines.tokens:
         return "not measured"
-    moved = f"max |Δ logprob| {e.engines.largest[0]:.3g} nats, "
-    moved += f"{e.counts.get('flips_beyond_margin', 0)} flips beyond the margin"
-    return f"not told apart: {moved}" if {"logprob", "flip"} & set(e.first) else f"none beyond the floor: {moved}"
+    beyond = e.counts.get("flips_beyond_margin", 0)
+    moved = f"max |Δ logprob| {e.engines.largest[0]:.3g} nats, {beyond} flips beyond the margin"
+    alone = not {"logprob", "flip"} & set(e.first)
+    return f"none beyond the floor: {moved}" if alone else f"together with everything else: {moved}"
 
 
 @check(SUSPICIONS[5], 5)

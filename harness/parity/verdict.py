@@ -27,7 +27,7 @@ from harness.parity.summary import mode_name, summary
 from harness.parity.weightsync import weight_syncs
 from harness.store import Recording, number
 from probes.format import FormatError, Run
-from reports.model import EXIT_CODES, SUSPICIONS, Finding, Parity, Verdict
+from reports.model import EXIT_CODES, SUSPICIONS, Cause, Finding, Parity, Verdict
 
 CHECKED_BY = (checks, checks_engine, suspicions, surroundings)  # importing them registers their checks
 
@@ -206,14 +206,15 @@ def _decide(e: Evidence, outcomes: list[tuple[Registered, Outcome]], minimum: Mi
     )
 
 
-def _divergent(e: Evidence, confirmed: list[Outcome], named: list[Any]) -> str:
+def _divergent(e: Evidence, confirmed: list[Outcome], named: list[Cause]) -> str:
     place = e.earliest(*(kind for found in confirmed for kind in found.kinds))
-    where = "" if place is None else f" from step {place.step} on" if place.step >= 0 else " in the native stage"
+    where = f"from step {place.step} on" if place is not None and place.phase != "native" else "in the native stage"
     explained = [cause.summary for cause in named if cause.name != "UNEXPLAINED"]
     if explained:
-        return f"{explained[0]}{where if where not in explained[0] else ''}"
+        more = f" (and {len(named) - 1} more causes)" if len(named) > 1 else ""
+        return f"{where}: {explained[0]}{more}"
     names = ", ".join(found.check.name for found in confirmed)
-    return f"unexplained difference{where}: {names}; {confirmed[0].check.evidence}"
+    return f"{where}: a difference that nothing recorded explains, in {names}; {confirmed[0].check.evidence}"
 
 
 def _noted(e: Evidence) -> list[str]:

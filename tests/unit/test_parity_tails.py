@@ -84,7 +84,7 @@ def test_a_proof_with_one_bad_position_holds_and_with_a_bad_mean_fails(tmp_path:
 
 
 def test_shifted_log_probabilities_are_not_also_a_noisy_engine(tmp_path: Path) -> None:
-    """A wrapper that shifts what decoding reports and leaves scoring alone parts decode from prefill in the floor too."""
+    """A wrapper that shifts what decoding reports, not what scoring does, parts them in the floor too."""
     baseline, candidate = pair(native=False)
     for frame in [*candidate.frames("rollout"), *candidate.frames("floor")]:
         if frame.fields.get("variant") != "prefill":
