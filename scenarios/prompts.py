@@ -113,7 +113,7 @@ def _builtin(seed: int) -> Iterator[tuple[str, Any]]:
 
 
 def read(settings: Prompts) -> Iterator[tuple[str, Any]]:
-    """(place for an error message, value of the prompt column) of every row of a file. Needs no tokenizer; raises PromptError."""
+    """(place for an error message, value of the prompt column) of every row of a file; raises PromptError."""
     path = Path(settings.path).expanduser()
     if settings.path.startswith("builtin:"):
         raise PromptError(f"prompts.path = {settings.path!r}: no such built-in prompts; there is {BUILTIN!r}")

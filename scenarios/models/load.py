@@ -6,6 +6,7 @@ update.
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from scenarios.models import builtin
 from scenarios.models.quiet import quiet
 
 BUILTIN = "builtin:tiny"
+# Transformers changes the process's default dtype while it loads: of two threads at once, one restores the other's.
+_LOADING = threading.Lock()
 
 
 class ModelError(ValueError):
@@ -128,7 +131,7 @@ def _downloaded(path: str) -> Path | None:
 def _pretrained(kind: Any, path: Path | str, dtype: str, device: str, what: str) -> PreTrainedModel:
     directory = _directory(str(path), "model")
     try:
-        with quiet():
+        with _LOADING, quiet():
             model, info = kind.from_pretrained(directory, dtype=getattr(torch, dtype), output_loading_info=True)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise ModelError(f"{path}: cannot be loaded as {what}: {_first_line(error)}") from error

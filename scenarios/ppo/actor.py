@@ -26,7 +26,7 @@ from scenarios.ppo.role import MiniBatch, Report, Role, Rows, Trained, flat, res
 from scenarios.rollout.engine import SyncGroup, WeightMeta
 from scenarios.rollout.sync import WeightSender
 
-EXACT_LIMIT = 1_000_000_000
+EXACT_LIMIT = 1_000_000_000  # parameters
 
 
 @dataclass(frozen=True)
@@ -81,14 +81,12 @@ class ActorRole(Role):
 
     @torch.no_grad()
     def teacher_forced(self, sequences: list[tuple[int, ...]]) -> list[list[float]]:
-        """For each sequence of n ids n - 1 log-probabilities: nothing predicts the first. The counterpart of
-        `Engine.rescore`."""
+        """For n ids n - 1 log-probabilities, as nothing predicts the first: the counterpart of `Engine.rescore`."""
         return self._teacher_forced(self.model, sequences)
 
     @torch.no_grad()
     def rounding(self, sequences: list[tuple[int, ...]]) -> list[list[float]]:
-        """How far this model's own rounding moves each log-probability of `teacher_forced`: against the same weights in
-        a wider type.
+        """How far rounding moves each log-probability of `teacher_forced`: against the same weights in a wider type.
 
         float64 for float32 weights, float32 for narrower ones. Zeros for a model of more than `EXACT_LIMIT` parameters,
         whose wider copy would not fit beside it.

@@ -253,7 +253,7 @@ class Trainer:
         return {name: value / seen for name, value in sums.items()} | {n: float(np.mean(v)) for n, v in norms.items()}
 
     def floor(self, sequences: list[tuple[int, ...]], samples: list[int]) -> None:
-        """Record what the learner's own rounding does to each log-probability of these sequences (prompt and response)."""
+        """Record what the learner's own rounding does to each log-probability of `sequences` (prompt and response)."""
         rounding = call(self._roles["actor"][0], "rounding", sequences)
         self._recorder.frame(
             "floor", step=self.scenario.steps - 1, fields={"variant": "rounding", "weight_version": self.version},

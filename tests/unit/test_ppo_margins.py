@@ -1,0 +1,82 @@
+"""Margins: the draw's own token has a positive one, and it names the token that nearly won."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from ppo_support import with_
+
+from scenarios.ppo import margins
+from scenarios.ppo.batches import Sample
+from scenarios.ppo.margins import Margins
+from scenarios.rollout.coupling import Draw, choose, perturbed
+from scenarios.settings import Scenario
+
+LOGITS = torch.randn(40, 60, generator=torch.Generator().manual_seed(0)) * 2
+
+
+def drawn(seed: int = 0, number: int = 7, **draw: float) -> tuple[int, ...]:
+    return tuple(choose(LOGITS, [Draw(seed, number, **draw)] * len(LOGITS), list(range(len(LOGITS)))).tolist())
+
+
+def test_the_coupled_draw_has_a_positive_margin_everywhere() -> None:
+    margin, runner_up = Margins(Scenario(), 2)(Sample(7, (1,), drawn()), LOGITS)
+    assert (margin > 0).all()
+    assert all(other != own for other, own in zip(runner_up, drawn(), strict=True))
+
+
+def test_another_token_has_a_negative_margin_and_the_draw_as_runner_up() -> None:
+    other = tuple((token + 1) % 60 for token in drawn())
+    margin, runner_up = Margins(Scenario(), 2)(Sample(7, (1,), other), LOGITS)
+    assert (margin < 0).all()
+    assert tuple(runner_up) == drawn()
+
+
+def test_the_margin_is_the_difference_of_the_perturbed_logits() -> None:
+    scores = perturbed(LOGITS, Draw(0, 7), torch.arange(len(LOGITS)))
+    best = scores.topk(2, dim=-1)
+    margin, runner_up = Margins(Scenario(), 2)(Sample(7, (1,), drawn()), LOGITS)
+    np.testing.assert_allclose(margin, (best.values[:, 0] - best.values[:, 1]).numpy(), rtol=1e-5)
+    assert runner_up.tolist() == best.indices[:, 1].tolist()
+
+
+def test_greedy_margins_are_plain_logits() -> None:
+    greedy = with_(Scenario(), rollout={"mode": "greedy"}, sampling={"temperature": 0.0})
+    best = LOGITS.topk(2, dim=-1)
+    sample = Sample(0, (1,), tuple(best.indices[:, 0].tolist()))
+    margin, runner_up = Margins(greedy, 2)(sample, LOGITS)
+    np.testing.assert_allclose(margin, (best.values[:, 0] - best.values[:, 1]).numpy(), rtol=1e-5)
+    assert runner_up.tolist() == best.indices[:, 1].tolist()
+
+
+def test_native_sampling_has_no_margin() -> None:
+    margin, runner_up = Margins(with_(Scenario(), rollout={"mode": "native"}), 2)(Sample(0, (1,), drawn()), LOGITS)
+    assert np.isnan(margin).all()
+    assert (runner_up == -1).all()
+
+
+def test_a_single_token_left_by_top_k_wins_without_a_runner_up() -> None:
+    scenario = with_(Scenario(), sampling={"top_k": 1})
+    sample = Sample(7, (1,), drawn(top_k=1))
+    margin, runner_up = Margins(scenario, 2)(sample, LOGITS)
+    assert (margin == np.inf).all()
+    assert (runner_up == -1).all()
+
+
+@pytest.mark.parametrize("mode", ["coupled", "greedy"])
+def test_the_end_token_cannot_win_before_min_tokens(mode: str) -> None:
+    scenario = with_(Scenario(), sampling={"min_tokens": 5}, rollout={"mode": mode})
+    logits = LOGITS.clone()
+    logits[:, 2] = 100.0
+    margin, _ = Margins(scenario, 2)(Sample(0, (1,), (2,) * len(logits)), logits)
+    assert (margin[:5] == -np.inf).all()
+    assert (margin[5:] > 0).all()
+
+
+def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Margins(Scenario(), 2)(Sample(7, (1,), drawn()), LOGITS)
+    monkeypatch.setattr(margins, "CHUNK", 7)
+    parts = Margins(Scenario(), 2)(Sample(7, (1,), drawn()), LOGITS)
+    np.testing.assert_array_equal(whole[0], parts[0])
+    np.testing.assert_array_equal(whole[1], parts[1])
