@@ -35,6 +35,7 @@ from scenarios.rollout.guided import Guide
 from scenarios.settings import Scenario
 
 TRAINED = ("actor", "critic")
+CLOSE_LIMIT_S = 5.0  # after a failure, for a role that may be hung
 
 
 class Trainer:
@@ -66,6 +67,7 @@ class Trainer:
         self._sync_backend = sync_backend
         self._recorder = install.OFF
         self._resumed = False
+        self._saved = -1  # the version that the last checkpoint holds
         self._tokenizer: Any = models.load_tokenizer(policy or call(self._roles["actor"][0], "policy_path"))
         self._specials = set(self._tokenizer.all_special_ids)
         self.prompts = prompts.load(self.scenario, self._tokenizer)
@@ -110,6 +112,7 @@ class Trainer:
                 Path(path), write_policy=lambda target: call(lead["actor"], "save_policy", target), state=state,
                 step=self.version, version=self.version, scenario=self._json,
             )  # fmt: skip
+        self._saved = self.version
         return saved
 
     def finish(self) -> Path:
@@ -118,7 +121,7 @@ class Trainer:
         A rollout-only run has nothing to save.
         """
         path = self._checkpoint_path()
-        if self.scenario.train and not path.exists():
+        if self.scenario.train and self._saved != self.version:
             self.save(path)
         self.close()
         return path
@@ -127,10 +130,10 @@ class Trainer:
         """Close every recording; after a failure (`ok=False`, its reason) only those of processes that still answer."""
         self._recorder.close(ok=ok, reason=reason)
         self._recorder = install.OFF
-        for actor in self._actors():
+        for future in [actor.submit("end_recording") for actor in self._actors()]:
             try:
-                call(actor, "end_recording")
-            except Exception:  # a dead actor's recording ends where it died, and says so by its missing last event
+                future.result(timeout=None if ok else CLOSE_LIMIT_S)
+            except Exception:  # a dead or hung actor's recording ends where it stopped, and has no `close` event
                 if ok:
                     raise
 
