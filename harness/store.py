@@ -234,9 +234,14 @@ class Recording(Run):
         options = arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
         try:
             table = arrow_json.read_json(pa.BufferReader(text), parse_options=options).to_pandas()
-        except pa.ArrowInvalid as error:  # a broken line, or a foreign writer with other types
-            self._broken(journal, error)
-            return pd.DataFrame()
+        except pa.ArrowInvalid:  # a broken line, or a foreign writer with other types
+            events = [self.parsed(journal, line) or {} for line in text.splitlines()]
+            columns = {
+                "name": [str(one.get("name")) for one in events],
+                "ok": [one.get("ok") is True for one in events],
+            }
+            columns |= {key: [number(one.get(key)) for one in events] for key in ("step", "dur_ns")}
+            table = pd.DataFrame(columns)
         table = table[table["name"].isin(names)]
         table = table.assign(role=journal.opening.get("role", ""), seconds=table["dur_ns"] / 1e9)
         return table.assign(step=table["step"].fillna(-1).astype(np.int64))
@@ -403,3 +408,13 @@ def number(value: Any, default: float = float("nan")) -> float:
         return float(value)
     except (TypeError, ValueError):
         return default
+
+
+def mapping(value: Any) -> dict[str, Any]:
+    """A recorded JSON object; {} for anything else: a foreign writer's slip is missing evidence, and no crash."""
+    return value if isinstance(value, dict) else {}
+
+
+def names(value: Any) -> list[str]:
+    """A recorded list of names; [] for anything else."""
+    return [str(one) for one in value] if isinstance(value, list) else []

@@ -149,11 +149,14 @@ def experience(e: Evidence) -> Outcome:
         else []
     )
     identical = "within the tolerance" if loose else "bit-identical"
+    absent = e.notes.get("experience without", {})
+    missing = [f"experience: {name} was not recorded in step {step}" for name, step in absent.items()]
     return outcome(
         "experience",
         "ruled out",
-        f"log-probabilities, values, KL, advantages of {samples} samples {identical}",
+        f"what the learners made of {samples} samples is {identical}",
         findings=findings,
+        missing=missing,
     )
 
 
@@ -192,7 +195,13 @@ def learner(e: Evidence) -> Outcome:
         )
     absent = [step for step in e.steps if step not in equal]
     if absent:
-        return outcome(
-            "learner", "not tested", f"no digests of both learners after the update of step {absent[0]}", **details
-        )
-    return outcome("learner", "ruled out", f"bit-identical after {len(equal)} of {len(equal)} updates", **details)
+        text = f"no digests of both learners after the update of step {absent[0]}"
+        return outcome("learner", "not tested", text, **details)
+    missing = [f"learner: no digest of the {part} in every step" for part in e.notes.get("learner digests absent", [])]
+    losses = e.notes.get("losses differ", {})
+    findings = [
+        Finding("losses", f"{name} differs from step {step} on, though the learners are bit-identical", where="learner")
+        for name, step in losses.items()
+    ]
+    text = f"bit-identical after {len(equal)} of {len(equal)} updates"
+    return outcome("learner", "ruled out", text, missing=missing, findings=findings, **details)

@@ -6,7 +6,7 @@ from typing import Any
 
 from harness.parity.evidence import Evidence, Side
 from harness.parity.native import NativeResult
-from harness.parity.registry import Outcome, always, check, outcome, trains, unless_native
+from harness.parity.registry import Outcome, always, check, coupled, outcome, trains, unless_native
 from harness.parity.weightsync import SyncRecord
 from reports.limits import limit_of
 from reports.model import SUSPICIONS, Finding
@@ -52,7 +52,12 @@ def engine_against_learner(e: Evidence) -> Outcome:
     if partial:
         text = f"no log-probabilities of engine and learner side by side in {', '.join(partial[:5])}"
         return outcome("engine-against-learner", "not tested", text, **details)
-    return outcome("engine-against-learner", "ruled out", f"{shown}, tolerance {e.tolerance.value:.3g}", **details)
+    blind = [side.name for side in e.sides if coupled(e) and not e.counts.get(f"choices:{side.name}")]
+    missing = [
+        f"engine-against-learner: no margins of the {name}: are its tokens the learner's choice?" for name in blind
+    ]
+    text = f"{shown}, tolerance {e.tolerance.value:.3g}"
+    return outcome("engine-against-learner", "ruled out", text, missing=missing, **details)
 
 
 def published(side: Side) -> dict[str, dict[str, Any]]:

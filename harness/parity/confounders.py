@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from harness.store import Recording
+from harness.store import Recording, mapping
 from reports.model import Finding
 
 # What a confounder can have touched: everything that two runs share, the prompts (each sample then shows whether its
@@ -103,7 +103,7 @@ def learner_packages(recording: Recording) -> dict[str, str]:
     found: dict[str, set[str]] = {}
     for event in recording.all("open") + recording.all("environment"):
         if event.get("role") != "rollout":
-            for name, version in (event.get("packages") or {}).items():
+            for name, version in mapping(event.get("packages")).items():
                 found.setdefault(name, set()).add(str(version))
             if event.get("python"):
                 found.setdefault("python", set()).add(str(event["python"]))
@@ -115,8 +115,8 @@ def learner_devices(recording: Recording) -> dict[str, list[str]]:
     found: dict[str, set[str]] = {}
     for event in recording.all("environment"):
         if event.get("role") != "rollout":
-            facts = {key: (event.get("device") or {}).get(key) for key in _DEVICE_FACTS}
-            facts["cpu"] = (event.get("machine") or {}).get("cpu")
+            facts = {key: mapping(event.get("device")).get(key) for key in _DEVICE_FACTS}
+            facts["cpu"] = mapping(event.get("machine")).get("cpu")
             for key, value in facts.items():
                 if value is not None:
                     found.setdefault(key, set()).add(str(value))
@@ -183,7 +183,7 @@ def _versions(recording: Recording) -> dict[int, dict[str, str]]:
     found: dict[int, dict[str, str]] = {}
     for event in recording.all("weights"):
         if event.get("source") == "learner" and isinstance(event.get("version"), int):
-            found.setdefault(event["version"], {}).update(event.get("digests") or {})
+            found.setdefault(event["version"], {}).update(mapping(event.get("digests")))
     return {version: digests for version, digests in found.items() if digests}
 
 
@@ -204,18 +204,16 @@ def _initial_weights(baseline: Recording, candidate: Recording) -> Iterator[Conf
 
 def _data(baseline: Recording, candidate: Recording) -> Iterator[Confounder]:
     one, two = (
-        {
-            event["step"]: (event.get("prompts"), event.get("samples"))
-            for event in recording.all("data")
-            if "step" in event
-        }
-        for recording in (baseline, candidate)
+        {event["step"]: (event.get("prompts"), event.get("samples")) for event in run.all("data") if _has_step(event)}
+        for run in (baseline, candidate)
     )
-    steps = sorted(step for step in set(one) & set(two) if one[step] != two[step])
+    pairs = {step: list(zip(one[step], two[step], strict=True)) for step in sorted(set(one) & set(two))}
+    steps = [step for step, both in pairs.items() if any(None not in pair and pair[0] != pair[1] for pair in both)]
     if steps:
         several = f" and in {len(steps) - 1} more steps" if len(steps) > 1 else ""
-        yield Confounder(
-            Finding("data", f"the prompts differ in step {steps[0]}{several}", details={"steps": steps}),
-            "prompts",
-            steps[0],
-        )
+        summary = f"the prompts differ in step {steps[0]}{several}"
+        yield Confounder(Finding("data", summary, details={"steps": steps}), "prompts", steps[0])
+
+
+def _has_step(event: dict[str, Any]) -> bool:
+    return isinstance(event.get("step"), int)

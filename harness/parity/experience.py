@@ -57,10 +57,11 @@ def experiences(e: Evidence, b: Table, c: Table) -> None:
     ia, ib, sample = match.a[alike], match.b[alike], match.sample[alike]
     for name in COLUMNS:
         column, column2 = b.rows(name), c.rows(name)
-        if (
-            column is None or column2 is None or (name in ("advantage", "return") and not alike.all())
-        ):  # normalised over the batch
+        if column is None or column2 is None:
+            e.notes.setdefault("experience without", {}).setdefault(name, b.step)
             continue
+        if name in ("advantage", "return") and not alike.all():
+            continue  # normalised over the batch, of which some samples differ
         grid = shared([(column, ia), (column2, ib)])
         _same_numbers(
             e,

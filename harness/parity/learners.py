@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from harness.parity.evidence import Evidence
+from harness.store import mapping
 from reports.model import Place
 
+LOSSES = ("policy_loss", "value_loss", "grad_norm", "critic_grad_norm")
 # Which digest parts first says where the runs parted.
 _DIGESTS = (("batch", "experience"), ("actor", "train"), ("critic", "train"))
 
@@ -22,6 +24,8 @@ def learners(e: Evidence) -> None:
         pairs: dict[str, tuple[Any, Any]] = {name: (one[step].get(name), two[step].get(name)) for name, _ in _DIGESTS}
         if None in pairs["actor"]:
             continue  # the weights themselves: without their digest the update was not compared
+        for name in (name for name, _ in _DIGESTS if None in pairs[name]):
+            e.notes.setdefault("learner digests absent", {})[name] = step
         wrong = [
             (name, phase) for name, phase in _DIGESTS if None not in pairs[name] and pairs[name][0] != pairs[name][1]
         ]
@@ -42,6 +46,19 @@ def learners(e: Evidence) -> None:
             e.diverges("learner", [], Place(step, phase, 0, -1, -1, f"{name} digest", *pairs[name], context=context))
         return
     e.notes["updates equal"] = compared
+    _losses(e, compared)
+
+
+def _losses(e: Evidence, steps: list[int]) -> None:
+    """Losses of equal updates are equal numbers."""
+    one, two = (
+        {event.get("step"): mapping(event.get("metrics")) for event in side.recording.all("step")} for side in e.sides
+    )
+    for step in steps:
+        for name in LOSSES:
+            pair = (one.get(step, {}).get(name), two.get(step, {}).get(name))
+            if None not in pair and pair[0] != pair[1]:
+                e.notes.setdefault("losses differ", {}).setdefault(name, step)
 
 
 def _trained_apart(e: Evidence, step: int) -> bool:

@@ -16,7 +16,7 @@ from scipy import stats
 from harness.parity.align import Match, shared
 from harness.parity.evidence import Evidence, Side
 from harness.parity.two_samples import holm, permuted_labels, quantile_sum, spread_within, statistics_of
-from harness.store import Recording, Table, number
+from harness.store import Recording, Table, mapping, number
 from reports.model import Place
 
 LARGEST_BLIND_EFFECT = 0.6  # standard deviations; a stage that could only see more than this has not tested anything
@@ -191,7 +191,7 @@ def _engine_against_learner(
 
 
 def _tempered(recording: Recording, temperature: float) -> bool:
-    modes = [(event.get("resolved") or {}).get("logprobs_mode", "") for event in recording.all("engine_info")]
+    modes = [mapping(event.get("resolved")).get("logprobs_mode", "") for event in recording.all("engine_info")]
     return temperature != 1.0 and any("temperature" in str(mode) or "processed" in str(mode) for mode in modes)
 
 
@@ -270,6 +270,8 @@ def _distributions(e: Evidence, one: Samples, two: Samples, alpha: float, result
     result.not_compared += [
         f"{name} of the native samples: not recorded for every sample" for name in QUANTITIES if name not in usable
     ]
+    if None in finish:
+        result.not_compared.append("finish reasons of the native samples: not recorded for every sample")
     labels = permuted_labels(baseline, stratum)
     result.tests = statistics_of(labels, stratum, usable, finish if None not in finish else None)
     holm(result.tests)
@@ -312,4 +314,4 @@ def _power(
 
 def alpha_of(recording: Recording) -> float:
     """The scenario's `native.alpha`; 0.01 where none was recorded."""
-    return number((recording.scenario.get("native") or {}).get("alpha"), 0.01)
+    return number(mapping(recording.scenario.get("native")).get("alpha"), 0.01)

@@ -16,6 +16,7 @@ from harness.parity.evidence import Evidence, Side
 from harness.parity.floor import HEADROOM
 from harness.parity.surroundings import only_cached
 from harness.parity.weightsync import SyncRecord
+from harness.store import mapping
 from reports.model import Cause
 
 # Kinds of divergence that an engine can show in its rollouts; `{side}` is the side at fault.
@@ -100,7 +101,7 @@ def _among(affected: set[Any]) -> Callable[[np.ndarray], np.ndarray]:
 def sampling_parameters(e: Evidence) -> Iterator[Explanation]:
     """The engines sampled with other parameters; raw log-probabilities do not see that, tokens do."""
     for key, (one, two) in e.notes.get("sampling differs", {}).items():
-        asked = (e.baseline.recording.scenario.get("sampling") or {}).get(key)
+        asked = mapping(e.baseline.recording.scenario.get("sampling")).get(key)
         party = "baseline" if asked == two and asked != one else "candidate"
         left = e.beyond("logprob") if "logprob" in e.first else 0
         evidence = f"{key} is {one!r} in the baseline and {two!r} in the candidate; "

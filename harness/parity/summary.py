@@ -10,7 +10,7 @@ import numpy as np
 
 from harness.parity.evidence import Evidence, Side
 from harness.parity.surroundings import engine_infos, hit_rate
-from harness.store import Recording, number
+from harness.store import Recording, mapping, number
 from reports.model import RunSummary
 
 NAN = float("nan")
@@ -54,7 +54,7 @@ def step_seconds(side: Side) -> dict[int, float]:
     found = {step: seconds for (name, step), seconds in spans.items() if name == "step" and step >= 0}
     if not found:
         metrics = {
-            event.get("step"): number((event.get("metrics") or {}).get("seconds"))
+            event.get("step"): number(mapping(event.get("metrics")).get("seconds"))
             for event in side.recording.all("step")
         }
         found = {step: value for step, value in metrics.items() if isinstance(step, int) and np.isfinite(value)}
@@ -76,7 +76,7 @@ def spans_by_step(recording: Recording) -> dict[tuple[str, int], float]:
 
 def _series(side: Side, steps: list[int]) -> dict[str, list[float]]:
     run = side.recording
-    metrics = {event.get("step"): event.get("metrics") or {} for event in run.all("step")}
+    metrics = {event.get("step"): mapping(event.get("metrics")) for event in run.all("step")}
     spans = spans_by_step(run)
     seconds = step_seconds(side)
     sizes: dict[int, list[float]] = {}
@@ -109,13 +109,13 @@ def _rows(e: Evidence, side: Side, series: dict[str, list[float]]) -> dict[str, 
     info: dict[str, Any] = infos[0] if infos else {}
     resolved = info.get("resolved") or {}
     sampling: dict[str, Any] = next(
-        (event.get("canonical") or {} for event in run.all("sampling") if event.get("mode") == e.mode), {}
+        (mapping(event.get("canonical")) for event in run.all("sampling") if event.get("mode") == e.mode), {}
     )
-    steps = [event.get("metrics") or {} for event in run.all("step")]
+    steps = [mapping(event.get("metrics")) for event in run.all("step")]
     learners = run.all("learner")
     rows = {
         "scenario": scenario.get("name"),
-        "model": (scenario.get("model") or {}).get("path"),
+        "model": mapping(scenario.get("model")).get("path"),
         "mode": mode_name(e),
         "seed": scenario.get("seed"),
         "engine": info.get("engine"),
@@ -134,7 +134,7 @@ def _rows(e: Evidence, side: Side, series: dict[str, list[float]]) -> dict[str, 
             )
         },
         "temperature": sampling.get("temperature"),
-        "train batch, samples": (scenario.get("ppo") or {}).get("train_batch_size"),
+        "train batch, samples": mapping(scenario.get("ppo")).get("train_batch_size"),
         "steps": len(run.steps("rollout")),
         "samples": side.samples,
         "tokens": side.tokens,

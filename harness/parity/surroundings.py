@@ -13,6 +13,7 @@ from harness.parity.confounders import differences, learner_devices, learner_pac
 from harness.parity.evidence import Evidence, Side
 from harness.parity.native import NativeResult
 from harness.parity.registry import Outcome, check, outcome
+from harness.store import mapping, number
 from reports.model import SUSPICIONS, CheckState, Finding
 
 # A canonical parameter is honoured when the engine resolved exactly it; of these, more than was asked for takes
@@ -71,8 +72,10 @@ def collective_backend(e: Evidence) -> Outcome:
 def _groups(side: Side) -> dict[tuple[str, str], set[tuple[str, int]]]:
     found: dict[tuple[str, str], set[tuple[str, int]]] = {}
     for event in side.recording.all("group"):
+        if event.get("backend") is None:
+            continue
         key = (str(event.get("role")), re.sub(r"[0-9a-f]{8,}|\d+", "#", str(event.get("name"))))
-        found.setdefault(key, set()).add((str(event.get("backend")), int(event.get("world_size") or 0)))
+        found.setdefault(key, set()).add((str(event.get("backend")), int(number(event.get("world_size"), 0))))
     return found
 
 
@@ -88,7 +91,7 @@ def engine_parameter_map(e: Evidence) -> Outcome:
     checked, silent = 0, []
     for side in e.sides:
         model = side.recording.scenario.get("model") or {}
-        asked = {**(side.recording.scenario.get("engine") or {}), "dtype": model.get("dtype")}
+        asked = {**mapping(side.recording.scenario.get("engine")), "dtype": model.get("dtype")}
         asked = {key: value for key, value in asked.items() if value is not None}
         infos = [event for event in engine_infos(side, e.mode) if event.get("resolved")]
         if not infos or not asked:
@@ -133,7 +136,7 @@ def sampling_parameter_map(e: Evidence) -> Outcome:
     """
     name, number = SUSPICIONS[7], 7
     recorded = [
-        {str(event.get("mode")): event.get("canonical") or {} for event in side.recording.all("sampling")}
+        {str(event.get("mode")): mapping(event.get("canonical")) for event in side.recording.all("sampling")}
         for side in e.sides
     ]
     findings = []
@@ -292,7 +295,7 @@ def _engine_packages(side: Side) -> dict[str, str]:
     found: dict[str, str] = {}
     for event in side.recording.all("open"):
         if event.get("role") == "rollout":
-            found |= {key: str(value) for key, value in (event.get("packages") or {}).items()}
+            found |= {key: str(value) for key, value in mapping(event.get("packages")).items()}
             found["python"] = str(event.get("python"))
     return found
 
@@ -304,7 +307,7 @@ def _variables(side: Side) -> dict[str, str]:
     """role.NAME -> value, without what differs between any two processes."""
     found: dict[str, str] = {}
     for event in side.recording.all("open"):
-        for key, value in (event.get("env") or {}).items():
+        for key, value in mapping(event.get("env")).items():
             if not _OWN_TO_A_PROCESS.fullmatch(key):
                 found[f"{event.get('role')}.{key}"] = str(value)
     return found

@@ -13,6 +13,7 @@ from harness.parity.evidence import Evidence, Side
 from harness.parity.registry import Outcome, check, outcome, trains
 from harness.parity.summary import step_seconds
 from harness.parity.surroundings import effect
+from harness.store import mapping, number
 from reports.model import SUSPICIONS, Finding
 
 
@@ -49,6 +50,10 @@ def _prompts(e: Evidence, number: int, good: str, bad: str) -> Outcome:
     return outcome(name, "ruled out", f"{good} in {counts} samples", number=number)
 
 
+PROMPT_ENDS = ("prompt_first", "prompt_last", "prompt_len")
+OUTPUT_ENDS = ("output_first", "output_last", "output_len", "specials")
+
+
 @check(SUSPICIONS[2], 2)
 def token_boundaries(e: Evidence) -> Outcome:
     """First and last ids, lengths and specials. Lines are compared as bytes; only those that differ are parsed."""
@@ -56,6 +61,13 @@ def token_boundaries(e: Evidence) -> Outcome:
     counts = [side.recording.count("boundaries") for side in e.sides]
     if not all(counts):
         return outcome(name, "not tested", "no token boundaries were recorded", number=number)
+    for side in e.sides:
+        journal, line = next(side.recording.lines("boundaries"))
+        event = side.recording.parsed(journal, line) or {}
+        silent = [field for field in ("step", "sample", *PROMPT_ENDS, *OUTPUT_ENDS) if event.get(field) is None]
+        if silent:
+            text = f"the {side.name}'s token boundaries lack {', '.join(silent)}"
+            return outcome(name, "not tested", text, number=number)
     if e.confounded("everything", "prompts") is not None or e.mode == "native":
         return outcome(name, "not tested", "the runs do not share their samples", number=number)
     one, two = _different_boundaries(e.baseline, e.candidate), _different_boundaries(e.candidate, e.baseline)
@@ -65,8 +77,7 @@ def token_boundaries(e: Evidence) -> Outcome:
         if key[0] in e.unjudged_steps:
             continue
         compared += 1
-        fields: tuple[str, ...] = ("prompt_first", "prompt_last", "prompt_len")
-        fields += () if key in parted else ("output_first", "output_last", "output_len", "specials")
+        fields = PROMPT_ENDS + (() if key in parted else OUTPUT_ENDS)
         differ = [field for field in fields if one[key].get(field) != two[key].get(field)]
         if differ:
             wrong.append((key, differ[0], one[key].get(differ[0]), two[key].get(differ[0])))
@@ -110,7 +121,7 @@ def experience_matrix_shapes(e: Evidence) -> Outcome:
     steps = [step for step in sorted(set(one) & set(two)) if step not in e.unjudged_steps]
     steps = [step for step in steps if e.confounded("everything", "prompts", "experience", step=step) is None]
     parted = e.notes.get("trained on other tokens", [])
-    if not steps:
+    if not steps or not any(_skew(shapes, steps)["longest"] for shapes in (one, two)):
         return outcome(name, "not tested", "no shapes of an experience batch that both runs share", number=number)
     wrong = [step for step in steps if one[step]["shape"] != two[step]["shape"]]
     skew: dict[str, Any] = {side.name: _skew(shapes, steps) for side, shapes in zip(e.sides, (one, two), strict=True)}
@@ -137,10 +148,11 @@ def _shapes(side: Side) -> dict[int, dict[str, Any]]:
     found: dict[int, dict[str, Any]] = {}
     for event in side.recording.all("shapes"):
         if event.get("phase") == "experience" and isinstance(event.get("step"), int):
+            tensors = mapping(event.get("tensors"))
             tensors = {
-                key: value[:2] if value else value for key, value in (event.get("tensors") or {}).items()
-            }  # without the device
-            sizes = {key: event.get(key) for key in ("padded_tokens", "real_tokens", "longest", "samples")}
+                key: value[:2] if isinstance(value, list) else value for key, value in tensors.items()
+            }  # no device
+            sizes = {key: number(event.get(key), 0) for key in ("padded_tokens", "real_tokens", "longest", "samples")}
             entry = found.setdefault(event["step"], {"shape": [], "sizes": []})
             entry["shape"].append({**tensors, **sizes})
             entry["sizes"].append(sizes)
@@ -149,10 +161,10 @@ def _shapes(side: Side) -> dict[int, dict[str, Any]]:
 
 def _skew(shapes: dict[int, dict[str, Any]], steps: list[int]) -> dict[str, float]:
     sizes = [size for step in steps for size in shapes[step]["sizes"]]
-    padded, real = (sum(size.get(key) or 0 for size in sizes) for key in ("padded_tokens", "real_tokens"))
+    padded, real = (sum(size[key] for size in sizes) for key in ("padded_tokens", "real_tokens"))
     return {
         "padding": padded / real if real else float("nan"),
-        "longest": max((size.get("longest") or 0 for size in sizes), default=0),
+        "longest": max((size["longest"] for size in sizes), default=0),
     }
 
 
@@ -166,9 +178,7 @@ def sizes_and_times(e: Evidence) -> Outcome:
     name, number = SUSPICIONS[11], 11
     seconds = {side.name: step_seconds(side) for side in e.sides}
     sizes = {
-        side.name: {
-            step: sum(s.get("real_tokens") or 0 for s in entry["sizes"]) for step, entry in _shapes(side).items()
-        }
+        side.name: {step: sum(s["real_tokens"] for s in entry["sizes"]) for step, entry in _shapes(side).items()}
         for side in e.sides
     }
     if not all(seconds.values()):

@@ -25,7 +25,7 @@ from harness.parity.one_engine import note_floors
 from harness.parity.registry import CHECKS, Outcome, Registered
 from harness.parity.summary import mode_name, summary
 from harness.parity.weightsync import weight_syncs
-from harness.store import Recording, number
+from harness.store import Recording, mapping, names, number
 from probes.format import FormatError, Run
 from reports.model import EXIT_CODES, SUSPICIONS, Cause, Finding, Parity, Verdict
 
@@ -84,14 +84,14 @@ def _gather(baseline: Recording, candidate: Recording, *, native: bool, cap: flo
         for name, recording in (("baseline", baseline), ("candidate", candidate))
     ]
     confounders = find_confounders(baseline, candidate)
-    mode = str((baseline.scenario.get("rollout") or {}).get("mode") or _first_field(baseline, "mode") or "coupled")
+    mode = str(mapping(baseline.scenario.get("rollout")).get("mode") or _first_field(baseline, "mode") or "coupled")
     if _first_field(candidate, "mode") == "replay":
         mode = "replay"  # the candidate only scored what the baseline had drawn
     sampling = baseline.scenario.get("sampling") or next(
-        (event.get("canonical") or {} for event in baseline.all("sampling")), {}
+        (mapping(event.get("canonical")) for event in baseline.all("sampling")), {}
     )
     temperature = 1.0 if mode == "greedy" else number(sampling.get("temperature"), 1.0)
-    dtype = str((baseline.scenario.get("model") or {}).get("dtype") or "")
+    dtype = str(mapping(baseline.scenario.get("model")).get("dtype") or "")
     tolerance = Tolerance.of(
         dtype, [side.floor for side in sides], scale=_scale(baseline), temperature=temperature, cap=cap
     )
@@ -276,12 +276,12 @@ def _metrics(e: Evidence) -> dict[str, Any]:
 def _coverage(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> dict[str, Any]:
     counted = ("compared_tokens", "benign_flips", "flips_beyond_margin")
     native = e.notes.get("native")
-    replaced = {
-        f"{side.name}: {part}"
-        for side in e.sides
-        for event in side.recording.all("engine_info")
-        for part in event.get("replaced") or []
-    }
+    replaced: set[str] = set()
+    for side in e.sides:
+        infos = side.recording.all("engine_info")
+        replaced |= {f"{side.name}: {part}" for event in infos for part in names(event.get("replaced"))}
+        if not infos or not all(isinstance(event.get("replaced"), list) for event in infos):
+            replaced.add(f"{side.name}: not recorded")
     states: dict[str, int] = {}
     for _, found in outcomes:
         states[found.check.state] = states.get(found.check.state, 0) + 1

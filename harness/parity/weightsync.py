@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from harness.parity.evidence import Evidence, Side
-from harness.store import number
+from harness.store import mapping, names, number
 from reports.model import Place
 
 
@@ -54,14 +54,14 @@ def _read(e: Evidence, side: Side) -> SyncRecord:
         record.tensors = max(record.tensors, len(truth))
         if not arrived:
             record.without_digests.append(version)
-        absent = sorted(event.get("absent") or [])
+        absent = sorted(names(event.get("absent")))
         wrong = sorted(
-            {*(event.get("mismatched") or []), *(name for name in truth if name in held and held[name] != truth[name])}
+            {*names(event.get("mismatched")), *(name for name in truth if name in held and held[name] != truth[name])}
         )
         altered = [name for name in wrong if name in arrived or name not in absent]
         stale = [name for name in wrong if name not in altered]
-        for names, known in ((stale, record.stale), (altered, record.altered), (absent, record.absent)):
-            for name in names:
+        for listed, known in ((stale, record.stale), (altered, record.altered), (absent, record.absent)):
+            for name in listed:
                 known.setdefault(name, version)
         if event.get("proof_max_delta") is None:
             record.unproven.append(version)
@@ -102,15 +102,15 @@ def _judge(
 ) -> None:
     """One place for the worst that a sync shows. Its step is the first one that rolled out with these weights."""
     version = event["version"]
-    names = stale or altered
+    wrong = stale or altered
     if event.get("ok") is False:
         values: tuple[str, Any, Any] = ("status", "ok", str(event.get("message") or "failed"))
         context = f"the engine refused weight version {version}"
-    elif names:
+    elif wrong:
         what = "kept an older" if stale else "received another"
-        values = ("weight digest", f"the learner's {names[0]}", f"{what} {names[0]}")
-        unsent = sum(name in absent for name in names)
-        context = f"weight version {version}: {len(names)} tensors, of which {unsent} were not sent"
+        values = ("weight digest", f"the learner's {wrong[0]}", f"{what} {wrong[0]}")
+        unsent = sum(name in absent for name in wrong)
+        context = f"weight version {version}: {len(wrong)} tensors, of which {unsent} were not sent"
     elif proof is not None:
         values = ("proof_max_delta", f"at most {e.tolerance.extreme:.3g}", proof)
         context = f"weight version {version}: the engine does not compute with the learner's weights"
@@ -118,7 +118,7 @@ def _judge(
             context += f"; not sent: {', '.join(absent[:3])}"
     else:
         return
-    if proof is not None and names:
+    if proof is not None and wrong:
         context += f"; the proof is {proof:.3g} nats from the learner"
     name, expected, got = values
     ordered = side.paired(got, expected)
@@ -141,7 +141,7 @@ def _digests(side: Side, source: str) -> dict[int, dict[str, str]]:
     found: dict[int, dict[str, str]] = {}
     for event in side.recording.all("weights"):
         if event.get("source") == source and isinstance(event.get("version"), int):
-            found.setdefault(event["version"], {}).update(event.get("digests") or {})
+            found.setdefault(event["version"], {}).update(mapping(event.get("digests")))
     return found
 
 
