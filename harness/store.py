@@ -219,32 +219,36 @@ class Recording(Run):
             self.torn.append(note)
 
     def _spans_of(self, journal: Journal, names: tuple[str, ...]) -> pd.DataFrame:
-        import pyarrow as pa
-        import pyarrow.json as arrow_json
-
         by_name = self._spans.get(journal.name)
         if by_name is None:  # the names were not read ahead
-            text = b"".join(self._lines(journal, "span"))
+            lines = list(self._lines(journal, "span"))
         else:
             places = [by_name[name] for name in names if name in by_name]
-            text = b"".join(self._at(journal, np.concatenate(places))) if places else b""
-        if not text:
-            return pd.DataFrame()
-        schema = pa.schema([("name", pa.string()), ("step", pa.int64()), ("dur_ns", pa.int64()), ("ok", pa.bool_())])
-        options = arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
-        try:
-            table = arrow_json.read_json(pa.BufferReader(text), parse_options=options).to_pandas()
-        except pa.ArrowInvalid:  # a broken line, or a foreign writer with other types
-            events = [self.parsed(journal, line) or {} for line in text.splitlines()]
-            columns = {
-                "name": [str(one.get("name")) for one in events],
-                "ok": [one.get("ok") is True for one in events],
-            }
+            lines = list(self._at(journal, np.concatenate(places))) if places else []
+        table = self._arrow_spans(lines) if len(lines) > 1000 else None
+        if table is None:  # few; or a broken line, or a foreign writer with other types
+            events = [self.parsed(journal, line) or {} for line in lines]
+            columns: dict[str, Any] = {"name": [str(one.get("name")) for one in events]}
             columns |= {key: [number(one.get(key)) for one in events] for key in ("step", "dur_ns")}
-            table = pd.DataFrame(columns)
+            table = pd.DataFrame({**columns, "ok": [one.get("ok") is True for one in events]})
         table = table[table["name"].isin(names)]
         table = table.assign(role=journal.opening.get("role", ""), seconds=table["dur_ns"] / 1e9)
         return table.assign(step=table["step"].fillna(-1).astype(np.int64))
+
+    def _arrow_spans(self, lines: list[bytes]) -> pd.DataFrame | None:
+        """Many spans at once; None where they are not as the recorders write them."""
+        import pyarrow as pa
+        import pyarrow.json as arrow_json
+
+        schema = pa.schema([("name", pa.string()), ("step", pa.int64()), ("dur_ns", pa.int64()), ("ok", pa.bool_())])
+        options = arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
+        try:
+            found: pd.DataFrame = arrow_json.read_json(
+                pa.BufferReader(b"".join(lines)), parse_options=options
+            ).to_pandas()
+        except pa.ArrowInvalid:
+            return None
+        return found
 
     def _scan_events(self, path: Path) -> Journal:
         journal = Journal(path, f"{EVENTS}/{path.name}")

@@ -107,7 +107,7 @@ def _rows(e: Evidence, side: Side, series: dict[str, list[float]]) -> dict[str, 
     run, scenario = side.recording, side.recording.scenario
     infos = engine_infos(side, e.mode)
     info: dict[str, Any] = infos[0] if infos else {}
-    resolved = info.get("resolved") or {}
+    resolved = mapping(info.get("resolved"))
     sampling: dict[str, Any] = next(
         (mapping(event.get("canonical")) for event in run.all("sampling") if event.get("mode") == e.mode), {}
     )

@@ -93,7 +93,7 @@ def engine_parameter_map(e: Evidence) -> Outcome:
         model = side.recording.scenario.get("model") or {}
         asked = {**mapping(side.recording.scenario.get("engine")), "dtype": model.get("dtype")}
         asked = {key: value for key, value in asked.items() if value is not None}
-        infos = [event for event in engine_infos(side, e.mode) if event.get("resolved")]
+        infos = [event for event in engine_infos(side, e.mode) if mapping(event.get("resolved"))]
         if not infos or not asked:
             text = f"the {side.name} recorded no {'resolved' if not infos else 'asked'} engine parameters"
             return outcome(name, "not tested", text, number=number, findings=altered)

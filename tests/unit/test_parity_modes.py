@@ -337,3 +337,26 @@ def test_runs_are_made_of_the_rows_that_the_report_shows(tmp_path: Path) -> None
     assert one.series["reward"] == two.series["reward"]
     assert set(verdict.parity.series) >= {"max_delta_logprob", "mean_delta_logprob", "flips", "flips_beyond_margin"}
     assert make("baseline").manifest["side"] == "baseline"
+
+
+@pytest.mark.parametrize(
+    "kind, field",
+    [
+        ("engine_info", "resolved"),
+        ("environment", "packages"),
+        ("group", "world_size"),
+        ("sampling", "canonical"),
+        ("shapes", "longest"),
+        ("span", "dur_ns"),
+        ("step", "metrics"),
+        ("sync", "mismatched"),
+        ("weights", "digests"),
+    ],
+)
+def test_a_foreign_writers_slip_is_missing_evidence_and_no_crash(tmp_path: Path, kind: str, field: str) -> None:
+    baseline, candidate = pair(plan=scenario(steps=2), native=False)
+    for event in candidate.events(kind):
+        event[field] = "not what the format says"
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "EQUIVALENT", verdict.reason
+    assert verdict.missing

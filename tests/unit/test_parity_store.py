@@ -94,6 +94,17 @@ def test_spans_as_a_table(tmp_path: Path, spaced: bool) -> None:
     assert sorted(table["step"]) == [-1, 0, 1]
 
 
+def test_many_spans_as_a_table(tmp_path: Path) -> None:
+    one = {"start_ns": 0, "ok": True}
+    spans = [("span", {"name": "rollout", "dur_ns": i * 10**6, "step": i % 5, **one}) for i in range(1500)]
+    journal(tmp_path, spans)
+    table = Recording(tmp_path).spans(("rollout",))
+    assert table["seconds"].tolist() == [i / 1000 for i in range(1500)] and table["step"].max() == 4
+    spans[3][1]["dur_ns"] = 2.5  # type: ignore[index]
+    journal(tmp_path / "foreign", spans)
+    assert len(Recording(tmp_path / "foreign").spans(("rollout",))) == 1500
+
+
 def test_content_hashes_see_the_content_only(tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     journal(one, [("note", {"x": 1}), ("boundaries", {"sample": 1}), ("boundaries", {"sample": 2})])

@@ -134,7 +134,7 @@ def test_another_engine_seed_in_native_mode_is_no_alarm(tmp_path: Path) -> None:
 # --- controls that must pass ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2, 3])
+@pytest.mark.parametrize("seed", [0, 1])
 def test_equal_runs_are_equivalent_with_coverage(tmp_path: Path, seed: int) -> None:
     verdict = put(tmp_path, *pair(plan=scenario(seed=seed)))
     assert (verdict.verdict, verdict.exit_code) == ("EQUIVALENT", 0), verdict.reason
@@ -189,7 +189,7 @@ def test_another_batch_order_is_equal_after_alignment(tmp_path: Path) -> None:
     assert verdict.coverage["compared_tokens"] == verdict.coverage["tokens"]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_noise_of_bfloat16_in_a_bfloat16_run(tmp_path: Path, seed: int) -> None:
     verdict = put(tmp_path, *pair(plan=scenario(dtype="bfloat16", seed=seed)))
     assert verdict.verdict == "EQUIVALENT", verdict.reason
@@ -206,10 +206,10 @@ def test_the_same_noise_in_a_float32_run_is_a_divergence(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("side", ["baseline", "candidate"])
-@pytest.mark.parametrize("share", [0.5, 0.9, 0.999])
+@pytest.mark.parametrize("share", [0.5, 0.999])
 @pytest.mark.parametrize("file", ["tokens/rollout", "events/rollout", "events/trainer", "tokens/trainer"])
 def test_a_torn_recording_is_inconclusive(tmp_path: Path, side: str, file: str, share: float) -> None:
-    baseline, candidate = pair()
+    baseline, candidate = pair(native=False)
     paths = {"baseline": baseline.write(tmp_path / "baseline"), "candidate": candidate.write(tmp_path / "candidate")}
     torn = next((paths[side] / file.split("/")[0]).glob(file.split("/")[1] + "*"))
     content = torn.read_bytes()
@@ -220,7 +220,7 @@ def test_a_torn_recording_is_inconclusive(tmp_path: Path, side: str, file: str, 
 
 
 def test_half_a_recording_cut_between_frames_is_inconclusive(tmp_path: Path) -> None:
-    baseline, candidate = pair()
+    baseline, candidate = pair(native=False)
     for log in candidate.logs.values():
         log.frames = [frame for frame in log.frames if frame.step < 3]
         log.events = [event for event in log.events if event[1].get("step", 0) < 3]
@@ -230,7 +230,7 @@ def test_half_a_recording_cut_between_frames_is_inconclusive(tmp_path: Path) -> 
 
 
 def test_a_process_that_did_not_close_is_inconclusive(tmp_path: Path) -> None:
-    baseline, candidate = pair()
+    baseline, candidate = pair(native=False)
     candidate.logs["actor"].closed = False
     verdict = put(tmp_path, baseline, candidate)
     assert verdict.verdict == "INCONCLUSIVE"
@@ -238,14 +238,14 @@ def test_a_process_that_did_not_close_is_inconclusive(tmp_path: Path) -> None:
 
 
 def test_empty_recordings_are_inconclusive(tmp_path: Path) -> None:
-    baseline, candidate = pair()
+    baseline, candidate = pair(native=False)
     baseline.logs, candidate.logs = {}, {}
     verdict = put(tmp_path, baseline, candidate)
     assert (verdict.verdict, verdict.exit_code) == ("INCONCLUSIVE", 3)
 
 
 def test_recordings_without_tokens_are_inconclusive(tmp_path: Path) -> None:
-    baseline, candidate = pair()
+    baseline, candidate = pair(native=False)
     for recording in (baseline, candidate):
         for log in recording.logs.values():
             log.frames = []
@@ -261,7 +261,7 @@ def test_twenty_tokens_are_inconclusive(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kinds", [("experience",), ("floor",), ("sync",), ("learner",), ("rollout",)])
 def test_what_was_not_recorded_was_not_passed(tmp_path: Path, kinds: tuple[str, ...]) -> None:
-    baseline, candidate = pair()
+    baseline, candidate = pair(native=False)
     baseline.drop(*kinds)
     candidate.drop(*kinds)
     verdict = put(tmp_path, baseline, candidate)
@@ -270,8 +270,8 @@ def test_what_was_not_recorded_was_not_passed(tmp_path: Path, kinds: tuple[str, 
 
 
 def test_a_halved_train_batch_is_confounded(tmp_path: Path) -> None:
-    baseline = make("baseline", scenario(train_batch_size=16))
-    candidate = make("candidate", scenario(train_batch_size=8), parted=1)
+    baseline = make("baseline", scenario(train_batch_size=16), native=False)
+    candidate = make("candidate", scenario(train_batch_size=8), parted=1, native=False)
     verdict = put(tmp_path, baseline, candidate)
     assert (verdict.verdict, verdict.exit_code) == ("CONFOUNDED", 3), verdict.reason
     assert [one.name for one in verdict.confounders] == ["ppo.train_batch_size"]
@@ -279,8 +279,8 @@ def test_a_halved_train_batch_is_confounded(tmp_path: Path) -> None:
 
 
 def test_what_was_recorded_before_the_confounder_acted_is_judged(tmp_path: Path) -> None:
-    baseline = make("baseline", scenario(train_batch_size=16))
-    candidate = make("candidate", scenario(train_batch_size=8), parted=1)
+    baseline = make("baseline", scenario(train_batch_size=16), native=False)
+    candidate = make("candidate", scenario(train_batch_size=8), parted=1, native=False)
     output = candidate.frame("rollout", 0).arrays["output"]
     output.values[3] = EOS + 1 if output.values[3] != EOS + 1 else EOS + 2
     verdict = put(tmp_path, baseline, candidate)
@@ -290,7 +290,7 @@ def test_what_was_recorded_before_the_confounder_acted_is_judged(tmp_path: Path)
 
 
 def test_another_learner_environment_is_confounded_and_another_engine_environment_is_a_finding(tmp_path: Path) -> None:
-    baseline, candidate = pair()
+    baseline, candidate = pair(native=False)
     candidate.logs["trainer"].events[0][1]["packages"] = {"torch": "2.9.0", "numpy": "2.4.6", "transformers": "5.19.0"}
     verdict = put(tmp_path, baseline, candidate)
     assert verdict.verdict == "CONFOUNDED", verdict.reason
@@ -299,7 +299,10 @@ def test_another_learner_environment_is_confounded_and_another_engine_environmen
 
 
 def test_other_prompts_and_other_initial_weights_are_confounded(tmp_path: Path) -> None:
-    baseline, candidate = make("baseline", scenario(seed=0)), make("candidate", scenario(seed=1))
+    baseline, candidate = (
+        make("baseline", scenario(seed=0), native=False),
+        make("candidate", scenario(seed=1), native=False),
+    )
     verdict = put(tmp_path, baseline, candidate)
     assert verdict.verdict == "CONFOUNDED", verdict.reason
     names = {one.name for one in verdict.confounders}
