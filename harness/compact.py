@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
-from harness.store import Recording, Rows, Table
+from harness.store import Recording
+from harness.tables import Rows, Table
 
 BATCH = 50_000  # events in memory at a time
 RESPONSES = {"rollout": "output", "experience": "tokens", "native": "output", "floor": "output"}  # kind -> its tokens

@@ -12,14 +12,13 @@ import os
 import re
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from harness.tables import FrameArrays, Table, arrays_of, number, table_of
 from probes.format import EVENTS, PREFIX, FormatError, Run, Torn, decode_header, decode_json, decode_line
 from probes.format import _checked_open as checked_open
 from probes.format import _Journal as Journal
@@ -28,58 +27,6 @@ from probes.format import _Journal as Journal
 _HEAD = rb'^\{"seq":\d+,"t_ns":-?\d+,"kind":"'
 _LINE = re.compile(_HEAD + rb'(span","name":"[^"\\\n]*|[^"\\\n]+)"(?:,"[^\n]*)?\}$', re.MULTILINE)
 _SEQ = len('{"seq":')
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Rows of unequal length, flat: row r is `values[offsets[r]:offsets[r + 1]]`."""
-
-    values: np.ndarray
-    offsets: np.ndarray  # int64
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    @cached_property
-    def lengths(self) -> np.ndarray:
-        return np.diff(self.offsets)
-
-    def row(self, index: int) -> np.ndarray:
-        return self.values[self.offsets[index] : self.offsets[index + 1]]
-
-    @staticmethod
-    def joined(parts: list[Rows]) -> Rows:
-        """The rows of several, in turn."""
-        if len(parts) == 1:
-            return parts[0]
-        starts = np.cumsum([0, *(part.offsets[-1] for part in parts)])
-        offsets = [part.offsets[1:] + start for part, start in zip(parts, starts, strict=False)]
-        return Rows(np.concatenate([part.values for part in parts]), np.concatenate([[0], *offsets]).astype(np.int64))
-
-
-@dataclass(frozen=True)
-class Table:
-    """Every frame of one kind and step, joined: one entry per sample in each column.
-
-    `fields` are the first frame's, without `finish`; `finish` is one reason per sample where the frames have it.
-    `rank` is the rank of the process that recorded the sample.
-    """
-
-    kind: str
-    step: int
-    sample: np.ndarray
-    rank: np.ndarray
-    fields: dict[str, Any]
-    columns: dict[str, np.ndarray | Rows] = field(default_factory=dict)
-    finish: np.ndarray | None = None
-
-    def rows(self, name: str) -> Rows | None:
-        column = self.columns.get(name)
-        return column if isinstance(column, Rows) else None
-
-    def flat(self, name: str) -> np.ndarray | None:
-        column = self.columns.get(name)
-        return column if isinstance(column, np.ndarray) else None
 
 
 class Recording(Run):
@@ -174,9 +121,9 @@ class Recording(Run):
         Raises FormatError when the arrays of a frame disagree about the number of samples.
         """
         found = [one for one in self._read(kind, step) if all(one.fields.get(k) == v for k, v in fields.items())]
-        return _table(found) if found else None
+        return table_of(found) if found else None
 
-    def _read(self, kind: str, step: int) -> Iterator[_Frame]:
+    def _read(self, kind: str, step: int) -> Iterator[FrameArrays]:
         """`Run.frames`, checked by NumPy: checking offsets in Python took longer than the whole comparison."""
         for log in self._logs:
             wanted = [at for at in log.extents if at.kind == kind and at.step == step]
@@ -185,7 +132,9 @@ class Recording(Run):
                     for at in wanted:
                         stream.seek(at.start + PREFIX.size)
                         header = decode_header(stream.read(at.header))
-                        yield _Frame(kind, step, at.rank, header["fields"], _arrays(header, stream.read(at.payload)))
+                        yield FrameArrays(
+                            kind, step, at.rank, header["fields"], arrays_of(header, stream.read(at.payload))
+                        )
 
     def _lines(self, journal: Journal, kind: str) -> Iterator[bytes]:
         return self._at(journal, journal.kinds.get(kind, ()))
@@ -341,84 +290,3 @@ def _whole(line: bytes, at: int) -> dict[str, Any]:
         return decode_line(line)
     except FormatError as error:
         raise FormatError(f"byte {at}: {error}") from error
-
-
-@dataclass(frozen=True)
-class _Frame:
-    kind: str
-    step: int
-    rank: int
-    fields: dict[str, Any]
-    arrays: dict[str, np.ndarray | Rows]
-
-
-def _arrays(header: dict[str, Any], payload: bytes) -> dict[str, np.ndarray | Rows]:
-    """The arrays of a frame as views of its payload. Raises FormatError where `probes.format` does."""
-    found: dict[str, np.ndarray | Rows] = {}
-    for name, spec in header["arrays"].items():
-        try:
-            values = np.frombuffer(payload, f"<{spec['dtype']}", spec["count"], spec["at"])
-            if "offsets_at" not in spec:
-                found[name] = values
-                continue
-            offsets = np.frombuffer(payload, "<i8", spec["offsets_count"], spec["offsets_at"])
-            if not len(offsets) or offsets[0] != 0 or offsets[-1] != len(values) or np.any(np.diff(offsets) < 0):
-                raise ValueError(f"offsets must rise from 0 to {len(values)}")
-            found[name] = Rows(values, offsets)
-        except (KeyError, TypeError, ValueError) as error:
-            raise FormatError(f"array {name!r} of the frame is malformed: {error}") from error
-    return found
-
-
-def _table(frames: list[_Frame]) -> Table:
-    names = set(frames[0].arrays)
-    for frame in frames[1:]:
-        names &= set(frame.arrays)
-    for frame in frames:
-        counts = {name: len(frame.arrays[name]) for name in names}
-        if "sample" not in counts or len(set(counts.values())) != 1:
-            raise FormatError(
-                f"{frame.kind} frame of step {frame.step}: its arrays disagree about the samples: {counts}"
-            )
-        finish = frame.fields.get("finish")
-        if isinstance(finish, list) and len(finish) != counts["sample"]:
-            raise FormatError(
-                f"{frame.kind} frame of step {frame.step}: {len(finish)} finish reasons for {counts['sample']} samples"
-            )
-    columns = {name: _column([frame.arrays[name] for frame in frames]) for name in sorted(names)}
-    finish = None
-    if all(isinstance(frame.fields.get("finish"), list) for frame in frames):
-        finish = np.array([reason for frame in frames for reason in frame.fields["finish"]], dtype=object)
-    sample = columns.pop("sample")
-    if not isinstance(sample, np.ndarray):
-        raise FormatError(f"{frames[0].kind} frame of step {frames[0].step}: `sample` must be one number a sample")
-    rank = np.repeat([frame.rank for frame in frames], [len(frame.arrays["sample"]) for frame in frames])
-    fields = {key: value for key, value in frames[0].fields.items() if key != "finish"}
-    return Table(frames[0].kind, frames[0].step, sample, rank, fields, columns, finish)
-
-
-def _column(parts: list[Any]) -> np.ndarray | Rows:
-    if len(parts) == 1:
-        found: np.ndarray | Rows = parts[0]
-        return found
-    return Rows.joined(parts) if isinstance(parts[0], Rows) else np.concatenate(parts)
-
-
-def number(value: Any, default: float = float("nan")) -> float:
-    """A recorded number, where NaN and infinity are the strings nan, inf and -inf; `default` for anything else."""
-    if isinstance(value, bool) or value is None:
-        return default
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return default
-
-
-def mapping(value: Any) -> dict[str, Any]:
-    """A recorded JSON object; {} for anything else: a foreign writer's slip is missing evidence, and no crash."""
-    return value if isinstance(value, dict) else {}
-
-
-def names(value: Any) -> list[str]:
-    """A recorded list of names; [] for anything else."""
-    return [str(one) for one in value] if isinstance(value, list) else []

@@ -1,13 +1,30 @@
-"""Causes: what the rules explain of the divergences, and UNEXPLAINED with its narrowest place for what is left over."""
+"""Causes: what the rules explain of the divergences, and UNEXPLAINED with its narrowest place for what is left over.
+
+Interventions that need a live engine (flush, restart, swap one parameter back) are not made here.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
+from harness.parity import rereadings, rules
 from harness.parity.evidence import Evidence
-from harness.parity.rules import RULES
 from reports.model import Cause
 
+# In the order in which causes are named.
+RULES = (
+    rules.stale_weights,
+    rules.prompts,
+    rules.sampling_parameters,
+    rereadings.alignment,
+    rereadings.scaled,
+    rereadings.stale_cache,
+    rereadings.permuted,
+    rereadings.ends,
+    rules.numeric,
+    rules.collisions,
+    rules.noisy,
+)
 # What follows from other tokens: everything that the trainer makes of them.
 _DOWNSTREAM = {"experience", "reward", "learner", "trained:candidate"}
 

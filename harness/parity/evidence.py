@@ -16,7 +16,8 @@ from harness.parity.confounders import Confounder, Weights
 from harness.parity.floor import EngineFloor, Tolerance
 from harness.parity.metrics import Mismatch
 from harness.parity.tails import Tail, Weighed
-from harness.store import Recording, Table, number
+from harness.store import Recording
+from harness.tables import Table, number
 from reports.model import Place
 
 # Order within a step. A sync that a step's rollout already used comes before it (see `add_sync` in `weightsync`).

@@ -9,7 +9,7 @@ import numpy as np
 from harness.parity import interventions
 from harness.parity.align import Match, equal_rows, shared
 from harness.parity.evidence import Evidence
-from harness.store import Table
+from harness.tables import Table
 from reports.model import Place
 
 # What the learner made of each token of a rollout.

@@ -15,7 +15,8 @@ from scipy import stats
 
 from harness.parity.align import Match, equal_rows, shared
 from harness.parity.tails import EXTREME, outliers
-from harness.store import Recording, Table
+from harness.store import Recording
+from harness.tables import Table
 
 # Largest floor that can be noise, in nats. float32: batch composition alone reached 1.2e-5 in SGLang on a tiny model,
 # engines were within 1.4e-6 of Transformers. bfloat16: published figures are 0.01 to 0.05; larger models may need

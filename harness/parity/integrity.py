@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from harness.parity.evidence import Evidence, Side
-from harness.store import Recording, number
+from harness.store import Recording
+from harness.tables import number
 
 
 @dataclass(frozen=True)

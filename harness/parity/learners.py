@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from harness.parity.evidence import Evidence
-from harness.store import mapping
+from harness.tables import mapping
 from reports.model import Place
 
 LOSSES = ("policy_loss", "value_loss", "grad_norm", "critic_grad_norm")

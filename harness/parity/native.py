@@ -16,7 +16,8 @@ from scipy import stats
 from harness.parity.align import Match, shared
 from harness.parity.evidence import Evidence, Side
 from harness.parity.two_samples import holm, permuted_labels, quantile_sum, spread_within, statistics_of
-from harness.store import Recording, Table, mapping, number
+from harness.store import Recording
+from harness.tables import Table, mapping, number
 from reports.model import Place
 
 LARGEST_BLIND_EFFECT = 0.6  # standard deviations; a stage that could only see more than this has not tested anything

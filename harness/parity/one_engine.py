@@ -9,7 +9,7 @@ import numpy as np
 from harness.parity import interventions
 from harness.parity.align import Grid, Match, equal_rows, shared
 from harness.parity.evidence import Evidence, Side, version_of
-from harness.store import Rows, Table
+from harness.tables import Rows, Table
 from reports.model import Place
 
 SHOWN_IDS = 12

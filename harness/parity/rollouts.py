@@ -15,7 +15,7 @@ from harness.parity import interventions
 from harness.parity.align import Grid, Match, equal_rows, shared
 from harness.parity.confounders import Confounder
 from harness.parity.evidence import Evidence, version_of
-from harness.store import Table
+from harness.tables import Table
 from reports.model import Finding, Place
 
 SERIES = ("step", "max_delta_logprob", "mean_delta_logprob", "flips", "flips_beyond_margin")

@@ -10,7 +10,8 @@ import numpy as np
 
 from harness.parity.evidence import Evidence, Side
 from harness.parity.surroundings import engine_infos, hit_rate
-from harness.store import Recording, mapping, number
+from harness.store import Recording
+from harness.tables import mapping, number
 from reports.model import RunSummary
 
 NAN = float("nan")

@@ -13,7 +13,7 @@ from harness.parity.confounders import differences, learner_devices, learner_pac
 from harness.parity.evidence import Evidence, Side
 from harness.parity.native import NativeResult
 from harness.parity.registry import Outcome, check, outcome
-from harness.store import mapping, number
+from harness.tables import mapping, number
 from reports.model import SUSPICIONS, CheckState, Finding
 
 # A canonical parameter is honoured when the engine resolved exactly it; of these, more than was asked for takes

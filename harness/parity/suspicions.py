@@ -13,7 +13,7 @@ from harness.parity.evidence import Evidence, Side
 from harness.parity.registry import Outcome, check, outcome, trains
 from harness.parity.summary import step_seconds
 from harness.parity.surroundings import effect
-from harness.store import mapping, number
+from harness.tables import mapping, number
 from reports.model import SUSPICIONS, Finding
 
 

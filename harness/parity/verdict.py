@@ -25,7 +25,8 @@ from harness.parity.one_engine import note_floors
 from harness.parity.registry import CHECKS, Outcome, Registered
 from harness.parity.summary import mode_name, summary
 from harness.parity.weightsync import weight_syncs
-from harness.store import Recording, mapping, names, number
+from harness.store import Recording
+from harness.tables import mapping, names, number
 from probes.format import FormatError, Run
 from reports.model import EXIT_CODES, SUSPICIONS, Cause, Finding, Parity, Verdict
 

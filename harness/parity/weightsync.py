@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from harness.parity.evidence import Evidence, Side
-from harness.store import mapping, names, number
+from harness.tables import mapping, names, number
 from reports.model import Place
 
 

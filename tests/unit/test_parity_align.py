@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.parity.align import Grid, Match, equal_rows, shared
-from harness.store import Rows
+from harness.tables import Rows
 
 ROWS = st.lists(st.lists(st.integers(0, 3), max_size=6), max_size=8)
 

@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from recordings import make, scenario
 
-from harness.store import Recording, Rows
+from harness.store import Recording
+from harness.tables import Rows
 from probes.format import FormatError, Run, encode_line, write_manifest
 
 KINDS = st.sampled_from(["span", "step", "note", "boundaries", "close", "a kind with spaces", "ünïcode"])
