@@ -132,6 +132,9 @@ def _against_learner(e: Evidence, side: Side, rollout: Table, output: Rows, expe
         return
     first = found.deciding[0]
     row, engine, learner = int(grid.row[first]), float(p[first]), float(q[first])
+    margin = experience.rows("margin")
+    known = margin is not None and np.array_equal(margin.lengths, tokens.lengths)
+    gap = float(grid.take(margin, match.b)[first]) if margin is not None and known else float("nan")
     place = Place(
         rollout.step,
         "rollout",
@@ -140,6 +143,7 @@ def _against_learner(e: Evidence, side: Side, rollout: Table, output: Rows, expe
         int(grid.position[first]),
         "logprob against the learner",
         *side.paired(engine, learner),
+        gap if np.isfinite(gap) else None,
         context=f"the {side.name}'s engine reports {engine:.6g} for token {int(drawn[first])}, "
         f"the learner computes {learner:.6g}",
     )
