@@ -150,9 +150,8 @@ def _check_ranges(scenario: Scenario, where: str) -> None:
     batch = scenario.rollout.prompts_per_step * scenario.rollout.samples_per_prompt
     if scenario.train and batch % scenario.ppo.train_batch_size:
         raise BadInput(
-            f"{where}: a step draws {batch} samples (rollout.prompts_per_step x rollout.samples_per_prompt), which is no "
-            "multiple of "
-            f"ppo.train_batch_size = {scenario.ppo.train_batch_size}"
+            f"{where}: a step draws {batch} samples (rollout.prompts_per_step x rollout.samples_per_prompt), which is "
+            f"no multiple of ppo.train_batch_size = {scenario.ppo.train_batch_size}"
         )
     if scenario.train and scenario.ppo.train_batch_size % (scenario.ppo.micro_batch_size * scenario.ppo.world_size):
         raise BadInput(

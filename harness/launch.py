@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import logging
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -148,7 +149,7 @@ class Cluster:
             "num_cpus": self.actor_cpus,
             "num_gpus": seat.gpus,
             "max_restarts": 0,
-            "runtime_env": {"py_executable": seat.python, "env_vars": seat.env},
+            "runtime_env": {"py_executable": shlex.quote(seat.python), "env_vars": seat.env},
         }
         options |= self._strategy(seat)
         decorate: Any = ray.remote

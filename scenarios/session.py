@@ -280,14 +280,10 @@ class EngineSession:
             parameters.check_sampling(self.backend, changed, self._scenario.rollout.mode)
 
     def configure(self, scenario: dict[str, Any], wrap: dict[str, Any] | None) -> None:
-        """Serve another run: new settings, and a planted fault or none. The engine restarts only for what it reads at its start."""
+        """Serve another run: new settings, a planted fault or none. The engine restarts for what it reads at its start only."""
         before, self._scenario = self._scenario, Scenario.from_json(scenario)
         self._wrap = wrap
-        same = all(
-            fixed(before) == fixed(self._scenario)
-            for fixed in (lambda s: s.engine, lambda s: s.model, lambda s: s.rollout.mode, lambda s: s.sampling.stop_token_ids)
-        )
-        if same and before.sampling.ignore_eos == self._scenario.sampling.ignore_eos:
+        if _read_at_start(before) == _read_at_start(self._scenario):
             parameters.check_sampling(self.backend, self._scenario.sampling, self._scenario.rollout.mode)
             self._engine = self._wrapped()
         else:
@@ -325,6 +321,11 @@ class EngineSession:
         self._closing.set()
         self.end_recording()
         self._engine.close()
+
+
+def _read_at_start(scenario: Scenario) -> tuple[Any, ...]:
+    sampling = scenario.sampling
+    return scenario.engine, scenario.model, scenario.rollout.mode, sampling.stop_token_ids, sampling.ignore_eos
 
 
 def make_engine(backend: str, model_path: str, scenario: Scenario, *, device: str) -> Engine:

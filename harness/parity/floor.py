@@ -50,7 +50,7 @@ class EngineFloor:
         return self.tokens >= MINIMUM_TOKENS
 
     def exceeds(self, cap: float) -> bool:
-        """Beyond the cap by more than outliers, beyond ten times the cap at all, or no number."""
+        """Beyond the cap by more than outliers, beyond the cap at all, or no number."""
         beyond = self.tokens > 0 and (self.level > cap or self.largest > EXTREME * cap)
         return beyond or self.not_finite > 0
 

@@ -182,8 +182,8 @@ def _could_fail(verdict: Verdict, baseline: Side) -> Verdict:
     from scenarios.ppo import selfcheck
 
     floor = verdict.parity.floor.get("combined") if verdict.parity else None
-    known = isinstance(floor, float) and floor > 0
-    checks = selfcheck.report(Run(baseline.run_dir, strict=False), **({"floor": floor} if known else {}))
+    known = floor if isinstance(floor, float) and floor > 0 else selfcheck.FLOOR
+    checks = selfcheck.report(Run(baseline.run_dir, strict=False), floor=known)
     weak = [
         Finding(
             "scenario cannot fail",

@@ -77,8 +77,9 @@ def _read(e: Evidence, side: Side) -> SyncRecord:
 def _proof(e: Evidence, event: dict[str, Any]) -> float | None:
     """The proof's largest |Δ| where it fails, else None.
 
-    Its mean must be within the tolerance, and no position beyond ten times the cap: the proof's sequences end in ids
-    that no model would draw, where rounding is at its worst (`tails`). NaN fails: it proves nothing.
+    Its mean must be within the tolerance, and no position beyond the cap, less what ten times the learner's own
+    rounding explains there (`proof_excess`): the proof's sequences end in ids that no model would draw, where rounding
+    is at its worst. NaN fails: it proves nothing.
     """
     if event.get("proof_max_delta") is None:
         return None
@@ -86,7 +87,8 @@ def _proof(e: Evidence, event: dict[str, Any]) -> float | None:
     if mean is None:
         good = largest <= e.tolerance.cap
     else:
-        good = number(mean) <= e.tolerance.value and largest <= e.tolerance.extreme
+        unexplained = number(event.get("proof_excess", largest))
+        good = number(mean) <= e.tolerance.value and unexplained <= e.tolerance.extreme
     return None if good else largest
 
 

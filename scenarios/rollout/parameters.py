@@ -24,8 +24,8 @@ def check_room(longest_prompt: int, sampling: Sampling, engine: Engine) -> None:
     if need > engine.max_model_len:
         raise ParameterRefused(
             f"engine.max_model_len = {engine.max_model_len} is too short: the longest prompt has {longest_prompt} "
-            f"tokens and "
-            f"sampling.max_tokens = {sampling.max_tokens}, together {need}; raise engine.max_model_len or lower sampling.max_tokens"
+            f"tokens and sampling.max_tokens = {sampling.max_tokens}, together {need}; raise engine.max_model_len or "
+            "lower sampling.max_tokens"
         )
 
 
@@ -56,8 +56,8 @@ def check_sampling(engine: str, sampling: Sampling, mode: Mode) -> None:
     if engine == "sglang":
         if s.top_k > 0 and s.top_p < 1.0:
             raise ParameterRefused(
-                "SGLang applies top-p over the unfiltered mass (joint), the canonical meaning is top-k, renormalise, top-p; "
-                "use one of them"
+                "SGLang applies top-p over the unfiltered mass (joint), the canonical meaning is top-k, renormalise, "
+                "top-p; use one of them"
             )
         if s.repetition_penalty != 1.0:
             raise ParameterRefused(

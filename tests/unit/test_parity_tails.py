@@ -20,7 +20,7 @@ def test_a_few_ill_conditioned_positions_are_rounding(tmp_path: Path) -> None:
     """Seen on real engines: one token in some thousands differs thirty times as much as the floor."""
     baseline, candidate = pair(native=False)
     moved(candidate, 2, [17], 9e-5)
-    moved(candidate, 4, [3], -2e-4)
+    moved(candidate, 4, [3], -8e-5)
     verdict = put(tmp_path, baseline, candidate)
     assert verdict.verdict == "EQUIVALENT", verdict.reason
     assert verdict.coverage["logprobs_beyond_tolerance"] == 2
