@@ -59,7 +59,7 @@ class Cluster:
         _become_reaper()
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        # Without bytecode every process of the run compiles its imports again: transformers 11 s of CPU instead of 4.5 s.
+        # Without bytecode every process compiles its imports again: transformers took 11 s of CPU instead of 4.5 s.
         os.environ["PYTHONDONTWRITEBYTECODE"] = ""
         # `uv run` would replace the interpreter that each actor asks for
         # (ray/_private/runtime_env/uv_runtime_env_hook.py).

@@ -154,7 +154,7 @@ class Recorder:
         collectives.unwatch(self)
         log = self._tokens
         lost = self._journal.lost + (log.lost if log else 0)
-        counts = {"frames": log.records if log else 0, **({"lost": lost} if lost else {})}
+        counts = {"frames": log.records if log else 0, "self_ns": self.self_ns, **({"lost": lost} if lost else {})}
         try:
             self.event("close", ok=ok, reason=reason, **counts)
         finally:

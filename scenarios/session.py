@@ -280,7 +280,7 @@ class EngineSession:
             parameters.check_sampling(self.backend, changed, self._scenario.rollout.mode)
 
     def configure(self, scenario: dict[str, Any], wrap: dict[str, Any] | None) -> None:
-        """Serve another run: new settings, a planted fault or none. The engine restarts for what it reads at its start only."""
+        """Serve another run: new settings, a planted fault or none. The engine restarts only if it must read them."""
         before, self._scenario = self._scenario, Scenario.from_json(scenario)
         self._wrap = wrap
         if _read_at_start(before) == _read_at_start(self._scenario):

@@ -129,7 +129,8 @@ class ActorRole(Role):
                     self.optimizer.backward(loss.total)
                     report.add(loss)
                 report.grad_norms.append(self.optimizer.step())
-        self._digests = weights.digests(self._named())
+        with self.recorder.own_time():
+            self._digests = weights.digests(self._named())
         return report.close(self._digests)
 
     def _named(self) -> dict[str, Tensor]:

@@ -122,7 +122,9 @@ class CriticRole(Role):
                     self.optimizer.backward(loss.total)
                     report.add(loss)
                 report.grad_norms.append(self.optimizer.step())
-        return report.close(weights.digests(self.model.state_dict()))
+        with self.recorder.own_time():
+            digests = weights.digests(self.model.state_dict())
+        return report.close(digests)
 
     def learner_state(self) -> dict[str, Any]:
         """Weights and optimizer, on the CPU."""

@@ -1,0 +1,27 @@
+"""Fixtures of the slow tests: the helpers beside the unit tests, the built-in models, and where recordings go."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "unit"))
+
+
+@pytest.fixture(scope="session")
+def built_in(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The built-in policy and reward model of seed 0, as settings of a role: about 15 s on one core."""
+    from scenarios import models
+
+    home = tmp_path_factory.mktemp("models")
+    return {"policy": str(models.build(0, home)), "reward": str(models.build_reward(0, home))}
+
+
+@pytest.fixture(scope="session")
+def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for recordings that several tests of a session judge; HARNESS_TEST_RECORDINGS keeps them."""
+    kept = os.environ.get("HARNESS_TEST_RECORDINGS")
+    return Path(kept) if kept else tmp_path_factory.mktemp("recordings")
