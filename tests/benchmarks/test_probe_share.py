@@ -11,13 +11,14 @@ import pytest
 from ppo_support import stack
 
 from harness import config
-from probes.format import Run
+from probes.format import Run, write_manifest
 from scenarios.remote import call
 
 pytestmark = pytest.mark.benchmark
 
 
 def test_share_of_a_step(built_in: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_manifest(tmp_path, {})
     with stack(config.load("ppo-tiny", steps=4), built_in) as running:
         trainer = running.trainer(tmp_path)
         trainer.start()
