@@ -35,6 +35,10 @@ Address = Annotated[str, typer.Option(help="join this Ray cluster instead of sta
 Device = Annotated[
     Literal["auto", "cpu", "cuda"], typer.Option(help="of the learner; auto: CUDA where the cluster has it")
 ]
+Cap = Annotated[
+    float | None,
+    typer.Option(help="largest rounding noise to believe, in nats; default: the dtype's", min=0, show_default=False),
+]
 RolloutOnly = Annotated[bool, typer.Option("--rollout-only", help="no training: generation at fixed weights")]
 
 
@@ -55,8 +59,9 @@ def parity(
     free: Annotated[bool, typer.Option("--free", help="let the runs part instead of guiding the candidate")] = False,
     native: Annotated[bool, typer.Option("--native/--no-native", help="the short native stage at the end")] = True,
     fault: Annotated[
-        str, typer.Option(help="plant this fault in the candidate (harness faults list)", show_default=False)
+        str, typer.Option(help="plant this fault in the candidate (an unknown name lists them)", show_default=False)
     ] = "",
+    cap: Cap = None,
     out: Out = "",
     address: Address = "",
     device: Device = "auto",
@@ -79,6 +84,7 @@ def parity(
             free=free,
             native=native,
             fault=fault or None,
+            cap=cap,
             out=out or None,
             address=address or None,
             device=device,
@@ -130,12 +136,13 @@ def run(
 def diff(
     baseline: Annotated[str, typer.Argument(help="a run directory", show_default=False)],
     candidate: Annotated[str, typer.Argument(help="the run directory that is judged", show_default=False)],
+    cap: Cap = None,
     format: Format = "text",
 ) -> None:
     """Judge two recorded runs, ours or another framework's."""
     from harness.parity.run import diff as judge
 
-    _show(judge(baseline, candidate), format)
+    _show(judge(baseline, candidate, cap=cap), format)
 
 
 def report(

@@ -39,6 +39,7 @@ def run_parity(
     free: bool = False,
     native: bool = True,
     fault: str | None = None,
+    cap: float | None = None,
     out: str | os.PathLike[str] | None = None,
     address: str | None = None,
     device: str = "auto",
@@ -46,9 +47,9 @@ def run_parity(
 ) -> Verdict:
     """Run one scenario on two backends with identical seeds, diff the recordings, and return the verdict.
 
-    `overrides` (section.key=value) change both sides, `candidate_overrides` the candidate only. `out`: the parity
-    directory, made under runs/ when None. Raises HarnessError for what could not start; a run that was cut short is
-    INCONCLUSIVE, not an exception.
+    `overrides` (section.key=value) change both sides, `candidate_overrides` the candidate only. `cap`: the largest
+    rounding noise that is believed, in nats, instead of the dtype's own. `out`: the parity directory, made under runs/
+    when None. Raises HarnessError for what could not start; a run that was cut short is INCONCLUSIVE, not an exception.
     """
     started = time.monotonic()
     base = _scenario(scenario, overrides, mode=mode, seed=seed, steps=steps, rollout_only=rollout_only, free=free)
@@ -68,7 +69,8 @@ def run_parity(
         cut = _record_pair(
             left, right, address=address, device=device, native=native, progress=progress, figures=figures
         )
-        verdict = _judge(left, right, cut, native=native)
+        verdict = _judge(left, right, cut, native=native, cap=cap)
+        _compact(left, right)
     figures["total_s"] = round(time.monotonic() - started, 1)
     verdict = dataclasses.replace(
         verdict,
@@ -107,17 +109,18 @@ def run_scenario(
             experiment = Experiment(cluster, [side], progress=progress, device=device)
             experiment.begin()
             experiment.record(side, resume=resume)
+        _compact(side)
     return folder
 
 
-def diff(baseline: str | os.PathLike[str], candidate: str | os.PathLike[str]) -> Verdict:
+def diff(baseline: str | os.PathLike[str], candidate: str | os.PathLike[str], *, cap: float | None = None) -> Verdict:
     """Judge two recorded runs, ours or another framework's. Raises BadInput for a directory that holds no run."""
     from harness.parity.verdict import judge
 
     for path in (Path(baseline), Path(candidate)):
         if not (path / "run.json").exists():
             raise BadInput(f"{path} is no run directory: it has no run.json", mend="harness run SCENARIO --out DIR")
-    verdict = judge(Path(baseline), Path(candidate))
+    verdict = judge(Path(baseline), Path(candidate), cap=cap)
     return dataclasses.replace(
         verdict,
         reproduce=shlex.join(["harness", "diff", str(baseline), str(candidate)]),
@@ -160,19 +163,29 @@ def _record_pair(
     return None
 
 
-def _judge(left: Side, right: Side, cut: RunCut | None, *, native: bool) -> Verdict:
+def _judge(left: Side, right: Side, cut: RunCut | None, *, native: bool, cap: float | None) -> Verdict:
     from harness.parity.verdict import judge
 
     if cut is None:
-        return _could_fail(judge(left.run_dir, right.run_dir, native=native), left)
+        return _could_fail(judge(left.run_dir, right.run_dir, native=native, cap=cap), left)
     try:
-        verdict = judge(left.run_dir, right.run_dir, native=False)
+        verdict = judge(left.run_dir, right.run_dir, native=False, cap=cap)
     except HarnessError:
         verdict = Verdict("parity", "INCONCLUSIVE", EXIT_CODES["INCONCLUSIVE"], "")
     # Whatever the judge makes of the parts that were recorded, a run that was cut short is never a pass.
     return dataclasses.replace(
         verdict, verdict="INCONCLUSIVE", exit_code=EXIT_CODES["INCONCLUSIVE"], reason=f"cut short: {cut.message}"
     )
+
+
+def _compact(*sides: Side) -> None:
+    """The same recordings as Parquet, for pandas; an extra, so a full disk does not cost the verdict."""
+    from harness.compact import compact
+    from probes.format import FormatError
+
+    for side in sides:
+        with contextlib.suppress(FormatError, OSError):
+            compact(side.run_dir)
 
 
 def _could_fail(verdict: Verdict, baseline: Side) -> Verdict:
