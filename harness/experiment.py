@@ -133,7 +133,7 @@ class Experiment:
 
     def begin_native(self, side: Side, policy: str) -> None:
         """Start the engine anew with the weights in `policy` and nothing of ours loaded; returns at once."""
-        self._native[side.name] = self._sessions[side.name].submit("become", "native", policy)
+        self._native[side.name] = self._sessions[side.name].submit("become_pure", policy)
 
     def native(self, side: Side, policy: str) -> None:
         """The native stage of one side, after `begin_native`."""

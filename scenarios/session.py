@@ -18,7 +18,7 @@ from probes import install
 from scenarios.rollout import guided, parameters
 from scenarios.rollout.engine import Completion, Engine, EngineError, Request, SyncGroup, SyncReport, WeightMeta
 from scenarios.rollout.processes import alive
-from scenarios.settings import Mode, Sampling, Scenario
+from scenarios.settings import Sampling, Scenario
 
 WATCH_PERIOD_S = 0.5
 
@@ -56,6 +56,7 @@ class EngineSession:
         self._wrap = wrap
         self._on_death = on_death or _exit
         self._recorder: install.Recorder | None = None
+        self._pure = False  # True in the native stage: an engine with nothing of ours loaded
         self._closing = threading.Event()
         if self._scenario.engine.engines != 1:
             raise parameters.ParameterRefused(
@@ -66,7 +67,9 @@ class EngineSession:
 
     def _start(self) -> Engine:
         started = time.perf_counter()
-        self._bare = engine = make_engine(self.backend, self._model_path, self._scenario, device=self._device)
+        self._bare = engine = make_engine(
+            self.backend, self._model_path, self._scenario, device=self._device, pure=self._pure
+        )
         self._started_s = time.perf_counter() - started
         self._closing = threading.Event()
         children = [pid for pid in engine.info().pids if pid != os.getpid()]
@@ -254,8 +257,8 @@ class EngineSession:
 
     def native(self, requests: list[Request], *, version: int) -> list[Completion]:
         """Draw with the engine's own sampler and record it. The session must have been started in native mode."""
-        if self._scenario.rollout.mode != "native":
-            raise EngineError("the native stage needs a session in native mode: nothing of ours may be loaded")
+        if not self._pure:
+            raise EngineError("the native stage needs an engine with nothing of ours loaded: call become_pure() first")
         limit = self._scenario.sampling.max_tokens
         requests = [dataclasses.replace(r, max_tokens=r.max_tokens or limit) for r in requests]
         completions = self._generate(requests, -1)
@@ -289,11 +292,11 @@ class EngineSession:
         else:
             self.restart()
 
-    def become(self, mode: Mode, model_path: str) -> None:
-        """A fresh engine in another sampling mode, with the weights of `model_path`. The native stage starts so: with
-        nothing of ours loaded."""
+    def become_pure(self, model_path: str) -> None:
+        """A fresh engine for the native stage: its own sampler, the weights of `model_path`, nothing of ours loaded."""
+        self._pure = True
         self._scenario = dataclasses.replace(
-            self._scenario, rollout=dataclasses.replace(self._scenario.rollout, mode=mode)
+            self._scenario, rollout=dataclasses.replace(self._scenario.rollout, mode="native")
         )
         self._model_path = model_path
         self.restart()
@@ -328,8 +331,9 @@ def _read_at_start(scenario: Scenario) -> tuple[Any, ...]:
     return scenario.engine, scenario.model, scenario.rollout.mode, sampling.stop_token_ids, sampling.ignore_eos
 
 
-def make_engine(backend: str, model_path: str, scenario: Scenario, *, device: str) -> Engine:
-    """The engine named `backend`; raises ParameterRefused for an unknown one."""
+def make_engine(backend: str, model_path: str, scenario: Scenario, *, device: str, pure: bool = False) -> Engine:
+    """The engine named `backend`; `pure`: with no sampler, log-probabilities or weight loader of ours. Raises
+    ParameterRefused for an unknown one."""
     mode = scenario.rollout.mode
     if backend == "hf":
         from scenarios.rollout.hf import HFEngine
@@ -338,11 +342,11 @@ def make_engine(backend: str, model_path: str, scenario: Scenario, *, device: st
     if backend == "vllm":
         from scenarios.rollout.vllm import VLLMEngine
 
-        return VLLMEngine(model_path, scenario, mode=mode, device=device)
+        return VLLMEngine(model_path, scenario, mode=mode, device=device, pure=pure)
     if backend == "sglang":
         from scenarios.rollout.sglang import SGLangEngine
 
-        return SGLangEngine(model_path, scenario, mode=mode, device=device)
+        return SGLangEngine(model_path, scenario, mode=mode, device=device, pure=pure)
     raise parameters.ParameterRefused(f"unknown engine {backend!r}: hf, vllm or sglang")
 
 

@@ -22,14 +22,15 @@ class SGLangEngine:
 
     name = "sglang"
 
-    def __init__(self, model_path: str, scenario: Scenario, *, mode: Mode, device: str) -> None:
+    def __init__(self, model_path: str, scenario: Scenario, *, mode: Mode, device: str, pure: bool = False) -> None:
         parameters.check_sampling("sglang", scenario.sampling, mode)
         self._mode = mode
         self._device = device
         self._seed = scenario.engine.seed
         if device == "cpu":
             os.environ["SGLANG_USE_CPU_ENGINE"] = "1"
-        if mode == "native":
+        self._pure = pure
+        if pure:
             os.environ.pop(SWITCH, None)
         else:
             os.environ[SWITCH] = "1"
@@ -44,7 +45,7 @@ class SGLangEngine:
             model_path, scenario.model.dtype, scenario.engine, device=device, longest_context=longest
         )
         replaced: list[str] = []
-        if mode != "native":
+        if not pure:
             replaced.append("output log-probabilities")
         if mode == "coupled":
             self._arguments["enable_custom_logit_processor"] = True
@@ -180,7 +181,7 @@ class SGLangEngine:
             "tensor_parallel": server.get("tp_size"),
             "kv_cache_tokens": server.get("max_total_num_tokens"),
             "kv_cache_dtype": str(server.get("kv_cache_dtype")),
-            "logprobs_mode": "raw" if self._mode != "native" else "after temperature",
+            "logprobs_mode": "raw" if not self._pure else "after temperature",
             "end_ids": sorted(self._end_ids),
             "device": str(server.get("device")),
             "attention_backend": server.get("attention_backend"),

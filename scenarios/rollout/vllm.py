@@ -21,7 +21,7 @@ class VLLMEngine:
 
     name = "vllm"
 
-    def __init__(self, model_path: str, scenario: Scenario, *, mode: Mode, device: str) -> None:
+    def __init__(self, model_path: str, scenario: Scenario, *, mode: Mode, device: str, pure: bool = False) -> None:
         parameters.check_sampling("vllm", scenario.sampling, mode)
         self._mode = mode
         self._arguments = parameters.vllm_engine(model_path, scenario.model.dtype, scenario.engine, device=device)
@@ -44,7 +44,8 @@ class VLLMEngine:
             self._arguments["async_scheduling"] = False
             self._arguments["logits_processors"] = ["scenarios.rollout.vllm_coupled:Coupled"]
             replaced.append("sampler")
-        if mode != "native":
+        self._pure = pure
+        if not pure:
             self._arguments["worker_extension_cls"] = "scenarios.rollout.vllm_worker.WeightReceiver"
             replaced.append("weight loader")
         self._replaced = tuple(replaced)
@@ -135,7 +136,7 @@ class VLLMEngine:
 
     def info(self) -> EngineInfo:
         config = self._llm.llm_engine.vllm_config
-        runner = self._llm.collective_rpc("harness_runner")[0] if self._mode != "native" else ""
+        runner = self._llm.collective_rpc("harness_runner")[0] if not self._pure else ""
         resolved = {
             "dtype": str(config.model_config.dtype).removeprefix("torch."),
             "seed": config.model_config.seed,
