@@ -275,8 +275,8 @@ def _planted(fault: str | None) -> Fault:
 def _check_pair(base: Scenario, other: Scenario) -> None:
     if base.rollout.mode == "native":
         raise BadInput(
-            "whole runs in native mode part after one update and cannot be compared: the engines' own samplers are compared "
-            "in the native stage, which follows every coupled or greedy run",
+            "whole runs in native mode part after one update and cannot be compared: the engines' own samplers are "
+            "compared in the native stage, which follows every coupled or greedy run",
             mend="harness parity A B   # or harness run SCENARIO --mode native, for one run",
         )
     if base.steps != other.steps or base.rollout.mode != other.rollout.mode:
