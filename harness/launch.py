@@ -61,6 +61,9 @@ class Cluster:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         # Without bytecode every process compiles its imports again: transformers took 11 s of CPU instead of 4.5 s.
         os.environ["PYTHONDONTWRITEBYTECODE"] = ""
+        # Ray gives its workers niceness 15: beside any other load the learners would crawl, and timings would mean
+        # nothing.
+        os.environ.setdefault("RAY_worker_niceness", "0")
         # `uv run` would replace the interpreter that each actor asks for
         # (ray/_private/runtime_env/uv_runtime_env_hook.py).
         os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"
