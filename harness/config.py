@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import tomllib
 import types
 import typing
@@ -64,9 +65,9 @@ def _read(scenario: str) -> dict[str, Any]:
         path = _folder() / f"{scenario}.toml"
         if not path.exists():
             near = difflib.get_close_matches(scenario, catalog(), n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            hint = f"; did you mean {near[0]}?" if near else ";"
             raise BadInput(
-                f"there is no scenario {scenario!r}{hint} Known: {', '.join(catalog())}, or the path of a .toml file"
+                f"there is no scenario {scenario!r}{hint} known: {', '.join(catalog())}, or the path of a .toml file"
             )
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
@@ -111,6 +112,7 @@ def _check_keys(data: dict[str, Any], kind: Any, where: str, prefix: str) -> Non
 # key -> (lowest, highest) allowed; None: open
 _RANGES: dict[str, tuple[float | None, float | None]] = {
     "steps": (1, None),
+    "seed": (-(2**62), 2**62),
     "prompts.max_tokens": (1, None),
     "rollout.prompts_per_step": (1, None),
     "rollout.samples_per_prompt": (1, None),
@@ -135,6 +137,11 @@ _RANGES: dict[str, tuple[float | None, float | None]] = {
 
 
 def _check_ranges(scenario: Scenario, where: str) -> None:
+    for section in dataclasses.fields(scenario):
+        settings = getattr(scenario, section.name)
+        for key, number in vars(settings).items() if dataclasses.is_dataclass(settings) else ():
+            if isinstance(number, float) and not math.isfinite(number):
+                raise BadInput(f"{where}: {section.name}.{key} = {number} must be a finite number")
     for key, (low, high) in _RANGES.items():
         value: Any = scenario
         for part in key.split("."):

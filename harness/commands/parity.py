@@ -153,15 +153,17 @@ def report(
     import json
 
     from harness.errors import BadInput
-    from reports.model import Verdict
+    from reports.model import EXIT_CODES, Verdict
 
     path = Path(run) / "verdict.json" if Path(run).is_dir() else Path(run)
     try:
         verdict = Verdict.from_dict(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError as error:
         raise BadInput(f"{path} does not exist", mend="harness parity … --out DIR writes one") from error
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise BadInput(f"{path} is no verdict of this version: {error}") from error
+    if verdict.kind == "parity" and verdict.exit_code != EXIT_CODES.get(verdict.verdict):
+        raise BadInput(f"{path} says {verdict.verdict!r} with exit code {verdict.exit_code!r}: it was edited")
     _show(verdict, format)
 
 

@@ -46,7 +46,7 @@ def tokens(e: Evidence) -> Outcome:
     )
 
 
-@check("lengths")
+@check("lengths", required=coupled)
 def lengths(e: Evidence) -> Outcome:
     if "length" in e.first:
         return outcome(
@@ -60,7 +60,7 @@ def lengths(e: Evidence) -> Outcome:
     return outcome("lengths", "ruled out", f"equal in {e.counts['samples']} samples, but for those that a flip parted")
 
 
-@check("finish-reasons")
+@check("finish-reasons", required=coupled)
 def finish_reasons(e: Evidence) -> Outcome:
     if "finish" in e.first:
         place = e.first["finish"][1]
@@ -101,7 +101,7 @@ def logprobs(e: Evidence) -> Outcome:
 # --- learner against learner -------------------------------------------------------------------
 
 
-@check("trained-tokens")
+@check("trained-tokens", required=trains)
 def trained_tokens(e: Evidence) -> Outcome:
     kinds = tuple(kind for kind in ("trained:baseline", "trained:candidate") if kind in e.first)
     if kinds:
@@ -122,7 +122,7 @@ def trained_tokens(e: Evidence) -> Outcome:
     )
 
 
-@check("experience")
+@check("experience", required=trains)
 def experience(e: Evidence) -> Outcome:
     samples = e.counts.get("experience samples", 0)
     if "experience" in e.first:
@@ -160,7 +160,7 @@ def experience(e: Evidence) -> Outcome:
     )
 
 
-@check("rewards")
+@check("rewards", required=trains)
 def rewards(e: Evidence) -> Outcome:
     if "reward" in e.first:
         return outcome(

@@ -102,24 +102,19 @@ def weight_sync(e: Evidence) -> Outcome:
         for versions, what in (
             (record.unsynced, "rolled out without a recorded sync"),
             (record.unproven, "synced without a proof"),
+            (record.undigested, "sent without the learner's digests"),
+            (record.without_digests, "received without the engine's word on what arrived"),
         ):
             if versions:
                 text = f"{name}: weight version {versions[0]} was {what}"
                 return outcome("weight-sync", "not tested", text, findings=findings, **details)
-    missing = [
-        f"weight-sync: the {name}'s engine did not say what it received at "
-        f"{len(record.without_digests)} of {len(record.versions)} syncs"
-        for name, record in records.items()
-        if record.without_digests
-    ]
     syncs = " and ".join(str(len(record.versions)) for record in records.values())
-    digests = "" if missing else f", {max(record.tensors for record in records.values())} tensors arrived each time"
+    digests = f", {max(record.tensors for record in records.values())} tensors arrived each time"
     proof = max(record.largest_proof for record in records.values())
     return outcome(
         "weight-sync",
         "ruled out",
         f"{syncs} syncs{digests}, largest |Δ| of a proof {proof:.3g} nats",
-        missing=missing,
         findings=findings,
         **details,
     )

@@ -102,6 +102,8 @@ def run_scenario(
     """One recorded run; returns its directory. Raises RunCut when it ends early (what was recorded stays readable)."""
     base = _scenario(scenario, overrides, mode=mode, seed=seed, steps=steps, rollout_only=rollout_only, free=False)
     preflight(base, backend)
+    if resume is not None and not (Path(resume) / "manifest.json").is_file():
+        raise BadInput(f"{resume} is no checkpoint: it has no manifest.json", mend="--resume RUN/checkpoints/step-N")
     folder = _folder(out, f"run-{base.name}-{backend}")
     with _sandboxed(folder):
         side = Side("run", str(envs.parse(backend)), envs.resolve(backend), base, folder)
@@ -257,10 +259,11 @@ def preflight(scenario: Scenario, backend: str) -> None:
         if local and not Path(path).expanduser().is_dir():
             raise BadInput(f"{key} = {path!r}: no such directory")
     try:
+        # The longest prompt is known only to the tokenizer; a prompt has a token at least.
+        parameters.check_room(1, scenario.sampling, scenario.engine)
         parameters.check_sampling(engine, scenario.sampling, scenario.rollout.mode)
-        if scenario.prompts.path != prompts.BUILTIN:
-            for _ in prompts.read(scenario.prompts):
-                pass
+        if scenario.prompts.path != prompts.BUILTIN and not len(list(prompts.read(scenario.prompts))):
+            raise BadInput(f"prompts.path = {scenario.prompts.path!r} holds no prompt")
     except (parameters.ParameterRefused, prompts.PromptError) as error:
         raise BadInput(str(error)) from error
 
@@ -286,6 +289,8 @@ def _check_pair(base: Scenario, other: Scenario) -> None:
 def _folder(out: str | os.PathLike[str] | None, name: str) -> Path:
     if out is not None:
         folder = Path(out)
+        if folder.exists() and not folder.is_dir():
+            raise BadInput(f"{folder} is a file; a recording is a directory", mend="choose another --out")
         if folder.exists() and any(folder.iterdir()):
             raise BadInput(f"{folder} is not empty; a recording never overwrites another", mend="choose another --out")
     else:

@@ -250,6 +250,8 @@ def environment(e: Evidence) -> Outcome:
     name, number = SUSPICIONS[9], 9
     if not all(side.recording.all("open") and learner_packages(side.recording) for side in e.sides):
         return outcome(name, "not tested", "no packages were recorded", number=number)
+    if not all(set(_engine_packages(side)) - {"python"} for side in e.sides):
+        return outcome(name, "not tested", "the packages of an engine were not recorded", number=number)
     learners = differences(*(learner_packages(side.recording) for side in e.sides)) | differences(
         *(learner_devices(side.recording) for side in e.sides)
     )

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from harness.parity.evidence import Evidence, Side
-from harness.parity.registry import Outcome, check, outcome, trains
+from harness.parity.registry import Outcome, check, outcome, trains, unless_native
 from harness.parity.summary import step_seconds
 from harness.parity.surroundings import effect
 from harness.tables import mapping, number
@@ -22,7 +22,7 @@ def token_ids_not_text(e: Evidence) -> Outcome:
     return _prompts(e, 1, "went in as ids and were seen as they were sent", "the engine saw")
 
 
-@check(SUSPICIONS[10], 10)
+@check(SUSPICIONS[10], 10, required=unless_native)
 def prompt_ids(e: Evidence) -> Outcome:
     return _prompts(e, 10, "prompt_seen equals prompt", "prompt_seen is not prompt:")
 

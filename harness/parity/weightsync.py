@@ -16,6 +16,8 @@ from harness.parity.evidence import Evidence, Side
 from harness.tables import mapping, names, number
 from reports.model import Place
 
+LEAST_PROOF = 32  # tokens; a proof over fewer proves little, over none nothing
+
 
 @dataclass
 class SyncRecord:
@@ -24,6 +26,7 @@ class SyncRecord:
     versions: list[int] = field(default_factory=list)  # those with a sync event
     unproven: list[int] = field(default_factory=list)  # without a proof
     without_digests: list[int] = field(default_factory=list)  # the engine did not say what it received
+    undigested: list[int] = field(default_factory=list)  # the learner did not say what it sent
     unsynced: list[int] = field(default_factory=list)  # rolled out, but no sync event
     largest_proof: float = 0.0
     tensors: int = 0
@@ -63,7 +66,9 @@ def _read(e: Evidence, side: Side) -> SyncRecord:
         for listed, known in ((stale, record.stale), (altered, record.altered), (absent, record.absent)):
             for name in listed:
                 known.setdefault(name, version)
-        if event.get("proof_max_delta") is None:
+        if not truth:
+            record.undigested.append(version)
+        if event.get("proof_max_delta") is None or number(event.get("proof_tokens", LEAST_PROOF)) < LEAST_PROOF:
             record.unproven.append(version)
         beyond = _proof(e, event)
         if beyond is not None:

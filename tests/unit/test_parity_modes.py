@@ -10,6 +10,7 @@ import pytest
 from recordings import Recording, check, digest, jagged, make, pair, put, scenario
 
 from harness.parity.integrity import Minimum
+from reports.model import SUSPICIONS
 from scenarios.settings import Scenario
 
 
@@ -358,5 +359,25 @@ def test_a_foreign_writers_slip_is_missing_evidence_and_no_crash(tmp_path: Path,
     for event in candidate.events(kind):
         event[field] = "not what the format says"
     verdict = put(tmp_path, baseline, candidate)
-    assert verdict.verdict == "EQUIVALENT", verdict.reason
+    # Without digests nothing says that the weights arrived: transport is half of the proof.
+    assert verdict.verdict == ("INCONCLUSIVE" if kind == "weights" else "EQUIVALENT"), verdict.reason
     assert verdict.missing
+
+
+def test_a_proof_over_no_tokens_proves_nothing(tmp_path: Path) -> None:
+    baseline, candidate = pair(plan=scenario(steps=2), native=False)
+    for recording in (baseline, candidate):
+        for event in recording.events("sync"):
+            event.update(proof_tokens=0, proof_max_delta=0.0, proof_mean_delta=0.0)
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "INCONCLUSIVE" and "without a proof" in verdict.reason
+
+
+def test_engines_without_recorded_packages_leave_the_environment_untested(tmp_path: Path) -> None:
+    baseline, candidate = pair(plan=scenario(steps=2), native=False)
+    for recording in (baseline, candidate):
+        for kind in ("open", "environment"):
+            for event in recording.events(kind):
+                event.pop("packages", None)
+    verdict = put(tmp_path, baseline, candidate)
+    assert check(verdict, SUSPICIONS[9]).state == "not tested"

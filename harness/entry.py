@@ -1,0 +1,22 @@
+"""The installed command: `harness.cli` with its imports guarded, and an end that native threads cannot spoil."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def main() -> None:
+    """Run the command line and leave with its exit code."""
+    try:
+        from harness.cli import main as run
+
+        code = run()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except KeyboardInterrupt:  # before the command line could catch it itself
+        print("harness: interrupted", file=sys.stderr, flush=True)
+        code = 130
+    # Threads of Ray's core may still run here, and one of them was seen to crash while the interpreter went down: the
+    # command is over, its processes are ended, its output is written.
+    os._exit(code)
