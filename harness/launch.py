@@ -67,6 +67,8 @@ class Cluster:
         # `uv run` would replace the interpreter that each actor asks for
         # (ray/_private/runtime_env/uv_runtime_env_hook.py).
         os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"
+        if self._address:
+            _reachable(self._address)
         import ray
 
         on_term = signal.getsignal(signal.SIGTERM)
@@ -190,6 +192,23 @@ def driver_seat(gpus: float = 0.0, bundle: int | None = None) -> Seat:
         gpus,
         bundle,
     )
+
+
+def _reachable(address: str) -> None:
+    """Refuse an address where nothing listens: Ray itself tries for minutes. Names that Ray resolves (auto) are left to
+    it."""
+    import socket
+
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except OSError as error:
+        raise LaunchFailed(
+            f"the Ray cluster at {address} could not be joined: {error.strerror or error}",
+            mend="ray status, or omit --address",
+        ) from error
 
 
 def _rendezvous() -> tuple[str, int]:
