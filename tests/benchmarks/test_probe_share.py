@@ -31,4 +31,4 @@ def test_share_of_a_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     with capsys.disabled():
         each = ", ".join(f"{role} {1000 * value / 6:.2f} ms" for role, value in parts.items())
         print(f"\nprobes: {100 * share:.2f} % of a step of {(many_s - few_s) / 6:.2f} s ({each})")
-    assert share < 0.25  # far above the bar: self-time is wall time, and a busy machine takes the core away inside it
+    assert share < 0.05  # five times the bar: self-time is wall time, and a busy machine takes the core away inside it
