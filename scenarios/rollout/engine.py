@@ -86,7 +86,7 @@ class EngineInfo:
     asked: dict[str, Any]  # native arguments that the mapping produced
     resolved: dict[str, Any]  # canonical name -> value that the live engine reports
     replaced: tuple[str, ...]  # parts of the engine that the harness itself replaced (sampler, shims, weight loader)
-    pids: tuple[int, ...]  # processes of the engine, for teardown and for triage
+    pids: tuple[int, ...]  # this process and the engine's own children: when one dies, the engine is dead
 
 
 class Engine(Protocol):

@@ -32,6 +32,22 @@ def descendants(root: int) -> tuple[int, ...]:
     return tuple(found)
 
 
+def titled(prefix: str) -> tuple[int, ...]:
+    """This process and those below it whose title starts with `prefix`, as engines name the processes they cannot
+    live without.
+
+    Whatever else was started (a compiler, `lscpu`, a resource tracker) may end when it likes.
+    """
+    return tuple(pid for pid in descendants(os.getpid()) if pid == os.getpid() or _title(pid).startswith(prefix))
+
+
+def _title(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:  # it ended while we looked
+        return ""
+
+
 def alive(pid: int) -> bool:
     """True for a process that exists and is not a zombie."""
     try:

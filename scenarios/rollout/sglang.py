@@ -11,7 +11,7 @@ from typing import Any
 from scenarios.rollout import parameters
 from scenarios.rollout.engine import Completion, EngineError, EngineInfo, Request, SyncGroup, SyncReport, WeightMeta
 from scenarios.rollout.hf import draw_of, end_ids
-from scenarios.rollout.processes import descendants
+from scenarios.rollout.processes import titled
 from scenarios.rollout.sglang_plugin import DIGESTS, SWITCH
 from scenarios.settings import Mode, Sampling, Scenario
 
@@ -188,7 +188,7 @@ class SGLangEngine:
             "sampling_backend": server.get("sampling_backend"),
         }
         return EngineInfo(
-            "sglang", self._version, dict(self._arguments), resolved, self._replaced, descendants(os.getpid())
+            "sglang", self._version, dict(self._arguments), resolved, self._replaced, titled("sglang::")
         )
 
     def stats(self) -> dict[str, float]:

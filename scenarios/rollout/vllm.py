@@ -12,7 +12,7 @@ from typing import Any
 from scenarios.rollout import parameters
 from scenarios.rollout.engine import Completion, EngineError, EngineInfo, Request, SyncGroup, SyncReport, WeightMeta
 from scenarios.rollout.hf import draw_of, end_ids
-from scenarios.rollout.processes import descendants
+from scenarios.rollout.processes import titled
 from scenarios.settings import Mode, Sampling, Scenario
 
 
@@ -154,7 +154,7 @@ class VLLMEngine:
             "model_runner": runner,
         }
         return EngineInfo(
-            "vllm", self._version, dict(self._arguments), resolved, self._replaced, descendants(os.getpid())
+            "vllm", self._version, dict(self._arguments), resolved, self._replaced, titled("VLLM")
         )
 
     def stats(self) -> dict[str, float]:

@@ -73,7 +73,7 @@ def test_the_reward_model_follows_the_rule(running: Stack, built_in: dict[str, s
 
 def test_the_saved_policy_draws_in_an_engine_as_the_learner_does(run: recording.Run, running: Stack) -> None:
     policy = run.path / "checkpoints" / "step-8" / "policy"
-    call(running.session, "become", "coupled", str(policy))
+    call(running.session, "become_pure", str(policy))
     sequences = [(1, 30, 40, 50, 60), (1, 99, 98)]
     engine = call(running.session, "rescore", sequences)
     learner = call(running.roles["actor"][0], "teacher_forced", sequences)
