@@ -30,7 +30,7 @@ SUSPICIONS = {
     11: "per-step input sizes and times",
 }
 
-# Parity's exit codes (docs/verdicts.md). Triage has its own.
+# Parity's exit codes (docs/verdicts.md). Triage's are below.
 EXIT_CODES = {"EQUIVALENT": 0, "DIVERGENT": 1, "ERROR": 2, "INCONCLUSIVE": 3, "CONFOUNDED": 3}
 
 
@@ -109,6 +109,82 @@ class Parity:
     series: dict[str, list[float]] = field(default_factory=dict)  # one value a step: max |Δ logprob|, flips, ...
 
 
+# The kinds of a hang (docs/hangs.md).
+HANGS = {
+    "K1": "trip count",
+    "K2": "order inversion",
+    "K3": "rank-local branch",
+    "K4": "dead peer",
+    "K5": "group never forms",
+    "K6": "control-plane cycle",
+    "K7": "slow, not hung",
+    "K8": "sleep or wake stuck",
+    "K9": "process state",
+    "K10": "rank-conditional collective",
+    "K11": "environment mismatch",
+    "K12": "symmetric wedge",
+    "K13": "refused call",
+}
+
+# Triage's exit codes; `harness watch` has one more, 86, for a command that it found hung.
+TRIAGE_EXIT_CODES = {"HEALTHY": 0, "SLOW": 0, "HUNG": 1, "ERROR": 2, "INSUFFICIENT": 3}
+
+
+@dataclass(frozen=True)
+class Party:
+    """One process in a triage verdict: a culprit with why it is one, or a victim with whom it waits for."""
+
+    key: str  # node of the graph: host:pid, or the name of a dump
+    why: str
+    rank: int | None = None
+    role: str = ""
+    host: str = ""
+    pid: int | None = None
+    engine: str = ""
+    frame: str = ""  # innermost frame of the user's code, "train.py:42 in step"
+
+
+@dataclass(frozen=True)
+class Node:
+    """One process of the wait graph. `party`: culprit, victim, suspect or bystander."""
+
+    key: str
+    label: str  # "rank 1 (actor)"
+    state: str  # in words: "in all_reduce #17 of group tp", "stopped (SIGSTOP)", ...
+    party: str = "bystander"
+
+
+@dataclass(frozen=True)
+class Wait:
+    """An edge of the wait graph: `waiter` waits for `target`, at this layer, since, because."""
+
+    waiter: str
+    target: str
+    layer: str  # collective, store, ray, http, engine, lock, process
+    because: str
+    since_s: float | None = None
+    group: str = ""
+    seq: int | None = None
+
+
+@dataclass(frozen=True)
+class Triage:
+    """The body of a triage verdict. `hang`: a key of HANGS, or empty. A symmetric wedge or a cycle has no culprits."""
+
+    hang: str
+    culprits: list[Party]
+    victims: list[Party]
+    cycle: list[str]  # keys of nodes, in order; empty without a cycle
+    nodes: list[Node]
+    waits: list[Wait]
+    next: list[str]  # what to try, most useful first
+    place: str = ""  # group and operation, engine and transition, call: where it stands
+
+    @property
+    def name(self) -> str:
+        return HANGS.get(self.hang, "")
+
+
 @dataclass(frozen=True)
 class Verdict:
     kind: Literal["parity", "triage"]
@@ -122,6 +198,7 @@ class Verdict:
     coverage: dict[str, Any] = field(default_factory=dict)
     figures: dict[str, Any] = field(default_factory=dict)
     parity: Parity | None = None
+    triage: Triage | None = None
     reproduce: str = ""  # the command that makes this verdict again
     paths: dict[str, str] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
@@ -147,6 +224,11 @@ class Verdict:
             body["checks"] = [Check(**item) for item in body["checks"]]
             body["runs"] = [RunSummary(**item) for item in body["runs"]]
             data["parity"] = Parity(**body)
+        if data.get("triage"):
+            body = dict(data["triage"])
+            for key, item in (("culprits", Party), ("victims", Party), ("nodes", Node), ("waits", Wait)):
+                body[key] = [item(**one) for one in body[key]]
+            data["triage"] = Triage(**body)
         return Verdict(**data)
 
 

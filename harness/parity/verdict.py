@@ -201,9 +201,9 @@ def _decide(e: Evidence, outcomes: list[tuple[Registered, Outcome]], minimum: Mi
         missing,
         _coverage(e, outcomes),
         {},
-        body,
-        reproduce,
-        {side.name: str(side.recording.path) for side in e.sides},
+        parity=body,
+        reproduce=reproduce,
+        paths={side.name: str(side.recording.path) for side in e.sides},
     )
 
 

@@ -1,0 +1,186 @@
+"""What was seen of a job that stands still: plain frozen data, whoever collected it.
+
+Times are seconds unless the name says otherwise; ages are measured at the moment the evidence was taken. `None` and
+empty mean "not had", and a note says why. Nothing here judges.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One frame of a stack; never with locals."""
+
+    function: str
+    file: str
+    line: int
+    module: str = ""
+
+
+@dataclass(frozen=True)
+class Thread:
+    """One thread, `frames` innermost first. `native`: frames of C and C++ are among them."""
+
+    name: str
+    tid: int  # the operating system's thread id, 0 where unknown
+    frames: tuple[Frame, ...]
+    main: bool = False
+    active: bool = False  # on a CPU when it was sampled
+    gil: bool = False  # holds the interpreter lock
+    native: bool = False
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One look at a process from outside. Two looks tell slow from stuck."""
+
+    at_s: float  # seconds since the first sample of this evidence
+    state: str  # R, S, D, T, t, Z of /proc/PID/stat; "gone" when it ended meanwhile
+    cpu_s: float = 0.0  # user + system time so far, all threads
+    switches: int = 0  # voluntary context switches of all threads so far
+    io_bytes: int = 0  # read + written so far, from /proc/PID/io
+    wchan: str = ""  # kernel function that the main thread sleeps in
+    threads: tuple[Thread, ...] = ()
+
+
+@dataclass(frozen=True)
+class OpenSpan:
+    """A span of the process's own recorder that has begun and not ended."""
+
+    name: str
+    age_s: float
+    fields: dict[str, Any] = field(default_factory=dict)  # step, version, ...
+
+
+@dataclass(frozen=True)
+class Beat:
+    """The heartbeat of the probe in the process: the interpreter is alive (`age_s`), and work progresses
+    (`progress_age_s`)."""
+
+    count: int
+    age_s: float  # since the last beat; large while the GIL is held or the process is stopped
+    progress_age_s: float  # since the main thread's stack, a collective counter or the journal last changed
+    period_s: float = 1.0
+    open_spans: tuple[OpenSpan, ...] = ()
+    sequences: dict[str, int] = field(default_factory=dict)  # process group -> collectives that this process enqueued
+    breakpoint: bool = False  # the process sits in a debugger: nobody may call that a hang
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of an engine as its session recorded it."""
+
+    name: str
+    ok: bool
+    message: str
+    age_s: float
+    step: int = -1
+
+
+@dataclass(frozen=True)
+class Group:
+    """A process group: `members` are global ranks in the group's order, empty where nobody recorded them."""
+
+    name: str  # as the flight recorder calls it
+    members: tuple[int, ...] = ()
+    backend: str = ""
+    desc: str = ""
+    world_size: int = 0  # expected number of members; 0 where unknown
+
+
+@dataclass(frozen=True)
+class Journal:
+    """The end of what the process recorded of itself."""
+
+    path: str
+    events: int
+    last_age_s: float  # since the last event
+    last_span: str = ""
+    calls: tuple[Call, ...] = ()  # the last few engine calls, oldest first
+    errors: tuple[tuple[float, str], ...] = ()  # (age_s, text) of spans and calls that failed, oldest first
+    groups: tuple[Group, ...] = ()
+    closed: bool = False  # it ended its recording properly
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process of the job. `rank`: of torch.distributed, global; None where it has none or none is known."""
+
+    host: str
+    pid: int
+    ppid: int = 0
+    command: str = ""  # argv, secrets taken out
+    title: str = ""  # what the process calls itself: sglang::scheduler, ray::Stage.step, ...
+    role: str = ""  # actor, critic, rollout, trainer, driver, launcher, ...: from the journal, Ray, or the title
+    engine: str = ""  # vllm, sglang
+    rank: int | None = None
+    world_size: int | None = None
+    age_s: float = 0.0  # since it was started
+    exit_code: int | None = None  # of a process that has ended, where known
+    error: str = ""  # first error that it left: an actor's death cause, the tail of a traceback
+    error_age_s: float | None = None
+    samples: tuple[Sample, ...] = ()
+    native: tuple[Thread, ...] = ()  # one native stack, where it was asked for and allowed
+    beat: Beat | None = None
+    journal: Journal | None = None
+    dump: str = ""  # flight recorder dump of this process, relative to the evidence directory
+    notes: tuple[str, ...] = ()  # what could not be had of it, and how to enable it
+
+    @property
+    def key(self) -> str:
+        return f"{self.host}:{self.pid}"
+
+
+@dataclass(frozen=True)
+class RayActor:
+    actor_id: str
+    name: str  # class name, or the name given
+    state: str  # ALIVE, DEAD, PENDING_CREATION, RESTARTING, DEPENDENCIES_UNREADY
+    host: str = ""
+    pid: int = 0
+    death: str = ""
+
+
+@dataclass(frozen=True)
+class RayTask:
+    task_id: str
+    name: str  # Class.method
+    state: str  # PENDING_ARGS_AVAIL, PENDING_NODE_ASSIGNMENT, SUBMITTED_TO_WORKER, RUNNING, ...
+    age_s: float
+    host: str = ""  # where it runs
+    pid: int = 0
+    actor_id: str = ""
+    caller_pid: int = 0  # the process that submitted it, 0 where Ray does not say
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    host: str
+    index: int
+    name: str
+    used_bytes: int
+    total_bytes: int
+    utilization: float  # 0 to 1
+    pids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Everything that was taken at one moment. `path`: the directory it lies in."""
+
+    path: str
+    source: str  # watch, live, directory, dumps
+    taken: str  # ISO 8601, UTC
+    stall_s: float  # how long nothing had progressed when it was taken; 0 where nobody watched
+    processes: tuple[Process, ...] = ()
+    ray_actors: tuple[RayActor, ...] = ()
+    ray_tasks: tuple[RayTask, ...] = ()
+    gpus: tuple[Gpu, ...] = ()
+    ras: dict[str, Any] = field(default_factory=dict)  # NCCL RAS, host -> answer
+    dumps: dict[str, str] = field(default_factory=dict)  # dumps that belong to no seen process: name -> relative path
+    expected_world: int | None = None  # ranks that the launcher was asked for
+    notes: tuple[str, ...] = ()
