@@ -19,9 +19,18 @@ import numpy as np
 import pandas as pd
 
 from harness.tables import FrameArrays, Table, arrays_of, number, table_of
-from probes.format import EVENTS, PREFIX, FormatError, Run, Torn, decode_header, decode_json, decode_line
-from probes.format import _checked_open as checked_open
-from probes.format import _Journal as Journal
+from probes.format import (
+    EVENTS,
+    PREFIX,
+    FormatError,
+    JournalIndex,
+    Run,
+    Torn,
+    checked_open,
+    decode_header,
+    decode_json,
+    decode_line,
+)
 
 # A whole line as the recorders write it, and of what kind it is; of a span also its name.
 _HEAD = rb'^\{"seq":\d+,"t_ns":-?\d+,"kind":"'
@@ -72,13 +81,13 @@ class Recording(Run):
     def event_count(self) -> int:
         return sum(len(at) for journal in self._journals for at in journal.kinds.values())
 
-    def lines(self, kind: str) -> Iterator[tuple[Journal, bytes]]:
+    def lines(self, kind: str) -> Iterator[tuple[JournalIndex, bytes]]:
         """The lines of one kind as they are in the file, for what can be compared without parsing."""
         for journal in self._journals:
             for line in self._lines(journal, kind):
                 yield journal, line
 
-    def every_line(self) -> Iterator[tuple[Journal, bytes]]:
+    def every_line(self) -> Iterator[tuple[JournalIndex, bytes]]:
         """All lines, each process's in its own order."""
         for journal in self._journals:
             places = sorted(at for known in journal.kinds.values() for at in known)
@@ -136,10 +145,10 @@ class Recording(Run):
                             kind, step, at.rank, header["fields"], arrays_of(header, stream.read(at.payload))
                         )
 
-    def _lines(self, journal: Journal, kind: str) -> Iterator[bytes]:
+    def _lines(self, journal: JournalIndex, kind: str) -> Iterator[bytes]:
         return self._at(journal, journal.kinds.get(kind, ()))
 
-    def _at(self, journal: Journal, places: Any) -> Iterator[bytes]:
+    def _at(self, journal: JournalIndex, places: Any) -> Iterator[bytes]:
         """The lines that begin at these bytes."""
         if not len(places):
             return
@@ -153,7 +162,7 @@ class Recording(Run):
         for at in places:
             yield data[at : data.index(b"\n", at) + 1]
 
-    def parsed(self, journal: Journal, line: bytes) -> dict[str, Any] | None:
+    def parsed(self, journal: JournalIndex, line: bytes) -> dict[str, Any] | None:
         """The event of one line; None for a broken one, which goes to `torn`."""
         try:
             event: dict[str, Any] = decode_json(line)
@@ -162,12 +171,12 @@ class Recording(Run):
             return None
         return event
 
-    def _broken(self, journal: Journal, error: Exception) -> None:
+    def _broken(self, journal: JournalIndex, error: Exception) -> None:
         note = (journal.name, f"a line is not JSON: {error}")
         if note not in self.torn:
             self.torn.append(note)
 
-    def _spans_of(self, journal: Journal, names: tuple[str, ...]) -> pd.DataFrame:
+    def _spans_of(self, journal: JournalIndex, names: tuple[str, ...]) -> pd.DataFrame:
         by_name = self._spans.get(journal.name)
         if by_name is None:  # the names were not read ahead
             lines = list(self._lines(journal, "span"))
@@ -199,8 +208,8 @@ class Recording(Run):
             return None
         return found
 
-    def _scan_events(self, path: Path) -> Journal:
-        journal = Journal(path, f"{EVENTS}/{path.name}")
+    def _scan_events(self, path: Path) -> JournalIndex:
+        journal = JournalIndex(path, f"{EVENTS}/{path.name}")
         try:
             data = path.read_bytes()
             if not data:
@@ -215,7 +224,7 @@ class Recording(Run):
             self._damage(journal.name, str(error))
         return journal
 
-    def _index(self, journal: Journal, data: bytes) -> None:
+    def _index(self, journal: JournalIndex, data: bytes) -> None:
         """Where the lines of each kind begin. What is not as the recorders write it goes line by line."""
         buffer = np.frombuffer(data, np.uint8)
         ends = np.flatnonzero(buffer == ord("\n")) + 1
@@ -263,7 +272,7 @@ def _counts_up(buffer: np.ndarray, at: np.ndarray) -> bool:
     return True
 
 
-def _index_by_line(journal: Journal, data: bytes) -> None:
+def _index_by_line(journal: JournalIndex, data: bytes) -> None:
     """The same for any lines, with the order of checks and the messages of `probes.format.read_lines`."""
     at = number = 0
     kind = ""

@@ -33,7 +33,8 @@ from probes.frames import (
 from probes.lines import decode_json, decode_line, encode_json, encode_line, read_lines
 
 __all__ = [
-    "FORMAT_VERSION", "Flat", "FormatError", "Frame", "Ragged", "RecordingError", "Run", "Torn", "decode_frame",
+    "FORMAT_VERSION", "Flat", "FormatError", "Frame", "JournalIndex", "Ragged", "RecordingError", "Run", "Torn",
+    "checked_open", "decode_frame",
     "decode_json", "decode_line", "encode_frame", "encode_json", "encode_line", "read_extents", "read_lines",
     "write_manifest",
 ]  # fmt: skip
@@ -65,7 +66,7 @@ def write_manifest(path: str | os.PathLike[str], manifest: Mapping[str, Any]) ->
 
 
 @dataclass
-class _Journal:
+class JournalIndex:
     """Index of one events file: where the lines of each kind begin."""
 
     path: Path
@@ -150,12 +151,12 @@ class Run:
                         body = memoryview(stream.read(at.header + at.payload))
                         yield frame_of(decode_header(bytes(body[: at.header])), body[at.header :])
 
-    def _scan_events(self, path: Path) -> _Journal:
-        journal = _Journal(path, f"{EVENTS}/{path.name}")
+    def _scan_events(self, path: Path) -> JournalIndex:
+        journal = JournalIndex(path, f"{EVENTS}/{path.name}")
         try:
             with open(path, "rb") as stream:
                 for at, length, event in read_lines(stream):
-                    journal.opening = journal.opening or _checked_open(event)
+                    journal.opening = journal.opening or checked_open(event)
                     journal.closing = event if event["kind"] == "close" else None
                     journal.kinds[event["kind"]].append(at)
                     journal.end = at + length
@@ -205,7 +206,7 @@ class Run:
                 self.torn.append((log, f"{wrote - there} of the {wrote} frames that were written are missing"))
 
 
-def _checked_open(event: dict[str, Any]) -> dict[str, Any]:
+def checked_open(event: dict[str, Any]) -> dict[str, Any]:
     for key, kind in (("role", str), ("rank", int), ("pid", int)):
         if not isinstance(event.get(key), kind):
             raise FormatError(f"byte 0: the open event has no {key!r} of type {kind.__name__}")
