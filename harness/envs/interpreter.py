@@ -29,7 +29,7 @@ def version(*names):
     for name in names:
         try:
             return metadata.version(name)
-        except Exception:
+        except Exception:  # not installed, or damaged metadata, which raises anything
             pass
     return ""
 
@@ -45,7 +45,7 @@ def cuda():
 def has(name):
     try:
         return importlib.util.find_spec(name) is not None
-    except Exception:
+    except Exception:  # a broken parent package raises whatever its import raises
         return False
 
 shims = sys.modules.get("rlhf_harness_cpu_shims")
