@@ -2,14 +2,19 @@
 
 torch.distributed is hooked where it is already loaded, never imported. Groups that are made by other means (an
 engine's own constructor, a copy of torch's private one) are recorded by hand with `record_group`. A group is recorded
-by its members.
+by its members, once it exists; while it is being made there is an open span of the maker's name, which is all that
+shows of a group that never forms.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
+import os
 import sys
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,16 +22,31 @@ if TYPE_CHECKING:
 
 MODULE = "torch.distributed.distributed_c10d"
 MAKERS = ("init_process_group", "new_group", "split_group")
+# What the copies of init_process_group in engines and trainers are made of: shown while they last, recorded by hand.
+HELPER, MEETING = "_new_process_group_helper", "rendezvous"
+_SHOWN = (
+    "world_size", "rank", "backend", "init_method", "group_name", "group_desc", "ranks", "group_size", "group_rank",
+)  # fmt: skip
 
 _watching: list[Recorder] = []
 _originals: dict[str, Callable[..., Any]] = {}
+_making = threading.local()
 
 
 def record_group(
-    recorder: Recorder, *, name: str, backend: str, rank: int, world_size: int, members: Iterable[int]
+    recorder: Recorder,
+    *,
+    name: str,
+    backend: str,
+    rank: int,
+    world_size: int,
+    members: Iterable[int],
+    **more: Any,
 ) -> None:
     """Write one `group` event: `rank` is this process's rank in the group, `members` the global ranks in order."""
-    recorder.event("group", name=name, backend=backend, rank=rank, world_size=world_size, members=list(members))
+    recorder.event(
+        "group", name=name, backend=backend, rank=rank, world_size=world_size, members=list(members), **more
+    )
 
 
 def watch(recorder: Recorder) -> bool:
@@ -38,10 +58,10 @@ def watch(recorder: Recorder) -> bool:
         return True
     _watching.append(recorder)
     if not _originals:
-        for maker in MAKERS:
+        for maker in (*MAKERS, HELPER, MEETING):
             if hasattr(c10d, maker):
-                _originals[maker] = getattr(c10d, maker)
-                _replace(maker, _originals[maker], _recording(maker, _originals[maker]))
+                original = _originals[maker] = getattr(c10d, maker)
+                _replace(maker, original, _meeting(original) if maker == MEETING else _recording(maker, original))
     if c10d.is_initialized():
         _record(c10d, c10d.group.WORLD, [recorder])
     return True
@@ -69,12 +89,70 @@ def _replace(maker: str, old: Callable[..., Any], new: Callable[..., Any]) -> No
 def _recording(maker: str, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def make(*args: Any, **kwargs: Any) -> Any:
-        made = original(*args, **kwargs)
-        c10d: Any = sys.modules[MODULE]
-        _record(c10d, c10d.group.WORLD if maker == "init_process_group" else made, list(_watching))
+        recorders = list(_watching)
+        with _open(maker, original, args, kwargs, recorders):
+            made = original(*args, **kwargs)
+        if maker in MAKERS:
+            c10d: Any = sys.modules[MODULE]
+            _record(c10d, c10d.group.WORLD if maker == "init_process_group" else made, recorders)
         return made
 
     return make
+
+
+def _meeting(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def meet(*args: Any, **kwargs: Any) -> Any:
+        return _steps(original, original(*args, **kwargs), args, kwargs)
+
+    return meet
+
+
+def _steps(original: Callable[..., Any], steps: Iterator[Any], args: Any, kwargs: Any) -> Iterator[Any]:
+    """The store is made, and everybody awaited, when the generator is asked for its first item."""
+    while True:
+        with _open(MEETING, original, args, kwargs, list(_watching)):
+            try:
+                step = next(steps)
+            except StopIteration:
+                return
+        yield step
+
+
+@contextmanager
+def _open(
+    maker: str, original: Callable[..., Any], args: Any, kwargs: Any, recorders: list[Recorder]
+) -> Iterator[None]:
+    """A span for as long as the outermost maker runs: init_process_group calls the helper itself."""
+    if getattr(_making, "name", None):
+        yield
+        return
+    _making.name = maker
+    try:
+        with ExitStack() as spans:
+            for recorder in recorders:
+                spans.enter_context(recorder.span(maker, **_expected(original, args, kwargs)))
+            yield
+    finally:
+        _making.name = None
+
+
+def _expected(original: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Who is to meet, as far as the call and the environment say."""
+    try:
+        given = inspect.signature(original).bind_partial(*args, **kwargs).arguments
+    except TypeError:  # the call is wrong, and the original will say so
+        return {}
+    fields: dict[str, Any] = {}
+    for name in _SHOWN:
+        value = given.get(name)
+        if value is not None and value not in (-1, "", "undefined"):
+            fields[name] = value if isinstance(value, int) else list(value) if name == "ranks" else str(value)
+    for name, variable in (("world_size", "WORLD_SIZE"), ("rank", "RANK")):
+        said = os.environ.get(variable, "")
+        if original.__name__ == "init_process_group" and name not in fields and said.isdigit():
+            fields[name] = int(said)
+    return fields
 
 
 def _record(c10d: Any, group: Any, recorders: list[Recorder]) -> None:
@@ -82,8 +160,40 @@ def _record(c10d: Any, group: Any, recorders: list[Recorder]) -> None:
         return
     given = getattr(group, "group_desc", "undefined")  # torch's word for a group without a description
     name = group.group_name if given in ("", "undefined") else given
+    more: dict[str, Any] = {"torch_name": group.group_name}
+    seconds = timeout_s(group)
+    if seconds is not None:
+        more["timeout_s"] = seconds
     for recorder in recorders:
         record_group(
             recorder, name=name, backend=str(c10d.get_backend(group)), rank=c10d.get_rank(group),
-            world_size=c10d.get_world_size(group), members=c10d.get_process_group_ranks(group),
+            world_size=c10d.get_world_size(group), members=c10d.get_process_group_ranks(group), **more,
         )  # fmt: skip
+
+
+def timeout_s(group: Any) -> float | None:
+    """After how many seconds a collective of this group gives up; None where torch does not say."""
+    try:
+        backends = [group._get_backend(device) for device in group._device_types]
+        return min(float(one.options._timeout.total_seconds()) for one in backends)
+    except Exception:  # a private corner of torch: another version, or a backend in Python, must not end the run
+        return None
+
+
+def sequences() -> dict[str, int]:
+    """Group, by the name that the flight recorder gives it -> collectives that this process enqueued; never blocks.
+
+    0.5 µs a group with torch 2.13 on gloo. A backend that does not count is left out.
+    """
+    c10d: Any = sys.modules.get(MODULE)
+    found: dict[str, int] = {}
+    for group, name in list(getattr(getattr(c10d, "_world", None), "pg_names", {}).items()):
+        try:
+            found[str(name)] = int(group._get_sequence_number_for_group())
+        except Exception:  # destroyed meanwhile, or a backend that does not count: torch raises RuntimeError, and more
+            continue
+    return found
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_watching.clear)  # a forked child is not the process of these recorders

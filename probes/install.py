@@ -27,7 +27,7 @@ from probes.format import EVENTS, TOKENS, Flat, Ragged
 from probes.journal import Journal
 from probes.spans import Span, said
 
-__all__ = ["OFF", "Recorder", "RecordingError", "start"]
+__all__ = ["OFF", "Recorder", "RecordingError", "live", "start"]
 
 
 class Recorder:
@@ -45,6 +45,7 @@ class Recorder:
         self._tokens: tokens.TokenLog | None = None
         self._lock = threading.Lock()
         self._self_ns = 0
+        self.running: dict[int, Span] = {}  # spans that have begun and not ended; the heartbeat shows them
 
     @property
     def self_ns(self) -> int:
@@ -55,6 +56,11 @@ class Recorder:
     def path(self) -> Path:
         """The events file of this process."""
         return self._journal.path
+
+    @property
+    def events(self) -> int:
+        """How many events this process has recorded."""
+        return self._journal.records
 
     @contextmanager
     def own_time(self) -> Iterator[None]:
@@ -152,6 +158,7 @@ class Recorder:
         if self._journal.closed:
             return
         collectives.unwatch(self)
+        _live.discard(self)
         log = self._tokens
         lost = self._journal.lost + (log.lost if log else 0)
         counts = {"frames": log.records if log else 0, "self_ns": self.self_ns, **({"lost": lost} if lost else {})}
@@ -195,7 +202,17 @@ def start(run_dir: str | os.PathLike[str], *, role: str, rank: int = 0, world_si
     except BaseException:
         recorder._journal.close()
         raise
+    _live.add(recorder)
     return recorder
+
+
+def live() -> list[Recorder]:
+    """The recorders of this process that are open; those of the process that it was forked from are not its own."""
+    pid = os.getpid()
+    return [one for one in list(_live) if one._journal._pid == pid]
+
+
+_live: set[Recorder] = set()
 
 
 def _create(run_dir: Path, stem: str) -> Journal:
@@ -217,10 +234,15 @@ class _Off(Recorder):
     def __init__(self) -> None:
         self.run_dir, self.role, self.rank, self.world_size = Path(os.devnull), "off", 0, 1
         self._self_ns = 0
+        self.running = {}
 
     @property
     def path(self) -> Path:
         return self.run_dir
+
+    @property
+    def events(self) -> int:
+        return 0
 
     @contextmanager
     def own_time(self) -> Iterator[None]:

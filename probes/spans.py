@@ -29,13 +29,20 @@ class Span:
         """Add fields that are known only while the span runs."""
         self._fields.update(fields)
 
+    @property
+    def opened(self) -> dict[str, Any]:
+        """What is known while it runs: its name, when it began, its fields so far."""
+        return {"name": self._name, "start_ns": self._start, "fields": self._fields}
+
     def __enter__(self) -> Span:
         self._start = time.monotonic_ns()
+        self._recorder.running[id(self)] = self
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._recorder.running.pop(id(self), None)
         fields = {**self._fields, "name": self._name, "start_ns": self._start,
                   "dur_ns": time.monotonic_ns() - self._start, "ok": error is None}  # fmt: skip
         if error is not None:
