@@ -182,11 +182,13 @@ class Recorder:
                 raise  # otherwise the exception under way says more than the full disk does
 
 
-def start(run_dir: str | os.PathLike[str], *, role: str, rank: int = 0, world_size: int = 1) -> Recorder:
+def start(
+    run_dir: str | os.PathLike[str], *, role: str, rank: int = 0, world_size: int = 1, groups: bool = True
+) -> Recorder:
     """Begin this process's recording in a file of its own, with an `open` and an `environment` event.
 
-    Makes the folders. Raises RecordingError when nothing can be written there, ValueError for a role that cannot name
-    a file.
+    Makes the folders. `groups`: record process groups as well. Raises RecordingError when nothing can be written
+    there, ValueError for a role that cannot name a file.
     """
     recorder = Recorder(run_dir, role, rank, world_size)
     try:
@@ -198,7 +200,8 @@ def start(run_dir: str | os.PathLike[str], *, role: str, rank: int = 0, world_si
             env=fields["env"],
         )  # fmt: skip
         recorder.event("environment", **fields)
-        recorder.watch_groups()
+        if groups:
+            recorder.watch_groups()
     except BaseException:
         recorder._journal.close()
         raise

@@ -1,0 +1,318 @@
+"""What a watched process does of itself: a journal, the groups it makes, a door for the flight recorder, a heartbeat.
+
+`begin` is called by probes/site/sitecustomize.py when the process has imported torch.distributed or Ray. Nothing here
+may break the job: a part that fails is switched off, and says so in the beat (`off`). Everything that costs is done by
+the heartbeat's thread, one period after it began, so that a short script leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import functools
+import json
+import multiprocessing
+import os
+import re
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from probes import collectives, install
+from probes.heartbeat import BEATS, PERIOD_S, Heartbeat
+from probes.spans import Span, said
+
+WATCH, SOCKETS, ROLE = "RLHF_HARNESS_WATCH", "RLHF_HARNESS_SOCKETS", "RLHF_HARNESS_ROLE"
+WATCHDOG = "watchdog.json"
+# The watchdog beats in every tick, and a tick may collect evidence for some tens of seconds.
+WATCHDOG_SILENT_S, WATCHDOG_EVERY = 60.0, 5
+SOCKET_LIMIT = 100  # bytes of a unix socket's path; the kernel takes 107
+NOWHERE: tuple[int | None, int | None] = (None, None)
+# Processes of Ray and of torch's compiler that serve the machine, not the job.
+_SERVANTS = re.compile(
+    r"ray/dashboard/|ray/_private/(log_monitor|runtime_env)|ray/autoscaler/|torch/_inductor/|bin/ray$|/ray/scripts/"
+)
+
+_current: Attachment | None = None
+_inherited: set[int] = set()  # this process, when its process groups are those of the process that it was forked from
+
+
+def begin(directory: str | os.PathLike[str], *, period_s: float = PERIOD_S) -> Attachment | None:
+    """Watch this process into `directory`, once; None for a process that is no part of the job."""
+    global _current
+    if any(_SERVANTS.search(word) for word in sys.orig_argv[:4]):
+        return None
+    if _current is None or _current.pid != os.getpid():
+        _current = Attachment(directory, period_s)
+        _current.start()
+    collectives.watch(_current.journal)  # type: ignore[arg-type]
+    return _current
+
+
+class Quiet:
+    """Records like a Recorder, makes its file at the first event, and never raises: the first failure ends it."""
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self.directory, self.running, self.off = directory, {}, ""
+        self.pid, self._recorder = os.getpid(), None
+        self._lock = threading.RLock()  # a signal handler may record as well
+
+    running: dict[int, Span]
+    _recorder: install.Recorder | None
+
+    @property
+    def events(self) -> int:
+        return self._recorder.events if self._recorder else 0
+
+    @property
+    def path(self) -> str:
+        return str(self._recorder.path) if self._recorder else ""
+
+    def open(self) -> None:
+        """Make the file, if it is not there."""
+        with self._lock:
+            if self._recorder is None and not self.off:
+                try:
+                    role, (rank, world) = role_now(), rank_now()
+                    self._recorder = install.start(
+                        self.directory, role=re.sub(r"[^A-Za-z0-9_.]", "_", role), rank=rank or 0,
+                        world_size=world or 1, groups=False,
+                    )  # fmt: skip
+                except (OSError, ValueError, RuntimeError) as error:
+                    self.off = said(error)
+
+    def event(self, kind: str, /, **fields: Any) -> None:
+        if self.off or self.pid != os.getpid():
+            return
+        self.open()
+        try:
+            if self._recorder:
+                self._recorder.event(kind, **fields)
+        except (OSError, ValueError, RuntimeError, TypeError) as error:
+            self.off = said(error)
+
+    def span(self, name: str, **fields: Any) -> Span:
+        return Span(self, name, fields)  # type: ignore[arg-type]
+
+    def close(self, error: BaseException | None) -> None:
+        if self._recorder and self.pid == os.getpid():
+            try:
+                self._recorder.close(ok=error is None, reason=said(error))
+            except (OSError, ValueError, RuntimeError) as failed:
+                self.off = said(failed)
+
+
+class Attachment:
+    """The probes of one process; its thread is a daemon and a fork gets one of its own."""
+
+    def __init__(self, directory: str | os.PathLike[str], period_s: float) -> None:
+        self.directory, self.period_s, self.pid = Path(directory), period_s, os.getpid()
+        self.journal = Quiet(directory)
+        self.socket, self.off = "", ""
+        self._server: Any = None
+        self._stop = threading.Event()
+        self._role, self._rank = "process", NOWHERE
+        self._silent = 0
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="rlhf-heartbeat", daemon=True).start()
+        atexit.register(self._end)
+
+    def _run(self) -> None:
+        if self._stop.wait(self.period_s):
+            return
+        heart = None
+        try:
+            self.journal.open()
+            heart = self._heart = Heartbeat(
+                self.directory, identity=self._identity, recorders=self._recorders, period_s=self.period_s
+            )
+            while not self._stop.is_set():
+                self._look()
+                heart.beat()
+                if heart.count % WATCHDOG_EVERY == 0:
+                    self._watch_the_watchdog()
+                self._stop.wait(self.period_s)
+        except Exception as error:  # a probe that fails is off; the job goes on
+            self.off = said(error)
+            self.journal.event("note", text=f"the heartbeat is off: {self.off}")
+
+    _heart: Heartbeat | None = None
+
+    def _end(self) -> None:
+        """At the end of the interpreter: a last beat that says so, the socket gone, the journal closed."""
+        if self.pid != os.getpid():
+            return
+        self._stop.set()
+        error = getattr(sys, "last_value", None)
+        try:
+            if self._heart:
+                self._heart.beat(ended=True, error=said(error))
+            if self.socket:
+                os.unlink(self.socket)
+        except (OSError, ValueError, TypeError, RuntimeError) as failed:
+            self.journal.event("note", text=f"the last beat failed: {said(failed)}")
+        self.journal.close(error)
+
+    def _recorders(self) -> list[Any]:
+        mine = self.journal._recorder
+        return [self.journal, *(one for one in install.live() if one is not mine)]
+
+    def _look(self) -> None:
+        """What changes while a process starts: its title, its rank, whether torch.distributed is loaded."""
+        if self._heart is None or self._heart.count % 5 == 0 or self._rank == NOWHERE:
+            self._role, self._rank = role_now(), rank_now()
+        if self._server is None and collectives.MODULE in sys.modules:
+            try:
+                self._server, self.socket = serve()
+            except Exception as error:  # a private class of torch: another version must not end the heartbeat
+                self._server, self.off = False, f"no worker server: {said(error)}"
+
+    def _identity(self) -> dict[str, Any]:
+        timeouts = [collectives.timeout_s(group) for group in _groups()]
+        known = [one for one in timeouts if one is not None]
+        return {
+            "role": self._role, "rank": self._rank[0], "world_size": self._rank[1], "socket": self.socket,
+            "journals": [path for one in self._recorders() if (path := str(one.path))],
+            **({"timeout_s": min(known)} if known else {}),
+            **({"off": self.off or self.journal.off} if self.off or self.journal.off else {}),
+        }  # fmt: skip
+
+    def _watch_the_watchdog(self) -> None:
+        """Say it once, in one process, when the watchdog has gone without a word; every process records it."""
+        path = self.directory / BEATS / WATCHDOG
+        try:
+            beat = json.loads(path.read_bytes())
+            quiet_s = (time.monotonic_ns() - beat["t_ns"]) / 1e9
+            if beat.get("ended") or beat["host"] != os.uname().nodename:
+                return
+            gone = not _alive(int(beat["pid"]))
+        except (OSError, ValueError, KeyError, TypeError):  # nobody watches, or it is just writing
+            return
+        self._silent = self._silent + 1 if gone or quiet_s > WATCHDOG_SILENT_S else 0
+        if self._silent != 2:  # twice: a job that was suspended with its watchdog wakes up beside it
+            return
+        what = "has ended without a word" if gone else f"has been silent for {quiet_s:.0f} s"
+        text = f"the watchdog (pid {beat['pid']}) {what}: this run is no longer watched"
+        self.journal.event("note", text=text)
+        try:
+            os.close(os.open(path.with_suffix(".lost"), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+        except OSError:  # another process has said it
+            return
+        print(f"harness: {text}", file=sys.stderr, flush=True)
+
+
+def serve() -> tuple[Any, str]:
+    """torch's worker server on a unix socket that only this user can reach; (server, path).
+
+    It answers with the flight recorder's JSON from a thread of its own, also while the interpreter lock is held.
+    """
+    c10d: Any = sys.modules["torch._C._distributed_c10d"]
+    folder = os.environ.get(SOCKETS) or tempfile.mkdtemp(prefix="rlhf-")
+    if len(os.fsencode(folder)) > SOCKET_LIMIT - 16:
+        folder = tempfile.mkdtemp(prefix="rlhf-", dir="/tmp")
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    path = os.path.join(folder, f"{os.getpid()}.sock")
+    if os.path.exists(path):  # of an earlier process with this pid
+        os.unlink(path)
+    level = _log_level()
+    before = level.value if level is not None else 0
+    try:
+        if level is not None:
+            level.value = 2  # errors only: it announces itself on stderr, which is the job's
+        server = c10d._WorkerServer(path)
+    finally:
+        if level is not None:
+            level.value = before
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))  # never destroyed: its destructor talks on stderr
+    return server, path
+
+
+def _log_level() -> Any:
+    """torch's own threshold for messages on stderr; None where this build has none."""
+    try:
+        return ctypes.c_int.in_dll(ctypes.CDLL("libc10.so"), "FLAGS_caffe2_log_level")
+    except (OSError, ValueError):  # another name of the library, or glog instead of torch's own logging
+        return None
+
+
+def role_now() -> str:
+    """What this process is called: by the launcher of the watch, by Ray, by the engine, or just a process."""
+    said_so = os.environ.get(ROLE)
+    if said_so:
+        return said_so
+    try:
+        title = Path("/proc/self/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:  # not Linux
+        title = ""
+    found = re.match(r"ray::([A-Za-z_]\w*)", title) or re.match(r"(sglang|VLLM|vllm)\b:*([A-Za-z_]\w*)?", title)
+    if found:
+        return "_".join(part for part in found.groups() if part)
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    name = getattr(main, "name", "") or os.path.basename(sys.argv[0] if sys.argv else "")
+    if name in ("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed"):
+        return "launcher"
+    return "process"
+
+
+def rank_now() -> tuple[int | None, int | None]:
+    """(rank, world size) from the environment, else from torch.distributed where this process initialised it."""
+    if not _inherits_rank():
+        rank, world = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
+        if rank.isdigit() and world.isdigit():
+            return int(rank), int(world)
+    c10d: Any = sys.modules.get(collectives.MODULE)
+    try:
+        if c10d is not None and c10d.is_initialized() and os.getpid() not in _inherited:
+            return int(c10d.get_rank()), int(c10d.get_world_size())
+    except (RuntimeError, ValueError, AttributeError):  # being destroyed, or half imported
+        pass
+    return NOWHERE
+
+
+@functools.cache
+def _inherits_rank() -> bool:
+    """A data loader, or an engine inside a trainer's process, has its parent's RANK and is not that rank."""
+    if multiprocessing.parent_process() is not None:
+        return True
+    mine = os.environ.get("RANK", "")
+    try:
+        parent = Path(f"/proc/{os.getppid()}")
+        python = "python" in os.path.basename(os.readlink(parent / "exe"))
+        return python and f"RANK={mine}".encode() in (parent / "environ").read_bytes().split(b"\0")
+    except OSError:  # not Linux, or the parent has ended
+        return False
+
+
+def _groups() -> list[Any]:
+    c10d: Any = sys.modules.get(collectives.MODULE)
+    return list(getattr(getattr(c10d, "_world", None), "pg_names", {}))
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _forked() -> None:
+    """A forked child is a process of its own: it gets its own journal, door and heartbeat."""
+    global _current
+    _inherits_rank.cache_clear()
+    c10d: Any = sys.modules.get(collectives.MODULE)
+    if getattr(c10d, "is_initialized", bool)():
+        _inherited.add(os.getpid())
+    if _current is not None:
+        directory, period_s, _current = _current.directory, _current.period_s, None
+        begin(directory, period_s=period_s)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)

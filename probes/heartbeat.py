@@ -1,0 +1,218 @@
+"""The heartbeat of a process: its interpreter is alive, and its work progresses; two facts, kept apart.
+
+A daemon thread writes one block of 4,096 bytes into `<directory>/beats/<pid>.json`, once a period. It never calls
+what could block: it reads the main thread's stack, counters of process groups and of recorders, and nothing else. A
+beat that grows old says that the interpreter lock is held or the process stopped; a `progress_ns` that grows old says
+that the main thread is where it was.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from probes import collectives
+from probes.lines import encode_json
+
+BEATS, BLOCK, PERIOD_S = "beats", 4096, 1.0
+DEPTH = 100  # frames that make a fingerprint: deeper ones do not move
+SHOWN = 8  # innermost frames that a beat names, for where nobody may look from outside
+# A loop that polls visits a few places again and again: progress is a place that was not among the last ones. A waiting
+# loop of SGLang's scheduler was seen to have some tens.
+PLACES = 256
+TEXT = 120  # characters of a name or of a field
+
+# Frames of libraries in which whoever called them waits: what they wait for is told by the frame outside of them.
+_PASSED = (
+    "/threading.py", "/queue.py", "/selectors.py", "/socket.py", "/ssl.py", "/multiprocessing/connection.py",
+    "/torch/_ops.py", "/zmq/sugar/socket.py", "/zmq/sugar/poll.py",
+)  # fmt: skip
+# What the main thread waits for, by file and function of the first frame outside of those. Only the innermost one says
+# anything: FSDP's forward lies around the user's code, and Ray's main loop around every task. `idle`: it waits for
+# orders, and may do so for ever.
+_KNOWN: tuple[tuple[str, str, str], ...] = (
+    ("/ray/_private/worker.py", "main_loop", "idle"),
+    ("/torch/distributed/elastic/", "", "idle"),
+    ("/torch/distributed/launcher/", "", "idle"),
+    ("/torch/_inductor/compile_worker/", "", "idle"),
+    ("/vllm/v1/engine/core.py", "_process_input_queue", "idle"),
+    ("/sglang/srt/managers/scheduler.py", "recv_requests", "idle"),
+    ("/asyncio/base_events.py", "_run_once", "idle"),
+    ("/asyncio/runners.py", "run", "idle"),
+    ("/multiprocessing/queues.py", "get", "idle"),
+    ("/socketserver.py", "serve_forever", "idle"),
+    ("/torch/distributed/", "", "collective"),
+    ("/torch/autograd/graph.py", "_engine_run_backward", "backward"),
+    ("/torch/cuda/__init__.py", "synchronize", "device"),
+    ("/torch/cuda/streams.py", "", "device"),
+    ("/ray/_private/worker.py", "", "ray"),
+    ("/http/client.py", "", "http"),
+    ("/httpcore/", "", "http"),
+    ("/urllib3/", "", "http"),
+    ("/subprocess.py", "", "child"),
+    ("/multiprocessing/popen_fork.py", "", "child"),
+    ("/torch/multiprocessing/spawn.py", "join", "child"),
+)
+_BREAKPOINTS = {  # IPython's and pudb's are called debugger.py
+    ("pdb.py", "interaction"), ("debugger.py", "interaction"), ("code.py", "interact"),
+    ("pydevd.py", "do_wait_suspend"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a main thread is. `wait`: idle, collective, backward, device, ray, http, child, or nothing known."""
+
+    wait: str
+    breakpoint: bool
+    stack: tuple[str, ...]  # "file:line function", innermost first
+
+
+def fingerprint(frame: FrameType | None) -> int:
+    """A number that differs when the stack does: code objects and instructions; about 0.1 µs a frame."""
+    found: list[int] = []
+    for _ in range(DEPTH):
+        if frame is None:
+            break
+        found += (id(frame.f_code), frame.f_lasti)
+        frame = frame.f_back
+    return hash(tuple(found))
+
+
+def place(frame: FrameType | None) -> Place:
+    """What the stack says of itself, from its innermost frame outwards."""
+    wait, stopped, outside, stack = "", False, False, []
+    for depth in range(DEPTH):
+        if frame is None:
+            break
+        code = frame.f_code
+        if depth < SHOWN:
+            stack.append(f"{_short(code.co_filename)}:{frame.f_lineno} {code.co_name}"[:TEXT])
+        stopped = stopped or (os.path.basename(code.co_filename), code.co_name) in _BREAKPOINTS
+        if not outside and not code.co_filename.endswith(_PASSED):
+            wait, outside = _meaning(code.co_filename, code.co_name), True
+        frame = frame.f_back
+    return Place(wait, stopped, tuple(stack))
+
+
+def _meaning(file: str, function: str) -> str:
+    for known, name, meaning in _KNOWN:
+        if name in ("", function) and (known in file if known.endswith("/") else file.endswith(known)):
+            return meaning
+    return ""
+
+
+def main_frame() -> FrameType | None:
+    """The innermost Python frame of this process's main thread."""
+    return sys._current_frames().get(threading.main_thread().ident or 0)
+
+
+class Heartbeat:
+    """Observes this process and writes its beats. `clock`: nanoseconds, monotonic; `frame`: the main thread's.
+
+    `identity` gives role, rank, world_size and whatever else the process knows of itself; `recorders` those whose
+    events count as progress and whose open spans are shown.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        identity: Callable[[], Mapping[str, Any]] = dict,
+        recorders: Callable[[], Iterable[Any]] = tuple,
+        clock: Callable[[], int] = time.monotonic_ns,
+        frame: Callable[[], FrameType | None] = main_frame,
+        sequences: Callable[[], dict[str, int]] = collectives.sequences,
+        period_s: float = PERIOD_S,
+    ) -> None:
+        self.path = Path(directory) / BEATS / f"{os.getpid()}.json"
+        self.count, self.self_ns, self.period_s = 0, 0, period_s
+        self._identity, self._recorders, self._frame, self._sequences = identity, recorders, frame, sequences
+        self._clock, self._progress_ns = clock, clock()
+        self._places: OrderedDict[int, Place] = OrderedDict()
+        self._counters: tuple[dict[str, int], int] = ({}, 0)
+        self._fixed = {"host": socket.gethostname(), "pid": os.getpid(), "start_ticks": started()}
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+    def beat(self, **more: Any) -> dict[str, Any]:
+        """Look once and write the block; returns what was written. `more` is added, such as `ended`."""
+        began = time.thread_time_ns()
+        now = self._clock()
+        recorders = list(self._recorders())
+        where = self._where(now)
+        counters = self._sequences(), sum(one.events for one in recorders)
+        if counters != self._counters:
+            self._counters, self._progress_ns = counters, now
+        self.count += 1
+        shown = {
+            **self._fixed, "rank": None, "world_size": None, "role": "process", "socket": "", **self._identity(),
+            "t_ns": now, "count": self.count, "period_s": self.period_s, "progress_ns": self._progress_ns,
+            "open": [_span(span) for one in recorders for span in list(one.running.values())],
+            "sequences": counters[0], "breakpoint": where.breakpoint, "wait": where.wait, "stack": list(where.stack),
+            "self_ns": self.self_ns, **more,
+        }  # fmt: skip
+        os.pwrite(self._fd, block(shown), 0)
+        self.self_ns += time.thread_time_ns() - began
+        return shown
+
+    def close(self) -> None:
+        """Close the file; the last beat stays readable."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _where(self, now: int) -> Place:
+        frame = self._frame()
+        key = fingerprint(frame)
+        known = self._places.get(key)
+        if known is not None:
+            self._places.move_to_end(key)
+            return known
+        self._progress_ns = now
+        found = self._places[key] = place(frame)
+        if len(self._places) > PLACES:
+            self._places.popitem(last=False)
+        return found
+
+
+def block(beat: Mapping[str, Any]) -> bytes:
+    """One beat as the bytes that are written: JSON, padded with spaces; what does not fit is left out."""
+    data = encode_json(beat).encode()
+    for key, empty in (("stack", []), ("journals", []), ("open", []), ("sequences", {})):
+        if len(data) <= BLOCK:
+            break
+        beat = {**beat, key: empty, "cut": True}
+        data = encode_json(beat).encode()
+    return data[:BLOCK].ljust(BLOCK)
+
+
+def started() -> int:
+    """When this process was started, in clock ticks since boot: tells it from a later one with its pid; 0 unknown."""
+    try:
+        return int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    except (OSError, ValueError, IndexError):  # not Linux
+        return 0
+
+
+def _span(span: Any) -> dict[str, Any]:
+    opened = span.opened
+    fields = {
+        key: value[:TEXT] if isinstance(value, str) else value
+        for key, value in list(opened["fields"].items())
+        if isinstance(value, (str, int, float, bool)) or (isinstance(value, list) and len(value) <= 64)
+    }
+    return {"name": opened["name"], "start_ns": opened["start_ns"], "fields": fields}
+
+
+def _short(path: str) -> str:
+    return "/".join(path.rsplit("/", 3)[-3:])
