@@ -103,6 +103,7 @@ class Journal:
     errors: tuple[tuple[float, str], ...] = ()  # (age_s, text) of spans and calls that failed, oldest first
     groups: tuple[Group, ...] = ()
     closed: bool = False  # it ended its recording properly
+    engine_stats: dict[str, Any] = field(default_factory=dict)  # the engine's last report: running, waiting, kv_usage
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,9 @@ class Process:
     beat: Beat | None = None
     journal: Journal | None = None
     dump: str = ""  # flight recorder dump of this process, relative to the evidence directory
+    environ: dict[str, str] = field(default_factory=dict)  # rank, NCCL and network variables it was started with
+    listening: tuple[str, ...] = ()  # TCP addresses that it serves, "127.0.0.1:8000"
+    peers: tuple[str, ...] = ()  # other ends of its established TCP connections
     notes: tuple[str, ...] = ()  # what could not be had of it, and how to enable it
 
     @property

@@ -1,0 +1,78 @@
+"""Heartbeats: D/beats/<pid>.json, rewritten in place every second by the probe in the process."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.triage.collect import redact
+from harness.triage.evidence import Beat, OpenSpan
+
+FOLDER = "beats"
+MAX_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Pulse:
+    """A beat file: whose it is, and what it says."""
+
+    host: str
+    pid: int
+    beat: Beat
+    role: str = ""
+    rank: int | None = None
+    world_size: int | None = None
+    socket: str = ""  # of the process's worker server
+
+
+def read(directory: Path, now_ns: int) -> tuple[dict[tuple[str, int], Pulse], tuple[str, ...]]:
+    """Every beat of a watch directory by (host, pid), and notes about files that cannot be read.
+
+    `now_ns`: CLOCK_MONOTONIC of this host. A beat caught in the middle of being rewritten is read once more.
+    """
+    found, notes = {}, []
+    for file in sorted((directory / FOLDER).glob("*.json")):
+        for last in (False, True):
+            try:
+                pulse = parse(file.read_bytes()[:MAX_BYTES], now_ns)
+            except OSError as error:
+                notes.append(f"{FOLDER}/{file.name} cannot be read: {error.strerror}")
+            except (ValueError, KeyError, TypeError, AttributeError):
+                if not last:
+                    continue
+                notes.append(f"{FOLDER}/{file.name} is no heartbeat: it is damaged or was never written whole")
+            else:
+                found[pulse.host, pulse.pid] = pulse
+            break
+    return found, tuple(notes)
+
+
+def parse(block: bytes, now_ns: int) -> Pulse:
+    """One beat. ValueError, KeyError, TypeError or AttributeError for anything else."""
+    fields: dict[str, Any] = json.loads(block.rstrip(b" \n\0").decode())
+    spans = tuple(
+        OpenSpan(str(one["name"]), _age(now_ns, one["start_ns"]), redact.fields(one.get("fields") or {}))
+        for one in fields.get("open") or ()
+    )
+    beat = Beat(
+        count=int(fields["count"]),
+        age_s=_age(now_ns, fields["t_ns"]),
+        progress_age_s=_age(now_ns, fields["progress_ns"]),
+        period_s=float(fields.get("period_s") or 1.0),
+        open_spans=spans,
+        sequences={str(name): int(count) for name, count in (fields.get("sequences") or {}).items()},
+        breakpoint=bool(fields.get("breakpoint")),
+    )
+    world, rank = _number(fields.get("world_size")), _number(fields.get("rank"))
+    role, socket = str(fields.get("role") or ""), str(fields.get("socket") or "")
+    return Pulse(str(fields["host"]), int(fields["pid"]), beat, role, rank, world, socket)
+
+
+def _age(now_ns: int, then_ns: Any) -> float:
+    return max(0.0, (now_ns - int(then_ns)) / 1e9)
+
+
+def _number(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

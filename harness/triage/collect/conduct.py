@@ -1,0 +1,244 @@
+"""Asks every source at once, under one deadline, and writes what comes in as it comes.
+
+Each process has a thread of its own that looks twice (slow is told from stuck by two looks), so that one process which
+the kernel does not let anybody look at holds up only its own thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from harness.errors import HarnessError
+from harness.triage import directory
+from harness.triage.collect import bounded, gpus, proc, ras, ray, recorder, stacks
+from harness.triage.collect.draft import Draft, absent
+from harness.triage.collect.scope import Cast, Scope, cast
+from harness.triage.evidence import Evidence, Process, Sample
+
+CLOSING_S = 0.4  # kept of the deadline for putting together what came in
+NATIVE_AT_LEAST_S = 1.0  # a native stack takes 0.3 to 1.1 s, once its libraries' symbols are in the page cache
+
+
+@dataclasses.dataclass(frozen=True)
+class _Terms:
+    """What every look is bound by."""
+
+    out: Path
+    began: float
+    samples: int
+    gap_s: float
+    deadline_s: float
+    native: bool
+    clock: Callable[[], float]
+    spies: threading.Semaphore  # py-spy is bound by the CPU: more at once would only make each slower
+
+    def left(self) -> float:
+        return self.began + self.deadline_s - CLOSING_S - self.clock()
+
+
+def collect(
+    scope: Scope,
+    *,
+    out: Path,
+    stall_s: float = 0.0,
+    samples: int = 2,
+    gap_s: float = 1.5,
+    deadline_s: float = 8.0,
+    native: bool = True,
+    clock: Callable[[], float] = time.monotonic,
+    nodes: bool = True,
+) -> Evidence:
+    """Take evidence of every process in `scope` into the directory `out`, within `deadline_s`; returned as well.
+
+    `stall_s`: how long the watchdog saw no progress (0: nobody watched). `samples` looks, `gap_s` apart. `native`: C
+    and C++ frames too, of processes whose Python frames do not explain the wait. `nodes`: also on the other nodes of a
+    Ray cluster. What cannot be had is noted, whatever state a process is in; HarnessError only without /proc.
+    """
+    if not proc.PROC.joinpath("self").exists():
+        raise HarnessError("collecting evidence reads /proc, which this system does not have", mend="run it on Linux")
+    spies = threading.Semaphore(max(4, 2 * (os.cpu_count() or 1)))
+    terms = _Terms(Path(out), clock(), samples, gap_s, deadline_s, native, clock, spies)
+    taken = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+    terms.out.mkdir(parents=True, exist_ok=True)
+    empty = Evidence(str(out), "watch" if stall_s else "live", taken, stall_s)
+    there = cast(scope, exclude=(os.getpid(),))
+    directory.write(dataclasses.replace(empty, notes=there.notes), terms.out, complete=False)
+    evidence = _gather(empty, scope, there, terms, nodes)
+    directory.write(evidence, terms.out)
+    return evidence
+
+
+def _gather(empty: Evidence, scope: Scope, there: Cast, terms: _Terms, nodes: bool) -> Evidence:
+    host, address = there.host, there.ray_address
+    drafts = {pid: _draft(pid, there) for pid in there.pids}
+    work: dict[str, Future[Any]] = {
+        f"process {pid}": bounded.start(f"process-{pid}", _look, draft, terms) for pid, draft in drafts.items()
+    }
+    work |= {f"recorder {pid}": bounded.start(f"recorder-{pid}", _record, one, terms) for pid, one in drafts.items()}
+    cards = bounded.start("gpus", gpus.look, host)
+    if address:
+        state = bounded.start("ray", lambda: ray.state(address, timeout_s=terms.left()))
+        if nodes:
+            elsewhere = bounded.start("nodes", _elsewhere, scope, there, terms)
+    notes = list(there.notes)
+
+    cluster = ray.Cluster()
+    if address:
+        cluster = _result(state, terms, ray.Cluster(note=f"no Ray state from {address}: no answer in time"))
+        notes += [cluster.note] if cluster.note else []
+        for pid in cluster.drivers:
+            if pid not in drafts and proc.alive(pid) and pid != os.getpid():
+                drafts[pid] = _draft(pid, there)
+                work[f"process {pid}"] = bounded.start(f"process-{pid}", _look, drafts[pid], terms)
+    for future in work.values():
+        _result(future, terms, None)
+    found, said = _result(cards, terms, ((), "no GPU state: no answer in time"))
+    answers: dict[str, Any] = {}
+    if any(draft.uses_cuda for draft in drafts.values()):
+        environ = next(draft.facts.environ for draft in drafts.values() if draft.uses_cuda)
+        answers = _result(bounded.start("ras", ras.ask, environ), terms, {})
+        notes += [] if answers else ["NCCL RAS does not answer on this host (NCCL 2.24 or later, NCCL_RAS_ENABLE=1)"]
+    notes += [said] if said else []
+    parts: list[Evidence] = []
+    if address and nodes:
+        parts, missing = _result(elsewhere, terms, ([], ["no evidence from the cluster's other nodes: no answer"]))
+        notes += missing
+    processes = [draft.freeze(cluster, drafts) for draft in drafts.values()]
+    return _whole(empty, there, cluster, processes, parts, tuple(found), {host: answers} if answers else {}, notes)
+
+
+def _draft(pid: int, there: Cast) -> Draft:
+    key = there.host, pid
+    return Draft(there.host, pid, there.pulses.get(key), there.recordings.get(key))
+
+
+def _look(draft: Draft, terms: _Terms) -> None:
+    """Everything that is had of one process from outside, in order of worth; written down after each step."""
+    draft.doing = "its /proc files"
+    draft.learn(proc.facts(draft.pid))
+    denied = silent = False
+    for number in range(terms.samples):
+        wait = terms.began + number * terms.gap_s - terms.clock()
+        if wait > 0:
+            time.sleep(min(wait, max(0.0, terms.left())))
+        if number and terms.left() <= 0:
+            return
+        draft.doing = "its /proc files"
+        at, seen = terms.clock() - terms.began, proc.look(draft.pid)
+        draft.doing = "its Python stacks"
+        taken = stacks.Stacks()
+        if seen.state in ("gone", "Z", "X"):
+            silent = True
+        elif not denied and not silent:
+            taken = _spied(draft, terms)
+            silent = not taken.threads and "not a Python" in taken.note
+        if taken.denied:
+            denied = True
+        if denied and not silent and draft.socket:
+            inside = recorder.traceback(draft.socket, timeout_s=min(recorder.TIMEOUT_S, max(0.1, terms.left())))
+            taken = dataclasses.replace(inside, note=" ".join(filter(None, (taken.note, inside.note))))
+            silent = not inside.threads
+        draft.notes.append(taken.note)
+        sample = Sample(at, seen.state, seen.cpu_s, seen.switches, seen.io_bytes, seen.wchan, taken.threads)
+        draft.samples.append(sample)
+        directory.write_process(draft.freeze(), terms.out)
+    draft.doing = "its native stack"
+    last = draft.samples[-1]
+    if terms.native and not denied and stacks.unexplained(last.threads) and terms.left() > NATIVE_AT_LEAST_S:
+        with terms.spies:
+            deep = stacks.dump_native(draft.pid, timeout_s=max(0.1, terms.left() - 0.3))
+        draft.native = deep.threads
+        draft.notes.append(deep.note)
+    draft.doing = ""
+
+
+def _spied(draft: Draft, terms: _Terms) -> stacks.Stacks:
+    late = stacks.Stacks(note=f"no Python stacks within {terms.deadline_s:.0f} s: this host was too busy")
+    if not terms.spies.acquire(timeout=max(0.0, terms.left())):
+        return late
+    try:
+        left = terms.left()
+        return stacks.dump(draft.pid, timeout_s=min(stacks.TIMEOUT_S, left)) if left > 0 else late
+    finally:
+        terms.spies.release()
+
+
+def _record(draft: Draft, terms: _Terms) -> None:
+    """The flight recorder of one process: from its own worker server, else from the file that NCCL wrote."""
+    if draft.socket:
+        limit = min(recorder.TIMEOUT_S, max(0.1, terms.left()))
+        draft.dump, note = recorder.from_socket(draft.socket, draft.host, draft.pid, terms.out, timeout_s=limit)
+        draft.recorder_note = note
+    if not draft.dump:
+        environ = proc.facts(draft.pid).environ
+        rank = int(environ["RANK"]) if environ.get("RANK", "").isdigit() else draft.recorded_rank
+        draft.dump = recorder.from_file(environ, rank, draft.host, draft.pid, terms.out)
+
+
+def _elsewhere(scope: Scope, there: Cast, terms: _Terms) -> tuple[list[Evidence], list[str]]:
+    """What the cluster's other nodes collected, unpacked into the same directory."""
+    hosts = ray.state(there.ray_address, timeout_s=terms.left()).hosts
+    if not [host for host in hosts if host != there.host]:
+        return [], []
+    folder = terms.out / "nodes"
+    folder.mkdir(exist_ok=True)
+    options = {
+        "samples": terms.samples, "gap_s": terms.gap_s, "native": terms.native, "nodes": False,
+        "deadline_s": max(2.0, terms.left() - 4.0), "directory": str(scope.directory or ""),
+    }  # fmt: skip
+    notes = ray.other_nodes(there.ray_address, folder, here=there.host, timeout_s=terms.left() - 0.3, options=options)
+    parts = []
+    for file in sorted(folder.glob("*.zip")):
+        parts.append(directory.adopt(file, terms.out))
+        file.unlink()
+    folder.rmdir()
+    return parts, notes
+
+
+def _whole(
+    empty: Evidence,
+    there: Cast,
+    cluster: ray.Cluster,
+    processes: list[Process],
+    parts: list[Evidence],
+    cards: tuple[Any, ...],
+    answers: dict[str, Any],
+    notes: list[str],
+) -> Evidence:
+    """One evidence of what this host and the others gave."""
+    everyone = {process.key: process for process in processes}
+    for part in parts:
+        everyone |= {process.key: process for process in part.processes if process.samples}
+        notes += part.notes
+        cards += part.gpus
+        answers |= part.ras
+    for process in absent(there):
+        everyone.setdefault(process.key, process)
+    python = [one for one in everyone.values() if any(sample.threads for sample in one.samples)]
+    blind = [one for one in python if one.beat is None and not one.dump]
+    if blind:
+        notes.append(
+            f"no flight recorder from {len(blind)} of {len(python)} Python processes: start the job with `harness "
+            "watch -- CMD`, or set TORCH_FR_DUMP_TEMP_FILE and TORCH_NCCL_DUMP_ON_TIMEOUT=1 on NCCL"
+        )
+    worlds = [process.world_size for process in everyone.values() if process.world_size]
+    return dataclasses.replace(
+        empty, processes=tuple(everyone.values()), ray_actors=cluster.actors, ray_tasks=cluster.tasks, gpus=cards,
+        ras=answers, expected_world=max(worlds, default=None), notes=tuple(dict.fromkeys(notes)),
+    )  # fmt: skip
+
+
+def _result(future: Future[Any], terms: _Terms, otherwise: Any) -> Any:
+    """What a source gave by the deadline, else `otherwise`."""
+    try:
+        return future.result(max(0.05, terms.left()))
+    except TimeoutError:
+        return otherwise

@@ -1,0 +1,111 @@
+"""One process while evidence of it comes in: several threads add to it, and it can be frozen at any moment."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+
+from harness.triage.collect import ray, roles
+from harness.triage.collect.beats import Pulse
+from harness.triage.collect.journals import Recording
+from harness.triage.collect.proc import Facts
+from harness.triage.collect.scope import Cast
+from harness.triage.evidence import Process, Sample, Thread
+
+REUSE_S = 2.0  # a beat or a journal that is older than the process by more belongs to an earlier one of that pid
+ENDED = ("gone", "Z", "X")
+
+
+class Draft:
+    """What is known so far. Lists only grow and fields are replaced whole, so no lock is needed to read them."""
+
+    def __init__(self, host: str, pid: int, pulse: Pulse | None, recording: Recording | None) -> None:
+        self.host, self.pid = host, pid
+        self.pulse, self.recording = pulse, recording
+        self.facts = Facts(pid)
+        self.samples: list[Sample] = []
+        self.native: tuple[Thread, ...] = ()
+        self.dump = self.recorder_note = ""
+        self.notes: list[str] = []
+        self.doing = "its /proc files"  # what was being asked for when time was up; empty when all was had
+
+    def learn(self, facts: Facts) -> None:
+        """Take in what /proc says, and drop a beat and a journal that an earlier process of this pid left."""
+        self.facts = facts
+        if not facts.ppid and not facts.argv:
+            return
+        if self.pulse and self.pulse.beat.age_s > facts.age_s + REUSE_S:
+            self.pulse = None
+        if self.recording and self.recording.opened_ns:
+            age_s = time.time() - self.recording.opened_ns / 1e9
+            if age_s > facts.age_s + REUSE_S:
+                self.recording = None
+
+    @property
+    def socket(self) -> str:
+        return self.pulse.socket if self.pulse else ""
+
+    @property
+    def recorded_rank(self) -> int | None:
+        """The global rank by the process's own word, where it belongs to a world of several."""
+        if self.recording and self.recording.rank is not None:
+            return self.recording.rank
+        return self.pulse.rank if self.pulse and (self.pulse.world_size or 0) > 1 else None
+
+    @property
+    def uses_cuda(self) -> bool:
+        """Whether it has a GPU's driver open; False where that cannot be seen."""
+        try:
+            folder = f"/proc/{self.pid}/fd"
+            return any(os.readlink(f"{folder}/{name}").startswith("/dev/nvidia") for name in os.listdir(folder))
+        except OSError:  # it ended, or it is another user's
+            return False
+
+    def freeze(self, cluster: ray.Cluster | None = None, others: Mapping[int, Draft] | None = None) -> Process:
+        """The process as evidence. `cluster`, `others`: name its actor and tell an inherited rank from its own."""
+        facts, journal = self.facts, self.recording.journal if self.recording else None
+        cluster = cluster or ray.Cluster()
+        parent = (others or {}).get(facts.ppid)
+        rank, world = roles.own_rank(facts, parent.facts if parent else None)
+        if self.recorded_rank is not None:
+            rank = self.recorded_rank
+            world = (self.recording.world_size if self.recording else None) or (
+                self.pulse.world_size if self.pulse else None
+            )
+        actor = cluster.classes.get((self.host, self.pid), "")
+        death = next((one.death for one in cluster.actors if (one.host, one.pid) == (self.host, self.pid)), "")
+        role = roles.role_of(
+            facts,
+            journal=self.recording.role if self.recording else "",
+            beat=self.pulse.role if self.pulse else "",
+            actor=actor,
+        )
+        if role == "process" and self.pid in cluster.drivers:
+            role = "driver"
+        notes = [*facts.notes, *self.notes, "" if self.dump else self.recorder_note]
+        if self.doing and cluster is not None and others is not None:
+            notes.append(f"{self.doing} could not be had in time")
+        return Process(
+            self.host, self.pid, facts.ppid, facts.command, facts.title, role, roles.engine_of(facts), rank, world,
+            facts.age_s, facts.exit_code, death, None, tuple(self.samples), self.native,
+            self.pulse.beat if self.pulse else None, journal, self.dump,
+            notes=tuple(dict.fromkeys(note for note in notes if note)), environ=facts.environ,
+        )  # fmt: skip
+
+
+def absent(there: Cast) -> Iterator[Process]:
+    """Processes that the scope or the watch directory names and that are not on this host: ended, or elsewhere."""
+    known = {(there.host, pid) for pid in there.pids}
+    named = dict.fromkeys([*((there.host, pid) for pid in there.gone), *there.pulses, *there.recordings])
+    for host, pid in named:
+        if (host, pid) in known:
+            continue
+        draft = Draft(host, pid, there.pulses.get((host, pid)), there.recordings.get((host, pid)))
+        draft.doing = ""
+        if host == there.host:
+            draft.samples.append(Sample(0.0, "gone"))
+            draft.notes.append(f"process {pid} has ended")
+        else:
+            draft.notes.append(f"it runs on {host}, where nobody looked: run `harness triage {pid}` there")
+        yield draft.freeze()

@@ -1,0 +1,57 @@
+"""NCCL's own RAS service: per-communicator counts that it gives even while the job hangs (NCCL 2.24 and later).
+
+The protocol is lines of text on a local TCP port, as `echo verbose status | nc localhost 28028` shows.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+PORT = 28028
+TIMEOUT_S = 3.0
+MAX_BYTES = 16 << 20
+
+
+def ask(environ: Mapping[str, str], *, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
+    """What RAS says on this host: its JSON, or {"text": ...} of one that has no JSON; {} where nobody answers.
+
+    `environ`: of a process of the job; NCCL_RAS_ADDR in it names another local port. Only loopback is asked.
+    """
+    port = environ.get("NCCL_RAS_ADDR", "").rpartition(":")[2]
+    address = "127.0.0.1", int(port) if port.isdigit() and int(port) < 65536 else PORT
+    for opening in (b"set format json\nverbose status\n", b"verbose status\n"):
+        try:
+            text = _talk(address, opening, timeout_s).decode(errors="replace")
+        except OSError:  # nobody listens there, or it is no RAS: silent by design, most jobs have none
+            return {}
+        begin = text.find("{")
+        if begin >= 0:
+            try:
+                found = json.loads(text[begin:])
+            except ValueError:
+                found = None
+            if isinstance(found, dict):
+                return found
+        said = "\n".join(line for line in text.splitlines() if line.strip() not in ("OK", ""))
+        if said and "ERROR" not in said.split("\n", 1)[0].upper():
+            return {"text": said}
+    return {}
+
+
+def _talk(address: tuple[str, int], opening: bytes, timeout_s: float) -> bytes:
+    found = b""
+    with socket.create_connection(address, timeout=timeout_s) as connection:
+        connection.sendall(opening)
+        connection.shutdown(socket.SHUT_WR)
+        while len(found) < MAX_BYTES:
+            try:
+                block = connection.recv(1 << 16)
+            except TimeoutError:
+                break  # what it has said so far counts: RAS waits for ranks that are stuck
+            if not block:
+                break
+            found += block
+    return found

@@ -1,0 +1,70 @@
+"""One Ray task on each node of a cluster, which collects there and sends its part back: `python -m ...ray_nodes`.
+
+In a process of its own for the same reason as ray_state. The tasks ask for no CPU, so a cluster that is fully taken
+runs them all the same; the code that they run travels with them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+
+def part(options: dict[str, Any]) -> bytes:
+    """Collect what lives below this node's raylet; a zip of the evidence directory."""
+    from harness.triage import directory
+    from harness.triage.collect import Scope, collect
+
+    with tempfile.TemporaryDirectory(prefix="harness-node-") as folder:
+        out = Path(folder) / "evidence"
+        watched = options.pop("directory", None)
+        scope = Scope((os.getppid(),), Path(watched) if watched else None, None)
+        collect(scope, out=out, **options)
+        return directory.pack(out).read_bytes()
+
+
+def main(address: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Ask every live node but the one called `here`; {notes}."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    deadline = time.monotonic() + given["timeout_s"]
+    root = Path(__file__).resolve().parents[3]
+    code = {"py_modules": [str(root / "harness"), str(root / "probes")]}
+    ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, runtime_env=code)
+    notes = []
+    nodes = {
+        node["NodeID"]: node["NodeManagerHostname"]
+        for node in ray.nodes()
+        if node["Alive"] and node["NodeManagerHostname"] != given["here"]
+    }
+    tasks = {}
+    for node in nodes:
+        place = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
+        decorate: Any = ray.remote  # its types know the decorator form only
+        remote = decorate(num_cpus=0, max_retries=0, scheduling_strategy=place)(part)
+        tasks[remote.remote(given["options"])] = node
+    left = list(tasks)
+    while left and (seconds := deadline - time.monotonic()) > 0:
+        done, left = ray.wait(left, timeout=seconds)
+        for one in done:
+            try:
+                (Path(given["out"]) / f"{tasks[one]}.zip").write_bytes(ray.get(one))
+            except Exception as error:  # Ray wraps what went wrong there in one of many types; all mean: no part
+                said = str(error).strip().splitlines()
+                notes.append(f"no evidence from node {nodes[tasks[one]]}: {said[-1] if said else type(error).__name__}")
+    notes += [f"no evidence from node {nodes[tasks[one]]}: no answer in time" for one in left]
+    return {"notes": notes}
+
+
+if __name__ == "__main__":
+    answer = main(sys.argv[1], json.loads(sys.argv[2]))
+    sys.stdout.write(json.dumps(answer))
+    sys.stdout.flush()
+    os._exit(0)  # ray.shutdown waits for tasks that were given up on

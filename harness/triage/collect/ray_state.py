@@ -1,0 +1,102 @@
+"""Actors and tasks of a Ray cluster, printed as JSON by a process of its own: `python -m ...ray_state ADDRESS`.
+
+It asks the GCS directly, which needs neither the dashboard (Ray's state API does) nor a driver: 0.9 s in all. In a
+process of its own, because a wedged GCS leaves its caller waiting in C++ where nothing interrupts it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from typing import Any
+
+MAX_TASKS = 2_000  # unfinished ones first: those are what a hang is made of
+ENDED = ("FINISHED", "FAILED", "NIL")
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def main(address: str) -> dict[str, Any]:
+    """{actors, tasks, nodes, drivers, session} as plain data."""
+    import ray._raylet as _raylet
+    from ray.core.generated import gcs_pb2 as _gcs
+
+    gcs: Any = _gcs  # generated, and without types
+    raylet: Any = _raylet
+    _authenticate()
+    options = raylet.GcsClientOptions.create(address, None, allow_cluster_id_nil=True, fetch_cluster_id_if_nil=False)
+    accessor = raylet.GlobalStateAccessor(options)
+    if not accessor.connect():
+        raise ConnectionError("the GCS refused the connection")
+    hosts = {node["NodeID"]: node["NodeManagerHostname"] for node in accessor.get_node_table()}
+    nodes = [
+        {"id": node["NodeID"], "host": node["NodeManagerHostname"], "alive": node["Alive"]}
+        for node in accessor.get_node_table()
+    ]
+    drivers = {}
+    for row in accessor.get_job_table(skip_submission_job_info_field=True):
+        job = gcs.JobTableData.FromString(row)
+        drivers[job.job_id.hex()] = {
+            "pid": job.driver_pid, "dead": job.is_dead, "ip": job.driver_ip_address,
+            "command": str(getattr(job, "entrypoint", "")),
+        }  # fmt: skip
+    actors = [_actor(gcs.ActorTableData.FromString(row), hosts) for row in accessor.get_actor_table(None, None)]
+    events = [gcs.TaskEvents.FromString(row) for row in accessor.get_task_events()]
+    return {"actors": actors, "tasks": _tasks(events, hosts, drivers), "nodes": nodes, "drivers": drivers}
+
+
+def _authenticate() -> None:
+    """Clusters of Ray 2.52 and later may ask for the token that Ray itself keeps in the user's home; Ray reads it."""
+    try:
+        from ray._private.authentication import authentication_token_setup as setup
+    except ImportError:  # an older Ray has no tokens
+        return
+    setup.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+
+
+def _actor(row: Any, hosts: dict[str, str]) -> dict[str, Any]:
+    node = row.node_id.hex() if row.node_id else row.address.node_id.hex()
+    death = ""
+    if row.HasField("death_cause"):
+        kind = row.death_cause.WhichOneof("context")
+        context = getattr(row.death_cause, kind) if kind else None
+        death = str(getattr(context, "error_message", "") or getattr(context, "formatted_exception_string", "") or kind)
+    return {
+        "actor_id": row.actor_id.hex(), "name": row.name or row.class_name, "class": row.class_name,
+        "state": type(row).ActorState.Name(row.state), "host": hosts.get(node, ""), "pid": row.pid,
+        "death": COLOUR.sub("", death),
+    }  # fmt: skip
+
+
+def _tasks(events: list[Any], hosts: dict[str, str], drivers: dict[str, Any]) -> list[dict[str, Any]]:
+    from ray.core.generated import common_pb2 as _common
+
+    common: Any = _common  # as above
+    now_ns = time.time_ns()
+    pids = {event.task_id: event.state_updates.worker_pid for event in events if event.state_updates.worker_pid}
+    found = []
+    for event in events:
+        info, updates = event.task_info, event.state_updates
+        stamps = sorted((at, state) for state, at in updates.state_ts_ns.items())
+        if not stamps:
+            continue
+        # Several states may carry one time; the later state of the protocol is the later in truth.
+        at, state = max(stamps)
+        parent = info.parent_task_id
+        caller = pids.get(parent, 0)
+        if not caller and parent[:-4] == b"\xff" * (len(parent) - 4):  # the driver's own task: ones, then its job
+            caller = drivers.get(parent[-4:].hex(), {}).get("pid", 0)
+        node = updates.node_id.hex()
+        found.append({
+            "task_id": event.task_id.hex(), "name": info.func_or_class_name or info.name,
+            "state": common.TaskStatus.Name(state), "age_s": max(0.0, (now_ns - at) / 1e9),
+            "host": hosts.get(node, ""), "pid": updates.worker_pid, "actor_id": info.actor_id.hex(),
+            "caller_pid": caller, "error": COLOUR.sub("", updates.error_info.error_message),
+        })  # fmt: skip
+    found.sort(key=lambda task: (task["state"] in ENDED, task["age_s"]))
+    return found[:MAX_TASKS]
+
+
+if __name__ == "__main__":
+    json.dump(main(sys.argv[1]), sys.stdout)

@@ -1,0 +1,82 @@
+"""What a process is in the job: from its journal, its heartbeat, Ray, its title or its command line, best first."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+
+from harness.triage.collect.proc import Facts
+
+PLAIN = ("", "process")  # what a probe says that was switched on from outside and knows no better
+RAY_PROGRAMS = ("raylet", "gcs_server", "plasma_store")
+RAY_SCRIPTS = re.compile(
+    r"/ray/(dashboard/dashboard|dashboard/agent|autoscaler/_private/monitor|_private/log_monitor"
+    r"|_private/runtime_env/agent/main|util/client/server/__main__|_private/workers/setup_worker)\.py$"
+    r"|^ray\.util\.client\.server$"
+)
+RAY_IDLE = re.compile(r"ray::(IDLE|DashboardAgent|RuntimeEnvAgent|SpillWorker|RestoreWorker)")
+ENGINES = {"sglang": "sglang", "vllm": "vllm"}
+LAUNCHERS = re.compile(
+    r"(^|/)(torchrun|accelerate|deepspeed|mpirun|horovodrun|srun)$|^torch\.distributed\.(run|launch)"
+    r"|^accelerate\.commands\.launch$|^deepspeed\.launcher|/torch/distributed/(run|launch)\.py$"
+)
+SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ash", "timeout", "env", "nohup", "nice", "sudo", "setsid", "tee", "uv"))
+
+
+def infrastructure(argv: Sequence[str]) -> bool:
+    """Whether this is Ray's own process, an idle worker of it, or Python's resource tracker: no part of the job."""
+    if not argv:
+        return False
+    if os.path.basename(argv[0]) in RAY_PROGRAMS or RAY_IDLE.match(argv[0]):
+        return True
+    if any(RAY_SCRIPTS.search(argument) for argument in argv[1:6]):
+        return True
+    return any("multiprocessing.resource_tracker" in argument for argument in argv[1:6])
+
+
+def raylet_address(argv: Sequence[str]) -> str:
+    """The GCS address of the cluster whose raylet this is; empty for any other process."""
+    if not argv or os.path.basename(argv[0]) != "raylet":
+        return ""
+    return next((one.partition("=")[2] for one in argv if one.startswith("--gcs-address=")), "")
+
+
+def role_of(facts: Facts, *, journal: str = "", beat: str = "", actor: str = "") -> str:
+    """`journal`, `beat`: the role that each gives; `actor`: the class of the Ray actor that lives in the process."""
+    for said in (journal, beat):
+        if said not in PLAIN:
+            return said
+    head, _, tail = facts.title.partition("::")
+    if head == "ray":
+        return actor or tail.partition(".")[0].partition("(")[0] or "ray"
+    if actor:
+        return actor
+    if tail:
+        return re.sub(r"[_ ]?(TP|DP|PP|EP)?\d+.*$", "", tail.split()[0]).strip("_").lower() or head.lower()
+    program = os.path.basename(facts.argv[0]) if facts.argv else facts.comm
+    if program in SHELLS:
+        return "shell"
+    if "RANK" not in facts.environ and any(LAUNCHERS.search(argument) for argument in facts.argv[:4]):
+        return "launcher"
+    return "process"
+
+
+def engine_of(facts: Facts) -> str:
+    """vllm or sglang, by the title or the module that was started."""
+    head = facts.title.partition("::")[0].lower()
+    if head in ENGINES:
+        return ENGINES[head]
+    for argument in facts.argv[:4]:
+        module = argument.partition(".")[0]
+        if module in ENGINES and argument != facts.argv[0]:
+            return ENGINES[module]
+    return ""
+
+
+def own_rank(facts: Facts, parent: Facts | None) -> tuple[int | None, int | None]:
+    """(rank, world size) from the environment, unless they were only inherited: a loader worker is no second rank."""
+    mine, size = facts.environ.get("RANK", ""), facts.environ.get("WORLD_SIZE", "")
+    if not mine.isdigit() or (parent is not None and parent.environ.get("RANK") == mine):
+        return None, None
+    return int(mine), int(size) if size.isdigit() else None

@@ -1,0 +1,125 @@
+"""Which processes belong to the job: those below its roots, those that its watch directory names, Ray's workers."""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness.errors import BadInput
+from harness.triage.collect import beats, journals, proc, ray, roles
+from probes.format import EVENTS
+
+RAY_PORT = 6379
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What to look at. `roots`: pids, with everything below them. `directory`: a watch or run directory.
+    `ray_address`: HOST:PORT of a cluster's GCS; a raylet below a root names its own."""
+
+    roots: tuple[int, ...] = ()
+    directory: Path | None = None
+    ray_address: str | None = None
+
+
+@dataclass(frozen=True)
+class Cast:
+    """The processes of a scope on this host, and what the watch directory says of any host's."""
+
+    host: str
+    pids: tuple[int, ...]
+    gone: tuple[int, ...] = ()  # named by the scope, and no process any more
+    ray_address: str = ""
+    pulses: Mapping[tuple[str, int], beats.Pulse] = field(default_factory=dict)
+    recordings: Mapping[tuple[str, int], journals.Recording] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def cast(scope: Scope, *, exclude: Sequence[int] = ()) -> Cast:
+    """Who is there now. `exclude`: pids that are no part of the job, such as the collector itself."""
+    host, table = socket.gethostname(), proc.parents()
+    notes: list[str] = []
+    pulses: dict[tuple[str, int], beats.Pulse] = {}
+    recordings: dict[tuple[str, int], journals.Recording] = {}
+    if scope.directory is not None:
+        pulses, spoilt = beats.read(scope.directory, time.monotonic_ns())
+        recordings, damaged = journals.read(scope.directory, time.monotonic_ns(), time.time_ns(), host)
+        notes += [*spoilt, *damaged]
+    named = [pid for at, pid in {**pulses, **recordings} if at == host]
+    pids = proc.descendants((*scope.roots, *(pid for pid in named if pid in table)), table)
+    address = scope.ray_address or _address_of(pids, table)
+    if address:
+        pids = list(dict.fromkeys([*pids, *proc.descendants(tuple(ray.local_raylets(address)), table)]))
+    wanted = [pid for pid in pids if pid in table and pid not in exclude]
+    members = tuple(pid for pid in wanted if not roles.infrastructure(proc.arguments(pid)))
+    gone = tuple(dict.fromkeys(pid for pid in (*scope.roots, *named) if pid not in table))
+    return Cast(host, members, gone, address, pulses, recordings, tuple(notes))
+
+
+def live(what: str | Sequence[str]) -> Scope:
+    """The scope that a user means: pids (`123`, `123,124`), a run or watch directory, a Ray address, or `auto`.
+
+    Raises BadInput for what is none of these, or is not there any more.
+    """
+    words = [word for part in ([what] if isinstance(what, str) else what) for word in re.split(r"[\s,]+", part) if word]
+    if words and all(word.isdigit() for word in words):
+        return _processes([int(word) for word in words])
+    text = " ".join(words)
+    if text and Path(text).is_dir():
+        return _directory(Path(text))
+    if text == "auto" or text.startswith("ray://") or re.fullmatch(r"[\w.\-\[\]:]+:\d+", text):
+        return _cluster(text)
+    raise BadInput(
+        f"{text!r} is no process id, no directory and no Ray address",
+        mend="harness triage PID | DIR | HOST:PORT | auto",
+    )
+
+
+def _processes(pids: list[int]) -> Scope:
+    there = [pid for pid in pids if proc.look(pid).state != "gone"]
+    if not there:
+        names = ", ".join(map(str, pids))
+        raise BadInput(f"no process {names} on this host: it has ended, or runs elsewhere", mend="ps -ef | grep python")
+    return Scope(tuple(pids))
+
+
+def _directory(directory: Path) -> Scope:
+    if not any((directory / name).is_dir() for name in (EVENTS, beats.FOLDER)):
+        raise BadInput(
+            f"{directory} is no run: it has neither {EVENTS}/ nor {beats.FOLDER}/",
+            mend="harness watch --out DIR -- CMD",
+        )
+    return Scope(directory=directory)
+
+
+def _cluster(text: str) -> Scope:
+    found = sorted(set(ray.local_raylets().values()))
+    if text == "auto" or (text.startswith("ray://") and len(found) == 1):
+        if not found:
+            raise BadInput("no Ray cluster has a node on this host", mend="harness triage HOST:PORT")
+        if len(found) > 1:
+            raise BadInput(
+                f"several Ray clusters have a node on this host: {', '.join(found)}", mend=f"harness triage {found[0]}"
+            )
+        return Scope(ray_address=found[0])
+    host, _, port = text.removeprefix("ray://").rpartition(":")
+    if text.startswith("ray://"):
+        port = str(RAY_PORT)  # a client's address names the client server's port, the GCS has its own
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=3).close()
+    except (OSError, OverflowError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise BadInput(f"nothing answers at {host}:{port}: {why}", mend="ray status") from error
+    return Scope(ray_address=f"{host}:{port}")
+
+
+def _address_of(pids: list[int], table: dict[int, int]) -> str:
+    """The cluster of a raylet among these processes or right above them (a Ray worker's parent is its raylet)."""
+    for pid in dict.fromkeys([*pids, *(table[pid] for pid in pids if pid in table)]):
+        if address := roles.raylet_address(proc.arguments(pid)):
+            return address
+    return ""

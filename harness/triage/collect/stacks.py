@@ -1,0 +1,158 @@
+"""Python stacks of another process, taken from outside by py-spy: never with locals, which would print secrets.
+
+Non-blocking first: it neither stops the process nor waits for it, and works while the interpreter lock is held in C
+(16 ms), under SIGSTOP and in D-state, where the blocking mode fails or hangs. Native frames need the blocking mode,
+so they are taken second, bounded, and only of a process that can be stopped and whose Python frames do not explain
+what it waits for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.triage.collect import bounded, proc
+from harness.triage.evidence import Frame, Thread
+
+TIMEOUT_S = 3.0
+YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
+MAX_FRAMES = 200  # innermost ones: a runaway recursion has thousands
+# Places whose name says by itself what is waited for; anything else idle may sit in C.
+EXPLAINED = re.compile(
+    r"/torch/distributed/|/ray/|/(threading|selectors|queue|socket|ssl|subprocess|asyncio/\w+|multiprocessing/\w+"
+    r"|concurrent/futures/\w+|socketserver|http/client)\.py$|/zmq/|/grpc/|/uvloop/|/uvicorn/|/tornado/|/pdb\.py$"
+)
+
+
+@dataclass(frozen=True)
+class Stacks:
+    """`denied`: the kernel does not let this user look into that process."""
+
+    threads: tuple[Thread, ...] = ()
+    note: str = ""
+    denied: bool = False
+
+
+def program() -> str | None:
+    """py-spy of this environment, else of the PATH; None where there is none."""
+    beside = Path(sys.executable).with_name("py-spy")
+    return str(beside) if beside.exists() else shutil.which("py-spy")
+
+
+def dump(pid: int, *, timeout_s: float = TIMEOUT_S) -> Stacks:
+    """Every Python thread of a process, without stopping it."""
+    return _dump(pid, ("--nonblocking",), timeout_s)
+
+
+def dump_native(pid: int, *, timeout_s: float) -> Stacks:
+    """The same with C and C++ frames. It stops the process for the time of the look, and starts it again."""
+    before = proc.look(pid).state
+    if before not in ("R", "S"):
+        return Stacks(note=f"no native stack: a process in state {before or 'gone'} cannot be stopped for it")
+    taken = _dump(pid, ("--native",), timeout_s)
+    if not taken.threads and proc.look(pid).state == "T":
+        # py-spy was ended between its SIGSTOP and its detaching: the process must go on as it was found.
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGCONT)
+    return taken
+
+
+def unexplained(threads: Sequence[Thread]) -> bool:
+    """Whether the main thread's Python frames leave open what it waits for, or C code holds the interpreter lock."""
+    if any(thread.gil and not thread.active for thread in threads):
+        return True
+    main = next((thread for thread in threads if thread.main), None)
+    return main is not None and bool(main.frames) and not EXPLAINED.search(main.frames[0].file)
+
+
+def _dump(pid: int, mode: tuple[str, ...], timeout_s: float) -> Stacks:
+    spy = program()
+    if spy is None:
+        return Stacks(note="no Python stacks: py-spy is not installed here (pip install py-spy)")
+    try:
+        done = bounded.run([spy, "dump", "--pid", str(pid), "--json", *mode], timeout_s)
+    except OSError as error:
+        return Stacks(note=f"no Python stacks: {spy} cannot be run: {error.strerror}")
+    if done.code is None:
+        kind = "native" if "--native" in mode else "Python"
+        return Stacks(note=f"no {kind} stacks: py-spy had no answer within {timeout_s:.1f} s")
+    try:
+        return Stacks(parse(json.loads(done.out), pid))
+    except (ValueError, KeyError, TypeError, AttributeError):  # no JSON, or not py-spy's: its errors are text
+        return refused(pid, done.err)
+
+
+def parse(dumped: Any, pid: int) -> tuple[Thread, ...]:
+    """Threads of `py-spy dump --json`; KeyError, TypeError or AttributeError when it is something else."""
+    found = []
+    for one in dumped:
+        tid = int(one.get("os_thread_id") or 0)
+        name = str(one.get("thread_name") or "")
+        # In a container the thread id may be of another namespace: the interpreter's own name decides then.
+        main = tid == pid or name == "MainThread" or (len(dumped) == 1 and not name)
+        frames = tuple(_frame(frame) for frame in one["frames"][:MAX_FRAMES])
+        native = any(not frame.file.endswith((".py", ">")) for frame in frames)
+        gil, active = bool(one.get("owns_gil")), bool(one.get("active"))
+        found.append(Thread(name or ("MainThread" if main else ""), tid, frames, main, active, gil, native))
+    return tuple(sorted(found, key=lambda thread: (not thread.main, thread.tid)))
+
+
+def _frame(frame: dict[str, Any]) -> Frame:
+    return Frame(str(frame["name"]), str(frame["filename"]), int(frame["line"]), str(frame.get("module") or ""))
+
+
+def refused(pid: int, error: str) -> Stacks:
+    """What py-spy's error means, in a sentence that says what to do."""
+    said = error.lower()
+    if "permission denied" in said or "operation not permitted" in said or "eperm" in said:
+        return Stacks(note=not_permitted(), denied=True)
+    if proc.look(pid).state in ("gone", "Z", "X") or "no such process" in said or "check that the process is" in said:
+        return Stacks(note="no Python stacks: the process has ended")
+    if "failed to find python version" in said or "failed to find a python" in said or "libpython" in said:
+        return Stacks(note="not a Python process: no Python stacks")
+    first = next((line.strip() for line in error.splitlines() if line.strip()), "no message")
+    return Stacks(note=f"no Python stacks: py-spy says {first[:200]!r}")
+
+
+def not_permitted() -> str:
+    """Why ptrace was refused here and what enables it."""
+    try:
+        scope = int(YAMA.read_text())
+    except (OSError, ValueError):  # the kernel has no Yama
+        scope = 0
+    lowered = "sudo sysctl kernel.yama.ptrace_scope=0, or " if scope else ""
+    return (
+        f"ptrace is not permitted: no Python stacks from outside. To enable: {lowered}run harness as root or as the "
+        "process's own user; in a container, start it with --cap-add SYS_PTRACE"
+    )
+
+
+# --- the fallback: the process's own faulthandler, through its worker server
+
+_HEAD = re.compile(r"^(Current thread|Thread) 0x([0-9a-f]+)(?: \[(.*?)\])? \(most recent call first\):$")
+_LINE = re.compile(r'^  File "(.*)", line (\d+|\?\?\?) in (.*)$')
+
+
+def parse_faulthandler(text: str) -> tuple[Thread, ...]:
+    """Threads of a faulthandler traceback; the last one listed is the interpreter's first, the main thread."""
+    found: list[tuple[str, list[Frame]]] = []
+    for line in text.splitlines():
+        if head := _HEAD.match(line):
+            found.append((head[3] or "", []))
+        elif (frame := _LINE.match(line)) and found and len(found[-1][1]) < MAX_FRAMES:
+            number = int(frame[2]) if frame[2].isdigit() else 0
+            found[-1][1].append(Frame(frame[3], frame[1], number))
+    last = len(found) - 1
+    return tuple(
+        Thread(name or ("MainThread" if at == last else ""), 0, tuple(frames), main=at == last)
+        for at, (name, frames) in reversed(list(enumerate(found)))
+    )

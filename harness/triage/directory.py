@@ -1,0 +1,312 @@
+"""The evidence directory: plain files that hold one `Evidence`, readable without the run (docs/evidence.md).
+
+Everything is JSON except flight recorder dumps, which lie there as the job wrote them. A directory (or its zip) may
+come from a stranger: paths that leave it are refused, sizes are bounded, and nothing in it is executed or unpickled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import re
+import shutil
+import tempfile
+import types
+import typing
+from pathlib import Path
+from typing import Any
+
+from harness.errors import BadInput
+from harness.triage import archive
+from harness.triage.evidence import Evidence, Process
+from probes.format import decode_json, encode_json
+
+FORMAT_VERSION = 1
+INDEX, PROCESSES, RECORDER = "evidence.json", "processes", "recorder"
+MAX_JSON_BYTES = 64 << 20  # a process with a thousand threads is under 1 MiB
+COLLECT_AGAIN = "harness triage PID --out DIR"
+
+
+def write(evidence: Evidence, directory: str | os.PathLike[str], *, complete: bool = True) -> None:
+    """Write every file of `evidence` but its dumps, each whole or not at all; OSError where that cannot be done.
+
+    `complete=False`: a collector is still at work, and a reader of what is there says so.
+    """
+    folder = Path(directory)
+    names: dict[str, Process] = {}
+    for process in evidence.processes:
+        names[_free_name(process, names)] = process
+    for name, process in names.items():
+        write_process(process, folder, name)
+    fields = {key: value for key, value in _shallow(evidence).items() if key not in ("path", "processes")}
+    index = {"format_version": FORMAT_VERSION, "complete": complete, "processes": list(names), **fields}
+    _write(folder / INDEX, index)
+
+
+def write_process(process: Process, directory: str | os.PathLike[str], name: str = "") -> None:
+    """Write the file of one process: what a collector does as soon as it has something."""
+    _write(Path(directory) / PROCESSES / (name or file_name(process.host, process.pid)), _shallow(process))
+
+
+def file_name(host: str, pid: int, suffix: str = ".json") -> str:
+    """The name of a file about one process, in letters that every file system takes."""
+    return f"{re.sub(r'[^A-Za-z0-9_.-]', '_', host)[:100]}-{pid}{suffix}"
+
+
+def read(path: str | os.PathLike[str]) -> Evidence:
+    """The evidence in a directory, in its zip, or in a bare directory of flight recorder dumps.
+
+    A file that is damaged or missing is left out and named in `notes`. A zip is unpacked into a temporary directory,
+    which is `path` of the result and goes when this process ends. Raises BadInput where nothing is there to read.
+    """
+    given = Path(path)
+    if not given.exists():
+        raise BadInput(f"{given}: no such file or directory", mend="harness triage DIR")
+    folder = archive.unpack(given) if given.is_file() else given
+    try:
+        entries = sorted(entry.name for entry in folder.iterdir())
+    except OSError as error:
+        raise BadInput(f"{given} cannot be read: {error.strerror}") from error
+    if not entries:
+        raise BadInput(f"{given} is empty: there is no evidence in it", mend=COLLECT_AGAIN)
+    if INDEX not in entries and PROCESSES not in entries:
+        return _bare(folder, given)
+    notes: list[str] = []
+    index = _index(folder, notes)
+    processes = _processes(folder, index.pop("processes", []), notes)
+    evidence = _decoded(Evidence, {**index, "path": str(folder)}, INDEX, notes)
+    dumps = {name: dump for name, dump in evidence.dumps.items() if _inside(folder, dump, notes)}
+    return dataclasses.replace(evidence, processes=processes, dumps=dumps, notes=(*evidence.notes, *notes))
+
+
+def pack(directory: str | os.PathLike[str]) -> Path:
+    """Zip an evidence directory beside itself, to send it to a colleague; the path of the zip."""
+    return archive.pack(Path(directory))
+
+
+def adopt(file: Path, into: Path) -> Evidence:
+    """The evidence in a zip, with its dumps copied into the evidence directory `into`, where they keep their names."""
+    folder = archive.unpack(file)
+    try:
+        part = read(folder)
+        for process in part.processes:
+            if process.dump:
+                (into / process.dump).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(folder / process.dump, into / process.dump)
+        return part
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def is_evidence(path: str | os.PathLike[str]) -> bool:
+    """Whether `path` looks like an evidence directory or a zip, so that it is read and not taken for a live run."""
+    given = Path(path)
+    return (given / INDEX).is_file() or (given / PROCESSES).is_dir() or given.suffix == ".zip"
+
+
+# --- reading
+
+
+def _index(folder: Path, notes: list[str]) -> dict[str, Any]:
+    try:
+        index = _load(folder / INDEX)
+    except (OSError, ValueError, RecursionError) as error:
+        notes.append(f"{INDEX} cannot be read ({_why(error)}): only what the process files say is known")
+        return {"source": "directory", "taken": "", "stall_s": 0.0}
+    version = index.pop("format_version", None)
+    if not isinstance(version, int) or version < 1:
+        notes.append(f"{INDEX} has no format_version: it is read as version {FORMAT_VERSION}")
+    elif version > FORMAT_VERSION:
+        raise BadInput(
+            f"{folder / INDEX}: format_version is {version}, the newest that this installation reads is "
+            f"{FORMAT_VERSION}",
+            mend="pip install --upgrade rlhf-harness",
+        )
+    if not index.pop("complete", True):
+        notes.append("the collector was cut short: what it had by then is here")
+    return index
+
+
+def _processes(folder: Path, listed: Any, notes: list[str]) -> tuple[Process, ...]:
+    """Those that the index names, in its order, then any others that lie there."""
+    try:
+        there = sorted(file.name for file in (folder / PROCESSES).glob("*.json"))
+    except OSError as error:
+        notes.append(f"{PROCESSES}/ cannot be read: {_why(error)}")
+        there = []
+    names = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
+    found = []
+    for name in dict.fromkeys([*names, *there]):
+        if name not in there:
+            notes.append(f"{PROCESSES}/{name} is missing")
+            continue
+        try:
+            fields = _load(folder / PROCESSES / name)
+            process = decode(Process, fields)
+        except (OSError, ValueError, RecursionError) as error:
+            notes.append(f"{PROCESSES}/{name} cannot be read: {_why(error)}")
+            continue
+        if process.dump and not _inside(folder, process.dump, notes):
+            process = dataclasses.replace(process, dump="")
+        found.append(process)
+    return tuple(found)
+
+
+def _decoded(kind: type[Any], fields: dict[str, Any], name: str, notes: list[str]) -> Any:
+    """`decode`, with fields that do not fit left at their defaults and named."""
+    hints = typing.get_type_hints(kind)
+    kept = {"source": "directory", "taken": "", "stall_s": 0.0}
+    for key, value in fields.items():
+        if key in hints:
+            try:
+                kept[key] = _as(hints[key], value, key)
+            except ValueError as error:
+                notes.append(f"{name}: {error}")
+    return kind(**kept)
+
+
+def _bare(folder: Path, given: Path) -> Evidence:
+    """A directory of flight recorder dumps from anybody's job: one file a rank, JSON or pickle."""
+    dumps = {file.name: file.name for file in sorted(folder.iterdir()) if _is_dump(file)}
+    if not dumps:
+        raise BadInput(
+            f"{given} holds neither evidence ({INDEX}) nor flight recorder dumps (one JSON or pickle file a rank)",
+            mend=COLLECT_AGAIN,
+        )
+    return Evidence(path=str(folder), source="dumps", taken="", stall_s=0.0, dumps=dumps)
+
+
+def _is_dump(file: Path) -> bool:
+    """Told by its first byte: `{` of JSON, 0x80 of a pickle; an empty file with a number is a dump that was lost."""
+    if file.name.startswith(".") or file.is_symlink() or not file.is_file():
+        return False
+    try:
+        with open(file, "rb") as stream:
+            first = stream.read(1)
+    except OSError:
+        return True  # unreadable: the reader of dumps says why
+    if not first:
+        return file.stem[-1:].isdigit()
+    return first in b"{\x80" and file.name not in ("run.json", "verdict.json")
+
+
+def _inside(folder: Path, relative: str, notes: list[str]) -> bool:
+    """Whether a dump lies in the directory; symbolic links and `..` may not lead out of it."""
+    try:
+        target = (folder / relative).resolve()
+        if not target.is_relative_to(folder.resolve()):
+            notes.append(f"a dump called {relative!r} lies outside the evidence and is ignored")
+            return False
+        if not target.is_file():
+            notes.append(f"the flight recorder dump {relative} is missing")
+            return False
+    except (OSError, ValueError):
+        notes.append(f"a dump called {relative[:100]!r} has an impossible name and is ignored")
+        return False
+    return True
+
+
+def _load(file: Path) -> dict[str, Any]:
+    if file.stat().st_size > MAX_JSON_BYTES:
+        raise ValueError(f"it is larger than {MAX_JSON_BYTES >> 20} MiB")
+    value = decode_json(file.read_bytes())
+    if not isinstance(value, dict):
+        raise ValueError("not a JSON object")
+    return value
+
+
+def _why(error: BaseException) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or type(error).__name__
+    return "nested too deeply" if isinstance(error, RecursionError) else str(error)[:200]
+
+
+# --- plain data to dataclasses and back
+
+
+def decode(kind: type[Any], value: Any) -> Any:
+    """A dataclass of harness.triage.evidence from JSON values; keys that it does not know are ignored.
+
+    Raises ValueError that names the field which does not fit.
+    """
+    return _as(kind, value, kind.__name__)
+
+
+def _as(kind: Any, value: Any, where: str) -> Any:
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any:
+        return value
+    if origin in (types.UnionType, typing.Union):
+        return None if value is None else _as(arguments[0], value, where)
+    if origin is tuple:
+        return _tuple(arguments, value, where)
+    if origin is dict and isinstance(value, dict):
+        return {key: _as(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
+    if dataclasses.is_dataclass(kind) and isinstance(value, dict):
+        hints = typing.get_type_hints(kind)
+        known = {key: _as(hints[key], item, f"{where}.{key}") for key, item in value.items() if key in hints}
+        try:
+            return kind(**known)  # type: ignore[operator]
+        except TypeError as error:
+            raise ValueError(f"{where}: {error}") from error
+    if kind is float and not isinstance(value, bool) and (isinstance(value, (int, float)) or value in _NON_FINITE):
+        try:
+            return float(value)
+        except OverflowError as error:
+            raise ValueError(f"{where} is too large a number") from error
+    if kind in (int, bool, str) and type(value) is kind:
+        return value
+    raise ValueError(f"{where} is {str(value)[:50]!r}, not {getattr(kind, '__name__', kind)}")
+
+
+_NON_FINITE = ("nan", "inf", "-inf")
+
+
+def _tuple(arguments: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:
+    if not isinstance(value, list):
+        raise ValueError(f"{where} is not a list")
+    if arguments[-1:] == (...,):
+        return tuple(_as(arguments[0], item, f"{where}[{number}]") for number, item in enumerate(value))
+    if len(value) != len(arguments):
+        raise ValueError(f"{where} has {len(value)} items, not {len(arguments)}")
+    pairs = zip(arguments, value, strict=True)
+    return tuple(_as(kind, item, f"{where}[{number}]") for number, (kind, item) in enumerate(pairs))
+
+
+def _shallow(record: Any) -> dict[str, Any]:
+    return {field.name: plain(getattr(record, field.name)) for field in dataclasses.fields(record)}
+
+
+def plain(value: Any) -> Any:
+    """Dataclasses as dicts and tuples as lists, all the way down."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _shallow(value)
+    if isinstance(value, (tuple, list)):
+        return [plain(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    return value
+
+
+def _free_name(process: Process, taken: dict[str, Process]) -> str:
+    name = first = file_name(process.host, process.pid)
+    number = 2
+    while name in taken:
+        name = f"{first.removesuffix('.json')}_{number}.json"
+        number += 1
+    return name
+
+
+def _write(file: Path, value: dict[str, Any]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=file.parent)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(encode_json(value).encode("ascii") + b"\n")
+        os.chmod(temporary, 0o644)  # mkstemp's own mode would keep colleagues out
+        os.replace(temporary, file)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
