@@ -55,6 +55,8 @@ class GroupState:
     absent: tuple[int, ...] = ()  # members whose dump is missing
     silent: tuple[int, ...] = ()  # members with a dump in which this group does not occur
     mismatches: tuple[Mismatch, ...] = ()  # earliest first
+    p2p: dict[int, tuple[Collective, ...]] = field(default_factory=dict)  # sends and receives of a rank not done
+    unsure: tuple[int, ...] = ()  # silent members whose ring has overflowed: they may have taken part long ago
 
     @property
     def waiting(self) -> tuple[int, ...]:
@@ -73,3 +75,4 @@ class Comparison:
     versions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()  # truncated files, versions that differ, rings too short to compare, ...
     missing: tuple[str, ...] = field(default=())  # "no recorder data from rank 3"
+    absent: tuple[int, ...] = ()  # ranks below world_size, and members of groups, without a readable dump

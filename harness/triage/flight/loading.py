@@ -1,0 +1,118 @@
+"""Dumps from disk: one file, or a directory with one file a rank."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from harness.triage.flight.flight import Flight, FlightError, NotADump
+from harness.triage.flight.workers import DEADLINE_S, read_all
+
+_RANKED = re.compile(r"rank[-_]?(\d+)", re.IGNORECASE)
+_TRAILING = re.compile(r"(\d+)$")
+_SUFFIXES = (".json", ".pkl", ".pickle")
+
+
+class Flights(dict[str, Flight]):
+    """Flights by file name. `notes`: files that were left out, and why."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.notes: tuple[str, ...] = ()
+
+
+def load(
+    path: Path | str, *, rank: int | None = None, taken_ns: int | None = None, deadline_s: float = DEADLINE_S
+) -> Flight:
+    """One dump: NCCL's pickle or JSON, or gloo's JSON.
+
+    `rank`: where the caller knows it; otherwise the file's name and the dump's groups say it, or nobody (None).
+    `taken_ns`: wall clock when it was taken, without which operations have no age. Raises FlightError.
+    """
+    [found] = read_all([Path(path)], deadline_s=deadline_s)
+    if isinstance(found, FlightError):
+        raise found
+    flight = _ranked(found, Path(path).name) if rank is None else dataclasses.replace(found, rank=rank)
+    return dataclasses.replace(flight, taken_ns=taken_ns)
+
+
+def load_directory(
+    path: Path | str, *, workers: int | None = None, progress: Callable[[str], None] | None = None
+) -> Flights:
+    """Every dump in a directory, by file name; folders inside it are not entered.
+
+    A file that bears a rank and cannot be read is there all the same, `readable` False, so that its rank is not taken
+    for silent. Raises FlightError where there is no directory, or no dump in it.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise FlightError(f"{folder} is {'no directory' if folder.exists() else 'not there'}")
+    try:
+        files = sorted((one for one in folder.iterdir() if one.is_file() and not one.name.startswith(".")), key=_order)
+    except OSError as error:
+        raise FlightError(f"{folder} cannot be read: {error.strerror or error}") from error
+    if progress:
+        progress(f"reading {len(files)} files of {folder}")
+    found, notes = Flights(), []
+    for file, one in zip(files, read_all(files, workers=workers), strict=True):
+        if isinstance(one, Flight):
+            found[file.name] = _ranked(one, file.name)
+        elif isinstance(one, NotADump) or named_rank(file.name)[1] is None:
+            notes.append(f"left out: {one.message}")
+        else:
+            series, rank = named_rank(file.name)
+            found[file.name] = Flight(file.name, rank, series=series, readable=False, notes=(one.message,))
+    _drop_doubles(found, notes)
+    found.notes = tuple(notes)
+    if not found:
+        raise FlightError(
+            f"{folder} holds no flight recorder dump" + (f" ({notes[0]})" if notes else ""),
+            mend="name the folder that TORCH_FR_DUMP_TEMP_FILE points into",
+        )
+    return found
+
+
+def named_rank(name: str) -> tuple[str, int | None]:
+    """What a file name has in common with its neighbours, and the rank in it: nccl_trace_rank_3, rank3.json, 3.pkl."""
+    stem = name
+    for suffix in _SUFFIXES:
+        stem = stem.removesuffix(suffix)
+    match = _RANKED.search(stem) or _TRAILING.search(stem)
+    if match is None or len(match[1]) > 9:
+        return stem, None
+    return stem[: match.start(1)], int(match[1])
+
+
+def _order(path: Path) -> tuple[str, int, str]:
+    series, rank = named_rank(path.name)
+    return series, -1 if rank is None else rank, path.name
+
+
+def _ranked(flight: Flight, name: str) -> Flight:
+    """The rank from the name, unless the dump's own groups exclude it (a pid, a date); else the groups' only member."""
+    series, rank = named_rank(name)
+    members = [set(group.members) for group in flight.groups if group.members]
+    common = set.intersection(*members) if members else set()
+    if rank is not None and members and rank not in common:
+        note = f"{name}: {rank} is in its name, but no member of the dump's groups: not taken for its rank"
+        flight, rank = dataclasses.replace(flight, notes=(*flight.notes, note)), None
+    if rank is None and len(common) == 1:
+        [rank] = common
+    return dataclasses.replace(flight, rank=rank, series=series)
+
+
+def _drop_doubles(found: Flights, notes: list[str]) -> None:
+    """The same rank of one series in two forms: the pickle stays, because it has frames."""
+    first: dict[tuple[str, int], str] = {}
+    for name in list(found):
+        flight = found[name]
+        if flight.rank is None:
+            continue
+        other = first.setdefault((flight.series, flight.rank), name)
+        if other != name and Path(other).suffix != Path(name).suffix:
+            drop = other if not found[other].readable or len(found[other].stacks) < len(flight.stacks) else name
+            first[flight.series, flight.rank] = name if drop == other else other
+            del found[drop]
+            notes.append(f"left out: {drop}, the dump of rank {flight.rank} in another form")

@@ -1,0 +1,70 @@
+"""Which operations of two ranks may meet at one sequence number, although their sizes differ.
+
+What is compared is what must be equal on every rank: numbers of elements, not shapes, and only on the side of an
+operation that is not different by design. NCCL and gloo names, after the backend's prefix.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from harness.triage.flight.flight import Kind, Sizes
+
+
+class Signature(NamedTuple):
+    """What must be equal on all ranks at one sequence number."""
+
+    op: str
+    numels: tuple[int, ...]
+    dtypes: tuple[str, ...]
+
+
+def signature(kind: Kind) -> Signature:
+    """What of an operation its peers must share."""
+    family = kind.op.lower().removeprefix("_")
+    inputs, outputs = _numels(kind.inputs), _numels(kind.outputs)
+    if family.startswith(("all_to_all", "alltoall")):
+        return Signature(kind.op, (), kind.input_dtypes[:1])  # every rank sends as much as it likes
+    if family.startswith("scatter"):
+        return Signature(kind.op, outputs, kind.output_dtypes)  # only the root has an input
+    if family.startswith(("gather", "reduce_scatter")):
+        return Signature(kind.op, inputs, kind.input_dtypes)  # only the root has an output; uneven shares
+    if family.startswith(("all_gather", "allgather", "broadcast")):
+        side = outputs if outputs else inputs  # uneven shares; a broadcast's root may have an input only
+        # one flat output and one of world × shares are the same
+        return Signature(kind.op, (sum(side),), (kind.output_dtypes or kind.input_dtypes)[:1])
+    return Signature(kind.op, inputs, kind.input_dtypes)
+
+
+def coalesced(kinds: tuple[Kind, ...]) -> Kind:
+    """Several operations that were launched as one and share a sequence number."""
+    names = [kind.op for kind in kinds if kind.op != "coalesced"]
+    counted = " + ".join(f"{names.count(name)} {name}" for name in dict.fromkeys(names))
+    return Kind(
+        f"coalesced({counted})",
+        tuple((sum(one.numels),) for one in map(signature, kinds) if one.op != "coalesced"),
+        (),
+        tuple(dict.fromkeys(dtype for kind in kinds for dtype in signature(kind).dtypes)),
+        (),
+    )
+
+
+def described(kind: Kind) -> str:
+    """Sizes as a person reads them: [4096] -> [8, 4096]."""
+    sides = [", ".join(str(list(one)) for one in side[:4]) for side in (kind.inputs, kind.outputs)]
+    return " -> ".join(side or "nothing" for side in sides)
+
+
+def peers(op: str) -> tuple[int, int] | None:
+    """(from, to) of "send 0->1" or "recv 1<-0", as ranks in the group."""
+    word, _, rest = op.partition(" ")
+    arrow = "->" if word == "send" else "<-" if word == "recv" else ""
+    left, found, right = rest.partition(arrow) if arrow else ("", "", "")
+    if not found or not left.isdecimal() or not right.isdecimal():
+        return None
+    return (int(left), int(right)) if word == "send" else (int(right), int(left))
+
+
+def _numels(sizes: Sizes) -> tuple[int, ...]:
+    return tuple(math.prod(one) for one in sizes)

@@ -1,0 +1,103 @@
+"""A process that reads dumps for another: a path a line in, one frame of columns out.
+
+Pickles are only ever read here: no global can be called, memory is capped, and whoever waits can end the process when
+a file keeps it busy for too long (nested tuples as keys make Python hash for ever, and C code cannot be interrupted).
+What goes back is msgpack, not pickle.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import struct
+import sys
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+import numpy as np
+
+from harness.triage.evidence import Frame, Group
+from harness.triage.flight.decode import LIMIT_BYTES, decode, too_large
+from harness.triage.flight.flight import Flight, FlightError, Kind, NotADump
+
+MEMORY_BYTES = 6 << 30  # address space of a worker; a dump of the largest size that is read takes under 4 GiB
+_COLUMNS = ("record", "group", "seq", "kind", "stack", "created_ns", "timeout_ms")
+_FLAGS = ("done", "started", "p2p")
+
+
+def read(path: Path) -> Flight:
+    """The Flight in a file, without rank. Raises FlightError with one sentence."""
+    try:
+        if not path.is_file():
+            raise FlightError(f"{path} is {'no file' if path.exists() else 'not there'}")
+        size = path.stat().st_size
+        if size > LIMIT_BYTES:
+            raise too_large(str(path), size)
+        data = path.read_bytes()
+    except OSError as error:
+        raise FlightError(f"{path} cannot be read: {error.strerror or error}") from error
+    flight = decode(data, path.name)
+    return flight
+
+
+def packed(flight: Flight) -> bytes:
+    held: dict[str, Any] = {}
+    for field in dataclasses.fields(flight):
+        value = getattr(flight, field.name)
+        held[field.name] = value.tobytes() if isinstance(value, np.ndarray) else value
+    return msgspec.msgpack.encode(held)
+
+
+def unpacked(data: bytes) -> Flight:
+    held = msgspec.msgpack.decode(data)
+    for names, dtype in ((_COLUMNS, np.int64), (_FLAGS, np.bool_)):
+        for name in names:
+            held[name] = np.frombuffer(held[name], dtype)
+    held["groups"] = tuple(msgspec.convert(one, Group) for one in held["groups"])
+    held["kinds"] = tuple(msgspec.convert(one, Kind) for one in held["kinds"])
+    held["stacks"] = tuple(tuple(msgspec.convert(frame, Frame) for frame in stack) for stack in held["stacks"])
+    held["notes"] = tuple(held["notes"])
+    return Flight(**held)
+
+
+def answer(path: Path) -> bytes:
+    """One byte for the outcome, then the Flight, or the sentence and its remedy."""
+    try:
+        return b"F" + packed(read(path))
+    except FlightError as error:
+        kind = b"N" if isinstance(error, NotADump) else b"E"
+        return kind + msgspec.msgpack.encode([error.message, error.mend])
+    except MemoryError:
+        return b"E" + msgspec.msgpack.encode([f"{path.name} needs more memory than a dump may take: refused", None])
+
+
+def outcome(data: bytes) -> Flight | FlightError:
+    if data[:1] == b"F":
+        return unpacked(data[1:])
+    message, mend = msgspec.msgpack.decode(data[1:])
+    return (NotADump if data[:1] == b"N" else FlightError)(message, mend=mend)
+
+
+def serve(requests: BinaryIO, answers: BinaryIO) -> None:
+    """Answer until the other end closes."""
+    for line in requests:
+        body = answer(Path(os.fsdecode(bytes.fromhex(line.decode()))))
+        answers.write(struct.pack("<Q", len(body)) + body)
+        answers.flush()
+
+
+def cap_memory() -> None:
+    try:
+        import resource
+
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        soft = MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(MEMORY_BYTES, hard)
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+    except (ImportError, ValueError, OSError):
+        pass  # a system without such limits; the size of the file is limited all the same
+
+
+if __name__ == "__main__":
+    cap_memory()
+    serve(sys.stdin.buffer, sys.stdout.buffer)

@@ -1,0 +1,120 @@
+"""Processes that read dumps side by side, each ended when one file keeps it busy for too long."""
+
+from __future__ import annotations
+
+import os
+import queue
+import select
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.triage.flight import worker
+from harness.triage.flight.flight import Flight, FlightError
+
+DEADLINE_S = 120.0  # for one file; a dump of 2,000 operations takes 0.02 s
+IN_PROCESS_BYTES = 4 << 20  # JSON up to so much is read here: starting a worker takes longer (0.3 s)
+PER_WORKER = 4  # files that make another worker worth its start
+_ROOT = str(Path(__file__).resolve().parents[3])
+_START = f"import sys, runpy; sys.path.insert(0, {_ROOT!r}); runpy.run_module({worker.__name__!r}, run_name='__main__')"
+
+
+class Worker:
+    """One reading process, started anew after it had to be ended."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def read(self, path: Path, deadline_s: float) -> Flight | FlightError:
+        process = self._process = self._process or _start()
+        assert process.stdin and process.stdout
+        ends = time.monotonic() + deadline_s
+        try:
+            process.stdin.write(os.fsencode(path).hex().encode() + b"\n")
+            process.stdin.flush()
+            head = _exactly(process.stdout.fileno(), 8, ends)
+            return worker.outcome(_exactly(process.stdout.fileno(), struct.unpack("<Q", head)[0], ends))
+        except TimeoutError:
+            self.close()
+            return FlightError(f"{path.name} was not read within {deadline_s:.0f} s: refused")
+        except (EOFError, BrokenPipeError):
+            self.close()
+            return FlightError(f"{path.name} ended the process that read it: refused")
+
+    def close(self) -> None:
+        if self._process is None:
+            return
+        self._process.kill()
+        self._process.communicate()
+        self._process = None
+
+
+def _start() -> subprocess.Popen[bytes]:
+    # -I: neither the current folder nor PYTHONPATH (which may hold probes) has a say in what is imported
+    return subprocess.Popen([sys.executable, "-I", "-c", _START], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                            stderr=subprocess.DEVNULL)  # fmt: skip
+
+
+def _exactly(descriptor: int, count: int, ends: float) -> bytes:
+    parts = bytearray()
+    while len(parts) < count:
+        left = ends - time.monotonic()
+        if left <= 0 or not select.select([descriptor], [], [], left)[0]:
+            raise TimeoutError
+        part = os.read(descriptor, min(count - len(parts), 1 << 20))
+        if not part:
+            raise EOFError
+        parts += part
+    return bytes(parts)
+
+
+def read_all(
+    paths: Sequence[Path], *, workers: int | None = None, deadline_s: float = DEADLINE_S
+) -> list[Flight | FlightError]:
+    """Each file's Flight, or why there is none, in the order given. `workers`: 0 to read JSON in this process."""
+    found: dict[int, Flight | FlightError] = {}
+    waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
+    here = workers == 0 or sum(_size(path) for path in paths) <= IN_PROCESS_BYTES
+    for number, path in enumerate(paths):
+        if here and not _pickled(path):
+            found[number] = worker.outcome(worker.answer(path))
+        else:
+            waiting.put(number)
+    count = min(workers or os.cpu_count() or 1, -(-waiting.qsize() // PER_WORKER))
+
+    def drain() -> None:
+        reader = Worker()
+        try:
+            while True:
+                number = waiting.get_nowait()
+                found[number] = reader.read(paths[number], deadline_s)
+        except queue.Empty:
+            return
+        finally:
+            reader.close()
+
+    threads = [threading.Thread(target=drain, name=f"flight-{number}") for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [found[number] for number in range(len(paths))]
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0  # whoever reads it says why it cannot be
+
+
+def _pickled(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(1) == b"\x80"
+    except OSError:
+        return False  # likewise
