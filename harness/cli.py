@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from harness.commands import env, parity
+from harness.commands import doctor, env, parity
 from harness.errors import HarnessError, Interrupted, Terminated
 
 # Errors of the lower rooms that already speak to the user. By name: importing them would import what defines them.
@@ -55,6 +55,7 @@ app.command()(parity.parity)
 app.command()(parity.run)
 app.command()(parity.diff)
 app.command()(parity.report)
+app.command()(doctor.doctor)
 app.add_typer(env.app, name="env")
 
 

@@ -1,0 +1,72 @@
+"""`harness doctor`: what would bite a run on this machine or cluster."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+import typer
+
+
+def doctor(
+    address: Annotated[
+        str, typer.Option(help="of a Ray cluster: ask a worker on each of its nodes too", show_default=False)
+    ] = "",
+    ray: Annotated[bool, typer.Option("--ray", help="start a local Ray and ask its worker (about 10 s)")] = False,
+    stall: Annotated[str, typer.Option(help="the threshold that you will give to harness watch")] = "60s",
+    imports: Annotated[
+        bool, typer.Option("--imports/--no-imports", help="import torch and other compiled packages")
+    ] = True,
+    engines: Annotated[bool, typer.Option("--engines", help="import the engines too, 10 to 40 s each")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="exit 1 on a warning too")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="what was measured of each check that passed")
+    ] = False,
+    format: Annotated[Literal["text", "json", "md"], typer.Option("--format", help="of what is printed")] = "text",
+) -> None:
+    """Preflight: what would bite an RLHF run on this machine or cluster. Exits 1 when something would, else 0."""
+    import sys
+
+    from harness.envs.progress import console
+    from harness.errors import BadInput
+
+    if address and ray:
+        raise BadInput("--address joins a cluster and --ray starts one: choose", mend="harness doctor --address auto")
+    stall_s = _seconds(stall)
+    from harness.doctor import examine
+
+    with console("doctor") as view:
+        report = examine(
+            address=address or None, own_ray=ray, stall_s=stall_s, imports=imports, engines=engines, strict=strict,
+            reproduce=_command(sys.argv), progress=view.step,
+        )  # fmt: skip
+    if format == "json":
+        print(report.to_json(), end="")
+    elif format == "md":
+        from reports import doctor_markdown
+
+        print(doctor_markdown.render(report), end="")
+    else:
+        from rich.console import Console
+
+        from reports.doctor_terminal import print_report
+
+        print_report(report, Console(), verbose=verbose)
+    raise typer.Exit(report.exit_code)
+
+
+def _seconds(text: str) -> float:
+    """90, 90s, 5m, 2h as seconds; BadInput on anything else."""
+    from harness.errors import BadInput
+
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|sec|m|min|h)?", text.strip())
+    seconds = float(found[1]) * {"m": 60, "h": 3600}.get((found[2] or "s")[0], 1) if found else 0.0
+    if seconds <= 0:
+        raise BadInput(f"{text!r} is no duration", mend="harness doctor --stall 60s   # or 5m, 1h")
+    return seconds
+
+
+def _command(argv: list[str]) -> str:
+    import shlex
+
+    return shlex.join(["harness", *argv[1:]]) if "doctor" in argv else "harness doctor"

@@ -1,0 +1,209 @@
+"""What differs between this shell and Ray's workers, and between nodes. Each takes all places, the shell first."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+
+from harness.doctor.facts import Facts
+from harness.doctor.outcome import Asked, Bite, Fine, Outcome
+
+Placed = tuple[str, Outcome]
+
+_LINKING = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH")
+_STEERING = re.compile(r"(NCCL|GLOO|TORCH_NCCL|TORCH_FR|TORCH_DISTRIBUTED|TP_SOCKET|UCX|RCCL|VLLM|SGLANG|SGL|HF|FLASHINFER"
+                       r"|PYTORCH)_.*|CUDA_DEVICE_MAX_CONNECTIONS|CUDA_LAUNCH_BLOCKING|PYTHONHASHSEED")  # fmt: skip
+_LOCAL = re.compile(r".*(IFNAME|IB_HCA|HOSTID|HOST_IP|_PORT)$")  # may rightly differ from node to node
+_WIRE = ("torch", "ray", "vllm", "sglang", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
+_SAME = re.compile(r"rlhf-harness|pandas|pyarrow")  # of no account to the workers
+
+
+def libraries(places: Sequence[Facts], asked: Asked) -> Iterator[Placed]:
+    shell, *workers = places
+    given = _variables(shell)
+    for worker in workers:
+        theirs, different = _variables(worker), []
+        for name in _LINKING:
+            if given.get(name, "") != theirs.get(name, ""):
+                different.append(name)
+        if not different:
+            yield worker.where, Fine("LD_LIBRARY_PATH, LD_PRELOAD and PYTHONPATH as in this shell")
+            continue
+        broken = worker.imports is not None and any(not item.ok for item in worker.imports.tried)
+        wanted = {name: given[name] for name in different if name in given}
+        pair = "; ".join(
+            f"{name}: shell {given.get(name, 'not set')}, worker {theirs.get(name, 'not set')}" for name in different
+        )
+        mend = _runtime_env(wanted) if wanted else f"unset {' '.join(different)}   # where `ray start` is called"
+        yield (
+            worker.where,
+            Bite(
+                "error" if broken else "warning",
+                "Ray's workers find their libraries elsewhere than this shell does",
+                pair,
+                "an import that works in this shell fails in a worker with `undefined symbol`, or the "
+                "other way round: workers have the variables of the shell that called `ray start`",
+                mend,
+            ),
+        )
+
+
+def variables(places: Sequence[Facts], asked: Asked) -> Iterator[Placed]:
+    shell, *workers = places
+    given, unlike = _variables(shell), False
+    names = sorted({name for place in places for name in _variables(place) if _STEERING.fullmatch(name)})
+    for name in names:
+        values = {worker.where: _variables(worker).get(name) for worker in workers}
+        distinct = set(values.values())
+        shown = ", ".join(f"{where} {_or_not(value)}" for where, value in list(values.items())[:4])
+        if len(distinct) > 1:
+            unlike = True
+            yield (
+                "between nodes",
+                Bite(
+                    "info" if _LOCAL.fullmatch(name) else "error",
+                    f"{name} differs between nodes",
+                    shown,
+                    "ranks of one group then speak over different transports, or time out at "
+                    "different moments: the group fails to form, or hangs",
+                    f"{_runtime_env({name: given.get(name) or next(filter(None, distinct))})}",
+                ),
+            )
+        elif (theirs := next(iter(distinct))) != given.get(name):
+            unlike = True
+            yield (
+                "workers",
+                Bite(
+                    "warning",
+                    f"{name} is another one in Ray's workers than in this shell",
+                    f"shell {_or_not(given.get(name))}, workers {_or_not(theirs)}",
+                    "what you export here does not reach a cluster that is already running",
+                    _runtime_env({name: given[name]})
+                    if name in given
+                    else f"unset {name}   # where `ray start` is called",
+                ),
+            )
+    if not unlike:
+        yield "workers", Fine(f"{len(names)} NCCL, gloo, torch and engine variables, equal everywhere")
+
+
+def packages(places: Sequence[Facts], asked: Asked) -> Iterator[Placed]:
+    shell, *workers = places
+    assert shell.software is not None
+    alike = True
+    for worker in workers:
+        assert worker.software is not None
+        ours, theirs = shell.software.packages, worker.software.packages
+        if shell.software.python != worker.software.python:
+            alike = False
+            same = shell.software.python.rpartition(".")[0] == worker.software.python.rpartition(".")[0]
+            yield (
+                worker.where,
+                Bite(
+                    "info" if same else "error",
+                    "the worker's Python is another one than this shell's",
+                    f"shell {shell.software.python}, worker {worker.software.python}",
+                    "Ray needs the same minor version everywhere; pickles between two may not load",
+                    f"{shlex.quote(worker.software.executable)} --version   # on that node",
+                ),
+            )
+        different = [
+            name
+            for name in sorted({*ours, *theirs})
+            if ours.get(name) != theirs.get(name) and not _SAME.fullmatch(name)
+        ]
+        for name in different:
+            alike = False
+            wire = name in _WIRE
+            yield (
+                worker.where,
+                Bite(
+                    "error" if wire else "warning",
+                    f"{name} differs between this shell and the worker",
+                    f"shell {ours.get(name, 'absent')}, worker {theirs.get(name, 'absent')}",
+                    "what works when tried in this shell says nothing about the run"
+                    + ("; ranks with different builds of it do not understand each other" if wire else ""),
+                    f"{shlex.quote(worker.software.executable)} -m pip install {name}=={ours[name]}"
+                    if name in ours
+                    else f"pip install {name}=={theirs[name]}   # here, or leave it",
+                ),
+            )
+    if alike:
+        yield (
+            "workers",
+            Fine(f"Python {shell.software.python} and {len(shell.software.packages)} packages, equal everywhere"),
+        )
+
+
+def gpus(places: Sequence[Facts], asked: Asked) -> Iterator[Placed]:
+    kinds = {
+        worker.where: tuple(sorted({f"{gpu.name}, driver {gpu.driver}" for gpu in worker.gpus.found}))
+        for worker in places[1:]
+        if worker.gpus is not None and worker.gpus.found
+    }
+    if len(set(kinds.values())) > 1:
+        yield (
+            "between nodes",
+            Bite(
+                "warning",
+                "nodes have different GPUs or drivers",
+                "; ".join(f"{where}: {', '.join(names)}" for where, names in kinds.items()),
+                "collectives go as fast as the slowest, and kernels, and so log-probabilities, differ",
+                "ray start --resources='{\"h100\": 8}'   # on each kind, and ask for it",
+            ),
+        )
+    else:
+        yield "workers", Fine("; ".join({" + ".join(names) for names in kinds.values()}) or "no node has a GPU")
+
+
+def clocks(places: Sequence[Facts], asked: Asked) -> Iterator[Placed]:
+    for worker in places[1:]:
+        if worker.skew_s is None:
+            continue
+        measured = f"{worker.skew_s:+.3f} s ± {worker.skew_error_s:.3f} s"
+        if abs(worker.skew_s) - worker.skew_error_s > 1:
+            yield (
+                worker.where,
+                Bite(
+                    "warning",
+                    "the node's clock is off",
+                    measured,
+                    "logs and recordings of different nodes cannot be put in order: the first error "
+                    "looks like a consequence",
+                    "sudo chronyc makestep   # or: sudo timedatectl set-ntp true",
+                ),
+            )
+        else:
+            yield worker.where, Fine(measured)
+
+
+def nodes(places: Sequence[Facts], asked: Asked) -> Iterator[Placed]:
+    if asked.dead:
+        yield (
+            "the cluster",
+            Bite(
+                "warning",
+                "nodes of the cluster are dead",
+                ", ".join(asked.dead),
+                "actors that were placed there are gone, and their peers wait",
+                "ray list nodes   # then start Ray there again, or restart the cluster",
+            ),
+        )
+    else:
+        yield "the cluster", Fine(f"{asked.nodes} alive")
+
+
+def _variables(place: Facts) -> dict[str, str]:
+    assert place.software is not None
+    return place.software.variables
+
+
+def _runtime_env(variables: dict[str, str]) -> str:
+    """The option that carries variables into every worker of a job."""
+    return f"ray job submit --runtime-env-json={shlex.quote(json.dumps({'env_vars': variables}))} …"
+
+
+def _or_not(value: str | None) -> str:
+    return "not set" if value is None else value or "(empty)"

@@ -1,0 +1,215 @@
+"""GPUs: driver, kinds, memory that somebody holds, and the variables that say who sees which."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from harness.doctor.facts import Facts
+from harness.doctor.outcome import Asked, Bite, Fine, Outcome, bytes_
+
+_NONE = "no NVIDIA GPU here"
+_OLDEST_DRIVER = {"11": 450, "12": 525, "13": 580}  # for a CUDA major version (CUDA release notes, Linux)
+_GIB = 1 << 30
+
+
+def driver(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    assert facts.gpus is not None and facts.software is not None
+    gpus, cuda = facts.gpus.found, facts.software.torch_cuda
+    if not gpus:
+        yield Fine(_NONE)
+        return
+    versions = sorted({gpu.driver for gpu in gpus})
+    needs = _OLDEST_DRIVER.get(cuda.partition(".")[0], 0)
+    measured = f"driver {', '.join(versions)}, torch for CUDA {cuda or 'none'}"
+    if "torch" in facts.software.packages and not cuda:
+        yield Bite(
+            "warning",
+            "this interpreter's torch is a CPU build on a machine with GPUs",
+            measured,
+            "learners that run here compute on the processor",
+            "pip install torch   # a CUDA build",
+        )
+    elif any(int(version.partition(".")[0]) < needs for version in versions if version.partition(".")[0].isdigit()):
+        yield Bite(
+            "error",
+            "the driver is too old for this torch",
+            f"{measured} (needs {needs} or newer)",
+            "CUDA does not initialise: every rank ends at its first tensor",
+            "update the driver, or install a torch built for an older CUDA",
+        )
+    else:
+        yield Fine(measured)
+
+
+def kinds(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    assert facts.gpus is not None
+    names = sorted({gpu.name for gpu in facts.gpus.found})
+    sizes = sorted({gpu.total for gpu in facts.gpus.found})
+    sliced = [gpu.index for gpu in facts.gpus.found if gpu.mig]
+    if len(names) > 1 or len(sizes) > 1:
+        yield Bite(
+            "warning",
+            "the GPUs of this node are of several kinds",
+            ", ".join(names) + f", {bytes_(sizes[0])} to {bytes_(sizes[-1])}",
+            "a tensor-parallel engine or a sharded learner goes as fast, and holds as "
+            "much, as the weakest; kernels differ and so do log-probabilities",
+            "export CUDA_VISIBLE_DEVICES=<those of one kind>",
+        )
+    elif sliced:
+        yield Bite(
+            "info",
+            "GPUs are cut into MIG instances",
+            f"GPUs {', '.join(map(str, sliced))}",
+            "NCCL does not connect MIG instances of one GPU",
+            "sudo nvidia-smi -mig 0",
+        )
+    else:
+        yield Fine(f"{len(facts.gpus.found)} × {names[0]}" if names else _NONE)
+
+
+def held(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    assert facts.gpus is not None
+    outcomes: list[Outcome] = []
+    why = "an engine that takes 90 % of the memory fails to start, or the learner runs out of it at its longest batch"
+    for gpu in facts.gpus.found:
+        if gpu.holders:
+            pids = " ".join(str(pid) for pid, _ in gpu.holders)
+            shown = "; ".join(f"pid {pid} {command or '(unseen)'}" for pid, command in gpu.holders[:4])
+            outcomes.append(
+                Bite(
+                    "warning",
+                    f"processes hold memory of GPU {gpu.index}",
+                    f"{bytes_(gpu.used)} of {bytes_(gpu.total)}: {shown}",
+                    why,
+                    f"ps -fp {pids.replace(' ', ',')}   # an earlier run's? kill {pids}",
+                )
+            )
+        elif gpu.used > 2 * _GIB:
+            outcomes.append(
+                Bite(
+                    "warning",
+                    f"memory of GPU {gpu.index} is held by nobody that can be seen",
+                    f"{bytes_(gpu.used)} of {bytes_(gpu.total)}",
+                    why,
+                    f"sudo fuser -v /dev/nvidia{gpu.index}   # in the host: another container, or a zombie",
+                )
+            )
+    yield from outcomes or [Fine(f"{len(facts.gpus.found)} GPUs free" if facts.gpus.found else _NONE)]
+
+
+def errors(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    assert facts.gpus is not None
+    sick = [gpu for gpu in facts.gpus.found if gpu.uncorrected]
+    if sick:
+        yield Bite(
+            "error",
+            "GPU memory has had uncorrectable errors",
+            ", ".join(f"GPU {gpu.index}: {gpu.uncorrected}" for gpu in sick),
+            "kernels on it fail or hang, and its peers wait in the next collective",
+            "nvidia-smi -q -d ECC,PAGE_RETIREMENT   # reset the GPU or take the node out",
+        )
+    else:
+        yield Fine("none counted" if facts.gpus.found else _NONE)
+
+
+def visible(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    assert facts.software is not None and facts.gpus is not None
+    given, count = facts.software.variables, len(facts.gpus.found)
+    outcomes: list[Outcome] = []
+    noset = [
+        name for name in given if name.startswith("RAY_EXPERIMENTAL_NOSET_") and given[name] not in ("", "0", "false")
+    ]
+    if noset:
+        outcomes.append(
+            Bite(
+                "info",
+                "Ray does not choose the GPUs of its workers",
+                ", ".join(noset),
+                "every worker sees every GPU and has to choose by itself: an engine or learner that does "
+                "not lands on GPU 0 beside the others",
+                f"unset {' '.join(noset)}   # unless the framework asks for it",
+            )
+        )
+    chosen = given.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None and facts.shell and count:
+        devices = [item for item in chosen.split(",") if item.strip()]
+        numbers = [int(item) for item in devices if item.strip().isdigit()]
+        if any(number >= count for number in numbers):
+            outcomes.append(
+                Bite(
+                    "error",
+                    "CUDA_VISIBLE_DEVICES names a GPU that is not there",
+                    f"CUDA_VISIBLE_DEVICES={chosen}, {count} GPUs",
+                    "CUDA ignores it and all behind it",
+                    "unset CUDA_VISIBLE_DEVICES",
+                )
+            )
+        elif len(devices) < count:
+            outcomes.append(
+                Bite(
+                    "info",
+                    "a Ray started from this shell will not use all GPUs",
+                    f"CUDA_VISIBLE_DEVICES={chosen or '(empty)'}, {count} GPUs",
+                    "placement groups that count on all of them wait for ever",
+                    "unset CUDA_VISIBLE_DEVICES",
+                )
+            )
+    yield from outcomes or [Fine(f"CUDA_VISIBLE_DEVICES={chosen}" if chosen is not None else "Ray decides")]
+
+
+def amd(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    """ray/_private/accelerators/amd_gpu.py refuses ROCR alone; HIP counts within what ROCR leaves."""
+    assert facts.software is not None and facts.gpus is not None
+    given = facts.software.variables
+    rocr, hip, cuda = (given.get(f"{name}_VISIBLE_DEVICES") for name in ("ROCR", "HIP", "CUDA"))
+    shown = ", ".join(
+        f"{name}_VISIBLE_DEVICES={value}"
+        for name, value in (("ROCR", rocr), ("HIP", hip), ("CUDA", cuda))
+        if value is not None
+    )
+    whole = rocr is not None and rocr.split(",") == [str(number) for number in range(len(rocr.split(",")))]
+    if rocr is not None and hip is None:
+        yield Bite(
+            "error",
+            "ROCR_VISIBLE_DEVICES is set without HIP_VISIBLE_DEVICES",
+            shown,
+            'Ray refuses to count GPUs with it: "Please use HIP_VISIBLE_DEVICES instead"',
+            "export HIP_VISIBLE_DEVICES=$ROCR_VISIBLE_DEVICES; unset ROCR_VISIBLE_DEVICES",
+        )
+    elif rocr is not None:
+        yield Bite(
+            "info" if whole else "error",
+            "ROCR_VISIBLE_DEVICES and HIP_VISIBLE_DEVICES are both set",
+            shown,
+            "HIP counts within what ROCR leaves: a list that does not begin at 0 selects other GPUs, or none",
+            "unset ROCR_VISIBLE_DEVICES",
+        )
+    elif hip is not None and cuda is not None and hip != cuda:
+        yield Bite(
+            "error",
+            "HIP_VISIBLE_DEVICES and CUDA_VISIBLE_DEVICES differ",
+            shown,
+            "torch and Ray read different ones: ranks share a GPU while another idles",
+            "unset CUDA_VISIBLE_DEVICES",
+        )
+    else:
+        yield Fine(shown if hip is not None else f"{facts.gpus.amd} AMD GPUs, none of the variables set")
+
+
+def allocator(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    """vllm/config/vllm.py refuses it with KV connectors, sglang's mooncake too; vLLM's sleep mode asserted until #40812."""
+    assert facts.software is not None
+    given = facts.software.variables
+    for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"):
+        if re.search(r"expandable_segments\s*:\s*true", given.get(name, ""), re.IGNORECASE):
+            yield Bite(
+                "warning",
+                "expandable segments are on for engines too",
+                f"{name}={given[name]}",
+                "sleep mode of older vLLM asserts against them, KV connectors refuse them; set them for the "
+                "trainer's actors only",
+                f"unset {name}",
+            )
+            return
+    yield Fine("no expandable segments")

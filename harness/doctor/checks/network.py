@@ -1,0 +1,264 @@
+"""Names, interfaces, ports, proxies: how ranks, engines and Ray find each other."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterator
+
+from harness.doctor.facts import Facts, Network
+from harness.doctor.outcome import Asked, Bite, Fine, Outcome
+
+_RAY_PORTS = {6379: "Ray's head", 8265: "Ray's dashboard and jobs", 10001: "Ray's client server"}
+_RAY_WORKERS = range(10_002, 20_000)  # `ray start`'s default for its workers
+_RAY = re.compile(r"gcs_server|raylet|ray::|ray[/.](dashboard|util|_private)|/ray start")
+
+
+def hostname(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    network, given = _both(facts)
+    chosen = given.get("GLOO_SOCKET_IFNAME")
+    shown = f"{network.hostname} is {', '.join(network.resolved) or 'not resolved'}"
+    why = (
+        "gloo, and the rendezvous of every CPU process group, offer that address to the other ranks: from another "
+        "node nothing answers there and the group never forms"
+    )
+    if network.resolve_error:
+        yield Bite(
+            "error",
+            "the host's own name does not resolve",
+            f"{network.hostname}: {network.resolve_error}",
+            "gloo and torch's store look it up at every start: init_process_group fails or waits",
+            f"echo '<address> {network.hostname}' | sudo tee -a /etc/hosts",
+        )
+    elif network.resolved and all(
+        ipaddress.ip_address(item.partition("%")[0]).is_loopback for item in network.resolved
+    ):
+        outside = [item.name for item in network.interfaces if item.up and not item.loopback and item.addresses]
+        mend = f"export GLOO_SOCKET_IFNAME={outside[0] if outside else '<interface>'}   # or correct /etc/hosts"
+        if chosen:
+            yield Fine(f"{shown}, but GLOO_SOCKET_IFNAME={chosen} decides")
+        else:
+            yield Bite(
+                "error" if _many_nodes(given, asked) else "info",
+                "the host's own name is a loopback address",
+                shown,
+                why + ("" if _many_nodes(given, asked) else "; on a single node it does no harm"),
+                mend,
+            )
+    else:
+        yield Fine(shown)
+    if network.resolve_s > 2:
+        yield Bite(
+            "warning",
+            "looking up the host's own name is slow",
+            f"{network.resolve_s:.1f} s",
+            "every rank does it at every start, one after the other in some launchers",
+            f"echo '<address> {network.hostname}' | sudo tee -a /etc/hosts",
+        )
+
+
+def interfaces(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    network, given = _both(facts)
+    there = {item.name: item for item in network.interfaces}
+    outcomes: list[Outcome] = []
+    for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
+        if name not in given:
+            continue
+        matched = _matching(given[name], list(there), exact=not name.startswith("NCCL"))
+        missing = [item for item in given[name].split(",") if item] if not name.startswith("NCCL") else []
+        absent = [item for item in missing if item not in there]
+        measured = f"{name}={given[name]}; here are {', '.join(sorted(there)) or 'none'}"
+        up = [item for item in there if there[item].up and not there[item].loopback]
+        if not matched or absent:
+            outcomes.append(
+                Bite(
+                    "error",
+                    f"{name} names an interface that does not exist here",
+                    measured,
+                    "this node's ranks fail to bootstrap, and the other nodes' ranks wait for them",
+                    f"export {name}={up[0] if up else '<interface>'}",
+                )
+            )
+        elif not any(there[item].up for item in matched):
+            outcomes.append(
+                Bite(
+                    "error",
+                    f"{name} names an interface that is down",
+                    measured,
+                    "this node's ranks fail to bootstrap, and the other nodes' ranks wait for them",
+                    f"sudo ip link set {matched[0]} up",
+                )
+            )
+        elif _many_nodes(given, asked) and all(there[item].loopback for item in matched):
+            outcomes.append(
+                Bite(
+                    "error",
+                    f"{name} is the loopback interface on a cluster of several nodes",
+                    measured,
+                    "each node reaches only itself: the group never forms",
+                    f"export {name}={up[0] if up else '<interface>'}",
+                )
+            )
+    usable = [item.name for item in network.interfaces if item.up and not item.loopback and item.addresses]
+    virtual = [name for name in usable if re.match(r"docker|virbr|cni|flannel|cali|veth|br-|tun|tailscale", name)]
+    if virtual and _many_nodes(given, asked) and "NCCL_SOCKET_IFNAME" not in given:
+        real = [name for name in usable if name not in virtual]
+        outcomes.append(
+            Bite(
+                "warning",
+                "a virtual interface could be chosen for NCCL's bootstrap",
+                f"up are {', '.join(usable)}; NCCL_SOCKET_IFNAME is not set",
+                "nodes that choose the container bridge advertise an address that others cannot reach",
+                f"export NCCL_SOCKET_IFNAME={real[0] if real else '<interface>'}",
+            )
+        )
+    yield from outcomes or [Fine(f"up: {', '.join(usable) or 'loopback only'}")]
+
+
+def infiniband(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    network, given = _both(facts)
+    wanted = given.get("NCCL_IB_HCA", "")
+    here = ", ".join(network.infiniband) or "none"
+    if wanted and given.get("NCCL_IB_DISABLE", "0") != "1" and not _matching(wanted, list(network.infiniband)):
+        yield Bite(
+            "error",
+            "NCCL_IB_HCA names no RDMA device of this node",
+            f"NCCL_IB_HCA={wanted}; here are {here}",
+            "NCCL falls back to sockets here while the other nodes use RDMA: it fails or crawls",
+            "ls /sys/class/infiniband   # then: export NCCL_IB_HCA=<names>",
+        )
+    elif wanted and not wanted.startswith("^") and (absent := _absent(wanted, network.infiniband)):
+        yield Bite(
+            "warning",
+            "NCCL_IB_HCA names RDMA devices that are not here",
+            f"missing {', '.join(absent)}; here are {here}",
+            "ranks of this node have fewer rails than the others: rings are uneven or fail to connect",
+            "ls /sys/class/infiniband   # then: export NCCL_IB_HCA=<names>",
+        )
+    else:
+        yield Fine(f"devices: {here}")
+
+
+def ports(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    network, given = _both(facts)
+    outcomes: list[Outcome] = []
+    wanted = dict(_RAY_PORTS)
+    master = given.get("MASTER_PORT", "")
+    if master.isdigit():
+        wanted[int(master)] = "MASTER_PORT"
+    for listener in network.listening:
+        name = wanted.pop(listener.port, None)
+        if not name or (asked.joined and listener.port in _RAY_PORTS):
+            continue
+        holder = (
+            f"pid {listener.pid} ({listener.command})" if listener.pid else "a process of another user or container"
+        )
+        measured = f"port {listener.port} on {listener.address}: {holder}"
+        end = f"kill {listener.pid}" if listener.pid else f"sudo ss -ltnp 'sport = :{listener.port}'"
+        if name == "MASTER_PORT":
+            outcomes.append(
+                Bite(
+                    "error",
+                    "MASTER_PORT is taken",
+                    measured,
+                    "rank 0 fails with EADDRINUSE, or the ranks join a store of an earlier run and wait",
+                    f"{end}   # or export another MASTER_PORT",
+                )
+            )
+        elif _RAY.search(listener.command):
+            outcomes.append(
+                Bite(
+                    "info",
+                    "a Ray cluster already runs here",
+                    measured,
+                    "`ray start --head` fails, and ray.init(address='auto') joins that one",
+                    "harness doctor --address auto   # to examine it",
+                )
+            )
+        else:
+            outcomes.append(
+                Bite(
+                    "error" if listener.port == 6379 else "warning",
+                    f"the port of {name} is taken",
+                    measured,
+                    "`ray start --head` fails, or its next port is not the one that your job asks",
+                    f"{end}   # or ray start --head --port=<other> --dashboard-port=<other>",
+                )
+            )
+    if master.isdigit() and int(master) in _RAY_WORKERS:
+        outcomes.append(
+            Bite(
+                "warning",
+                "MASTER_PORT lies among the ports of Ray's workers",
+                f"MASTER_PORT={master}",
+                "`ray start` gives 10002 to 19999 to its workers: now and then rank 0 finds it taken",
+                "export MASTER_PORT=29500",
+            )
+        )
+    low, high = network.ephemeral
+    if master.isdigit() and low <= int(master) <= high:
+        outcomes.append(
+            Bite(
+                "info",
+                "MASTER_PORT lies among the ephemeral ports",
+                f"MASTER_PORT={master}, ephemeral {low} to {high}",
+                "an outgoing connection may hold it when rank 0 wants it",
+                "export MASTER_PORT=29500",
+            )
+        )
+    yield from outcomes or [
+        Fine(f"free: {', '.join(map(str, sorted(wanted)))}" if wanted else "held by the cluster itself")
+    ]
+
+
+def ray_address(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    network, given = _both(facts)
+    if network.ray_address_open is False:
+        yield Bite(
+            "error",
+            "nothing listens at RAY_ADDRESS",
+            f"RAY_ADDRESS={given.get('RAY_ADDRESS', '')}",
+            "every ray.init() of this shell tries it for minutes instead of starting a cluster",
+            "unset RAY_ADDRESS",
+        )
+    else:
+        yield Fine(f"RAY_ADDRESS={given['RAY_ADDRESS']}" if "RAY_ADDRESS" in given else "RAY_ADDRESS is not set")
+
+
+def proxy(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    assert facts.software is not None
+    names, outside = facts.software.proxies, facts.software.no_proxy
+    if names and not {"*", "localhost", "127.0.0.1"} & set(outside):
+        yield Bite(
+            "warning",
+            "a proxy is set, and local addresses are not left out of it",
+            f"{', '.join(names)} set; no_proxy={','.join(outside) or 'not set'}",
+            "requests to an engine's server or to Ray's jobs on this machine go to the proxy and fail or hang",
+            "export no_proxy=localhost,127.0.0.1,$(hostname -i)",
+        )
+    else:
+        yield Fine(f"{', '.join(names)} set, local addresses left out" if names else "none set")
+
+
+def _matching(wanted: str, names: list[str], exact: bool = False) -> list[str]:
+    """Names that NCCL's syntax means: prefixes, `=` exact ones, `^` all others; a port behind `:` is left out."""
+    excluded, wanted = wanted.startswith("^"), wanted.removeprefix("^")
+    whole, wanted = exact or wanted.startswith("="), wanted.removeprefix("=")
+    parts = [part.partition(":")[0] for part in wanted.split(",") if part]
+    hit = [name for name in names if any(name == part if whole else name.startswith(part) for part in parts)]
+    return [name for name in names if name not in hit] if excluded else hit
+
+
+def _absent(wanted: str, names: tuple[str, ...]) -> list[str]:
+    parts = [part.partition(":")[0] for part in wanted.removeprefix("=").split(",") if part]
+    return [part for part in parts if not any(name.startswith(part) for name in names)]
+
+
+def _many_nodes(given: dict[str, str], asked: Asked) -> bool:
+    slurm = given.get("SLURM_JOB_NUM_NODES") or given.get("SLURM_NNODES") or "1"
+    return asked.nodes > 1 or (slurm.isdigit() and int(slurm) > 1)
+
+
+def _both(facts: Facts) -> tuple[Network, dict[str, str]]:
+    assert facts.network is not None and facts.software is not None
+    return facts.network, facts.software.variables

@@ -1,0 +1,80 @@
+"""What an earlier run left running."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.doctor.facts import Facts, Leftover
+from harness.doctor.outcome import Asked, Bite, Fine, Outcome, duration
+
+
+def engines(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    assert facts.processes is not None
+    found = [item for item in facts.processes.found if item.kind == "engine"]
+    orphans = [item for item in found if item.orphan or item.zombie]
+    owned = [item for item in found if item not in orphans]
+    outcomes: list[Outcome] = []
+    if orphans:
+        outcomes.append(
+            Bite(
+                "error",
+                "engine processes outlived the run that started them",
+                _shown(orphans),
+                "they hold GPU memory, ports and shared memory, and take part in nothing",
+                f"kill {_pids(orphans)}   # by pid, never by name: other runs have processes of that name",
+            )
+        )
+    if owned:
+        older = [item for item in owned if item.age_s > facts.processes.shell_age_s]
+        outcomes.append(
+            Bite(
+                "info",
+                "engines are running on this node",
+                _shown(older or owned),
+                "if no run is meant to be there, they are what holds its memory and ports",
+                f"ps -fp {_pids(owned).replace(' ', ',')}",
+            )
+        )
+    yield from outcomes or [Fine("no engine process is running")]
+
+
+def ray(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    assert facts.processes is not None
+    found = [item for item in facts.processes.found if item.kind == "ray"]
+    orphans = [item for item in found if item.orphan and item.title.startswith("ray::")]
+    daemons = [item for item in found if not item.title.startswith("ray::")]
+    outcomes: list[Outcome] = []
+    if orphans:
+        outcomes.append(
+            Bite(
+                "error",
+                "Ray workers outlived their raylet",
+                _shown(orphans),
+                "they hold memory and GPUs of a cluster that is gone",
+                f"kill {_pids(orphans)}",
+            )
+        )
+    if daemons and not asked.joined:
+        outcomes.append(
+            Bite(
+                "info",
+                "Ray is running on this node",
+                _shown(daemons),
+                "`ray start` fails or joins it, and its workers have the variables of the shell that "
+                "started it, not of this one",
+                f"harness doctor --address auto   # to examine it; to end it: kill {_pids(daemons)}",
+            )
+        )
+    yield from outcomes or [Fine(f"{len(found)} processes of the cluster itself" if found else "Ray is not running")]
+
+
+def _shown(items: list[Leftover]) -> str:
+    shown = "; ".join(
+        f"pid {item.pid} {item.title[:60]}{' (zombie)' if item.zombie else ''}, {duration(item.age_s)} old"
+        for item in items[:4]
+    )
+    return f"{shown}; and {len(items) - 4} more" if len(items) > 4 else shown
+
+
+def _pids(items: list[Leftover]) -> str:
+    return " ".join(str(item.pid) for item in items)

@@ -1,0 +1,198 @@
+"""Settings of NCCL and of torch's flight recorder: will a hang leave a record, and before anything is torn down?
+
+Names and defaults as in torch's ProcessGroupNCCL.cpp and FlightRecorder.hpp.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from harness.doctor.facts import Facts
+from harness.doctor.outcome import Asked, Bite, Fine, Outcome, Unseen
+
+_SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+_ON = "export TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1"
+_LOST = "at a hang nobody can tell which collective each rank stands in: triage loses one of its three sources"
+_HEARTBEAT_S, _NCCL_TIMEOUT_S = 480, 600
+_SETTINGS = {  # variable -> (values that bite, severity, what, why)
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": (
+        "0", "error", "NCCL errors and timeouts are not handled", "when a peer dies, the others wait in the collective "
+        "for ever and keep their GPUs"),
+    "NCCL_ASYNC_ERROR_HANDLING": (
+        "0", "error", "NCCL errors and timeouts are not handled", "when a peer dies, the others wait in the collective "
+        "for ever and keep their GPUs"),
+    "NCCL_DEBUG": (
+        "TRACE", "warning", "NCCL writes a line for every call", "gigabytes of log an hour, by default into Ray's "
+        "directory: this is how /tmp fills"),
+    "TORCH_DISTRIBUTED_DEBUG": (
+        "DETAIL", "warning", "every collective is checked by extra collectives", "the run is slower and its order of "
+        "collectives is another one: hangs move or vanish"),
+    "CUDA_LAUNCH_BLOCKING": (
+        "1", "warning", "every kernel launch waits", "the run is several times slower, and races hide"),
+    "NCCL_P2P_DISABLE": (
+        "1", "warning", "GPUs of a node do not talk to each other directly", "collectives go through host memory: "
+        "several times slower, often left over from a search for a fault"),
+    "NCCL_SHM_DISABLE": (
+        "1", "warning", "ranks of a node do not use shared memory", "without P2P they talk over sockets: slow enough "
+        "to look hung"),
+    "NCCL_IB_DISABLE": (
+        "1", "info", "RDMA is switched off", "nodes talk over sockets"),
+}  # fmt: skip
+
+
+def nccl_settings(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    given = _given(facts)
+    outcomes: list[Outcome] = []
+    for name, (values, severity, what, why) in _SETTINGS.items():
+        if given.get(name, "").upper() in values.split():
+            bite: Outcome = Bite(severity, f"{what} ({name})", f"{name}={given[name]}", why, f"unset {name}")  # type: ignore[arg-type]
+            outcomes.append(bite)
+    yield from outcomes or [Fine(_told(given, "NCCL_") or "no NCCL_* variable is set")]
+
+
+def nccl_cumem(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    """SGLang writes NCCL_CUMEM_ENABLE=0 into its processes when it is not set (srt/entrypoints/engine.py), vLLM 0.9
+    did; a trainer of the same weight-sync group keeps NCCL's default (SkyRL#143)."""
+    assert facts.gpus is not None
+    value = _given(facts).get("NCCL_CUMEM_ENABLE")
+    if value is not None:
+        yield Fine(f"NCCL_CUMEM_ENABLE={value} for everybody")
+    elif not facts.gpus.found:
+        yield Fine("no NVIDIA GPU here")
+    else:
+        yield Bite(
+            "warning",
+            "NCCL_CUMEM_ENABLE is left to each process",
+            "not set",
+            "SGLang and older vLLM set it to 0 in their own processes, the trainer keeps NCCL's default: the "
+            "weight-sync group of both fails or hangs when it forms",
+            "export NCCL_CUMEM_ENABLE=0",
+        )
+
+
+def flight_recorder(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    assert facts.software is not None
+    given, torch = _given(facts), facts.software.packages.get("torch", "")
+    outcomes: list[Outcome] = []
+    sizes = {name: given[name] for name in _SIZES if name in given}
+    version = tuple(int(part) for part in re.findall(r"\d+", torch)[:2])
+    for name, size in sizes.items():
+        if not re.fullmatch(r"\d+", size):
+            outcomes.append(
+                Bite(
+                    "error",
+                    f"{name} is not a number",
+                    f"{name}={size}",
+                    "torch raises when the first process group is made",
+                    _ON,
+                )
+            )
+        elif int(size) == 0:
+            outcomes.append(Bite("error", "the flight recorder is switched off", f"{name}=0", _LOST, _ON))
+        elif int(size) < 200:
+            outcomes.append(
+                Bite(
+                    "warning",
+                    "the flight recorder remembers few collectives",
+                    f"{name}={size}",
+                    "a step of a model with hundreds of layers overwrites it: ranks cannot be aligned",
+                    _ON,
+                )
+            )
+    if not sizes and not torch:
+        outcomes.append(
+            Unseen("torch is not installed in this interpreter, and its default depends on the version", _ON)
+        )
+    elif not sizes and version <= (2, 6):
+        outcomes.append(
+            Bite("error", "the flight recorder is off by default in this torch", f"torch {torch}", _LOST, _ON)
+        )
+    elif not sizes and version < (2, 9):
+        outcomes.append(Unseen(f"not known whether torch {torch} switches the flight recorder on by default", _ON))
+    for name, why in (("TORCH_NCCL_DUMP_ON_TIMEOUT", "at a timeout no rank writes its record"),
+                      ("TORCH_NCCL_ENABLE_MONITORING", "nobody ends a process whose NCCL watchdog is stuck, and nobody "
+                                                       "dumps its record")):  # fmt: skip
+        if given.get(name, "").lower() in ("0", "false", "n", "no", "off", "f"):
+            outcomes.append(Bite("warning", f"{name} is off", f"{name}={given[name]}", why, f"unset {name}"))
+    shown = ", ".join(f"{name}={size}" for name, size in sizes.items()) or "2000 entries by default"
+    yield from outcomes or [Fine(f"on: {shown}, torch {torch or 'unknown'}")]
+
+
+def dump_files(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    assert facts.software is not None
+    given, writable = _given(facts), facts.software.writable
+    outcomes: list[Outcome] = [
+        Bite("error", f"{name} names a directory that cannot be written", f"{name}={given.get(name, '')}",
+             "the record of a hang is lost at the moment that it is wanted",
+             f"mkdir -p \"$(dirname \"${name}\")\"   # on every node")
+        for name, good in writable.items() if not good
+    ]  # fmt: skip
+    yield from outcomes or [
+        Fine(", ".join(f"{name}={given.get(name, '')}" for name in writable) or "torch's own default")
+    ]
+
+
+def timeouts(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    """`harness watch` has to see a stall before torch tears the process down."""
+    text = _given(facts).get("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", str(_HEARTBEAT_S))
+    measured = f"stall threshold {asked.stall_s:g} s, NCCL heartbeat {text} s"
+    mend = f"harness watch --stall {min(60, int(text) // 2) if text.isdigit() else 60}s …"
+    if not text.isdigit():
+        yield Bite(
+            "error",
+            "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC is not a number",
+            text,
+            "torch raises when the first process group is made",
+            "unset TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC",
+        )
+    elif asked.stall_s >= int(text):
+        yield Bite(
+            "error",
+            "the stall threshold is above NCCL's heartbeat timeout",
+            measured,
+            "torch aborts the stuck process before anybody looks: stacks and records are gone",
+            mend,
+        )
+    elif asked.stall_s >= _NCCL_TIMEOUT_S:
+        yield Bite(
+            "warning",
+            "the stall threshold is above NCCL's default timeout of collectives",
+            f"{measured}, collectives {_NCCL_TIMEOUT_S} s",
+            "ranks raise before anybody looks, and the first to raise is not the culprit",
+            mend,
+        )
+    else:
+        yield Fine(measured)
+
+
+def debuggers(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    given = _given(facts)
+    legacy, after = given.get("RAY_DEBUG", ""), given.get("RAY_DEBUG_POST_MORTEM", "")
+    if after not in ("", "0"):
+        yield Bite(
+            "warning",
+            "Ray's workers stop in a debugger when they fail",
+            f"RAY_DEBUG_POST_MORTEM={after}",
+            "a rank that raised waits for somebody to attach: to the others it is a hang",
+            "unset RAY_DEBUG_POST_MORTEM",
+        )
+    if legacy == "legacy":
+        yield Bite(
+            "warning" if after in ("", "0") else "error",
+            "Ray's legacy debugger is on",
+            "RAY_DEBUG=legacy",
+            "a forgotten breakpoint() stops a rank for good, and the new debugger does not work beside it",
+            "unset RAY_DEBUG",
+        )
+    if not legacy and after in ("", "0"):
+        yield Fine("none is on")
+
+
+def _given(facts: Facts) -> dict[str, str]:
+    assert facts.software is not None
+    return facts.software.variables
+
+
+def _told(given: dict[str, str], prefix: str) -> str:
+    return ", ".join(f"{name}={value}" for name, value in given.items() if name.startswith(prefix))

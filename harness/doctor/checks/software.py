@@ -1,0 +1,86 @@
+"""Which libraries a process really gets: the undefined symbol that appears in one shell and not in the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.doctor.facts import Facts
+from harness.doctor.outcome import Asked, Bite, Fine, Outcome
+
+
+def libraries(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    software = facts.software
+    assert software is not None
+    outcomes: list[Outcome] = []
+    twice = [(name, path) for name, path in software.in_front if name in software.own]
+    loaded = facts.imports.foreign if facts.imports else ()
+    if loaded:
+        outcomes.append(
+            Bite(
+                "error",
+                "libraries of another environment are loaded in place of this one's",
+                _paths(loaded),
+                "torch, NCCL or cuDNN of two builds in one process: undefined symbols at best, wrong or "
+                "hanging collectives at worst",
+                "unset LD_LIBRARY_PATH   # or take those directories out",
+            )
+        )
+    elif twice:
+        torch = any(name.startswith(("libtorch", "libc10")) for name, _ in twice)
+        outcomes.append(
+            Bite(
+                "error" if torch else "warning",
+                "LD_LIBRARY_PATH puts libraries in front of this environment's own",
+                _paths(twice),
+                "a compiled package that carries no RPATH takes them: `undefined symbol` on import, or an "
+                "NCCL that the other ranks do not have",
+                "unset LD_LIBRARY_PATH   # or take those directories out",
+            )
+        )
+    if preload := software.variables.get("LD_PRELOAD"):
+        outcomes.append(
+            Bite(
+                "info",
+                "LD_PRELOAD puts libraries before all others",
+                f"LD_PRELOAD={preload}",
+                "it holds for every process of the run, the engines' included",
+                "unset LD_PRELOAD",
+            )
+        )
+    path = software.variables.get("LD_LIBRARY_PATH")
+    yield from outcomes or [Fine(f"LD_LIBRARY_PATH={path} hides none of this environment's" if path else
+                                 "LD_LIBRARY_PATH is not set")]  # fmt: skip
+
+
+def imports(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    assert facts.imports is not None
+    tried = facts.imports.tried
+    outcomes: list[Outcome] = []
+    for item in tried:
+        if item.ok:
+            continue
+        linking = any(
+            word in item.error for word in ("undefined symbol", "cannot open shared object", "GLIBCXX", "GLIBC_")
+        )
+        why = (
+            "it was built against another torch, CUDA or C++ library than the process finds; the run ends at its "
+            "first import"
+            if linking
+            else "whatever needs it fails at its first import"
+        )
+        mend = (
+            "ldd -r <the file that the message names> | grep -E 'undefined|not found'   # then pip install it again "
+            "beside this torch, or mend LD_LIBRARY_PATH"
+            if linking
+            else f"python -c 'import {item.name}'"
+        )
+        outcomes.append(
+            Bite("error" if linking else "warning", f"{item.name} cannot be imported", item.error, why, mend)
+        )
+    good = ", ".join(item.name for item in tried if item.ok)
+    yield from outcomes or [Fine(good or "no compiled package is installed")]
+
+
+def _paths(found: tuple[tuple[str, str], ...] | list[tuple[str, str]]) -> str:
+    shown = ", ".join(path for _, path in found[:3])
+    return f"{shown} and {len(found) - 3} more" if len(found) > 3 else shown

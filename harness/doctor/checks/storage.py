@@ -1,0 +1,198 @@
+"""Shared memory and disks: what NCCL, Ray and the kernel's own services need to go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.doctor.facts import Facts, Place
+from harness.doctor.outcome import Asked, Bite, Fine, Outcome, bytes_, duration
+
+_GIB = 1 << 30
+_RAY_SLOW = 10**10  # above it Ray refuses to start rather than use a disk (REQUIRE_SHM_SIZE_THRESHOLD)
+_RAY_SHARE, _RAY_MOST = 0.3, 200 * 10**9  # of the memory, for the object store (ray/_private/ray_constants.py)
+_SOCKET_NAME = len("/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store")
+_SOCKET_MOST = 107  # bytes of a Unix socket's path on Linux
+
+
+def shared_memory(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    """1 GiB: NCCL takes tens of MB a pair of ranks, torch's loaders a batch a worker; docker's default is 64 MiB."""
+    shm, memory = facts.shm, facts.memory
+    assert shm is not None and memory is not None
+    measured = f"{bytes_(shm.free)} of {bytes_(shm.total)} free"
+    of = memory.limit or memory.total
+    store = min(_RAY_SHARE * of, _RAY_MOST)
+    mend = (
+        f"docker run --shm-size={max(8, int(store * 1.1 / _GIB) + 1)}g …   # or: "
+        "sudo mount -o remount,size=50% /dev/shm"
+    )
+    if shm.total < _GIB:
+        yield Bite(
+            "error",
+            "/dev/shm is too small",
+            measured,
+            "NCCL's shared-memory transport and torch's data loaders fail or die of SIGBUS, often hours later",
+            mend,
+        )
+    elif shm.free < _GIB:
+        yield Bite(
+            "error",
+            "/dev/shm is nearly full",
+            measured,
+            "NCCL's shared-memory transport and torch's data loaders die of SIGBUS, often hours later",
+            "ls -lS /dev/shm | head   # see the check stale-segments",
+        )
+    elif shm.free < store and store > _RAY_SLOW and shm.free * 0.95 < _RAY_SLOW:
+        yield Bite(
+            "warning",
+            "/dev/shm holds less than Ray's object store wants",
+            f"{measured}, Ray wants {bytes_(store)}",
+            "Ray refuses to start, or puts the store on a disk: rollouts and weights then cross a disk",
+            mend,
+        )
+    else:
+        yield Fine(measured)
+
+
+def stale_segments(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    shm = facts.shm
+    assert shm is not None
+    size, count = sum(item.size for item in shm.stale), len(shm.stale)
+    blind = f"; {shm.unreadable} of our processes could not be asked" if shm.unreadable else ""
+    if not count:
+        yield Fine(f"no segment without a process{blind}")
+        return
+    oldest = max(shm.stale, key=lambda item: item.age_s)
+    measured = f"{count} files, {bytes_(size)}, the oldest {duration(oldest.age_s)} old ({oldest.name}){blind}"
+    # without `command -v`, a missing fuser would read as "nobody uses it"
+    mend = (
+        'command -v fuser && find /dev/shm -maxdepth 1 -type f -user "$(id -un)" -mmin +60 '
+        '-exec sh -c \'fuser -s "$1" || rm -- "$1"\' _ {} \\;'
+    )
+    yield Bite(
+        "warning" if size > 0.1 * shm.total else "info",
+        "shared memory of earlier runs is still there",
+        measured,
+        "it is memory that nobody can use; an engine that finds a segment of its own name may attach to it",
+        mend,
+    )
+
+
+def space(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    """95 %: Ray refuses to spill and to create objects (RAY_local_fs_capacity_threshold)."""
+    storage = facts.storage
+    assert storage is not None
+    bites: list[Outcome] = []
+    for place in _disks(storage.places):
+        used = 1 - place.free / place.total if place.total else 0.0
+        measured = f"{place.existing}: {bytes_(place.free)} of {bytes_(place.total)} free ({used:.0%} used)"
+        ray = place.purpose.startswith("Ray")
+        if used > 0.95 or place.free < _GIB:
+            why = (
+                "Ray refuses to spill above 95 % and its logs have no room; a full /tmp also locks ssh out"
+                if ray
+                else "a checkpoint, a log or a compile cache that cannot be written ends the run; a full /tmp locks "
+                "ssh out"
+            )
+            bites.append(Bite("error", f"the disk of {place.purpose} is full", measured, why, _space_mend(ray)))
+        elif used > 0.85 and place.free < 50 * _GIB:
+            bites.append(
+                Bite(
+                    "warning",
+                    f"the disk of {place.purpose} has little room",
+                    measured,
+                    "Ray's logs and spilled objects grow by the hour; above 95 % Ray refuses to spill",
+                    _space_mend(ray),
+                )
+            )
+    for place in storage.places:
+        if not place.writable:
+            bites.append(
+                Bite(
+                    "error" if place.purpose.startswith("Ray") else "warning",
+                    f"the place of {place.purpose} cannot be written",
+                    place.existing,
+                    "the run fails when it first writes there",
+                    f'chown "$(id -un)" {place.existing}',
+                )
+            )
+    yield from bites or [
+        Fine("; ".join(f"{place.existing} {bytes_(place.free)} free" for place in _disks(storage.places)))
+    ]
+
+
+def inodes(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    assert facts.storage is not None
+    bites: list[Outcome] = []
+    counted = [place for place in _disks(facts.storage.places) if place.inodes]
+    for place in counted:
+        if place.inodes_free < 0.02 * place.inodes or place.inodes_free < 10_000:
+            bites.append(
+                Bite(
+                    "error" if place.inodes_free < 1000 else "warning",
+                    f"the disk of {place.purpose} has few inodes left",
+                    f"{place.existing}: {place.inodes_free:,} of {place.inodes:,} free",
+                    '"No space left on device" with gigabytes free: Ray writes a file a worker, and caches many',
+                    f"du --inodes -x -d2 {place.existing} | sort -n | tail",
+                )
+            )
+    yield from bites or [
+        Fine("; ".join(f"{place.existing} {place.inodes_free:,} free" for place in counted) or "uncounted")
+    ]
+
+
+def ray_directory(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    storage = facts.storage
+    assert storage is not None
+    most = _SOCKET_MOST - _SOCKET_NAME
+    ray = next((place for place in storage.places if place.purpose.startswith("Ray")), None)
+    if len(storage.ray.encode()) > most:
+        yield Bite(
+            "error",
+            "the path of Ray's directory is too long",
+            f"{storage.ray} ({len(storage.ray)} bytes, at most {most})",
+            "Ray cannot name its sockets below it and does not start",
+            "export RAY_TMPDIR=/data/tmp   # short",
+        )
+    elif ray is not None and ray.device == storage.root_device and not asked.joined:
+        yield Bite(
+            "info",
+            "Ray writes its logs to the system's own disk",
+            f"{storage.ray}, {bytes_(ray.free)} free",
+            "when they fill it nothing works any more, ssh included",
+            "ray start --head --temp-dir=/data/ray   # or: export RAY_TMPDIR=/data",
+        )
+    else:
+        yield Fine(storage.ray)
+
+
+def old_sessions(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    storage = facts.storage
+    assert storage is not None
+    ray = next((place for place in storage.places if place.purpose.startswith("Ray")), None)
+    more = "at least " if storage.sessions_partial else ""
+    measured = f"{storage.sessions} sessions, {more}{bytes_(storage.sessions_size)} in {storage.ray}"
+    large = ray is not None and storage.sessions_size > min(20 * _GIB, 0.1 * ray.total)
+    if storage.sessions and (large or storage.sessions >= 20 or storage.sessions_partial):
+        yield Bite(
+            "warning" if large else "info",
+            "logs of earlier Ray sessions are still there",
+            measured,
+            "Ray never removes them; they are what fills /tmp over the weeks",
+            f"command -v fuser && find {storage.ray} -maxdepth 1 -name 'session_2*' "
+            '-exec sh -c \'fuser -s "$1"/logs/* || rm -r -- "$1"\' _ {} \\;',
+        )
+    else:
+        yield Fine(measured)
+
+
+def _disks(places: tuple[Place, ...]) -> list[Place]:
+    """One place a file system: the first that is on it."""
+    return list({place.device: place for place in reversed(places)}.values())[::-1]
+
+
+def _space_mend(ray: bool) -> str:
+    return (
+        "ray start --head --temp-dir=/data/ray   # or: export RAY_TMPDIR=/data"
+        if ray
+        else "df -h; du -xsh /tmp/* | sort -h | tail"
+    )

@@ -1,0 +1,277 @@
+"""The kernel and the container: tracing, files, threads, cores, memory, and what Slurm gave."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from harness.doctor.facts import Facts
+from harness.doctor.outcome import Asked, Bite, Fine, Outcome, Unseen, bytes_, duration
+
+_GIB = 1 << 30
+_STACKS = "at a hang nobody could say which line each process stands in: triage loses one of its three sources"
+
+
+def ptrace(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    tracing = facts.tracing
+    assert tracing is not None
+    rules = (
+        f"CAP_SYS_PTRACE {'yes' if tracing.ptrace else 'no'}, "
+        f"yama {'none' if tracing.scope is None else tracing.scope}, seccomp {tracing.seccomp}, uid {tracing.uid}"
+    )
+    if tracing.attempt == "allowed":
+        yield Fine(f"py-spy read a child's stack ({rules})")
+    elif tracing.attempt == "only nonblocking":
+        yield Bite(
+            "info",
+            "py-spy reads stacks only without stopping the process",
+            f"{tracing.detail} ({rules})",
+            "stacks of a running process may be torn; native frames are not to be had",
+            _ptrace_mend(facts),
+        )
+    elif tracing.attempt == "absent":
+        yield Unseen(f"py-spy is not installed here; the rules are: {rules}", "pip install py-spy")
+    elif tracing.attempt == "denied":
+        yield Bite(
+            "error",
+            "py-spy may not read stacks, not even of its own user's processes",
+            f"{tracing.detail} ({rules})",
+            _STACKS,
+            _ptrace_mend(facts),
+        )
+    else:
+        yield Bite(
+            "warning",
+            "py-spy failed on a plain Python",
+            f"{tracing.detail} ({rules})",
+            _STACKS,
+            "pip install --upgrade py-spy",
+        )
+
+
+def _ptrace_mend(facts: Facts) -> str:
+    tracing = facts.tracing
+    assert tracing is not None
+    container = "docker run --cap-add=SYS_PTRACE …   # Kubernetes: securityContext.capabilities.add: [SYS_PTRACE]"
+    if tracing.scope and not tracing.ptrace and not tracing.seccomp:
+        return "sudo sysctl kernel.yama.ptrace_scope=0"
+    return container
+
+
+def file_limit(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    """4,096: below it Ray warns; 65,535: what vLLM and SGLang raise themselves to (ray/_private/worker.py,
+    vllm/utils/system_utils.py)."""
+    limits = facts.limits
+    assert limits is not None
+    soft, hard = limits.files_soft, limits.files_hard
+    measured = f"ulimit -n {_many(soft)}, hard limit {_many(hard)}"
+    why = "each Ray worker, NCCL channel and HTTP connection of an engine takes files: a run that grows dies of EMFILE"
+    if hard is not None and hard < 4096:
+        yield Bite(
+            "error",
+            "too few open files are allowed, and nobody may raise it",
+            measured,
+            why,
+            "ulimit -Hn 65536   # as root, or LimitNOFILE=, or docker run --ulimit nofile=65536:65536",
+        )
+    elif hard is not None and hard < 65_535:
+        yield Bite(
+            "info",
+            "engines cannot raise the limit of open files to the 65,535 that they ask for",
+            measured,
+            why,
+            "docker run --ulimit nofile=65536:65536 …   # or LimitNOFILE=65536 in the service",
+        )
+    elif soft is not None and soft < 4096:
+        yield Bite(
+            "warning",
+            "few open files are allowed by default",
+            measured,
+            f"{why}; Ray's drivers and the engines raise it themselves, torchrun does not",
+            "ulimit -n 65536",
+        )
+    else:
+        yield Fine(measured)
+
+
+def task_limit(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    """A Ray worker has about 50 threads before its work begins, a learner with torch about one a core more."""
+    limits = facts.limits
+    assert limits is not None
+    why = (
+        "ranks, engines and their thread pools take thousands; at the limit fork fails with EAGAIN in a random process"
+    )
+    found = [
+        (name, value)
+        for name, value in (("ulimit -u", limits.processes), ("cgroup pids.max", limits.tasks_max))
+        if value is not None
+    ]
+    measured = ", ".join(f"{name} {value:,}" for name, value in found) or "unlimited"
+    if limits.tasks_now is not None and limits.tasks_max is not None:
+        measured += f", in use {limits.tasks_now:,}"
+    if limits.processes is not None and limits.processes < 4096 and facts.tracing and facts.tracing.uid != 0:
+        yield Bite("warning", "few processes and threads are allowed", measured, why, "ulimit -u 65536")
+    elif limits.tasks_max is not None and limits.tasks_max - (limits.tasks_now or 0) < 4096:
+        yield Bite(
+            "warning",
+            "the container allows few more processes and threads",
+            measured,
+            why,
+            "docker run --pids-limit=-1 …   # Kubernetes: raise the kubelet's podPidsLimit",
+        )
+    else:
+        yield Fine(measured)
+
+
+def memlock(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    assert facts.limits is not None and facts.network is not None
+    locked = facts.limits.memlock
+    measured = f"ulimit -l {'unlimited' if locked is None else bytes_(locked)}"
+    if not facts.network.infiniband:
+        yield Fine(f"{measured}, no RDMA device")
+    elif locked is not None and locked < _GIB:
+        yield Bite(
+            "error",
+            "RDMA cannot pin memory",
+            f"{measured}, devices {', '.join(facts.network.infiniband)}",
+            "ibv_reg_mr fails with ENOMEM inside NCCL, usually at the first large all-reduce",
+            "ulimit -l unlimited   # docker run --ulimit memlock=-1",
+        )
+    else:
+        yield Fine(measured)
+
+
+def map_count(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    assert facts.limits is not None
+    count = facts.limits.map_count
+    if count is None:
+        yield Unseen("this kernel does not tell vm.max_map_count")
+    elif count < 65_530:  # the kernel's default
+        yield Bite(
+            "warning",
+            "a process may have fewer memory mappings than by default",
+            f"vm.max_map_count {count:,}",
+            "allocators of large processes run out of mappings and report it as out of memory",
+            "sudo sysctl vm.max_map_count=262144",
+        )
+    else:
+        yield Fine(f"vm.max_map_count {count:,}")
+
+
+def cores(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    limits = facts.limits
+    assert limits is not None
+    usable = min([float(limits.cpus_allowed), *([limits.cpu_quota] if limits.cpu_quota else [])])
+    measured = f"{usable:g} of {limits.cpus} cores usable" + (" by quota" if limits.cpu_quota == usable else "")
+    if limits.cpu_quota and limits.cpu_quota < 0.75 * limits.cpus_allowed:
+        yield Bite(
+            "warning",
+            "the container may use fewer cores than it sees",
+            measured,
+            "torch starts a thread for each core that it sees; the kernel then stops all of them for the rest "
+            "of each 100 ms, which looks like a straggler",
+            f"export OMP_NUM_THREADS={max(1, int(usable))}",
+        )
+    else:
+        yield Fine(measured)
+
+
+def memory(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    """95 %: where Ray's memory monitor begins to kill workers (RAY_memory_usage_threshold)."""
+    found = facts.memory
+    assert found is not None
+    if found.limit is not None and found.used is not None:
+        used, of, name = found.used, found.limit, "the container's limit"
+        measured = f"{bytes_(used)} of {bytes_(of)} in the container, {bytes_(found.total)} in the host"
+    else:
+        used, of, name = found.total - found.available, found.total, "the memory"
+        measured = f"{bytes_(found.available)} of {bytes_(found.total)} available"
+    why = "Ray kills workers above 95 %, and the kernel's OOM killer leaves the peers waiting in a collective"
+    if of and used > 0.9 * of:
+        yield Bite(
+            "error",
+            f"{name} is nearly used up before the run begins",
+            measured,
+            why,
+            "ps aux --sort=-rss | head   # find who holds it, end it by pid",
+        )
+    elif of and used > 0.75 * of:
+        yield Bite(
+            "warning", f"most of {name} is in use before the run begins", measured, why, "ps aux --sort=-rss | head"
+        )
+    elif found.limit is not None and found.limit < 0.5 * found.total:
+        yield Bite(
+            "info",
+            "the container may use much less memory than the host has",
+            measured,
+            "libraries that size buffers by the host's memory take more than there is; Ray respects the limit",
+            "docker run --memory=… , or size CPU offload and VLLM_CPU_KVCACHE_SPACE by hand",
+        )
+    else:
+        yield Fine(measured)
+
+
+def overcommit(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    assert facts.memory is not None
+    if facts.memory.overcommit == 2:
+        yield Bite(
+            "warning",
+            "the kernel refuses memory that is only reserved",
+            "vm.overcommit_memory 2",
+            "CUDA, Ray's object store and forked workers reserve far more than they touch: fork and mmap fail "
+            "with half of the memory free",
+            "sudo sysctl vm.overcommit_memory=0",
+        )
+    else:
+        yield Fine(f"vm.overcommit_memory {facts.memory.overcommit}")
+
+
+def slurm(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    assert facts.software is not None and facts.limits is not None
+    given = facts.software.variables
+    if "SLURM_JOB_ID" not in given:
+        yield Fine("not in a Slurm job")
+        return
+    bites: list[Outcome] = []
+    wanted = _number(given.get("SLURM_JOB_NUM_NODES") or given.get("SLURM_NNODES"))
+    cpus, ends = _number(given.get("SLURM_CPUS_PER_TASK")), _number(given.get("SLURM_JOB_END_TIME"))
+    if asked.joined and wanted and asked.nodes < wanted:
+        bites.append(
+            Bite(
+                "error",
+                "fewer nodes joined the Ray cluster than Slurm allocated",
+                f"{asked.nodes} of {wanted}",
+                "the placement group waits for the missing ones for ever",
+                "srun --overlap -N1 -w <node> ray start --address <head>:6379 --block",
+            )
+        )
+    if cpus and cpus > facts.limits.cpus_allowed:
+        bites.append(
+            Bite(
+                "warning",
+                "this step is bound to fewer cores than the task was given",
+                f"{facts.limits.cpus_allowed} of {cpus}",
+                "srun does not pass --cpus-per-task on: raylets started by it see one core",
+                "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK   # before srun",
+            )
+        )
+    left = ends - time.time() if ends else None
+    if left is not None and left < 3600:
+        bites.append(
+            Bite(
+                "warning",
+                "the Slurm job ends soon",
+                f"{duration(max(0.0, left))} left",
+                "Slurm ends the run in the middle of a step",
+                "scontrol update JobId=$SLURM_JOB_ID TimeLimit=…",
+            )
+        )
+    yield from bites or [Fine(f"job {given['SLURM_JOB_ID']}, {wanted or 1} nodes")]
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text and text.isdigit() else 0
+
+
+def _many(value: int | None) -> str:
+    return "unlimited" if value is None else f"{value:,}"

@@ -1,0 +1,111 @@
+"""Asks one Ray worker on every node for the same facts, through code that is shipped by value."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from harness.doctor.facts import Facts
+
+_PATIENCE_S = 90.0  # a worker takes 1 to 2 s to start, its imports of torch up to a minute on a cold network disk
+
+
+@dataclass(frozen=True)
+class Found:
+    """`places`: one a node that answered; `silent`: node -> why it did not."""
+
+    places: tuple[Facts, ...]
+    silent: dict[str, str]
+    alive: int
+    dead: tuple[str, ...]
+
+
+def look(address: str | None, skip: tuple[str, ...] = ()) -> Found:
+    """Join the cluster (None: start a local one) and ask every node. Raises LaunchFailed when it cannot be joined."""
+    from harness.launch import Cluster
+
+    with Cluster(address):
+        return ask(skip)
+
+
+def ask(skip: tuple[str, ...]) -> Found:
+    """The facts of every node of the connected cluster: one task of no cores a node, pinned to it."""
+    import ray
+    from ray import cloudpickle
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    import harness.doctor.gather
+    import probes
+
+    known = ray.nodes()
+    alive = [node for node in known if node["Alive"]]
+    here = ray.get_runtime_context().get_node_id()
+    # by value: a node of somebody's cluster has Ray, not the harness
+    for package in (harness.doctor.gather, probes):
+        cloudpickle.register_pickle_by_value(package)
+    try:
+        task = ray.remote(_task())
+        asked = {
+            task.options(
+                num_cpus=0, max_retries=0,
+                scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node["NodeID"], soft=False),
+            ).remote(skip): node
+            for node in alive
+        }  # fmt: skip
+        places, silent = [], {}
+        until = time.monotonic() + _PATIENCE_S
+        for answer, node in asked.items():
+            name = f"worker on {node['NodeManagerHostname']}"
+            if len({other["NodeManagerHostname"] for other in alive}) < len(alive):
+                name += f" ({node['NodeManagerAddress']}, {node['NodeID'][:6]})"
+            try:
+                facts = ray.get(answer, timeout=max(1.0, until - time.monotonic()))
+                skew, error = _skew(node["NodeID"])
+                places.append(Facts.from_dict({**facts, "where": name}, shell=False, skew_s=skew, skew_error_s=error,
+                                              same_host=node["NodeID"] == here))  # fmt: skip
+            except Exception as error:  # Ray's errors have many types; each means that this node did not answer
+                silent[name] = f"{type(error).__name__}: {str(error).strip().splitlines()[-1] if str(error) else ''}"[
+                    :300
+                ]
+    finally:
+        for package in (harness.doctor.gather, probes):
+            cloudpickle.unregister_pickle_by_value(package)
+    dead = tuple(f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})" for node in known if not node["Alive"])
+    return Found(tuple(places), silent, len(alive), dead)
+
+
+def _task() -> Callable[..., Any]:
+    """The function that a worker runs; made here so that it is pickled by value with what it uses."""
+    from harness.doctor.gather import node
+
+    def gather_facts(skip: tuple[str, ...]) -> Any:
+        return node(skip)
+
+    return gather_facts
+
+
+def _skew(node_id: str, rounds: int = 3) -> tuple[float, float]:
+    """Seconds that the node's clock is ahead of ours, and half of the shortest round trip, which bounds the error."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    def read_clock() -> int:
+        import time
+
+        return time.time_ns()
+
+    task = ray.remote(read_clock).options(
+        num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)
+    )
+    best: tuple[float, float] | None = None
+    for _ in range(rounds):
+        began = time.time_ns()
+        theirs = ray.get(task.remote(), timeout=30)
+        ended = time.time_ns()
+        error = (ended - began) / 2e9
+        if best is None or error < best[1]:
+            best = ((theirs - (began + ended) / 2) / 1e9, error)
+    assert best is not None
+    return best

@@ -1,0 +1,96 @@
+"""The engine environments of `harness env`, with the checks that `harness env` itself has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from harness import envs
+from harness.envs import interpreter
+from harness.envs.environment import Environment
+from harness.envs.interpreter import Driver
+from harness.errors import EnvironmentUnusable
+from reports.doctor_model import Hazard, Passed, Unchecked
+
+_WHY = "the engine's actor does not start, or fails at its first call"
+
+
+def look(
+    *, imports: bool = False, progress: Callable[[str], None] = lambda text: None
+) -> list[Hazard | Passed | Unchecked]:
+    """One answer an environment: versions against the driver in 0.2 s each; `imports`: the engine itself, 10 to 40 s."""
+    try:
+        known = envs.every()
+    except EnvironmentUnusable as error:
+        return [
+            Hazard(
+                "environments",
+                "error",
+                "an engine environment cannot be read",
+                ("harness env",),
+                error.message,
+                _WHY,
+                error.mend or "",
+            )
+        ]
+    if not known:
+        return [
+            Unchecked("environments", ("harness env",), "there is no engine environment yet", "harness env create vllm")
+        ]
+    found: list[Hazard | Passed | Unchecked] = []
+    for environment in known:
+        progress(f"environment {environment.name}")
+        found += _thorough(environment) if imports else [_versions(environment)]
+    if not imports:
+        found.append(
+            Unchecked(
+                "engine-imports",
+                ("harness env",),
+                "the engines were not imported (10 to 40 s each)",
+                "harness doctor --engines   # or: harness env check",
+            )
+        )
+    return found
+
+
+def _versions(environment: Environment) -> Hazard | Passed:
+    where = (f"environment {environment.name}",)
+    try:
+        facts = interpreter.inspect(environment.python)
+        wrong = interpreter.misfit(facts, environment.engine, Driver.here())
+    except EnvironmentUnusable as error:
+        facts, wrong = None, error
+    if wrong is not None:
+        return Hazard(
+            "environments",
+            "error",
+            "an engine environment does not fit the driver",
+            where,
+            wrong.message,
+            _WHY,
+            environment.mend if environment.owned else wrong.mend or environment.mend,
+        )
+    assert facts is not None
+    versions = ", ".join(f"{name} {version}" for name, version in facts.versions.items() if version)
+    return Passed("environments", where, f"Python {facts.python}, {versions}")
+
+
+def _thorough(environment: Environment) -> list[Hazard | Passed | Unchecked]:
+    where = (f"environment {environment.name}",)
+    found: list[Hazard | Passed | Unchecked] = []
+    for item in envs.check(environment, generate=False):
+        name = "engine-imports" if item.name == "import" else "environments"
+        if item.outcome == "failed":
+            found.append(
+                Hazard(
+                    name,
+                    "error",
+                    f"the check {item.name} of an engine environment failed",
+                    where,
+                    item.found,
+                    _WHY,
+                    item.mend,
+                )
+            )
+        elif item.outcome == "ok":
+            found.append(Passed(name, where, f"{item.name} {item.found}"))
+    return found

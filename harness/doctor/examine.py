@@ -1,0 +1,104 @@
+"""Facts of every place in, one report out."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from harness.doctor import gather
+from harness.doctor.checks import CHECKS, COMPARISONS
+from harness.doctor.facts import Facts
+from harness.doctor.outcome import Asked, Bite, Fine, Outcome
+from reports.doctor_model import SEVERITIES, Hazard, Passed, Report, Unchecked, merged
+
+Item = Hazard | Passed | Unchecked
+SHELL = "this shell"
+_JOIN = "harness doctor --address <head>:6379   # or --ray: a short-lived cluster of our own"
+
+
+def examine(
+    *,
+    address: str | None = None,
+    own_ray: bool = False,
+    stall_s: float = 60.0,
+    imports: bool = True,
+    engines: bool = False,
+    strict: bool = False,
+    reproduce: str = "",
+    progress: Callable[[str], None] = lambda text: None,
+) -> Report:
+    """Gather and judge. `own_ray`: start a local cluster for the comparison; `engines`: import each engine too.
+
+    Takes 2 to 10 s for this shell, a few more for a cluster. Raises LaunchFailed when the cluster cannot be joined.
+    """
+    began = time.monotonic()
+    skip = () if imports else gather.SLOW
+    progress("looking at this shell")
+    places = [Facts.from_dict({**gather.node(skip), "where": SHELL})]
+    unchecked: list[Item] = []
+    asked = Asked(stall_s=stall_s)
+    if address or own_ray:
+        from harness.doctor.cluster import look
+
+        progress("asking Ray's workers")
+        found = look(address, skip)
+        places += found.places
+        asked = dataclasses.replace(asked, joined=bool(address), nodes=max(1, found.alive), dead=found.dead)
+        unchecked += [Unchecked("worker", (where,), why, _JOIN) for where, why in found.silent.items()]
+    from harness.doctor import environments
+
+    items = [*judge(places, asked), *unchecked, *environments.look(imports=engines, progress=progress)]
+    return report(items, [place.where for place in places], time.monotonic() - began, strict, reproduce)
+
+
+def judge(places: Sequence[Facts], asked: Asked) -> list[Item]:
+    """Every check of every place, and every comparison, on facts that are there; the others are not checked."""
+    items: list[Item] = []
+    for check in CHECKS:
+        for place in places:
+            missing = _missing(place, check.needs)
+            if missing is not None:
+                items.append(Unchecked(check.name, (place.where,), missing))
+            else:
+                items += [_item(check.name, place.where, outcome) for outcome in check.look(place, asked)]
+    for comparison in COMPARISONS:
+        whole = [place for place in places if _missing(place, comparison.needs) is None]
+        if len(places) == 1:
+            items.append(Unchecked(comparison.name, (SHELL,), "no Ray worker was asked", _JOIN))
+            continue
+        for place in places:
+            if place not in whole:
+                items.append(Unchecked(comparison.name, (place.where,), _missing(place, comparison.needs) or ""))
+        if len(whole) > 1 and whole[0] is places[0]:
+            items += [_item(comparison.name, where, outcome) for where, outcome in comparison.look(whole, asked)]
+    return items
+
+
+def report(
+    items: Iterable[Item], places: Sequence[str], seconds: float, strict: bool = False, reproduce: str = ""
+) -> Report:
+    """Items of the same content merged over places; hazards worst first, in the order of the checks within."""
+    found = merged(items)
+    hazards = sorted(
+        (item for item in found if isinstance(item, Hazard)), key=lambda item: SEVERITIES.index(item.severity)
+    )
+    passed = tuple(item for item in found if isinstance(item, Passed))
+    unchecked = tuple(item for item in found if isinstance(item, Unchecked))
+    return Report(tuple(hazards), passed, unchecked, tuple(places), seconds, strict, reproduce)
+
+
+def _item(check: str, where: str, outcome: Outcome) -> Item:
+    if isinstance(outcome, Bite):
+        return Hazard(check, outcome.severity, outcome.what, (where,), outcome.measured, outcome.why, outcome.mend)
+    if isinstance(outcome, Fine):
+        return Passed(check, (where,), outcome.measured)
+    return Unchecked(check, (where,), outcome.reason, outcome.mend)
+
+
+def _missing(place: Facts, needs: Sequence[str]) -> str | None:
+    """Why a check of this place cannot be made; None when it can."""
+    for name in needs:
+        if getattr(place, name) is None:
+            return place.gaps.get(name, f"{name} was not gathered")
+    return None

@@ -1,0 +1,128 @@
+"""The node's interfaces, its own name, who listens on which port."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import struct
+import threading
+import time
+from typing import Any
+
+from harness.doctor.gather.files import pids, read, title
+
+_LISTEN = "0A"
+_PATIENCE_S = 5.0  # a resolver with a dead server takes 5 s a try, and so do gloo and torch's store
+
+
+def network() -> dict[str, Any]:
+    """The fields of `facts.Network`. Sends nothing but a question about the host's own name."""
+    name = socket.gethostname()
+    resolved, error, seconds = _resolve(name)
+    low, _, high = read("/proc/sys/net/ipv4/ip_local_port_range").replace("\t", " ").partition(" ")
+    found: dict[str, Any] = {
+        "hostname": name, "interfaces": _interfaces(), "resolved": resolved, "resolve_error": error,
+        "resolve_s": seconds, "listening": _listening(), "infiniband": _names("/sys/class/infiniband"),
+        "ray_address_open": _open(os.environ.get("RAY_ADDRESS", "")),
+    }  # fmt: skip
+    if low.isdigit() and high.strip().isdigit():
+        found["ephemeral"] = (int(low), int(high))
+    return found
+
+
+def _resolve(name: str) -> tuple[list[str], str, float]:
+    answer: dict[str, Any] = {}
+
+    def ask() -> None:
+        try:
+            answer["found"] = sorted({str(item[4][0]) for item in socket.getaddrinfo(name, None)})
+        except OSError as error:
+            answer["error"] = error.strerror or str(error)
+
+    began = time.monotonic()
+    thread = threading.Thread(target=ask, daemon=True)  # getaddrinfo knows no time limit
+    thread.start()
+    thread.join(_PATIENCE_S)
+    seconds = time.monotonic() - began
+    late = "" if answer else f"no answer within {_PATIENCE_S:.0f} s"
+    return answer.get("found", []), answer.get("error", late), seconds
+
+
+def _open(address: str) -> bool | None:
+    """Whether something listens there; None where no host and port are named (`auto`, `local`, empty)."""
+    found = re.fullmatch(r"(?:ray://|https?://)?\[?([^/\[\]]+?)\]?:(\d+)/?", address)
+    if not found:
+        return None
+    try:
+        socket.create_connection((found[1], int(found[2])), timeout=3).close()
+    except (OSError, OverflowError):  # refused, unreachable, or no port number at all
+        return False
+    return True
+
+
+def _interfaces() -> list[dict[str, Any]]:
+    addresses = _addresses()
+    found = []
+    for name in _names("/sys/class/net"):
+        flags = int(read(f"/sys/class/net/{name}/flags") or "0", 16)
+        found.append({"name": name, "up": bool(flags & 1), "loopback": bool(flags & 8),
+                      "addresses": addresses.get(name, [])})  # fmt: skip
+    return found
+
+
+def _addresses() -> dict[str, list[str]]:
+    """Interface -> its addresses: IPv4 by ioctl, IPv6 from /proc; link-local ones left out."""
+    import fcntl
+
+    found: dict[str, list[str]] = {}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        for _, name in socket.if_nameindex():
+            try:
+                packed = fcntl.ioctl(asked, 0x8915, struct.pack("256s", name.encode()[:15]))  # SIOCGIFADDR
+                found.setdefault(name, []).append(socket.inet_ntoa(packed[20:24]))
+            except OSError:  # the interface has no IPv4 address
+                continue
+    for line in read("/proc/net/if_inet6").splitlines():
+        words = line.split()
+        if len(words) == 6 and words[3] != "20":
+            found.setdefault(words[5], []).append(socket.inet_ntop(socket.AF_INET6, bytes.fromhex(words[0])))
+    return found
+
+
+def _listening() -> list[dict[str, Any]]:
+    sockets: dict[str, tuple[int, str]] = {}
+    for file, family in (("/proc/net/tcp", socket.AF_INET), ("/proc/net/tcp6", socket.AF_INET6)):
+        for line in read(file).splitlines()[1:]:
+            words = line.split()
+            if words[3] == _LISTEN:
+                packed, port = words[1].split(":")
+                raw = b"".join(struct.pack("=I", int(packed[at : at + 8], 16)) for at in range(0, len(packed), 8))
+                sockets[words[9]] = (int(port, 16), socket.inet_ntop(family, raw))
+    owners = _owners(set(sockets))
+    return [
+        {"port": port, "address": address, "pid": owners.get(inode, 0),
+         "command": title(owners[inode])[:120] if inode in owners else ""}
+        for inode, (port, address) in sockets.items()
+    ]  # fmt: skip
+
+
+def _owners(inodes: set[str]) -> dict[str, int]:
+    """Socket inode -> a process that has it, among those that we may look into."""
+    found: dict[str, int] = {}
+    for pid in pids():
+        try:
+            for name in os.listdir(f"/proc/{pid}/fd"):
+                link = os.readlink(f"/proc/{pid}/fd/{name}")
+                if link.startswith("socket:[") and link[8:-1] in inodes:
+                    found.setdefault(link[8:-1], pid)
+        except OSError:  # another user's process, or one that has ended
+            continue
+    return found
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return sorted(name for name in os.listdir(folder) if os.path.isdir(os.path.join(folder, name)))
+    except OSError:  # no such devices
+        return []

@@ -1,0 +1,53 @@
+"""Processes of Ray and of engines on this node, ours and an earlier run's."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+from harness.doctor.gather.files import age, pids, status, title
+
+# Names that the programs give themselves: SGLang and vLLM with setproctitle, Ray's workers as ray::<task>.
+_ENGINE = re.compile(r"^(sglang::|VLLM::|sgl_diffusion::)|(-m |/)(sglang\.launch_server|vllm\.entrypoints)\b")
+_RAY = re.compile(r"^ray::|/raylet/raylet\b|/gcs/gcs_server\b|^raylet\b|^gcs_server\b")
+
+
+def processes() -> dict[str, Any]:
+    """The fields of `facts.Processes`. The doctor and everything above it are left out."""
+    above = _ancestors(os.getpid())
+    found = []
+    for pid in pids():
+        if pid in above:
+            continue
+        name, about = title(pid), status(pid)
+        kind = "engine" if _ENGINE.search(name) else "ray" if _RAY.search(name) else ""
+        if not kind or not about:
+            continue
+        found.append({
+            "pid": pid, "title": name[:120], "kind": kind, "age_s": age(pid), "orphan": _orphan(pid, name),
+            "mine": about.get("Uid", "").split()[:2][-1:] == [str(os.geteuid())],
+            "zombie": about.get("State", "").startswith("Z"),
+        })  # fmt: skip
+    return {"found": found, "shell_age_s": age(os.getppid())}
+
+
+def _orphan(pid: int, name: str) -> bool:
+    """Whether whoever started it has ended. Ray's daemons are nobody's children by design: their session decides."""
+    if re.search(r"raylet\b|gcs_server\b", name) and not name.startswith("ray::"):
+        return False
+    parent = int(status(pid).get("PPid", "0") or 0)
+    return parent <= 1 or _reaper(parent)
+
+
+def _reaper(pid: int) -> bool:
+    """Whether that process adopts orphans: init systems and what containers have in place of one."""
+    return bool(re.match(r"(/\S+/)?(systemd|init|tini|dumb-init|docker-init|catatonit|s6-svscan)\b", title(pid)))
+
+
+def _ancestors(pid: int) -> set[int]:
+    found = set()
+    while pid > 0 and pid not in found:
+        found.add(pid)
+        pid = int(status(pid).get("PPid", "0") or 0)
+    return found

@@ -1,0 +1,158 @@
+"""The interpreter, its packages, the variables that steer a run, and which libraries the linker would really take."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import sysconfig
+from typing import Any
+
+from probes.environment import SECRET, USERINFO, packages, variables
+
+_MORE = re.compile(
+    r"TMPDIR|SLURM_(JOB_ID|JOB_NUM_NODES|NNODES|NTASKS_PER_NODE|CPUS_PER_TASK|GPUS_PER_NODE|JOB_END_TIME|NODEID|PROCID)"
+)
+_PROXIES = ("http_proxy", "https_proxy", "all_proxy")
+# Libraries of which a process must have exactly one, and the right one.
+_SHARED = re.compile(r"lib(torch|torch_cpu|torch_cuda|torch_python|c10|c10_cuda|nccl|cudnn\w*|cublas|cublasLt|cudart"
+                     r"|cusparse|cusparseLt|nvJitLink|nvshmem_host|rccl)[-.].*so.*|libc10\.so|libtorch\.so")  # fmt: skip
+_COMPILED = {  # distribution -> a module that pulls its compiled part in
+    "torch": "torch", "flash-attn": "flash_attn_2_cuda", "xformers": "xformers.ops", "sgl-kernel": "sgl_kernel",
+    "vllm": "vllm._C", "transformer-engine": "transformer_engine.pytorch", "apex": "amp_C", "deepspeed": "deepspeed",
+}  # fmt: skip
+_PATIENCE_S = 60.0
+_TRY = """
+import importlib, json, sys
+for name in sys.argv[1:]:
+    try:
+        importlib.import_module(name)
+        said = ""
+    except BaseException as error:
+        said = f"{type(error).__name__}: {error}"
+    print("\\n" + json.dumps({"imported": name, "said": said}), flush=True)
+with open("/proc/self/maps", errors="replace") as maps:
+    paths = sorted({line.split(maxsplit=5)[5].strip() for line in maps if ".so" in line})
+print("\\n" + json.dumps({"mapped": paths}), flush=True)
+"""
+
+
+def software() -> dict[str, Any]:
+    """The fields of `facts.Software`."""
+    names = {name: value for name, value in os.environ.items() if _MORE.fullmatch(name)}
+    kept = {**variables(), **{name: USERINFO.sub("", value) for name, value in names.items()}}
+    outside = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    own = _own_libraries()
+    return {
+        "python": platform.python_version(), "executable": sys.executable, "packages": packages(),
+        "variables": {name: value for name, value in sorted(kept.items()) if not SECRET.search(name)},
+        "proxies": [name for name in _PROXIES if os.environ.get(name) or os.environ.get(name.upper())],
+        "no_proxy": [USERINFO.sub("", part.strip()) for part in outside.split(",") if part.strip()],
+        "in_front": _in_front(own), "own": own, "torch_cuda": _torch_cuda(), "writable": _prefixes(),
+    }  # fmt: skip
+
+
+def imports() -> dict[str, Any]:
+    """The fields of `facts.Imports`: installed compiled packages, imported in a process with this one's variables."""
+    modules = [module for name, module in _COMPILED.items() if name in packages() and _there(module)]
+    if not modules:
+        return {"tried": []}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-B", "-c", _TRY, *modules],
+            cwd="/",
+            capture_output=True,
+            text=True,
+            errors="replace",
+            stdin=subprocess.DEVNULL,
+            timeout=_PATIENCE_S,
+        )
+        printed, ended = done.stdout, f"the import ended the interpreter with status {done.returncode}"
+    except subprocess.TimeoutExpired as error:
+        printed = error.stdout.decode(errors="replace") if isinstance(error.stdout, bytes) else error.stdout or ""
+        ended = f"not imported within {_PATIENCE_S:.0f} s"
+    answers = [json.loads(line) for line in printed.splitlines() if line.startswith('{"imported"')]
+    said = {answer["imported"]: answer["said"].splitlines()[0][:300] if answer["said"] else "" for answer in answers}
+    tried = []
+    for module in modules:
+        tried.append({"name": module, "ok": said.get(module) == "", "error": said.get(module, ended)})
+        if module not in said:
+            break  # those behind it were never reached
+    return {"tried": tried, "foreign": _foreign(printed)}
+
+
+def _foreign(printed: str) -> list[tuple[str, str]]:
+    """Libraries that those imports loaded from elsewhere although this interpreter has its own."""
+    own, found = _own_libraries(), []
+    for line in printed.splitlines():
+        if line.startswith('{"mapped"'):
+            for path in json.loads(line)["mapped"]:
+                name = os.path.basename(path)
+                if name in own and os.path.realpath(path) != os.path.realpath(own[name]):
+                    found.append((name, path))
+    return found
+
+
+def _there(module: str) -> bool:
+    """Whether the module's package can be found; its own import is what is on trial."""
+    try:
+        return importlib.util.find_spec(module.split(".")[0]) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _own_libraries() -> dict[str, str]:
+    """Library -> path below this interpreter's packages: torch/lib and nvidia/*/lib."""
+    found: dict[str, str] = {}
+    for root in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
+        folders = [os.path.join(root, "torch", "lib")]
+        nvidia = os.path.join(root, "nvidia")
+        if os.path.isdir(nvidia):
+            folders += [os.path.join(nvidia, name, "lib") for name in sorted(os.listdir(nvidia))]
+        for folder in folders:
+            found.update({name: os.path.join(folder, name) for name in _shared(folder)})
+    return found
+
+
+def _in_front(own: dict[str, str]) -> list[tuple[str, str]]:
+    """Libraries of LD_LIBRARY_PATH that are not this interpreter's own: the linker takes them before a RUNPATH."""
+    found: dict[str, str] = {}
+    for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":"):
+        for name in _shared(folder):
+            path = os.path.join(folder, name)
+            if name not in found and os.path.realpath(path) != os.path.realpath(own.get(name, "")):
+                found[name] = path
+    return sorted(found.items())
+
+
+def _shared(folder: str) -> list[str]:
+    try:
+        return sorted(name for name in os.listdir(folder) if _SHARED.fullmatch(name)) if folder else []
+    except OSError:  # LD_LIBRARY_PATH may name what is not there
+        return []
+
+
+def _torch_cuda() -> str:
+    """From torch/version.py, a handful of assignments, without importing torch."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or not spec.origin:
+        return ""
+    try:
+        with open(os.path.join(os.path.dirname(spec.origin), "version.py")) as file:
+            found = re.search(r"^cuda[^=\n]*= *['\"]([^'\"]+)", file.read(), re.MULTILINE)
+    except OSError:  # a torch that was built elsewhere, without it
+        return ""
+    return found[1] if found else ""
+
+
+def _prefixes() -> dict[str, bool]:
+    """Of the variables that name a dump's file prefix: whether a file can be made there."""
+    found = {}
+    for name in ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"):
+        if value := os.environ.get(name):
+            found[name] = os.access(os.path.dirname(os.path.abspath(value)), os.W_OK | os.X_OK)
+    return found

@@ -1,0 +1,127 @@
+"""Where a run writes: shared memory and what earlier runs left in it, Ray's directory, caches, dumps."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import time
+from typing import Any
+
+from harness.doctor.gather.files import pids, read
+
+_SHM = "/dev/shm"
+_YOUNG_S = 60.0  # a segment may be made before it is mapped
+_MOST_FILES = 20_000  # of old sessions that are counted: about half a second
+
+
+def shm() -> dict[str, Any]:
+    """The fields of `facts.SharedMemory`. Only the doctor's own files can be stale: others' users cannot be seen."""
+    found = os.statvfs(_SHM)
+    mapped, unreadable = _in_use()
+    stale, now = [], time.time()
+    for entry in os.scandir(_SHM):
+        try:
+            about = entry.stat(follow_symlinks=False)
+        except FileNotFoundError:  # removed while we looked
+            continue
+        age = now - about.st_mtime
+        if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid() or age < _YOUNG_S:
+            continue
+        if about.st_ino not in mapped:
+            stale.append({"name": entry.name, "size": about.st_size, "age_s": age})
+    return {
+        "total": found.f_blocks * found.f_frsize,
+        "free": found.f_bavail * found.f_frsize,
+        "stale": stale,
+        "unreadable": unreadable,
+    }
+
+
+def _in_use() -> tuple[set[int], int]:
+    """Inodes below /dev/shm that a process has mapped or open, and how many of our processes could not be asked."""
+    inodes, unreadable = set(), 0
+    for pid in pids():
+        try:
+            if os.stat(f"/proc/{pid}").st_uid != os.geteuid():
+                continue
+            with open(f"/proc/{pid}/maps", errors="replace") as file:
+                for line in file:
+                    if _SHM in line:
+                        inodes.add(int(line.split(maxsplit=5)[4]))
+            for name in os.listdir(f"/proc/{pid}/fd"):
+                path = f"/proc/{pid}/fd/{name}"
+                try:
+                    if os.readlink(path).startswith(_SHM):
+                        inodes.add(os.stat(path).st_ino)
+                except FileNotFoundError:  # closed while we looked
+                    continue
+        except (FileNotFoundError, ProcessLookupError):  # it has ended
+            continue
+        except PermissionError:
+            unreadable += 1
+    return inodes, unreadable
+
+
+def storage() -> dict[str, Any]:
+    """The fields of `facts.Storage`."""
+    ray = ray_directory()
+    named = [("Ray's logs and spilled objects", ray), ("/tmp", "/tmp"), ("the working directory", os.getcwd())]
+    home = os.path.expanduser("~")
+    named.append(("Hugging Face cache", os.environ.get("HF_HOME") or f"{home}/.cache/huggingface"))
+    if folder := os.environ.get("TORCHINDUCTOR_CACHE_DIR"):
+        named.append(("torch.compile cache", folder))
+    sessions, size, partial = _old_sessions(ray)
+    return {
+        "places": [_place(purpose, path) for purpose, path in named], "ray": ray,
+        "root_device": os.stat("/").st_dev, "sessions": sessions, "sessions_size": size, "sessions_partial": partial,
+    }  # fmt: skip
+
+
+def ray_directory() -> str:
+    """Where Ray puts its sessions: $RAY_TMPDIR, $TMPDIR or /tmp, and `ray` (ray/_common/utils.py)."""
+    return os.path.join(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp", "ray")
+
+
+def _place(purpose: str, path: str) -> dict[str, Any]:
+    existing = os.path.abspath(path)
+    while not os.path.isdir(existing):
+        existing = os.path.dirname(existing)
+    found = os.statvfs(existing)
+    return {
+        "purpose": purpose, "path": path, "existing": existing, "device": os.stat(existing).st_dev,
+        "total": found.f_blocks * found.f_frsize, "free": found.f_bavail * found.f_frsize, "inodes": found.f_files,
+        "inodes_free": found.f_favail, "writable": os.access(existing, os.W_OK | os.X_OK),
+    }  # fmt: skip
+
+
+def _old_sessions(ray: str) -> tuple[int, int, bool]:
+    """Number and bytes of Ray sessions that no process lives in, and whether counting was cut short."""
+    try:
+        names = sorted(name for name in os.listdir(ray) if re.fullmatch(r"session_\d.*", name))
+    except OSError:  # Ray never ran here
+        return 0, 0, False
+    alive = {os.path.basename(path) for path in _named_by_processes(ray)}
+    count = size = files = 0
+    for name in names:
+        if name in alive:
+            continue
+        count += 1
+        for folder, _, children in os.walk(os.path.join(ray, name)):
+            for child in children:
+                files += 1
+                if files > _MOST_FILES:
+                    return len([other for other in names if other not in alive]), size, True
+                try:
+                    size += os.lstat(os.path.join(folder, child)).st_blocks * 512
+                except FileNotFoundError:  # removed while we looked
+                    continue
+    return count, size, False
+
+
+def _named_by_processes(ray: str) -> set[str]:
+    """Sessions that the command line of a living process names: a raylet's and its agents' do."""
+    found = set()
+    for pid in pids():
+        found.update(re.findall(re.escape(ray) + r"/(session_[^/\s\0]+)", read(f"/proc/{pid}/cmdline")))
+    return found

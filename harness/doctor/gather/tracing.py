@@ -1,0 +1,63 @@
+"""May stacks be read here? The kernel's rules, and what py-spy really does to a child of ours."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from typing import Any
+
+from harness.doctor.gather.files import integer, status
+
+_CAP_SYS_PTRACE = 1 << 19
+_CHILD = "import sys; print(flush=True); sys.stdin.read()"
+_PATIENCE_S = 15.0
+
+
+def tracing() -> dict[str, Any]:
+    """The fields of `facts.Tracing`. Starts a Python of our own for py-spy to look at and ends it: 0.1 to 1 s."""
+    own = status(os.getpid())
+    attempt, detail = _attempt()
+    return {
+        "uid": os.geteuid(), "ptrace": bool(int(own.get("CapEff", "0"), 16) & _CAP_SYS_PTRACE),
+        "scope": integer("/proc/sys/kernel/yama/ptrace_scope"), "seccomp": int(own.get("Seccomp", "0")),
+        "attempt": attempt, "detail": detail,
+    }  # fmt: skip
+
+
+def _attempt() -> tuple[str, str]:
+    beside = os.path.join(sysconfig.get_path("scripts"), "py-spy")
+    program = beside if os.access(beside, os.X_OK) else shutil.which("py-spy")
+    if not program:
+        return "absent", ""
+    child = subprocess.Popen([sys.executable, "-S", "-c", _CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        if child.stdout:
+            child.stdout.readline()  # from here on the interpreter has a stack to show
+        said = ""
+        for mode, flags in (("allowed", []), ("only nonblocking", ["--nonblocking"])):
+            try:
+                done = subprocess.run(
+                    [program, "dump", *flags, "--pid", str(child.pid)],
+                    stdin=subprocess.DEVNULL,
+                    capture_output=True,
+                    text=True,
+                    errors="replace",
+                    timeout=_PATIENCE_S,
+                )
+            except subprocess.TimeoutExpired:
+                said = f"silent for {_PATIENCE_S:.0f} s"
+                continue
+            if done.returncode == 0:
+                return mode, said
+            said = (done.stderr.strip().splitlines() or ["no message"])[-1][:200]
+        denied = any(word in said.lower() for word in ("permission", "not permitted", "eperm"))
+        return ("denied" if denied else "failed"), said
+    finally:
+        child.kill()
+        child.wait()
+        for pipe in (child.stdin, child.stdout):
+            if pipe:
+                pipe.close()

@@ -1,0 +1,79 @@
+"""What a check says, and the register of checks: facts in, outcomes out, nothing measured here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from harness.doctor.facts import Facts
+from reports.doctor_model import Severity
+
+
+@dataclass(frozen=True)
+class Bite:
+    """A hazard, before the check's name and the place are known. `what` holds no measured value."""
+
+    severity: Severity
+    what: str
+    measured: str
+    why: str
+    mend: str = ""
+
+
+@dataclass(frozen=True)
+class Fine:
+    measured: str
+
+
+@dataclass(frozen=True)
+class Unseen:
+    reason: str
+    mend: str = ""
+
+
+Outcome = Bite | Fine | Unseen
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the user wants to run: thresholds and the shape of the cluster."""
+
+    stall_s: float = 60.0  # after how long `harness watch` calls a run stalled
+    joined: bool = False  # facts come from the workers of a Ray cluster, not from this shell alone
+    nodes: int = 1
+    dead: tuple[str, ...] = ()  # nodes that Ray knows and that do not live
+
+
+@dataclass(frozen=True)
+class Check:
+    """One named check of one place. `needs`: sections of `Facts` without which it is not checked."""
+
+    name: str
+    needs: tuple[str, ...]
+    look: Callable[[Facts, Asked], Iterable[Outcome]]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One named check of all places together, the shell first."""
+
+    name: str
+    needs: tuple[str, ...]
+    look: Callable[[Sequence[Facts], Asked], Iterable[tuple[str, Outcome]]]  # (place, outcome)
+
+
+def bytes_(size: float) -> str:
+    """64.0 MiB, 12 GiB: three digits and a binary unit."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < 1024:
+            return f"{size:.3g} {unit}" if size < 1000 else f"{size:.0f} {unit}"
+        size /= 1024
+    return f"{size:.3g} TiB"
+
+
+def duration(seconds: float) -> str:
+    """45 s, 12 min, 3.5 h, 2.1 days."""
+    for limit, unit, by in ((120, "s", 1), (7200, "min", 60), (172_800, "h", 3600)):
+        if abs(seconds) < limit:
+            return f"{seconds / by:.3g} {unit}"
+    return f"{seconds / 86_400:.3g} days"

@@ -1,0 +1,111 @@
+"""What `harness doctor` found: plain frozen data. A check bites, passes, or was not made, and says so by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+SCHEMA_VERSION = 1
+Severity = Literal["error", "warning", "info"]
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
+
+
+@dataclass(frozen=True)
+class Hazard:
+    """Something that would bite a run. error: it will; warning: under a condition that `why` names; info: to know."""
+
+    check: str
+    severity: Severity
+    what: str  # one sentence, without the measured value, so that equal hazards of several nodes become one
+    where: tuple[str, ...]  # this shell, worker on <node>, ...
+    measured: str
+    why: str  # what it does to an RLHF run
+    mend: str = ""  # a command line, or a short instruction
+
+
+@dataclass(frozen=True)
+class Passed:
+    """A check that found nothing, with what it measured."""
+
+    check: str
+    where: tuple[str, ...]
+    measured: str
+
+
+@dataclass(frozen=True)
+class Unchecked:
+    """A check that could not be made, which is not a pass."""
+
+    check: str
+    where: tuple[str, ...]
+    reason: str
+    mend: str = ""  # how to have it checked
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything of one examination, worst first. `exit_code`: 1 when an error (strict: or a warning) was found."""
+
+    hazards: tuple[Hazard, ...]
+    passed: tuple[Passed, ...]
+    unchecked: tuple[Unchecked, ...]
+    places: tuple[str, ...]  # where facts were gathered
+    seconds: float
+    strict: bool = False
+    reproduce: str = ""
+    schema_version: int = SCHEMA_VERSION
+
+    @property
+    def exit_code(self) -> int:
+        biting = ("error", "warning") if self.strict else ("error",)
+        return int(any(item.severity in biting for item in self.hazards))
+
+    @property
+    def reason(self) -> str:
+        """One sentence for the last line."""
+        counts = [f"{found} {name}{'s' if found != 1 and name != 'info' else ''}" for name in SEVERITIES
+                  if (found := sum(item.severity == name for item in self.hazards))]  # fmt: skip
+        told = ", ".join(counts) or "nothing found that would bite a run"
+        made = {item.check for item in self.hazards} | {item.check for item in self.passed}
+        return f"{told}; {len(made)} checks made, {len({item.check for item in self.unchecked})} not checked"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**dataclasses.asdict(self), "exit_code": self.exit_code, "reason": self.reason}
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n"
+
+    @staticmethod
+    def from_dict(data: dict[str, Any]) -> Report:
+        """Rebuild a report; raises ValueError on another schema version, TypeError on unknown keys."""
+        if data.get("schema_version") != SCHEMA_VERSION:
+            raise ValueError(f"doctor schema {data.get('schema_version')!r} is not {SCHEMA_VERSION}")
+        data = {key: value for key, value in data.items() if key not in ("exit_code", "reason")}
+        for key, kind in (("hazards", Hazard), ("passed", Passed), ("unchecked", Unchecked)):
+            made: Any = kind
+            data[key] = tuple(made(**{**item, "where": tuple(item["where"])}) for item in data[key])
+        return Report(**{**data, "places": tuple(data["places"])})
+
+
+def merged(items: Iterable[Any]) -> list[Any]:
+    """Hazards, passes or not-checked of the same content at several places as one, in first order of appearance.
+
+    Measured values that differ stand behind each other, the first three of them.
+    """
+    groups: dict[Any, list[Any]] = {}
+    for item in items:
+        values = {key: value for key, value in dataclasses.asdict(item).items() if key not in ("where", "measured")}
+        groups.setdefault((type(item), *values.values()), []).append(item)
+    found = []
+    for group in groups.values():
+        where = tuple(dict.fromkeys(place for item in group for place in item.where))
+        more: dict[str, Any] = {"where": where}
+        if hasattr(group[0], "measured"):
+            measured = list(dict.fromkeys(item.measured for item in group))
+            rest = f" (and {len(measured) - 3} other values)" if len(measured) > 3 else ""
+            more["measured"] = " | ".join(measured[:3]) + rest
+        found.append(dataclasses.replace(group[0], **more))
+    return found
