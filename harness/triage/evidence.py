@@ -67,6 +67,9 @@ class Beat:
     open_spans: tuple[OpenSpan, ...] = ()
     sequences: dict[str, int] = field(default_factory=dict)  # process group -> collectives that this process enqueued
     breakpoint: bool = False  # the process sits in a debugger: nobody may call that a hang
+    wait: str = ""  # what its main thread waits for by its own word: idle, collective, backward, ray, http, child, ...
+    stack: tuple[str, ...] = ()  # innermost frames of its main thread, "file:line function"
+    ended: bool = False  # the last beat of an interpreter that ended in order
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,92 @@
+"""Puts the wait graph together, and finds where waiting ends in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.triage.evidence import Evidence, Process
+from harness.triage.flight.model import Collective, Comparison, GroupState
+from harness.triage.graph import edges
+from harness.triage.graph.shape import components
+from harness.triage.graph.subjects import LAUNCHERS, Subject, subject
+from reports.model import Wait
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Nodes, edges, and the ends of waiting: `sinks` are waited for and wait for nobody, `cycles` wait in a ring."""
+
+    subjects: dict[str, Subject]
+    waits: tuple[Wait, ...]
+    sinks: tuple[str, ...]
+    cycles: tuple[tuple[str, ...], ...]
+
+    def waiters(self, targets: set[str]) -> list[str]:
+        """Everybody who waits for one of these, directly or through others; the targets themselves are left out."""
+        above: dict[str, list[str]] = {}
+        for wait in self.waits:
+            above.setdefault(wait.target, []).append(wait.waiter)
+        found, queue = set(targets), list(targets)
+        while queue:
+            for waiter in above.get(queue.pop(), ()):
+                if waiter not in found:
+                    found.add(waiter)
+                    queue.append(waiter)
+        return [key for key in self.subjects if key in found and key not in targets]
+
+    def stuck(self) -> list[Subject]:
+        """Processes that wait for another process."""
+        waiting = {wait.waiter for wait in self.waits}
+        return [one for one in self.subjects.values() if (one.stuck or one.key in waiting) and not one.launcher]
+
+
+def build(evidence: Evidence, comparison: Comparison | None) -> Graph:
+    """The wait graph of everything that was seen."""
+    pending = pending_of(evidence, comparison)
+    children = children_of(evidence)
+    subjects = {process.key: subject(process, pending.get(process.key), children) for process in evidence.processes}
+    names = edges.Names.of(evidence, comparison)
+    for group in comparison.groups if comparison else ():
+        for rank in {*group.ranks, *group.absent, *group.silent, *group.group.members}:
+            key = names.key(group, rank)
+            if key not in subjects:
+                subjects[key] = Subject(key, None, rank, pending=pending.get(key), seen=rank in group.ranks,
+                                        frame=_frame(group, rank))  # fmt: skip
+    found = edges.collective(comparison, names, subjects)
+    for more in (edges.store, edges.ray, edges.http, edges.children, edges.unresolved):
+        new, subjects = more(evidence, subjects, found)
+        found = edges.merged(found, new)
+    waits = tuple(found)
+    sinks, cycles = components([(wait.waiter, wait.target) for wait in waits])
+    return Graph(subjects, waits, tuple(sinks), tuple(map(tuple, cycles)))
+
+
+def pending_of(evidence: Evidence, comparison: Comparison | None) -> dict[str, Collective]:
+    """node -> its oldest operation that is not done, of all its groups."""
+    found: dict[str, Collective] = {}
+    names = edges.Names.of(evidence, comparison)
+    for group in comparison.groups if comparison else ():
+        for rank, state in group.ranks.items():
+            if state.pending is None:
+                continue
+            key, before = names.key(group, rank), found.get(names.key(group, rank))
+            if before is None or (state.pending.age_s or 0.0) > (before.age_s or 0.0):
+                found[key] = state.pending
+    return found
+
+
+def children_of(evidence: Evidence) -> dict[str, tuple[Process, ...]]:
+    """key -> the processes that it started, launchers' ranks left out."""
+    found: dict[str, list[Process]] = {}
+    for process in evidence.processes:
+        if process.role not in LAUNCHERS:
+            found.setdefault(f"{process.host}:{process.ppid}", []).append(process)
+    return {key: tuple(some) for key, some in found.items()}
+
+
+def _frame(group: GroupState, rank: int) -> str:
+    from harness.triage.stacks import user_frame
+
+    state = group.ranks.get(rank)
+    operation = (state.pending or state.last) if state else None
+    return user_frame(operation.frames) if operation else ""

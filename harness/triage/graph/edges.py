@@ -1,0 +1,316 @@
+"""The edges of the wait graph, layer by layer: each function takes what is known and returns edges that it can prove.
+
+A member waits for another one when that one has not come as far in the group (or came with another operation, or never
+started it on its device). Gloo's recorder cannot tell started from enqueued, and a sender may be done before its
+receivers have come: so a rank is never waited for because it is *ahead*.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from harness.triage.evidence import Evidence, Process, RayTask
+from harness.triage.flight.model import Comparison, GroupState, Mismatch, RankState
+from harness.triage.graph.subjects import Subject
+from reports.model import Wait
+
+FINISHED_TASKS = frozenset({"FINISHED", "FAILED"})
+MAX_TARGETS = 64  # edges of one waiter in one group: who has not come is listed in the verdict, not drawn a thousandfold
+
+
+@dataclass(frozen=True)
+class Names:
+    """Ranks of a group as nodes of the graph."""
+
+    keys: frozenset[str]
+    by_rank: dict[int, tuple[Process, ...]]
+
+    @staticmethod
+    def of(evidence: Evidence, comparison: Comparison | None) -> Names:
+        ranks: dict[int, list[Process]] = {}
+        for process in evidence.processes:
+            if process.rank is not None:
+                ranks.setdefault(process.rank, []).append(process)
+        return Names(frozenset(process.key for process in evidence.processes),
+                     {rank: tuple(some) for rank, some in ranks.items()})  # fmt: skip
+
+    def key(self, group: GroupState, rank: int) -> str:
+        """The node of a member: its process, or "rank N" where nobody saw one, or several could be meant."""
+        state = group.ranks.get(rank)
+        if state is not None and state.key in self.keys:
+            return state.key
+        some = self.by_rank.get(rank, ())
+        if len(some) > 1:  # two worlds number their ranks alike: the one of this group's size
+            sizes = {len(group.group.members), group.group.world_size} - {0}
+            some = tuple(process for process in some if process.world_size in sizes) or some
+        return some[0].key if len(some) == 1 else f"rank {rank}"
+
+
+def collective(comparison: Comparison | None, names: Names, subjects: dict[str, Subject]) -> list[Wait]:
+    """Who waits for whom by the flight recorders."""
+    found: list[Wait] = []
+    for group in comparison.groups if comparison else ():
+        found += _group(group, names, subjects)
+    return found
+
+
+def _group(group: GroupState, names: Names, subjects: dict[str, Subject]) -> list[Wait]:
+    at = {rank: position(state) for rank, state in group.ranks.items()}
+    at |= {rank: -1 for rank in group.silent if rank not in group.unsure}
+    odd = mismatch(group)
+    found = []
+    # one collection of laggards for each awaited seq, not one for each waiter: groups may have a thousand members
+    behind: dict[int, list[int]] = {}
+    for rank in group.waiting:
+        state = group.ranks[rank]
+        assert state.pending is not None
+        seq = state.pending.seq
+        if seq not in behind:
+            behind[seq] = sorted(other for other, place in at.items() if place < seq)
+        reasons = dict.fromkeys((other for other in behind[seq] if other != rank), "has not come")
+        if odd is not None and odd.seq == seq:
+            reasons |= dict.fromkeys(_others(odd, rank), f"is in another {odd.field}")
+        if not reasons and state.pending.started:
+            reasons = {other: "has not started it on its device" for other, its in group.ranks.items()
+                       if other != rank and its.pending is not None and its.pending.seq == seq
+                       and not its.pending.started}  # fmt: skip
+        if not reasons:
+            reasons = _without_dump(group, names, subjects)
+        operation = f"{state.pending.op} #{seq} of {title(group)}"
+        for other, why in list(reasons.items())[:MAX_TARGETS]:
+            waiter, target = names.key(group, rank), names.key(group, other)
+            if waiter != target:
+                found.append(Wait(waiter, target, "collective", f"{operation}: rank {other} {why}",
+                                  state.pending.age_s, group.group.name, seq))  # fmt: skip
+    return found
+
+
+def title(group: GroupState) -> str:
+    """A group as a person calls it."""
+    desc = group.group.desc
+    return desc if desc and desc != "undefined" else group.group.name or "a group"
+
+
+def position(state: RankState) -> int:
+    """The seq of the operation that a rank is in, or of the last one that it has done."""
+    return state.pending.seq if state.pending is not None else state.enqueued
+
+
+def mismatch(group: GroupState) -> Mismatch | None:
+    """The earliest difference at an operation that somebody still waits for, or before it."""
+    waited = [state.pending.seq for state in group.ranks.values() if state.pending is not None]
+    found = [one for one in group.mismatches if waited and one.seq <= max(waited)]
+    return min(found, key=lambda one: (one.seq, one.field != "op")) if found else None
+
+
+def _others(odd: Mismatch, rank: int) -> list[int]:
+    """The ranks that did something else than `rank` there, fewest first; of a majority only those who left it."""
+    mine = next((ranks for ranks in odd.values.values() if rank in ranks), ())
+    largest = max(len(ranks) for ranks in odd.values.values())
+    alone = sum(len(ranks) == largest for ranks in odd.values.values()) == 1
+    if not mine or (alone and len(mine) < largest):
+        return []
+    return sorted(other for ranks in odd.values.values() if rank not in ranks for other in ranks)
+
+
+def _without_dump(group: GroupState, names: Names, subjects: dict[str, Subject]) -> dict[int, str]:
+    """Members whose recorder is missing, unless their stack shows them in a collective too."""
+    found = {}
+    for other in group.absent:
+        its = subjects.get(names.key(group, other))
+        if its is None or not its.seen or its.process is None:
+            found[other] = "has no recorder data"
+        elif its.gone:
+            found[other] = "has ended"
+        elif its.blocked or not its.doing.within("collective", "p2p"):
+            found[other] = "is not there, by its stack"
+    return found
+
+
+def store(
+    evidence: Evidence, subjects: dict[str, Subject], known: list[Wait]
+) -> tuple[list[Wait], dict[str, Subject]]:  # fmt: skip
+    """Who waits in a rendezvous or in the making of a group, and who has not come there."""
+    found: list[Wait] = []
+    subjects = dict(subjects)
+    joining = {key: forming(one) for key, one in subjects.items() if forming(one) is not None}
+    for key, what in joining.items():
+        assert what is not None
+        one = subjects[key]
+        expected = what.members or (tuple(range(what.world_size)) if what.world_size else ())
+        for rank in expected:
+            if rank == one.rank:
+                continue
+            others = [other for other in subjects.values() if other.rank == rank and _same_world(one, other)]
+            if not others:
+                name = f"rank {rank}"
+                subjects.setdefault(name, Subject(name, None, rank, seen=False))
+                others = [subjects[name]]
+            for other in others:
+                if other.key not in joining and other.key != key:
+                    found.append(Wait(key, other.key, "store", f"{what.op}: {other.label} has not come", what.age_s))
+    return found, subjects
+
+
+@dataclass(frozen=True)
+class Forming:
+    """A group that a process is making. `members`: global ranks, empty where nobody said."""
+
+    op: str
+    world_size: int = 0
+    members: tuple[int, ...] = ()
+    age_s: float | None = None
+
+
+def forming(one: Subject) -> Forming | None:
+    """The group that this process waits for, by its open spans and its stack; None where it makes none."""
+    process = one.process
+    if process is None or one.gone:
+        return None
+    spans = process.beat.open_spans if process.beat else ()
+    makers = ("init_process_group", "new_group", "split_group", "rendezvous", "_new_process_group_helper")
+    inside = [span for span in spans if span.name in makers]
+    if not inside and one.doing.kind != "store":
+        return None
+    fields: dict[str, object] = {}
+    for span in inside:
+        fields = {**span.fields, **fields}
+    ranks, size = fields.get("ranks"), fields.get("world_size")
+    members = tuple(rank for rank in ranks if isinstance(rank, int)) if isinstance(ranks, list) else ()
+    op = inside[0].name if inside else one.doing.op or "rendezvous"
+    world = size if isinstance(size, int) and size > 0 else process.world_size or 0
+    if members:
+        world = len(members)
+    return Forming(op, world, members, inside[0].age_s if inside else None)
+
+
+def _same_world(one: Subject, other: Subject) -> bool:
+    mine, its = one.process, other.process
+    if mine is None or its is None:
+        return mine is its
+    return mine.engine == its.engine or mine.world_size == its.world_size
+
+
+def ray(
+    evidence: Evidence, subjects: dict[str, Subject], known: list[Wait]
+) -> tuple[list[Wait], dict[str, Subject]]:  # fmt: skip
+    """ray.get of a process: for whoever executes, or should execute, the tasks that it submitted."""
+    actors = {actor.actor_id: actor for actor in evidence.ray_actors}
+    by_pid: dict[int, str] = {one.process.pid: key for key, one in subjects.items() if one.process}
+    open_tasks = [task for task in evidence.ray_tasks if task.state not in FINISHED_TASKS]
+    waiting = {key: one for key, one in subjects.items() if one.doing.kind == "ray_get" and one.pending is None}
+    found = []
+    unclaimed: list[RayTask] = []
+    for task in open_tasks:
+        pid = task.pid or (actors[task.actor_id].pid if task.actor_id in actors else 0)
+        target = by_pid.get(pid, "")
+        caller = by_pid.get(task.caller_pid, "") if task.caller_pid else ""
+        if target and caller in waiting:
+            found.append(Wait(caller, target, "ray", f"ray.get of {task.name} ({task.state})", task.age_s))
+        elif target and not task.caller_pid:
+            unclaimed.append(dataclasses.replace(task, pid=pid))
+    for key in waiting:  # where Ray does not say who asked: only if a single process can be meant
+        if any(wait.waiter == key for wait in found):
+            continue
+        targets = {by_pid[task.pid]: task for task in unclaimed} if unclaimed else {}
+        targets.pop(key, None)
+        if len(targets) == 1:
+            target, task = next(iter(targets.items()))
+            found.append(Wait(key, target, "ray", f"ray.get, and only {task.name} is unfinished", task.age_s))
+    return found, subjects
+
+
+def http(
+    evidence: Evidence, subjects: dict[str, Subject], known: list[Wait]
+) -> tuple[list[Wait], dict[str, Subject]]:  # fmt: skip
+    """A request without an answer: for the process at the other end of the connection, where that is known."""
+    found = []
+    clients = [one for one in subjects.values() if one.doing.kind in ("http_client", "engine_call")]
+    owners: dict[str, list[str]] = {}
+    for one in subjects.values():
+        for address in getattr(one.process, "listening", ()) or ():
+            owners.setdefault(str(address), []).append(one.key)
+    for one in clients:
+        targets = dict.fromkeys(
+            key for peer in getattr(one.process, "peers", ()) or () for key in owners.get(str(peer), ())
+        )
+        targets.pop(one.key, None)
+        for target in targets:
+            found.append(Wait(one.key, target, "http", f"{one.doing.op}: no answer from {subjects[target].label}"))
+        if not targets:
+            found += _answerers(one, subjects)
+    return found, subjects
+
+
+def _answerers(one: Subject, subjects: dict[str, Subject]) -> list[Wait]:
+    """Without socket tables: the one other process that serves, when there is only one."""
+    servers = [other for other in subjects.values() if other.key != one.key and _serves(other)]
+    if not servers:  # a process that asks and is asked in one thread shows as a client only
+        servers = [other for other in subjects.values() if other.key != one.key and other.doing.kind == "http_client"]
+    if len(servers) != 1:
+        return []
+    return [Wait(one.key, servers[0].key, "http", f"{one.doing.op}: {servers[0].label} is the only other server")]
+
+
+def _serves(one: Subject) -> bool:
+    if one.process is None or not one.process.samples:
+        return False
+    return any(frame.function.rsplit(".", 1)[-1] == "serve_forever" or "/uvicorn/" in frame.file
+               for thread in one.process.samples[-1].threads for frame in thread.frames)  # fmt: skip
+
+
+def children(
+    evidence: Evidence, subjects: dict[str, Subject], known: list[Wait]
+) -> tuple[list[Wait], dict[str, Subject]]:  # fmt: skip
+    """A process that waits for its child to end; an engine's front that waits for its schedulers."""
+    found = []
+    waited = {wait.waiter for wait in known}
+    for one in subjects.values():
+        process = one.process
+        if process is None or one.launcher or one.key in waited or one.pending is not None:
+            continue
+        if one.doing.kind not in ("join", "engine_call"):
+            continue
+        layer = "engine" if one.doing.kind == "engine_call" else "process"
+        for other in subjects.values():
+            its = other.process
+            if its is not None and its.host == process.host and its.ppid == process.pid and not other.launcher:
+                found.append(Wait(one.key, other.key, layer, f"{one.doing.op}: its child {its.pid}"))
+    return found, subjects
+
+
+def unresolved(
+    evidence: Evidence, subjects: dict[str, Subject], known: list[Wait]
+) -> tuple[list[Wait], dict[str, Subject]]:  # fmt: skip
+    """Waiters of which no layer says for whom: a peer of their world that has ended, or is blocked, is who they miss;
+    else, by the stacks alone, a single peer outside any collective while all others are in one."""
+    found = []
+    waited = {wait.waiter for wait in known}
+    ranked = [one for one in subjects.values() if one.rank is not None and one.process is not None]
+    broken = [one for one in ranked if one.gone or one.blocked]
+    for one in ranked:
+        if one.key in waited or one.gone or one.blocked or one.progress or one.doing.idle:
+            continue
+        if not (one.stuck or one.doing.kind in ("user", "unknown", "lock", "select")) or one.doing.active:
+            continue
+        for other in broken:
+            if _same_world(one, other) and other.key != one.key:
+                how = "has ended" if other.gone else f"is {other.blocked}"
+                found.append(Wait(one.key, other.key, "process", f"{other.label} {how}"))
+    if found or known:
+        return found, subjects
+    inside = [one for one in ranked if one.doing.kind in ("collective", "p2p")]
+    outside = [one for one in ranked if not one.doing.waiting]
+    if len(outside) == 1 and inside and len(inside) + 1 == len(ranked):
+        found = [Wait(one.key, outside[0].key, "collective", f"{one.doing.op}: by the stacks alone") for one in inside]
+    return found, subjects
+
+
+def merged(known: Iterable[Wait], more: Iterable[Wait]) -> list[Wait]:
+    """Both, without a second edge between the same two at the same layer."""
+    found: dict[tuple[str, str, str], Wait] = {}
+    for wait in (*known, *more):
+        found.setdefault((wait.waiter, wait.target, wait.layer if wait.layer != "collective" else wait.group), wait)
+    return list(found.values())

@@ -1,0 +1,84 @@
+"""Where waiting ends: strongly connected components without a way out (Tarjan 1972, without recursion)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def components(edges: Iterable[tuple[str, str]]) -> tuple[list[str], list[list[str]]]:
+    """(sinks, cycles): nodes that wait for nobody, and rings that wait for nobody outside; each ring in its order."""
+    after: dict[str, list[str]] = {}
+    for waiter, target in edges:
+        after.setdefault(waiter, [])
+        after.setdefault(target, [])
+        if target not in after[waiter]:
+            after[waiter].append(target)
+    sinks, cycles = [], []
+    for members in _strong(after):
+        inside = set(members)
+        if any(target not in inside for member in members for target in after[member]):
+            continue
+        if len(members) > 1 or members[0] in after[members[0]]:
+            cycles.append(_ring(after, inside))
+        else:
+            sinks.append(members[0])
+    return sorted(sinks), sorted(cycles)
+
+
+def _strong(after: dict[str, list[str]]) -> list[list[str]]:
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    held: set[str] = set()
+    found = []
+    for root in after:
+        if root in index:
+            continue
+        work = [(root, 0)]
+        while work:
+            node, at = work.pop()
+            if at == 0:
+                index[node] = low[node] = len(index)
+                stack.append(node)
+                held.add(node)
+            descended = False
+            for position in range(at, len(after[node])):
+                target = after[node][position]
+                if target not in index:
+                    work += [(node, position + 1), (target, 0)]
+                    descended = True
+                    break
+                if target in held:
+                    low[node] = min(low[node], index[target])
+            if descended:
+                continue
+            if low[node] == index[node]:
+                members = []
+                while not members or members[-1] != node:
+                    members.append(stack.pop())
+                    held.discard(members[-1])
+                found.append(sorted(members))
+            if work:
+                parent = work[-1][0]
+                low[parent] = min(low[parent], low[node])
+    return found
+
+
+def _ring(after: dict[str, list[str]], inside: set[str]) -> list[str]:
+    """A shortest ring through the first member, so that a cycle can be read in order."""
+    start = min(inside)
+    if start in after[start]:
+        return [start]
+    before: dict[str, str] = {}
+    queue = [start]
+    for node in queue:
+        for target in sorted(after[node]):
+            if target == start:
+                ring = [node]
+                while ring[-1] != start:
+                    ring.append(before[ring[-1]])
+                return ring[::-1]
+            if target in inside and target not in before:
+                before[target] = node
+                queue.append(target)
+    return sorted(inside)

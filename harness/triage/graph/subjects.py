@@ -1,0 +1,204 @@
+"""What one process does, out of its samples, its stacks, its heartbeat and its recorder: a node of the wait graph.
+
+Whether it *advances* is decided by two looks. A loop that polls is idle however much it runs: its place in the user's
+code stays, so a changed line of the innermost function alone is no progress.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from harness.triage import stacks
+from harness.triage.evidence import Frame, Process
+from harness.triage.flight.model import Collective
+
+BUSY_CORES = 0.25  # of a core between the looks; idle Ray workers use up to 0.03, a polling sleep(0.05) loop 0.01
+IO_BYTES_PER_S = 10_000  # beyond the heartbeat's own 4,096 bytes a period
+STALE_PERIODS, STALE_S = 4.0, 4.0  # a beat older than both: the interpreter runs no thread
+LAUNCHERS = frozenset({"launcher", "torchrun", "watch"})
+TRANSITIONS = frozenset({
+    "sleep", "wake_up", "wakeup", "release_memory_occupation", "resume_memory_occupation", "pause", "resume",
+    "offload", "onload",
+})  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """One node. `blocked`: by the kernel or the interpreter lock, in words. `gone`: it has ended."""
+
+    key: str
+    process: Process | None = None
+    rank: int | None = None
+    doing: stacks.Doing = stacks.UNKNOWN
+    before: stacks.Doing = stacks.UNKNOWN  # at the first look
+    progress: str = ""  # what moved between the looks, in words with its rate; empty when nothing did
+    blocked: str = ""
+    gone: bool = False
+    pending: Collective | None = None  # its oldest operation that is not done
+    seen: bool = True  # False: a member that nobody has seen
+    frame: str = ""
+
+    @property
+    def role(self) -> str:
+        return self.process.role if self.process else ""
+
+    @property
+    def launcher(self) -> bool:
+        return self.role in LAUNCHERS
+
+    @property
+    def label(self) -> str:
+        """As a person calls it: "rank 1 (actor)", a role, a title, or host and pid."""
+        name = f"rank {self.rank}" if self.rank is not None else ""
+        role = self.role or (self.process.title if self.process else "")
+        if name:
+            return f"{name} ({role})" if role and role not in ("process", "rank") else name
+        return f"{role} ({self.key})" if role else self.key
+
+    @property
+    def stuck(self) -> bool:
+        """It waits for another process, by its recorder or its stack."""
+        return self.pending is not None or self.doing.waiting
+
+    def state(self, group: str = "") -> str:
+        """What it does, in words."""
+        if not self.seen:
+            return "never seen"
+        if self.gone:
+            code = self.process.exit_code if self.process else None
+            return "ended" if code is None else f"ended with {_exit(code)}"
+        if self.blocked:
+            return self.blocked
+        if self.pending is not None:
+            of = f" of group {group}" if group else ""
+            return f"in {self.pending.op} #{self.pending.seq}{of}"
+        if self.progress:
+            return f"works: {self.progress}"
+        words = {"user": "in its own code", "unknown": "not known", "ray_idle": "idle: waits for a Ray task",
+                 "scheduler": "idle in its scheduler loop", "store": f"waits in {self.doing.op}",
+                 "sleep": "asleep"}.get(self.doing.kind, f"{self.doing.kind}: {self.doing.op}")  # fmt: skip
+        return f"{words}, {self.doing.frame}" if self.doing.frame else words
+
+
+def subject(process: Process, pending: Collective | None, children: Mapping[str, tuple[Process, ...]]) -> Subject:
+    """The node of one process. `children`: key -> processes that it started."""
+    now, before = stacks.doing(process), stacks.doing(process, 0)
+    gone = ended(process)
+    if gone:
+        pending = None
+    blocked = "" if gone else _blocked(process)
+    progress = "" if gone or blocked else _progress(process, now, before, children)
+    frame = now.frame or (before.frame if not now.frame else "")
+    if blocked and (holder := _holder(process)):
+        frame = holder
+    if not frame and pending is not None:
+        frame = stacks.user_frame(pending.frames)
+    return Subject(process.key, process, process.rank, now, before, progress, blocked, gone, pending, True, frame)
+
+
+def ended(process: Process) -> bool:
+    """Whether the process was over when it was last looked at."""
+    return bool(process.samples) and process.samples[-1].state in ("gone", "Z", "X") or process.exit_code is not None
+
+
+def transition(process: Process) -> tuple[str, float]:
+    """The engine transition that a process stands in, by its open spans, and since when; empty without one."""
+    spans = process.beat.open_spans if process.beat else ()
+    found = [(span.name, span.age_s) for span in spans if span.name.rsplit(".", 1)[-1] in TRANSITIONS]
+    return found[-1] if found else ("", 0.0)
+
+
+def stale(process: Process) -> bool:
+    """Its heartbeat has stopped, though the process lives."""
+    beat = process.beat
+    return beat is not None and beat.age_s > max(STALE_S, STALE_PERIODS * beat.period_s)
+
+
+def _blocked(process: Process) -> str:
+    states = [sample.state for sample in process.samples]
+    if states and all(state == "T" for state in states):
+        return "stopped (SIGSTOP)"
+    if states and all(state == "t" for state in states):
+        return "stopped by a tracer (gdb, strace)"
+    holder = next((thread for sample in process.samples[-1:] for thread in sample.threads if thread.gil), None)
+    holders = [{thread.tid or thread.name for thread in sample.threads if thread.gil} for sample in process.samples]
+    kept = len(holders) > 1 and bool(set.intersection(*holders))
+    if len(states) > 1 and all(state == "D" for state in states) and not _moved_bytes(process):
+        wchan = process.samples[-1].wchan
+        locked = ", with the interpreter lock held" if stale(process) else ""
+        return f"in uninterruptible sleep (state D{', ' + wchan if wchan else ''}){locked}"
+    if stale(process) and process.beat is not None:
+        who = f" by thread {holder.name or holder.tid}" if holder is not None and kept else ""
+        return f"the interpreter lock is held{who}: no heartbeat for {process.beat.age_s:.0f} s"
+    return ""
+
+
+def _holder(process: Process) -> str:
+    """The user's frame of the thread that holds the interpreter lock."""
+    for sample in reversed(process.samples):
+        for thread in sample.threads:
+            if thread.gil and (frame := stacks.user_frame(thread.frames)):
+                return frame
+    return ""
+
+
+def _progress(
+    process: Process, now: stacks.Doing, before: stacks.Doing, children: Mapping[str, tuple[Process, ...]], depth: int = 0
+) -> str:  # fmt: skip
+    if len(process.samples) < 2:
+        return ""
+    first, last = process.samples[0], process.samples[-1]
+    gap = last.at_s - first.at_s
+    if gap <= 0:
+        return ""
+    for child in children.get(process.key, ()) if depth < 4 else ():
+        if ended(child) or child.rank is not None or not now.within("join", "compile", "user", "unknown", "lock"):
+            continue  # a rank's own progress is its own
+        below = _progress(child, stacks.doing(child), stacks.doing(child, 0), children, depth + 1)
+        if below:
+            return f"its child {child.pid} ({_name(child)}) works, {below}"
+    if now.idle and before.idle:
+        return ""
+    cores = (last.cpu_s - first.cpu_s) / gap
+    if not now.waiting and cores >= BUSY_CORES:
+        return f"{cores:.0%} of a core"
+    if not now.waiting and (rate := _moved_bytes(process)):
+        return f"{rate / 1000:.0f} kB/s read and written"
+    if _moved(first.threads, last.threads, process.pid):
+        return "its stack moved between the two looks"
+    return ""
+
+
+def _moved_bytes(process: Process) -> float:
+    first, last = process.samples[0], process.samples[-1]
+    gap = last.at_s - first.at_s
+    if gap <= 0:
+        return 0.0
+    own = 4096 / max(0.1, process.beat.period_s) if process.beat else 0.0
+    rate = (last.io_bytes - first.io_bytes) / gap - own
+    return rate if rate >= IO_BYTES_PER_S else 0.0
+
+
+def _moved(first: tuple, last: tuple, pid: int) -> bool:
+    """The stack is another one, beyond the lines of a loop that polls in one function."""
+    one, two = stacks.trail(first, pid), stacks.trail(last, pid)
+    if not one or not two or one == two:
+        return False
+    return _outline(one) != _outline(two)
+
+
+def _outline(trail: tuple[tuple[str, str, int], ...]) -> tuple[tuple[str, str, int], ...]:
+    """The user's frames from the outside in; of the innermost one its function only."""
+    mine = [one for one in trail if stacks.user_frame([Frame(*one)])]
+    if not mine:
+        return ()
+    return ((mine[0][0], mine[0][1], 0), *mine[1:])
+
+
+def _name(process: Process) -> str:
+    return process.title or process.command.split(" ", 1)[0].rsplit("/", 1)[-1] or "no name"
+
+
+def _exit(code: int) -> str:
+    return f"signal {-code}" if code < 0 else f"exit code {code}"

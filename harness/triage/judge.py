@@ -1,0 +1,143 @@
+"""Evidence in, verdict out: compare the recorders, build the graph, ask the rules, write down who and why.
+
+Nothing is blamed on thin evidence: where waiting ends at something that was not seen the verdict is INSUFFICIENT, and
+what was missing stands in it by name.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from harness.triage.evidence import Evidence
+from harness.triage.flight.model import Comparison
+from harness.triage.graph import Graph, Subject, build
+from harness.triage.graph.edges import title
+from harness.triage.rules import RULES, Case, Ruling
+from reports.model import TRIAGE_EXIT_CODES, Finding, Node, Party, Triage, Verdict
+
+MAX_MISSING = 32
+
+
+def triage(
+    evidence: Evidence, comparison: Comparison | None = None, *, clock: Callable[[], float] = time.perf_counter
+) -> Verdict:
+    """The verdict on what was seen. `comparison`: of the evidence's flight recorder dumps, read here when not given."""
+    began = clock()
+    if comparison is None:
+        from harness.triage.recorders import comparison_of
+
+        comparison = comparison_of(evidence)
+    compared = clock()
+    ruling = _mixed(comparison) if comparison is not None and comparison.jobs > 1 else None
+    graph = build(evidence, comparison if ruling is None else None)
+    case = Case(evidence, comparison if ruling is None else None, graph)
+    ruling = ruling or _ask(case)
+    missing = _missing(evidence, comparison, ruling)
+    return Verdict(
+        kind="triage",
+        verdict=ruling.verdict,
+        exit_code=TRIAGE_EXIT_CODES[ruling.verdict],
+        reason=ruling.reason,
+        findings=_findings(evidence, comparison),
+        missing=missing,
+        coverage=_coverage(evidence, comparison, graph),
+        figures={"stall_seconds": round(evidence.stall_s, 3), "recorder_seconds": round(compared - began, 3),
+                 "judge_seconds": round(clock() - compared, 3)},
+        triage=_body(case, ruling),
+        paths={"evidence": evidence.path} if evidence.path else {},
+    )  # fmt: skip
+
+
+def _ask(case: Case) -> Ruling:
+    for rule in RULES:
+        ruling = rule(case)
+        if ruling is not None:
+            return ruling
+    if not case.graph.subjects:
+        return Ruling("INSUFFICIENT", "insufficient: no process and no recorder dump was seen",
+                      next=("harness triage PID, RUN, or a directory of dumps",))  # fmt: skip
+    return Ruling("INSUFFICIENT", "insufficient: no stack, heartbeat or recorder says what these processes do",
+                  next=("run under harness watch", "allow py-spy: run as root or with CAP_SYS_PTRACE"))  # fmt: skip
+
+
+def _mixed(comparison: Comparison) -> Ruling:
+    told = "; ".join(comparison.notes[:3])
+    return Ruling("INSUFFICIENT", f"insufficient: these dumps are of {comparison.jobs} jobs{': ' + told if told else ''}",
+                  next=("put the dumps of one job into a directory of their own",))  # fmt: skip
+
+
+def _body(case: Case, ruling: Ruling) -> Triage:
+    graph = case.graph
+    blamed = {key: why for key, why in ruling.culprits.items() if key in graph.subjects}
+    roots = set(blamed) | set(ruling.cycle)
+    victims = graph.waiters(roots) if ruling.verdict in ("HUNG", "SLOW") and roots else []
+    victims = [key for key in victims if not graph.subjects[key].launcher]
+    titles = {group.group.name: title(group) for group in case.groups}
+    parties = {**dict.fromkeys(victims, "victim"), **dict.fromkeys(ruling.cycle, "suspect"),
+               **dict.fromkeys(blamed, "culprit")}  # fmt: skip
+    because: dict[str, str] = {}
+    for wait in graph.waits:
+        because.setdefault(wait.waiter, wait.because)
+    nodes = [Node(key, one.label, one.state(titles.get(one.pending.group, one.pending.group) if one.pending else ""),
+                  parties.get(key, "bystander")) for key, one in graph.subjects.items()]  # fmt: skip
+    return Triage(
+        hang=ruling.hang,
+        culprits=[_party(graph.subjects[key], why, ruling.frames.get(key, "")) for key, why in blamed.items()],
+        victims=[_party(graph.subjects[key], because.get(key, "waits")) for key in victims],
+        cycle=list(ruling.cycle),
+        nodes=nodes,
+        waits=list(graph.waits),
+        next=[step for step in ruling.next if step],
+        place=ruling.place,
+    )
+
+
+def _party(one: Subject, why: str, frame: str = "") -> Party:
+    process = one.process
+    return Party(one.key, why, one.rank, one.role, process.host if process else "", process.pid if process else None,
+                 process.engine if process else "", frame or one.frame)  # fmt: skip
+
+
+def _missing(evidence: Evidence, comparison: Comparison | None, ruling: Ruling) -> list[str]:
+    found = [*ruling.missing, *(comparison.missing if comparison else ())]
+    seen = {process.rank for process in evidence.processes if process.rank is not None}
+    seen |= set(comparison.ranks) if comparison else set()
+    unseen = [rank for rank in range(evidence.expected_world or 0) if rank not in seen]
+    if unseen:
+        found.append(f"nothing from rank {', '.join(map(str, unseen[:8]))}"
+                     + (f" and {len(unseen) - 8} more" if len(unseen) > 8 else ""))  # fmt: skip
+    for process in evidence.processes:
+        name = f"rank {process.rank}" if process.rank is not None else process.role or process.key
+        found += [f"{name}: {note}" for note in process.notes]
+    found += evidence.notes
+    found = list(dict.fromkeys(found))
+    more = len(found) - MAX_MISSING
+    return found[:MAX_MISSING] + ([f"{more} more"] if more > 0 else [])
+
+
+def _findings(evidence: Evidence, comparison: Comparison | None) -> list[Finding]:
+    found = [Finding("recorder", note) for note in (comparison.notes if comparison else ())]
+    if comparison and len(comparison.versions) > 1:
+        found.append(Finding("recorder", f"dumps of different versions: {', '.join(comparison.versions)}"))
+    if evidence.processes and all(len(process.samples) == 1 for process in evidence.processes if process.samples):
+        found.append(Finding("one look", "every process was seen once only: slow cannot be told from stuck"))
+    return found
+
+
+def _coverage(evidence: Evidence, comparison: Comparison | None, graph: Graph) -> dict[str, object]:
+    processes = evidence.processes
+    return {
+        "processes": len(processes),
+        "ranks": len({one.rank for one in graph.subjects.values() if one.rank is not None and one.seen}),
+        "with_stacks": sum(any(sample.threads for sample in process.samples) for process in processes),
+        "with_two_looks": sum(len(process.samples) > 1 for process in processes),
+        "with_recorder": len(comparison.ranks) if comparison else 0,
+        "with_heartbeat": sum(process.beat is not None for process in processes),
+        "with_journal": sum(process.journal is not None for process in processes),
+        "groups": len(comparison.groups) if comparison else 0,
+        "waits": len(graph.waits),
+        "hosts": len({process.host for process in processes}),
+        "source": evidence.source,
+        "taken": evidence.taken,
+    }

@@ -1,0 +1,41 @@
+"""The rules, in the order in which they are asked; the first that answers decides.
+
+1. *A person or a lost process*: a debugger is no hang. A process that refused a call, that the kernel or the
+   interpreter lock holds, or that has died explains its waiters, whatever they wait in: the first local error comes
+   before its peers' timeouts.
+2. *Certain divergence*: an engine in a transition, a group that does not form, operations that differ, rings.
+3. *Motion*: if waiting ends at something that advances, the run is slow and nobody is blamed.
+4. *Absence*: who has not come, and why; then a wedge without anybody to name.
+5. Nothing is pending: healthy. Else the evidence is insufficient, by name.
+
+A rule is a function Case -> Ruling | None. To add one, write it, test it with a planted case and a control, and put it
+in its place here.
+"""
+
+from __future__ import annotations
+
+from harness.triage.rules import absence, calls, engines, groups, pauses, processes
+from harness.triage.rules.ruling import Case, Rule, Ruling
+
+RULES: tuple[Rule, ...] = (
+    pauses.debugger,
+    engines.refused,  # K13
+    processes.held,  # K9
+    processes.died,  # K4
+    engines.transition,  # K8
+    groups.unformed,  # K5
+    groups.diverged,  # K10, K3, K1: operations differ
+    groups.conditional,  # K10
+    groups.inverted,  # K2
+    calls.ring,  # K6
+    pauses.slow,  # K7
+    engines.branch,  # K3
+    absence.left_loop,  # K1
+    absence.outside,  # K4
+    absence.device,  # K9
+    groups.wedged,  # K12
+    absence.unseen,  # INSUFFICIENT
+    pauses.healthy,
+)
+
+__all__ = ["RULES", "Case", "Rule", "Ruling"]

@@ -1,0 +1,155 @@
+"""Somebody has not come to an operation, does not advance, and nothing else explains it."""
+
+from __future__ import annotations
+
+from harness.triage import source
+from harness.triage.evidence import Frame, Process
+from harness.triage.graph import Subject
+from harness.triage.rules.processes import local_error
+from harness.triage.rules.ruling import Case, Ruling
+
+YOUNG_S = 3.0  # one look at a live job: a wait that is younger proves nothing
+
+
+def left_loop(case: Case) -> Ruling | None:
+    """K1: ranks have left the loop in which the others still wait, or some go round once more than the others."""
+    ends = _absent(case)
+    waiters = _waiters(case, ends)
+    if not ends or not waiters or _young(case):
+        return None
+    if len(ends) > len(waiters) and all(_passive(one) for one in ends):
+        where = case.waited_in(one.key for one in ends)
+        why = f"runs {where}, to which {len(ends)} others do not come"
+        return _trip({one.key: why for one in waiters}, case, where)
+    past = {one.key: line for one in ends if (line := _left(one, waiters))}
+    past |= {one.key: 0 for one in ends if one.key not in past and one.doing.kind in ("finished", "ray_idle")}
+    if not past:
+        return None
+    where = case.waited_in(past)
+    why_past = {key: (f"has left the loop at line {line}" if line else "is through with its work")
+                + f", and is {case.subject(key).state()}" for key, line in past.items()}  # fmt: skip
+    return _trip(why_past, case, where)
+
+
+def _trip(why: dict[str, str], case: Case, where: str) -> Ruling:
+    return Ruling("HUNG", f"a different number of collectives: {case.names(why)} {next(iter(why.values()))}", "K1", why,
+                  place=where,
+                  next=("count the batches and microbatches of one epoch on each rank",
+                        "join the ranks' loops: torch.distributed.algorithms.join.Join, or drop_last"))  # fmt: skip
+
+
+def outside(case: Case) -> Ruling | None:
+    """K4: whoever the others wait for is alive, outside any collective, and does nothing that would end it."""
+    ends = _absent(case)
+    if not ends or not _waiters(case, ends) or _young(case):
+        return None
+    why = {one.key: _why(case, one) for one in ends}
+    where = case.waited_in(why)
+    return Ruling(
+        "HUNG", f"{case.names(why)} {next(iter(why.values()))}; others wait in {where}", "K4", why, place=where,
+        next=("read the end of its log for an error that was caught", "py-spy dump --pid PID shows where it stands",
+              "let a failed rank end: torchrun and Ray then end the others"),
+    )  # fmt: skip
+
+
+def device(case: Case) -> Ruling | None:
+    """K9: its host is as far as the others', its device is not."""
+    ends = [one for one in case.sinks() if one.pending is not None and not one.progress]
+    if not ends or _young(case):
+        return None
+    why = {one.key: f"{one.state()}: " + ("its device has not got to it: something earlier on its stream does not end"
+           if one.pending and not one.pending.started else "its peers are through with it") for one in ends}  # fmt: skip
+    return Ruling("HUNG", f"{case.names(why)} {next(iter(why.values()))}", "K9", why,
+                  place=case.waited_in(why) or ends[0].state(),
+                  next=("look at that device: nvidia-smi, dmesg | grep -i xid; py-spy dump --native of the rank",))  # fmt: skip
+
+
+def unseen(case: Case) -> Ruling | None:
+    """Waiting ends where nothing was seen: no verdict, and what is missing by name."""
+    stuck = [one for one in case.graph.stuck() if not one.progress]
+    if not stuck:
+        return None
+    ends = case.sinks()
+    blind = [one for one in ends if not one.seen or (one.doing.kind == "unknown" and one.pending is None)]
+    if blind:
+        ranks = [one for one in blind if one.rank is not None]
+        names = ", ".join(str(one.rank) for one in ranks[:8]) if ranks else case.names(one.key for one in blind)
+        what = "no recorder data from rank" if ranks else "neither stack nor recorder of"
+        missing = tuple(f"{what} {one.rank if one.rank is not None else one.label}" for one in blind)
+        return Ruling("INSUFFICIENT", f"insufficient: {what} {names}, for which the others wait", missing=missing,
+                      place=case.waited_in(one.key for one in blind),
+                      next=("collect again on every host: harness triage PID … --out DIR",
+                            "run under harness watch, which switches the recorders on"))  # fmt: skip
+    if _young(case) and ends:
+        return Ruling("INSUFFICIENT", f"insufficient: the wait is younger than {YOUNG_S:.0f} s: look again",
+                      next=("harness triage again in a minute",))  # fmt: skip
+    alone = [one for one in stuck if one.key not in {wait.waiter for wait in case.graph.waits}]
+    who = alone or stuck
+    states = f"{case.names(one.key for one in who)} ({who[0].state()})"
+    return Ruling("INSUFFICIENT", f"insufficient: nothing says for whom {states} waits",
+                  missing=tuple(f"for whom {one.label} waits" for one in who[:8]),
+                  next=("run under harness watch, which records groups and open spans",
+                        "allow native stacks: run as root or with CAP_SYS_PTRACE"))  # fmt: skip
+
+
+def _absent(case: Case) -> list[Subject]:
+    """Sinks that are seen, do not advance, and do not wait themselves for somebody unknown."""
+    return [one for one in case.sinks() if one.seen and not one.progress and not one.stuck and not one.launcher
+            and (one.doing.kind != "unknown" or one.process is None or _recorded(case, one))]  # fmt: skip
+
+
+def _recorded(case: Case, one: Subject) -> bool:
+    return any(state.key == one.key or state.rank == one.rank for group in case.groups
+               for state in group.ranks.values())  # fmt: skip
+
+
+def _waiters(case: Case, ends: list[Subject]) -> list[Subject]:
+    keys = {one.key for one in ends}
+    return [case.subject(key) for key in dict.fromkeys(wait.waiter for wait in case.graph.waits
+            if wait.target in keys)]  # fmt: skip
+
+
+def _passive(one: Subject) -> bool:
+    """Nothing went wrong with it that is known: it just does not take part."""
+    return not one.gone and not one.blocked and not local_error(one.process) and one.doing.kind != "debugger"
+
+
+def _young(case: Case) -> bool:
+    """A single look at a job that may have been on its way."""
+    if case.evidence.source != "live":
+        return False
+    ages = [wait.since_s for wait in case.graph.waits if wait.since_s is not None]
+    ages += [one.process.beat.progress_age_s for one in case.graph.stuck() if one.process and one.process.beat]
+    return bool(ages) and max([*ages, case.evidence.stall_s]) < YOUNG_S
+
+
+def _left(one: Subject, waiters: list[Subject]) -> int:
+    """The line of a loop that `one` has left and a waiter is in, by the program's text; 0 without one."""
+    mine = _frames(one.process)
+    if any(source.in_handler(frame) for frame in mine):
+        return 0
+    for waiter in waiters:
+        for other in _frames(waiter.process):
+            for frame in mine:
+                if (frame.file, frame.function) == (other.file, other.function):
+                    if line := source.behind_loop(frame, other):
+                        return line
+    return 0
+
+
+def _frames(process: Process | None) -> list[Frame]:
+    if process is None or not process.samples:
+        return []
+    threads = process.samples[-1].threads
+    main = [thread for thread in threads if thread.main or thread.name == "MainThread"] or list(threads[:1])
+    return [frame for thread in main[:1] for frame in thread.frames if frame.file.endswith(".py")]
+
+
+def _why(case: Case, one: Subject) -> str:
+    if one.process is not None and (error := local_error(one.process)):
+        return f"failed and stayed: {error}"
+    if any(source.in_handler(frame) for frame in _frames(one.process)):
+        return f"has swallowed an error and is outside any collective: {one.state()}"
+    if one.process is None or one.doing.kind == "unknown":
+        return "has enqueued nothing more: it is outside any collective"
+    return f"is outside any collective: {one.state()}"

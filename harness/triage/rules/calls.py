@@ -1,0 +1,29 @@
+"""K6: a ring of calls (ray.get, HTTP, engine requests), perhaps with a collective in it."""
+
+from __future__ import annotations
+
+from harness.triage.rules.ruling import Case, Ruling
+
+CONTROL = frozenset({"ray", "http", "engine", "process", "lock"})
+
+
+def ring(case: Case) -> Ruling | None:
+    """Processes that wait for each other's answer; nobody of them is the single culprit."""
+    for members in case.graph.cycles:
+        inside = set(members)
+        waits = [wait for wait in case.graph.waits if wait.waiter in inside and wait.target in inside]
+        layers = {wait.layer for wait in waits}
+        if not layers & CONTROL or case.moving(members):
+            continue
+        steps = [next((wait for wait in waits if wait.waiter == key and wait.target == after), None)
+                 for key, after in zip(members, (*members[1:], members[0]), strict=True)]  # fmt: skip
+        told = "; ".join(f"{case.names([step.waiter])} waits for {case.names([step.target])} ({step.because})"
+                         for step in steps if step)  # fmt: skip
+        if len(members) == 1:
+            told = f"{case.names(members)} waits for itself ({waits[0].because})"
+        return Ruling(
+            "HUNG", f"a cycle of calls: {told}", "K6", cycle=tuple(members), place=", ".join(sorted(layers)),
+            next=("break one call of the cycle: make it asynchronous, or give the callee a thread of its own",
+                  "Ray: max_concurrency or a concurrency group on the actor that is asked while it works"),
+        )  # fmt: skip
+    return None

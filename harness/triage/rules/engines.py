@@ -1,0 +1,103 @@
+"""Rollout engines: a refused call (K13), a transition that does not end (K8), a branch of one rank alone (K3)."""
+
+from __future__ import annotations
+
+from harness.triage.evidence import Call
+from harness.triage.graph import Subject
+from harness.triage.graph.subjects import transition as standing
+from harness.triage.rules.pauses import slow_because
+from harness.triage.rules.ruling import Case, Ruling
+
+
+def refused(case: Case) -> Ruling | None:
+    """K13: the last call of an engine failed at once, the engine is idle again, and somebody waits for it."""
+    waiting = [one for one in case.graph.stuck() if not one.gone]
+    if not waiting:
+        return None
+    found: dict[str, Call] = {}
+    for one in case.graph.subjects.values():
+        call = last_refusal(one)
+        if call is None or one.gone or one.blocked or one.progress or one.pending is not None:
+            continue
+        if not (one.doing.idle or one.doing.within("scheduler", "queue", "lock", "select")):
+            continue
+        others = [each for each in waiting if each.key != one.key]
+        reached = one.key in case.awaited()
+        unresolved = [each for each in others if each.key not in {wait.waiter for wait in case.graph.waits}]
+        beyond = [wait for wait in case.graph.waits if wait.target.startswith("rank ")]  # engines without a recorder
+        if others and (reached or unresolved or beyond):
+            found[one.key] = call
+    if not found:
+        return None
+    key, call = next(iter(found.items()))
+    where = case.waited_in(found) or next((one.state() for one in waiting if one.key not in found), "")
+    return Ruling(
+        "HUNG", f"{case.names(found)} refused {call.name}: {call.message}; the sender waits in {where}", "K13",
+        {key: f"refused {call.name}: {call.message}" for key, call in found.items()},
+        place=f"{call.name} at step {call.step}" if call.step >= 0 else call.name,
+        next=("mend what the message says, and let the sender read each answer before it broadcasts",
+              "give the weight-sync group a timeout of its own: new_group has 30 minutes whatever its parent has"),
+    )  # fmt: skip
+
+
+def last_refusal(one: Subject) -> Call | None:
+    """The engine's last call, if it failed."""
+    journal = one.process.journal if one.process else None
+    return journal.calls[-1] if journal and journal.calls and not journal.calls[-1].ok else None
+
+
+def transition(case: Case) -> Ruling | None:
+    """K8: a process stands in its engine's sleep or wake-up."""
+    for one in case.live():
+        name, age = standing(one.process) if one.process else ("", 0.0)
+        if not name and one.doing.within("transition") and one.before.within("transition"):
+            name = one.doing.op if one.doing.kind == "transition" else "its transition"
+        if not name or one.blocked:
+            continue
+        if one.key in {wait.waiter for wait in case.graph.waits} and one.key not in _ends(case):
+            continue  # it stands there because it waits for somebody else, who has the answer
+        if one.pending is not None:
+            continue  # it waits in a collective inside the transition: whoever does not come is asked first
+        if one.progress:
+            return slow_because(case, one.key)
+        since = f" for {age:.0f} s" if age else ""
+        engine = (one.process.engine if one.process else "") or one.role or "engine"
+        return Ruling(
+            "HUNG", f"{one.label} stands in {name}{since}", "K8", {one.key: f"stands in {name}{since}"},
+            place=f"{engine}: {name}",
+            next=("look at what the frame waits for: a lock that a failed call kept, or a request never counted out",
+                  "drain or abort requests before sleep; restart the engine to go on"),
+        )  # fmt: skip
+    return None
+
+
+def _ends(case: Case) -> set[str]:
+    return {*case.graph.sinks, *(key for ring in case.graph.cycles for key in ring)}
+
+
+def branch(case: Case) -> Ruling | None:
+    """K3: ranks of one engine where some entered a collective and the others are in their scheduler loop."""
+    loops = [one for one in case.sinks() if one.doing.within("scheduler") and not one.doing.waiting
+             and one.pending is None]  # fmt: skip
+    if not loops:
+        return None
+    keys = {one.key for one in loops}
+    inside = [case.subject(wait.waiter) for wait in case.graph.waits if wait.target in keys
+              and wait.layer in ("collective", "store")]  # fmt: skip
+    inside = [one for one in dict.fromkeys(inside) if one.doing.within("scheduler")]
+    if not inside:
+        return None
+    alone = inside if len(inside) < len(loops) else loops
+    where = case.waited_in(keys)
+    if alone is inside:
+        why = f"entered {where} alone, its peers stay in their scheduler loop"
+        other = f"{case.names(keys)} in {loops[0].frame}"
+    else:
+        why = f"stays in its scheduler loop, its peers are in {where}"
+        other = f"{case.names(one.key for one in inside)} in {inside[0].frame}"
+    return Ruling(
+        "HUNG", f"a branch of one rank: {case.names(one.key for one in alone)} {why}", "K3",
+        {one.key: f"{why}; here {one.frame}, there {other}" for one in alone}, place=where,
+        next=("compare the inputs of the branch on both ranks: clocks, queue lengths, free memory",
+              "decide on one rank and broadcast the decision"),
+    )  # fmt: skip

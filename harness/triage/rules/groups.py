@@ -1,0 +1,198 @@
+"""Process groups: one that never forms (K5), operations that differ (K1, K3, K10), rings of groups (K2), a wedge (K12)."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from harness.triage import source
+from harness.triage.flight.model import GroupState, Mismatch
+from harness.triage.graph import Subject
+from harness.triage.graph.edges import Names, forming, mismatch, title
+from harness.triage.rules.pauses import slow_because
+from harness.triage.rules.ruling import Case, Ruling
+
+YOUNG_S = 1.0  # an operation that is younger may just be on its way
+
+
+def unformed(case: Case) -> Ruling | None:
+    """K5: members wait for a group, and some have not come."""
+    joining = [one for one in case.live() if forming(one) is not None and not one.progress]
+    if not joining:
+        return None
+    keys = {one.key for one in joining}
+    waits = [wait for wait in case.graph.waits if wait.waiter in keys and wait.layer == "store"]
+    targets = [case.subject(key) for key in dict.fromkeys(wait.target for wait in waits)]
+    moving = [one for one in targets if one.progress]
+    if moving:
+        return slow_because(case, moving[0].key)
+    what = forming(joining[0])
+    assert what is not None
+    place = what.op + (f" of {what.world_size} ranks" if what.world_size else "")
+    steps = ("compare world size, MASTER_ADDR and MASTER_PORT on every rank",
+             "every rank of the world must call new_group, members or not")  # fmt: skip
+    if not targets:
+        return _addresses(case, joining, place, steps)
+    elsewhere = [one for one in targets if not one.seen and _other_hosts(joining)]
+    if elsewhere and len(elsewhere) == len(targets):
+        ranks = ", ".join(str(one.rank) for one in elsewhere[:8])
+        return Ruling("INSUFFICIENT", f"insufficient: {place} waits for rank {ranks}, which runs on a host that was not "
+                      "looked at", place=place, missing=tuple(f"nothing from rank {one.rank}" for one in elsewhere),
+                      next=("take evidence on every host, into one directory",))  # fmt: skip
+    if any(one.stuck or forming(one) for one in targets) and len(targets) > len(joining):
+        return None  # a few make a group that most know nothing of: the ring of waits says more
+    why = {one.key: "never started: no process has this rank" if not one.seen else f"has not come: {one.state()}"
+           for one in targets}  # fmt: skip
+    return Ruling("HUNG", f"{place} never forms: {case.names(why)} {next(iter(why.values()))}", "K5", why, place=place,
+                  next=steps)  # fmt: skip
+
+
+def _other_hosts(joining: list[Subject]) -> bool:
+    for one in joining:
+        environ = one.process.environ if one.process else {}
+        local, world = environ.get("LOCAL_WORLD_SIZE", ""), environ.get("WORLD_SIZE", "")
+        if local.isdigit() and world.isdigit() and int(local) < int(world):
+            return True
+    return False
+
+
+def _addresses(case: Case, joining: list[Subject], place: str, steps: tuple[str, ...]) -> Ruling | None:
+    """Everybody waits in the rendezvous and nobody is missing: they meet at different places, or nowhere."""
+    at = {one.key: f"{env.get('MASTER_ADDR', '?')}:{env.get('MASTER_PORT', '?')}" for one in joining
+          if one.process and (env := one.process.environ)}  # fmt: skip
+    places = Counter(at.values()).most_common()
+    if len(places) < 2:
+        return None
+    alone = {key: f"meets at {where}, the others at {places[0][0]}" for key, where in at.items()
+             if places[0][1] > places[1][1] and where != places[0][0]}  # fmt: skip
+    return Ruling("HUNG", f"{place} never forms: its members meet at {len(places)} different addresses", "K5", alone,
+                  place=place, next=steps)  # fmt: skip
+
+
+def diverged(case: Case) -> Ruling | None:
+    """K10, K3 or K1: at one place in a group's sequence the ranks run different operations."""
+    found = [(group, odd) for group in case.groups if (odd := mismatch(group)) is not None]
+    if not found:
+        return None
+    group, odd = max(found, key=lambda one: _longest(one[0]))
+    names = Names.of(case.evidence, case.comparison)
+    sides = {what: [case.subject(names.key(group, rank)) for rank in ranks] for what, ranks in odd.values.items()}
+    counts = sorted(map(len, sides.values()), reverse=True)
+    usual = max(sides, key=lambda what: len(sides[what])) if len(counts) > 1 and counts[0] > counts[1] else None
+    place = f"#{odd.seq} of {title(group)}"
+    everybody = [one for some in sides.values() for one in some]
+    special = [one for one in everybody if _rank_only(one)]
+    told = "; ".join(f"{case.names(one.key for one in some)} in {what}" for what, some in sides.items())
+    if special and len(special) < len(everybody) and (usual is None or _minority(special, sides, usual)):
+        why = {one.key: f"runs {_what(sides, one)} at {place} in work that it does alone{_condition(one)}"
+               for one in special}  # fmt: skip
+        return Ruling("HUNG", f"a collective that only {case.names(why)} runs: {told} at {place}", "K10", why,
+                      place=place, next=("take the collective out of the branch, or let every rank run it",))  # fmt: skip
+    kind = "K3" if all(one.doing.within("scheduler") for one in everybody) else "K1"
+    why = {} if usual is None else {
+        one.key: f"runs {what} at {place}, where {len(sides[usual])} others run {usual}"
+        for what, some in sides.items() if what != usual for one in some
+    }  # fmt: skip
+    nobody = "" if why else "; neither side has a majority, so nobody is named"
+    return Ruling(
+        "HUNG", f"the ranks run different operations at {place}: {told}{nobody}", kind, why, place=place,
+        next=("count the operations of one step on each rank: batches, microbatches, parameters with a gradient",
+              "TORCH_DISTRIBUTED_DEBUG=DETAIL compares operations as they are enqueued"),
+    )  # fmt: skip
+
+
+def _longest(group: GroupState) -> float:
+    return max((state.pending.age_s or 0.0 for state in group.ranks.values() if state.pending), default=0.0)
+
+
+def _rank_only(one: Subject) -> bool:
+    return one.doing.within("checkpoint", "evaluation") or bool(_condition(one))
+
+
+def _condition(one: Subject) -> str:
+    """Under which condition of the rank it got there, where the program's text says so."""
+    if one.process is None or not one.process.samples:
+        return ""
+    for thread in one.process.samples[-1].threads[:1]:
+        for frame in thread.frames:
+            if text := source.rank_condition(frame):
+                return f", under `if {text}`"
+    return ""
+
+
+def _minority(special: list[Subject], sides: dict[str, list[Subject]], usual: str) -> bool:
+    most = {one.key for one in sides[usual]}
+    return not any(one.key in most for one in special)
+
+
+def _what(sides: dict[str, list[Subject]], one: Subject) -> str:
+    return next(what for what, some in sides.items() if one in some)
+
+
+def conditional(case: Case) -> Ruling | None:
+    """K10: few ranks wait in a collective of work that the others do not do, and those have gone on to the next one."""
+    for one in case.graph.stuck():
+        if not _rank_only(one) or not (one.pending is not None or one.doing.kind == "collective"):
+            continue
+        targets = [case.subject(wait.target) for wait in case.graph.waits if wait.waiter == one.key]
+        alike = [other for other in case.graph.stuck() if other.doing.within("checkpoint", "evaluation")]
+        went_on = [other for other in targets if other.stuck and not _rank_only(other)]
+        if targets and len(went_on) == len(targets) and len(alike) <= len(targets) and not case.moving(
+            other.key for other in targets
+        ):
+            place = case.waited_in(other.key for other in targets)
+            why = f"waits in {place} in work that it does alone{_condition(one)}, while the others have gone on"
+            return Ruling("HUNG", f"a collective that only {one.label} runs: it {why}", "K10", {one.key: why},
+                          place=place, next=("take the collective out of the branch, or let every rank run it",))  # fmt: skip
+    return None
+
+
+def inverted(case: Case) -> Ruling | None:
+    """K2: a ring of waits over several groups. Each rank is as right as the others: nobody is named."""
+    for members in case.graph.cycles:
+        inside = set(members)
+        waits = [wait for wait in case.graph.waits if wait.waiter in inside and wait.target in inside]
+        if {wait.layer for wait in waits} != {"collective"} or len({wait.group for wait in waits}) < 2:
+            continue
+        if case.moving(members):
+            continue
+        steps = [next((wait for wait in waits if wait.waiter == key and wait.target == after), None)
+                 for key, after in zip(members, (*members[1:], members[0]), strict=True)]  # fmt: skip
+        told = "; ".join(f"{case.names([step.waiter])} in {step.because.split(': ')[0]}" for step in steps if step)
+        return Ruling(
+            "HUNG", f"groups are used in different orders: {told}; a cycle, in which nobody is the single culprit",
+            "K2", cycle=tuple(members), place=told,
+            next=("use the groups in one order on every rank: order by name, not by arrival",
+                  "the frames of the cycle's members are the two places to compare"),
+        )  # fmt: skip
+    return None
+
+
+def wedged(case: Case) -> Ruling | None:
+    """K12: every member is in the same operation and none of them moves. The fabric, or a device: nobody is named."""
+    if case.sinks():
+        return None
+    names = Names.of(case.evidence, case.comparison)
+    for group in sorted(case.groups, key=_longest, reverse=True):
+        members = group.group.members or tuple(group.ranks)
+        if group.absent or group.silent or len(members) < 2 or set(members) - set(group.ranks):
+            continue
+        pending = [state.pending for state in group.ranks.values()]
+        if not all(pending) or len({one.seq for one in pending if one}) != 1 or mismatch(group):
+            continue
+        ages = [one.age_s for one in pending if one and one.age_s is not None]
+        subjects = [case.subject(names.key(group, rank)) for rank in group.ranks]
+        if (ages and min(ages) < YOUNG_S) or any(one.progress or one.blocked or one.gone for one in subjects):
+            continue
+        first = pending[0]
+        assert first is not None
+        place = f"{first.op} #{first.seq} of {title(group)}"
+        return Ruling(
+            "HUNG", f"all {len(members)} ranks of {title(group)} are in {first.op} #{first.seq} and none comes out: the "
+            "fabric or a device, not a rank", "K12", place=place,
+            next=("look at links and devices: nvidia-smi, dmesg | grep -i xid, ibstat",
+                  "run the same operation alone on these hosts (nccl-tests), then halve the hosts"),
+        )  # fmt: skip
+    return None
+
+
+__all__ = ["Mismatch", "conditional", "diverged", "inverted", "unformed", "wedged"]

@@ -1,0 +1,62 @@
+"""What is no hang: a person in a debugger, something slow, nothing pending."""
+
+from __future__ import annotations
+
+from harness.triage.rules.ruling import Case, Ruling
+
+
+def debugger(case: Case) -> Ruling | None:
+    """A breakpoint: everybody else waits for a person."""
+    for one in case.live():
+        beat = one.process.beat if one.process else None
+        if one.doing.within("debugger") or (beat is not None and beat.breakpoint):
+            return Ruling("HEALTHY", f"{one.label} sits in a debugger, and whoever waits for it waits for a person",
+                          place="a breakpoint", next=("continue or detach the debugger",))  # fmt: skip
+    return None
+
+
+def slow(case: Case) -> Ruling | None:
+    """K7: whoever the others wait for advances between the two looks."""
+    ends = [*case.sinks(), *(case.subject(key) for ring in case.graph.cycles for key in ring)]
+    moving = [one for one in ends if one.progress]
+    if moving:
+        return slow_because(case, moving[0].key)
+    stuck = case.graph.stuck()
+    unresolved = [one for one in stuck if one.key not in {wait.waiter for wait in case.graph.waits}]
+    if stuck and unresolved and not ends:
+        moved = [one for one in case.live() if one.progress]
+        if moved:
+            return slow_because(case, moved[0].key)
+    return None
+
+
+def slow_because(case: Case, key: str) -> Ruling:
+    """SLOW, with the straggler and its rate."""
+    one = case.subject(key)
+    waiting = len(case.graph.waiters({key}))
+    who = f"{waiting} wait{'s' if waiting == 1 else ''} for it" if waiting else "nobody is proven to wait for it"
+    doing = f" in {one.frame}" if one.frame else ""
+    return Ruling("SLOW", f"{one.label} is slow, not hung: {one.progress}{doing}; {who}", "K7",
+                  place=one.frame, next=("look again later: harness triage takes two looks each time",
+                                         f"profile it: py-spy top --pid {one.process.pid}" if one.process else ""))  # fmt: skip
+
+
+def healthy(case: Case) -> Ruling | None:
+    """Nothing is pending between processes, or everything that waits advances."""
+    stuck = case.graph.stuck()
+    resting = [one for one in stuck if not one.progress]
+    live = case.live()
+    looked = [one for one in live if one.process and (one.process.samples or one.process.beat)]
+    recorded = [group for group in case.groups if group.ranks]
+    if resting or not (looked or recorded):
+        return None
+    if stuck:
+        return Ruling("HEALTHY", f"{len(stuck)} processes wait for each other and all of them advance")
+    if not looked and not recorded:
+        return None
+    unseen = [one for one in looked if one.doing.kind == "unknown" and one.pending is None]
+    if looked and len(unseen) == len(looked) and not recorded:
+        return None  # without a single stack or recorder "nothing pending" would be a guess
+    idle = sum(one.doing.idle or one.doing.kind == "sleep" for one in looked)
+    return Ruling("HEALTHY", "nothing is pending: no process waits for another one"
+                  + (f" ({idle} of {len(looked)} idle)" if idle else ""))  # fmt: skip

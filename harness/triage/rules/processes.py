@@ -1,0 +1,110 @@
+"""One process explains the others: the kernel or the interpreter lock holds it (K9), or it has died (K4)."""
+
+from __future__ import annotations
+
+import re
+
+from harness.triage.evidence import Process
+from harness.triage.graph import Subject
+from harness.triage.rules.ruling import Case, Ruling
+
+# What a peer's death, or a peer's silence, looks like in the error of its victims: never a first error.
+_ECHO = re.compile(
+    r"timed? ?out|timeout|connection (reset|closed|refused)|broken pipe|peer|watchdog|ActorDied|ActorUnavailable"
+    r"|RayActorError|WorkerCrashed|NCCL (communicator|error)|remote process exited|aborted|SIGTERM|KeyboardInterrupt",
+    re.I,
+)
+
+
+def held(case: Case) -> Ruling | None:
+    """K9: stopped, in uninterruptible sleep, or with the interpreter lock held, while others wait."""
+    held = [one for one in case.live() if one.blocked and _counts(case, one)]
+    if not held:
+        return None
+    others = [one for one in case.live() if one.key not in {each.key for each in held} and one.stuck]
+    keys = [one.key for one in held]
+    if not others and not case.graph.waiters(set(keys)) and not any(one.rank is not None for one in held):
+        return None
+    where = case.waited_in(keys)
+    reason = f"{case.names(keys)}: {held[0].blocked}" + (f"; others wait in {where}" if where else "")
+    steps = {"stop": "kill -CONT PID, and find out who stopped it", "unint": "look at storage: dmesg, the mount of "
+             "the file in its stack", "the i": "harness triage with native stacks shows which C call keeps the "
+             "interpreter lock; run it in a child process"}  # fmt: skip
+    step = next((text for start, text in steps.items() if held[0].blocked.removeprefix("in ").startswith(start)), "")
+    return Ruling("HUNG", reason, "K9", {one.key: one.blocked for one in held}, place=where or held[0].blocked,
+                  next=tuple(filter(None, (step, "the network is not to blame"))))  # fmt: skip
+
+
+def _counts(case: Case, one: Subject) -> bool:
+    """A process of the work, not any child that happens to be stopped."""
+    process = one.process
+    return one.key in case.awaited() or one.rank is not None or bool(process and (process.journal or process.beat))
+
+
+def died(case: Case) -> Ruling | None:
+    """K4: a process ended, or failed and stayed, while others wait for it. The first error is the cause."""
+    stuck = [one for one in case.graph.stuck() if not one.gone]
+    waiting = stuck or [one for one in case.live() if one.key in {wait.waiter for wait in case.graph.waits}]
+    if not waiting:
+        return None
+    awaited = case.awaited()
+    dead = [one for one in case.graph.subjects.values() if one.gone and not one.launcher
+            and (one.key in awaited or (one.rank is not None and _unclean(one.process)))]  # fmt: skip
+    dead += [one for one in case.graph.subjects.values() if not one.gone and one.process is not None
+             and one.key in {each.key for each in case.sinks()} and local_error(one.process) and not one.progress
+             and not one.doing.within("scheduler")]  # fmt: skip
+    for actor in case.evidence.ray_actors:
+        if actor.state == "DEAD" and actor.death and any(one.process and one.process.pid == actor.pid
+                                                         and one.process.host == actor.host for one in dead) is False:
+            key = f"{actor.host}:{actor.pid}"
+            if key in awaited and key in case.graph.subjects:
+                dead.append(case.subject(key))
+    if not dead:
+        return None
+    first = [one for one in dead if one.process and local_error(one.process)]
+    if first:
+        age = {one.key: _age(one.process) for one in first if one.process}
+        chosen = [one for one in first if age[one.key] == max(age.values())]
+    else:
+        chosen = [one for one in dead if one.process and _unclean(one.process)] or dead
+    why = {one.key: _why(one) for one in chosen}
+    where = case.waited_in(why)
+    reason = f"{case.names(why)} {next(iter(why.values()))}" + (f"; others wait in {where}" if where else "")
+    steps = ["read the end of its own log: the first error is there, not in its peers' timeouts"]
+    if any(one.process and one.process.exit_code == -9 for one in chosen):
+        steps.append("SIGKILL is how the kernel ends a process when memory runs out: dmesg | grep -i oom")
+    return Ruling("HUNG", reason, "K4", why, place=where, next=tuple(steps))
+
+
+def local_error(process: Process | None) -> str:
+    """The first error of a process that is its own, not the echo of a peer's; empty without one."""
+    if process is None:
+        return ""
+    if process.error and not _ECHO.search(process.error):
+        return process.error.strip().splitlines()[-1]
+    for _, text in process.journal.errors[-1:] if process.journal else ():
+        if not _ECHO.search(text):
+            return text
+    return ""
+
+
+def _age(process: Process) -> float:
+    if process.error_age_s is not None:
+        return process.error_age_s
+    return process.journal.errors[0][0] if process.journal and process.journal.errors else 0.0
+
+
+def _unclean(process: Process | None) -> bool:
+    """It did not end as a process does that is done."""
+    if process is None:
+        return False
+    if process.exit_code is not None and process.exit_code != 0:
+        return True
+    return process.journal is not None and not process.journal.closed
+
+
+def _why(one: Subject) -> str:
+    error = local_error(one.process)
+    if one.gone:
+        return one.state() + (f": {error}" if error else "")
+    return f"failed and stayed: {error}"

@@ -1,0 +1,74 @@
+"""What a rule says, and what it may ask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from harness.triage.evidence import Evidence
+from harness.triage.flight.model import Comparison, GroupState
+from harness.triage.graph import Graph, Subject
+
+
+@dataclass(frozen=True)
+class Ruling:
+    """A rule's verdict. `culprits`: node -> why; empty where nobody may be named."""
+
+    verdict: str  # HUNG, SLOW, HEALTHY, INSUFFICIENT
+    reason: str
+    hang: str = ""
+    culprits: dict[str, str] = field(default_factory=dict)
+    cycle: tuple[str, ...] = ()
+    place: str = ""
+    frames: dict[str, str] = field(default_factory=dict)  # node -> a frame that tells more than its own
+    missing: tuple[str, ...] = ()
+    next: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Case:
+    """What the rules look at."""
+
+    evidence: Evidence
+    comparison: Comparison | None
+    graph: Graph
+
+    @property
+    def groups(self) -> tuple[GroupState, ...]:
+        return self.comparison.groups if self.comparison else ()
+
+    def subject(self, key: str) -> Subject:
+        return self.graph.subjects[key]
+
+    def live(self) -> list[Subject]:
+        """Processes that are seen, live and no launcher."""
+        return [one for one in self.graph.subjects.values() if one.process and not one.gone and not one.launcher]
+
+    def sinks(self) -> list[Subject]:
+        """Where waiting ends."""
+        return [self.subject(key) for key in self.graph.sinks]
+
+    def awaited(self) -> set[str]:
+        return {wait.target for wait in self.graph.waits}
+
+    def moving(self, keys: Iterable[str]) -> list[Subject]:
+        """Those of them that advance."""
+        return [self.subject(key) for key in keys if self.subject(key).progress]
+
+    def names(self, keys: Iterable[str]) -> str:
+        """"rank 1 (actor) and rank 2"."""
+        labels = [self.subject(key).label for key in keys]
+        if len(labels) > 4:
+            labels = [*labels[:3], f"{len(labels) - 3} more"]
+        return " and ".join([", ".join(labels[:-1]), labels[-1]] if len(labels) > 1 else labels)
+
+    def waited_in(self, keys: Iterable[str]) -> str:
+        """The operation in which these are waited for, in words."""
+        targets = set(keys)
+        for wait in self.graph.waits:
+            if wait.target in targets:
+                return wait.because.split(": ", 1)[0]
+        return ""
+
+
+Rule = Callable[[Case], Ruling | None]

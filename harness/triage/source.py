@@ -1,0 +1,80 @@
+"""What the program text says about the place where a process stands, where that file can be read here.
+
+Three questions, answered from the syntax tree and never guessed: is a line inside an `except` or `finally`, under an
+`if` that asks for the rank, or behind a loop that holds another line? A file that is absent, too large, or does not
+have the frame's function at that line (it changed since) answers nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+from functools import lru_cache
+from pathlib import Path
+
+from harness.triage.evidence import Frame
+
+MAX_BYTES = 2 << 20
+_RANK_WORDS = ("rank", "is_main", "is_master", "is_leader", "main_process", "is_first")
+
+
+def in_handler(frame: Frame) -> bool:
+    """Whether a frame stands in an `except` block: its exception has been swallowed."""
+    body = _function(frame)
+    if body is None:
+        return False
+    return any(_holds(part, frame.line) for node in ast.walk(body) if isinstance(node, ast.ExceptHandler)
+               for part in node.body)  # fmt: skip
+
+
+def rank_condition(frame: Frame) -> str:
+    """The text of the innermost `if` around a frame that asks for a rank; empty without one."""
+    body = _function(frame)
+    if body is None:
+        return ""
+    found = ""
+    for node in ast.walk(body):
+        if isinstance(node, ast.If) and any(_holds(part, frame.line) for part in node.body):
+            text = ast.unparse(node.test)
+            if any(word in text.lower() for word in _RANK_WORDS):
+                found = text
+    return found
+
+
+def behind_loop(frame: Frame, other: Frame) -> int:
+    """The line of a loop that holds `other` and that `frame`, in the same function, has left; 0 without one."""
+    body = _function(frame)
+    if body is None or (frame.file, frame.function) != (other.file, other.function):
+        return 0
+    for node in ast.walk(body):
+        if isinstance(node, (ast.For, ast.While, ast.AsyncFor)) and any(_holds(part, other.line) for part in node.body):
+            if (node.end_lineno or 0) < frame.line:
+                return node.lineno
+    return 0
+
+
+def _holds(node: ast.AST, line: int) -> bool:
+    return getattr(node, "lineno", 0) <= line <= (getattr(node, "end_lineno", 0) or 0)
+
+
+def _function(frame: Frame) -> ast.AST | None:
+    """The function of a frame, if the file has one of that name at that line."""
+    tree = _tree(frame.file)
+    if tree is None:
+        return None
+    name = frame.function.rsplit(".", 1)[-1]
+    if name == "<module>":
+        return tree
+    found = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+             and node.name == name and _holds(node, frame.line)]  # fmt: skip
+    return found[-1] if found else None
+
+
+@lru_cache(maxsize=64)
+def _tree(file: str) -> ast.Module | None:
+    path = Path(file)
+    try:
+        if not path.is_absolute() or path.suffix != ".py" or path.stat().st_size > MAX_BYTES:
+            return None
+        return ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError):  # absent, or no Python of this version: no answer
+        return None
