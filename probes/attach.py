@@ -8,12 +8,14 @@ the heartbeat's thread, one period after it began, so that a short script leaves
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import functools
 import json
 import multiprocessing
 import os
 import re
+import stat
 import sys
 import tempfile
 import threading
@@ -22,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from probes import collectives, install
-from probes.heartbeat import BEATS, PERIOD_S, Heartbeat
+from probes.heartbeat import PERIOD_S, Heartbeat
 from probes.spans import Span, said
 
 WATCH, SOCKETS, ROLE = "RLHF_HARNESS_WATCH", "RLHF_HARNESS_SOCKETS", "RLHF_HARNESS_ROLE"
@@ -113,6 +115,7 @@ class Attachment:
         self.journal = Quiet(directory)
         self.socket, self.off = "", ""
         self._server: Any = None
+        self._heart: Heartbeat | None = None
         self._stop = threading.Event()
         self._role, self._rank = "process", NOWHERE
         self._silent = 0
@@ -139,8 +142,8 @@ class Attachment:
         except Exception as error:  # a probe that fails is off; the job goes on
             self.off = said(error)
             self.journal.event("note", text=f"the heartbeat is off: {self.off}")
-
-    _heart: Heartbeat | None = None
+            if heart is not None:  # a beat that only grew old would look like a process that does not answer
+                heart.path.unlink(missing_ok=True)
 
     def _end(self) -> None:
         """At the end of the interpreter: a last beat that says so, the socket gone, the journal closed."""
@@ -183,7 +186,7 @@ class Attachment:
 
     def _watch_the_watchdog(self) -> None:
         """Say it once, in one process, when the watchdog has gone without a word; every process records it."""
-        path = self.directory / BEATS / WATCHDOG
+        path = self.directory / WATCHDOG
         try:
             beat = json.loads(path.read_bytes())
             quiet_s = (time.monotonic_ns() - beat["t_ns"]) / 1e9
@@ -211,10 +214,13 @@ def serve() -> tuple[Any, str]:
     It answers with the flight recorder's JSON from a thread of its own, also while the interpreter lock is held.
     """
     c10d: Any = sys.modules["torch._C._distributed_c10d"]
-    folder = os.environ.get(SOCKETS) or tempfile.mkdtemp(prefix="rlhf-")
-    if len(os.fsencode(folder)) > SOCKET_LIMIT - 16:
-        folder = tempfile.mkdtemp(prefix="rlhf-", dir="/tmp")
-    os.makedirs(folder, mode=0o700, exist_ok=True)
+    folder = os.environ.get(SOCKETS, "")
+    if not _private(folder) or len(os.fsencode(folder)) > SOCKET_LIMIT - 16:
+        folder = f"/tmp/rlhf-{os.getuid()}"
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder, mode=0o700)
+        if not _private(folder):  # somebody else took the name
+            folder = tempfile.mkdtemp(prefix="rlhf-", dir="/tmp")
     path = os.path.join(folder, f"{os.getpid()}.sock")
     if os.path.exists(path):  # of an earlier process with this pid
         os.unlink(path)
@@ -229,6 +235,15 @@ def serve() -> tuple[Any, str]:
             level.value = before
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))  # never destroyed: its destructor talks on stderr
     return server, path
+
+
+def _private(folder: str) -> bool:
+    """A directory of this user's that nobody else may enter."""
+    try:
+        found = os.lstat(folder)
+    except OSError:  # it is not there
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
 
 
 def _log_level() -> Any:

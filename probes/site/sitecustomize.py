@@ -37,6 +37,8 @@ class _Imports:
             del loader.exec_module
             run(module)
             _TRIGGERS.discard(module.__name__)
+            if module.__name__.startswith("ray."):
+                os.environ.setdefault("RAY_RUNTIME_ENV_HOOK", "rlhf_harness_ray.environment")
             if not _TRIGGERS and self in sys.meta_path:
                 sys.meta_path.remove(self)
             _attach()
@@ -56,12 +58,11 @@ def _attach():
 
 def _probes():
     """`probes.attach`; in sys.modules only where the job would find our package anyway, never in place of its own."""
-    import importlib.machinery
     import importlib.util
 
     package = os.path.dirname(_HERE)
     origin = os.path.join(package, "__init__.py")
-    spec = importlib.machinery.PathFinder.find_spec("probes")
+    spec = importlib.util.find_spec("probes")
     ours = spec is not None and spec.origin is not None and os.path.realpath(spec.origin) == os.path.realpath(origin)
     if ours:
         import probes.attach

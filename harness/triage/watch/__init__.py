@@ -1,0 +1,13 @@
+"""Watching a job from outside: `progress` suspects a stall, `watchdog` has it looked at, `command` runs the job.
+
+A suspicion is cheap and may be wrong; whether the job hangs is for the evidence and the judge to say.
+"""
+
+from harness.triage.watch.command import WatchResult, watch
+from harness.triage.watch.observe import Observer
+from harness.triage.watch.progress import Progress, Seen, Snapshot, Suspicion
+from harness.triage.watch.watchdog import Stall, Watchdog
+
+__all__ = [
+    "Observer", "Progress", "Seen", "Snapshot", "Stall", "Suspicion", "WatchResult", "Watchdog", "watch",
+]  # fmt: skip

@@ -1,0 +1,175 @@
+"""Decides when a job is suspected to stand still. A pure state machine: snapshots go in, a suspicion comes out.
+
+What makes a suspicion, for a process in which nothing progressed for `stall_s` (its main thread is where it was, no
+collective was enqueued, no event recorded):
+
+- alone: its main thread is inside a collective, a backward pass or a device's synchronize; a process group is being
+  made, an engine falls asleep or wakes, weights are on their way; its heartbeat is silent without using a CPU (stopped,
+  or the interpreter lock is held); it is stopped, or sleeps uninterruptibly.
+- only while no other process progresses either: it waits for Ray or for HTTP, has an open span, or has taken part in
+  collectives. Whoever asked for a long rollout waits as long as the rollout goes on.
+- never: it waits for orders (an event loop, a worker without a task, a launcher), or the job sits in a debugger.
+
+Time is what the snapshots say, and a gap between two of them counts for at most `GAP_S`: a laptop that slept, or a
+watchdog that was stopped together with its job, has not seen a stall.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+GAP_S = 5.0
+BUSY = 0.2  # of one CPU: a spinning wait has one, a process that sleeps in a system call none
+ALONE = frozenset({"collective", "backward", "device"})
+TOGETHER = frozenset({"ray", "http"})
+TRANSITIONS = frozenset({
+    "init_process_group", "new_group", "split_group", "rendezvous", "_new_process_group_helper", "sleep", "wake",
+    "flush", "sync_send", "sync_receive",
+})  # fmt: skip
+# A collective that gives up destroys the evidence: look when this share of its timeout is over, if that is sooner.
+TIMEOUT_SHARE = 0.6
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One process at one moment. `key` tells it from a later process with its pid."""
+
+    key: str
+    pid: int
+    state: str = "S"  # of /proc/PID/stat; "" where the process is on another host
+    cpu_s: float = 0.0
+    beats: int | None = None  # None: it has no heartbeat
+    progress: int = 0  # changes whenever its work progresses
+    wait: str = ""  # what its main thread is in (probes/heartbeat.py)
+    spans: tuple[str, ...] = ()
+    sequences: Mapping[str, int] = field(default_factory=dict)
+    breakpoint: bool = False
+    ended: bool = False
+    timeout_s: float | None = None  # the smallest of its process groups
+    name: str = ""  # for people: "rank 1", "launcher"
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    at_s: float
+    processes: tuple[Seen, ...]
+
+
+@dataclass(frozen=True)
+class Suspect:
+    seen: Seen
+    still_s: float
+    why: str
+
+
+@dataclass(frozen=True)
+class Suspicion:
+    """`still_s`: how long the one that stands longest has stood."""
+
+    suspects: tuple[Suspect, ...]
+
+    @property
+    def still_s(self) -> float:
+        return max(one.still_s for one in self.suspects)
+
+    @property
+    def keys(self) -> frozenset[str]:
+        return frozenset(one.seen.key for one in self.suspects)
+
+
+@dataclass
+class _Track:
+    seen: Seen
+    still_s: float = 0.0
+    silent_s: float = 0.0
+    cpu_s: float = 0.0  # when it last progressed, or last beat
+
+    @property
+    def busy(self) -> bool:
+        return self.still_s > 0 and (self.seen.cpu_s - self.cpu_s) / self.still_s > BUSY
+
+
+class Progress:
+    """Feed it a snapshot every second or so. `stall_s`: seconds without progress that make a suspicion."""
+
+    def __init__(self, stall_s: float) -> None:
+        self.stall_s = stall_s
+        self._tracks: dict[str, _Track] = {}
+        self._last_s: float | None = None
+
+    @property
+    def debugged(self) -> tuple[Seen, ...]:
+        """Processes that sit in a debugger: nobody is suspected while there is one."""
+        return tuple(track.seen for track in self._tracks.values() if track.seen.breakpoint and not track.seen.ended)
+
+    def limit_s(self, seen: Seen) -> float:
+        """After how many seconds this process is suspected: sooner than its collectives give up."""
+        if seen.timeout_s is None:
+            return self.stall_s
+        return min(self.stall_s, TIMEOUT_SHARE * seen.timeout_s)
+
+    def feed(self, snapshot: Snapshot) -> Suspicion | None:
+        """Take note of a snapshot; the suspicion that holds now, if one does."""
+        gap = 0.0 if self._last_s is None else min(max(0.0, snapshot.at_s - self._last_s), GAP_S)
+        self._last_s = snapshot.at_s
+        self._tracks = {seen.key: self._tracked(seen, gap) for seen in snapshot.processes}
+        if self.debugged:
+            for track in self._tracks.values():
+                track.still_s = track.silent_s = 0.0
+            return None
+        suspects = [found for track in self._tracks.values() if (found := self._suspect(track))]
+        return Suspicion(tuple(suspects)) if suspects else None
+
+    def _tracked(self, seen: Seen, gap: float) -> _Track:
+        track = self._tracks.get(seen.key)
+        if track is None:
+            return _Track(seen, cpu_s=seen.cpu_s)
+        before, track.seen = track.seen, seen
+        track.silent_s = track.silent_s + gap if seen.beats is not None and seen.beats == before.beats else 0.0
+        if seen.progress != before.progress or (seen.beats is None) != (before.beats is None):
+            track.still_s, track.cpu_s = 0.0, seen.cpu_s
+        elif seen.beats is None and seen.state not in ("T", "t", "D"):
+            track.still_s, track.cpu_s = 0.0, seen.cpu_s  # nothing is known of it but that it lives
+        else:
+            track.still_s += gap
+        return track
+
+    def _suspect(self, track: _Track) -> Suspect | None:
+        seen = track.seen
+        if seen.ended or seen.state in ("Z", "X"):
+            return None
+        why = self._alone(track) or (self._together(track) if self._all_still() else "")
+        return Suspect(seen, max(track.still_s, track.silent_s), why) if why else None
+
+    def _alone(self, track: _Track) -> str:
+        seen, limit = track.seen, self.limit_s(track.seen)
+        if seen.state in ("T", "t") and track.still_s >= limit:
+            return "is stopped"
+        if seen.beats is None:
+            return "sleeps in the kernel and cannot be interrupted" if track.still_s >= limit else ""
+        if track.silent_s >= limit and not track.busy:
+            return "does not answer: stopped, or its interpreter lock is held"
+        if track.still_s < limit:
+            return ""
+        if seen.wait in ALONE:
+            return f"is in a {seen.wait}" if seen.wait == "collective" else f"waits in {seen.wait}"
+        transition = next((name for name in seen.spans if name in TRANSITIONS), "")
+        return f"is in {transition}" if transition else ""
+
+    def _together(self, track: _Track) -> str:
+        seen = track.seen
+        if seen.beats is None or seen.wait == "idle" or track.still_s < self.stall_s:
+            return ""
+        if seen.wait in TOGETHER:
+            return f"waits for {seen.wait}"
+        if seen.spans:
+            return f"is in {seen.spans[-1]}"
+        if track.silent_s >= self.stall_s:
+            return "does not answer, and computes"
+        return "stands still" if any(seen.sequences.values()) else ""
+
+    def _all_still(self) -> bool:
+        """No process that has a heartbeat and something to do has progressed within `stall_s`."""
+        working = [t for t in self._tracks.values() if t.seen.beats is not None and not t.seen.ended]
+        return all(track.still_s >= self.stall_s or track.seen.wait == "idle" for track in working)
