@@ -25,6 +25,9 @@ class Pulse:
     rank: int | None = None
     world_size: int | None = None
     socket: str = ""  # of the process's worker server
+    start_ticks: int = 0  # field 22 of /proc/PID/stat: tells the process from a later one with its pid; 0 unknown
+    journals: tuple[str, ...] = ()  # files that the process writes events to, wherever they lie
+    error: str = ""  # that it ended with
 
 
 def read(directory: Path, now_ns: int) -> tuple[dict[tuple[str, int], Pulse], tuple[str, ...]]:
@@ -33,7 +36,7 @@ def read(directory: Path, now_ns: int) -> tuple[dict[tuple[str, int], Pulse], tu
     `now_ns`: CLOCK_MONOTONIC of this host. A beat caught in the middle of being rewritten is read once more.
     """
     found, notes = {}, []
-    for file in sorted((directory / FOLDER).glob("*.json")):
+    for file in sorted((directory / FOLDER).glob("[0-9]*.json")):  # the watchdog's own beat lies there too
         for last in (False, True):
             try:
                 pulse = parse(file.read_bytes()[:MAX_BYTES], now_ns)
@@ -64,10 +67,16 @@ def parse(block: bytes, now_ns: int) -> Pulse:
         open_spans=spans,
         sequences={str(name): int(count) for name, count in (fields.get("sequences") or {}).items()},
         breakpoint=bool(fields.get("breakpoint")),
+        wait=str(fields.get("wait") or ""),
+        stack=tuple(str(frame) for frame in fields.get("stack") or ()),
+        ended=bool(fields.get("ended")),
     )
     world, rank = _number(fields.get("world_size")), _number(fields.get("rank"))
     role, socket = str(fields.get("role") or ""), str(fields.get("socket") or "")
-    return Pulse(str(fields["host"]), int(fields["pid"]), beat, role, rank, world, socket)
+    return Pulse(
+        str(fields["host"]), int(fields["pid"]), beat, role, rank, world, socket, int(fields.get("start_ticks") or 0),
+        tuple(str(path) for path in fields.get("journals") or ()), redact.text(str(fields.get("error") or "")),
+    )  # fmt: skip
 
 
 def _age(now_ns: int, then_ns: Any) -> float:

@@ -18,7 +18,7 @@ from typing import Any
 
 from harness.errors import HarnessError
 from harness.triage import directory
-from harness.triage.collect import bounded, gpus, proc, ras, ray, recorder, stacks
+from harness.triage.collect import bounded, connections, gpus, proc, ras, ray, recorder, stacks
 from harness.triage.collect.draft import Draft, absent
 from harness.triage.collect.scope import Cast, Scope, cast
 from harness.triage.evidence import Evidence, Process, Sample
@@ -124,6 +124,7 @@ def _look(draft: Draft, terms: _Terms) -> None:
     """Everything that is had of one process from outside, in order of worth; written down after each step."""
     draft.doing = "its /proc files"
     draft.learn(proc.facts(draft.pid))
+    draft.connections = connections.of(draft.pid)
     denied = silent = False
     for number in range(terms.samples):
         wait = terms.began + number * terms.gap_s - terms.clock()
@@ -142,11 +143,11 @@ def _look(draft: Draft, terms: _Terms) -> None:
             silent = not taken.threads and "not a Python" in taken.note
         if taken.denied:
             denied = True
-        if denied and not silent and draft.socket:
-            inside = recorder.traceback(draft.socket, timeout_s=min(recorder.TIMEOUT_S, max(0.1, terms.left())))
-            taken = dataclasses.replace(inside, note=" ".join(filter(None, (taken.note, inside.note))))
-            silent = not inside.threads
         draft.notes.append(taken.note)
+        if denied and not silent:
+            taken = _inside(draft, terms)
+            draft.notes.append(taken.note)
+            silent = not taken.threads
         sample = Sample(at, seen.state, seen.cpu_s, seen.switches, seen.io_bytes, seen.wchan, taken.threads)
         draft.samples.append(sample)
         directory.write_process(draft.freeze(), terms.out)
@@ -158,6 +159,16 @@ def _look(draft: Draft, terms: _Terms) -> None:
         draft.native = deep.threads
         draft.notes.append(deep.note)
     draft.doing = ""
+
+
+def _inside(draft: Draft, terms: _Terms) -> stacks.Stacks:
+    """What the process says of its own stacks, where nobody may look from outside."""
+    taken = stacks.Stacks()
+    if draft.socket:
+        taken = recorder.traceback(draft.socket, timeout_s=min(recorder.TIMEOUT_S, max(0.1, terms.left())))
+    if not taken.threads and draft.pulse and (threads := stacks.of_beat(draft.pulse.beat.stack)):
+        return stacks.Stacks(threads, f"its stack is the heartbeat's, {draft.pulse.beat.age_s:.1f} s old")
+    return taken
 
 
 def _spied(draft: Draft, terms: _Terms) -> stacks.Stacks:

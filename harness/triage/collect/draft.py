@@ -13,7 +13,7 @@ from harness.triage.collect.proc import Facts
 from harness.triage.collect.scope import Cast
 from harness.triage.evidence import Process, Sample, Thread
 
-REUSE_S = 2.0  # a beat or a journal that is older than the process by more belongs to an earlier one of that pid
+REUSE_S = 2.0  # a journal that is older than the process by more belongs to an earlier one of that pid
 ENDED = ("gone", "Z", "X")
 
 
@@ -26,6 +26,7 @@ class Draft:
         self.facts = Facts(pid)
         self.samples: list[Sample] = []
         self.native: tuple[Thread, ...] = ()
+        self.connections: tuple[tuple[str, ...], tuple[str, ...]] = (), ()  # served, and other ends
         self.dump = self.recorder_note = ""
         self.notes: list[str] = []
         self.doing = "its /proc files"  # what was being asked for when time was up; empty when all was had
@@ -35,7 +36,7 @@ class Draft:
         self.facts = facts
         if not facts.ppid and not facts.argv:
             return
-        if self.pulse and self.pulse.beat.age_s > facts.age_s + REUSE_S:
+        if self.pulse and self.pulse.start_ticks not in (0, facts.start_ticks):
             self.pulse = None
         if self.recording and self.recording.opened_ns:
             age_s = time.time() - self.recording.opened_ns / 1e9
@@ -74,13 +75,12 @@ class Draft:
                 self.pulse.world_size if self.pulse else None
             )
         actor = cluster.classes.get((self.host, self.pid), "")
+        error = self.pulse.error if self.pulse else ""
+        error_age_s = self.pulse.beat.age_s if self.pulse and error else None
         death = next((one.death for one in cluster.actors if (one.host, one.pid) == (self.host, self.pid)), "")
-        role = roles.role_of(
-            facts,
-            journal=self.recording.role if self.recording else "",
-            beat=self.pulse.role if self.pulse else "",
-            actor=actor,
-        )
+        mine = self.pulse.role if self.pulse else ""
+        said = [one for one in (self.recording.roles if self.recording else ()) if one not in (mine, *roles.PLAIN)]
+        role = roles.role_of(facts, journal=said[0] if said else "", beat=mine, actor=actor)
         if role == "process" and self.pid in cluster.drivers:
             role = "driver"
         notes = [*facts.notes, *self.notes, "" if self.dump else self.recorder_note]
@@ -88,9 +88,10 @@ class Draft:
             notes.append(f"{self.doing} could not be had in time")
         return Process(
             self.host, self.pid, facts.ppid, facts.command, facts.title, role, roles.engine_of(facts), rank, world,
-            facts.age_s, facts.exit_code, death, None, tuple(self.samples), self.native,
+            facts.age_s, facts.exit_code, error or death, error_age_s, tuple(self.samples), self.native,
             self.pulse.beat if self.pulse else None, journal, self.dump,
             notes=tuple(dict.fromkeys(note for note in notes if note)), environ=facts.environ,
+            listening=self.connections[0], peers=self.connections[1],
         )  # fmt: skip
 
 

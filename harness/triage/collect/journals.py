@@ -7,7 +7,7 @@ last stretch are decoded. Damage costs the damaged line and nothing else.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -28,22 +28,30 @@ class Recording:
 
     host: str
     pid: int
-    role: str
+    roles: tuple[str, ...]  # of its journals, the latest first
     journal: Journal
     rank: int | None = None
     world_size: int | None = None
     opened_ns: int = 0  # Unix time
 
 
-def read(directory: Path, now_ns: int, wall_ns: int, host: str) -> tuple[dict[tuple[str, int], Recording], list[str]]:
-    """The latest recording of every process by (host, pid), with the groups of its earlier ones; notes about damage.
+def files(directory: Path) -> list[Path]:
+    """The journals of a run or watch directory."""
+    return sorted((directory / EVENTS).glob("*.jsonl"))
 
-    `now_ns`, `wall_ns`: CLOCK_MONOTONIC and Unix time of this host, whose name is `host`. Ages on another host come
-    from the wall clock.
+
+def read(
+    paths: Iterable[Path], now_ns: int, wall_ns: int, host: str
+) -> tuple[dict[tuple[str, int], Recording], list[str]]:
+    """What every process recorded by (host, pid), and notes about damage.
+
+    A process may have several journals: those that are open are read as one, and of those that it closed before only
+    the groups count. `now_ns`, `wall_ns`: CLOCK_MONOTONIC and Unix time of this host, whose name is `host`. Ages on
+    another host come from the wall clock.
     """
     found: dict[tuple[str, int], Recording] = {}
     notes = []
-    for file in sorted((directory / EVENTS).glob("*.jsonl")):
+    for file in paths:
         try:
             one = _recording(file, now_ns, wall_ns, host)
         except OSError as error:
@@ -54,7 +62,7 @@ def read(directory: Path, now_ns: int, wall_ns: int, host: str) -> tuple[dict[tu
             continue
         key = one.host, one.pid
         before = found.get(key)
-        found[key] = one if before is None else _joined(*sorted((before, one), key=lambda each: each.opened_ns))
+        found[key] = one if before is None else _joined(*sorted((before, one), key=lambda each: -each.opened_ns))
     return found, notes
 
 
@@ -86,7 +94,7 @@ def _recording(file: Path, now_ns: int, wall_ns: int, here: str) -> Recording:
         str(file), last["seq"] + 1, _age(now_ns, last["t_ns"]), span, tuple(calls[-CALLS:]), tuple(errors[-ERRORS:]),
         tuple(groups), closed, stats,
     )  # fmt: skip
-    return Recording(host, pid, role, journal, rank, world, opened_ns)
+    return Recording(host, pid, (role,), journal, rank, world, opened_ns)
 
 
 def _groups(stream: BinaryIO) -> tuple[list[Group], int | None, int | None]:
@@ -100,8 +108,9 @@ def _groups(stream: BinaryIO) -> tuple[list[Group], int | None, int | None]:
         if not all(isinstance(member, int) for member in members):
             continue
         name = str(event.get("name", ""))
-        size = event.get("world_size") if isinstance(event.get("world_size"), int) else len(members)
-        groups[name] = Group(name, tuple(members), str(event.get("backend", "")), str(event.get("desc", "")), size or 0)
+        size = int(event["world_size"]) if isinstance(event.get("world_size"), int) else len(members)
+        known = str(event.get("torch_name") or name)  # what the flight recorder calls it
+        groups[known] = Group(known, tuple(members), str(event.get("backend", "")), "" if known == name else name, size)
         whole = members == list(range(len(members)))
         if world is None and whole and isinstance(place, int) and 0 <= place < len(members):
             rank, world = members[place], len(members)
@@ -166,12 +175,24 @@ def _failure(event: dict[str, Any]) -> str:
     return f"{event.get('name') or kind}: {said}"
 
 
-def _joined(earlier: Recording, later: Recording) -> Recording:
-    names = {group.name for group in later.journal.groups}
-    groups = tuple(group for group in earlier.journal.groups if group.name not in names) + later.journal.groups
-    journal = dataclasses.replace(later.journal, groups=groups)
-    rank = later.rank if later.rank is not None else earlier.rank
-    return dataclasses.replace(later, journal=journal, rank=rank, world_size=later.world_size or earlier.world_size)
+def _joined(later: Recording, earlier: Recording) -> Recording:
+    """Two journals of one process as one."""
+    new, old = later.journal, earlier.journal
+    groups = {group.name: group for group in (*old.groups, *new.groups)}
+    if old.closed:
+        journal = dataclasses.replace(new, groups=tuple(groups.values()))
+    else:
+        fresh = new if new.last_age_s <= old.last_age_s else old
+        journal = Journal(
+            new.path, new.events + old.events, fresh.last_age_s, fresh.last_span or new.last_span or old.last_span,
+            tuple(sorted((*old.calls, *new.calls), key=lambda call: -call.age_s)[-CALLS:]),
+            tuple(sorted((*old.errors, *new.errors), key=lambda error: -error[0])[-ERRORS:]),
+            tuple(groups.values()), new.closed, new.engine_stats or old.engine_stats,
+        )  # fmt: skip
+    whose = later if later.rank is not None else earlier
+    return dataclasses.replace(
+        later, journal=journal, roles=(*later.roles, *earlier.roles), rank=whose.rank, world_size=whose.world_size
+    )
 
 
 def _age(now_ns: int, then_ns: int) -> float:

@@ -43,6 +43,7 @@ class Facts:
     environ: dict[str, str] = field(default_factory=dict)
     age_s: float = 0.0
     exit_code: int | None = None  # of a zombie
+    start_ticks: int = 0  # since boot
     notes: tuple[str, ...] = ()
 
 
@@ -79,7 +80,8 @@ def facts(pid: int) -> Facts:
         exit_code = -(status & 0x7F) if status & 0x7F else status >> 8
     return Facts(
         pid, int(stat[1]), argv, redact.command(argv) or f"[{comm}]", comm, redact.text(title, 200), environ,
-        max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - int(stat[19]) / TICKS), exit_code, tuple(notes),
+        max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - int(stat[19]) / TICKS), exit_code, int(stat[19]),
+        tuple(notes),
     )  # fmt: skip
 
 

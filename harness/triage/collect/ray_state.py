@@ -79,7 +79,7 @@ def _tasks(events: list[Any], hosts: dict[str, str], drivers: dict[str, Any]) ->
     for event in events:
         info, updates = event.task_info, event.state_updates
         stamps = sorted((at, state) for state, at in updates.state_ts_ns.items())
-        if not stamps:
+        if not stamps or not (info.func_or_class_name or info.name):  # the driver itself is a task without a name
             continue
         # Several states may carry one time; the later state of the protocol is the later in truth.
         at, state = max(stamps)

@@ -29,6 +29,7 @@ _SHAPED = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_\-]{8,}|gh[pousr]_[A-Za-z0-9]{8,}|github_pat_\w{8,}|AKIA[A-Z0-9]{12,}"
     r"|xox[a-z]-[A-Za-z0-9\-]{8,}|AIza[A-Za-z0-9_\-]{20,}|eyJ[A-Za-z0-9_\-]{8,}[.A-Za-z0-9_\-]*|[0-9a-f]{40})\b"
 )
+_LOGIN = re.compile(r"[\w.\-+%]+:[^\s:/@\"']+@(?=[\w.\-\[])")  # user:password@host without a scheme
 _FLAG = re.compile(r"--?[A-Za-z][\w.\-]*")
 
 
@@ -47,7 +48,7 @@ def command(argv: Iterable[str]) -> str:
 def text(message: str, limit: int = MAX_TEXT) -> str:
     """A message, a title or one argument without what looks like a secret, at most `limit` characters."""
     message = message.encode("utf-8", "replace").decode()
-    message = USERINFO.sub("", message)
+    message = _LOGIN.sub(f"{WITHHELD}@", USERINFO.sub("", message))
     message = _ASSIGNED.sub(rf"\g<1>{WITHHELD}", message)
     return _SHAPED.sub(WITHHELD, message)[:limit]
 

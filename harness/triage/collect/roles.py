@@ -21,7 +21,7 @@ LAUNCHERS = re.compile(
     r"(^|/)(torchrun|accelerate|deepspeed|mpirun|horovodrun|srun)$|^torch\.distributed\.(run|launch)"
     r"|^accelerate\.commands\.launch$|^deepspeed\.launcher|/torch/distributed/(run|launch)\.py$"
 )
-SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ash", "timeout", "env", "nohup", "nice", "sudo", "setsid", "tee", "uv"))
+SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ash", "timeout", "env", "nohup", "nice", "sudo", "setsid", "uv"))
 
 
 def infrastructure(argv: Sequence[str]) -> bool:

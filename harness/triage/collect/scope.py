@@ -47,7 +47,9 @@ def cast(scope: Scope, *, exclude: Sequence[int] = ()) -> Cast:
     recordings: dict[tuple[str, int], journals.Recording] = {}
     if scope.directory is not None:
         pulses, spoilt = beats.read(scope.directory, time.monotonic_ns())
-        recordings, damaged = journals.read(scope.directory, time.monotonic_ns(), time.time_ns(), host)
+        written = {Path(path) for (at, _), pulse in pulses.items() if at == host for path in pulse.journals}
+        files = sorted({file.resolve() for file in {*journals.files(scope.directory), *written} if file.is_file()})
+        recordings, damaged = journals.read(files, time.monotonic_ns(), time.time_ns(), host)
         notes += [*spoilt, *damaged]
     named = [pid for at, pid in {**pulses, **recordings} if at == host]
     pids = proc.descendants((*scope.roots, *(pid for pid in named if pid in table)), table)

@@ -26,6 +26,7 @@ from harness.triage.evidence import Frame, Thread
 TIMEOUT_S = 3.0
 YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 MAX_FRAMES = 200  # innermost ones: a runaway recursion has thousands
+MAX_NAME = 200  # a C++ template's name may have thousands of characters
 # Places whose name says by itself what is waited for; anything else idle may sit in C.
 EXPLAINED = re.compile(
     r"/torch/distributed/|/ray/|/(threading|selectors|queue|socket|ssl|subprocess|asyncio/\w+|multiprocessing/\w+"
@@ -107,7 +108,9 @@ def parse(dumped: Any, pid: int) -> tuple[Thread, ...]:
 
 
 def _frame(frame: dict[str, Any]) -> Frame:
-    return Frame(str(frame["name"]), str(frame["filename"]), int(frame["line"]), str(frame.get("module") or ""))
+    return Frame(
+        str(frame["name"])[:MAX_NAME], str(frame["filename"]), int(frame["line"]), str(frame.get("module") or "")
+    )
 
 
 def refused(pid: int, error: str) -> Stacks:
@@ -138,6 +141,7 @@ def not_permitted() -> str:
 
 # --- the fallback: the process's own faulthandler, through its worker server
 
+_BEAT = re.compile(r"(.*):(\d+) (.*)")
 _HEAD = re.compile(r"^(Current thread|Thread) 0x([0-9a-f]+)(?: \[(.*?)\])? \(most recent call first\):$")
 _LINE = re.compile(r'^  File "(.*)", line (\d+|\?\?\?) in (.*)$')
 
@@ -156,3 +160,10 @@ def parse_faulthandler(text: str) -> tuple[Thread, ...]:
         Thread(name or ("MainThread" if at == last else ""), 0, tuple(frames), main=at == last)
         for at, (name, frames) in reversed(list(enumerate(found)))
     )
+
+
+def of_beat(stack: Sequence[str]) -> tuple[Thread, ...]:
+    """The main thread as the heartbeat saw it, from "file:line function" of its innermost frames."""
+    found = [_BEAT.fullmatch(one) for one in stack]
+    frames = tuple(Frame(one[3], one[1], int(one[2])) for one in found if one)
+    return (Thread("MainThread", 0, frames, main=True),) if frames else ()

@@ -1,0 +1,255 @@
+"""Evidence of real processes in the states that blind other tools: each is had within the deadline, or noted."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.errors import BadInput
+from harness.triage import directory
+from harness.triage.collect import Scope, collect, live, proc, stacks
+from harness.triage.evidence import Evidence, Process
+
+ROOT = Path(__file__).parents[2]
+Start = Callable[..., subprocess.Popen[bytes]]
+DEADLINE_S = 8.0
+SLACK_S = 1.0  # of a machine that other tests keep busy
+HELD = "import ctypes; ctypes.PyDLL(None).sleep(120)"  # PyDLL keeps the interpreter lock
+GLOO = """
+import os, sys, time
+import torch, torch.distributed as dist
+rank = int(os.environ["RANK"])
+dist.init_process_group("gloo", init_method="file://" + sys.argv[1], rank=rank, world_size=2)
+dist.all_reduce(torch.ones(3))
+open(f"{sys.argv[1]}.{rank}", "w").close()
+if rank == 0:
+    dist.all_reduce(torch.ones(3))
+else:
+    time.sleep(120)
+"""
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start a process, or Python code, that is ended when the test ends."""
+    running: list[subprocess.Popen[bytes]] = []
+
+    def run(*command: str, env: dict[str, str] | None = None, **options: object) -> subprocess.Popen[bytes]:
+        argv = [sys.executable, "-c", *command] if "\n" in command[0] or ";" in command[0] else list(command)
+        environ = {**os.environ, **(env or {})}
+        process = subprocess.Popen(argv, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **options)  # type: ignore[call-overload]
+        running.append(process)
+        return process
+
+    yield run
+    for process in running:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGCONT)
+        process.kill()
+        process.wait()
+
+
+def until(ready: Callable[[], bool], seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not ready():
+        assert time.monotonic() < end, "the processes under test did not get ready"
+        time.sleep(0.05)
+
+
+def settled(process: subprocess.Popen[bytes], function: str = "<module>") -> None:
+    """Wait until the main thread of a Python process is in `function`, past the imports."""
+
+    def there() -> bool:
+        threads = stacks.dump(process.pid).threads
+        return bool(threads) and threads[0].frames[:1] != () and threads[0].frames[0].function == function
+
+    until(there)
+
+
+def taken(scope: Scope, out: Path, **options: object) -> Evidence:
+    """Collect, and hold it to its deadline and to its directory."""
+    began = time.monotonic()
+    evidence = collect(scope, out=out, deadline_s=DEADLINE_S, **options)  # type: ignore[arg-type]
+    assert time.monotonic() - began < DEADLINE_S + SLACK_S
+    assert directory.read(out) == evidence
+    return evidence
+
+
+def of(evidence: Evidence, pid: int) -> Process:
+    [process] = [one for one in evidence.processes if one.pid == pid]
+    return process
+
+
+def test_a_sleeper_a_held_lock_a_stopped_process_and_a_program(start: Start, tmp_path: Path) -> None:
+    asleep = start("import time; time.sleep(120)")
+    held = start(HELD)
+    stopped = start("import time; time.sleep(120)")
+    program = start("sleep", "120")
+    busy = start("n = 0\nwhile True: n += 1")
+    for process in (asleep, held, stopped, busy):
+        settled(process)
+    os.kill(stopped.pid, signal.SIGSTOP)
+    ended = start("import sys; sys.exit(3)")
+    until(lambda: proc.look(ended.pid).state == "Z")
+    gone = start("true")
+    gone.wait()
+    everyone = tuple(one.pid for one in (asleep, held, stopped, program, busy, ended, gone))
+    evidence = taken(Scope(everyone), tmp_path / "evidence")
+    assert {process.pid for process in evidence.processes} == set(everyone)
+    host = socket.gethostname()
+
+    sleeper = of(evidence, asleep.pid)
+    assert (sleeper.host, sleeper.role, sleeper.ppid) == (host, "process", os.getpid())
+    assert [sample.state for sample in sleeper.samples] == ["S", "S"]
+    assert 1.0 < sleeper.samples[1].at_s - sleeper.samples[0].at_s < 4.0
+    assert sleeper.samples[0].threads[0].frames[0].function == "<module>"
+    assert any("sleep" in frame.function for thread in sleeper.native for frame in thread.frames)
+    assert sleeper.notes == ()
+
+    lock = of(evidence, held.pid)
+    assert lock.samples[1].threads[0].gil and not lock.samples[1].threads[0].active
+    assert not sleeper.samples[1].threads[0].gil
+    assert any("sleep" in frame.function for thread in lock.native for frame in thread.frames)
+
+    halted = of(evidence, stopped.pid)
+    assert [sample.state for sample in halted.samples] == ["T", "T"]
+    assert halted.samples[1].threads[0].frames[0].function == "<module>"
+    assert halted.native == () and "cannot be stopped" in " ".join(halted.notes)
+    assert proc.look(stopped.pid).state == "T", "a process is left as it was found"
+    assert proc.look(asleep.pid).state == "S"
+
+    assert of(evidence, program.pid).samples[1].threads == ()
+    assert of(evidence, program.pid).notes == ("not a Python process: no Python stacks",)
+    worker = of(evidence, busy.pid)
+    assert worker.samples[1].cpu_s > worker.samples[0].cpu_s
+    assert sleeper.samples[1].cpu_s - sleeper.samples[0].cpu_s < 0.1
+
+    zombie = of(evidence, ended.pid)
+    assert (zombie.samples[0].state, zombie.exit_code) == ("Z", 3)
+    assert of(evidence, gone.pid).samples[0].state == "gone"
+    assert of(evidence, gone.pid).notes == (f"process {gone.pid} has ended",)
+
+
+def test_no_secret_reaches_the_directory(start: Start, tmp_path: Path) -> None:
+    secret = "s3cr3tvalue"
+    env = {
+        "HF_TOKEN": secret, "NCCL_SECRET_KEY": secret, "MY_PLAIN_NAME": f"{secret}x", "RANK": "1", "WORLD_SIZE": "4",
+        "RAY_JOB_CONFIG_JSON_ENV_VAR": json.dumps({"env_vars": {"X": secret}}), "NCCL_DEBUG": "INFO",
+        "MASTER_ADDR": f"user:{secret}@host",
+    }  # fmt: skip
+    code = f"password = '{secret}'; import time; time.sleep(120)"
+    argv = [f"--token={secret}", "--api-key", secret, f"https://me:{secret}@host/", "--lr", "0.1"]
+    process = start(code, *argv, env=env)
+    settled(process)
+    evidence = taken(Scope((process.pid,)), tmp_path / "evidence")
+    found = of(evidence, process.pid)
+    assert found.samples[1].threads, "otherwise locals were not even at risk"
+    assert (found.rank, found.world_size, evidence.expected_world) == (1, 4, 4)
+    assert found.environ["NCCL_DEBUG"] == "INFO" and "--lr 0.1" in found.command
+    files = [file for file in (tmp_path / "evidence").rglob("*") if file.is_file()]
+    assert files
+    for file in files:
+        assert secret.encode() not in file.read_bytes(), file
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="only root can become nobody")
+def test_another_users_process_is_a_note_that_says_what_to_do(start: Start, tmp_path: Path) -> None:
+    victim = start("import time; time.sleep(120)")
+    settled(victim)
+    tmp_path.chmod(0o777)
+    for parent in tmp_path.parents[:3]:
+        parent.chmod(0o755)
+    out = tmp_path / "evidence"
+    code = (
+        "import sys; from pathlib import Path; from harness.triage.collect import Scope, collect; "
+        "collect(Scope((int(sys.argv[1]),)), out=Path(sys.argv[2]), gap_s=0.2)"
+    )
+    nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", sys.executable, "-c"]
+    done = subprocess.run(
+        [*nobody, code, str(victim.pid), str(out)], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    if "Permission denied" in done.stderr and "harness" not in done.stderr:
+        pytest.skip("nobody cannot run this interpreter")
+    assert done.returncode == 0, done.stderr
+    evidence = directory.read(out)
+    process = of(evidence, victim.pid)
+    assert process.samples[0].state == "S" and process.samples[0].threads == ()
+    notes = " ".join(process.notes)
+    assert "ptrace is not permitted" in notes and "SYS_PTRACE" in notes and "another user" in notes
+
+
+def test_two_ranks_of_which_one_waits(start: Start, tmp_path: Path) -> None:
+    watched = tmp_path / "watch"
+    watched.mkdir()
+    script = tmp_path / "train.py"
+    script.write_text(GLOO)
+    store = str(tmp_path / "store")
+    paths = os.pathsep.join((str(ROOT / "probes" / "site"), str(ROOT)))
+    env = {"RLHF_HARNESS_WATCH": str(watched), "PYTHONPATH": paths, "WORLD_SIZE": "2"}
+    ranks = [start(sys.executable, str(script), store, env={**env, "RANK": str(rank)}) for rank in (0, 1)]
+    beats = [watched / "beats" / f"{process.pid}.json" for process in ranks]
+    until(lambda: all(Path(f"{store}.{rank}").exists() for rank in (0, 1)))
+    until(lambda: all(file.exists() and '"socket":"/' in file.read_text() for file in beats))
+    until(lambda: '"sequences":{"0":2}' in beats[0].read_text() and '"sequences":{"0":1}' in beats[1].read_text())
+    settled(ranks[1])
+
+    evidence = taken(live(str(watched)), tmp_path / "evidence", native=False)
+    waiting, other = (of(evidence, process.pid) for process in ranks)
+    assert [(one.rank, one.world_size) for one in (waiting, other)] == [(0, 2), (1, 2)]
+    assert "all_reduce" in [frame.function for frame in waiting.samples[1].threads[0].frames]
+    assert waiting.beat and waiting.beat.sequences["0"] == 2 and other.beat and other.beat.sequences["0"] == 1
+    assert waiting.journal and [group.members for group in waiting.journal.groups] == [(0, 1)]
+    for process, entries in ((waiting, 2), (other, 1)):
+        dump = json.loads((tmp_path / "evidence" / process.dump).read_text())
+        assert len(dump["entries"]) == entries
+        assert process.journal and dump["entries"][0]["process_group"][0] == process.journal.groups[0].name
+    assert evidence.expected_world == 2
+
+    os.kill(ranks[1].pid, signal.SIGSTOP)
+    evidence = taken(Scope(tuple(one.pid for one in ranks), watched), tmp_path / "stopped", stall_s=3.0, native=False)
+    assert evidence.source == "watch" and evidence.stall_s == 3.0
+    stopped = of(evidence, ranks[1].pid)
+    assert stopped.dump == "" and "worker server is silent for 2 s" in " ".join(stopped.notes)
+    assert of(evidence, ranks[0].pid).dump, "the other rank's recorder answers all the same"
+
+    os.kill(ranks[1].pid, signal.SIGKILL)
+    ranks[1].wait()
+    evidence = taken(live(str(watched)), tmp_path / "dead", native=False)
+    dead = of(evidence, ranks[1].pid)
+    assert (dead.samples[0].state, dead.rank, dead.role) == ("gone", 1, "process")
+    assert dead.journal and not dead.journal.closed and dead.beat and not dead.beat.ended
+
+
+def test_a_busy_machine_keeps_the_deadline(start: Start, tmp_path: Path) -> None:
+    for _ in range(os.cpu_count() or 1):
+        start("n = 0\nwhile True: n += 1")
+    everyone = [start("import json, time; time.sleep(120)") for _ in range(8)]
+    for process in everyone:
+        settled(process)
+    evidence = taken(Scope(tuple(process.pid for process in everyone)), tmp_path / "evidence")
+    assert all(len(process.samples) == 2 and process.samples[0].threads for process in evidence.processes)
+
+
+def test_what_is_not_there_is_a_sentence(start: Start, tmp_path: Path) -> None:
+    gone = start("true")
+    gone.wait()
+    with pytest.raises(BadInput, match=f"no process {gone.pid} on this host"):
+        live(str(gone.pid))
+    with pytest.raises(BadInput, match="is no run"):
+        live(str(tmp_path))
+    with pytest.raises(BadInput, match="is no process id, no directory and no Ray address"):
+        live("tomorrow")
+    with pytest.raises(BadInput, match=r"nothing answers at 127\.0\.0\.1:1:"):
+        live("127.0.0.1:1")
+    assert live(f"{os.getpid()}, {gone.pid}") == Scope((os.getpid(), gone.pid))
