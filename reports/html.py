@@ -12,11 +12,11 @@ from collections.abc import Iterable
 from importlib import resources
 from typing import Any
 
-from reports import arrange
+from reports import arrange, triage_arrange, triage_graph
 from reports.model import Verdict
 from reports.text import clean
 
-TONES = {"EQUIVALENT": "ok", "INCONCLUSIVE": "warn", "CONFOUNDED": "warn"}
+TONES = {"EQUIVALENT": "ok", "INCONCLUSIVE": "warn", "CONFOUNDED": "warn", "SLOW": "warn", "INSUFFICIENT": "warn"}
 STATES = {"ruled out": "ok", "confirmed": "bad", "not tested": "warn"}
 MARKS = {"ruled out": "✓", "confirmed": "✗", "not tested": "○"}
 _TILES = 7
@@ -36,7 +36,7 @@ def render(verdict: Verdict) -> str:
                               finalize=shown, trim_blocks=True, lstrip_blocks=True,
                               keep_trailing_newline=True)
     environment.filters["groupby_order"] = _grouped
-    sheet, parity = StyleSheet(), verdict.parity
+    sheet, parity, triage = StyleSheet(), verdict.parity, verdict.triage
     charts: list[dict[str, Any]] = []
     if parity:
         from reports import charts as drawing
@@ -55,6 +55,11 @@ def render(verdict: Verdict) -> str:
         changed=sum(row.changed for row in rows), charts=charts, metrics=arrange.metrics(parity) if parity else [],
         suspicions=arrange.suspicions(parity) if parity else [],
         other_checks=arrange.other_checks(parity) if parity else [],
+        t=triage, title=triage_arrange.title(verdict), culprits=triage_arrange.culprits(triage) if triage else [],
+        victims=triage_arrange.victims(triage) if triage else [], cycle=triage_arrange.cycle(triage) if triage else [],
+        processes=triage_arrange.processes(triage) if triage else [],
+        left_out=triage_arrange.left_out(triage) if triage else 0,
+        graph=Markup(triage_graph.svg(triage)) if triage else "",
         fact_sections=[("Floor and tolerance", arrange.floor_facts(parity.floor) if parity else []),
                        ("Coverage", coverage), ("Figures", arrange.facts(verdict.figures))])
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from reports import arrange
-from reports.model import Check, Verdict
+from reports import arrange, triage_arrange
+from reports.model import Check, Triage, Verdict
 from reports.text import clean
 
 
@@ -34,7 +34,7 @@ def _verdict_case(suite: ElementTree.Element, classname: str, verdict: Verdict) 
     case = ElementTree.SubElement(suite, "testcase", classname=classname, name="verdict")
     if verdict.exit_code:
         kind = "failure" if verdict.exit_code == 1 else "error"
-        message = f"{clean(verdict.verdict)} (exit code {verdict.exit_code}): {clean(verdict.reason)}"
+        message = f"{triage_arrange.title(verdict)} (exit code {verdict.exit_code}): {clean(verdict.reason)}"
         problem = ElementTree.SubElement(case, kind, type=clean(verdict.verdict), message=message)
         lines = [f"{clean(cause.name)} ({clean(cause.party)}): {clean(cause.summary)}. {clean(cause.evidence)}"
                  for cause in verdict.causes]
@@ -42,9 +42,19 @@ def _verdict_case(suite: ElementTree.Element, classname: str, verdict: Verdict) 
         lines += [f"missing: {clean(item)}" for item in verdict.missing]
         if verdict.parity:
             lines += [f"{fact.name}: {fact.value}" for fact in arrange.place_facts(verdict.parity)]
+        if verdict.triage:
+            lines += _triage_lines(verdict.triage)
         problem.text = "\n".join([*lines, f"reproduce: {clean(verdict.reproduce)}"])
     ElementTree.SubElement(case, "system-out").text = "\n".join(
         [clean(verdict.reason), *(f"{clean(item.name)}: {clean(item.summary)}" for item in verdict.findings)])
+
+
+def _triage_lines(triage: Triage) -> list[str]:
+    lines = [f"culprit: {row.who} {row.process}: {row.why}" + (f" ({row.frame})" if row.frame else "")
+             for row in triage_arrange.culprits(triage)]
+    lines += [f"cycle: {step.waiter} waits for {step.target}: {step.because}" for step in triage_arrange.cycle(triage)]
+    lines += [f"victims: {group.line} ({group.who})" for group in triage_arrange.victims(triage)]
+    return [*lines, *(f"try: {clean(step)}" for step in triage.next)]
 
 
 def _check_case(suite: ElementTree.Element, classname: str, check: Check) -> None:

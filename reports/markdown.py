@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from reports import arrange
+from reports import arrange, triage_arrange
 from reports.model import Check, Finding, Parity, Verdict
 from reports.text import clean, show
 
@@ -14,11 +14,15 @@ _MARKS = {"ruled out": "✓", "confirmed": "✗", "not tested": "○"}
 
 def render(verdict: Verdict) -> str:
     """The whole verdict; every text from outside is escaped, paths and commands stand in code."""
-    lines = [f"## {escape(verdict.verdict)} (exit code {verdict.exit_code})", "", escape(verdict.reason), "",
+    lines = [f"## {escape(triage_arrange.title(verdict))} (exit code {verdict.exit_code})", "", escape(verdict.reason), "",
              escape(arrange.heading(verdict)), ""]
     lines += _findings("Not as you asked", arrange.alterations(verdict))
     if verdict.parity:
         lines += _first_divergence(verdict.parity)
+    if verdict.triage:
+        from reports import triage_markdown  # which needs this module's escaping
+
+        lines += triage_markdown.body(verdict.triage)
     for cause in verdict.causes:
         lines += [f"### Cause: {escape(cause.name)} ({escape(cause.party)})", "", escape(cause.summary), ""]
         lines += [f"Evidence: {escape(cause.evidence)}", ""] if cause.evidence else []
@@ -33,7 +37,7 @@ def render(verdict: Verdict) -> str:
     if verdict.reproduce:
         lines += ["### Reproduce", "", *_fence(clean(verdict.reproduce)), ""]
     paths = arrange.paths(verdict)
-    lines += _table(("", "path"), [(escape(name), code(path)) for name, path in paths]) if paths else []
+    lines += table(("", "path"), [(escape(name), code(path)) for name, path in paths]) if paths else []
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
@@ -57,7 +61,8 @@ def _fence(text: str) -> list[str]:
     return [f"{ticks}sh", text, ticks]
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """A table whose cells are escaped already."""
     return [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)] + [""]
 
 
@@ -73,7 +78,7 @@ def _findings(title: str, findings: list[Finding]) -> list[str]:
 def _first_divergence(parity: Parity) -> list[str]:
     facts = arrange.place_facts(parity)
     rows = [(escape(fact.name), code(fact.value)) for fact in facts]
-    return ["### First divergence", "", *_table(("", "value"), rows)] if rows else []
+    return ["### First divergence", "", *table(("", "value"), rows)] if rows else []
 
 
 def _runs(parity: Parity) -> list[str]:
@@ -81,14 +86,14 @@ def _runs(parity: Parity) -> list[str]:
     head = ["", "", *[f"{escape(run.side)} {escape(show(run.backend))}" for run in parity.runs]]
     cells = [["≠" if row.changed else "", escape(row.title), *map(escape, row.values[:-1]),
               f"{escape(row.values[-1])} {row.ratio}".rstrip()] for row in rows]
-    return ["### The runs side by side", "", *_table(head, cells)] if rows else []
+    return ["### The runs side by side", "", *table(head, cells)] if rows else []
 
 
 def _checks(title: str, checks: list[Check]) -> list[str]:
     rows = [(_MARKS.get(check.state, "○"), str(check.number or ""), escape(check.name), escape(check.state),
              escape(check.evidence)) for check in checks]
     head = ("", "", "check", "state", "evidence")
-    return [f"### {title}: {escape(arrange.tally(checks))}", "", *_table(head, rows)] if rows else []
+    return [f"### {title}: {escape(arrange.tally(checks))}", "", *table(head, rows)] if rows else []
 
 
 def _figures(verdict: Verdict) -> list[str]:
@@ -99,11 +104,11 @@ def _figures(verdict: Verdict) -> list[str]:
                          ("Figures", arrange.facts(verdict.figures))):
         rows = [(escape(f"{fact.group} / {fact.name}" if fact.group else fact.name), escape(fact.value))
                 for fact in facts]
-        lines += [f"#### {title}", "", *_table(("", "value"), rows)] if rows else []
+        lines += [f"#### {title}", "", *table(("", "value"), rows)] if rows else []
     if metrics:
         rows4 = [(escape(m.group), escape(m.name), escape(m.value), escape(m.limit), "outside" if m.outside else "")
                  for m in metrics]
-        lines += ["#### Metrics", "", *_table(("", "metric", "value", "published limit", ""), rows4)]
+        lines += ["#### Metrics", "", *table(("", "metric", "value", "published limit", ""), rows4)]
     if not lines:
         return []
     return ["<details><summary>Floor, coverage, metrics</summary>", "", *lines, "</details>", ""]

@@ -1,4 +1,4 @@
-"""What ends a `harness parity` run on a terminal or in a pipe: the runs, the checks, the evidence, the verdict last.
+"""What ends a command on a terminal or in a pipe: the runs or processes, the checks, the evidence, the verdict last.
 
 The least important comes first: a terminal shows the end. Nothing hangs on colour alone: every mark has its word.
 """
@@ -11,13 +11,14 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from reports import arrange
+from reports import arrange, triage_arrange, triage_terminal
 from reports.layout import Page, label_width, wrap
 from reports.model import Check, Finding, Parity, Verdict
 from reports.pipe import outlive_reader
 from reports.text import clean, show
 
-STYLES = {"EQUIVALENT": "green", "DIVERGENT": "red", "ERROR": "red", "INCONCLUSIVE": "yellow", "CONFOUNDED": "yellow"}
+STYLES = {"EQUIVALENT": "green", "DIVERGENT": "red", "ERROR": "red", "INCONCLUSIVE": "yellow", "CONFOUNDED": "yellow",
+          "HUNG": "red", "SLOW": "yellow", "HEALTHY": "green", "INSUFFICIENT": "yellow"}
 STATES = {"ruled out": ("✓", "green"), "confirmed": ("✗", "bold red"), "not tested": ("○", "yellow")}
 
 
@@ -46,6 +47,8 @@ def _print(page: Page, verdict: Verdict) -> None:
             page.prose(clean(item), "  ", "    ")
     if verdict.parity:
         _first_divergence(page, verdict.parity)
+    if verdict.triage:
+        triage_terminal.print_body(page, verdict.triage)
     _causes(page, verdict)
     _paths(page, verdict)
     _findings(page, "Not as you asked", arrange.alterations(verdict), "bold yellow")
@@ -197,7 +200,7 @@ def _paths(page: Page, verdict: Verdict) -> None:
 def _verdict_line(page: Page, verdict: Verdict) -> None:
     """On a terminal the reason, then the verdict; in a pipe both on the last line, for `tail -1`."""
     style = STYLES.get(verdict.verdict, "green" if verdict.exit_code == 0 else "red")
-    name, code = clean(verdict.verdict), verdict.exit_code
+    name, code = triage_arrange.title(verdict), verdict.exit_code
     page.line()
     page.rule("━", style)
     if page.console.is_terminal:

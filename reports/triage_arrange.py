@@ -1,0 +1,135 @@
+"""What a triage verdict has to show, arranged once for every renderer: culprits, victims in groups, the cycle, the graph.
+
+Texts are cleaned here; a renderer only escapes for its own format.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from reports.model import Party, Triage, Verdict, Wait
+from reports.text import clean
+
+SHOWN_NODES = 64  # a drawing, or a table, of a thousand processes shows nobody anything
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """One row of the culprits' table."""
+
+    who: str  # "rank 1", or a role where there is no rank
+    role: str
+    process: str  # host:pid, or the dump's name
+    why: str
+    frame: str
+
+
+@dataclass(frozen=True)
+class Victims:
+    """Processes that wait for the same thing. `who`: "ranks 0, 2-7"."""
+
+    count: int
+    noun: str  # rank, ranks, process, processes
+    who: str
+    waits: str
+
+    @property
+    def line(self) -> str:
+        """ "6 ranks wait in all_reduce #17 of tp: rank 3 has not come   (ranks 0-2, 4-6)" in its parts."""
+        return f"{self.count} {self.noun} wait{'s' if self.count == 1 else ''} in {self.waits}"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One edge of a cycle."""
+
+    waiter: str
+    target: str
+    because: str
+
+
+def title(verdict: Verdict) -> str:
+    """The verdict with its kind: "HUNG K1 trip count"."""
+    hang = verdict.triage.hang if verdict.triage else ""
+    name = verdict.triage.name if verdict.triage else ""
+    return " ".join(filter(None, (clean(verdict.verdict), clean(hang), name)))
+
+
+def culprits(triage: Triage) -> list[Culprit]:
+    """Rows of the culprits' table, in the verdict's order."""
+    return [Culprit(_who(one), _role(one),
+                    clean(f"{one.host}:{one.pid}" if one.pid is not None else one.key), clean(one.why),
+                    clean(one.frame)) for one in triage.culprits]  # fmt: skip
+
+
+def victims(triage: Triage) -> list[Victims]:
+    """Victims by what they wait for, the largest group first."""
+    groups: dict[str, list[Party]] = {}
+    for one in triage.victims:
+        groups.setdefault(clean(one.why), []).append(one)
+    found = []
+    for why, parties in groups.items():
+        ranked = [one.rank for one in parties if one.rank is not None]
+        if len(ranked) == len(parties):
+            noun, who = "rank" if len(parties) == 1 else "ranks", ranks(ranked)
+        else:
+            noun = "process" if len(parties) == 1 else "processes"
+            names = [_who(one) for one in parties]
+            who = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+        found.append(Victims(len(parties), noun, who, why))
+    return sorted(found, key=lambda group: -group.count)
+
+
+def ranks(numbers: Iterable[int]) -> str:
+    """Ranks in few words: "0, 2-7"."""
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    texts = [str(first) if first == last else f"{first}-{last}" for first, last in runs]
+    return ", ".join(texts[:12]) + (f" and {len(texts) - 12} more" if len(texts) > 12 else "")
+
+
+def cycle(triage: Triage) -> list[Step]:
+    """The edges of the cycle in order; the last one leads back to the first process."""
+    labels = {node.key: clean(node.label) for node in triage.nodes}
+    steps = []
+    for here, there in zip(triage.cycle, [*triage.cycle[1:], *triage.cycle[:1]], strict=True):
+        wait = next((one for one in triage.waits if (one.waiter, one.target) == (here, there)), None)
+        steps.append(Step(labels.get(here, clean(here)), labels.get(there, clean(there)), _because(wait)))
+    return steps
+
+
+def processes(triage: Triage) -> list[tuple[str, str, str, str]]:
+    """(mark, label, key, state) of every process worth showing: parties first, bystanders last."""
+    order = {"culprit": 0, "suspect": 1, "victim": 2, "bystander": 3}
+    nodes = sorted(triage.nodes, key=lambda node: order.get(node.party, 3))
+    return [(clean(node.party), clean(node.label), clean(node.key), clean(node.state))
+            for node in nodes[:SHOWN_NODES]]  # fmt: skip
+
+
+def left_out(triage: Triage) -> int:
+    """How many processes `processes` leaves out."""
+    return max(0, len(triage.nodes) - SHOWN_NODES)
+
+
+def _because(wait: Wait | None) -> str:
+    if wait is None:
+        return "waits"
+    since = f", {wait.since_s:.0f} s" if wait.since_s else ""
+    return clean(f"{wait.layer}: {wait.because}{since}")
+
+
+def _role(party: Party) -> str:
+    """What stands behind the name; "process" is what a probe says that knows no better."""
+    return clean(party.engine if party.rank is None else party.role if party.role != "process" else party.engine)
+
+
+def _who(party: Party) -> str:
+    if party.rank is not None:
+        return f"rank {party.rank}"
+    return clean(party.role or re.sub(r"^.*:", "pid ", party.key))

@@ -1,0 +1,114 @@
+"""The wait graph as an SVG: parties on a circle or in two columns, an arrow from each waiter to whom it waits for.
+
+Names are text from outside: they are escaped here, and the drawing carries no style of its own (classes of the page's
+style sheet), so that one drawing serves light, dark and paper.
+"""
+
+from __future__ import annotations
+
+import math
+from xml.sax.saxutils import escape
+
+from reports.model import Node, Triage
+from reports.text import clean
+
+MOST = 24  # nodes of a drawing; beyond, victims that wait for the same ones are drawn as one
+ROW, WIDTH, BOX, TALL = 46, 760, 250, 32
+
+
+def svg(triage: Triage) -> str:
+    """An `<svg>` element, or "" when nobody waits for anybody."""
+    nodes, edges = _shown(triage)
+    if not edges:
+        return ""
+    at = _circle(nodes) if triage.cycle else _columns(nodes, edges)
+    height = max(y for _, y in at.values()) + TALL
+    parts = [f'<svg class="waits" viewBox="0 0 {WIDTH} {height:.0f}" xmlns="http://www.w3.org/2000/svg" role="img">',
+             "<title>who waits for whom</title><defs>"
+             '<marker id="tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
+             '<path class="tip" d="M0,0 L8,4 L0,8 z"/></marker></defs>']  # fmt: skip
+    for waiter, target, layer in edges:
+        if waiter == target:
+            x, y = at[waiter]
+            parts.append(f'<path class="edge" marker-end="url(#tip)" d="M{x + BOX / 2 - 24:.0f},{y - TALL / 2:.0f} '
+                         f'c10,-30 40,-10 24,14"/>')  # fmt: skip
+            continue
+        (x1, y1), (x2, y2) = _border(at[waiter], at[target]), _border(at[target], at[waiter])
+        parts.append(f'<line class="edge" marker-end="url(#tip)" x1="{x1:.0f}" y1="{y1:.0f}" x2="{x2:.0f}" '
+                     f'y2="{y2:.0f}"><title>{_text(layer)}</title></line>')  # fmt: skip
+    for key, (label, party) in nodes.items():
+        x, y = at[key]
+        parts.append(f'<g class="node {party}"><rect x="{x - BOX / 2:.0f}" y="{y - TALL / 2:.0f}" width="{BOX}" '
+                     f'height="{TALL}" rx="4"/><text x="{x:.0f}" y="{y + 4:.0f}" text-anchor="middle">{_text(label)}'
+                     "</text></g>")  # fmt: skip
+    return "".join([*parts, "</svg>"])
+
+
+def _shown(triage: Triage) -> tuple[dict[str, tuple[str, str]], list[tuple[str, str, str]]]:
+    """Nodes (key -> label, party) and edges (waiter, target, layer); alike victims are one node where they are many."""
+    known = {node.key: node for node in triage.nodes}
+    waits = [wait for wait in triage.waits if wait.waiter in known and wait.target in known]
+    touched = dict.fromkeys(key for wait in waits for key in (wait.waiter, wait.target))
+    merged = {key: key for key in touched}
+    labels = {key: known[key].label for key in touched}
+    if len(touched) > MOST:
+        goals: dict[tuple[str, ...], list[str]] = {}
+        for key in touched:
+            if known[key].party in ("victim", "bystander"):
+                goals.setdefault(tuple(sorted({one.target for one in waits if one.waiter == key})), []).append(key)
+        for number, alike in enumerate(goals.values()):
+            if len(alike) > 1:
+                name = f"group {number}"
+                merged |= dict.fromkeys(alike, name)
+                labels[name] = f"{len(alike)} like {known[alike[0]].label}"
+    nodes: dict[str, tuple[str, str]] = {}
+    for key in touched:
+        nodes.setdefault(merged[key], (labels[merged[key]], _party(known[key])))
+    kept = dict.fromkeys(list(nodes)[:MOST])
+    edges = dict.fromkeys((merged[wait.waiter], merged[wait.target], wait.layer) for wait in waits)
+    inner = [edge for edge in edges if edge[0] in kept and edge[1] in kept and (edge[0] != edge[1] or edge[0] in known)]
+    used = {key for edge in inner for key in edge[:2]}
+    return {key: value for key, value in nodes.items() if key in used}, inner
+
+
+def _party(node: Node) -> str:
+    return node.party if node.party in ("culprit", "suspect", "victim") else "bystander"
+
+
+def _columns(nodes: dict[str, tuple[str, str]], edges: list[tuple[str, str, str]]) -> dict[str, tuple[float, float]]:
+    """Waiters left, whoever is only waited for right, in between whoever is both."""
+    waiters, targets = {edge[0] for edge in edges}, {edge[1] for edge in edges}
+    columns = {0: [key for key in nodes if key in waiters and key not in targets],
+               1: [key for key in nodes if key in waiters and key in targets],
+               2: [key for key in nodes if key not in waiters]}  # fmt: skip
+    rows = max(map(len, columns.values()))
+    xs = {0: BOX / 2 + 2, 1: WIDTH / 2, 2: WIDTH - BOX / 2 - 2}
+    if columns[1]:  # the middle column needs room: boxes overlap it only where rows coincide, so it is set lower
+        xs[1] = WIDTH / 2
+    at = {}
+    for number, keys in columns.items():
+        gap = rows * ROW / max(1, len(keys))
+        for row, key in enumerate(keys):
+            shift = ROW / 2 if number == 1 else 0
+            at[key] = (xs[number], TALL / 2 + 4 + gap * (row + 0.5) - ROW / 4 + shift)
+    return at
+
+
+def _circle(nodes: dict[str, tuple[str, str]]) -> dict[str, tuple[float, float]]:
+    radius_y, radius_x = 40 + 14 * len(nodes), WIDTH / 2 - BOX / 2 - 2
+    return {key: (WIDTH / 2 - radius_x * math.cos(math.tau * index / len(nodes)),
+                  radius_y + TALL - radius_y * math.sin(math.tau * index / len(nodes)))
+            for index, key in enumerate(nodes)}  # fmt: skip
+
+
+def _border(box: tuple[float, float], toward: tuple[float, float]) -> tuple[float, float]:
+    """Where the line from a box's middle toward another point leaves the box."""
+    dx, dy = toward[0] - box[0], toward[1] - box[1]
+    scale = min(BOX / 2 / abs(dx) if dx else math.inf, TALL / 2 / abs(dy) if dy else math.inf)
+    scale = 0.0 if math.isinf(scale) else scale
+    return box[0] + dx * scale, box[1] + dy * scale
+
+
+def _text(value: str) -> str:
+    shown = clean(value)
+    return escape(shown if len(shown) <= 34 else shown[:33] + "…")

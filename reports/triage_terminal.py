@@ -1,0 +1,79 @@
+"""The body of a triage verdict on a terminal: the processes, who waits, the cycle, the culprits, what to try."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from reports import triage_arrange as arrange
+from reports.layout import Page
+from reports.model import Triage
+from reports.text import clean
+
+MARKS = {"culprit": ("✗", "bold red"), "suspect": ("?", "yellow"), "victim": ("○", "dim"), "bystander": ("·", "dim")}
+SHOWN = 16  # of the processes, on a screen
+
+
+def print_body(page: Page, triage: Triage) -> None:
+    """Everything between the figures and the paths; the least important comes first."""
+    _processes(page, triage)
+    _victims(page, triage)
+    _cycle(page, triage)
+    _culprits(page, triage)
+    _next(page, triage)
+
+
+def _processes(page: Page, triage: Triage) -> None:
+    rows = arrange.processes(triage)
+    if not rows:
+        return
+    more = len(triage.nodes) - min(len(rows), SHOWN)
+    page.heading("Processes", f"{len(triage.nodes)} in all" + (f", {more} not shown" if more else ""))
+    label = min(32, max(len(row[1]) for row in rows[:SHOWN]))
+    widths = [1, 9, label, page.columns - 1 - 9 - label - 3]
+    for party, name, key, state in rows[:SHOWN]:
+        mark, style = MARKS.get(party, MARKS["bystander"])
+        said = state if name.startswith(key) or key in name else f"{state}  {key}"
+        page.row([Text(mark, style), Text(party, style), name, said], widths, ["", "", "", "state"])
+
+
+def _victims(page: Page, triage: Triage) -> None:
+    groups = arrange.victims(triage)
+    if not groups:
+        return
+    page.heading("Waiting", "victims, not causes")
+    for group in groups:
+        page.prose(Text.assemble(group.line, (f"   {group.who}", "dim")), "  ", "    ")
+
+
+def _cycle(page: Page, triage: Triage) -> None:
+    steps = arrange.cycle(triage)
+    if not steps:
+        return
+    page.heading("Cycle", "everybody waits for the next one; nobody is the single culprit")
+    for index, step in enumerate(steps):
+        first = "┌▶ " if index == 0 else "│  "
+        page.prose(Text(step.waiter, "bold yellow"), Text(f"  {first}", "yellow"))
+        arrow = "└─ waits for " if index == len(steps) - 1 else "│  waits for "
+        page.prose(Text.assemble(step.target, (f"   {step.because}", "dim")), Text(f"  {arrow}", "yellow"), "    ")
+
+
+def _culprits(page: Page, triage: Triage) -> None:
+    rows = arrange.culprits(triage)
+    if not rows:
+        return
+    page.heading("Culprit" if len(rows) == 1 else "Culprits")
+    bar = Text.assemble(("┃", "bold red"), " ")
+    for row in rows:
+        head = Text.assemble((row.who, "bold red"), (f" ({row.role})" if row.role else ""), ("   ", ""), row.process)
+        page.prose(head, bar, bar)
+        page.prose(row.why, Text.assemble(bar, ("why    ", "dim")), Text.assemble(bar, " " * 7))
+        if row.frame:
+            page.prose(row.frame, Text.assemble(bar, ("frame  ", "dim")), Text.assemble(bar, " " * 7))
+
+
+def _next(page: Page, triage: Triage) -> None:
+    if not triage.next:
+        return
+    page.heading("What to try")
+    for number, step in enumerate(triage.next, 1):
+        page.prose(clean(step), f"  {number}. ")
