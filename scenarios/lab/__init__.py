@@ -1,0 +1,1 @@
+"""The hang lab: small programs that really hang, controls that only look like it, and what is true of each."""

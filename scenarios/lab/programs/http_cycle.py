@@ -1,0 +1,71 @@
+"""K6: servers that wait for each other's answer over HTTP, each with one thread.
+
+`pair`: the trainer asks the engine for a rollout; the engine asks the trainer's server for a reward, and that server's
+only thread is the one that waits. `ring`: the reward is a server of its own, which asks the trainer for the version.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import urllib.request
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+
+def ask(port: int, path: str) -> bytes:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}") as answer:
+        return answer.read()
+
+
+def serve(downstream: int, announce: bool = True) -> HTTPServer:
+    """A server whose only thread asks `downstream` before it answers."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = b"0.5"
+            if self.path == "/rollout":
+                body = ask(downstream, "/reward")
+            elif self.path == "/reward" and downstream:
+                body = ask(downstream, "/version")
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *arguments: object) -> None: ...
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    if announce:
+        print(server.server_port, flush=True)
+    return server
+
+
+def start(role: str, downstream: int) -> tuple[subprocess.Popen[str], int]:
+    process = subprocess.Popen(
+        [sys.executable, __file__, "--role", role, "--downstream", str(downstream)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    return process, int(process.stdout.readline())
+
+
+def train(engine: int) -> None:
+    print("reward", ask(engine, "/rollout"), flush=True)
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--role", choices=["trainer", "engine", "reward"], default="trainer")
+    arguments.add_argument("--downstream", type=int, default=0)
+    arguments.add_argument("--phase", choices=["pair", "ring"], default="pair")
+    asked = arguments.parse_args()
+    if asked.role != "trainer":
+        serve(asked.downstream).serve_forever()
+    own = serve(0, announce=False)  # answers while no step is under way
+    reward = start("reward", own.server_port)[1] if asked.phase == "ring" else own.server_port
+    _, engine = start("engine", reward)
+    train(engine)
+
+
+if __name__ == "__main__":
+    main()

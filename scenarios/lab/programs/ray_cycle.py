@@ -1,0 +1,68 @@
+"""K6: Ray actors that wait for each other with `ray.get`.
+
+`pair`: the trainer's step asks the engine for rollouts, and the engine asks the trainer for the policy's version while
+it still runs that step. `ring`: trainer, engine and reward model, one after the other. `self`: the trainer asks itself
+through its own handle.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import ray
+
+
+@ray.remote(num_cpus=0)
+class Trainer:
+    def connect(self, engine: ray.actor.ActorHandle, me: ray.actor.ActorHandle) -> None:
+        self.engine, self.me = engine, me
+
+    def version(self) -> int:
+        return 3
+
+    def step(self, number: int, hang: bool) -> int:
+        return ray.get(self.me.version.remote() if self.engine is None else self.engine.rollout.remote(number, hang))
+
+
+@ray.remote(num_cpus=0)
+class Engine:
+    def connect(self, trainer: ray.actor.ActorHandle, reward: ray.actor.ActorHandle | None) -> None:
+        self.trainer, self.reward = trainer, reward
+
+    def rollout(self, number: int, hang: bool) -> int:
+        if not hang:
+            return number
+        if self.reward is not None:
+            return ray.get(self.reward.score.remote(number))
+        return ray.get(self.trainer.version.remote())
+
+
+@ray.remote(num_cpus=0)
+class Reward:
+    def connect(self, trainer: ray.actor.ActorHandle) -> None:
+        self.trainer = trainer
+
+    def score(self, number: int) -> int:
+        return ray.get(self.trainer.version.remote())
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--phase", choices=["pair", "ring", "self"], default="pair")
+    asked = arguments.parse_args()
+    ray.init(address="local", num_cpus=1, include_dashboard=False)
+    trainer = Trainer.remote()
+    if asked.phase == "self":
+        ray.get(trainer.connect.remote(None, trainer))
+    else:
+        engine = Engine.remote()
+        reward = Reward.remote() if asked.phase == "ring" else None
+        ray.get([trainer.connect.remote(engine, trainer), engine.connect.remote(trainer, reward)])
+        if reward is not None:
+            ray.get(reward.connect.remote(trainer))
+        ray.get(trainer.step.remote(0, False))
+    ray.get(trainer.step.remote(1, True))
+
+
+if __name__ == "__main__":
+    main()

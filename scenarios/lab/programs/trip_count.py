@@ -1,0 +1,65 @@
+"""K1: data parallel training where one rank runs another number of collectives than its peers.
+
+`micro`: sequence packing gives one rank one microbatch more. `short`: its shard ends one batch early and it goes on to
+the epoch's metrics. `publish`: the same, but after the loop it waits for a file outside any collective. `sharded`: as
+`short`, with sharded gradients (reduce_scatter, all_gather).
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import toy
+
+
+def microbatches(step: int, extra: bool) -> range:
+    """Packed by token count, which is the rank's own matter."""
+    return range(3 if extra and step == 2 else 2)
+
+
+def accumulate(module: torch.nn.Module, step: int, extra: bool) -> None:
+    for micro in microbatches(step, extra):
+        toy.train_step(module, toy.batch(step * 10 + micro))
+
+
+def sharded_step(weights: torch.Tensor, step: int) -> None:
+    """Each rank owns one slice of the gradient and of the weights."""
+    gradient = toy.batch(step)[:, : toy.WORLD * 4].reshape(-1)[: weights.numel()].contiguous()
+    mine = torch.empty(weights.numel() // toy.WORLD, device=toy.DEVICE)
+    dist.reduce_scatter_tensor(mine, gradient)
+    dist.all_gather_into_tensor(weights, mine * 0.9)
+
+
+def publish(folder: Path) -> None:
+    """Hand the epoch to the evaluator and wait until it has taken it."""
+    while not (folder / "taken").exists():
+        time.sleep(0.05)
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--phase", choices=["micro", "short", "publish", "sharded"], default="micro")
+    arguments.add_argument("--rank", type=int, default=1)
+    asked = arguments.parse_args()
+    toy.setup()
+    odd = asked.rank == toy.RANK
+    module = toy.model()
+    weights = torch.zeros(toy.WORLD * 8, device=toy.DEVICE)
+    for epoch in range(3):
+        steps = 4 if not odd or asked.phase == "micro" or epoch == 0 else 3  # of this rank's shard
+        for step in range(steps):
+            if asked.phase == "sharded":
+                sharded_step(weights, step)
+            else:
+                accumulate(module, step, odd and epoch > 0 and asked.phase == "micro")
+        if steps == 3 and asked.phase == "publish":
+            publish(Path("/nonexistent/evaluator"))
+        toy.gathered(float(epoch))
+
+
+if __name__ == "__main__":
+    main()
