@@ -14,15 +14,22 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
-T = TypeVar("T")
 REAP_S = 0.3
 
 
-def start(name: str, work: Callable[..., T], *args: Any) -> Future[T]:
+class Work(Future[Any]):
+    """A future with the name of what is asked."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+
+def start(name: str, work: Callable[..., Any], *args: Any) -> Work:
     """Run `work` in a daemon thread of its own; the future holds its result or its exception."""
-    future: Future[T] = Future()
+    future = Work(name)
 
     def run() -> None:
         try:
@@ -30,7 +37,7 @@ def start(name: str, work: Callable[..., T], *args: Any) -> Future[T]:
         except BaseException as error:  # it belongs to whoever asks for the result, in another thread
             future.set_exception(error)
 
-    threading.Thread(target=run, name=f"collect-{name}", daemon=True).start()
+    threading.Thread(target=run, name=f"collect {name}", daemon=True).start()
     return future
 
 

@@ -6,22 +6,22 @@ the kernel does not let anybody look at holds up only its own thread.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import os
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from harness.errors import HarnessError
 from harness.triage import directory
-from harness.triage.collect import bounded, connections, gpus, proc, ras, ray, recorder, stacks
+from harness.triage.collect import bounded, connections, gpus, journals, proc, ras, ray, recorder, stacks
 from harness.triage.collect.draft import Draft, absent
 from harness.triage.collect.scope import Cast, Scope, cast
-from harness.triage.evidence import Evidence, Process, Sample
+from harness.triage.evidence import Evidence, Gpu, Process, Sample
 
 CLOSING_S = 0.4  # kept of the deadline for putting together what came in
 NATIVE_AT_LEAST_S = 1.0  # a native stack takes 0.3 to 1.1 s, once its libraries' symbols are in the page cache
@@ -67,57 +67,60 @@ def collect(
     spies = threading.Semaphore(max(4, 2 * (os.cpu_count() or 1)))
     terms = _Terms(Path(out), clock(), samples, gap_s, deadline_s, native, clock, spies)
     taken = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-    terms.out.mkdir(parents=True, exist_ok=True)
     empty = Evidence(str(out), "watch" if stall_s else "live", taken, stall_s)
     there = cast(scope, exclude=(os.getpid(),))
-    directory.write(dataclasses.replace(empty, notes=there.notes), terms.out, complete=False)
-    evidence = _gather(empty, scope, there, terms, nodes)
-    directory.write(evidence, terms.out)
-    return evidence
+    _kept(dataclasses.replace(empty, notes=there.notes), terms.out, complete=False)
+    return _kept(_gather(empty, scope, there, terms, nodes), terms.out, complete=True)
 
 
 def _gather(empty: Evidence, scope: Scope, there: Cast, terms: _Terms, nodes: bool) -> Evidence:
-    host, address = there.host, there.ray_address
-    drafts = {pid: _draft(pid, there) for pid in there.pids}
-    work: dict[str, Future[Any]] = {
-        f"process {pid}": bounded.start(f"process-{pid}", _look, draft, terms) for pid, draft in drafts.items()
+    host, address, notes = there.host, there.ray_address, list(there.notes)
+    drafts = {pid: Draft(host, pid, there.pulses.get((host, pid))) for pid in there.pids}
+    work = [bounded.start(f"process {pid}", _look, draft, terms) for pid, draft in drafts.items()]
+    work += [bounded.start(f"recorder {pid}", _record, draft, terms) for pid, draft in drafts.items()]
+    histories = {
+        key: bounded.start(f"journal of {key[1]}", journals.read, paths, time.monotonic_ns(), time.time_ns(), host)
+        for key, paths in there.journals.items()
     }
-    work |= {f"recorder {pid}": bounded.start(f"recorder-{pid}", _record, one, terms) for pid, one in drafts.items()}
-    cards = bounded.start("gpus", gpus.look, host)
+    cards = bounded.start("GPUs", gpus.look, host)
+    cluster, parts = ray.Cluster(), ()
     if address:
-        state = bounded.start("ray", lambda: ray.state(address, timeout_s=terms.left()))
-        if nodes:
-            elsewhere = bounded.start("nodes", _elsewhere, scope, there, terms)
-    notes = list(there.notes)
-
-    cluster = ray.Cluster()
-    if address:
-        cluster = _result(state, terms, ray.Cluster(note=f"no Ray state from {address}: no answer in time"))
+        state = bounded.start("Ray state", lambda: ray.state(address, timeout_s=terms.left()))
+        elsewhere = bounded.start("other nodes", _elsewhere, scope, there, terms) if nodes else None
+        cluster = _result(state, terms, cluster, notes)
         notes += [cluster.note] if cluster.note else []
-        for pid in cluster.drivers:
+        for pid in cluster.drivers:  # those that no root has below it
             if pid not in drafts and proc.alive(pid) and pid != os.getpid():
-                drafts[pid] = _draft(pid, there)
-                work[f"process {pid}"] = bounded.start(f"process-{pid}", _look, drafts[pid], terms)
-    for future in work.values():
-        _result(future, terms, None)
-    found, said = _result(cards, terms, ((), "no GPU state: no answer in time"))
-    answers: dict[str, Any] = {}
-    if any(draft.uses_cuda for draft in drafts.values()):
-        environ = next(draft.facts.environ for draft in drafts.values() if draft.uses_cuda)
-        answers = _result(bounded.start("ras", ras.ask, environ), terms, {})
-        notes += [] if answers else ["NCCL RAS does not answer on this host (NCCL 2.24 or later, NCCL_RAS_ENABLE=1)"]
+                drafts[pid] = Draft(host, pid, there.pulses.get((host, pid)))
+                work.append(bounded.start(f"process {pid}", _look, drafts[pid], terms))
+    for future in work:
+        _result(future, terms, None, notes)
+    recordings: dict[tuple[str, int], journals.Recording] = {}
+    for (at, pid), history in histories.items():
+        read, damaged = _result(history, terms, ({}, ()), notes)
+        recordings |= read
+        notes += damaged
+        if at == host and pid in drafts and (at, pid) in read:
+            drafts[pid].remember(read[at, pid])
+    found, said = _result(cards, terms, ((), ""), notes)
     notes += [said] if said else []
-    parts: list[Evidence] = []
-    if address and nodes:
-        parts, missing = _result(elsewhere, terms, ([], ["no evidence from the cluster's other nodes: no answer"]))
+    answers = _ras(host, drafts, terms, notes)
+    if address and elsewhere:
+        parts, missing = _result(elsewhere, terms, ((), ()), notes)
         notes += missing
     processes = [draft.freeze(cluster, drafts) for draft in drafts.values()]
-    return _whole(empty, there, cluster, processes, parts, tuple(found), {host: answers} if answers else {}, notes)
+    return _whole(empty, cluster, [*processes, *absent(there, recordings)], parts, found, answers, notes)
 
 
-def _draft(pid: int, there: Cast) -> Draft:
-    key = there.host, pid
-    return Draft(there.host, pid, there.pulses.get(key), there.recordings.get(key))
+def _ras(host: str, drafts: dict[int, Draft], terms: _Terms, notes: list[str]) -> dict[str, Any]:
+    """NCCL's own word, where a process has a GPU open."""
+    environ = next((draft.facts.environ for draft in drafts.values() if draft.uses_cuda), None)
+    if environ is None:
+        return {}
+    answer = _result(bounded.start("NCCL RAS", ras.ask, environ), terms, {}, notes)
+    if not answer:
+        notes.append("NCCL RAS does not answer on this host (it needs NCCL 2.24 or later, and NCCL_RAS_ENABLE not 0)")
+    return {host: answer} if answer else {}
 
 
 def _look(draft: Draft, terms: _Terms) -> None:
@@ -150,7 +153,8 @@ def _look(draft: Draft, terms: _Terms) -> None:
             silent = not taken.threads
         sample = Sample(at, seen.state, seen.cpu_s, seen.switches, seen.io_bytes, seen.wchan, taken.threads)
         draft.samples.append(sample)
-        directory.write_process(draft.freeze(), terms.out)
+        with contextlib.suppress(OSError):  # a full disk: the end says so, and what was had goes on
+            directory.write_process(draft.freeze(), terms.out)
     draft.doing = "its native stack"
     last = draft.samples[-1]
     if terms.native and not denied and stacks.unexplained(last.threads) and terms.left() > NATIVE_AT_LEAST_S:
@@ -216,23 +220,20 @@ def _elsewhere(scope: Scope, there: Cast, terms: _Terms) -> tuple[list[Evidence]
 
 def _whole(
     empty: Evidence,
-    there: Cast,
     cluster: ray.Cluster,
     processes: list[Process],
-    parts: list[Evidence],
-    cards: tuple[Any, ...],
+    parts: Sequence[Evidence],
+    cards: tuple[Gpu, ...],
     answers: dict[str, Any],
     notes: list[str],
 ) -> Evidence:
     """One evidence of what this host and the others gave."""
     everyone = {process.key: process for process in processes}
     for part in parts:
-        everyone |= {process.key: process for process in part.processes if process.samples}
+        everyone |= {process.key: process for process in part.processes if process.samples}  # they were looked at there
         notes += part.notes
         cards += part.gpus
         answers |= part.ras
-    for process in absent(there):
-        everyone.setdefault(process.key, process)
     python = [one for one in everyone.values() if any(sample.threads for sample in one.samples)]
     blind = [one for one in python if one.beat is None and not one.dump]
     if blind:
@@ -247,9 +248,23 @@ def _whole(
     )  # fmt: skip
 
 
-def _result(future: Future[Any], terms: _Terms, otherwise: Any) -> Any:
-    """What a source gave by the deadline, else `otherwise`."""
+def _result(future: bounded.Work, terms: _Terms, otherwise: Any, notes: list[str]) -> Any:
+    """What a source gave by the deadline, else `otherwise` and a note."""
     try:
         return future.result(max(0.05, terms.left()))
     except TimeoutError:
-        return otherwise
+        if not future.name.startswith("process"):  # whose draft says what it was waiting for
+            notes.append(f"{future.name}: no answer in time")
+    except Exception as error:  # whatever it is, it must not cost what the other sources gave; it is named
+        notes.append(f"{future.name}: {type(error).__name__}: {error}"[:500])
+    return otherwise
+
+
+def _kept(evidence: Evidence, out: Path, *, complete: bool) -> Evidence:
+    """Written to its directory; a disk that takes nothing more is a note, and the evidence lives on in memory."""
+    try:
+        directory.write(evidence, out, complete=complete)
+    except OSError as error:
+        note = f"the evidence could not be written whole to {out}: {error.strerror}"
+        return dataclasses.replace(evidence, notes=(*evidence.notes, note))
+    return evidence

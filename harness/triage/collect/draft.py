@@ -20,9 +20,9 @@ ENDED = ("gone", "Z", "X")
 class Draft:
     """What is known so far. Lists only grow and fields are replaced whole, so no lock is needed to read them."""
 
-    def __init__(self, host: str, pid: int, pulse: Pulse | None, recording: Recording | None) -> None:
+    def __init__(self, host: str, pid: int, pulse: Pulse | None) -> None:
         self.host, self.pid = host, pid
-        self.pulse, self.recording = pulse, recording
+        self.pulse, self.recording = pulse, None
         self.facts = Facts(pid)
         self.samples: list[Sample] = []
         self.native: tuple[Thread, ...] = ()
@@ -32,16 +32,20 @@ class Draft:
         self.doing = "its /proc files"  # what was being asked for when time was up; empty when all was had
 
     def learn(self, facts: Facts) -> None:
-        """Take in what /proc says, and drop a beat and a journal that an earlier process of this pid left."""
+        """Take in what /proc says, and drop a beat that an earlier process of this pid left."""
         self.facts = facts
         if not facts.ppid and not facts.argv:
             return
         if self.pulse and self.pulse.start_ticks not in (0, facts.start_ticks):
             self.pulse = None
-        if self.recording and self.recording.opened_ns:
-            age_s = time.time() - self.recording.opened_ns / 1e9
-            if age_s > facts.age_s + REUSE_S:
-                self.recording = None
+
+    recording: Recording | None
+
+    def remember(self, recording: Recording) -> None:
+        """Take in its journal, unless an earlier process of this pid wrote it."""
+        age_s = time.time() - recording.opened_ns / 1e9
+        if not recording.opened_ns or not self.facts.start_ticks or age_s <= self.facts.age_s + REUSE_S:
+            self.recording = recording
 
     @property
     def socket(self) -> str:
@@ -95,15 +99,15 @@ class Draft:
         )  # fmt: skip
 
 
-def absent(there: Cast) -> Iterator[Process]:
+def absent(there: Cast, recordings: Mapping[tuple[str, int], Recording]) -> Iterator[Process]:
     """Processes that the scope or the watch directory names and that are not on this host: ended, or elsewhere."""
     known = {(there.host, pid) for pid in there.pids}
-    named = dict.fromkeys([*((there.host, pid) for pid in there.gone), *there.pulses, *there.recordings])
+    named = dict.fromkeys([*((there.host, pid) for pid in there.gone), *there.pulses, *there.journals])
     for host, pid in named:
         if (host, pid) in known:
             continue
-        draft = Draft(host, pid, there.pulses.get((host, pid)), there.recordings.get((host, pid)))
-        draft.doing = ""
+        draft = Draft(host, pid, there.pulses.get((host, pid)))
+        draft.doing, draft.recording = "", recordings.get((host, pid))
         if host == there.host:
             draft.samples.append(Sample(0.0, "gone"))
             draft.notes.append(f"process {pid} has ended")

@@ -1,6 +1,6 @@
 """The end of what each process recorded of itself: D/events/*.jsonl, read from behind.
 
-A journal may have a million events, so only its first line, its `group` events (found by their bytes: 5 GB/s) and its
+A journal may have a million events, so only its first line, its `group` events (found by their bytes: 2 GB/s) and its
 last stretch are decoded. Damage costs the damaged line and nothing else.
 """
 
@@ -17,7 +17,7 @@ from harness.triage.evidence import Call, Group, Journal
 from probes.format import EVENTS, FormatError, decode_line
 
 TAIL_BYTES = 1 << 20  # about 5,000 events
-SCAN_BYTES = 4 << 30
+SCAN_BYTES = 1 << 30
 BLOCK = 8 << 20
 CALLS, ERRORS, MAX_GROUPS = 20, 20, 4_096
 
@@ -38,6 +38,22 @@ class Recording:
 def files(directory: Path) -> list[Path]:
     """The journals of a run or watch directory."""
     return sorted((directory / EVENTS).glob("*.jsonl"))
+
+
+def owners(paths: Iterable[Path], here: str) -> tuple[dict[tuple[str, int], list[Path]], list[str]]:
+    """(host, pid) -> the journals of that process, by their first lines alone; notes about files that have none."""
+    found: dict[tuple[str, int], list[Path]] = {}
+    notes = []
+    for file in paths:
+        try:
+            with open(file, "rb") as stream:
+                opening = decode_line(stream.readline(BLOCK))
+            found.setdefault((str(opening.get("host") or here), int(opening["pid"])), []).append(file)
+        except OSError as error:
+            notes.append(f"{EVENTS}/{file.name} cannot be read: {error.strerror}")
+        except (FormatError, KeyError, TypeError, ValueError):
+            notes.append(f"{EVENTS}/{file.name} is no journal: its first line is damaged or missing")
+    return found, notes
 
 
 def read(

@@ -35,7 +35,7 @@ class Cast:
     gone: tuple[int, ...] = ()  # named by the scope, and no process any more
     ray_address: str = ""
     pulses: Mapping[tuple[str, int], beats.Pulse] = field(default_factory=dict)
-    recordings: Mapping[tuple[str, int], journals.Recording] = field(default_factory=dict)
+    journals: Mapping[tuple[str, int], list[Path]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
@@ -44,14 +44,14 @@ def cast(scope: Scope, *, exclude: Sequence[int] = ()) -> Cast:
     host, table = socket.gethostname(), proc.parents()
     notes: list[str] = []
     pulses: dict[tuple[str, int], beats.Pulse] = {}
-    recordings: dict[tuple[str, int], journals.Recording] = {}
+    written: dict[tuple[str, int], list[Path]] = {}
     if scope.directory is not None:
         pulses, spoilt = beats.read(scope.directory, time.monotonic_ns())
-        written = {Path(path) for (at, _), pulse in pulses.items() if at == host for path in pulse.journals}
-        files = sorted({file.resolve() for file in {*journals.files(scope.directory), *written} if file.is_file()})
-        recordings, damaged = journals.read(files, time.monotonic_ns(), time.time_ns(), host)
+        said = {Path(path) for (at, _), pulse in pulses.items() if at == host for path in pulse.journals}
+        files = sorted({file.resolve() for file in {*journals.files(scope.directory), *said} if file.is_file()})
+        written, damaged = journals.owners(files, host)
         notes += [*spoilt, *damaged]
-    named = [pid for at, pid in {**pulses, **recordings} if at == host]
+    named = [pid for at, pid in {**pulses, **written} if at == host]
     pids = proc.descendants((*scope.roots, *(pid for pid in named if pid in table)), table)
     address = scope.ray_address or _address_of(pids, table)
     if address:
@@ -59,7 +59,7 @@ def cast(scope: Scope, *, exclude: Sequence[int] = ()) -> Cast:
     wanted = [pid for pid in pids if pid in table and pid not in exclude]
     members = tuple(pid for pid in wanted if not roles.infrastructure(proc.arguments(pid)))
     gone = tuple(dict.fromkeys(pid for pid in (*scope.roots, *named) if pid not in table))
-    return Cast(host, members, gone, address, pulses, recordings, tuple(notes))
+    return Cast(host, members, gone, address, pulses, written, tuple(notes))
 
 
 def live(what: str | Sequence[str]) -> Scope:
