@@ -14,8 +14,8 @@ _MARKS = {"ruled out": "✓", "confirmed": "✗", "not tested": "○"}
 
 def render(verdict: Verdict) -> str:
     """The whole verdict; every text from outside is escaped, paths and commands stand in code."""
-    lines = [f"## {escape(triage_arrange.title(verdict))} (exit code {verdict.exit_code})", "", escape(verdict.reason), "",
-             escape(arrange.heading(verdict)), ""]
+    lines = [f"## {escape(triage_arrange.title(verdict))} (exit code {verdict.exit_code})", "",
+             escape(verdict.reason), "", escape(arrange.heading(verdict)), ""]
     lines += _findings("Not as you asked", arrange.alterations(verdict))
     if verdict.parity:
         lines += _first_divergence(verdict.parity)

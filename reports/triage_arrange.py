@@ -1,4 +1,4 @@
-"""What a triage verdict has to show, arranged once for every renderer: culprits, victims in groups, the cycle, the graph.
+"""What a triage verdict has to show, arranged once for every renderer: culprits, victims in groups, the cycle.
 
 Texts are cleaned here; a renderer only escapes for its own format.
 """

@@ -10,8 +10,8 @@ from reports.model import Triage
 def body(triage: Triage) -> list[str]:
     """Lines between the reason and what is missing."""
     lines: list[str] = []
-    rows = [(escape(row.who), escape(row.role), code(row.process), escape(row.why), code(row.frame) if row.frame else "")
-            for row in arrange.culprits(triage)]  # fmt: skip
+    rows = [(escape(row.who), escape(row.role), code(row.process), escape(row.why),
+             code(row.frame) if row.frame else "") for row in arrange.culprits(triage)]  # fmt: skip
     if rows:
         lines += ["### Culprits", "", *table(("", "role", "process", "why", "frame"), rows)]
     steps = arrange.cycle(triage)
@@ -25,7 +25,8 @@ def body(triage: Triage) -> list[str]:
         lines += ["### Waiting: victims, not causes", ""]
         lines += [f"- {escape(group.line)} ({escape(group.who)})" for group in groups] + [""]
     if triage.next:
-        lines += ["### What to try", "", *[f"{number}. {escape(step)}" for number, step in enumerate(triage.next, 1)], ""]
+        steps_on = [f"{number}. {escape(step)}" for number, step in enumerate(triage.next, 1)]
+        lines += ["### What to try", "", *steps_on, ""]
     processes = [(escape(party), escape(label), code(key), escape(state))
                  for party, label, key, state in arrange.processes(triage)]  # fmt: skip
     if processes:

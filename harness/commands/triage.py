@@ -19,7 +19,8 @@ def triage(
         ),
     ] = None,
     out: Annotated[
-        str, typer.Option(help="keep evidence and verdict.json here; default: a temporary directory", show_default=False)
+        str,
+        typer.Option(help="keep evidence and verdict.json here; default: a temporary directory", show_default=False),
     ] = "",
     format: Format = "text",
 ) -> None:

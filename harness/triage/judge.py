@@ -42,11 +42,14 @@ def triage(
         findings=_findings(evidence, comparison),
         missing=missing,
         coverage=_coverage(evidence, comparison, graph),
-        figures={"stall_seconds": round(evidence.stall_s, 3), "recorder_seconds": round(compared - began, 3),
-                 "judge_seconds": round(clock() - compared, 3)},
+        figures={
+            "stall_seconds": round(evidence.stall_s, 3),
+            "recorder_seconds": round(compared - began, 3),
+            "judge_seconds": round(clock() - compared, 3),
+        },
         triage=_body(case, ruling),
         paths={"evidence": evidence.path} if evidence.path else {},
-    )  # fmt: skip
+    )
 
 
 def _ask(case: Case) -> Ruling:
@@ -55,16 +58,25 @@ def _ask(case: Case) -> Ruling:
         if ruling is not None:
             return ruling
     if not case.graph.subjects:
-        return Ruling("INSUFFICIENT", "insufficient: no process and no recorder dump was seen",
-                      next=("harness triage PID, RUN, or a directory of dumps",))  # fmt: skip
-    return Ruling("INSUFFICIENT", "insufficient: no stack, heartbeat or recorder says what these processes do",
-                  next=("run under harness watch", "allow py-spy: run as root or with CAP_SYS_PTRACE"))  # fmt: skip
+        return Ruling(
+            "INSUFFICIENT",
+            "insufficient: no process and no recorder dump was seen",
+            next=("harness triage PID, RUN, or a directory of dumps",),
+        )
+    return Ruling(
+        "INSUFFICIENT",
+        "insufficient: no stack, heartbeat or recorder says what these processes do",
+        next=("run under harness watch", "allow py-spy: run as root or with CAP_SYS_PTRACE"),
+    )
 
 
 def _mixed(comparison: Comparison) -> Ruling:
     told = "; ".join(comparison.notes[:3])
-    return Ruling("INSUFFICIENT", f"insufficient: these dumps are of {comparison.jobs} jobs{': ' + told if told else ''}",
-                  next=("put the dumps of one job into a directory of their own",))  # fmt: skip
+    return Ruling(
+        "INSUFFICIENT",
+        f"insufficient: these dumps are of {comparison.jobs} jobs{': ' + told if told else ''}",
+        next=("put the dumps of one job into a directory of their own",),
+    )
 
 
 def _body(case: Case, ruling: Ruling) -> Triage:
@@ -74,13 +86,23 @@ def _body(case: Case, ruling: Ruling) -> Triage:
     victims = graph.waiters(roots) if ruling.verdict in ("HUNG", "SLOW") and roots else []
     victims = [key for key in victims if not graph.subjects[key].launcher]
     titles = {group.group.name: title(group) for group in case.groups}
-    parties = {**dict.fromkeys(victims, "victim"), **dict.fromkeys(ruling.cycle, "suspect"),
-               **dict.fromkeys(blamed, "culprit")}  # fmt: skip
+    parties = {
+        **dict.fromkeys(victims, "victim"),
+        **dict.fromkeys(ruling.cycle, "suspect"),
+        **dict.fromkeys(blamed, "culprit"),
+    }
     because: dict[str, str] = {}
     for wait in graph.waits:
         because.setdefault(wait.waiter, wait.because)
-    nodes = [Node(key, one.label, one.state(titles.get(one.pending.group, one.pending.group) if one.pending else ""),
-                  parties.get(key, "bystander")) for key, one in graph.subjects.items()]  # fmt: skip
+    nodes = [
+        Node(
+            key,
+            one.label,
+            one.state(titles.get(one.pending.group, one.pending.group) if one.pending else ""),
+            parties.get(key, "bystander"),
+        )
+        for key, one in graph.subjects.items()
+    ]
     return Triage(
         hang=ruling.hang,
         culprits=[_party(graph.subjects[key], why, ruling.frames.get(key, "")) for key, why in blamed.items()],
@@ -95,8 +117,16 @@ def _body(case: Case, ruling: Ruling) -> Triage:
 
 def _party(one: Subject, why: str, frame: str = "") -> Party:
     process = one.process
-    return Party(one.key, why, one.rank, one.role, process.host if process else "", process.pid if process else None,
-                 process.engine if process else "", frame or one.frame)  # fmt: skip
+    return Party(
+        one.key,
+        why,
+        one.rank,
+        one.role,
+        process.host if process else "",
+        process.pid if process else None,
+        process.engine if process else "",
+        frame or one.frame,
+    )
 
 
 def _missing(evidence: Evidence, comparison: Comparison | None, ruling: Ruling) -> list[str]:
@@ -105,8 +135,10 @@ def _missing(evidence: Evidence, comparison: Comparison | None, ruling: Ruling) 
     seen |= set(comparison.ranks) if comparison else set()
     unseen = [rank for rank in range(evidence.expected_world or 0) if rank not in seen]
     if unseen:
-        found.append(f"nothing from rank {', '.join(map(str, unseen[:8]))}"
-                     + (f" and {len(unseen) - 8} more" if len(unseen) > 8 else ""))  # fmt: skip
+        found.append(
+            f"nothing from rank {', '.join(map(str, unseen[:8]))}"
+            + (f" and {len(unseen) - 8} more" if len(unseen) > 8 else "")
+        )
     for process in evidence.processes:
         name = f"rank {process.rank}" if process.rank is not None else process.role or process.key
         found += [f"{name}: {note}" for note in process.notes]

@@ -89,8 +89,10 @@ def _live(what: list[str], out: Path | None) -> Evidence:
     if out is None:
         out = Path(tempfile.mkdtemp(prefix=f"harness-triage-{datetime.now(UTC):%H%M%S}-"))
     elif (out / "evidence.json").exists():
-        raise BadInput(f"{out} already holds evidence: another look needs another directory",
-                       mend=f"harness triage {' '.join(what)} --out {out}-2")  # fmt: skip
+        raise BadInput(
+            f"{out} already holds evidence: another look needs another directory",
+            mend=f"harness triage {' '.join(what)} --out {out}-2",
+        )
     return collect(scope, out=out)
 
 

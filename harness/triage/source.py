@@ -22,8 +22,9 @@ def in_handler(frame: Frame) -> bool:
     body = _function(frame)
     if body is None:
         return False
-    return any(_holds(part, frame.line) for node in ast.walk(body) if isinstance(node, ast.ExceptHandler)
-               for part in node.body)  # fmt: skip
+    return any(
+        _holds(part, frame.line) for node in ast.walk(body) if isinstance(node, ast.ExceptHandler) for part in node.body
+    )
 
 
 def rank_condition(frame: Frame) -> str:
@@ -46,9 +47,10 @@ def behind_loop(frame: Frame, other: Frame) -> int:
     if body is None or (frame.file, frame.function) != (other.file, other.function):
         return 0
     for node in ast.walk(body):
-        if isinstance(node, (ast.For, ast.While, ast.AsyncFor)) and any(_holds(part, other.line) for part in node.body):
-            if (node.end_lineno or 0) < frame.line:
-                return node.lineno
+        if not isinstance(node, (ast.For, ast.While, ast.AsyncFor)) or (node.end_lineno or 0) >= frame.line:
+            continue
+        if any(_holds(part, other.line) for part in node.body):
+            return node.lineno
     return 0
 
 
@@ -64,8 +66,11 @@ def _function(frame: Frame) -> ast.AST | None:
     name = frame.function.rsplit(".", 1)[-1]
     if name == "<module>":
         return tree
-    found = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-             and node.name == name and _holds(node, frame.line)]  # fmt: skip
+    found = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == name and _holds(node, frame.line)
+    ]
     return found[-1] if found else None
 
 

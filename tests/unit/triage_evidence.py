@@ -14,7 +14,9 @@ from harness.triage.flight.model import Collective, Comparison, GroupState, Mism
 
 TORCH = "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
 FILES = {
-    **dict.fromkeys(("all_reduce", "all_gather", "broadcast", "barrier", "init_process_group", "new_group", "recv"), TORCH),
+    **dict.fromkeys(
+        ("all_reduce", "all_gather", "broadcast", "barrier", "init_process_group", "new_group", "recv"), TORCH
+    ),
     "torch.save": "/venv/lib/python3.11/site-packages/torch/serialization.py",
     "ray.get": "/venv/lib/python3.11/site-packages/ray/_private/worker.py",
     "main_loop": "/venv/lib/python3.11/site-packages/ray/_private/worker.py",
@@ -24,7 +26,7 @@ FILES = {
     "lock.wait": "/usr/lib/python3.11/threading.py",
     "event_loop_normal": "/venv/lib/python3.11/site-packages/sglang/srt/managers/scheduler.py",
     "pdb.interaction": "/usr/lib/python3.11/pdb.py",
-}  # fmt: skip
+}
 HOST = "node0"
 
 
@@ -37,19 +39,40 @@ def frames(text: str) -> tuple[Frame, ...]:
     return tuple(reversed(found))
 
 
-def samples(first: str, last: str | None = None, *, state: str = "S", cpu_s: float = 0.0, io_bytes: int = 0,
-            gil: bool = False, wchan: str = "") -> tuple[Sample, ...]:  # fmt: skip
+def samples(
+    first: str,
+    last: str | None = None,
+    *,
+    state: str = "S",
+    cpu_s: float = 0.0,
+    io_bytes: int = 0,
+    gil: bool = False,
+    wchan: str = "",
+) -> tuple[Sample, ...]:
     """Two looks, 1.5 s apart; `cpu_s` and `io_bytes` are spent in between."""
     looks = []
     for number, text in enumerate((first, first if last is None else last)):
         thread = Thread("MainThread", 1, frames(text), main=True, gil=gil)
-        looks.append(Sample(1.5 * number, state, number * cpu_s, 0, number * io_bytes, wchan, (thread,) if text else ()))
+        looks.append(
+            Sample(1.5 * number, state, number * cpu_s, 0, number * io_bytes, wchan, (thread,) if text else ())
+        )
     return tuple(looks)
 
 
-def rank(number: int, stack: str = "", last: str | None = None, *, world: int = 4, gone: bool = False,
-         stale_s: float = 0.5, spans: Sequence[OpenSpan] = (), journal: Journal | None = None, progress_s: float = 60.0,
-         breakpoint: bool = False, **more: object) -> Process:  # fmt: skip
+def rank(
+    number: int,
+    stack: str = "",
+    last: str | None = None,
+    *,
+    world: int = 4,
+    gone: bool = False,
+    stale_s: float = 0.5,
+    spans: Sequence[OpenSpan] = (),
+    journal: Journal | None = None,
+    progress_s: float = 60.0,
+    breakpoint: bool = False,
+    **more: object,
+) -> Process:
     """One rank as it was seen twice."""
     look = {key: more.pop(key) for key in ("state", "cpu_s", "io_bytes", "gil", "wchan") if key in more}
     seen = (Sample(0.0, "gone"),) if gone else samples(stack, last, **look)  # type: ignore[arg-type]
@@ -67,8 +90,16 @@ def evidence(*processes: Process, source: str = "watch", stall_s: float = 30.0, 
     return Evidence("", source, "", stall_s, tuple(processes), **more)  # type: ignore[arg-type]
 
 
-def group(name: str, at: Mapping[int, tuple[int, str] | int | None], *, members: Sequence[int] = (), op: str = "all_reduce",
-          missing: Sequence[int] = (), unstarted: Sequence[int] = (), keyed: bool = True) -> GroupState:  # fmt: skip
+def group(
+    name: str,
+    at: Mapping[int, tuple[int, str] | int | None],
+    *,
+    members: Sequence[int] = (),
+    op: str = "all_reduce",
+    missing: Sequence[int] = (),
+    unstarted: Sequence[int] = (),
+    keyed: bool = True,
+) -> GroupState:
     """One group. `at`: rank -> (seq, operation) that it is in, or the seq of the last one that it has done, or None
     where its dump has nothing of the group. `missing`: members without a dump."""
     members = tuple(members) or tuple(sorted({*at, *missing}))
@@ -82,7 +113,9 @@ def group(name: str, at: Mapping[int, tuple[int, str] | int | None], *, members:
             last = Collective(name, place, op, True)
             ranks[number] = RankState(number, place, place, None, last, key)
     silent = tuple(number for number, place in at.items() if place is None)
-    return GroupState(Group(name, members, "gloo", "", len(members)), ranks, tuple(missing), silent, _mismatches(name, at))
+    return GroupState(
+        Group(name, members, "gloo", "", len(members)), ranks, tuple(missing), silent, _mismatches(name, at)
+    )
 
 
 def _mismatches(name: str, at: Mapping[int, tuple[int, str] | int | None]) -> tuple[Mismatch, ...]:
@@ -90,12 +123,16 @@ def _mismatches(name: str, at: Mapping[int, tuple[int, str] | int | None]) -> tu
     for number, place in at.items():
         if isinstance(place, tuple):
             by_seq.setdefault(place[0], {}).setdefault(place[1], []).append(number)
-    return tuple(Mismatch(name, seq, "op", {op: tuple(ranks) for op, ranks in sides.items()})
-                 for seq, sides in sorted(by_seq.items()) if len(sides) > 1)  # fmt: skip
+    return tuple(
+        Mismatch(name, seq, "op", {op: tuple(ranks) for op, ranks in sides.items()})
+        for seq, sides in sorted(by_seq.items())
+        if len(sides) > 1
+    )
 
 
 def compared(*groups: GroupState, world: int | None = None, jobs: int = 1) -> Comparison:
     ranks = tuple(sorted({number for one in groups for number in (*one.ranks, *one.silent)}))
     absent = tuple(sorted({number for one in groups for number in one.absent}))
-    return Comparison(groups, ranks, world, jobs, missing=tuple(f"no recorder data from rank {one}" for one in absent),
-                      absent=absent)  # fmt: skip
+    return Comparison(
+        groups, ranks, world, jobs, missing=tuple(f"no recorder data from rank {one}" for one in absent), absent=absent
+    )

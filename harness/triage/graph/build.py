@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from harness.triage.evidence import Evidence, Process
 from harness.triage.flight.model import Collective, Comparison, GroupState
-from harness.triage.graph import edges
+from harness.triage.graph import calls, edges
 from harness.triage.graph.shape import components
 from harness.triage.graph.subjects import LAUNCHERS, Subject, subject
 from reports.model import Wait
@@ -50,10 +50,11 @@ def build(evidence: Evidence, comparison: Comparison | None) -> Graph:
         for rank in {*group.ranks, *group.absent, *group.silent, *group.group.members}:
             key = names.key(group, rank)
             if key not in subjects:
-                subjects[key] = Subject(key, None, rank, pending=pending.get(key), seen=rank in group.ranks,
-                                        frame=_frame(group, rank))  # fmt: skip
+                subjects[key] = Subject(
+                    key, None, rank, pending=pending.get(key), seen=rank in group.ranks, frame=_frame(group, rank)
+                )
     found = edges.collective(comparison, names, subjects)
-    for more in (edges.store, edges.ray, edges.http, edges.children, edges.unresolved):
+    for more in (edges.store, calls.ray, calls.http, calls.children, edges.unresolved):
         new, subjects = more(evidence, subjects, found)
         found = edges.merged(found, new)
     waits = tuple(found)

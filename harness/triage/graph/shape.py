@@ -53,7 +53,7 @@ def _strong(after: dict[str, list[str]]) -> list[list[str]]:
             if descended:
                 continue
             if low[node] == index[node]:
-                members = []
+                members: list[str] = []
                 while not members or members[-1] != node:
                     members.append(stack.pop())
                     held.discard(members[-1])

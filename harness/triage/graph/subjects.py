@@ -17,10 +17,19 @@ BUSY_CORES = 0.25  # of a core between the looks; idle Ray workers use up to 0.0
 IO_BYTES_PER_S = 10_000  # beyond the heartbeat's own 4,096 bytes a period
 STALE_PERIODS, STALE_S = 4.0, 4.0  # a beat older than both: the interpreter runs no thread
 LAUNCHERS = frozenset({"launcher", "torchrun", "watch"})
-TRANSITIONS = frozenset({
-    "sleep", "wake_up", "wakeup", "release_memory_occupation", "resume_memory_occupation", "pause", "resume",
-    "offload", "onload",
-})  # fmt: skip
+TRANSITIONS = frozenset(
+    {
+        "sleep",
+        "wake_up",
+        "wakeup",
+        "release_memory_occupation",
+        "resume_memory_occupation",
+        "pause",
+        "resume",
+        "offload",
+        "onload",
+    }
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,12 +81,18 @@ class Subject:
             return self.blocked
         if self.pending is not None:
             of = f" of group {group}" if group else ""
-            return f"in {self.pending.op} #{self.pending.seq}{of}"
+            where = f", {self.frame}" if self.frame else ""
+            return f"in {self.pending.op} #{self.pending.seq}{of}{where}"
         if self.progress:
             return f"works: {self.progress}"
-        words = {"user": "in its own code", "unknown": "not known", "ray_idle": "idle: waits for a Ray task",
-                 "scheduler": "idle in its scheduler loop", "store": f"waits in {self.doing.op}",
-                 "sleep": "asleep"}.get(self.doing.kind, f"{self.doing.kind}: {self.doing.op}")  # fmt: skip
+        words = {
+            "user": "in its own code",
+            "unknown": "not known",
+            "ray_idle": "idle: waits for a Ray task",
+            "scheduler": "idle in its scheduler loop",
+            "store": f"waits in {self.doing.op}",
+            "sleep": "asleep",
+        }.get(self.doing.kind, f"{self.doing.kind}: {self.doing.op}")
         return f"{words}, {self.doing.frame}" if self.doing.frame else words
 
 
@@ -99,7 +114,7 @@ def subject(process: Process, pending: Collective | None, children: Mapping[str,
 
 def ended(process: Process) -> bool:
     """Whether the process was over when it was last looked at."""
-    return bool(process.samples) and process.samples[-1].state in ("gone", "Z", "X") or process.exit_code is not None
+    return (bool(process.samples) and process.samples[-1].state in ("gone", "Z", "X")) or process.exit_code is not None
 
 
 def transition(process: Process) -> tuple[str, float]:
@@ -144,8 +159,12 @@ def _holder(process: Process) -> str:
 
 
 def _progress(
-    process: Process, now: stacks.Doing, before: stacks.Doing, children: Mapping[str, tuple[Process, ...]], depth: int = 0
-) -> str:  # fmt: skip
+    process: Process,
+    now: stacks.Doing,
+    before: stacks.Doing,
+    children: Mapping[str, tuple[Process, ...]],
+    depth: int = 0,
+) -> str:
     if len(process.samples) < 2:
         return ""
     first, last = process.samples[0], process.samples[-1]

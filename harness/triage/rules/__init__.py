@@ -14,7 +14,9 @@ in its place here.
 
 from __future__ import annotations
 
-from harness.triage.rules import absence, calls, engines, groups, pauses, processes
+from harness.triage.rules import absence as absence
+from harness.triage.rules import calls, engines, pauses, processes
+from harness.triage.rules import groups as groups
 from harness.triage.rules.ruling import Case, Rule, Ruling
 
 RULES: tuple[Rule, ...] = (

@@ -26,16 +26,26 @@ def left_loop(case: Case) -> Ruling | None:
     if not past:
         return None
     where = case.waited_in(past)
-    why_past = {key: (f"has left the loop at line {line}" if line else "is through with its work")
-                + f", and is {case.subject(key).state()}" for key, line in past.items()}  # fmt: skip
+    why_past = {
+        key: (f"has left the loop at line {line}" if line else "is through with its work")
+        + f", and is {case.subject(key).state()}"
+        for key, line in past.items()
+    }
     return _trip(why_past, case, where)
 
 
 def _trip(why: dict[str, str], case: Case, where: str) -> Ruling:
-    return Ruling("HUNG", f"a different number of collectives: {case.names(why)} {next(iter(why.values()))}", "K1", why,
-                  place=where,
-                  next=("count the batches and microbatches of one epoch on each rank",
-                        "join the ranks' loops: torch.distributed.algorithms.join.Join, or drop_last"))  # fmt: skip
+    return Ruling(
+        "HUNG",
+        f"a different number of collectives: {case.names(why)} {next(iter(why.values()))}",
+        "K1",
+        why,
+        place=where,
+        next=(
+            "count the batches and microbatches of one epoch on each rank",
+            "join the ranks' loops: torch.distributed.algorithms.join.Join, or drop_last",
+        ),
+    )
 
 
 def outside(case: Case) -> Ruling | None:
@@ -46,10 +56,17 @@ def outside(case: Case) -> Ruling | None:
     why = {one.key: _why(case, one) for one in ends}
     where = case.waited_in(why)
     return Ruling(
-        "HUNG", f"{case.names(why)} {next(iter(why.values()))}; others wait in {where}", "K4", why, place=where,
-        next=("read the end of its log for an error that was caught", "py-spy dump --pid PID shows where it stands",
-              "let a failed rank end: torchrun and Ray then end the others"),
-    )  # fmt: skip
+        "HUNG",
+        f"{case.names(why)} {next(iter(why.values()))}; others wait in {where}",
+        "K4",
+        why,
+        place=where,
+        next=(
+            "read the end of its log for an error that was caught",
+            "py-spy dump --pid PID shows where it stands",
+            "let a failed rank end: torchrun and Ray then end the others",
+        ),
+    )
 
 
 def device(case: Case) -> Ruling | None:
@@ -57,11 +74,23 @@ def device(case: Case) -> Ruling | None:
     ends = [one for one in case.sinks() if one.pending is not None and not one.progress]
     if not ends or _young(case):
         return None
-    why = {one.key: f"{one.state()}: " + ("its device has not got to it: something earlier on its stream does not end"
-           if one.pending and not one.pending.started else "its peers are through with it") for one in ends}  # fmt: skip
-    return Ruling("HUNG", f"{case.names(why)} {next(iter(why.values()))}", "K9", why,
-                  place=case.waited_in(why) or ends[0].state(),
-                  next=("look at that device: nvidia-smi, dmesg | grep -i xid; py-spy dump --native of the rank",))  # fmt: skip
+    why = {
+        one.key: f"{one.state()}: "
+        + (
+            "its device has not got to it: something earlier on its stream does not end"
+            if one.pending and not one.pending.started
+            else "its peers are through with it"
+        )
+        for one in ends
+    }
+    return Ruling(
+        "HUNG",
+        f"{case.names(why)} {next(iter(why.values()))}",
+        "K9",
+        why,
+        place=case.waited_in(why) or ends[0].state(),
+        next=("look at that device: nvidia-smi, dmesg | grep -i xid; py-spy dump --native of the rank",),
+    )
 
 
 def unseen(case: Case) -> Ruling | None:
@@ -76,37 +105,58 @@ def unseen(case: Case) -> Ruling | None:
         names = ", ".join(str(one.rank) for one in ranks[:8]) if ranks else case.names(one.key for one in blind)
         what = "no recorder data from rank" if ranks else "neither stack nor recorder of"
         missing = tuple(f"{what} {one.rank if one.rank is not None else one.label}" for one in blind)
-        return Ruling("INSUFFICIENT", f"insufficient: {what} {names}, for which the others wait", missing=missing,
-                      place=case.waited_in(one.key for one in blind),
-                      next=("collect again on every host: harness triage PID … --out DIR",
-                            "run under harness watch, which switches the recorders on"))  # fmt: skip
+        return Ruling(
+            "INSUFFICIENT",
+            f"insufficient: {what} {names}, for which the others wait",
+            missing=missing,
+            place=case.waited_in(one.key for one in blind),
+            next=(
+                "collect again on every host: harness triage PID … --out DIR",
+                "run under harness watch, which switches the recorders on",
+            ),
+        )
     if _young(case) and ends:
-        return Ruling("INSUFFICIENT", f"insufficient: the wait is younger than {YOUNG_S:.0f} s: look again",
-                      next=("harness triage again in a minute",))  # fmt: skip
+        return Ruling(
+            "INSUFFICIENT",
+            f"insufficient: the wait is younger than {YOUNG_S:.0f} s: look again",
+            next=("harness triage again in a minute",),
+        )
     alone = [one for one in stuck if one.key not in {wait.waiter for wait in case.graph.waits}]
     who = alone or stuck
     states = f"{case.names(one.key for one in who)} ({who[0].state()})"
-    return Ruling("INSUFFICIENT", f"insufficient: nothing says for whom {states} waits",
-                  missing=tuple(f"for whom {one.label} waits" for one in who[:8]),
-                  next=("run under harness watch, which records groups and open spans",
-                        "allow native stacks: run as root or with CAP_SYS_PTRACE"))  # fmt: skip
+    return Ruling(
+        "INSUFFICIENT",
+        f"insufficient: nothing says for whom {states} waits",
+        missing=tuple(f"for whom {one.label} waits" for one in who[:8]),
+        next=(
+            "run under harness watch, which records groups and open spans",
+            "allow native stacks: run as root or with CAP_SYS_PTRACE",
+        ),
+    )
 
 
 def _absent(case: Case) -> list[Subject]:
     """Sinks that are seen, do not advance, and do not wait themselves for somebody unknown."""
-    return [one for one in case.sinks() if one.seen and not one.progress and not one.stuck and not one.launcher
-            and (one.doing.kind != "unknown" or one.process is None or _recorded(case, one))]  # fmt: skip
+    return [
+        one
+        for one in case.sinks()
+        if one.seen
+        and not one.progress
+        and not one.stuck
+        and not one.launcher
+        and (one.doing.kind != "unknown" or one.process is None or _recorded(case, one))
+    ]
 
 
 def _recorded(case: Case, one: Subject) -> bool:
-    return any(state.key == one.key or state.rank == one.rank for group in case.groups
-               for state in group.ranks.values())  # fmt: skip
+    return any(
+        state.key == one.key or state.rank == one.rank for group in case.groups for state in group.ranks.values()
+    )
 
 
 def _waiters(case: Case, ends: list[Subject]) -> list[Subject]:
     keys = {one.key for one in ends}
-    return [case.subject(key) for key in dict.fromkeys(wait.waiter for wait in case.graph.waits
-            if wait.target in keys)]  # fmt: skip
+    return [case.subject(key) for key in dict.fromkeys(wait.waiter for wait in case.graph.waits if wait.target in keys)]
 
 
 def _passive(one: Subject) -> bool:
@@ -131,9 +181,8 @@ def _left(one: Subject, waiters: list[Subject]) -> int:
     for waiter in waiters:
         for other in _frames(waiter.process):
             for frame in mine:
-                if (frame.file, frame.function) == (other.file, other.function):
-                    if line := source.behind_loop(frame, other):
-                        return line
+                if line := source.behind_loop(frame, other):
+                    return line
     return 0
 
 

@@ -15,15 +15,26 @@ def ring(case: Case) -> Ruling | None:
         layers = {wait.layer for wait in waits}
         if not layers & CONTROL or case.moving(members):
             continue
-        steps = [next((wait for wait in waits if wait.waiter == key and wait.target == after), None)
-                 for key, after in zip(members, (*members[1:], members[0]), strict=True)]  # fmt: skip
-        told = "; ".join(f"{case.names([step.waiter])} waits for {case.names([step.target])} ({step.because})"
-                         for step in steps if step)  # fmt: skip
+        steps = [
+            next((wait for wait in waits if wait.waiter == key and wait.target == after), None)
+            for key, after in zip(members, (*members[1:], members[0]), strict=True)
+        ]
+        told = "; ".join(
+            f"{case.names([step.waiter])} waits for {case.names([step.target])} ({step.because})"
+            for step in steps
+            if step
+        )
         if len(members) == 1:
             told = f"{case.names(members)} waits for itself ({waits[0].because})"
         return Ruling(
-            "HUNG", f"a cycle of calls: {told}", "K6", cycle=tuple(members), place=", ".join(sorted(layers)),
-            next=("break one call of the cycle: make it asynchronous, or give the callee a thread of its own",
-                  "Ray: max_concurrency or a concurrency group on the actor that is asked while it works"),
-        )  # fmt: skip
+            "HUNG",
+            f"a cycle of calls: {told}",
+            "K6",
+            cycle=tuple(members),
+            place=", ".join(sorted(layers)),
+            next=(
+                "break one call of the cycle: make it asynchronous, or give the callee a thread of its own",
+                "Ray: max_concurrency or a concurrency group on the actor that is asked while it works",
+            ),
+        )
     return None

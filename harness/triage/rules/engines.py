@@ -29,15 +29,19 @@ def refused(case: Case) -> Ruling | None:
             found[one.key] = call
     if not found:
         return None
-    key, call = next(iter(found.items()))
+    call = next(iter(found.values()))
     where = case.waited_in(found) or next((one.state() for one in waiting if one.key not in found), "")
     return Ruling(
-        "HUNG", f"{case.names(found)} refused {call.name}: {call.message}; the sender waits in {where}", "K13",
+        "HUNG",
+        f"{case.names(found)} refused {call.name}: {call.message}; the sender waits in {where}",
+        "K13",
         {key: f"refused {call.name}: {call.message}" for key, call in found.items()},
         place=f"{call.name} at step {call.step}" if call.step >= 0 else call.name,
-        next=("mend what the message says, and let the sender read each answer before it broadcasts",
-              "give the weight-sync group a timeout of its own: new_group has 30 minutes whatever its parent has"),
-    )  # fmt: skip
+        next=(
+            "mend what the message says, and let the sender read each answer before it broadcasts",
+            "give the weight-sync group a timeout of its own: new_group has 30 minutes whatever its parent has",
+        ),
+    )
 
 
 def last_refusal(one: Subject) -> Call | None:
@@ -63,11 +67,16 @@ def transition(case: Case) -> Ruling | None:
         since = f" for {age:.0f} s" if age else ""
         engine = (one.process.engine if one.process else "") or one.role or "engine"
         return Ruling(
-            "HUNG", f"{one.label} stands in {name}{since}", "K8", {one.key: f"stands in {name}{since}"},
+            "HUNG",
+            f"{one.label} stands in {name}{since}",
+            "K8",
+            {one.key: f"stands in {name}{since}"},
             place=f"{engine}: {name}",
-            next=("look at what the frame waits for: a lock that a failed call kept, or a request never counted out",
-                  "drain or abort requests before sleep; restart the engine to go on"),
-        )  # fmt: skip
+            next=(
+                "look at what the frame waits for: a lock that a failed call kept, or a request never counted out",
+                "drain or abort requests before sleep; restart the engine to go on",
+            ),
+        )
     return None
 
 
@@ -77,13 +86,17 @@ def _ends(case: Case) -> set[str]:
 
 def branch(case: Case) -> Ruling | None:
     """K3: ranks of one engine where some entered a collective and the others are in their scheduler loop."""
-    loops = [one for one in case.sinks() if one.doing.within("scheduler") and not one.doing.waiting
-             and one.pending is None]  # fmt: skip
+    loops = [
+        one for one in case.sinks() if one.doing.within("scheduler") and not one.doing.waiting and one.pending is None
+    ]
     if not loops:
         return None
     keys = {one.key for one in loops}
-    inside = [case.subject(wait.waiter) for wait in case.graph.waits if wait.target in keys
-              and wait.layer in ("collective", "store")]  # fmt: skip
+    inside = [
+        case.subject(wait.waiter)
+        for wait in case.graph.waits
+        if wait.target in keys and wait.layer in ("collective", "store")
+    ]
     inside = [one for one in dict.fromkeys(inside) if one.doing.within("scheduler")]
     if not inside:
         return None
@@ -96,8 +109,13 @@ def branch(case: Case) -> Ruling | None:
         why = f"stays in its scheduler loop, its peers are in {where}"
         other = f"{case.names(one.key for one in inside)} in {inside[0].frame}"
     return Ruling(
-        "HUNG", f"a branch of one rank: {case.names(one.key for one in alone)} {why}", "K3",
-        {one.key: f"{why}; here {one.frame}, there {other}" for one in alone}, place=where,
-        next=("compare the inputs of the branch on both ranks: clocks, queue lengths, free memory",
-              "decide on one rank and broadcast the decision"),
-    )  # fmt: skip
+        "HUNG",
+        f"a branch of one rank: {case.names(one.key for one in alone)} {why}",
+        "K3",
+        {one.key: f"{why}; here {one.frame}, there {other}" for one in alone},
+        place=where,
+        next=(
+            "compare the inputs of the branch on both ranks: clocks, queue lengths, free memory",
+            "decide on one rank and broadcast the decision",
+        ),
+    )

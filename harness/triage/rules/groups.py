@@ -1,4 +1,4 @@
-"""Process groups: one that never forms (K5), operations that differ (K1, K3, K10), rings of groups (K2), a wedge (K12)."""
+"""Process groups: one that never forms (K5), operations that differ (K1, K3, K10), rings (K2), a wedge (K12)."""
 
 from __future__ import annotations
 
@@ -28,22 +28,31 @@ def unformed(case: Case) -> Ruling | None:
     what = forming(joining[0])
     assert what is not None
     place = what.op + (f" of {what.world_size} ranks" if what.world_size else "")
-    steps = ("compare world size, MASTER_ADDR and MASTER_PORT on every rank",
-             "every rank of the world must call new_group, members or not")  # fmt: skip
+    steps = (
+        "compare world size, MASTER_ADDR and MASTER_PORT on every rank",
+        "every rank of the world must call new_group, members or not",
+    )
     if not targets:
         return _addresses(case, joining, place, steps)
     elsewhere = [one for one in targets if not one.seen and _other_hosts(joining)]
     if elsewhere and len(elsewhere) == len(targets):
         ranks = ", ".join(str(one.rank) for one in elsewhere[:8])
-        return Ruling("INSUFFICIENT", f"insufficient: {place} waits for rank {ranks}, which runs on a host that was not "
-                      "looked at", place=place, missing=tuple(f"nothing from rank {one.rank}" for one in elsewhere),
-                      next=("take evidence on every host, into one directory",))  # fmt: skip
+        return Ruling(
+            "INSUFFICIENT",
+            f"insufficient: {place} waits for rank {ranks}, which runs on a host that was not looked at",
+            place=place,
+            missing=tuple(f"nothing from rank {one.rank}" for one in elsewhere),
+            next=("take evidence on every host, into one directory",),
+        )
     if any(one.stuck or forming(one) for one in targets) and len(targets) > len(joining):
         return None  # a few make a group that most know nothing of: the ring of waits says more
-    why = {one.key: "never started: no process has this rank" if not one.seen else f"has not come: {one.state()}"
-           for one in targets}  # fmt: skip
-    return Ruling("HUNG", f"{place} never forms: {case.names(why)} {next(iter(why.values()))}", "K5", why, place=place,
-                  next=steps)  # fmt: skip
+    why = {
+        one.key: "never started: no process has this rank" if not one.seen else f"has not come: {one.state()}"
+        for one in targets
+    }
+    return Ruling(
+        "HUNG", f"{place} never forms: {case.names(why)} {next(iter(why.values()))}", "K5", why, place=place, next=steps
+    )
 
 
 def _other_hosts(joining: list[Subject]) -> bool:
@@ -57,15 +66,27 @@ def _other_hosts(joining: list[Subject]) -> bool:
 
 def _addresses(case: Case, joining: list[Subject], place: str, steps: tuple[str, ...]) -> Ruling | None:
     """Everybody waits in the rendezvous and nobody is missing: they meet at different places, or nowhere."""
-    at = {one.key: f"{env.get('MASTER_ADDR', '?')}:{env.get('MASTER_PORT', '?')}" for one in joining
-          if one.process and (env := one.process.environ)}  # fmt: skip
+    at = {
+        one.key: f"{env.get('MASTER_ADDR', '?')}:{env.get('MASTER_PORT', '?')}"
+        for one in joining
+        if one.process and (env := one.process.environ)
+    }
     places = Counter(at.values()).most_common()
     if len(places) < 2:
         return None
-    alone = {key: f"meets at {where}, the others at {places[0][0]}" for key, where in at.items()
-             if places[0][1] > places[1][1] and where != places[0][0]}  # fmt: skip
-    return Ruling("HUNG", f"{place} never forms: its members meet at {len(places)} different addresses", "K5", alone,
-                  place=place, next=steps)  # fmt: skip
+    alone = {
+        key: f"meets at {where}, the others at {places[0][0]}"
+        for key, where in at.items()
+        if places[0][1] > places[1][1] and where != places[0][0]
+    }
+    return Ruling(
+        "HUNG",
+        f"{place} never forms: its members meet at {len(places)} different addresses",
+        "K5",
+        alone,
+        place=place,
+        next=steps,
+    )
 
 
 def diverged(case: Case) -> Ruling | None:
@@ -83,21 +104,41 @@ def diverged(case: Case) -> Ruling | None:
     special = [one for one in everybody if _rank_only(one)]
     told = "; ".join(f"{case.names(one.key for one in some)} in {what}" for what, some in sides.items())
     if special and len(special) < len(everybody) and (usual is None or _minority(special, sides, usual)):
-        why = {one.key: f"runs {_what(sides, one)} at {place} in work that it does alone{_condition(one)}"
-               for one in special}  # fmt: skip
-        return Ruling("HUNG", f"a collective that only {case.names(why)} runs: {told} at {place}", "K10", why,
-                      place=place, next=("take the collective out of the branch, or let every rank run it",))  # fmt: skip
+        why = {
+            one.key: f"runs {_what(sides, one)} at {place} in work that it does alone{_condition(one)}"
+            for one in special
+        }
+        return Ruling(
+            "HUNG",
+            f"a collective that only {case.names(why)} runs: {told} at {place}",
+            "K10",
+            why,
+            place=place,
+            next=("take the collective out of the branch, or let every rank run it",),
+        )
     kind = "K3" if all(one.doing.within("scheduler") for one in everybody) else "K1"
-    why = {} if usual is None else {
-        one.key: f"runs {what} at {place}, where {len(sides[usual])} others run {usual}"
-        for what, some in sides.items() if what != usual for one in some
-    }  # fmt: skip
+    why = (
+        {}
+        if usual is None
+        else {
+            one.key: f"runs {what} at {place}, where {len(sides[usual])} others run {usual}"
+            for what, some in sides.items()
+            if what != usual
+            for one in some
+        }
+    )
     nobody = "" if why else "; neither side has a majority, so nobody is named"
     return Ruling(
-        "HUNG", f"the ranks run different operations at {place}: {told}{nobody}", kind, why, place=place,
-        next=("count the operations of one step on each rank: batches, microbatches, parameters with a gradient",
-              "TORCH_DISTRIBUTED_DEBUG=DETAIL compares operations as they are enqueued"),
-    )  # fmt: skip
+        "HUNG",
+        f"the ranks run different operations at {place}: {told}{nobody}",
+        kind,
+        why,
+        place=place,
+        next=(
+            "count the operations of one step on each rank: batches, microbatches, parameters with a gradient",
+            "TORCH_DISTRIBUTED_DEBUG=DETAIL compares operations as they are enqueued",
+        ),
+    )
 
 
 def _longest(group: GroupState) -> float:
@@ -136,13 +177,22 @@ def conditional(case: Case) -> Ruling | None:
         targets = [case.subject(wait.target) for wait in case.graph.waits if wait.waiter == one.key]
         alike = [other for other in case.graph.stuck() if other.doing.within("checkpoint", "evaluation")]
         went_on = [other for other in targets if other.stuck and not _rank_only(other)]
-        if targets and len(went_on) == len(targets) and len(alike) <= len(targets) and not case.moving(
-            other.key for other in targets
+        if (
+            targets
+            and len(went_on) == len(targets)
+            and len(alike) <= len(targets)
+            and not case.moving(other.key for other in targets)
         ):
             place = case.waited_in(other.key for other in targets)
             why = f"waits in {place} in work that it does alone{_condition(one)}, while the others have gone on"
-            return Ruling("HUNG", f"a collective that only {one.label} runs: it {why}", "K10", {one.key: why},
-                          place=place, next=("take the collective out of the branch, or let every rank run it",))  # fmt: skip
+            return Ruling(
+                "HUNG",
+                f"a collective that only {one.label} runs: it {why}",
+                "K10",
+                {one.key: why},
+                place=place,
+                next=("take the collective out of the branch, or let every rank run it",),
+            )
     return None
 
 
@@ -155,15 +205,22 @@ def inverted(case: Case) -> Ruling | None:
             continue
         if case.moving(members):
             continue
-        steps = [next((wait for wait in waits if wait.waiter == key and wait.target == after), None)
-                 for key, after in zip(members, (*members[1:], members[0]), strict=True)]  # fmt: skip
+        steps = [
+            next((wait for wait in waits if wait.waiter == key and wait.target == after), None)
+            for key, after in zip(members, (*members[1:], members[0]), strict=True)
+        ]
         told = "; ".join(f"{case.names([step.waiter])} in {step.because.split(': ')[0]}" for step in steps if step)
         return Ruling(
-            "HUNG", f"groups are used in different orders: {told}; a cycle, in which nobody is the single culprit",
-            "K2", cycle=tuple(members), place=told,
-            next=("use the groups in one order on every rank: order by name, not by arrival",
-                  "the frames of the cycle's members are the two places to compare"),
-        )  # fmt: skip
+            "HUNG",
+            f"groups are used in different orders: {told}; a cycle, in which nobody is the single culprit",
+            "K2",
+            cycle=tuple(members),
+            place=told,
+            next=(
+                "use the groups in one order on every rank: order by name, not by arrival",
+                "the frames of the cycle's members are the two places to compare",
+            ),
+        )
     return None
 
 
@@ -187,11 +244,16 @@ def wedged(case: Case) -> Ruling | None:
         assert first is not None
         place = f"{first.op} #{first.seq} of {title(group)}"
         return Ruling(
-            "HUNG", f"all {len(members)} ranks of {title(group)} are in {first.op} #{first.seq} and none comes out: the "
-            "fabric or a device, not a rank", "K12", place=place,
-            next=("look at links and devices: nvidia-smi, dmesg | grep -i xid, ibstat",
-                  "run the same operation alone on these hosts (nccl-tests), then halve the hosts"),
-        )  # fmt: skip
+            "HUNG",
+            f"all {len(members)} ranks of {title(group)} are in {first.op} #{first.seq} and none comes out: the "
+            "fabric or a device, not a rank",
+            "K12",
+            place=place,
+            next=(
+                "look at links and devices: nvidia-smi, dmesg | grep -i xid, ibstat",
+                "run the same operation alone on these hosts (nccl-tests), then halve the hosts",
+            ),
+        )
     return None
 
 

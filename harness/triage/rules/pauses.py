@@ -10,8 +10,12 @@ def debugger(case: Case) -> Ruling | None:
     for one in case.live():
         beat = one.process.beat if one.process else None
         if one.doing.within("debugger") or (beat is not None and beat.breakpoint):
-            return Ruling("HEALTHY", f"{one.label} sits in a debugger, and whoever waits for it waits for a person",
-                          place="a breakpoint", next=("continue or detach the debugger",))  # fmt: skip
+            return Ruling(
+                "HEALTHY",
+                f"{one.label} sits in a debugger, and whoever waits for it waits for a person",
+                place="a breakpoint",
+                next=("continue or detach the debugger",),
+            )
     return None
 
 
@@ -36,9 +40,16 @@ def slow_because(case: Case, key: str) -> Ruling:
     waiting = len(case.graph.waiters({key}))
     who = f"{waiting} wait{'s' if waiting == 1 else ''} for it" if waiting else "nobody is proven to wait for it"
     doing = f" in {one.frame}" if one.frame else ""
-    return Ruling("SLOW", f"{one.label} is slow, not hung: {one.progress}{doing}; {who}", "K7",
-                  place=one.frame, next=("look again later: harness triage takes two looks each time",
-                                         f"profile it: py-spy top --pid {one.process.pid}" if one.process else ""))  # fmt: skip
+    return Ruling(
+        "SLOW",
+        f"{one.label} is slow, not hung: {one.progress}{doing}; {who}",
+        "K7",
+        place=one.frame,
+        next=(
+            "look again later: harness triage takes two looks each time",
+            f"profile it: py-spy top --pid {one.process.pid}" if one.process else "",
+        ),
+    )
 
 
 def healthy(case: Case) -> Ruling | None:
@@ -58,5 +69,7 @@ def healthy(case: Case) -> Ruling | None:
     if looked and len(unseen) == len(looked) and not recorded:
         return None  # without a single stack or recorder "nothing pending" would be a guess
     idle = sum(one.doing.idle or one.doing.kind == "sleep" for one in looked)
-    return Ruling("HEALTHY", "nothing is pending: no process waits for another one"
-                  + (f" ({idle} of {len(looked)} idle)" if idle else ""))  # fmt: skip
+    return Ruling(
+        "HEALTHY",
+        "nothing is pending: no process waits for another one" + (f" ({idle} of {len(looked)} idle)" if idle else ""),
+    )

@@ -27,12 +27,21 @@ def held(case: Case) -> Ruling | None:
         return None
     where = case.waited_in(keys)
     reason = f"{case.names(keys)}: {held[0].blocked}" + (f"; others wait in {where}" if where else "")
-    steps = {"stop": "kill -CONT PID, and find out who stopped it", "unint": "look at storage: dmesg, the mount of "
-             "the file in its stack", "the i": "harness triage with native stacks shows which C call keeps the "
-             "interpreter lock; run it in a child process"}  # fmt: skip
+    steps = {
+        "stop": "kill -CONT PID, and find out who stopped it",
+        "unint": "look at storage: dmesg, the mount of the file in its stack",
+        "the i": "harness triage with native stacks shows which C call keeps the "
+        "interpreter lock; run it in a child process",
+    }
     step = next((text for start, text in steps.items() if held[0].blocked.removeprefix("in ").startswith(start)), "")
-    return Ruling("HUNG", reason, "K9", {one.key: one.blocked for one in held}, place=where or held[0].blocked,
-                  next=tuple(filter(None, (step, "the network is not to blame"))))  # fmt: skip
+    return Ruling(
+        "HUNG",
+        reason,
+        "K9",
+        {one.key: one.blocked for one in held},
+        place=where or held[0].blocked,
+        next=tuple(filter(None, (step, "the network is not to blame"))),
+    )
 
 
 def _counts(case: Case, one: Subject) -> bool:
@@ -48,14 +57,28 @@ def died(case: Case) -> Ruling | None:
     if not waiting:
         return None
     awaited = case.awaited()
-    dead = [one for one in case.graph.subjects.values() if one.gone and not one.launcher
-            and (one.key in awaited or (one.rank is not None and _unclean(one.process)))]  # fmt: skip
-    dead += [one for one in case.graph.subjects.values() if not one.gone and one.process is not None
-             and one.key in {each.key for each in case.sinks()} and local_error(one.process) and not one.progress
-             and not one.doing.within("scheduler")]  # fmt: skip
+    dead = [
+        one
+        for one in case.graph.subjects.values()
+        if one.gone and not one.launcher and (one.key in awaited or (one.rank is not None and _unclean(one.process)))
+    ]
+    dead += [
+        one
+        for one in case.graph.subjects.values()
+        if not one.gone
+        and one.process is not None
+        and one.key in {each.key for each in case.sinks()}
+        and local_error(one.process)
+        and not one.progress
+        and not one.doing.within("scheduler")
+    ]
     for actor in case.evidence.ray_actors:
-        if actor.state == "DEAD" and actor.death and any(one.process and one.process.pid == actor.pid
-                                                         and one.process.host == actor.host for one in dead) is False:
+        if (
+            actor.state == "DEAD"
+            and actor.death
+            and any(one.process and one.process.pid == actor.pid and one.process.host == actor.host for one in dead)
+            is False
+        ):
             key = f"{actor.host}:{actor.pid}"
             if key in awaited and key in case.graph.subjects:
                 dead.append(case.subject(key))

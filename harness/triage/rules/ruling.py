@@ -56,7 +56,7 @@ class Case:
         return [self.subject(key) for key in keys if self.subject(key).progress]
 
     def names(self, keys: Iterable[str]) -> str:
-        """"rank 1 (actor) and rank 2"."""
+        """ "rank 1 (actor) and rank 2"."""
         labels = [self.subject(key).label for key in keys]
         if len(labels) > 4:
             labels = [*labels[:3], f"{len(labels) - 3} more"]

@@ -1,0 +1,98 @@
+"""Edges of calls: ray.get, HTTP requests, requests to an engine, a parent that waits for its child."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from harness.triage.evidence import Evidence, RayTask
+from harness.triage.graph.subjects import Subject
+from reports.model import Wait
+
+FINISHED_TASKS = frozenset({"FINISHED", "FAILED"})
+
+
+def ray(evidence: Evidence, subjects: dict[str, Subject], known: list[Wait]) -> tuple[list[Wait], dict[str, Subject]]:
+    """ray.get of a process: for whoever executes, or should execute, the tasks that it submitted."""
+    actors = {actor.actor_id: actor for actor in evidence.ray_actors}
+    by_pid: dict[int, str] = {one.process.pid: key for key, one in subjects.items() if one.process}
+    open_tasks = [task for task in evidence.ray_tasks if task.state not in FINISHED_TASKS]
+    waiting = {key: one for key, one in subjects.items() if one.doing.kind == "ray_get" and one.pending is None}
+    found = []
+    unclaimed: list[RayTask] = []
+    for task in open_tasks:
+        pid = task.pid or (actors[task.actor_id].pid if task.actor_id in actors else 0)
+        target = by_pid.get(pid, "")
+        caller = by_pid.get(task.caller_pid, "") if task.caller_pid else ""
+        if target and caller in waiting:
+            found.append(Wait(caller, target, "ray", f"ray.get of {task.name} ({task.state})", task.age_s))
+        elif target and not task.caller_pid:
+            unclaimed.append(dataclasses.replace(task, pid=pid))
+    for key in waiting:  # where Ray does not say who asked: only if a single process can be meant
+        if any(wait.waiter == key for wait in found):
+            continue
+        targets = {by_pid[task.pid]: task for task in unclaimed} if unclaimed else {}
+        targets.pop(key, None)
+        if len(targets) == 1:
+            target, task = next(iter(targets.items()))
+            found.append(Wait(key, target, "ray", f"ray.get, and only {task.name} is unfinished", task.age_s))
+    return found, subjects
+
+
+def http(evidence: Evidence, subjects: dict[str, Subject], known: list[Wait]) -> tuple[list[Wait], dict[str, Subject]]:
+    """A request without an answer: for the process at the other end of the connection, where that is known."""
+    found = []
+    clients = [one for one in subjects.values() if one.doing.kind in ("http_client", "engine_call")]
+    owners: dict[str, list[str]] = {}
+    for one in subjects.values():
+        for address in getattr(one.process, "listening", ()) or ():
+            owners.setdefault(str(address), []).append(one.key)
+    for one in clients:
+        targets = dict.fromkeys(
+            key for peer in getattr(one.process, "peers", ()) or () for key in owners.get(str(peer), ())
+        )
+        targets.pop(one.key, None)
+        for target in targets:
+            found.append(Wait(one.key, target, "http", f"{one.doing.op}: no answer from {subjects[target].label}"))
+        if not targets:
+            found += _answerers(one, subjects)
+    return found, subjects
+
+
+def _answerers(one: Subject, subjects: dict[str, Subject]) -> list[Wait]:
+    """Without socket tables: the one other process that serves, when there is only one."""
+    servers = [other for other in subjects.values() if other.key != one.key and _serves(other)]
+    if not servers:  # a process that asks and is asked in one thread shows as a client only
+        servers = [other for other in subjects.values() if other.key != one.key and other.doing.kind == "http_client"]
+    if len(servers) != 1:
+        return []
+    return [Wait(one.key, servers[0].key, "http", f"{one.doing.op}: {servers[0].label} is the only other server")]
+
+
+def _serves(one: Subject) -> bool:
+    if one.process is None or not one.process.samples:
+        return False
+    return any(
+        frame.function.rsplit(".", 1)[-1] == "serve_forever" or "/uvicorn/" in frame.file
+        for thread in one.process.samples[-1].threads
+        for frame in thread.frames
+    )
+
+
+def children(
+    evidence: Evidence, subjects: dict[str, Subject], known: list[Wait]
+) -> tuple[list[Wait], dict[str, Subject]]:
+    """A process that waits for its child to end; an engine's front that waits for its schedulers."""
+    found = []
+    waited = {wait.waiter for wait in known}
+    for one in subjects.values():
+        process = one.process
+        if process is None or one.launcher or one.key in waited or one.pending is not None:
+            continue
+        if one.doing.kind not in ("join", "engine_call"):
+            continue
+        layer = "engine" if one.doing.kind == "engine_call" else "process"
+        for other in subjects.values():
+            its = other.process
+            if its is not None and its.host == process.host and its.ppid == process.pid and not other.launcher:
+                found.append(Wait(one.key, other.key, layer, f"{one.doing.op}: its child {its.pid}"))
+    return found, subjects
