@@ -17,7 +17,7 @@ _WHY = "the engine's actor does not start, or fails at its first call"
 def look(
     *, imports: bool = False, progress: Callable[[str], None] = lambda text: None
 ) -> list[Hazard | Passed | Unchecked]:
-    """One answer an environment: versions against the driver in 0.2 s each; `imports`: the engine itself, 10 to 40 s."""
+    """One answer an environment: versions against the driver in 0.2 s each; `imports`: the engine too, 10 to 40 s."""
     try:
         known = envs.every()
     except EnvironmentUnusable as error:

@@ -56,12 +56,17 @@ def judge(places: Sequence[Facts], asked: Asked) -> list[Item]:
     """Every check of every place, and every comparison, on facts that are there; the others are not checked."""
     items: list[Item] = []
     for check in CHECKS:
+        told: set[object] = set()
         for place in places:
             missing = _missing(place, check.needs)
             if missing is not None:
                 items.append(Unchecked(check.name, (place.where,), missing))
             else:
-                items += [_item(check.name, place.where, outcome) for outcome in check.look(place, asked)]
+                outcomes = list(check.look(place, asked))
+                if check.host and place.same_host:
+                    outcomes = [outcome for outcome in outcomes if place.shell or _gist(outcome) not in told]
+                    told |= {_gist(outcome) for outcome in outcomes}
+                items += [_item(check.name, place.where, outcome) for outcome in outcomes]
     for comparison in COMPARISONS:
         whole = [place for place in places if _missing(place, comparison.needs) is None]
         if len(places) == 1:
@@ -94,6 +99,11 @@ def _item(check: str, where: str, outcome: Outcome) -> Item:
     if isinstance(outcome, Fine):
         return Passed(check, (where,), outcome.measured)
     return Unchecked(check, (where,), outcome.reason, outcome.mend)
+
+
+def _gist(outcome: Outcome) -> object:
+    """What two looks at one machine say in common: not the figures, which have moved meanwhile."""
+    return (outcome.severity, outcome.what) if isinstance(outcome, Bite) else type(outcome)
 
 
 def _missing(place: Facts, needs: Sequence[str]) -> str | None:

@@ -185,6 +185,7 @@ class Gpu:
 class Gpus:
     found: tuple[Gpu, ...] = ()
     amd: int = 0  # AMD GPUs that the kernel knows
+    error: str = ""  # why the driver could not be asked, where there is one
 
 
 @dataclass(frozen=True)

@@ -46,11 +46,13 @@ class Asked:
 
 @dataclass(frozen=True)
 class Check:
-    """One named check of one place. `needs`: sections of `Facts` without which it is not checked."""
+    """One named check of one place. `needs`: sections of `Facts` without which it is not checked. `host`: it is about
+    the machine, so that a worker on the shell's own machine adds nothing to what the shell said."""
 
     name: str
     needs: tuple[str, ...]
     look: Callable[[Facts, Asked], Iterable[Outcome]]
+    host: bool = False
 
 
 @dataclass(frozen=True)

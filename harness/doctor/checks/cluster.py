@@ -13,8 +13,10 @@ from harness.doctor.outcome import Asked, Bite, Fine, Outcome
 Placed = tuple[str, Outcome]
 
 _LINKING = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH")
-_STEERING = re.compile(r"(NCCL|GLOO|TORCH_NCCL|TORCH_FR|TORCH_DISTRIBUTED|TP_SOCKET|UCX|RCCL|VLLM|SGLANG|SGL|HF|FLASHINFER"
-                       r"|PYTORCH)_.*|CUDA_DEVICE_MAX_CONNECTIONS|CUDA_LAUNCH_BLOCKING|PYTHONHASHSEED")  # fmt: skip
+_STEERING = re.compile(
+    r"(NCCL|GLOO|TORCH_NCCL|TORCH_FR|TORCH_DISTRIBUTED|TP_SOCKET|UCX|RCCL|VLLM|SGLANG|SGL|HF|FLASHINFER|PYTORCH)_.*"
+    r"|CUDA_DEVICE_MAX_CONNECTIONS|CUDA_LAUNCH_BLOCKING|PYTHONHASHSEED"
+)
 _LOCAL = re.compile(r".*(IFNAME|IB_HCA|HOSTID|HOST_IP|_PORT)$")  # may rightly differ from node to node
 _WIRE = ("torch", "ray", "vllm", "sglang", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
 _SAME = re.compile(r"rlhf-harness|pandas|pyarrow")  # of no account to the workers

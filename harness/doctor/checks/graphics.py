@@ -5,45 +5,61 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from harness.doctor.facts import Facts
-from harness.doctor.outcome import Asked, Bite, Fine, Outcome, bytes_
+from harness.doctor.facts import Facts, Gpus, Software
+from harness.doctor.outcome import Asked, Bite, Fine, Outcome, Unseen, bytes_
 
 _NONE = "no NVIDIA GPU here"
+_SICK, _ASK = "the GPU driver does not answer as it should (gpu-driver)", "nvidia-smi"
 _OLDEST_DRIVER = {"11": 450, "12": 525, "13": 580}  # for a CUDA major version (CUDA release notes, Linux)
 _GIB = 1 << 30
 
 
 def driver(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     assert facts.gpus is not None and facts.software is not None
-    gpus, cuda = facts.gpus.found, facts.software.torch_cuda
-    if not gpus:
+    if facts.gpus.error:
+        yield Bite(
+            "error",
+            "the GPU driver does not answer as it should",
+            facts.gpus.error,
+            "every rank of this node fails at its first tensor, or hangs in it",
+            "nvidia-smi; sudo dmesg | grep -i xid",
+        )
+    elif not facts.gpus.found:
         yield Fine(_NONE)
-        return
+    else:
+        yield _fitting(facts.gpus, facts.software)
+
+
+def _fitting(found: Gpus, software: Software) -> Outcome:
+    """Driver and torch together."""
+    gpus, cuda = found.found, software.torch_cuda
     versions = sorted({gpu.driver for gpu in gpus})
     needs = _OLDEST_DRIVER.get(cuda.partition(".")[0], 0)
     measured = f"driver {', '.join(versions)}, torch for CUDA {cuda or 'none'}"
-    if "torch" in facts.software.packages and not cuda:
-        yield Bite(
+    if "torch" in software.packages and not cuda:
+        return Bite(
             "warning",
             "this interpreter's torch is a CPU build on a machine with GPUs",
             measured,
             "learners that run here compute on the processor",
             "pip install torch   # a CUDA build",
         )
-    elif any(int(version.partition(".")[0]) < needs for version in versions if version.partition(".")[0].isdigit()):
-        yield Bite(
+    if any(int(version.partition(".")[0]) < needs for version in versions if version.partition(".")[0].isdigit()):
+        return Bite(
             "error",
             "the driver is too old for this torch",
             f"{measured} (needs {needs} or newer)",
             "CUDA does not initialise: every rank ends at its first tensor",
             "update the driver, or install a torch built for an older CUDA",
         )
-    else:
-        yield Fine(measured)
+    return Fine(measured)
 
 
 def kinds(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     assert facts.gpus is not None
+    if facts.gpus.error:
+        yield Unseen(_SICK, _ASK)
+        return
     names = sorted({gpu.name for gpu in facts.gpus.found})
     sizes = sorted({gpu.total for gpu in facts.gpus.found})
     sliced = [gpu.index for gpu in facts.gpus.found if gpu.mig]
@@ -70,6 +86,9 @@ def kinds(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 def held(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     assert facts.gpus is not None
+    if facts.gpus.error:
+        yield Unseen(_SICK, _ASK)
+        return
     outcomes: list[Outcome] = []
     why = "an engine that takes 90 % of the memory fails to start, or the learner runs out of it at its longest batch"
     for gpu in facts.gpus.found:
@@ -100,6 +119,9 @@ def held(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 def errors(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     assert facts.gpus is not None
+    if facts.gpus.error:
+        yield Unseen(_SICK, _ASK)
+        return
     sick = [gpu for gpu in facts.gpus.found if gpu.uncorrected]
     if sick:
         yield Bite(
@@ -198,7 +220,7 @@ def amd(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 
 def allocator(facts: Facts, asked: Asked) -> Iterator[Outcome]:
-    """vllm/config/vllm.py refuses it with KV connectors, sglang's mooncake too; vLLM's sleep mode asserted until #40812."""
+    """vllm/config/vllm.py refuses it with KV connectors, sglang's mooncake too, vLLM's sleep mode asserted before."""
     assert facts.software is not None
     given = facts.software.variables
     for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"):

@@ -119,7 +119,9 @@ def infiniband(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     network, given = _both(facts)
     wanted = given.get("NCCL_IB_HCA", "")
     here = ", ".join(network.infiniband) or "none"
-    if wanted and given.get("NCCL_IB_DISABLE", "0") != "1" and not _matching(wanted, list(network.infiniband)):
+    if not wanted or given.get("NCCL_IB_DISABLE", "0") == "1":
+        yield Fine(f"devices: {here}; NCCL_IB_HCA={wanted or 'not set'}")
+    elif not _matching(wanted, list(network.infiniband)):
         yield Bite(
             "error",
             "NCCL_IB_HCA names no RDMA device of this node",
@@ -127,7 +129,7 @@ def infiniband(facts: Facts, asked: Asked) -> Iterator[Outcome]:
             "NCCL falls back to sockets here while the other nodes use RDMA: it fails or crawls",
             "ls /sys/class/infiniband   # then: export NCCL_IB_HCA=<names>",
         )
-    elif wanted and not wanted.startswith("^") and (absent := _absent(wanted, network.infiniband)):
+    elif not wanted.startswith("^") and (absent := _absent(wanted, network.infiniband)):
         yield Bite(
             "warning",
             "NCCL_IB_HCA names RDMA devices that are not here",
@@ -148,7 +150,7 @@ def ports(facts: Facts, asked: Asked) -> Iterator[Outcome]:
         wanted[int(master)] = "MASTER_PORT"
     for listener in network.listening:
         name = wanted.pop(listener.port, None)
-        if not name or (asked.joined and listener.port in _RAY_PORTS):
+        if not name or ((asked.joined or not facts.shell) and listener.port in _RAY_PORTS):
             continue
         holder = (
             f"pid {listener.pid} ({listener.command})" if listener.pid else "a process of another user or container"

@@ -54,7 +54,7 @@ def ray(facts: Facts, asked: Asked) -> Iterator[Outcome]:
                 f"kill {_pids(orphans)}",
             )
         )
-    if daemons and not asked.joined:
+    if daemons and facts.shell and not asked.joined:
         outcomes.append(
             Bite(
                 "info",

@@ -168,25 +168,34 @@ def timeouts(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 def debuggers(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     given = _given(facts)
-    legacy, after = given.get("RAY_DEBUG", ""), given.get("RAY_DEBUG_POST_MORTEM", "")
-    if after not in ("", "0"):
+    legacy, after = given.get("RAY_DEBUG", "") == "legacy", given.get("RAY_DEBUG_POST_MORTEM", "") not in ("", "0")
+    shown = ", ".join(f"{name}={given[name]}" for name in ("RAY_DEBUG", "RAY_DEBUG_POST_MORTEM") if name in given)
+    if legacy and after:
+        yield Bite(
+            "error",
+            "Ray's legacy debugger and its successor are both on",
+            shown,
+            "neither works beside the other, and a rank that stops in one waits for ever",
+            "unset RAY_DEBUG",
+        )
+    elif after:
         yield Bite(
             "warning",
             "Ray's workers stop in a debugger when they fail",
-            f"RAY_DEBUG_POST_MORTEM={after}",
+            shown,
             "a rank that raised waits for somebody to attach: to the others it is a hang",
             "unset RAY_DEBUG_POST_MORTEM",
         )
-    if legacy == "legacy":
+    elif legacy:
         yield Bite(
-            "warning" if after in ("", "0") else "error",
+            "warning",
             "Ray's legacy debugger is on",
-            "RAY_DEBUG=legacy",
-            "a forgotten breakpoint() stops a rank for good, and the new debugger does not work beside it",
+            shown,
+            "a forgotten breakpoint() stops a rank for good: to the others it is a hang",
             "unset RAY_DEBUG",
         )
-    if not legacy and after in ("", "0"):
-        yield Fine("none is on")
+    else:
+        yield Fine(shown or "none is on")
 
 
 def _given(facts: Facts) -> dict[str, str]:

@@ -16,8 +16,12 @@ _FIELDS = (
 
 
 def gpus() -> dict[str, Any]:
-    """The fields of `facts.Gpus`; empty where there is none. Raises RuntimeError when the driver does not answer."""
-    return {"found": _nvidia() if os.path.isdir("/proc/driver/nvidia/gpus") or _program() else [], "amd": _amd()}
+    """The fields of `facts.Gpus`; `found` is empty where there is none, or `error` says why nobody can tell."""
+    try:
+        there = os.path.isdir("/proc/driver/nvidia/gpus") or _program()
+        return {"found": _nvidia() if there else [], "amd": _amd()}
+    except RuntimeError as error:
+        return {"amd": _amd(), "error": str(error)}
 
 
 def _program() -> str | None:

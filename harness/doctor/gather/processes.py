@@ -25,11 +25,17 @@ def processes() -> dict[str, Any]:
         if not kind or not about:
             continue
         found.append({
-            "pid": pid, "title": name[:120], "kind": kind, "age_s": age(pid), "orphan": _orphan(pid, name),
+            "pid": pid, "title": _short(name), "kind": kind, "age_s": age(pid), "orphan": _orphan(pid, name),
             "mine": about.get("Uid", "").split()[:2][-1:] == [str(os.geteuid())],
             "zombie": about.get("State", "").startswith("Z"),
         })  # fmt: skip
     return {"found": found, "shell_age_s": age(os.getppid())}
+
+
+def _short(name: str) -> str:
+    """Ray's daemons by their program: their command lines begin with a long path."""
+    program = os.path.basename(name.split(" ", 1)[0])
+    return program if program in ("raylet", "gcs_server") else name[:120]
 
 
 def _orphan(pid: int, name: str) -> bool:

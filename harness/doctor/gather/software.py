@@ -19,8 +19,10 @@ _MORE = re.compile(
 )
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 # Libraries of which a process must have exactly one, and the right one.
-_SHARED = re.compile(r"lib(torch|torch_cpu|torch_cuda|torch_python|c10|c10_cuda|nccl|cudnn\w*|cublas|cublasLt|cudart"
-                     r"|cusparse|cusparseLt|nvJitLink|nvshmem_host|rccl)[-.].*so.*|libc10\.so|libtorch\.so")  # fmt: skip
+_SHARED = re.compile(
+    r"lib(torch|torch_cpu|torch_cuda|torch_python|c10|c10_cuda|nccl|cudnn\w*|cublas|cublasLt|cudart|cusparse|cusparseLt"
+    r"|nvJitLink|nvshmem_host|rccl)[-.].*so.*|libc10\.so|libtorch\.so"
+)
 _COMPILED = {  # distribution -> a module that pulls its compiled part in
     "torch": "torch", "flash-attn": "flash_attn_2_cuda", "xformers": "xformers.ops", "sgl-kernel": "sgl_kernel",
     "vllm": "vllm._C", "transformer-engine": "transformer_engine.pytorch", "apex": "amp_C", "deepspeed": "deepspeed",

@@ -8,7 +8,7 @@ import stat
 import time
 from typing import Any
 
-from harness.doctor.gather.files import pids, read
+from harness.doctor.gather.files import pids, read, status, title
 
 _SHM = "/dev/shm"
 _YOUNG_S = 60.0  # a segment may be made before it is mapped
@@ -79,7 +79,13 @@ def storage() -> dict[str, Any]:
 
 
 def ray_directory() -> str:
-    """Where Ray puts its sessions: $RAY_TMPDIR, $TMPDIR or /tmp, and `ray` (ray/_common/utils.py)."""
+    """Where Ray puts its sessions: what the raylet above us was told, else $RAY_TMPDIR, $TMPDIR or /tmp, and `ray`
+    (ray/_common/utils.py)."""
+    pid = os.getppid()
+    while pid > 1:
+        if told := re.search(r"raylet .*--temp[-_]dir=(\S+)", title(pid)):
+            return told[1]
+        pid = int(status(pid).get("PPid", "0") or 0)
     return os.path.join(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp", "ray")
 
 
