@@ -16,7 +16,7 @@ import numpy.typing as npt
 from harness.triage.evidence import Group
 from harness.triage.flight.flight import Flight, Kind
 from harness.triage.flight.loading import Flights
-from harness.triage.flight.model import Comparison, GroupState, Mismatch, RankState
+from harness.triage.flight.model import Collective, Comparison, GroupState, Mismatch, RankState
 from harness.triage.flight.operations import coalesced, described, signature
 from harness.triage.flight.worlds import worlds
 
@@ -34,6 +34,11 @@ class _Part:
     seqs: npt.NDArray[np.int64]  # ascending
     kinds: npt.NDArray[np.int64]  # places in `table`
     table: Sequence[Kind]
+
+    def at(self, seq: int) -> Kind | None:
+        """What the rank did at a sequence number, None where its ring does not have it."""
+        place = int(np.searchsorted(self.seqs, seq))
+        return self.table[self.kinds[place]] if place < len(self.seqs) and self.seqs[place] == seq else None
 
 
 def compare(flights: Mapping[str, Flight] | Iterable[Flight], memberships: Iterable[Group] = ()) -> Comparison:
@@ -58,20 +63,25 @@ def compare(flights: Mapping[str, Flight] | Iterable[Flight], memberships: Itera
     readable = {one.rank: one for one in held.values() if one.rank is not None and one.readable}
     silenced = not any(len(one) for one in readable.values())
     parts = {} if silenced else _parts(readable, given, notes)
-    world = _world_size(held.values(), given, parts)
-    parts = {_completed(group, world): found for group, found in parts.items()}
-    expected = set(range(world or 0)) | {rank for group in parts for rank in group.members}
+    size = _world_size(held.values(), given, parts)
+    parts = {_completed(group, size): found for group, found in parts.items()}
+    expected = set(range(size or 0)) | {rank for group in parts for rank in group.members}
     absent = sorted(expected - set(readable))
     missing = [_missing(rank, held.values()) for rank in absent]
     if silenced and readable:
         missing.append("no operations in any dump: the recorder is off (TORCH_FR_BUFFER_SIZE=0), or nothing was run")
-    states = tuple(_state(group, found, readable, notes) for group, found in sorted(parts.items(), key=_order))
+    shares = {
+        group: {rank: _part(flight, number) for rank, (flight, number) in sorted(found.items())}
+        for group, found in sorted(parts.items(), key=_order)
+    }
+    states = tuple(_state(group, found, readable, notes) for group, found in shares.items())
+    states = tuple(_against_siblings(state, shares) for state in states)
     missing += [
         f"members of group {_named(state.group)} were not recorded: only ranks {_ranks(state.ranks)} are seen in it"
         for state in states
         if not state.group.members
     ]
-    return Comparison(states, tuple(sorted(readable)), world, 1, versions, tuple(notes), tuple(missing), tuple(absent))
+    return Comparison(states, tuple(sorted(readable)), size, 1, versions, tuple(notes), tuple(missing), tuple(absent))
 
 
 def laggards(state: GroupState) -> frozenset[int]:
@@ -138,10 +148,7 @@ def _world_size(flights: Iterable[Flight], given: Sequence[Group], parts: Iterab
     return max(sizes, default=0) or None
 
 
-def _state(
-    group: Group, found: Mapping[int, tuple[Flight, int]], flights: Mapping[int, Flight], notes: list[str]
-) -> GroupState:
-    parts = {rank: _part(flight, number) for rank, (flight, number) in sorted(found.items())}
+def _state(group: Group, parts: Mapping[int, _Part], flights: Mapping[int, Flight], notes: list[str]) -> GroupState:
     silent = tuple(rank for rank in group.members if rank in flights and rank not in parts)
     unsure = tuple(rank for rank in silent if flights[rank].overflowed)
     if unsure:
@@ -158,6 +165,30 @@ def _state(
         p2p={rank: pending for rank, part in parts.items() if (pending := _p2p_pending(part))},
         unsure=unsure,
     )
+
+
+def _against_siblings(state: GroupState, shares: Mapping[Group, Mapping[int, _Part]]) -> GroupState:
+    """In a tie, what the other groups of that description and size did at that number tells which side is odd."""
+    if not state.mismatches:
+        return state
+    first, group = state.mismatches[0], state.group
+    counts = sorted(map(len, first.values.values()))
+    if 2 * counts[-1] > sum(counts) or group.desc in ("", "undefined", DEFAULT):
+        return state
+    found = set()
+    for other, parts in shares.items():
+        alike = (other.desc, other.backend, len(other.members)) == (group.desc, group.backend, len(group.members))
+        if alike and other != group:
+            found |= {signature(kind) for part in parts.values() if (kind := part.at(first.seq)) is not None}
+    if len(found) != 1:
+        return state
+    [usual] = found
+    mine = shares[group]
+    for value, ranks in first.values.items():
+        kind = mine[ranks[0]].at(first.seq)
+        if kind is not None and signature(kind) == usual:
+            return replace(state, mismatches=(replace(first, usual=value), *state.mismatches[1:]))
+    return state
 
 
 def _part(flight: Flight, number: int) -> _Part:
@@ -196,7 +227,7 @@ def _rank_state(rank: int, part: _Part) -> RankState:
     )
 
 
-def _p2p_pending(part: _Part) -> tuple:
+def _p2p_pending(part: _Part) -> tuple[Collective, ...]:
     rows = part.flight.rows(part.group, p2p=True)
     return tuple(part.flight.collective(int(row)) for row in rows[~part.flight.done[rows]])
 
@@ -240,10 +271,8 @@ def _signed(part: _Part, numbers: dict[object, int]) -> npt.NDArray[np.int64]:
 
 
 def _mismatch(group: Group, seq: int, parts: Mapping[int, _Part], ranks: npt.NDArray[np.int64]) -> Mismatch:
-    kinds = {}
-    for rank in sorted(ranks.tolist()):
-        part = parts[rank]
-        kinds[rank] = part.table[part.kinds[np.searchsorted(part.seqs, seq)]]
+    found = {rank: parts[rank].at(seq) for rank in sorted(ranks.tolist())}
+    kinds = {rank: kind for rank, kind in found.items() if kind is not None}
     signs = {rank: signature(kind) for rank, kind in kinds.items()}
     if len({sign.op for sign in signs.values()}) > 1:
         return Mismatch(group.name, seq, "op", _sides({rank: sign.op for rank, sign in signs.items()}))

@@ -137,7 +137,7 @@ def _from_pickle(data: bytes, name: str) -> Flight:
         raise FlightError(f"{name} is no flight recorder dump as torch writes it: {error}") from error
 
 
-def _entry_columns(entries: list[Any]) -> tuple[list[Sequence[Any]], Sequence[Any] | None]:
+def _entry_columns(entries: list[Any]) -> tuple[Sequence[Sequence[Any]], Sequence[Any] | None]:
     """One sequence for each of _FIELDS, and the frames, where there are any."""
     if not entries:
         return [], None
@@ -154,7 +154,7 @@ def _entry_columns(entries: list[Any]) -> tuple[list[Sequence[Any]], Sequence[An
 
 
 def _flight(
-    name: str, version: str, library: str, config: dict[str, dict[str, str]], columns: list[Sequence[Any]],
+    name: str, version: str, library: str, config: dict[str, dict[str, str]], columns: Sequence[Sequence[Any]],
     frames: Sequence[Any] | None,
 ) -> Flight:  # fmt: skip
     notes: list[str] = []
@@ -263,9 +263,7 @@ def _kinds(
     return backends, tuple(kinds), np.array(column, np.int64)
 
 
-def _stacks(
-    frames: Sequence[Any] | None, count: int
-) -> tuple[tuple[tuple[Frame, ...], ...], npt.NDArray[np.int64]]:
+def _stacks(frames: Sequence[Any] | None, count: int) -> tuple[tuple[tuple[Frame, ...], ...], npt.NDArray[np.int64]]:
     """Distinct stacks, and for each operation its stack. torch shares equal frames, so their identities are a key."""
     if frames is None:
         return (), np.full(count, -1, np.int64)

@@ -44,6 +44,7 @@ class Mismatch:
     seq: int
     field: str  # op, sizes, dtype
     values: dict[str, tuple[int, ...]]
+    usual: str = ""  # the one of `values` that all sibling groups (same description and size) did there, if one
 
 
 @dataclass(frozen=True)

@@ -134,9 +134,9 @@ def _program(schedule: list[tuple[int, Op]], length: int, rank: int, fault: Faul
         one[at] = (where, op._replace(inputs=((3,),), outputs=((3,),)))
     elif kind in ("dead", "straggler", "missing"):
         del one[at:]
-    elif kind == "abba":  # the operation changes places with the next one of another group
-        other = next(i for i in range(at + 1, length) if one[i][0] != where)
-        one[at], one[other] = one[other], one[at]
+    elif kind == "abba":  # from there on, the first two neighbours of different groups change places
+        place = next(i for i in range(at, length - 1) if one[i][0] != one[i + 1][0])
+        one[place : place + 2] = one[place + 1], one[place]
     return one
 
 
@@ -155,7 +155,9 @@ def simulate(
     groups, places = loop(ranks, width)
     schedule = _schedule(width, ranks // width)
     programs = [_program(schedule, entries, rank, fault) for rank in range(ranks)]
-    stuck = _place_of(programs[fault.rank], places[fault.rank], fault.at) if fault.kind in ("wedge", "stalled") else None
+    stuck = None
+    if fault.kind in ("wedge", "stalled"):
+        stuck = _place_of(programs[fault.rank], places[fault.rank], fault.at)
     held: list[list[Step]] = [[] for _ in range(ranks)]
     unfinished = [0] * ranks
     counters = [[0] * len(groups) for _ in range(ranks)] if ranks <= 64 else [dict.fromkeys(p, 0) for p in places]
