@@ -266,8 +266,8 @@ def role_now() -> str:
     found = re.match(r"ray::([A-Za-z_]\w*)", title) or re.match(r"(sglang|VLLM|vllm)\b:*([A-Za-z_]\w*)?", title)
     if found:
         return "_".join(part for part in found.groups() if part)
-    main = getattr(sys.modules.get("__main__"), "__spec__", None)
-    name = getattr(main, "name", "") or os.path.basename(sys.argv[0] if sys.argv else "")
+    words = sys.orig_argv[1:4]  # not __main__: while `python -m` imports the package, that is runpy
+    name = words[words.index("-m") + 1] if "-m" in words[:-1] else os.path.basename(sys.argv[0] if sys.argv else "")
     if name in ("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed"):
         return "launcher"
     return "process"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
+import math
 import os
 import shutil
 import socket
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 VERDICT, EVIDENCE, OWN_BEAT = "verdict.json", "evidence", "watchdog.json"
 BLOCK = 512
-MOST_PATIENT = 16  # a stall that was judged not hung is looked at again after twice the time, at most this often
+MOST_PATIENT = 16  # looks at one suspicion that is no hang come after 1, 2, 4, 8, 16, 16, ... times the threshold
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Watchdog:
         self._clock, self._observe, self._say = clock, observe or self.observer, say
         self._collect, self._judge = collect or self._collect_for_real, judge or _judge_for_real
         self._said: set[str] = set()
-        self._patience, self._hung, self._not_before = 1.0, False, 0.0
+        self._patience, self._hung, self._looked_s = 1.0, False, -math.inf
         self._slow: Path | None = None
         self._ticks, self._fd = 0, -1
 
@@ -81,7 +82,7 @@ class Watchdog:
                 self._say("the job goes on again")
             self._patience, self._hung = 1.0, False
             return None
-        if self._hung or now < self._not_before or suspicion.still_s < self._due_s(suspicion):
+        if self._hung or now - self._looked_s < self._patience * self.stall_s:
             return None
         return self._examine(suspicion)
 
@@ -92,13 +93,10 @@ class Watchdog:
             os.close(self._fd)
             self._fd = -1
 
-    def _due_s(self, suspicion: Suspicion) -> float:
-        return self._patience * min(self.progress.limit_s(one.seen) for one in suspicion.suspects)
-
     def _examine(self, suspicion: Suspicion) -> Stall | None:
-        sooner = [one for one in suspicion.suspects if self.progress.limit_s(one.seen) < self.stall_s]
-        if sooner:
-            timeout, limit = min(one.seen.timeout_s or 0.0 for one in sooner), self._due_s(suspicion) / self._patience
+        limits = [(self.progress.limit_s(one.seen), one.seen.timeout_s) for one in suspicion.suspects]
+        limit, timeout = min(limits, key=lambda pair: pair[0])
+        if limit < self.stall_s:
             self._once(f"a process group gives up after {timeout:g} s, so a stall is one after {limit:g} s already")
         folder, began = self._folder(), self._clock()
         try:
@@ -123,8 +121,9 @@ class Watchdog:
         return None
 
     def _later(self) -> None:
+        """Look again, after ever longer while nothing changes."""
         self._patience = min(2 * self._patience, MOST_PATIENT)
-        self._not_before = self._clock() + self.stall_s
+        self._looked_s = self._clock()
 
     def _not_hung(self, verdict: Verdict, suspicion: Suspicion, folder: Path) -> None:
         who = ", ".join(sorted(one.seen.name or str(one.seen.pid) for one in suspicion.suspects)[:4])
@@ -134,7 +133,8 @@ class Watchdog:
             if self._slow is not None:
                 shutil.rmtree(self._slow, ignore_errors=True)
             self._slow = folder
-            self._once(f"slow, not hung: {verdict.reason}", key=f"slow {who}")
+            slow = sorted(party.key for party in verdict.triage.culprits) if verdict.triage else []
+            self._once(f"{verdict.reason} (looked at because nothing progressed in {who})", key=f"slow {slow}")
         else:
             self._write(verdict)
             self._once(f"nothing has progressed in {who}: {verdict.reason} (evidence: {folder})", key=f"unclear {who}")

@@ -1,0 +1,88 @@
+"""What the watch makes of a command line: durations, the environment of the probes, `ray job submit`."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from harness.commands.watch import seconds
+from harness.errors import BadInput
+from harness.triage.watch.command import SITE, _directory, _program, told, watched
+
+ENVIRONMENT = {"RLHF_HARNESS_WATCH": "/d", "RLHF_HARNESS_SOCKETS": "/s"}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("60s", 60.0), ("5m", 300.0), ("1h", 3600.0), ("90", 90.0), ("1.5m", 90.0), ("500ms", 0.5)]
+)
+def test_durations(text: str, value: float) -> None:
+    assert seconds(text) == pytest.approx(value)
+
+
+@pytest.mark.parametrize("text", ["", "5x", "-3s", "0s", "s", "1h30", "nan", "inf", "1e3s"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(BadInput, match="no duration"):
+        seconds(text)
+
+
+def test_the_probes_stand_first_on_the_path_and_once(tmp_path: Path) -> None:
+    assert (SITE / "sitecustomize.py").exists()
+    found = watched({"PYTHONPATH": f"/a:{SITE}:/b", "X": "1"}, tmp_path, "/s")
+    assert found["PYTHONPATH"].split(os.pathsep) == [str(SITE), "/a", "/b"]
+    assert (found["RLHF_HARNESS_WATCH"], found["RLHF_HARNESS_SOCKETS"], found["X"]) == (str(tmp_path), "/s", "1")
+    assert watched({}, tmp_path)["PYTHONPATH"] == str(SITE)
+
+
+def runtime(words: list[str]) -> dict[str, object]:
+    return json.loads(words[words.index("--runtime-env-json") + 1])
+
+
+def test_a_ray_job_is_told_the_watch() -> None:
+    words = told(["ray", "job", "submit", "--address", "a", "--", "python", "x.py"], ENVIRONMENT)
+    assert words[-5:] == ["--address", "a", "--", "python", "x.py"]
+    assert runtime(words) == {"env_vars": {**ENVIRONMENT, "PYTHONPATH": f"{SITE}:${{PYTHONPATH}}"}}
+
+
+def test_a_ray_job_keeps_its_own_runtime_environment() -> None:
+    given = '{"pip": ["x"], "env_vars": {"A": "1", "PYTHONPATH": "/mine"}}'
+    for option in (["--runtime-env-json", given], [f"--runtime-env-json={given}"]):
+        words = told(["/bin/ray", "job", "submit", *option, "--", "python", "--runtime-env-json"], ENVIRONMENT)
+        assert runtime(words) == {"pip": ["x"], "env_vars": {"A": "1", **ENVIRONMENT, "PYTHONPATH": f"{SITE}:/mine"}}
+        assert words[-3:] == ["--", "python", "--runtime-env-json"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["python", "train.py", "--runtime-env-json", "{}"],
+        ["ray", "job", "submit", "--runtime-env", "file.yaml", "--", "x"],
+        ["ray", "job", "submit", "--runtime-env-json", "{broken", "--", "x"],
+        ["ray", "status"],
+    ],
+)
+def test_other_commands_are_left_as_they_are(words: list[str]) -> None:
+    assert told(words, ENVIRONMENT) == words
+
+
+@pytest.mark.parametrize(("mode", "code"), [(0o644, 126), (None, 127)])
+def test_a_command_that_cannot_be_run_is_one_sentence(tmp_path: Path, mode: int | None, code: int) -> None:
+    path = tmp_path / "train"
+    if mode is not None:
+        path.touch(mode)
+    with pytest.raises(BadInput) as found:
+        _program([str(path)], {"PATH": "/bin"})
+    assert found.value.exit_code == code and str(path) in found.value.message and found.value.mend
+
+
+def test_a_folder_that_cannot_be_used_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(BadInput, match="cannot be written"):
+        _directory(tmp_path / "file" / "out", ["x"])
+    out = _directory(tmp_path / "out", ["train", "--api-key", "secret"])
+    assert "secret" not in (out / "run.json").read_text()
+    (out / "beats" / "1.json").touch()
+    with pytest.raises(BadInput, match="another recording"):
+        _directory(tmp_path / "out", ["x"])

@@ -1,0 +1,181 @@
+"""The watchdog with a clock, a job, a collector and a judge of the test's own: what it tells, and how often."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.errors import HarnessError
+from harness.triage.evidence import Evidence
+from harness.triage.watch import Observer, Seen, Snapshot, Stall, Watchdog
+from harness.triage.watch.observe import Stat
+from reports.model import TRIAGE_EXIT_CODES, Party, Triage, Verdict
+
+
+class Job:
+    """A rank in a collective since 0 s, or since it last moved; the judge says what `says` says."""
+
+    def __init__(self, directory: Path, says: str = "HUNG", culprit: str = "host:1") -> None:
+        self.now, self.moved, self.says, self.culprit, self.looks = 0.0, 0, says, culprit, 0
+        self.lines: list[str] = []
+        self.more: dict[str, Any] = {}
+        self.dog = Watchdog(
+            directory, (os.getpid(),), 10.0, clock=lambda: self.now, observe=self.observe, collect=self.collect,
+            judge=self.judge, say=self.lines.append,
+        )  # fmt: skip
+
+    def observe(self) -> Snapshot:
+        seen = Seen(
+            "host:0", 100, beats=int(self.now), progress=self.moved, wait="collective", name="rank 0", **self.more
+        )
+        return Snapshot(self.now, (seen,))
+
+    def collect(self, folder: Path, stall_s: float) -> Evidence:
+        self.looks += 1
+        self.now += 3.0
+        (folder / "evidence.json").write_text("{}")
+        return Evidence(str(folder), "watch", "now", stall_s)
+
+    def judge(self, evidence: Evidence) -> Verdict:
+        culprits = [Party(self.culprit, "asleep")]
+        body = Triage("K7" if self.says == "SLOW" else "K1", culprits, [], [], [], [], [])
+        return Verdict("triage", self.says, TRIAGE_EXIT_CODES[self.says], f"it is {self.says}", triage=body)
+
+    def run(self, seconds: float) -> list[Stall]:
+        found, end = [], self.now + seconds
+        while self.now < end:
+            self.now += 1.0
+            stall = self.dog.tick()
+            found += [stall] if stall else []
+        return found
+
+
+def test_a_hang_is_told_once_with_its_evidence(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    [stall] = job.run(200)
+    assert job.looks == 1 and job.lines == []
+    assert stall.verdict.verdict == "HUNG" and 10 <= stall.seconds <= 15
+    assert stall.evidence.parent == tmp_path / "evidence" and (stall.evidence / "evidence.json").exists()
+    written = Verdict.from_dict(json.loads((tmp_path / "verdict.json").read_text()))
+    assert written == stall.verdict and written.paths == {"evidence": str(stall.evidence)}
+
+
+def test_a_job_that_goes_on_is_watched_again(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    assert len(job.run(30)) == 1
+    job.moved += 1
+    assert len(job.run(5)) == 0 and job.lines == ["the job goes on again"]
+    assert len(job.run(30)) == 1
+
+
+def test_slow_is_said_once_and_looked_at_ever_less_often(tmp_path: Path) -> None:
+    job = Job(tmp_path, "SLOW")
+    assert job.run(200) == []
+    assert 3 <= job.looks <= 5  # after 10, 20, 40, 80, 160 s
+    assert [line.split(" (")[0] for line in job.lines] == ["it is SLOW"]
+    assert len(list((tmp_path / "evidence").iterdir())) == 1  # the last look's
+    assert not (tmp_path / "verdict.json").exists()
+    job.culprit = "host:2"
+    job.moved += 1
+    job.run(30)
+    assert len(job.lines) == 2  # another straggler is news
+    job.says = "HUNG"
+    assert len(job.run(100)) == 1
+
+
+def test_a_pause_is_no_news(tmp_path: Path) -> None:
+    job = Job(tmp_path, "HEALTHY")
+    assert job.run(100) == [] and job.lines == [] and job.looks > 1
+    assert list((tmp_path / "evidence").iterdir()) == [] and not (tmp_path / "verdict.json").exists()
+
+
+def test_what_cannot_be_told_is_said_with_its_evidence(tmp_path: Path) -> None:
+    job = Job(tmp_path, "INSUFFICIENT")
+    assert job.run(100) == []
+    [line] = job.lines
+    assert "rank 0" in line and str(tmp_path / "evidence") in line and (tmp_path / "verdict.json").exists()
+
+
+@pytest.mark.parametrize("error", [HarnessError("no /proc"), RuntimeError("a defect")])
+def test_an_analysis_that_fails_ends_neither_watch_nor_job(tmp_path: Path, error: Exception) -> None:
+    job = Job(tmp_path)
+
+    def judge(evidence: Evidence) -> Verdict:
+        raise error
+
+    right, job.dog._judge = job.dog._judge, judge
+    assert job.run(60) == [] and len(job.lines) == 1 and str(error) in job.lines[0]
+    job.dog._judge = right
+    assert len(job.run(100)) == 1
+
+
+def test_a_short_timeout_is_beaten_and_said(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.more = {"timeout_s": 10.0}
+    [stall] = job.run(9)
+    assert stall.seconds < 10 and "gives up after 10 s" in job.lines[0]
+
+
+def test_a_debugger_is_said_once(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.more = {"breakpoint": True}
+    assert job.run(100) == [] and job.looks == 0
+    assert len(job.lines) == 1 and "debugger" in job.lines[0]
+
+
+def test_the_watchdog_beats_and_says_that_it_ends(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.run(3)
+    beat = json.loads((tmp_path / "watchdog.json").read_text())
+    assert beat["pid"] == os.getpid() and beat["count"] == 3 and "ended" not in beat
+    job.dog.close()
+    assert json.loads((tmp_path / "watchdog.json").read_text())["ended"]
+
+
+class World:
+    """Processes as /proc would have them."""
+
+    def __init__(self) -> None:
+        self.there = {pid: Stat(pid, parent, "S", 0.0, pid) for pid, parent in ((10, 1), (11, 10), (12, 11), (90, 1))}
+
+    def __call__(self) -> dict[int, Stat]:
+        return dict(self.there)
+
+
+def beat(directory: Path, pid: int, **more: Any) -> None:
+    fields = {"host": os.uname().nodename, "pid": pid, "start_ticks": pid, "count": 1, "progress_ns": 5, **more}
+    (directory / "beats").mkdir(exist_ok=True)
+    (directory / "beats" / f"{fields['host']}-{pid}.json").write_text(json.dumps(fields).ljust(4096))
+
+
+def test_whoever_is_below_the_root_is_seen_also_when_the_parent_ends(tmp_path: Path) -> None:
+    world = World()
+    observer = Observer(tmp_path, (10,), lambda: 0.0, world)
+    assert [seen.pid for seen in observer().processes] == [10, 11, 12]
+    del world.there[11]
+    world.there[12] = Stat(12, 1, "S", 0.0, 12)
+    assert [seen.pid for seen in observer().processes] == [10, 12]
+    world.there[12] = Stat(12, 1, "S", 0.0, 777)  # another process, which was given the number
+    assert observer.living() == [10]
+
+
+def test_heartbeats_are_taken_of_whoever_lives(tmp_path: Path) -> None:
+    world = World()
+    observer = Observer(tmp_path, (10,), lambda: 0.0, world)
+    beat(tmp_path, 11, rank=3, wait="collective", open=[{"name": "wake"}], sequences={"0": 2}, timeout_s=9.0)
+    beat(tmp_path, 12, start_ticks=1)  # of an earlier process with this pid
+    beat(tmp_path, 90, role="actor")  # not below the root: a worker of a cluster that was there before
+    beat(tmp_path, 91)  # has ended
+    beat(tmp_path, 5, host="elsewhere")
+    (tmp_path / "beats" / "torn.json").write_text('{"host": "x", "pi')
+    seen = {one.pid: one for one in observer().processes}
+    assert set(seen) == {5, 10, 11, 12, 90}
+    one = seen[11]
+    assert (one.name, one.wait, one.spans, one.sequences, one.timeout_s) == (
+        "rank 3", "collective", ("wake",), {"0": 2}, 9.0
+    )  # fmt: skip
+    assert seen[12].beats is None and seen[90].name == "actor 90" and seen[5].state == ""
