@@ -55,12 +55,14 @@ def collect(
     native: bool = True,
     clock: Callable[[], float] = time.monotonic,
     nodes: bool = True,
+    nodes_s: float = 20.0,
 ) -> Evidence:
     """Take evidence of every process in `scope` into the directory `out`, within `deadline_s`; returned as well.
 
     `stall_s`: how long the watchdog saw no progress (0: nobody watched). `samples` looks, `gap_s` apart. `native`: C
     and C++ frames too, of processes whose Python frames do not explain the wait. `nodes`: also on the other nodes of a
-    Ray cluster. What cannot be had is noted, whatever state a process is in; HarnessError only without /proc.
+    Ray cluster, which have `nodes_s`, because Ray starts a worker there first (13 s in all on two busy cores). What
+    cannot be had is noted, whatever state a process is in; HarnessError only without /proc.
     """
     if not proc.PROC.joinpath("self").exists():
         raise HarnessError("collecting evidence reads /proc, which this system does not have", mend="run it on Linux")
@@ -70,10 +72,10 @@ def collect(
     empty = Evidence(str(out), "watch" if stall_s else "live", taken, stall_s)
     there = cast(scope, exclude=(os.getpid(),))
     _kept(dataclasses.replace(empty, notes=there.notes), terms.out, complete=False)
-    return _kept(_gather(empty, scope, there, terms, nodes), terms.out, complete=True)
+    return _kept(_gather(empty, scope, there, terms, nodes_s if nodes else 0.0), terms.out, complete=True)
 
 
-def _gather(empty: Evidence, scope: Scope, there: Cast, terms: _Terms, nodes: bool) -> Evidence:
+def _gather(empty: Evidence, scope: Scope, there: Cast, terms: _Terms, nodes_s: float) -> Evidence:
     host, address, notes = there.host, there.ray_address, list(there.notes)
     drafts = {pid: Draft(host, pid, there.pulses.get((host, pid))) for pid in there.pids}
     work = [bounded.start(f"process {pid}", _look, draft, terms) for pid, draft in drafts.items()]
@@ -86,8 +88,9 @@ def _gather(empty: Evidence, scope: Scope, there: Cast, terms: _Terms, nodes: bo
     cluster, parts = ray.Cluster(), ()
     if address:
         state = bounded.start("Ray state", lambda: ray.state(address, timeout_s=terms.left()))
-        elsewhere = bounded.start("other nodes", _elsewhere, scope, there, terms) if nodes else None
+        later = dataclasses.replace(terms, deadline_s=max(nodes_s, terms.deadline_s))
         cluster = _result(state, terms, cluster, notes)
+        elsewhere = bounded.start("other nodes", _elsewhere, there, scope, cluster.hosts, later) if nodes_s else None
         notes += [cluster.note] if cluster.note else []
         for pid in cluster.drivers:  # those that no root has below it
             if pid not in drafts and proc.alive(pid) and pid != os.getpid():
@@ -106,7 +109,7 @@ def _gather(empty: Evidence, scope: Scope, there: Cast, terms: _Terms, nodes: bo
     notes += [said] if said else []
     answers = _ras(host, drafts, terms, notes)
     if address and elsewhere:
-        parts, missing = _result(elsewhere, terms, ((), ()), notes)
+        parts, missing = _result(elsewhere, later, ((), ()), notes)
         notes += missing
     processes = [draft.freeze(cluster, drafts) for draft in drafts.values()]
     return _whole(empty, cluster, [*processes, *absent(there, recordings)], parts, found, answers, notes)
@@ -198,16 +201,15 @@ def _record(draft: Draft, terms: _Terms) -> None:
         draft.dump = recorder.from_file(environ, rank, draft.host, draft.pid, terms.out)
 
 
-def _elsewhere(scope: Scope, there: Cast, terms: _Terms) -> tuple[list[Evidence], list[str]]:
+def _elsewhere(there: Cast, scope: Scope, hosts: Sequence[str], terms: _Terms) -> tuple[list[Evidence], list[str]]:
     """What the cluster's other nodes collected, unpacked into the same directory."""
-    hosts = ray.state(there.ray_address, timeout_s=terms.left()).hosts
     if not [host for host in hosts if host != there.host]:
         return [], []
     folder = terms.out / "nodes"
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     options = {
         "samples": terms.samples, "gap_s": terms.gap_s, "native": terms.native, "nodes": False,
-        "deadline_s": max(2.0, terms.left() - 4.0), "directory": str(scope.directory or ""),
+        "deadline_s": max(2.0, terms.left() / 2), "directory": str(scope.directory or ""),
     }  # fmt: skip
     notes = ray.other_nodes(there.ray_address, folder, here=there.host, timeout_s=terms.left() - 0.3, options=options)
     parts = []

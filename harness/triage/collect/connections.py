@@ -29,7 +29,7 @@ def of(pid: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def address(coded: str) -> str:
-    """`0100007F:1F90` as 127.0.0.1:8000: each 32-bit word of the address is in the host's byte order."""
+    """`0100007F:1F90` as 127.0.0.1:8080: each 32-bit word of the address is in the host's byte order."""
     host, _, port = coded.partition(":")
     words = [bytes.fromhex(host[at : at + 8])[::-1] for at in range(0, len(host), 8)]
     found = ipaddress.ip_address(b"".join(words))

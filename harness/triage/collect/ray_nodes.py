@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import Any
 
 
-def part(options: dict[str, Any]) -> bytes:
-    """Collect what lives below this node's raylet; a zip of the evidence directory."""
+def harness_collect(options: dict[str, Any]) -> bytes:
+    """The task: collect what lives below this node's raylet; a zip of the evidence directory."""
     from harness.triage import directory
     from harness.triage.collect import Scope, collect
 
     with tempfile.TemporaryDirectory(prefix="harness-node-") as folder:
         out = Path(folder) / "evidence"
         watched = options.pop("directory", None)
-        scope = Scope((os.getppid(),), Path(watched) if watched else None, None)
+        scope = Scope((os.getppid(),), Path(watched) if watched else None, "")
         collect(scope, out=out, **options)
         return directory.pack(out).read_bytes()
 
@@ -48,7 +48,7 @@ def main(address: str, given: dict[str, Any]) -> dict[str, Any]:
     for node in nodes:
         place = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
         decorate: Any = ray.remote  # its types know the decorator form only
-        remote = decorate(num_cpus=0, max_retries=0, scheduling_strategy=place)(part)
+        remote = decorate(num_cpus=0, max_retries=0, scheduling_strategy=place)(harness_collect)
         tasks[remote.remote(given["options"])] = node
     left = list(tasks)
     while left and (seconds := deadline - time.monotonic()) > 0:

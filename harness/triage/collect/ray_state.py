@@ -79,7 +79,8 @@ def _tasks(events: list[Any], hosts: dict[str, str], drivers: dict[str, Any]) ->
     for event in events:
         info, updates = event.task_info, event.state_updates
         stamps = sorted((at, state) for state, at in updates.state_ts_ns.items())
-        if not stamps or not (info.func_or_class_name or info.name):  # the driver itself is a task without a name
+        name = info.func_or_class_name or info.name
+        if not stamps or name in ("", "harness_collect"):  # the driver itself is a task without a name
             continue
         # Several states may carry one time; the later state of the protocol is the later in truth.
         at, state = max(stamps)
@@ -89,7 +90,7 @@ def _tasks(events: list[Any], hosts: dict[str, str], drivers: dict[str, Any]) ->
             caller = drivers.get(parent[-4:].hex(), {}).get("pid", 0)
         node = updates.node_id.hex()
         found.append({
-            "task_id": event.task_id.hex(), "name": info.func_or_class_name or info.name,
+            "task_id": event.task_id.hex(), "name": name,
             "state": common.TaskStatus.Name(state), "age_s": max(0.0, (now_ns - at) / 1e9),
             "host": hosts.get(node, ""), "pid": updates.worker_pid, "actor_id": info.actor_id.hex(),
             "caller_pid": caller, "error": COLOUR.sub("", updates.error_info.error_message),

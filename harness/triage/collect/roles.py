@@ -15,7 +15,7 @@ RAY_SCRIPTS = re.compile(
     r"|_private/runtime_env/agent/main|util/client/server/__main__|_private/workers/setup_worker)\.py$"
     r"|^ray\.util\.client\.server$"
 )
-RAY_IDLE = re.compile(r"ray::(IDLE|DashboardAgent|RuntimeEnvAgent|SpillWorker|RestoreWorker)")
+RAY_IDLE = re.compile(r"ray::(IDLE|DashboardAgent|RuntimeEnvAgent|SpillWorker|RestoreWorker|harness_collect)")
 ENGINES = {"sglang": "sglang", "vllm": "vllm"}
 LAUNCHERS = re.compile(
     r"(^|/)(torchrun|accelerate|deepspeed|mpirun|horovodrun|srun)$|^torch\.distributed\.(run|launch)"
@@ -25,14 +25,17 @@ SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ash", "timeout", "env", "nohup
 
 
 def infrastructure(argv: Sequence[str]) -> bool:
-    """Whether this is Ray's own process, an idle worker of it, or Python's resource tracker: no part of the job."""
+    """Whether this is Ray's own process, an idle worker of it, Python's resource tracker or a collector of ours."""
     if not argv:
         return False
     if os.path.basename(argv[0]) in RAY_PROGRAMS or RAY_IDLE.match(argv[0]):
         return True
     if any(RAY_SCRIPTS.search(argument) for argument in argv[1:6]):
         return True
-    return any("multiprocessing.resource_tracker" in argument for argument in argv[1:6])
+    return any(
+        "multiprocessing.resource_tracker" in argument or argument.startswith("harness.triage.collect.")
+        for argument in argv[1:6]
+    )
 
 
 def raylet_address(argv: Sequence[str]) -> str:

@@ -19,7 +19,7 @@ RAY_PORT = 6379
 @dataclass(frozen=True)
 class Scope:
     """What to look at. `roots`: pids, with everything below them. `directory`: a watch or run directory.
-    `ray_address`: HOST:PORT of a cluster's GCS; a raylet below a root names its own."""
+    `ray_address`: HOST:PORT of a cluster's GCS; None: that of a raylet below or above a root; empty: ask no Ray."""
 
     roots: tuple[int, ...] = ()
     directory: Path | None = None
@@ -53,7 +53,7 @@ def cast(scope: Scope, *, exclude: Sequence[int] = ()) -> Cast:
         notes += [*spoilt, *damaged]
     named = [pid for at, pid in {**pulses, **written} if at == host]
     pids = proc.descendants((*scope.roots, *(pid for pid in named if pid in table)), table)
-    address = scope.ray_address or _address_of(pids, table)
+    address = _address_of(pids, table) if scope.ray_address is None else scope.ray_address
     if address:
         pids = list(dict.fromkeys([*pids, *proc.descendants(tuple(ray.local_raylets(address)), table)]))
     wanted = [pid for pid in pids if pid in table and pid not in exclude]

@@ -1,0 +1,342 @@
+"""Sources of evidence one by one, on what they read: no process is started and no time passes."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.triage.collect import beats, bounded, connections, gpus, journals, proc, ras, redact, roles, scope, stacks
+from harness.triage.evidence import Frame, Group, Thread
+from probes.format import encode_json
+from probes.install import start
+
+SECRET = "s3cr3tvalue"
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--token=" + SECRET], ["--api-key", SECRET], ["HF_TOKEN=" + SECRET], ["--wandb_api_key", SECRET, "--lr", "1"],
+        [f"https://me:{SECRET}@host/path"], [f"me:{SECRET}@host"], ["-c", f"login(token='{SECRET}')"],
+        ["-H", f"Authorization: Bearer {SECRET}"], [json.dumps({"db_password": SECRET})], ["--auth", SECRET],
+        [f"hf_{SECRET}"], [f"sk-{SECRET}"], [f"MY_SECRET_THING={SECRET}"], ["--private.key", SECRET],
+    ],
+)  # fmt: skip
+def test_secrets_leave_the_command_line(argv: list[str]) -> None:
+    shown = redact.command(["python", "train.py", *argv, "--steps", "10"])
+    assert SECRET not in shown and shown.startswith("python train.py") and shown.endswith("--steps 10")
+
+
+def test_what_is_no_secret_stays() -> None:
+    argv = ["torchrun", "--nproc-per-node=2", "train.py", "--tokenizer=gpt2", "--lr", "1e-5", "http://host:8000/v1"]
+    assert redact.command(argv) == " ".join(argv)
+    assert redact.text("CUDA error: out of memory at engine.py:12") == "CUDA error: out of memory at engine.py:12"
+
+
+def test_variables_say_the_rank_and_nothing_else() -> None:
+    environ = {
+        "RANK": "1", "NCCL_DEBUG": "INFO", "NCCL_AUTH_KEY": SECRET, "HOME": "/root", "HF_TOKEN": SECRET,
+        "RAY_JOB_CONFIG_JSON_ENV_VAR": SECRET, "GLOO_SOCKET_IFNAME": "eth0", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+    }  # fmt: skip
+    kept = redact.variables(environ)
+    assert kept == {
+        "RANK": "1", "NCCL_DEBUG": "INFO", "GLOO_SOCKET_IFNAME": "eth0", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"
+    }  # fmt: skip
+    assert redact.fields({"step": 3, "api_key": SECRET, "url": f"x://a:{SECRET}@b", "more": [{"token": SECRET}]}) == {
+        "step": 3, "url": "x://b", "more": [{}],
+    }  # fmt: skip
+
+
+@given(st.text(max_size=200))
+def test_no_text_is_too_strange_to_clean(text: str) -> None:
+    redact.text(text).encode()
+    redact.command(text.split(" ")).encode()
+
+
+SPIED = [
+    {"os_thread_id": 9, "thread_name": "pin", "active": True, "owns_gil": False,
+     "frames": [{"name": "nanosleep", "filename": "libc.so.6", "module": "libc", "line": 0, "locals": None}]},
+    {"os_thread_id": 7, "thread_name": "MainThread", "active": False, "owns_gil": True,
+     "frames": [{"name": "step", "filename": "/home/me/train.py", "module": None, "line": 12, "locals": None}]},
+]  # fmt: skip
+
+
+def test_threads_of_py_spy() -> None:
+    main, other = stacks.parse(SPIED, 7)
+    assert main == Thread("MainThread", 7, (Frame("step", "/home/me/train.py", 12),), main=True, gil=True)
+    assert other.native and other.active and not other.main
+    long: Any = [{**SPIED[0], "frames": [{**SPIED[0]["frames"][0], "name": "x" * 9_999}] * 5_000}]  # type: ignore[index]
+    [thread] = stacks.parse(long, 1)
+    assert len(thread.frames) == stacks.MAX_FRAMES and len(thread.frames[0].function) == stacks.MAX_NAME
+
+
+@pytest.mark.parametrize("other", [{}, {"a": 1}, [{}], [1], [{"frames": [{}]}], None])
+def test_what_is_not_py_spys_is_one_of_three_errors(other: Any) -> None:
+    if other == {}:
+        assert stacks.parse(other, 1) == ()
+        return
+    with pytest.raises((KeyError, TypeError, AttributeError)):
+        stacks.parse(other, 1)
+
+
+def test_what_py_spy_says_becomes_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(stacks, "YAMA", tmp_path / "ptrace_scope")
+    pid = 1
+    denied = stacks.refused(pid, "Permission Denied: Try running again with elevated permissions by going 'sudo'")
+    assert denied.denied and "ptrace is not permitted" in denied.note and "sysctl" not in denied.note
+    (tmp_path / "ptrace_scope").write_text("1\n")
+    assert "sudo sysctl kernel.yama.ptrace_scope=0" in stacks.refused(pid, "Operation not permitted").note
+    assert "not a Python process" in stacks.refused(pid, "Error: Failed to find python version from target").note
+    assert "weather" in stacks.refused(pid, "\nError: bad weather\nStack backtrace:").note
+    assert not stacks.refused(pid, "").denied
+
+
+def test_native_frames_are_wanted_where_python_does_not_explain_the_wait() -> None:
+    def main(file: str, **more: bool) -> list[Thread]:
+        return [Thread("MainThread", 7, (Frame("f", file, 1),), main=True, **more)]
+
+    assert stacks.unexplained(main("/home/me/train.py"))
+    assert not stacks.unexplained(main("/venv/site-packages/torch/distributed/distributed_c10d.py"))
+    assert not stacks.unexplained(main("/usr/lib/python3.11/threading.py"))
+    assert stacks.unexplained(main("/usr/lib/python3.11/threading.py", gil=True))
+    assert not stacks.unexplained(main("/usr/lib/python3.11/threading.py", gil=True, active=True))
+    assert not stacks.unexplained([])
+
+
+def test_stacks_of_faulthandler_and_of_a_beat() -> None:
+    text = (
+        'Thread 0x00007f01 (most recent call first):\n  File "/x/wait.py", line 3 in wait\n'
+        '  File "<string>", line ??? in run\n\n'
+        'Current thread 0x00007f02 [main] (most recent call first):\n  File "/x/train.py", line 9 in step\n'
+    )
+    main, other = stacks.parse_faulthandler(text)
+    assert main.main and main.frames == (Frame("step", "/x/train.py", 9),) and main.name == "main"
+    assert [frame.line for frame in other.frames] == [3, 0] and not other.main
+    assert stacks.parse_faulthandler("nothing") == ()
+    [thread] = stacks.of_beat(("torch/distributed/distributed_c10d.py:3252 all_reduce", "train.py:9 <module>", "?"))
+    assert thread.frames == (
+        Frame("all_reduce", "torch/distributed/distributed_c10d.py", 3252), Frame("<module>", "train.py", 9)
+    )  # fmt: skip
+
+
+BEAT = {
+    "host": "h", "pid": 7, "start_ticks": 5, "rank": 1, "world_size": 2, "role": "actor", "t_ns": 9_000_000_000,
+    "count": 3, "period_s": 1.0, "progress_ns": 4_000_000_000, "sequences": {"0": 17}, "breakpoint": False,
+    "socket": "/tmp/x.sock", "wait": "collective", "stack": ["a.py:1 f"],
+    "open": [{"name": "sync", "start_ns": 2_000_000_000, "fields": {"step": 3, "token": SECRET}}],
+}  # fmt: skip
+
+
+def block(beat: Any) -> bytes:
+    return encode_json(beat).encode().ljust(4096)
+
+
+def test_a_beat_with_its_ages() -> None:
+    pulse = beats.parse(block(BEAT), 10_000_000_000)
+    assert (pulse.host, pulse.pid, pulse.start_ticks) == ("h", 7, 5)
+    assert (pulse.rank, pulse.world_size, pulse.role) == (1, 2, "actor")
+    beat = pulse.beat
+    assert (beat.age_s, beat.progress_age_s, beat.sequences, beat.wait) == (1.0, 6.0, {"0": 17}, "collective")
+    [span] = beat.open_spans
+    assert (span.name, span.age_s, span.fields) == ("sync", 8.0, {"step": 3})
+    assert beats.parse(block({**BEAT, "rank": None, "open": None}), 0).rank is None
+
+
+def test_damaged_beats_are_notes_and_the_watchdogs_is_none(tmp_path: Path) -> None:
+    folder = tmp_path / beats.FOLDER
+    folder.mkdir()
+    (folder / "7.json").write_bytes(block(BEAT))
+    (folder / "8.json").write_bytes(block(BEAT)[:100])
+    (folder / "9.json").write_bytes(b"")
+    (folder / "10.json").write_bytes(block([1]))
+    (folder / "watchdog.json").write_bytes(b"{}")
+    found, notes = beats.read(tmp_path, 10_000_000_000)
+    assert list(found) == [("h", 7)]
+    assert [note.split()[0] for note in notes] == ["beats/10.json", "beats/8.json", "beats/9.json"]
+    assert beats.read(tmp_path / "nowhere", 0) == ({}, ())
+
+
+HOST = socket.gethostname()
+
+
+def recorded(path: Path, role: str = "rollout", filler: int = 0) -> Path:
+    recorder = start(path, role=role, rank=0, world_size=1)
+    recorder.event("group", name="default_pg", torch_name="0", backend="gloo", rank=1, world_size=2, members=[0, 1])
+    for number in range(filler):
+        recorder.event("note", text="x" * 200, number=number)
+    with recorder.span("flush", step=3):
+        pass
+    recorder.event("call", name="generate", step=3, ok=True, message="", seconds=0.1)
+    recorder.event("call", name="sync", step=3, ok=False, message=f"refused, token={SECRET}", seconds=0.1)
+    with pytest.raises(RuntimeError), recorder.span("sync", step=3):
+        raise RuntimeError("no such tensor")
+    recorder.event("engine_stats", step=3, running=2, waiting=1)
+    return recorder.path
+
+
+@pytest.mark.parametrize("filler", [0, 6_000])  # the second is longer than the tail
+def test_the_end_of_a_journal(tmp_path: Path, filler: int) -> None:
+    path = recorded(tmp_path, filler=filler)
+    now_ns, wall_ns = time.monotonic_ns() + 5_000_000_000, time.time_ns() + 5_000_000_000
+    [one], notes = list(journals.read([path], now_ns, wall_ns, HOST)[0].values()), journals.read([path], 0, 0, HOST)[1]
+    assert notes == [] and (one.rank, one.world_size, one.roles) == (1, 2, ("rollout",))
+    journal = one.journal
+    assert journal.events == 8 + filler and 5.0 <= journal.last_age_s < 60 and not journal.closed
+    assert journal.last_span == "sync" and journal.groups == (Group("0", (0, 1), "gloo", "default_pg", 2),)
+    assert [(call.name, call.ok, call.step) for call in journal.calls] == [("generate", True, 3), ("sync", False, 3)]
+    assert [text for _, text in journal.errors] == [
+        f"sync: refused, token={redact.WITHHELD}", "sync: RuntimeError: no such tensor"
+    ]  # fmt: skip
+    assert journal.engine_stats == {"step": 3, "running": 2, "waiting": 1}
+
+
+def test_on_another_host_ages_come_from_the_wall_clock(tmp_path: Path) -> None:
+    path = recorded(tmp_path)
+    [one] = journals.read([path], 0, time.time_ns() + 7_000_000_000, "elsewhere")[0].values()
+    assert one.host == HOST and 7.0 <= one.journal.last_age_s < 60
+
+
+@given(st.integers(0, 3_000), st.binary(max_size=40))
+def test_a_damaged_journal_gives_what_it_can(tmp_path_factory: pytest.TempPathFactory, at: int, junk: bytes) -> None:
+    whole = _whole(tmp_path_factory)
+    damaged = whole.with_name("damaged.jsonl")
+    data = whole.read_bytes()
+    damaged.write_bytes(data[:at] + junk + data[at + len(junk) :])
+    found, notes = journals.read([damaged], 0, 0, HOST)
+    assert bool(found) != bool(notes)
+    assert journals.owners([damaged], HOST)[0].keys() == found.keys()
+    torn = whole.with_name("torn.jsonl")
+    torn.write_bytes(data[: len(data) - at])
+    journals.read([torn], 0, 0, HOST)
+
+
+_cache: list[Path] = []
+
+
+def _whole(factory: pytest.TempPathFactory) -> Path:
+    if not _cache:
+        _cache.append(recorded(factory.mktemp("journal")))
+    return _cache[0]
+
+
+def test_two_open_journals_of_a_process_are_read_as_one(tmp_path: Path) -> None:
+    first, second = recorded(tmp_path / "watch", role="process"), recorded(tmp_path / "run", role="actor")
+    [one] = journals.read([second, first], time.monotonic_ns(), time.time_ns(), HOST)[0].values()
+    assert one.roles == ("actor", "process") and len(one.journal.calls) == 4 and one.journal.events == 16
+
+
+def facts(*argv: str, title: str = "", **environ: str) -> proc.Facts:
+    return proc.Facts(7, argv=argv, title=title, environ=environ)
+
+
+def test_roles() -> None:
+    assert roles.role_of(facts("python", "train.py"), journal="actor", beat="Host") == "actor"
+    assert roles.role_of(facts("python", "train.py"), beat="launcher", journal="process") == "launcher"
+    assert roles.role_of(facts("ray::Worker.step", title="ray::Worker.step")) == "Worker"
+    assert roles.role_of(facts("ray::Host.call", title="ray::Host.call"), actor="Trainer") == "Trainer"
+    assert roles.role_of(facts("sglang::scheduler_TP0", title="sglang::scheduler_TP0")) == "scheduler"
+    assert roles.role_of(facts("VLLM::EngineCore", title="VLLM::EngineCore")) == "enginecore"
+    assert roles.role_of(facts("/venv/bin/python", "/venv/bin/torchrun", "train.py")) == "launcher"
+    assert roles.role_of(facts("python", "-m", "torch.distributed.run", "train.py")) == "launcher"
+    assert roles.role_of(facts("python", "-u", "train.py", RANK="0")) == "process"
+    assert roles.role_of(facts("/bin/bash", "run.sh")) == "shell"
+    assert roles.engine_of(facts("VLLM::EngineCore", title="VLLM::EngineCore")) == "vllm"
+    assert roles.engine_of(facts("python", "-m", "sglang.launch_server")) == "sglang"
+    assert roles.engine_of(facts("python", "train.py")) == ""
+
+
+def test_an_inherited_rank_is_no_rank() -> None:
+    mine = facts("python", RANK="1", WORLD_SIZE="2")
+    assert roles.own_rank(mine, facts("torchrun")) == (1, 2)
+    assert roles.own_rank(mine, None) == (1, 2)
+    assert roles.own_rank(mine, facts("python", RANK="1")) == (None, None)
+    assert roles.own_rank(facts("python"), None) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["/x/ray/core/src/ray/raylet/raylet", "--gcs-address=10.0.0.1:6379"], ["ray::IDLE"], ["ray::DashboardAgent"],
+        ["/x/ray/gcs/gcs_server"], ["python", "-u", "/v/site-packages/ray/_private/log_monitor.py"],
+        ["python", "/v/site-packages/ray/dashboard/dashboard.py", "--host=1"], ["ray::harness_collect"],
+        ["python", "-c", "from multiprocessing.resource_tracker import main;main(14)"],
+        ["python", "-m", "harness.triage.collect.ray_state", "a:1"],
+    ],
+)  # fmt: skip
+def test_ray_itself_is_no_part_of_the_job(argv: list[str]) -> None:
+    assert roles.infrastructure(argv)
+
+
+@pytest.mark.parametrize("argv", [[], ["ray::Worker.step"], ["python", "raylet.py"], ["python", "-m", "harness"]])
+def test_its_workers_are(argv: list[str]) -> None:
+    assert not roles.infrastructure(argv)
+    assert roles.raylet_address(argv) == ""
+    assert roles.raylet_address(["/x/raylet", "--a=b", "--gcs-address=10.0.0.1:6379"]) == "10.0.0.1:6379"
+
+
+def test_addresses_of_the_kernel() -> None:
+    assert connections.address("0100007F:1F90") == "127.0.0.1:8080"
+    assert connections.address("00000000000000000000000001000000:0050") == "[::1]:80"
+    assert connections.address("0000000000000000FFFF00000100007F:0050") == "127.0.0.1:80"
+
+
+class Ras(threading.Thread):
+    """Answers as NCCL's RAS does: a line for each line, and ends when it is done."""
+
+    def __init__(self, answers: list[bytes]) -> None:
+        super().__init__(daemon=True)
+        self.answers, self.asked = answers, list[bytes]()
+        self.server = socket.create_server(("127.0.0.1", 0))
+        self.environ = {"NCCL_RAS_ADDR": f"localhost:{self.server.getsockname()[1]}"}
+        self.start()
+
+    def run(self) -> None:
+        for answer in self.answers:
+            connection, _ = self.server.accept()
+            with connection:
+                self.asked.append(connection.recv(1 << 12))
+                connection.sendall(answer)
+        self.server.close()
+
+
+def test_what_ras_says() -> None:
+    new = Ras([b'OK\n{"communicators": 2}\n'])
+    assert ras.ask(new.environ) == {"communicators": 2} and b"json" in new.asked[0]
+    old = Ras([b"ERROR: unknown command\n", b"NCCL version 2.24.3\nJob summary\n"])
+    assert ras.ask(old.environ) == {"text": "NCCL version 2.24.3\nJob summary"}
+    old.join(5)
+    assert ras.ask(old.environ) == {}, "nobody listens any more"
+
+
+def test_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = {"--query-gpu": "GPU-a, 0, H200, 100, 1000, 97\nGPU-b, 1, H200, 1, [N/A], [N/A]\n",
+               "--query-compute-apps": "GPU-a, 7\nGPU-a, 8\n"}  # fmt: skip
+    monkeypatch.setattr(gpus.shutil, "which", lambda name: "/usr/bin/nvidia-smi")
+    monkeypatch.setattr(bounded, "run", lambda argv, limit: bounded.Done(0, answers[argv[1].split("=")[0]], ""))
+    (first, second), note = gpus.look("h")
+    assert (first.index, first.used_bytes, first.utilization, first.pids) == (0, 100 << 20, 0.97, (7, 8))
+    assert (second.total_bytes, second.utilization, second.pids, note) == (0, 0.0, (), "")
+    monkeypatch.setattr(bounded, "run", lambda argv, limit: bounded.Done(None, "", ""))
+    assert "the driver may hang" in gpus.look("h")[1]
+    monkeypatch.setattr(gpus.shutil, "which", lambda name: None)
+    assert gpus.look("h") == ((), "") or gpus.DRIVER.exists()
+
+
+def test_descendants_have_no_double_and_no_end() -> None:
+    table = {2: 1, 3: 2, 4: 2, 5: 3, 9: 8, 8: 9}
+    assert proc.descendants((2,), table) == [2, 3, 4, 5]
+    assert proc.descendants((3, 2), table) == [3, 2, 5, 4]
+    assert proc.descendants((8,), table) == [8, 9]
+
+
+def test_a_scope_needs_a_run(tmp_path: Path) -> None:
+    (tmp_path / beats.FOLDER).mkdir()
+    assert scope.live(str(tmp_path)) == scope.Scope(directory=tmp_path)
