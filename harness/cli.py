@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from harness.commands import doctor, env, parity, triage, watch
+from harness.commands import doctor, env, faults, parity, triage, watch
 from harness.errors import HarnessError, Interrupted, Terminated
 
 # Errors of the lower rooms that already speak to the user. By name: importing them would import what defines them.
@@ -59,6 +59,7 @@ app.command()(doctor.doctor)
 app.command()(triage.triage)
 app.command(context_settings={"allow_interspersed_args": False})(watch.watch)
 app.add_typer(env.app, name="env")
+app.add_typer(faults.app, name="faults")
 
 
 def _version(asked: bool) -> None:

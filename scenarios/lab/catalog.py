@@ -13,23 +13,35 @@ PROGRAMS = Path(__file__).resolve().parent / "programs"
 
 
 @dataclass(frozen=True)
+class Dumps:
+    """Flight recorder dumps of a job that never ran: one planted fault of `harness.triage.flight.synthesis`."""
+
+    fault: str
+    rank: int = 0
+    at: int = 0  # operation of that rank's program in which it strikes
+    entries: int = 256
+    ahead: int = 6  # unfinished operations that a host may have
+
+
+@dataclass(frozen=True)
 class Hang:
     """One program and the truth about it. A party is a rank, or a word that names a process without one: its role, or
     an argument of its command line."""
 
     name: str
-    kind: str  # K1 ... K13; of a control K7, or empty
+    kind: str  # K1 ... K13; empty where none need be named
     summary: str
-    program: str  # path of a script, or a module's dotted name
+    program: str = ""  # path of a script, or a module's dotted name
     arguments: tuple[str, ...] = ()  # "{stall}" becomes the stall threshold in seconds
     world: int = 0  # processes that the lab's launcher starts as ranks; 0: the program is run as it is
     culprits: frozenset[int | str] = frozenset()  # exactly these; empty: nobody may be named
-    verdict: str = "HUNG"  # HUNG, or SLOW or HEALTHY for a control, which are equally right there
+    verdict: str = "HUNG"  # SLOW or HEALTHY, which are equally right, for a control; or INSUFFICIENT
     cycle: frozenset[int | str] = frozenset()  # parties that the cycle must hold
     frame: str = ""  # function that a culprit's frame must name, empty where any will do
     launcher: tuple[str, ...] = ()  # options of the lab's launcher
     engine: str = ""  # environment that the program needs (sglang, vllm): run only when asked for
     env: dict[str, str] = field(default_factory=dict)
+    dumps: Dumps | None = None  # judged instead of running a program; `world` is then the number of ranks
 
     @property
     def control(self) -> bool:
@@ -177,6 +189,21 @@ CONTROLS = (
     _control("breakpoint", "one rank sits in the debugger", "breakpoint", verdict="HEALTHY"),
 )
 
+DUMPS = (
+    Hang("dumps-wedge", "K12", "all ranks in one operation, frozen", world=64, dumps=Dumps("wedge", at=200)),
+    Hang("dumps-wedge-1024", "K12", "the same on 1,024 ranks", world=1024, dumps=Dumps("wedge", at=200)),
+    Hang("dumps-extra-1024", "K1", "one of 1,024 ranks runs an operation more", world=1024, culprits=_of(700),
+         dumps=Dumps("extra", 700, 150)),
+    Hang("dumps-dead-1024", "", "one of 1,024 ranks enqueues nothing more", world=1024, culprits=_of(3),
+         dumps=Dumps("dead", 3, 150)),
+    Hang("dumps-order", "K2", "one of 64 ranks swaps two operations of different groups", world=64,
+         dumps=Dumps("abba", 5, 102, ahead=1)),
+    Hang("dumps-missing", "", "the culprit's own dump is lost", world=8, verdict="INSUFFICIENT",
+         dumps=Dumps("missing", 2, 100)),
+    Hang("dumps-healthy", "", "64 ranks between two operations", world=64, verdict="HEALTHY", dumps=Dumps("healthy")),
+)  # fmt: skip
+
 HANGS: tuple[Hang, ...] = (
     *TRIP_COUNT, *ORDER, *BRANCH, *DEAD, *RENDEZVOUS, *CONTROL_PLANE, *SLEEP, *STATE, *RANK_ZERO, *REFUSED, *CONTROLS,
+    *DUMPS,
 )  # fmt: skip

@@ -44,15 +44,13 @@ class Engine:
         raise MemoryError("no space left for the snapshot")
 
     def sleep(self) -> str:
-        with self.recorder.span("sleep"):
-            with self.idle:
-                self.idle.wait_for(lambda: self.running == 0)
+        with self.recorder.span("sleep"), self.idle:
+            self.idle.wait_for(lambda: self.running == 0)
         return "asleep"
 
     def wake_up(self) -> str:
-        with self.recorder.span("wake_up"):
-            with self.allocator:
-                time.sleep(0.05)
+        with self.recorder.span("wake_up"), self.allocator:
+            time.sleep(0.05)
         return "awake"
 
     def event_loop(self) -> None:

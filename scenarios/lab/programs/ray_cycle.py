@@ -8,28 +8,27 @@ through its own handle.
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 import ray
 
 
-@ray.remote(num_cpus=0)
 class Trainer:
-    def connect(self, engine: ray.actor.ActorHandle, me: ray.actor.ActorHandle) -> None:
+    def connect(self, engine: Any, me: Any) -> None:
         self.engine, self.me = engine, me
 
-    def version(self) -> int:
+    def version(self) -> Any:
         return 3
 
-    def step(self, number: int, hang: bool) -> int:
+    def step(self, number: int, hang: bool) -> Any:
         return ray.get(self.me.version.remote() if self.engine is None else self.engine.rollout.remote(number, hang))
 
 
-@ray.remote(num_cpus=0)
 class Engine:
-    def connect(self, trainer: ray.actor.ActorHandle, reward: ray.actor.ActorHandle | None) -> None:
+    def connect(self, trainer: Any, reward: Any) -> None:
         self.trainer, self.reward = trainer, reward
 
-    def rollout(self, number: int, hang: bool) -> int:
+    def rollout(self, number: int, hang: bool) -> Any:
         if not hang:
             return number
         if self.reward is not None:
@@ -37,12 +36,11 @@ class Engine:
         return ray.get(self.trainer.version.remote())
 
 
-@ray.remote(num_cpus=0)
 class Reward:
-    def connect(self, trainer: ray.actor.ActorHandle) -> None:
+    def connect(self, trainer: Any) -> None:
         self.trainer = trainer
 
-    def score(self, number: int) -> int:
+    def score(self, number: int) -> Any:
         return ray.get(self.trainer.version.remote())
 
 
@@ -51,12 +49,12 @@ def main() -> None:
     arguments.add_argument("--phase", choices=["pair", "ring", "self"], default="pair")
     asked = arguments.parse_args()
     ray.init(address="local", num_cpus=1, include_dashboard=False)
-    trainer = Trainer.remote()
+    trainer: Any = ray.remote(num_cpus=0)(Trainer).remote()
     if asked.phase == "self":
         ray.get(trainer.connect.remote(None, trainer))
     else:
-        engine = Engine.remote()
-        reward = Reward.remote() if asked.phase == "ring" else None
+        engine: Any = ray.remote(num_cpus=0)(Engine).remote()
+        reward: Any = ray.remote(num_cpus=0)(Reward).remote() if asked.phase == "ring" else None
         ray.get([trainer.connect.remote(engine, trainer), engine.connect.remote(trainer, reward)])
         if reward is not None:
             ray.get(reward.connect.remote(trainer))

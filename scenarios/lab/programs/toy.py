@@ -1,6 +1,7 @@
-"""What the lab's training programs share: a process group, a tiny model, one step. NCCL where there is a GPU, else gloo.
+"""What the lab's training programs share: a process group, a tiny model, one step.
 
-These programs are written as a user would write them: none of them knows of the harness.
+NCCL where there is a GPU, else gloo. These programs are written as a user would write them: none of them knows of the
+harness.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ def train_step(module: torch.nn.Module, inputs: torch.Tensor) -> None:
     average_gradients(module)
     with torch.no_grad():
         for parameter in module.parameters():
-            parameter -= 0.1 * parameter.grad
+            if parameter.grad is not None:
+                parameter.sub_(parameter.grad, alpha=0.1)
 
 
 def gathered(value: float) -> list[float]:

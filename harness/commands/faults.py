@@ -1,0 +1,163 @@
+"""`harness faults`: the planted faults, what is true of each, and whether the harness finds it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from harness.triage.lab_outcome import Outcome
+
+app = typer.Typer(no_args_is_help=True, help="Planted faults: list them, run them, see what is found.")
+
+Suite = Literal["hang", "parity"]
+Format = Annotated[Literal["text", "json", "md"], typer.Option("--format", help="of what is printed")]
+From = Annotated[
+    str,
+    typer.Option("--from", help="a Python file with HANGS of your own; it is executed", show_default=False),
+]
+Chosen = Annotated[list[str] | None, typer.Argument(help="names, or beginnings of names", show_default=False)]
+
+
+@app.command("list")
+def list_(
+    suite: Annotated[Literal["all", "hang", "parity"], typer.Option(help="of faults")] = "all",
+    source: From = "",
+    format: Format = "text",
+) -> None:
+    """List the planted faults and the controls, with what is true of each."""
+    from harness.commands import fault_tables
+    from harness.triage import lab_files
+
+    rows = [fault_tables.described(hang) for hang in lab_files.hangs(source)] if suite != "parity" or source else []
+    if suite != "hang" and not source:
+        from scenarios.faults.catalog import FAULTS
+
+        rows += [fault_tables.described_parity(fault) for fault in FAULTS]
+    fault_tables.show_list(rows, format)
+
+
+@app.command()
+def run(
+    names: Chosen = None,
+    suite: Annotated[Suite, typer.Option(help="of faults")] = "hang",
+    source: From = "",
+    stall: Annotated[str, typer.Option(help="the watchdog's threshold: 5s, 1m")] = "5s",
+    engines: Annotated[
+        bool, typer.Option("--engines", help="also the hangs of real engines, which take a minute each")
+    ] = False,
+    jobs: Annotated[int, typer.Option(min=1, help="hangs at a time; each is two to four processes")] = 1,
+    out: Annotated[
+        str,
+        typer.Option(help="keep recordings, evidence and output here; default: nothing is kept", show_default=False),
+    ] = "",
+    backends: Annotated[
+        tuple[str, str], typer.Option(help="of the parity suite: baseline and candidate", metavar="A B")
+    ] = ("vllm", "sglang"),
+    format: Format = "text",
+) -> None:
+    """Run planted faults and say of each what was found; exits 0 when all is as expected, 1 otherwise."""
+    from harness.errors import BadInput
+
+    if suite == "parity":
+        if source:
+            raise BadInput(
+                "--from holds hangs, and the suite is parity", mend="harness faults run --suite hang --from …"
+            )
+        _parity(names or [], backends, out, format)
+    from harness.commands import fault_tables
+    from harness.commands.watch import seconds
+    from harness.triage import lab, lab_files
+
+    hangs = lab_files.chosen(lab_files.hangs(source), names or [], engines=engines)
+    folder = _folder(out)
+    rows: list[Outcome] = []
+    found = lab.outcomes(hangs, stall_s=seconds(stall), jobs=jobs, out=folder, progress=_said(len(hangs)))
+    for outcome in found:
+        rows.append(outcome)
+        if format == "text":
+            fault_tables.print_outcome(outcome)
+    result = lab.score(rows)
+    if format == "text":
+        print(result.line)
+    elif format == "json":
+        print(json.dumps(fault_tables.as_json(rows, result, seconds(stall)), indent=2))
+    else:
+        print(fault_tables.as_markdown(rows, result), end="")
+    raise typer.Exit(0 if result.passed else 1)
+
+
+def _parity(names: list[str], backends: tuple[str, str], out: str, format: str) -> None:
+    """The planted faults of parity on warm engines; leaves with 0 when each was found and named."""
+    import tempfile
+
+    from harness import config
+    from harness.errors import BadInput
+    from harness.parity.faults import outcomes
+    from scenarios.faults.catalog import FAULTS, named
+
+    try:
+        faults = [named(name) for name in names] or list(FAULTS)
+    except ValueError as error:
+        raise BadInput(str(error), mend="harness faults list --suite parity") from error
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(prefix="parity-faults-") as scratch:
+        folder = _folder(out) or Path(scratch)
+        for one in outcomes(*backends, faults, scenario=config.load("ppo-tiny", steps=5), out=folder):
+            causes = [cause.name for cause in one.verdict.causes]
+            row = {
+                "name": one.fault.name, "expected": one.fault.expected, "verdict": one.verdict.verdict,
+                "cause": one.fault.cause, "causes": causes, "found": one.found, "named": one.named,
+                "seconds": one.seconds,
+            }  # fmt: skip
+            rows.append(row)
+            if format == "text":
+                state = "ok" if one.found and one.named else "WRONG"
+                print(f"{state:6}{one.fault.name:22}{one.verdict.verdict:14}{', '.join(causes) or '-'}", flush=True)
+    found, named_right = sum(row["found"] for row in rows), sum(row["named"] for row in rows)
+    if format == "json":
+        score = {"faults": len(rows), "found": found, "named": named_right}
+        print(json.dumps({"suite": "parity", "outcomes": rows, "score": score}, indent=2))
+    elif format == "md":
+        print("| fault | expected | verdict | causes | found | named |\n|---|---|---|---|---|---|")
+        for row in rows:
+            print("| " + " | ".join([row["name"], row["expected"], row["verdict"], ", ".join(row["causes"]),
+                  _yes(row["found"]), _yes(row["named"])]) + " |")  # fmt: skip
+    if format != "json":
+        print(f"{len(rows)} faults: {found} with the right verdict, {named_right} with the right cause")
+    raise typer.Exit(0 if found == named_right == len(rows) else 1)
+
+
+def _folder(out: str) -> Path | None:
+    """The folder to keep things in, made; None for none."""
+    from harness.errors import BadInput
+
+    if not out:
+        return None
+    folder = Path(out)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"{folder} cannot be made: {error.strerror}", mend="--out DIR") from error
+    return folder.resolve()
+
+
+def _said(total: int) -> Any:
+    """Progress for a person who looks at the terminal; nothing elsewhere."""
+    count = 0
+
+    def say(line: str) -> None:
+        nonlocal count
+        count += 1
+        if sys.stderr.isatty():
+            print(f"\r\033[K{count}/{total} {line}"[:120], end="\r", file=sys.stderr, flush=True)
+
+    return say
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"

@@ -1,0 +1,191 @@
+"""The hang lab's trial: each planted hang runs under the watchdog, and its verdict is held against the truth.
+
+Every process of a trial carries a mark in its environment; whatever happens, those that still live at the end are
+killed by pid.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+
+from harness.errors import HarnessError
+from harness.triage.lab_outcome import Outcome, Score, judged, score
+from reports.model import Verdict
+from scenarios.lab.catalog import Hang
+
+__all__ = ["Outcome", "Score", "outcomes", "score"]
+
+ROOT = Path(__file__).resolve().parents[2]
+LAUNCHER = ROOT / "scenarios" / "lab" / "launch.py"
+MARK = "RLHF_HARNESS_LAB"
+# A program is given up after this time: the start of a world on a busy machine, and the stall's own time several
+# times over.
+START_S, STALLS = 90.0, 12.0
+ENGINE_START_S = 300.0
+
+_numbers = itertools.count()
+
+
+def outcomes(
+    hangs: Iterable[Hang],
+    *,
+    stall_s: float = 5.0,
+    jobs: int = 1,
+    out: Path | None = None,
+    progress: Callable[[str], None] = lambda line: None,
+) -> Iterator[Outcome]:
+    """Run each hang under the watchdog, `jobs` at a time, and yield what came of it, as they end.
+
+    `out`: keeps a folder for each with the recordings, the evidence and the program's output (`program.log`); without
+    it they lie in a temporary directory while the iteration lasts. Raises HarnessError where a program needs an engine
+    environment that is not there.
+    """
+    hangs = list(hangs)
+    pythons = {hang.engine: _interpreter(hang.engine) for hang in hangs if hang.engine}
+    with contextlib.ExitStack() as stack:
+        folder = out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hang-lab-")))
+        pool = ThreadPoolExecutor(max(1, jobs), thread_name_prefix="lab")
+        trial = _Trial(folder, stall_s, pythons, progress)
+        running = [pool.submit(trial, hang) for hang in hangs]
+        try:
+            for one in as_completed(running):
+                yield one.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+            trial.end()
+
+
+class _Trial:
+    """Runs one hang after the other; may be called from several threads."""
+
+    def __init__(self, folder: Path, stall_s: float, pythons: dict[str, str], progress: Callable[[str], None]) -> None:
+        self.folder, self.stall_s, self.pythons, self.progress = folder, stall_s, pythons, progress
+        self._marks: set[str] = set()
+
+    def __call__(self, hang: Hang) -> Outcome:
+        self.progress(f"{hang.name}: {hang.summary}")
+        folder = _fresh(self.folder, hang.name)
+        if hang.dumps is not None:
+            from harness.triage.lab_dumps import judge_dumps
+
+            return judge_dumps(hang, folder)
+        mark = f"{hang.name}-{os.getpid()}-{next(_numbers)}"
+        self._marks.add(mark)
+        try:
+            return self._run(hang, folder, mark)
+        finally:
+            end_marked(mark)
+            self._marks.discard(mark)
+
+    def end(self) -> None:
+        """End what still runs, because the iteration was left early."""
+        for mark in tuple(self._marks):
+            end_marked(mark)
+
+    def _run(self, hang: Hang, folder: Path, mark: str) -> Outcome:
+        spec, result = folder / "spec.json", folder / "result.json"
+        words = command(hang, self.stall_s, self.pythons.get(hang.engine, ""))
+        asked = {"command": words, "stall_s": self.stall_s, "out": str(folder / "watch"), "result": str(result)}
+        spec.write_text(json.dumps(asked), encoding="utf-8")
+        began = time.monotonic()
+        with (folder / "program.log").open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "harness.triage.trial", str(spec)], stdin=subprocess.DEVNULL, stdout=log,
+                stderr=log, cwd=folder, start_new_session=True, env=_environment(hang, mark),
+            )  # fmt: skip
+            limit_s = (ENGINE_START_S if hang.engine else START_S) + STALLS * self.stall_s
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(limit_s)
+        wall_s = time.monotonic() - began
+        if process.poll() is None:
+            end_marked(mark)
+            process.wait()
+            return judged(hang, None, wall_s=wall_s, error=f"no verdict and no end within {limit_s:.0f} s")
+        try:
+            found = json.loads(result.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return judged(hang, None, wall_s=wall_s, error=f"the watch failed: {_tail(folder / 'program.log')}")
+        verdict = Verdict.from_dict(found["verdict"]) if found["verdict"] else None
+        seconds = None if found["seconds"] is None else found["seconds"] - self.stall_s
+        stalled = verdict is not None and verdict.verdict == "HUNG"
+        error = (
+            ""
+            if stalled or found["exit_code"] == 0
+            else f"ended with {found['exit_code']}: " + _tail(folder / "program.log")
+        )
+        return judged(hang, verdict, seconds=seconds, wall_s=wall_s, evidence=found["evidence"], error=error)
+
+
+def command(hang: Hang, stall_s: float, python: str = "") -> list[str]:
+    """What starts the program of a hang. `python`: interpreter of the engine's environment, for "{engine}"."""
+    arguments = [word.replace("{stall}", f"{stall_s:g}").replace("{engine}", python) for word in hang.arguments]
+    if hang.world:
+        ranks = ["--world", str(hang.world), *hang.launcher]
+        return [sys.executable, str(LAUNCHER), *ranks, hang.program, *arguments]
+    program = [hang.program] if hang.program.endswith(".py") else ["-m", hang.program]
+    return [sys.executable, *program, *arguments]
+
+
+def marked(mark: str, proc: Path = Path("/proc")) -> list[int]:
+    """Every process but this one that was started with that mark in its environment."""
+    wanted, found = f"{MARK}={mark}".encode(), []
+    for entry in proc.iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                environ = (entry / "environ").read_bytes()
+            except OSError:  # it has ended, or belongs to somebody else
+                continue
+            if wanted in environ.split(b"\0"):
+                found.append(int(entry.name))
+    return sorted(found)
+
+
+def end_marked(mark: str, *, within_s: float = 10.0) -> None:
+    """Kill every process with that mark, whatever state it is in, and those that these start meanwhile."""
+    until = time.monotonic() + within_s
+    while living := marked(mark):
+        for pid in living:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if time.monotonic() > until:
+            raise HarnessError(
+                f"processes {', '.join(map(str, living))} of the lab do not end",
+                mend=f"kill -9 {' '.join(map(str, living))}",
+            )
+        time.sleep(0.05)
+
+
+def _environment(hang: Hang, mark: str) -> dict[str, str]:
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    return {**os.environ, **hang.env, "PYTHONPATH": path, MARK: mark}
+
+
+def _fresh(folder: Path, name: str) -> Path:
+    for number in itertools.count(1):
+        path = folder / (name if number == 1 else f"{name}-{number}")
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(parents=True)
+            return path.resolve()
+    raise AssertionError("itertools.count ends")
+
+
+def _interpreter(engine: str) -> str:
+    from harness import envs
+
+    return str(envs.get(engine).python)
+
+
+def _tail(path: Path) -> str:
+    lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    return lines[-1][:200] if lines else "it said nothing"

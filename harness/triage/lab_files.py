@@ -1,0 +1,125 @@
+"""Which hangs to run: the lab's own, or those of a file that somebody else wrote (docs/hang-lab.md)."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+
+from harness.errors import BadInput
+from scenarios.lab.catalog import HANGS, Hang
+
+KINDS = frozenset(f"K{number}" for number in range(1, 14))
+VERDICTS = ("HUNG", "SLOW", "HEALTHY", "INSUFFICIENT")
+DOCUMENT = "docs/hang-lab.md describes the interface"
+
+
+def hangs(source: str = "") -> tuple[Hang, ...]:
+    """The catalogue, or the `HANGS` of the Python file `source`, which is executed. Raises BadInput in one sentence."""
+    return load(Path(source)) if source else HANGS
+
+
+def chosen(hangs: Iterable[Hang], names: Iterable[str], *, engines: bool = False) -> list[Hang]:
+    """Those named, or beginning with a name; without names all but those of real engines. BadInput for an unknown
+    name."""
+    every, wanted = list(hangs), list(names)
+    if not wanted:
+        return [hang for hang in every if engines or not hang.engine]
+    found: list[Hang] = []
+    for name in wanted:
+        exact = [hang for hang in every if hang.name == name]
+        hits = exact or [hang for hang in every if hang.name.startswith(name)]
+        if not hits:
+            raise BadInput(f"there is no planted hang {name!r}", mend="harness faults list")
+        found += [hang for hang in hits if hang not in found]
+    return found
+
+
+def load(path: Path) -> tuple[Hang, ...]:
+    """The `HANGS` of a Python file. Raises BadInput for one that cannot be run, or whose hangs are none."""
+    module = _executed(path)
+    found = getattr(module, "HANGS", None)
+    if not isinstance(found, (list, tuple)) or not found:
+        raise BadInput(f"{path} has no list HANGS at its top level", mend=DOCUMENT)
+    for number, one in enumerate(found):
+        wrong = problem(one, path.resolve().parent)
+        if wrong:
+            raise BadInput(f"{path}: HANGS[{number}] {wrong}", mend=DOCUMENT)
+    names = [one.name for one in found]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise BadInput(f"{path}: several hangs are called {', '.join(twice)}", mend=DOCUMENT)
+    return tuple(_placed(one, path.resolve().parent) for one in found)
+
+
+def problem(one: object, folder: Path) -> str:
+    """What is wrong with one entry of HANGS, empty when nothing is."""
+    if not isinstance(one, Hang):
+        return f"is a {type(one).__name__}, not a scenarios.lab.catalog.Hang"
+    if not isinstance(one.name, str) or not one.name or set(one.name) & set("/\\ \t\n\0"):
+        return f"has the name {one.name!r}, which cannot name a folder"
+    if one.kind and one.kind not in KINDS:
+        return f"({one.name}) has the kind {one.kind!r}; there are K1 to K13, or an empty one"
+    if one.verdict not in VERDICTS:
+        return f"({one.name}) expects the verdict {one.verdict!r}; there are {', '.join(VERDICTS)}"
+    if not isinstance(one.world, int) or one.world < 0:
+        return f"({one.name}) has the world {one.world!r}; it is a number of ranks, or 0"
+    for field, value in (("culprits", one.culprits), ("cycle", one.cycle)):
+        if isinstance(value, (str, bytes)) or not all(isinstance(party, (int, str)) for party in value):
+            return f"({one.name}) has {field} {value!r}; they are a set of ranks and names"
+    if isinstance(one.arguments, str) or not all(isinstance(word, str) for word in one.arguments):
+        return f"({one.name}) has arguments {one.arguments!r}; they are a tuple of strings"
+    if one.dumps is not None:
+        return ""
+    if not one.program:
+        return f"({one.name}) has no program"
+    if one.world and not one.program.endswith(".py"):
+        return f"({one.name}) runs as ranks, so its program is the path of a script, not {one.program!r}"
+    if one.program.endswith(".py") and not (folder / one.program).is_file():
+        return f"({one.name}) has the program {one.program!r}, which is no file"
+    return ""
+
+
+def _placed(one: Hang, folder: Path) -> Hang:
+    """Its program by an absolute path; sets where a list was given."""
+    import dataclasses
+
+    program = str(folder / one.program) if one.program.endswith(".py") else one.program
+    return dataclasses.replace(
+        one, program=program, arguments=tuple(one.arguments), culprits=frozenset(one.culprits),
+        cycle=frozenset(one.cycle),
+    )  # fmt: skip
+
+
+def _executed(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise BadInput(f"{path}: no such file", mend="harness faults run --from FILE.py")
+    spec = importlib.util.spec_from_file_location("hangs_from_a_file", path)
+    if spec is None or spec.loader is None:
+        raise BadInput(f"{path} is no Python file", mend="harness faults run --from FILE.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up there
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:  # whatever somebody else's file raises, the user needs its sentence
+        raise BadInput(f"{path} cannot be executed: {_said(error)}", mend=DOCUMENT) from error
+    finally:
+        sys.modules.pop(spec.name, None)
+    return module
+
+
+def _said(error: BaseException) -> str:
+    line = getattr(error, "lineno", None) if isinstance(error, SyntaxError) else _last_line(error)
+    text = str(error).splitlines()[0] if str(error) else ""
+    return f"{type(error).__name__}{': ' + text if text else ''}" + (f" (line {line})" if line else "")
+
+
+def _last_line(error: BaseException) -> int | None:
+    trace, line = error.__traceback__, None
+    while trace is not None:
+        if trace.tb_frame.f_globals.get("__name__") == "hangs_from_a_file":
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return line

@@ -1,0 +1,189 @@
+"""One verdict against the truth of its hang, and the score of many."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.triage.evidence import Evidence, Process
+from reports.model import Verdict
+from scenarios.lab.catalog import Hang
+
+Party = int | str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the triage made of one hang. `seconds`: from the stall threshold to the verdict, None without one."""
+
+    hang: Hang
+    verdict: Verdict | None  # None: no stall was ever suspected
+    seconds: float | None = None
+    wall_s: float = 0.0
+    named: frozenset[Party] = frozenset()  # expected culprits that were named
+    blamed: tuple[str, ...] = ()  # anybody else who was named as a culprit
+    circled: frozenset[Party] = frozenset()  # expected parties of the cycle that are in it
+    frames: tuple[str, ...] = ()  # of the culprits
+    error: str = ""  # the program did not do what it should
+
+    @property
+    def said(self) -> str:
+        return self.verdict.verdict if self.verdict else "HEALTHY"
+
+    @property
+    def detected(self) -> bool:
+        """The right verdict; slow and healthy are one for a control."""
+        if self.error:
+            return False
+        return self.said == self.hang.verdict or {self.said, self.hang.verdict} <= {"SLOW", "HEALTHY"}
+
+    @property
+    def kind_right(self) -> bool:
+        if not self.detected:
+            return False
+        kind = self.verdict.triage.hang if self.verdict and self.verdict.triage else ""
+        return self.hang.control or not self.hang.kind or kind == self.hang.kind
+
+    @property
+    def culprits_right(self) -> bool:
+        """Exactly the expected ones are named, and the expected cycle is shown."""
+        return (
+            self.detected and not self.blamed and self.named == self.hang.culprits and self.circled == self.hang.cycle
+        )
+
+    @property
+    def frame_right(self) -> bool:
+        """A culprit's frame names the function in which it stands; True where nothing was said of it."""
+        return not self.hang.frame or any(frame.split(" in ")[-1] == self.hang.frame for frame in self.frames)
+
+    @property
+    def right(self) -> bool:
+        return self.detected and self.kind_right and self.culprits_right and not self.blamed
+
+    def to_dict(self) -> dict[str, Any]:
+        triage = self.verdict.triage if self.verdict else None
+        return {
+            "name": self.hang.name, "kind": self.hang.kind, "control": self.hang.control, "verdict": self.said,
+            "said_kind": triage.hang if triage else "", "reason": self.verdict.reason if self.verdict else "",
+            "detected": self.detected, "seconds": self.seconds, "wall_s": round(self.wall_s, 2),
+            "kind_right": self.kind_right, "culprits_right": self.culprits_right,
+            "expected": sorted(map(str, self.hang.culprits)), "named": sorted(map(str, self.named)),
+            "false_blame": list(self.blamed), "frames": list(self.frames), "frame_right": self.frame_right,
+            "right": self.right, "error": self.error,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Score:
+    """Of one suite; fractions are of the hangs, false blame of everything."""
+
+    hangs: int
+    controls: int
+    detected: int
+    kinds: int
+    culprits: int
+    controls_right: int
+    blamed: int  # outcomes in which somebody was blamed wrongly
+    slowest_s: float | None
+    median_s: float | None
+    wrong: tuple[str, ...] = field(default=())
+
+    @property
+    def passed(self) -> bool:
+        return not self.wrong
+
+    @property
+    def line(self) -> str:
+        """The one line at the end."""
+        hangs = (
+            f"{self.hangs} hangs: {self.detected} detected, {self.kinds} with the right kind, {self.culprits} with the "
+            "right culprits"
+        )
+        controls = f"{self.controls} controls: {self.controls_right} right"
+        speed = (
+            ""
+            if self.slowest_s is None
+            else f"; stall to verdict {self.median_s:.1f} s in the median, {self.slowest_s:.1f} s at most"
+        )
+        return f"{hangs}; {controls}; false blame in {self.blamed}{speed}"
+
+
+def score(outcomes: Iterable[Outcome]) -> Score:
+    """The score of a suite."""
+    rows = list(outcomes)
+    hangs, controls = [row for row in rows if not row.hang.control], [row for row in rows if row.hang.control]
+    times = sorted(row.seconds for row in hangs if row.seconds is not None and row.detected and not row.hang.dumps)
+    return Score(
+        len(hangs),
+        len(controls),
+        sum(row.detected for row in hangs),
+        sum(row.kind_right for row in hangs),
+        sum(row.culprits_right for row in hangs),
+        sum(row.right for row in controls),
+        sum(bool(row.blamed) for row in rows),
+        times[-1] if times else None,
+        times[len(times) // 2] if times else None,
+        tuple(row.hang.name for row in rows if not row.right),
+    )
+
+
+def judged(
+    hang: Hang,
+    verdict: Verdict | None,
+    *,
+    seconds: float | None = None,
+    wall_s: float = 0.0,
+    evidence: str = "",
+    error: str = "",
+) -> Outcome:
+    """Hold a verdict against the truth. `evidence`: the directory that tells what each process was."""
+    triage = verdict.triage if verdict else None
+    if triage is None or verdict is None:
+        return Outcome(hang, verdict, seconds, wall_s, error=error)
+    seen = _evidence(evidence)
+    named: set[Party] = set()
+    blamed = []
+    for party in triage.culprits if verdict.verdict == "HUNG" else []:
+        words = called(party.key, seen) | {party.role.lower(), party.engine.lower()}
+        words |= {party.rank} if party.rank is not None else set()
+        hit = {one for one in hang.culprits if _same(one, words)}
+        named |= hit
+        if not hit:
+            blamed.append(f"{party.key} ({_short(party.rank, party.role)})")
+    round_ = [called(key, seen) for key in triage.cycle]
+    circled = frozenset(one for one in hang.cycle if any(_same(one, words) for words in round_))
+    frames = tuple(party.frame for party in triage.culprits)
+    return Outcome(hang, verdict, seconds, wall_s, frozenset(named), tuple(blamed), circled, frames, error)
+
+
+def called(key: str, processes: dict[str, Process]) -> set[Party]:
+    """Everything by which the truth may call one node: its rank, role, engine, title, or a word of its command."""
+    if key.startswith("rank ") and key[5:].isdigit():
+        return {int(key[5:])}
+    process = processes.get(key)
+    if process is None:
+        return set()
+    words = {process.role, process.engine, *process.command.split(), *process.title.replace("::", " ").split()}
+    found: set[Party] = {word.lower() for word in words if word}
+    return found | ({process.rank} if process.rank is not None else set())
+
+
+def _same(expected: Party, words: set[Party]) -> bool:
+    if isinstance(expected, int):
+        return expected in words
+    name = expected.lower()
+    return any(isinstance(word, str) and (word == name or word.startswith(name + ".")) for word in words)
+
+
+def _short(rank: int | None, role: str) -> str:
+    return f"rank {rank}" if rank is not None else role or "no role"
+
+
+def _evidence(path: str) -> dict[str, Process]:
+    if not path:
+        return {}
+    from harness.triage import directory
+
+    evidence: Evidence = directory.read(path)
+    return {process.key: process for process in evidence.processes}

@@ -1,0 +1,41 @@
+"""One command under the watchdog, in a process of its own: `watch` takes signals over, which only a main thread may.
+
+    python -m harness.triage.trial SPEC.json
+
+The specification has `command`, `stall_s`, `out` and `result`, where what came of it is written: `exit_code`, `seconds`
+(from the last progress to the verdict, null without a stall), `verdict` and `evidence`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from harness.triage.watch import Stall, watch
+
+
+def main(spec: Path) -> int:
+    """Run what `spec` asks for; the command is ended at its first stall."""
+    asked: dict[str, Any] = json.loads(spec.read_text(encoding="utf-8"))
+    stalls: list[Stall] = []
+    result = watch(
+        asked["command"], stall_s=asked["stall_s"], out=Path(asked["out"]), on_stall="end", show=stalls.append,
+        say=lambda line: print(f"watch: {line}", file=sys.stderr, flush=True),
+    )  # fmt: skip
+    found = {
+        "exit_code": result.exit_code,
+        "seconds": stalls[0].seconds if stalls else None,
+        "verdict": result.verdict.to_dict() if result.verdict else None,
+        "evidence": str(stalls[0].evidence) if stalls else "",
+    }
+    part = Path(asked["result"] + ".part")
+    part.write_text(json.dumps(found), encoding="utf-8")
+    os.replace(part, asked["result"])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))
