@@ -76,9 +76,11 @@ class Cluster:
             if self._address:
                 ray.init(address=self._address, log_to_driver=False, logging_level=logging.ERROR)
             else:
+                # "local": a cluster of our own even where `ray start` or RAY_ADDRESS offers another one.
                 ray.init(
-                    num_cpus=OWN_CLUSTER_CPUS, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR
-                )
+                    address="local", num_cpus=OWN_CLUSTER_CPUS, include_dashboard=False, log_to_driver=False,
+                    logging_level=logging.ERROR,
+                )  # fmt: skip
         except Exception as error:  # Ray raises four unrelated types here, which mean the same to a user
             self._end_processes()
             what = f"joined at {self._address}" if self._address else "started"

@@ -302,7 +302,11 @@ def _engine_packages(side: Side) -> dict[str, str]:
     return found
 
 
-_OWN_TO_A_PROCESS = re.compile(r"RAY_.*|(LOCAL_)?RANK|MASTER_(ADDR|PORT)|.*_PORT|.*_PID|VIRTUAL_ENV|CONDA_.*")
+# vLLM draws a random name for its group and for its shared memory, and puts both into the environment of its process.
+_OWN_TO_A_PROCESS = re.compile(
+    r"RAY_.*|(LOCAL_)?RANK|MASTER_(ADDR|PORT)|.*_PORT|.*_PID|VIRTUAL_ENV|CONDA_.*|VLLM_DIST_IDENT|.*_SHM_BUFFER_NAME"
+    r"|RLHF_HARNESS_.*"
+)
 
 
 def _variables(side: Side) -> dict[str, str]:
