@@ -109,7 +109,7 @@ def _parity(names: list[str], backends: tuple[str, str], out: str, format: str) 
         folder = _folder(out) or Path(scratch)
         for one in outcomes(*backends, faults, scenario=config.load("ppo-tiny", steps=5), out=folder):
             causes = [cause.name for cause in one.verdict.causes]
-            row = {
+            row: dict[str, Any] = {
                 "name": one.fault.name, "expected": one.fault.expected, "verdict": one.verdict.verdict,
                 "cause": one.fault.cause, "causes": causes, "found": one.found, "named": one.named,
                 "seconds": one.seconds,

@@ -175,6 +175,10 @@ REFUSED = (
               culprits=(1,)),
     _training("refused-running", "K13", "both engine ranks refuse while requests run", "weight_sync", "closed",
               world=3, culprits=(1, 2)),
+    *(Hang(f"refused-{engine}", "K13", summary, _program("engine_refusal"),
+           ("--engine", engine, "--python", "{engine}"), culprits=_of("rollout"), engine=engine)
+      for engine, summary in (("sglang", "the real SGLang refuses an update without begin_weight_update"),
+                              ("vllm", "the real vLLM raises in load_weights on a CPU"))),
 )  # fmt: skip
 
 CONTROLS = (
