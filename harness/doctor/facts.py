@@ -118,6 +118,9 @@ class Network:
     listening: tuple[Listener, ...] = ()
     ephemeral: tuple[int, int] = (32768, 60999)
     ray_address_open: bool | None = None  # whether something listens at $RAY_ADDRESS; None: it is not set
+    ray_remembered: str = ""  # address of the last `ray start`, which ray.init() without an address takes
+    ray_remembered_file: str = ""
+    ray_remembered_open: bool | None = None
 
 
 @dataclass(frozen=True)

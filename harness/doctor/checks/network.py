@@ -223,6 +223,15 @@ def ray_address(facts: Facts, asked: Asked) -> Iterator[Outcome]:
             "every ray.init() of this shell tries it for minutes instead of starting a cluster",
             "unset RAY_ADDRESS",
         )
+    elif "RAY_ADDRESS" not in given and facts.shell and network.ray_remembered_open is False:
+        yield Bite(
+            "error",
+            "Ray remembers a cluster that is gone",
+            f"{network.ray_remembered} in {network.ray_remembered_file}",
+            "ray.init() without an address tries to join it and fails, or refuses num_cpus, instead of starting a "
+            "cluster; a `ray start` that was killed leaves the file behind",
+            f"rm {network.ray_remembered_file}",
+        )
     else:
         yield Fine(f"RAY_ADDRESS={given['RAY_ADDRESS']}" if "RAY_ADDRESS" in given else "RAY_ADDRESS is not set")
 

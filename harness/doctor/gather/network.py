@@ -21,10 +21,15 @@ def network() -> dict[str, Any]:
     name = socket.gethostname()
     resolved, error, seconds = _resolve(name)
     low, _, high = read("/proc/sys/net/ipv4/ip_local_port_range").replace("\t", " ").partition(" ")
+    # ray/_common/utils.py, get_ray_address_file
+    remembered = os.path.join(
+        os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp", "ray", "ray_current_cluster"
+    )
     found: dict[str, Any] = {
         "hostname": name, "interfaces": _interfaces(), "resolved": resolved, "resolve_error": error,
         "resolve_s": seconds, "listening": _listening(), "infiniband": _names("/sys/class/infiniband"),
-        "ray_address_open": _open(os.environ.get("RAY_ADDRESS", "")),
+        "ray_address_open": _open(os.environ.get("RAY_ADDRESS", "")), "ray_remembered": read(remembered),
+        "ray_remembered_file": remembered, "ray_remembered_open": _open(read(remembered)),
     }  # fmt: skip
     if low.isdigit() and high.strip().isdigit():
         found["ephemeral"] = (int(low), int(high))

@@ -1,0 +1,96 @@
+"""The real command on this machine: it ends, says what it measured, changes nothing, and a planted fact trips it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from reports.doctor_model import Report
+
+ROOT = Path(__file__).parents[2]
+
+
+def doctor(*options: str, timeout: float = 60, **variables: str) -> tuple[int, str, str, float]:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("NCCL_", "TORCH_", "RAY_"))}
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "harness.cli", "doctor", *options], cwd=ROOT, env={**environ, **variables},
+        capture_output=True, text=True, timeout=timeout,
+    )  # fmt: skip
+    return done.returncode, done.stdout, done.stderr, time.monotonic() - began
+
+
+def test_this_machine() -> None:
+    code, out, err, seconds = doctor("--format", "json")
+    report = Report.from_dict(json.loads(out))
+    assert code == report.exit_code, err
+    assert code == int(any(item.severity == "error" for item in report.hazards))
+    made = {item.check for item in (*report.hazards, *report.passed)}
+    assert {"imports", "ptrace", "shared-memory", "disk-space", "ports", "libraries"} <= made
+    assert all(item.mend for item in report.hazards)
+    assert {item.check for item in report.unchecked} >= {"worker-libraries", "worker-variables"}, "no worker was asked"
+    assert seconds < 60, "most of it is the import of torch in a process of its own"
+
+
+def test_it_is_quick_without_the_imports() -> None:
+    assert doctor("--no-imports", "--format", "json")[3] < 20
+
+
+def test_planted_facts_trip_the_real_command(tmp_path: Path) -> None:
+    variables = {
+        "NCCL_SOCKET_IFNAME": "ib9", "TORCH_FR_BUFFER_SIZE": "0", "ROCR_VISIBLE_DEVICES": "0", "RAY_ADDRESS": "127.0.0.1:1",
+        "TORCH_FR_DUMP_TEMP_FILE": str(tmp_path / "none" / "fr_"), "RAY_TMPDIR": str(tmp_path / ("x" * 60)),
+        "HF_TOKEN": "hf_nobody_may_see_this",
+    }  # fmt: skip
+    code, out, err, _ = doctor("--no-imports", "--stall", "10m", "--format", "json", **variables)
+    assert code == 1, err
+    report = Report.from_dict(json.loads(out))
+    errors = {item.check for item in report.hazards if item.severity == "error"}
+    planted = {"interfaces", "flight-recorder", "amd-variables", "ray-address", "dump-files", "ray-directory", "timeouts"}
+    assert errors >= planted
+        "interfaces",
+        "flight-recorder",
+        "amd-variables",
+        "ray-address",
+        "dump-files",
+        "ray-directory",
+        "timeouts",
+    }
+    assert "nobody_may_see" not in out + err
+
+
+def test_the_other_formats_end_with_the_outcome() -> None:
+    code, out, err, _ = doctor("--no-imports")
+    assert out.splitlines()[-1].split(": ")[0] in (
+        f"READY (exit code {code})", f"MAY BITE (exit code {code})", f"WOULD BITE (exit code {code})"
+    ), err  # fmt: skip
+    code, out, _, _ = doctor("--no-imports", "--format", "md")
+    assert out.startswith("## harness doctor: ")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--stall", "soon"), "'soon' is no duration"),
+        (("--address", "127.0.0.1:1"), "could not be joined"),
+        (("--address", "auto", "--ray"), "choose"),
+    ],
+)
+def test_what_it_cannot_do_is_one_sentence_and_exit_code_2(options: tuple[str, ...], said: str) -> None:
+    code, out, err, _ = doctor("--no-imports", *options)
+    assert code == 2 and said in err and "mend:" in err and "Traceback" not in err and not out
+
+
+def test_a_worker_of_a_real_cluster_is_compared_with_the_shell() -> None:
+    code, out, err, _ = doctor("--ray", "--no-imports", "--format", "json", timeout=240)
+    report = Report.from_dict(json.loads(out))
+    assert len(report.places) == 2, err
+    made = {item.check for item in (*report.hazards, *report.passed)}
+    assert {"worker-libraries", "worker-variables", "packages", "clocks", "nodes"} <= made
+    assert code in (0, 1)
