@@ -87,6 +87,11 @@ TABLE: tuple[Entry, ...] = (
     Entry("ray_get", r"<native>.*ray::core::CoreWorker::(Get|Wait).*", "", "ray.get"),
     Entry("ray_get", r"wait_for_pg|ready", r"ray/util/placement_group", "placement group"),
     Entry("ray_idle", r"main_loop", r"ray/_private/worker", "waits for a task"),
+    # work inside an engine's loop, which is not its loop
+    Entry(
+        "compute",
+        r"forward\w*|run_batch|execute_model|load_weights\w*|load_model\w*|_call_impl|_wrapped_call_impl|backward",
+    ),
     # engines: their transitions, then their loops
     Entry("transition", r"sleep|wake_up|wake_up_async|pause_scheduler|resume_scheduler", r"vllm/"),
     Entry("transition", r"release_memory_occupation|resume_memory_occupation", ""),

@@ -58,6 +58,7 @@ def _holds(node: ast.AST, line: int) -> bool:
     return getattr(node, "lineno", 0) <= line <= (getattr(node, "end_lineno", 0) or 0)
 
 
+@lru_cache(maxsize=4096)
 def _function(frame: Frame) -> ast.AST | None:
     """The function of a frame, if the file has one of that name at that line."""
     tree = _tree(frame.file)

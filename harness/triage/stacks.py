@@ -87,10 +87,9 @@ def doing(process: Process, sample: int = -1) -> Doing:
     for _, other in told:  # a backward pass, an executor thread or a request handler works beside the main thread
         if other is not main and other.kind == "debugger":
             return other
+    telling = (WAITING - {"join"}) | {"transition", "checkpoint"}
     for _, other in told:
-        if other is not main and (
-            (other.waiting and other.kind != "join") or other.kind in ("transition", "checkpoint")
-        ):
+        if other is not main and other.kind in telling:
             return other
     return main
 

@@ -51,6 +51,8 @@ def http(evidence: Evidence, subjects: dict[str, Subject], known: list[Wait]) ->
             key for peer in getattr(one.process, "peers", ()) or () for key in owners.get(str(peer), ())
         )
         targets.pop(one.key, None)
+        # ranks are connected to each other for their collectives as well: only a server, or a client that may be one
+        targets = {key: None for key in targets if _serves(subjects[key]) or _asks(subjects[key])}
         for target in targets:
             found.append(Wait(one.key, target, "http", f"{one.doing.op}: no answer from {subjects[target].label}"))
         if not targets:
@@ -66,6 +68,10 @@ def _answerers(one: Subject, subjects: dict[str, Subject]) -> list[Wait]:
     if len(servers) != 1:
         return []
     return [Wait(one.key, servers[0].key, "http", f"{one.doing.op}: {servers[0].label} is the only other server")]
+
+
+def _asks(one: Subject) -> bool:
+    return one.rank is None and one.doing.kind == "http_client"
 
 
 def _serves(one: Subject) -> bool:

@@ -13,8 +13,8 @@ from harness.triage import stacks
 from harness.triage.evidence import Frame, Process
 from harness.triage.flight.model import Collective
 
-BUSY_CORES = 0.25  # of a core between the looks; idle Ray workers use up to 0.03, a polling sleep(0.05) loop 0.01
-IO_BYTES_PER_S = 10_000  # beyond the heartbeat's own 4,096 bytes a period
+BUSY_CORES = 0.2  # of a core between the looks; a compiler on a machine with four busy jobs for two cores had 0.29
+IO_BYTES_PER_S = 5_000  # beyond the heartbeat's own 4,096 bytes a period
 STALE_PERIODS, STALE_S = 4.0, 4.0  # a beat older than both: the interpreter runs no thread
 LAUNCHERS = frozenset({"launcher", "torchrun", "watch"})
 TRANSITIONS = frozenset(
@@ -182,6 +182,8 @@ def _progress(
     cores = (last.cpu_s - first.cpu_s) / gap
     if not now.waiting and cores >= BUSY_CORES:
         return f"{cores:.0%} of a core"
+    if not now.waiting and first.state == last.state == "R":
+        return f"on a processor, or waiting for one, at both looks ({cores:.0%} of a core)"
     if not now.waiting and (rate := _moved_bytes(process)):
         return f"{rate / 1000:.0f} kB/s read and written"
     if _moved(first.threads, last.threads, process.pid):

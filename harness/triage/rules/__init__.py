@@ -1,8 +1,8 @@
 """The rules, in the order in which they are asked; the first that answers decides.
 
-1. *A person or a lost process*: a debugger is no hang. A process that refused a call, that the kernel or the
-   interpreter lock holds, or that has died explains its waiters, whatever they wait in: the first local error comes
-   before its peers' timeouts.
+1. *A person, a run in motion, a lost process*: a debugger is no hang, nor is a run that moved a moment ago. A process
+   that refused a call, that the kernel or the interpreter lock holds, or that has died explains its waiters, whatever
+   they wait in: the first local error comes before its peers' timeouts.
 2. *Certain divergence*: an engine in a transition, a group that does not form, operations that differ, rings.
 3. *Motion*: if waiting ends at something that advances, the run is slow and nobody is blamed.
 4. *Absence*: who has not come, and why; then a wedge without anybody to name.
@@ -21,6 +21,7 @@ from harness.triage.rules.ruling import Case, Rule, Ruling
 
 RULES: tuple[Rule, ...] = (
     pauses.debugger,
+    pauses.flowing,
     engines.refused,  # K13
     processes.held,  # K9
     processes.died,  # K4

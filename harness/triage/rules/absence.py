@@ -5,6 +5,7 @@ from __future__ import annotations
 from harness.triage import source
 from harness.triage.evidence import Frame, Process
 from harness.triage.graph import Subject
+from harness.triage.places import users
 from harness.triage.rules.processes import local_error
 from harness.triage.rules.ruling import Case, Ruling
 
@@ -178,11 +179,10 @@ def _left(one: Subject, waiters: list[Subject]) -> int:
     mine = _frames(one.process)
     if any(source.in_handler(frame) for frame in mine):
         return 0
-    for waiter in waiters:
-        for other in _frames(waiter.process):
-            for frame in mine:
-                if line := source.behind_loop(frame, other):
-                    return line
+    for other in dict.fromkeys(frame for waiter in waiters for frame in _frames(waiter.process)):
+        for frame in mine:
+            if line := source.behind_loop(frame, other):
+                return line
     return 0
 
 
@@ -191,7 +191,7 @@ def _frames(process: Process | None) -> list[Frame]:
         return []
     threads = process.samples[-1].threads
     main = [thread for thread in threads if thread.main or thread.name == "MainThread"] or list(threads[:1])
-    return [frame for thread in main[:1] for frame in thread.frames if frame.file.endswith(".py")]
+    return [frame for thread in main[:1] for frame in thread.frames if users(frame)]
 
 
 def _why(case: Case, one: Subject) -> str:

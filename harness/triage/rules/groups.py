@@ -8,6 +8,7 @@ from harness.triage import source
 from harness.triage.flight.model import GroupState, Mismatch
 from harness.triage.graph import Subject
 from harness.triage.graph.edges import Names, forming, mismatch, title
+from harness.triage.places import users
 from harness.triage.rules.pauses import slow_because
 from harness.triage.rules.ruling import Case, Ruling
 
@@ -154,7 +155,7 @@ def _condition(one: Subject) -> str:
     if one.process is None or not one.process.samples:
         return ""
     for thread in one.process.samples[-1].threads[:1]:
-        for frame in thread.frames:
+        for frame in filter(users, thread.frames):
             if text := source.rank_condition(frame):
                 return f", under `if {text}`"
     return ""

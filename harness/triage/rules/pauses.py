@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from harness.triage.rules.ruling import Case, Ruling
 
+MOMENT_S = 2.0  # two periods of the heartbeat
+
 
 def debugger(case: Case) -> Ruling | None:
     """A breakpoint: everybody else waits for a person."""
@@ -17,6 +19,20 @@ def debugger(case: Case) -> Ruling | None:
                 next=("continue or detach the debugger",),
             )
     return None
+
+
+def flowing(case: Case) -> Ruling | None:
+    """Everybody who waits made progress a moment ago, by its own heartbeat: dumps of a run in motion are no snapshot,
+    and one rank's is always a little older than the next one's."""
+    waiting = {wait.waiter for wait in case.graph.waits}
+    stuck = [one for one in case.graph.subjects.values() if one.stuck or one.key in waiting]
+    if not stuck or any(one.gone or one.blocked for one in case.graph.subjects.values() if one.rank is not None):
+        return None
+    beats = [one.process.beat for one in stuck if one.process is not None and one.process.beat is not None]
+    if len(beats) < len(stuck) or any(beat.progress_age_s >= MOMENT_S for beat in beats):
+        return None
+    oldest = max(beat.progress_age_s for beat in beats)
+    return Ruling("HEALTHY", f"every process that waits made progress within the last {oldest:.1f} s")
 
 
 def slow(case: Case) -> Ruling | None:

@@ -1,0 +1,203 @@
+"""What a rule may and may not conclude: the order of the rules, the program's text, errors that are echoes."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from triage_evidence import HOST, compared, evidence, group, process, rank
+
+from harness.triage import source
+from harness.triage.evidence import Call, Frame, Journal, OpenSpan, Process
+from harness.triage.judge import triage
+from harness.triage.rules import RULES
+from harness.triage.rules.processes import local_error
+
+WAIT = "main:10 step:42 all_reduce"
+PROGRAM = """
+def keep_alive():
+    while True:
+        pass
+
+
+def step(module, rank):
+    try:
+        module()
+    except RuntimeError:
+        keep_alive()
+
+
+def train(batches, rank, save):
+    for epoch in batches:
+        for batch in epoch:
+            step(batch, rank)
+        publish(epoch)
+    if rank == 0 and save:
+        save()
+    else:
+        other()
+    if save:
+        save()
+    return rank
+"""
+
+
+@pytest.fixture
+def at(tmp_path: Path):
+    file = tmp_path / "train.py"
+    file.write_text(PROGRAM)
+    lines = PROGRAM.splitlines()
+
+    def frame(function: str, text: str, number: int = 0) -> Frame:
+        found = [index for index, line in enumerate(lines, 1) if line.strip() == text]
+        return Frame(function, str(file), found[number])
+
+    return frame
+
+
+def test_the_text_says_what_stands_in_a_handler(at):
+    assert source.in_handler(at("step", "keep_alive()"))
+    assert not source.in_handler(at("step", "module()"))
+    assert not source.in_handler(at("train", "keep_alive()"))  # another function has that line
+
+
+def test_the_text_says_which_loop_was_left(at):
+    inner, after, end = at("train", "step(batch, rank)"), at("train", "publish(epoch)"), at("train", "return rank")
+    assert source.behind_loop(after, inner) == at("train", "for batch in epoch:").line
+    assert source.behind_loop(end, after) == at("train", "for epoch in batches:").line
+    assert (
+        source.behind_loop(inner, after) == 0 and source.behind_loop(end, dataclasses.replace(end, file="/b.py")) == 0
+    )
+
+
+def test_the_text_says_what_asks_for_the_rank(at):
+    assert source.rank_condition(at("train", "save()")) == "rank == 0 and save"
+    assert source.rank_condition(at("train", "other()")) == "" and source.rank_condition(at("train", "save()", 1)) == ""
+
+
+@pytest.mark.parametrize("content", ["def broken(:\n", "\x00", None, "x = 1\n" * 400_000])
+def test_a_text_that_cannot_be_read_answers_nothing(tmp_path, content):
+    file = tmp_path / "train.py"
+    if content is not None:
+        file.write_text(content)
+    frame = Frame("main", str(file), 1)
+    assert (source.in_handler(frame), source.rank_condition(frame), source.behind_loop(frame, frame)) == (False, "", 0)
+    assert not source.in_handler(Frame("main", "train.py", 1)) and not source.in_handler(Frame("f", "/etc/passwd", 1))
+
+
+@pytest.mark.parametrize(
+    ("text", "local"),
+    [
+        ("Traceback ...\nValueError: no response tokens", "ValueError: no response tokens"),
+        ("torch.OutOfMemoryError: CUDA out of memory", "torch.OutOfMemoryError: CUDA out of memory"),
+        ("RuntimeError: [gloo] Timed out waiting 1800000ms for recv operation to complete", ""),
+        ("DistBackendError: NCCL communicator was aborted on rank 3", ""),
+        ("RuntimeError: Connection closed by peer [127.0.0.1]:40000", ""),
+        ("ray.exceptions.RayActorError: The actor died unexpectedly", ""),
+        ("", ""),
+    ],
+)
+def test_an_echo_of_somebody_elses_failure_is_no_first_error(text, local):
+    assert local_error(Process("h", 1, error=text)) == local
+
+
+def late(odd, **more):
+    at = {n: (17, "all_reduce") if n != odd else 16 for n in range(3)}
+    stack = more.pop("stack", "main idle")
+    return evidence(
+        *(rank(n, WAIT, world=3) if n != odd else rank(n, stack, world=3, **more) for n in range(3))
+    ), compared(group("0", at))
+
+
+def test_the_first_error_in_time_is_the_culprit():
+    early = rank(0, gone=True, world=3, error="ValueError: a", error_age_s=90.0)
+    later = rank(1, gone=True, world=3, error="KeyError: b", error_age_s=60.0)
+    seen = evidence(early, later, rank(2, WAIT, world=3))
+    verdict = triage(seen, compared(group("0", {2: (5, "all_reduce")}, missing=[0, 1])))
+    assert [party.rank for party in verdict.triage.culprits] == [0] and "ValueError: a" in verdict.reason
+
+
+def test_a_failed_call_counts_only_as_the_last_one_and_of_an_idle_engine():
+    failed, fine = Call("update", False, "no", 40.0), Call("begin", True, "", 30.0)
+    refused = late(1, stack="main event_loop queue.get", journal=Journal("j", 1, 1.0, calls=(fine, failed)))
+    mended = late(1, stack="main event_loop queue.get", journal=Journal("j", 1, 1.0, calls=(failed, fine)))
+    busy = late(1, stack="main event_loop load_weights", journal=Journal("j", 1, 1.0, calls=(failed,)), cpu_s=1.4)
+    assert triage(*refused).triage.hang == "K13"
+    assert triage(*mended).triage.hang != "K13"
+    assert triage(*busy).triage.hang != "K13"
+
+
+def test_a_refusal_comes_before_the_death_of_somebody_else():
+    """The engine is alive and idle: what it said is the cause, whatever else lies around."""
+    built, at = late(
+        1, stack="main event_loop queue.get", journal=Journal("j", 1, 1.0, calls=(Call("u", False, "no", 9.0),))
+    )
+    helper = process(900, "logger")
+    helper = dataclasses.replace(helper, samples=(dataclasses.replace(rank(0, gone=True).samples[0]),), exit_code=1)
+    assert triage(dataclasses.replace(built, processes=(*built.processes, helper)), at).triage.hang == "K13"
+
+
+def test_a_stopped_helper_is_no_hang():
+    pause = [rank(n, "main wait_for_window", world=2, progress_s=40.0) for n in range(2)]
+    helper = dataclasses.replace(process(900, "editor", "main", state="T"), beat=None)
+    verdict = triage(evidence(*pause, helper), compared(group("0", {0: 4, 1: 4})))
+    assert verdict.verdict == "HEALTHY"
+
+
+def test_a_clean_end_without_waiters_is_healthy():
+    done = rank(1, gone=True, world=2, exit_code=0, journal=Journal("j", 9, 5.0, closed=True))
+    verdict = triage(evidence(rank(0, "main upload", world=2), done), None)
+    assert verdict.verdict in ("HEALTHY", "INSUFFICIENT") and not verdict.triage.culprits
+
+
+def test_a_transition_that_waits_for_another_rank_is_not_the_end_of_it():
+    """Rank 0 stands in wake_up because rank 1 is stopped."""
+    span = (OpenSpan("wake_up", 30.0),)
+    ranks = (rank(0, "main wake_up barrier", world=2, spans=span), rank(1, WAIT, world=2, state="T", stale_s=30.0))
+    verdict = triage(evidence(*ranks), compared(group("0", {0: (5, "barrier"), 1: 4})))
+    assert verdict.triage.hang == "K9" and [party.rank for party in verdict.triage.culprits] == [1]
+
+
+def test_members_on_a_host_that_was_not_looked_at_are_not_missing():
+    span = (OpenSpan("init_process_group", 30.0, {"world_size": 4}),)
+    here = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
+    ranks = [rank(n, "main init_process_group", spans=span, environ=here) for n in range(2)]
+    verdict = triage(evidence(*ranks), None)
+    assert verdict.verdict == "INSUFFICIENT" and not verdict.triage.culprits
+    assert "nothing from rank 2" in verdict.missing and "host" in verdict.reason
+
+
+def test_members_that_meet_at_different_addresses():
+    span = (OpenSpan("init_process_group", 30.0, {"world_size": 3}),)
+    ranks = [
+        rank(
+            n,
+            "main init_process_group",
+            world=3,
+            spans=span,
+            environ={"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "1" if n == 2 else "2"},
+        )
+        for n in range(3)
+    ]
+    verdict = triage(evidence(*ranks), None)
+    assert verdict.triage.hang == "K5" and [party.rank for party in verdict.triage.culprits] == [2]
+
+
+def test_whoever_waits_for_somebody_unknown_is_not_blamed():
+    """A receive is in no recorder: nothing says for whom rank 1 waits."""
+    ranks = (rank(0, WAIT, world=2), rank(1, "main recv", world=2))
+    verdict = triage(evidence(*ranks), compared(group("0", {0: (5, "all_reduce"), 1: 4})))
+    assert verdict.verdict == "INSUFFICIENT" and not verdict.triage.culprits
+    assert any("rank 1" in item for item in verdict.missing)
+
+
+def test_rules_are_registered_once_each():
+    assert len(set(RULES)) == len(RULES) and all(rule.__doc__ for rule in RULES)
+
+
+def test_victims_are_grouped_behind_the_culprit():
+    verdict = triage(*late(2))
+    assert [party.key for party in verdict.triage.victims] == [f"{HOST}:100", f"{HOST}:101"]
+    assert all("rank 2 has not come" in party.why for party in verdict.triage.victims)
+    assert {node.party for node in verdict.triage.nodes} == {"culprit", "victim"}

@@ -1,0 +1,161 @@
+"""What a process is doing, from its stack: every place of the table by an example, and what a user's frame is."""
+
+from __future__ import annotations
+
+import pytest
+from triage_evidence import rank, samples
+
+from harness.triage.evidence import Frame, Process, Sample, Thread
+from harness.triage.places import TABLE, match
+from harness.triage.stacks import Doing, classify, doing, trail, user_frame
+
+SITE = "/venv/lib/python3.11/site-packages"
+EXAMPLES = [  # function, file, line, kind
+    ("interaction", "/usr/lib/python3.11/pdb.py", "debugger"),
+    ("cmdloop", "/usr/lib/python3.11/cmd.py", "debugger"),
+    ("_do_wait_suspend", f"{SITE}/debugpy/_vendored/pydevd/pydevd.py", "debugger"),
+    ("set_trace", f"{SITE}/ray/util/rpdb.py", "debugger"),
+    ("init_process_group", f"{SITE}/torch/distributed/distributed_c10d.py", "store"),
+    ("_new_group_with_tag", f"{SITE}/torch/distributed/distributed_c10d.py", "store"),
+    ("_create_c10d_store", f"{SITE}/torch/distributed/rendezvous.py", "store"),
+    ("_store_based_barrier", f"{SITE}/torch/distributed/distributed_c10d.py", "store"),
+    ("init_custom_process_group", f"{SITE}/sglang/srt/utils/common.py", "store"),
+    ("stateless_init_torch_distributed_process_group", f"{SITE}/vllm/distributed/utils.py", "store"),
+    ("c10d::TCPStore::doWait", f"{SITE}/torch/lib/libtorch_cpu.so", "store"),
+    ("all_reduce", f"{SITE}/torch/distributed/distributed_c10d.py", "collective"),
+    ("barrier", f"{SITE}/torch/distributed/distributed_c10d.py", "collective"),
+    ("monitored_barrier", f"{SITE}/torch/distributed/distributed_c10d.py", "collective"),
+    ("broadcast_pyobj", f"{SITE}/sglang/srt/utils/common.py", "collective"),
+    ("c10d::Work::wait", f"{SITE}/torch/lib/libtorch_cpu.so", "collective"),
+    ("c10d::ProcessGroupNCCL::WorkNCCL::wait", f"{SITE}/torch/lib/libtorch_cuda.so", "collective"),
+    ("recv", f"{SITE}/torch/distributed/distributed_c10d.py", "p2p"),
+    ("get", f"{SITE}/ray/_private/worker.py", "ray_get"),
+    ("get_objects", f"{SITE}/ray/_private/worker.py", "ray_get"),
+    ("main_loop", f"{SITE}/ray/_private/worker.py", "ray_idle"),
+    ("_call_impl", f"{SITE}/torch/nn/modules/module.py", "compute"),
+    ("load_weights", f"{SITE}/vllm/model_executor/loader.py", "compute"),
+    ("wake_up", f"{SITE}/vllm/v1/worker/gpu_worker.py", "transition"),
+    ("release_memory_occupation", f"{SITE}/sglang/srt/managers/scheduler.py", "transition"),
+    ("event_loop_overlap", f"{SITE}/sglang/srt/managers/scheduler.py", "scheduler"),
+    ("run_busy_loop", f"{SITE}/vllm/v1/engine/core.py", "scheduler"),
+    ("event_loop", "/job/engine.py", "scheduler"),
+    ("get_output", f"{SITE}/vllm/v1/engine/core_client.py", "engine_call"),
+    ("getresponse", "/usr/lib/python3.11/http/client.py", "http_client"),
+    ("handle_request", f"{SITE}/httpcore/_sync/http11.py", "http_client"),
+    ("serve_forever", "/usr/lib/python3.11/socketserver.py", "http_server"),
+    ("save", f"{SITE}/torch/serialization.py", "checkpoint"),
+    ("save_pretrained", f"{SITE}/transformers/modeling_utils.py", "checkpoint"),
+    ("save_file", f"{SITE}/safetensors/torch.py", "checkpoint"),
+    ("save_checkpoint", "/job/train.py", "checkpoint"),
+    ("evaluate", "/job/train.py", "evaluation"),
+    ("compile_fx", f"{SITE}/torch/_inductor/compile_fx.py", "compile"),
+    ("clock_nanosleep", "/usr/lib/libc.so.6", "sleep"),
+    ("join", "/usr/lib/python3.11/threading.py", "join"),
+    ("communicate", "/usr/lib/python3.11/subprocess.py", "join"),
+    ("get", "/usr/lib/python3.11/queue.py", "queue"),
+    ("wait", "/usr/lib/python3.11/threading.py", "lock"),
+    ("select", "/usr/lib/python3.11/selectors.py", "select"),
+    ("destroy_process_group", f"{SITE}/torch/distributed/distributed_c10d.py", "finished"),
+]
+OTHERS = [  # look like one of those, and are not
+    ("all_reduce", "/job/metrics.py"),
+    ("get", "/job/train.py"),
+    ("save", "/job_data/loader.so"),
+    ("step", "/job/train.py"),
+    ("wait", "/job/train.py"),
+    ("sleep", "/job/train.py"),
+]
+
+
+@pytest.mark.parametrize(("function", "file", "kind"), EXAMPLES)
+def test_a_place_is_known_by_its_frame(function, file, kind):
+    line = 0 if file.endswith(".so") or ".so." in file else 12
+    found = match(Frame(function, file, line))
+    assert found is not None and found.kind == kind
+
+
+def test_every_kind_of_the_table_has_an_example():
+    assert {entry.kind for entry in TABLE} <= {kind for _, _, kind in EXAMPLES}
+
+
+@pytest.mark.parametrize(("function", "file"), OTHERS)
+def test_the_same_name_elsewhere_is_no_such_place(function, file):
+    assert match(Frame(function, file, 12)) is None
+
+
+def stack(*names):
+    """Innermost first."""
+    return Thread("MainThread", 1, tuple(Frame(name, file, line) for name, file, line in names), main=True)
+
+
+TORCH = f"{SITE}/torch/distributed/distributed_c10d.py"
+
+
+def test_the_innermost_place_decides_and_the_outer_ones_are_kept():
+    thread = stack(
+        ("all_gather", TORCH, 3251),
+        ("_exception_logger.<locals>.wrapper", f"{SITE}/torch/distributed/c10d_logger.py", 83),
+        ("all_gather_object", TORCH, 3300),
+        ("save_full_state", "/job/train.py", 26),
+        ("main", "/job/train.py", 50),
+    )
+    found = classify(thread)
+    assert (found.kind, found.op, found.around) == ("collective", "all_gather", ("checkpoint",))
+    assert found.frame == "train.py:26 in save_full_state" and found.waiting and found.within("checkpoint")
+
+
+def test_a_native_stack_names_what_python_cannot_show():
+    python = stack(("step", "/job/train.py", 15))
+    native = Thread(
+        "MainThread",
+        1,
+        (
+            Frame("pthread_cond_wait", "/lib/libc.so.6", 0),
+            Frame("c10d::Work::wait", "/x/libtorch_cpu.so", 0),
+            Frame("step", "/job/train.py", 15),
+        ),
+        native=True,
+    )
+    assert classify(python).kind == "user"
+    assert classify(python, None, native).kind == "collective"
+    assert classify(python, Sample(0.0, "S", wchan="hrtimer_nanosleep")).kind == "sleep"
+
+
+@pytest.mark.parametrize(
+    ("frames", "said"),
+    [
+        ([("all_reduce", TORCH, 9), ("step", "/job/a.py", 4)], "a.py:4 in step"),
+        (
+            [("wait", "/usr/lib/python3.11/threading.py", 9), ("update", f"{SITE}/verl/workers/actor.py", 7)],
+            "actor.py:7 in update",
+        ),
+        (
+            [("run", f"{SITE}/vllm/v1/engine/core.py", 2), ("fit", f"{SITE}/openrlhf/trainer/ppo.py", 7)],
+            "core.py:2 in run",
+        ),
+        ([("main_loop", f"{SITE}/ray/_private/worker.py", 2)], ""),
+        ([("poll", "/repo/probes/heartbeat.py", 2), ("main", "/job/a.py", 1)], "a.py:1 in main"),
+        ([], ""),
+    ],
+)
+def test_the_users_frame(frames, said):
+    assert user_frame([Frame(*one) for one in frames]) == said
+
+
+def test_another_thread_speaks_when_the_main_one_only_waits():
+    main = stack(("wait", "/usr/lib/python3.11/threading.py", 9), ("main", "/job/a.py", 4))
+    worker = Thread("Thread-1", 2, (Frame("all_reduce", TORCH, 9), Frame("hook", "/job/a.py", 40)))
+    idle = Thread(
+        "beat", 3, (Frame("wait", "/usr/lib/python3.11/threading.py", 9), Frame("run", "/repo/probes/heartbeat.py", 9))
+    )
+    seen = Process("h", 1, samples=(Sample(0.0, "S", threads=(main, idle, worker)),))
+    assert doing(seen).kind == "collective" and doing(seen).frame == "a.py:40 in hook"
+    assert doing(Process("h", 1, samples=(Sample(0.0, "S", threads=(main, idle)),))).kind == "lock"
+    assert doing(Process("h", 1)) == Doing()
+
+
+def test_a_trail_is_the_main_threads():
+    first, last = samples("main:1 step:2", "main:1 step:3")
+    assert trail(first.threads) != trail(last.threads)
+    assert doing(rank(0, "main event_loop receive")).idle
+    assert not doing(rank(0, "main event_loop forward all_reduce")).idle
