@@ -228,6 +228,8 @@ def _groups(
     seen: dict[tuple[str, str, str], int] = {}
     numbers: dict[Any, int] = {}
     column = []
+    if isinstance(names[0], list):  # as whatever re-wrote the dump may have left it
+        names = [tuple(one) for one in names]
     for pair in zip(names, operation, strict=True):
         number = numbers.get(pair)
         if number is None:

@@ -210,7 +210,7 @@ def _of_roots(comparison: Comparison, waits: tuple[Blocked, ...]) -> Opinion:
 
 def _of_ranks(roots: frozenset[int], waits: tuple[Blocked, ...]) -> Opinion:
     direct = [one for one in waits if roots & set(one.on)]
-    one = max(direct, key=lambda one: len(one.waiters))
+    one = min(direct, key=lambda one: (len(one.on), -len(one.waiters)))  # the one that they alone hold up
     if len(direct) == 1 and len(one.waiters) == 1 and len(one.on) > 1 and one.why == "host" and roots == set(one.on):
         others = f"ranks {_ranks(one.on)} have not enqueued it and wait for nothing"
         return Opinion(frozenset(one.waiters), "alone", f"rank {one.waiters[0]} alone waits in {one}: {others}")
