@@ -72,6 +72,7 @@ class _Trial:
     def __init__(self, folder: Path, stall_s: float, pythons: dict[str, str], progress: Callable[[str], None]) -> None:
         self.folder, self.stall_s, self.pythons, self.progress = folder, stall_s, pythons, progress
         self._marks: set[str] = set()
+        self._ended = False
 
     def __call__(self, hang: Hang) -> Outcome:
         self.progress(f"{hang.name}: {hang.summary}")
@@ -89,7 +90,8 @@ class _Trial:
             self._marks.discard(mark)
 
     def end(self) -> None:
-        """End what still runs, because the iteration was left early."""
+        """End what still runs, because the iteration was left early, and start nothing more."""
+        self._ended = True
         for mark in tuple(self._marks):
             end_marked(mark)
 
@@ -99,6 +101,8 @@ class _Trial:
         asked = {"command": words, "stall_s": self.stall_s, "out": str(folder / "watch"), "result": str(result)}
         spec.write_text(json.dumps(asked), encoding="utf-8")
         began = time.monotonic()
+        if self._ended:
+            return judged(hang, None, error="the lab was left before this began")
         with (folder / "program.log").open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "harness.triage.trial", str(spec)], stdin=subprocess.DEVNULL, stdout=log,

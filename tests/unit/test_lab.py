@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -246,6 +247,17 @@ def test_a_file_that_is_wrong_gets_one_sentence(tmp_path: Path, text: str, said:
     with pytest.raises(BadInput) as caught:
         lab_files.load(path)
     assert said in caught.value.message and str(path) in caught.value.message and "\n" not in caught.value.message
+
+
+def test_the_documented_file_is_one(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "hang-lab.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", text, re.S)
+    for name in ("hangs.py", "stale_lock.py", "load.py"):
+        (tmp_path / name).write_text(example if name == "hangs.py" else "")
+    assert [hang.name for hang in lab_files.load(tmp_path / "hangs.py")] == ["stale-lock", "long-load"]
+    told = set(re.findall(r"^\| `(\w+)` \|", text, re.M))
+    shown = {"name", "kind", "summary", "program", "arguments", "world"}
+    assert told | shown == {field.name for field in dataclasses.fields(Hang)}
 
 
 def test_hangs_are_chosen_by_name_or_beginning() -> None:
