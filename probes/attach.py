@@ -265,7 +265,10 @@ def role_now() -> str:
         title = ""
     found = re.match(r"ray::([A-Za-z_]\w*)", title) or re.match(r"(sglang|VLLM|vllm)\b:*([A-Za-z_]\w*)?", title)
     if found:
-        return "_".join(part for part in found.groups() if part)
+        name = "_".join(part for part in found.groups() if part)
+        return "worker" if name == "IDLE" else name  # Ray's own word for a worker that has no task yet
+    if getattr(getattr(sys.modules.get("ray._private.worker"), "global_worker", None), "mode", None) == 0:
+        return "driver"
     words = sys.orig_argv[1:4]  # not __main__: while `python -m` imports the package, that is runpy
     name = words[words.index("-m") + 1] if "-m" in words[:-1] else os.path.basename(sys.argv[0] if sys.argv else "")
     if name in ("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed"):
