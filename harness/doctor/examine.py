@@ -14,7 +14,7 @@ from reports.doctor_model import SEVERITIES, Hazard, Passed, Report, Unchecked, 
 
 Item = Hazard | Passed | Unchecked
 SHELL = "this shell"
-_JOIN = "harness doctor --address <head>:6379   # or --ray: a short-lived cluster of our own"
+_JOIN = "harness doctor --address <head>:6379   # or: --ray"
 
 
 def examine(
@@ -84,7 +84,9 @@ def report(
     items: Iterable[Item], places: Sequence[str], seconds: float, strict: bool = False, reproduce: str = ""
 ) -> Report:
     """Items of the same content merged over places; hazards worst first, in the order of the checks within."""
-    found = merged(items)
+    items = list(items)
+    apart = [item for item in items if item.check == "environments"]  # each of its own versions
+    found = merged(item for item in items if item.check != "environments") + apart
     hazards = sorted(
         (item for item in found if isinstance(item, Hazard)), key=lambda item: SEVERITIES.index(item.severity)
     )

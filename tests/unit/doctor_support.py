@@ -26,6 +26,7 @@ from harness.doctor.facts import (
 from harness.doctor.outcome import Asked, Bite, Fine, Unseen
 
 GIB = 1 << 30
+_SET = {"NCCL_CUMEM_ENABLE": "0"}
 
 
 def gpu(**changes: Any) -> Gpu:
@@ -56,11 +57,12 @@ def healthy(**sections: Any) -> Facts:
         ),
         processes=Processes(),
         software=Software(
-            "3.11.7", "/env/bin/python", {"torch": "2.13.0", "ray": "2.60.0"}, torch_cuda="13.0",
+            "3.11.7", "/env/bin/python", {"torch": "2.13.0", "ray": "2.60.0"}, variables=_SET,
+            torch_cuda="13.0",
             own={"libc10.so": "/env/torch/lib/libc10.so", "libnccl.so.2": "/env/nvidia/nccl/lib/libnccl.so.2"},
         ),
         imports=Imports(),
-        gpus=Gpus(),
+        gpus=Gpus((gpu(),)),
     )  # fmt: skip
     for name, changed in sections.items():
         before = getattr(node, name)
@@ -71,7 +73,7 @@ def healthy(**sections: Any) -> Facts:
 
 def given(**variables: str) -> dict[str, Any]:
     """The section `software` with these variables set."""
-    return {"variables": variables}
+    return {"variables": {**_SET, **variables}}
 
 
 def outcomes(name: str, node: Facts, **asked: Any) -> list[Bite | Fine | Unseen]:

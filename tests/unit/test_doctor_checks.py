@@ -88,7 +88,7 @@ PLANTED: list[tuple[str, dict[str, Any], str, str]] = [
     ("nccl-settings", {"software": given(NCCL_DEBUG="trace")}, "warning", "/tmp fills"),
     ("nccl-settings", {"software": given(TORCH_DISTRIBUTED_DEBUG="DETAIL")}, "warning", "extra collectives"),
     ("nccl-settings", {"software": given(NCCL_P2P_DISABLE="1")}, "warning", "NCCL_P2P_DISABLE"),
-    ("nccl-cumem", ONE_GPU, "warning", "NCCL_CUMEM_ENABLE=0"),
+    ("nccl-cumem", {"software": {"variables": {}}}, "warning", "NCCL_CUMEM_ENABLE=0"),
     ("flight-recorder", {"software": given(TORCH_FR_BUFFER_SIZE="0")}, "error", "switched off"),
     ("flight-recorder", {"software": given(TORCH_NCCL_TRACE_BUFFER_SIZE="50")}, "warning", "few"),
     ("flight-recorder", {"software": given(TORCH_FR_BUFFER_SIZE="2k")}, "error", "not a number"),
@@ -212,6 +212,12 @@ def test_nodes_that_slurm_gave_and_ray_did_not_get() -> None:
 def test_what_depends_on_an_unknown_version_is_not_checked() -> None:
     for packages in ({}, {"torch": "2.7.1"}):
         (found,) = outcomes("flight-recorder", healthy(software={"packages": packages}))
+        assert isinstance(found, Unseen)
+
+
+def test_without_a_gpu_nothing_of_it_passes() -> None:
+    for name in ("gpu-driver", "gpu-kinds", "gpu-memory", "gpu-errors", "nccl-cumem"):
+        (found,) = outcomes(name, healthy(gpus=Gpus(), software={"variables": {}}))
         assert isinstance(found, Unseen)
 
 

@@ -47,7 +47,7 @@ def test_a_variable_that_only_the_worker_has_is_mended_where_ray_was_started() -
 
 
 def test_nccl_variables_that_differ_between_nodes() -> None:
-    nodes = [worker("worker on a", software=given(NCCL_CUMEM_ENABLE="0")), worker("worker on b")]
+    nodes = [worker("worker on a", software=given(NCCL_ALGO="0")), worker("worker on b")]
     bite = only(compared("worker-variables", healthy(), *nodes))
     assert bite.severity == "error" and bite.measured == "worker on a 0, worker on b not set"
 

@@ -25,7 +25,7 @@ def driver(facts: Facts, asked: Asked) -> Iterator[Outcome]:
             "nvidia-smi; sudo dmesg | grep -i xid",
         )
     elif not facts.gpus.found:
-        yield Fine(_NONE)
+        yield Unseen(_NONE)
     else:
         yield _fitting(facts.gpus, facts.software)
 
@@ -57,8 +57,8 @@ def _fitting(found: Gpus, software: Software) -> Outcome:
 
 def kinds(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     assert facts.gpus is not None
-    if facts.gpus.error:
-        yield Unseen(_SICK, _ASK)
+    if facts.gpus.error or not facts.gpus.found:
+        yield Unseen(_SICK, _ASK) if facts.gpus.error else Unseen(_NONE)
         return
     names = sorted({gpu.name for gpu in facts.gpus.found})
     sizes = sorted({gpu.total for gpu in facts.gpus.found})
@@ -77,17 +77,17 @@ def kinds(facts: Facts, asked: Asked) -> Iterator[Outcome]:
             "info",
             "GPUs are cut into MIG instances",
             f"GPUs {', '.join(map(str, sliced))}",
-            "NCCL does not connect MIG instances of one GPU",
+            "NCCL takes two instances of one GPU for the same GPU",
             "sudo nvidia-smi -mig 0",
         )
     else:
-        yield Fine(f"{len(facts.gpus.found)} × {names[0]}" if names else _NONE)
+        yield Fine(f"{len(facts.gpus.found)} × {names[0]}")
 
 
 def held(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     assert facts.gpus is not None
-    if facts.gpus.error:
-        yield Unseen(_SICK, _ASK)
+    if facts.gpus.error or not facts.gpus.found:
+        yield Unseen(_SICK, _ASK) if facts.gpus.error else Unseen(_NONE)
         return
     outcomes: list[Outcome] = []
     why = "an engine that takes 90 % of the memory fails to start, or the learner runs out of it at its longest batch"
@@ -114,13 +114,13 @@ def held(facts: Facts, asked: Asked) -> Iterator[Outcome]:
                     f"sudo fuser -v /dev/nvidia{gpu.index}   # in the host: another container, or a zombie",
                 )
             )
-    yield from outcomes or [Fine(f"{len(facts.gpus.found)} GPUs free" if facts.gpus.found else _NONE)]
+    yield from outcomes or [Fine(f"{len(facts.gpus.found)} GPUs free")]
 
 
 def errors(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     assert facts.gpus is not None
-    if facts.gpus.error:
-        yield Unseen(_SICK, _ASK)
+    if facts.gpus.error or not facts.gpus.found:
+        yield Unseen(_SICK, _ASK) if facts.gpus.error else Unseen(_NONE)
         return
     sick = [gpu for gpu in facts.gpus.found if gpu.uncorrected]
     if sick:
@@ -132,7 +132,7 @@ def errors(facts: Facts, asked: Asked) -> Iterator[Outcome]:
             "nvidia-smi -q -d ECC,PAGE_RETIREMENT   # reset the GPU or take the node out",
         )
     else:
-        yield Fine("none counted" if facts.gpus.found else _NONE)
+        yield Fine("none counted")
 
 
 def visible(facts: Facts, asked: Asked) -> Iterator[Outcome]:

@@ -229,7 +229,7 @@ def ray_address(facts: Facts, asked: Asked) -> Iterator[Outcome]:
             "Ray remembers a cluster that is gone",
             f"{network.ray_remembered} in {network.ray_remembered_file}",
             "ray.init() without an address tries to join it and fails, or refuses num_cpus, instead of starting a "
-            "cluster; a `ray start` that was killed leaves the file behind",
+            "cluster; a `ray start` that was killed can leave it behind",
             f"rm {network.ray_remembered_file}",
         )
     else:

@@ -59,7 +59,7 @@ def nccl_cumem(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     if value is not None:
         yield Fine(f"NCCL_CUMEM_ENABLE={value} for everybody")
     elif not facts.gpus.found:
-        yield Fine("no NVIDIA GPU here")
+        yield Unseen("no NVIDIA GPU here")
     else:
         yield Bite(
             "warning",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import concurrent.futures
+import queue
 import socket
+import threading
 import time
 from typing import Any
 
@@ -22,22 +23,35 @@ SECTIONS = {
 SLOW = ("imports",)
 
 
-def node(skip: tuple[str, ...] = (), patience_s: float = 40.0) -> dict[str, Any]:
+def node(skip: tuple[str, ...] = (), patience_s: float = 75.0) -> dict[str, Any]:
     """Section -> what was measured, and `gaps`: section -> why it is missing. Never raises for a sick section.
 
     Takes what its slowest section takes: 2 to 10 s where torch is imported in a process of its own.
     """
     gaps = dict.fromkeys(skip, "left out on request")
+    answers: queue.SimpleQueue[tuple[str, Any, str]] = queue.SimpleQueue()
+
+    def run(name: str) -> None:
+        try:
+            answers.put((name, SECTIONS[name](), ""))
+        except Exception as error:  # one sick section (an odd /proc, a driver) must not hide the others; it is told
+            answers.put((name, None, f"{type(error).__name__}: {error}"[:300]))
+
+    waiting = {name for name in SECTIONS if name not in gaps}
+    for name in waiting:
+        # daemons: one that hangs in a dead file system must not keep the process from ending
+        threading.Thread(target=run, args=(name,), daemon=True).start()
     found: dict[str, Any] = {"where": socket.gethostname()}
     until = time.monotonic() + patience_s
-    pool = concurrent.futures.ThreadPoolExecutor(max_workers=len(SECTIONS))
-    asked = {name: pool.submit(section) for name, section in SECTIONS.items() if name not in skip}
-    for name, answer in asked.items():
+    while waiting:
         try:
-            found[name] = answer.result(timeout=max(0.0, until - time.monotonic()))
-        except concurrent.futures.TimeoutError:
-            gaps[name] = f"no answer within {patience_s:.0f} s"
-        except Exception as error:  # one sick section (an odd /proc, a driver) must not hide the others; it is told
-            gaps[name] = f"{type(error).__name__}: {error}"[:300]
-    pool.shutdown(wait=False)  # a thread that hangs in a dead file system is left behind with its process
+            name, section, wrong = answers.get(timeout=max(0.0, until - time.monotonic()))
+        except queue.Empty:
+            gaps.update(dict.fromkeys(waiting, f"no answer within {patience_s:g} s"))
+            break
+        waiting.discard(name)
+        if wrong:
+            gaps[name] = wrong
+        else:
+            found[name] = section
     return {**found, "gaps": gaps}
