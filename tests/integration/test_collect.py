@@ -18,7 +18,7 @@ import pytest
 
 from harness.errors import BadInput
 from harness.triage import directory
-from harness.triage.collect import Scope, collect, live, proc, stacks
+from harness.triage.collect import Scope, collect, live, proc, ray, recorder, stacks
 from harness.triage.evidence import Evidence, Process
 
 ROOT = Path(__file__).parents[2]
@@ -189,7 +189,7 @@ def test_another_users_process_is_a_note_that_says_what_to_do(start: Start, tmp_
     assert "ptrace is not permitted" in notes and "SYS_PTRACE" in notes and "another user" in notes
 
 
-def test_two_ranks_of_which_one_waits(start: Start, tmp_path: Path) -> None:
+def test_two_ranks_of_which_one_waits(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watched = tmp_path / "watch"
     watched.mkdir()
     script = tmp_path / "train.py"
@@ -216,6 +216,16 @@ def test_two_ranks_of_which_one_waits(start: Start, tmp_path: Path) -> None:
         assert process.journal and dump["entries"][0]["process_group"][0] == process.journal.groups[0].name
     assert evidence.expected_world == 2
 
+    with monkeypatch.context() as without:  # where ptrace is not permitted the process is asked itself
+        without.setattr(stacks, "dump", lambda pid, **_: stacks.Stacks(note="ptrace is not permitted", denied=True))
+        inside = of(taken(live(str(watched)), tmp_path / "inside"), ranks[0].pid)
+        assert "all_reduce" in [frame.function for frame in inside.samples[1].threads[0].frames]
+        assert inside.notes == ("ptrace is not permitted",) and inside.samples[1].threads[0].main
+        without.setattr(recorder, "traceback", lambda path, **_: stacks.Stacks(note="silent"))
+        beaten = of(taken(live(str(watched)), tmp_path / "beaten"), ranks[0].pid)
+        assert beaten.samples[1].threads[0].frames[0].function == "all_reduce"
+        assert "its stack is the heartbeat's" in " ".join(beaten.notes)
+
     os.kill(ranks[1].pid, signal.SIGSTOP)
     evidence = taken(Scope(tuple(one.pid for one in ranks), watched), tmp_path / "stopped", stall_s=3.0, native=False)
     assert evidence.source == "watch" and evidence.stall_s == 3.0
@@ -229,6 +239,91 @@ def test_two_ranks_of_which_one_waits(start: Start, tmp_path: Path) -> None:
     dead = of(evidence, ranks[1].pid)
     assert (dead.samples[0].state, dead.rank, dead.role) == ("gone", 1, "process")
     assert dead.journal and not dead.journal.closed and dead.beat and not dead.beat.ended
+
+
+RAY = """
+import os, sys, time
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+import ray
+ray.init("local", num_cpus=3, include_dashboard=False, log_to_driver=False)
+@ray.remote
+class Engine:
+    def generate(self):
+        time.sleep(300)
+    def refuse(self):
+        raise ValueError("no such tensor, token=s3cr3tvalue")
+@ray.remote
+class Trainer:
+    def __init__(self, engine):
+        self.engine = engine
+    def step(self):
+        return ray.get(self.engine.generate.remote())
+@ray.remote
+class Stillborn:
+    def __init__(self):
+        os._exit(3)
+engine = Engine.options(name="rollout").remote()
+trainer = Trainer.remote(engine)
+refused = engine.refuse.remote()
+dead = Stillborn.remote()
+step = trainer.step.remote()
+ray.wait([refused])
+open(sys.argv[1], "w").write(ray.get_runtime_context().gcs_address)
+ray.get(step)
+"""
+
+
+def test_a_ray_cluster_without_a_dashboard(start: Start, tmp_path: Path) -> None:
+    script, ready = tmp_path / "job.py", tmp_path / "ready"
+    script.write_text(RAY)
+    job = start(sys.executable, str(script), str(ready))
+    family: list[int] = []
+    try:
+        until(lambda: ready.exists() and ready.read_text() != "", 120)
+        address = ready.read_text()
+        family = proc.descendants((job.pid,), proc.parents())
+
+        def known(*wanted: tuple[str, str]) -> bool:
+            there = {(task.name, task.state) for task in ray.state(address, timeout_s=10).tasks}
+            return set(wanted) <= there
+
+        until(lambda: known(("Engine.generate", "RUNNING"), ("Engine.refuse", "FAILED")), 60)
+        evidence = taken(Scope((job.pid,)), tmp_path / "evidence", nodes=False)
+        roles = {process.role: process for process in evidence.processes}
+        assert {"driver", "Engine", "Trainer"} <= set(roles)
+        assert not {"raylet", "gcs_server", "IDLE", "DashboardAgent"} & set(roles)
+        assert not [one for one in evidence.processes if "raylet" in one.command or "gcs_server" in one.command]
+        actors = {actor.name: actor for actor in evidence.ray_actors}
+        assert (actors["rollout"].state, actors["rollout"].pid) == ("ALIVE", roles["Engine"].pid)
+        assert actors["Stillborn"].state == "DEAD" and "died" in actors["Stillborn"].death
+        tasks = {task.name: task for task in evidence.ray_tasks}
+        waits = tasks["Engine.generate"]
+        assert (waits.state, waits.pid, waits.caller_pid) == ("RUNNING", roles["Engine"].pid, roles["Trainer"].pid)
+        assert tasks["Trainer.step"].caller_pid == job.pid and waits.age_s > 0
+        assert "no such tensor, token=***" in tasks["Engine.refuse"].error
+        assert all(process.samples[1].threads for process in roles.values())
+
+        by_address = taken(live(address), tmp_path / "address", nodes=False, native=False)
+        assert {one.pid for one in by_address.processes} >= {one.pid for one in roles.values()}
+
+        folder = tmp_path / "nodes"
+        folder.mkdir()
+        options = {"gap_s": 0.2, "native": False, "nodes": False, "deadline_s": 6.0}
+        assert ray.other_nodes(address, folder, here="", timeout_s=60, options=options) == []
+        [part] = folder.iterdir()
+        elsewhere = directory.read(part)
+        assert {roles["Engine"].pid, roles["Trainer"].pid} <= {one.pid for one in elsewhere.processes}
+        assert not [one for one in elsewhere.processes if "harness" in one.command]
+
+        [gcs] = [pid for pid in family if "".join(proc.arguments(pid)[:1]).endswith("/gcs_server")]
+        os.kill(gcs, signal.SIGSTOP)
+        wedged = taken(Scope((job.pid,)), tmp_path / "wedged")
+        assert any("no Ray state from" in note for note in wedged.notes)
+        assert of(wedged, roles["Engine"].pid).samples[1].threads, "a wedged GCS blinds Ray's own state only"
+    finally:
+        for pid in reversed(family):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def test_a_busy_machine_keeps_the_deadline(start: Start, tmp_path: Path) -> None:

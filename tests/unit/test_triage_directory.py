@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from harness.errors import BadInput
 from harness.triage import archive, directory
+from harness.triage import evidence as evidence_types
 from harness.triage.evidence import Evidence, Frame, Process, Sample, Thread
 
 JSON = st.recursive(
@@ -229,3 +230,13 @@ def test_two_processes_of_one_name_have_two_files(tmp_path: Path) -> None:
     evidence = Evidence(str(tmp_path), "live", "", 0.0, processes)
     directory.write(evidence, tmp_path)
     assert directory.read(tmp_path) == evidence and len(list((tmp_path / "processes").iterdir())) == 4
+
+
+def test_every_field_is_documented() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "evidence.md").read_text()
+    kinds = [kind for kind in vars(evidence_types).values() if dataclasses.is_dataclass(kind)]
+    assert len(kinds) >= 12
+    for kind in kinds:
+        for field in dataclasses.fields(kind):
+            if (kind, field.name) != (Evidence, "path"):
+                assert f"`{field.name}`" in page, f"{kind.__name__}.{field.name}"

@@ -87,7 +87,7 @@ def _gather(empty: Evidence, scope: Scope, there: Cast, terms: _Terms, nodes_s: 
     cards = bounded.start("GPUs", gpus.look, host)
     cluster, parts = ray.Cluster(), ()
     if address:
-        state = bounded.start("Ray state", lambda: ray.state(address, timeout_s=terms.left()))
+        state = bounded.start("Ray state", lambda: ray.state(address, timeout_s=terms.left() - 2 * bounded.REAP_S))
         later = dataclasses.replace(terms, deadline_s=max(nodes_s, terms.deadline_s))
         cluster = _result(state, terms, cluster, notes)
         elsewhere = bounded.start("other nodes", _elsewhere, there, scope, cluster.hosts, later) if nodes_s else None

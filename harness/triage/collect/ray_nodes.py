@@ -34,6 +34,9 @@ def main(address: str, given: dict[str, Any]) -> dict[str, Any]:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+    from harness.triage.collect.ray_state import authenticate
+
+    authenticate()
     deadline = time.monotonic() + given["timeout_s"]
     root = Path(__file__).resolve().parents[3]
     code = {"py_modules": [str(root / "harness"), str(root / "probes")]}

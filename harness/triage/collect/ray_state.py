@@ -24,7 +24,7 @@ def main(address: str) -> dict[str, Any]:
 
     gcs: Any = _gcs  # generated, and without types
     raylet: Any = _raylet
-    _authenticate()
+    authenticate()
     options = raylet.GcsClientOptions.create(address, None, allow_cluster_id_nil=True, fetch_cluster_id_if_nil=False)
     accessor = raylet.GlobalStateAccessor(options)
     if not accessor.connect():
@@ -46,7 +46,7 @@ def main(address: str) -> dict[str, Any]:
     return {"actors": actors, "tasks": _tasks(events, hosts, drivers), "nodes": nodes, "drivers": drivers}
 
 
-def _authenticate() -> None:
+def authenticate() -> None:
     """Clusters of Ray 2.52 and later may ask for the token that Ray itself keeps in the user's home; Ray reads it."""
     try:
         from ray._private.authentication import authentication_token_setup as setup
