@@ -94,6 +94,7 @@ TABLE: tuple[Entry, ...] = (
     ),
     # engines: their transitions, then their loops
     Entry("transition", r"sleep|wake_up|wake_up_async|pause_scheduler|resume_scheduler", r"vllm/"),
+    Entry("transition", r"sleep|wake_up\w*|wakeup|go_to_sleep|enter_sleep|exit_sleep", "<user>"),
     Entry("transition", r"release_memory_occupation|resume_memory_occupation", ""),
     Entry("scheduler", r"event_loop\w*|run_event_loop\w*|dispatch_event_loop|recv_requests", r"", "event loop"),
     Entry(

@@ -165,7 +165,16 @@ def test_members_on_a_host_that_was_not_looked_at_are_not_missing():
     ranks = [rank(n, "main init_process_group", spans=span, environ=here) for n in range(2)]
     verdict = triage(evidence(*ranks), None)
     assert verdict.verdict == "INSUFFICIENT" and not verdict.triage.culprits
-    assert "nothing from rank 2" in verdict.missing and "host" in verdict.reason
+    assert "nothing from rank 2" in verdict.missing and "not looked at" in verdict.reason
+
+
+def test_one_pid_of_many_says_nothing_of_the_others():
+    span = (OpenSpan("init_process_group", 30.0, {"world_size": 4}),)
+    alone = triage(evidence(rank(0, "main init_process_group", spans=span), source="live"), None)
+    assert alone.verdict == "INSUFFICIENT" and "nothing from rank 3" in alone.missing
+    launcher = process(7, "launcher", "main")
+    whole = triage(evidence(rank(0, "main init_process_group", spans=span, ppid=7), launcher, source="live"), None)
+    assert whole.triage.hang == "K5"
 
 
 def test_members_that_meet_at_different_addresses():

@@ -63,7 +63,6 @@ OTHERS = [  # look like one of those, and are not
     ("save", "/job_data/loader.so"),
     ("step", "/job/train.py"),
     ("wait", "/job/train.py"),
-    ("sleep", "/job/train.py"),
 ]
 
 

@@ -198,7 +198,9 @@ def _why(case: Case, one: Subject) -> str:
     if one.process is not None and (error := local_error(one.process)):
         return f"failed and stayed: {error}"
     if any(source.in_handler(frame) for frame in _frames(one.process)):
-        return f"has swallowed an error and is outside any collective: {one.state()}"
+        return f"has swallowed an error, and is outside any collective: {one.state()}"
+    if not any(wait.target == one.key and wait.layer in ("collective", "store") for wait in case.graph.waits):
+        return f"does not answer: {one.state()}"
     if one.process is None or one.doing.kind == "unknown":
         return "has enqueued nothing more: it is outside any collective"
     return f"is outside any collective: {one.state()}"

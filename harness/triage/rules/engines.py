@@ -7,6 +7,7 @@ from harness.triage.graph import Subject
 from harness.triage.graph.subjects import transition as standing
 from harness.triage.rules.pauses import slow_because
 from harness.triage.rules.ruling import Case, Ruling
+from harness.triage.stacks import Doing
 
 
 def refused(case: Case) -> Ruling | None:
@@ -54,8 +55,8 @@ def transition(case: Case) -> Ruling | None:
     """K8: a process stands in its engine's sleep or wake-up."""
     for one in case.live():
         name, age = standing(one.process) if one.process else ("", 0.0)
-        if not name and one.doing.within("transition") and one.before.within("transition"):
-            name = one.doing.op if one.doing.kind == "transition" else "its transition"
+        if not name and _in_transition(one.doing) and _in_transition(one.before):
+            name = one.doing.op if one.doing.kind == "transition" else one.doing.frame.rsplit(" ", 1)[-1]
         if not name or one.blocked:
             continue
         if one.key in {wait.waiter for wait in case.graph.waits} and one.key not in _ends(case):
@@ -78,6 +79,13 @@ def transition(case: Case) -> Ruling | None:
             ),
         )
     return None
+
+
+def _in_transition(doing: Doing) -> bool:
+    """By its stack alone. A function of the user's called sleep may as well be one that only sleeps."""
+    if doing.kind == "transition":
+        return doing.op != "sleep" or doing.within("scheduler")
+    return "transition" in doing.around and doing.kind != "sleep"
 
 
 def _ends(case: Case) -> set[str]:

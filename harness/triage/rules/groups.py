@@ -35,16 +35,17 @@ def unformed(case: Case) -> Ruling | None:
     )
     if not targets:
         return _addresses(case, joining, place, steps)
-    elsewhere = [one for one in targets if not one.seen and _other_hosts(joining)]
+    elsewhere = [one for one in targets if not one.seen and not _would_be_seen(case, joining)]
     if elsewhere and len(elsewhere) == len(targets):
         ranks = ", ".join(str(one.rank) for one in elsewhere[:8])
         return Ruling(
             "INSUFFICIENT",
-            f"insufficient: {place} waits for rank {ranks}, which runs on a host that was not looked at",
+            f"insufficient: {place} waits for rank {ranks}, which was not looked at",
             place=place,
             missing=tuple(f"nothing from rank {one.rank}" for one in elsewhere),
-            next=("take evidence on every host, into one directory",),
+            next=("name the launcher's pid instead of one rank's", "take evidence on every host, into one directory"),
         )
+    targets = [one for one in targets if one not in elsewhere]
     if any(one.stuck or forming(one) for one in targets) and len(targets) > len(joining):
         return None  # a few make a group that most know nothing of: the ring of waits says more
     why = {
@@ -56,13 +57,19 @@ def unformed(case: Case) -> Ruling | None:
     )
 
 
-def _other_hosts(joining: list[Subject]) -> bool:
+def _would_be_seen(case: Case, joining: list[Subject]) -> bool:
+    """Whether a rank that runs somewhere would be among what was looked at: a whole job, on a single host."""
     for one in joining:
         environ = one.process.environ if one.process else {}
         local, world = environ.get("LOCAL_WORLD_SIZE", ""), environ.get("WORLD_SIZE", "")
         if local.isdigit() and world.isdigit() and int(local) < int(world):
-            return True
-    return False
+            return False
+    if case.evidence.source != "live":
+        return True
+    pids = {(each.host, each.pid) for each in case.evidence.processes}
+    if any(one.process and (one.process.host, one.process.ppid) in pids for one in joining):
+        return True  # their launcher was looked at, with everything below it
+    return len(joining) > 1 and all(one.process and one.process.beat for one in joining)
 
 
 def _addresses(case: Case, joining: list[Subject], place: str, steps: tuple[str, ...]) -> Ruling | None:
