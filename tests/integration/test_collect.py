@@ -77,11 +77,11 @@ def settled(process: subprocess.Popen[bytes], function: str = "<module>") -> Non
     until(there)
 
 
-def taken(scope: Scope, out: Path, **options: object) -> Evidence:
+def taken(scope: Scope, out: Path, deadline_s: float = DEADLINE_S, **options: object) -> Evidence:
     """Collect, and hold it to its deadline and to its directory."""
     began = time.monotonic()
-    evidence = collect(scope, out=out, deadline_s=DEADLINE_S, **options)  # type: ignore[arg-type]
-    assert time.monotonic() - began < DEADLINE_S + SLACK_S
+    evidence = collect(scope, out=out, deadline_s=deadline_s, **options)  # type: ignore[arg-type]
+    assert time.monotonic() - began < deadline_s + SLACK_S
     assert directory.read(out) == evidence
     return evidence
 
@@ -288,7 +288,9 @@ def test_a_ray_cluster_without_a_dashboard(start: Start, tmp_path: Path) -> None
             return set(wanted) <= there
 
         until(lambda: known(("Engine.generate", "RUNNING"), ("Engine.refuse", "FAILED")), 60)
-        evidence = taken(Scope((job.pid,)), tmp_path / "evidence", nodes=False)
+        # Ray's answer takes a second of CPU, which this machine may not have within the usual deadline.
+        evidence = taken(Scope((job.pid,)), tmp_path / "evidence", 30.0, nodes=False)
+        assert not [note for note in evidence.notes if "Ray" in note]
         roles = {process.role: process for process in evidence.processes}
         assert {"driver", "Engine", "Trainer"} <= set(roles)
         assert not {"raylet", "gcs_server", "IDLE", "DashboardAgent"} & set(roles)
@@ -303,7 +305,7 @@ def test_a_ray_cluster_without_a_dashboard(start: Start, tmp_path: Path) -> None
         assert "no such tensor, token=***" in tasks["Engine.refuse"].error
         assert all(process.samples[1].threads for process in roles.values())
 
-        by_address = taken(live(address), tmp_path / "address", nodes=False, native=False)
+        by_address = taken(live(address), tmp_path / "address", 30.0, nodes=False, native=False)
         assert {one.pid for one in by_address.processes} >= {one.pid for one in roles.values()}
 
         folder = tmp_path / "nodes"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import threading
 import time
@@ -10,10 +11,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.triage.collect import beats, bounded, connections, gpus, journals, proc, ras, redact, roles, scope, stacks
+from harness.triage.collect import (
+    beats,
+    bounded,
+    conduct,
+    connections,
+    gpus,
+    journals,
+    proc,
+    ras,
+    recorder,
+    redact,
+    roles,
+    scope,
+    stacks,
+)
 from harness.triage.evidence import Frame, Group, Thread
 from probes.format import encode_json
 from probes.install import start
@@ -55,6 +70,7 @@ def test_variables_say_the_rank_and_nothing_else() -> None:
     }  # fmt: skip
 
 
+@settings(deadline=None)
 @given(st.text(max_size=200))
 def test_no_text_is_too_strange_to_clean(text: str) -> None:
     redact.text(text).encode()
@@ -204,6 +220,7 @@ def test_on_another_host_ages_come_from_the_wall_clock(tmp_path: Path) -> None:
     assert one.host == HOST and 7.0 <= one.journal.last_age_s < 60
 
 
+@settings(max_examples=50, deadline=None)  # it reads files, on a machine that other tests keep busy
 @given(st.integers(0, 3_000), st.binary(max_size=40))
 def test_a_damaged_journal_gives_what_it_can(tmp_path_factory: pytest.TempPathFactory, at: int, junk: bytes) -> None:
     whole = _whole(tmp_path_factory)
@@ -340,3 +357,46 @@ def test_descendants_have_no_double_and_no_end() -> None:
 def test_a_scope_needs_a_run(tmp_path: Path) -> None:
     (tmp_path / beats.FOLDER).mkdir()
     assert scope.live(str(tmp_path)) == scope.Scope(directory=tmp_path)
+
+
+def test_dump_files_of_nccl(tmp_path: Path) -> None:
+    out, me = tmp_path / "out", os.getpid()
+    environ = {"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": f"{tmp_path}/trace_"}
+    assert recorder.from_file(environ, 0, "h", me, out) == ""
+    (tmp_path / "trace_0").write_bytes(b"\x80\x04N.")
+    (tmp_path / "trace_1").write_bytes(b'{"entries": []}')
+    (tmp_path / "trace_3").write_bytes(b"")
+    assert recorder.from_file(environ, 0, "h", me, out) == f"recorder/h-{me}.pickle"
+    assert (out / f"recorder/h-{me}.pickle").read_bytes() == b"\x80\x04N."
+    assert recorder.from_file(environ, None, "h", me, out) == ""
+    relative = {"TORCH_FR_DUMP_TEMP_FILE": "trace_"}
+    assert recorder.from_file(relative, 0, "h", me, out) == "", "nobody knows to which directory"
+    assert recorder.of_others(environ, [1, 2, 3], 0.0, out) == {
+        "rank 1": "recorder/rank-1.json", "rank 3": "recorder/rank-3.pickle"
+    }  # fmt: skip
+    os.utime(tmp_path / "trace_0", (1, 1))
+    assert recorder.from_file(environ, 0, "h", me, out) == "", "it is older than the process: another run's"
+    assert recorder.of_others(environ, [0], 100.0, out) == {}
+
+
+def test_a_source_that_fails_and_a_disk_that_is_full_are_notes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def sick(host: str) -> None:
+        raise ZeroDivisionError("no such number")
+
+    nothing = scope.Scope()
+    assert conduct.collect(nothing, out=tmp_path / "sound").notes == ()
+    monkeypatch.setattr(gpus, "look", sick)
+    assert conduct.collect(nothing, out=tmp_path / "sick").notes == ("GPUs: ZeroDivisionError: no such number",)
+    (tmp_path / "file").write_text("in the way")
+    [_, note] = conduct.collect(nothing, out=tmp_path / "file" / "evidence").notes
+    assert "the evidence could not be written whole" in note
+
+
+def test_a_source_that_never_answers_is_given_up() -> None:
+    never = threading.Event()
+    work = bounded.start("the weather", never.wait)
+    with pytest.raises(TimeoutError):
+        work.result(0.01)
+    done = bounded.run(["sleep", "60"], 0.05)
+    assert done.code is None and done.out == ""
+    never.set()

@@ -244,10 +244,21 @@ def _whole(
             "watch -- CMD`, or set TORCH_FR_DUMP_TEMP_FILE and TORCH_NCCL_DUMP_ON_TIMEOUT=1 on NCCL"
         )
     worlds = [process.world_size for process in everyone.values() if process.world_size]
+    dumps = _other_dumps(list(everyone.values()), max(worlds, default=0), Path(empty.path))
     return dataclasses.replace(
         empty, processes=tuple(everyone.values()), ray_actors=cluster.actors, ray_tasks=cluster.tasks, gpus=cards,
-        ras=answers, expected_world=max(worlds, default=None), notes=tuple(dict.fromkeys(notes)),
+        ras=answers, dumps=dumps, expected_world=max(worlds, default=None), notes=tuple(dict.fromkeys(notes)),
     )  # fmt: skip
+
+
+def _other_dumps(processes: Sequence[Process], world: int, out: Path) -> dict[str, str]:
+    """NCCL's dump files of the ranks without one, by the name that the ranks of this host have for theirs."""
+    ranked = [one for one in processes if one.rank is not None and one.age_s and one.environ]
+    missing = sorted(set(range(world)) - {one.rank for one in processes if one.dump and one.rank is not None})
+    if not ranked or not missing:
+        return {}
+    oldest = max(ranked, key=lambda one: one.age_s)
+    return recorder.of_others(oldest.environ, missing, time.time() - oldest.age_s, out)
 
 
 def _result(future: bounded.Work, terms: _Terms, otherwise: Any, notes: list[str]) -> Any:

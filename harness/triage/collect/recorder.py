@@ -12,7 +12,7 @@ import os
 import shutil
 import socket
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from harness.triage.collect import proc
@@ -96,20 +96,32 @@ def from_file(environ: Mapping[str, str], rank: int | None, host: str, pid: int,
 
     The name is the variable's value and the rank. An older file is another run's.
     """
-    began = proc.started_wall_s(pid)
     if rank is None:
         return ""
+    return _copied(environ, rank, proc.started_wall_s(pid) or 0.0, file_name(host, pid, ""), out)
+
+
+def of_others(environ: Mapping[str, str], ranks: Iterable[int], since_s: float, out: Path) -> dict[str, str]:
+    """Dumps of ranks that were not seen (ended, or on another host with these files in common): name -> path.
+
+    `environ`: of a process of the job. `since_s`: Unix time before which a file is another run's.
+    """
+    found = {f"rank {rank}": _copied(environ, rank, since_s, f"rank-{rank}", out) for rank in ranks}
+    return {name: path for name, path in found.items() if path}
+
+
+def _copied(environ: Mapping[str, str], rank: int, since_s: float, name: str, out: Path) -> str:
     for variable in FILE_VARIABLES:
         file = Path(f"{environ.get(variable, '')}{rank}")
         if not environ.get(variable) or not file.is_absolute():
             continue
         try:
             found = file.stat()
-            if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_BYTES or (began and found.st_mtime < began - 1):
+            if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_BYTES or found.st_mtime < since_s - 1:
                 continue
             with open(file, "rb") as stream:
                 suffix = ".json" if stream.read(1) == b"{" else ".pickle"
-            relative = f"{RECORDER}/{file_name(host, pid, suffix)}"
+            relative = f"{RECORDER}/{name}{suffix}"
             (out / RECORDER).mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, out / relative)
         except OSError:  # none was written, or it is being replaced right now: the other variable may do
