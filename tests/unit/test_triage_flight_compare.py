@@ -177,6 +177,24 @@ def test_formats_that_differ_are_said() -> None:
     assert compared.versions == ("2.10", "2.4") and "formats differ" in compared.notes[-1]
 
 
+def test_keys_name_the_flights() -> None:
+    keyed = {"host:12": flight(0, [entry(1)]), "host:13": flight(1, [entry(1)])}
+    assert compare(keyed).groups[0].ranks[1].key == "host:13"
+
+
+def test_a_group_that_spans_two_worlds_is_compared_on_its_own() -> None:
+    """Trainer 0 broadcasts weights to engine ranks 0 and 1, of another world; the second one never came."""
+    sync = {"group": ["weights", "weight_sync"]}
+    trainer = [entry(1), entry(1, "broadcast", record=1, done=False, **sync)]
+    engine = [entry(1), entry(1, "broadcast", record=1, done=False, **sync)]
+    processes = [flight(0, trainer, 1), flight(0, engine, 2), flight(1, [entry(1)], 2)]
+    assert compare({str(i): one for i, one in enumerate(processes)}).jobs == 2
+    alone = {f"p{place}": one.only("weight_sync", place) for place, one in enumerate(processes)}
+    compared = compare(alone, [Group("weights", (0, 1, 2))])
+    assert [state.group.name for state in compared.groups] == ["weights"]
+    assert suspects(compared).ranks == {2}
+
+
 def test_no_dumps_at_all() -> None:
     compared = compare([])
     assert compared == Comparison((), ())

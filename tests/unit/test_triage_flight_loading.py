@@ -195,7 +195,8 @@ def test_a_number_that_is_no_rank_is_not_taken_for_one(tmp_path: Path) -> None:
     found = load(tmp_path / "4711.json")
     assert found.rank is None and "4711" in found.notes[0]
     assert compare([found]).ranks == () and "its rank is not known" in compare([found]).notes[-1]
-    assert load(tmp_path / "4711.json", rank=1).rank == 1
+    told = load(tmp_path / "4711.json", rank=1, world_size=4, series="trainer")
+    assert (told.rank, told.world_size, told.series) == (1, 4, "trainer")
 
 
 def test_a_directory_of_everything(tmp_path: Path) -> None:

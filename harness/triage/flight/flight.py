@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -106,3 +106,14 @@ class Flight:
     def rows(self, group: int, *, p2p: bool = False) -> npt.NDArray[np.intp]:
         """Rows of one of `groups`: its collectives, or its point-to-point operations."""
         return np.flatnonzero((self.group == group) & (self.p2p == p2p))
+
+    def only(self, group: str, rank: int) -> Flight:
+        """What it holds of one group (by the recorder's name or its description), under another rank: to compare
+        processes of several worlds in a group that spans them, such as a weight sync of trainers and engines."""
+        wanted = [number for number, one in enumerate(self.groups) if group in (one.name, one.desc)]
+        rows = np.flatnonzero(np.isin(self.group, wanted))
+        columns = ("group", "seq", "kind", "stack", "created_ns", "timeout_ms", "done", "started", "p2p")
+        record = np.arange(len(rows)) + int(self.overflowed)  # the ring's own gaps would look like an overflow
+        return replace(self, rank=rank, record=record, world_size=None,
+                       groups=tuple(replace(one, members=()) for one in self.groups),
+                       **{name: getattr(self, name)[rows] for name in columns})  # fmt: skip

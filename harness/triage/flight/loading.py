@@ -24,18 +24,30 @@ class Flights(dict[str, Flight]):
 
 
 def load(
-    path: Path | str, *, rank: int | None = None, taken_ns: int | None = None, deadline_s: float = DEADLINE_S
+    path: Path | str,
+    *,
+    rank: int | None = None,
+    world_size: int | None = None,
+    series: str | None = None,
+    taken_ns: int | None = None,
+    deadline_s: float = DEADLINE_S,
 ) -> Flight:
     """One dump: NCCL's pickle or JSON, or gloo's JSON.
 
-    `rank`: where the caller knows it; otherwise the file's name and the dump's groups say it, or nobody (None).
-    `taken_ns`: wall clock when it was taken, without which operations have no age. Raises FlightError.
+    `rank`, `world_size`: where the caller knows them; otherwise the file's name and the dump's groups say them, or
+    nobody (None). `series`: what tells this job's or this world's dumps from those of others. `taken_ns`: wall clock
+    when it was taken, without which operations have no age. Raises FlightError.
     """
     [found] = read_all([Path(path)], deadline_s=deadline_s)
     if isinstance(found, FlightError):
         raise found
     flight = _ranked(found, Path(path).name) if rank is None else dataclasses.replace(found, rank=rank)
-    return dataclasses.replace(flight, taken_ns=taken_ns)
+    return dataclasses.replace(
+        flight,
+        world_size=flight.world_size if world_size is None else world_size,
+        series=flight.series if series is None else series,
+        taken_ns=taken_ns,
+    )
 
 
 def load_directory(

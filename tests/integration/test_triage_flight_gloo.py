@@ -1,0 +1,29 @@
+"""Dumps of a gloo job that hangs here and now: JSON and torch's own pickle, which has frames."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from harness.triage.evidence import Group
+from harness.triage.flight import compare, load, load_directory, suspects
+
+RECORD = Path(__file__).resolve().parents[1] / "fixtures" / "flight" / "record_gloo.py"
+
+
+def test_a_real_hang_is_named_from_its_dumps(tmp_path: Path) -> None:
+    command = [sys.executable, str(RECORD), "late-start", str(tmp_path), "pickle"]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    flights = load_directory(tmp_path)
+    assert sorted(flights) == [f"rank{rank}.pkl" for rank in range(4)]  # the JSON of each says the same, without frames
+    members = json.loads((tmp_path / "groups.json").read_text())
+    said = [Group(one["name"], tuple(one["members"]), one["backend"], one["desc"]) for one in members]
+    found = suspects(compare(flights, said))
+    assert (found.ranks, found.hint) == ({3}, "host")
+    pending = compare(flights, said).groups[0].ranks[0].pending
+    assert pending is not None and (pending.op, pending.seq) == ("all_reduce", 5)
+    assert [frame.function for frame in pending.frames if frame.file == str(RECORD)][:2] == ["act", "main"]
+    plain = load(tmp_path / "rank0.json")
+    assert plain.kinds == flights["rank0.pkl"].kinds and len(plain) == len(flights["rank0.pkl"])
