@@ -10,6 +10,7 @@ import os
 import platform
 import shlex
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +21,9 @@ from harness.envs import home
 from harness.envs.environment import Environment
 from harness.errors import BadInput, HarnessError
 from harness.launch import Cluster, Seat, driver_seat
+from harness.triage.watch.guard import Guard
 from probes import format as recording
+from reports.model import Verdict
 from reports.progress import ProgressEvent
 from scenarios.remote import Actor, ActorFailed, Future, Remote
 from scenarios.settings import Engine, Scenario
@@ -29,12 +32,17 @@ ROLES = ("actor", "critic", "reward", "reference")
 # No single call of the built-in scenario takes a tenth of this; a call that does is hung, and a hung run is
 # INCONCLUSIVE.
 CALL_LIMIT_S = 600.0
+LOOK_S = 1.0  # how often a waiting controller asks the watchdog
 
 
 class RunCut(HarnessError):
     """A run ended before its last step: an engine died, a role died, a call hung. What was recorded stays readable."""
 
     exit_code = 3
+
+    def __init__(self, message: str, mend: str | None = None, triage: Verdict | None = None) -> None:
+        super().__init__(message, mend=mend)
+        self.triage = triage  # the watchdog's verdict, when the run hung
 
 
 @dataclass(frozen=True)
@@ -52,12 +60,19 @@ class Side:
 
 class Experiment:
     """Drives recorded runs on an open cluster. Call `begin` once, then `record` for each side, then `native` for
-    each."""
+    each. With a `guard`, a call that hangs ends with the guard's verdict."""
 
     def __init__(
-        self, cluster: Cluster, sides: list[Side], *, progress: Callable[[ProgressEvent], None], device: str = "auto"
+        self,
+        cluster: Cluster,
+        sides: list[Side],
+        *,
+        progress: Callable[[ProgressEvent], None],
+        device: str = "auto",
+        guard: Guard | None = None,
     ) -> None:
         self._cluster = cluster
+        self._guard = guard
         self._sides = sides
         self._progress = progress
         self._gpus = cluster.gpus()
@@ -84,7 +99,7 @@ class Experiment:
         self._share = share
         self._cluster.reserve([bundle] * width)
 
-        self._stage = self._cluster.actor("scenarios.stage:Stage", self._seat(), str(home.directory("models")))
+        self._stage = self._cluster.actor("scenarios.stage:Stage", self._seat("trainer"), str(home.directory("models")))
         self._prepared = self._wait(
             self._stage.submit("prepare", first.scenario.to_json()), first, "preparing the scenario"
         )
@@ -164,7 +179,7 @@ class Experiment:
         size = side.scenario.ppo.world_size
         started: dict[str, list[Actor]] = {}
         for name in self._names(side.scenario):
-            seats = [self._seat() for _ in range(size)]
+            seats = [self._seat(name) for _ in range(size)]
             address, port = self._cluster.rendezvous(seats[0]) if size > 1 else ("127.0.0.1", 0)
             started[name] = [
                 self._cluster.actor(
@@ -188,11 +203,10 @@ class Experiment:
 
     def _start_session(self, side: Side) -> None:
         environment = side.environment
-        if environment.engine == "hf":
-            seat = self._seat()
-        else:
+        seat = self._seat("rollout")
+        if environment.engine != "hf":
             variables = dict(environment.env, PYTHONPATH=str(envs.bundle(plugins=True)), OMP_NUM_THREADS="1")
-            seat = dataclasses.replace(self._seat(), python=environment.python, env=variables)
+            seat = dataclasses.replace(seat, python=environment.python, env=self._guarded(variables, "rollout"))
         device = environment.device if environment.engine != "hf" else self._device
         self._sessions[side.name] = self._cluster.actor(
             "scenarios.session:EngineSession",
@@ -204,9 +218,13 @@ class Experiment:
             wrap=side.wrap or None,
         )
 
-    def _seat(self) -> Seat:
+    def _seat(self, role: str) -> Seat:
         self._seats += 1
-        return driver_seat(self._share, self._seats - 1)
+        seat = driver_seat(self._share, self._seats - 1)
+        return dataclasses.replace(seat, env=self._guarded(seat.env, role))
+
+    def _guarded(self, variables: dict[str, str], role: str) -> dict[str, str]:
+        return self._guard.environment(variables, role) if self._guard is not None else variables
 
     # --- bookkeeping
     # -----------------------------------------------------------------------------------------------------------
@@ -246,12 +264,13 @@ class Experiment:
         import ray.exceptions as failures
 
         place = f"{side.name} ({side.backend}), {doing}"
+        deadline = time.monotonic() + CALL_LIMIT_S
         try:
-            return future.result(timeout=CALL_LIMIT_S)
-        except failures.GetTimeoutError as error:
-            raise RunCut(
-                f"{place}: no answer in {CALL_LIMIT_S:.0f} s, the run is hung; its recording is in {side.run_dir}"
-            ) from error
+            while True:
+                try:
+                    return future.result(timeout=LOOK_S)
+                except failures.GetTimeoutError as error:
+                    self._look(place, side, deadline, error)
         except failures.RayActorError as error:
             raise RunCut(f"{place}: {self._death(side, error)}") from error
         except failures.RuntimeEnvSetupError as error:
@@ -269,6 +288,18 @@ class Experiment:
             if cause.kind in ("ActorDiedError", "RayActorError", "ActorUnavailableError"):
                 raise RunCut(f"{place}: {self._death(side, cause)}") from error
             raise RunCut(f"{place}: {cause.kind}: {_last_line(Exception(cause.message))}") from error
+
+    def _look(self, place: str, side: Side, deadline: float, error: Exception) -> None:
+        """RunCut when the guard found a hang, or when the call took longer than any sound one."""
+        stall = self._guard.stall if self._guard is not None else None
+        if stall is not None:
+            raise RunCut(
+                f"{place}: hung: {stall.verdict.reason}", mend=f"harness triage {stall.evidence}", triage=stall.verdict
+            ) from error
+        if time.monotonic() > deadline:
+            raise RunCut(
+                f"{place}: no answer in {CALL_LIMIT_S:.0f} s, the run is hung; its recording is in {side.run_dir}"
+            ) from error
 
     def _death(self, side: Side, error: BaseException) -> str:
         """Why an actor died: what the session wrote before it ended is better than what Ray says."""

@@ -30,7 +30,7 @@ _WITHIN_A_STEP = ("", "step", "rollout", "experience", "train", "sync")
 class ProgressEvent:
     """Something happened in a run. `metrics` close a step: send them once a step, with what is known by then."""
 
-    side: str  # baseline, candidate; free otherwise
+    side: str  # baseline, candidate; free otherwise; empty for a message about the whole
     backend: str
     step: int = 0  # from 0, the step that is running or that `metrics` are of
     steps: int = 0  # of the whole run; 0: unknown
@@ -81,6 +81,9 @@ class Progress:
             self._stop()
 
     def _take(self, event: ProgressEvent) -> None:
+        self._message = event.message or self._message
+        if not event.side:  # a message about the whole
+            return
         side = self._sides.setdefault(event.side, _Side(event.backend))
         side.backend, side.step, side.phase = event.backend, event.step, event.phase
         side.steps = event.steps or side.steps
@@ -89,7 +92,6 @@ class Progress:
             reward = next((event.metrics[name] for name in ("reward", "reward_mean") if name in event.metrics), None)
             side.rewards = [*side.rewards, reward][-16:] if reward is not None else side.rewards
             side.phase = "" if side.done else side.phase
-        self._message = event.message or self._message
 
     def _start(self) -> None:
         if self._console.is_terminal and not self._console.is_dumb_terminal:
@@ -107,7 +109,7 @@ class Progress:
     def _print(self, event: ProgressEvent) -> None:
         """One line for a step that ended, a message, or a phase around the steps; a terminal shows the others."""
         where = f"{clean(event.side)} {clean(event.backend)}".strip()
-        parts = [where]
+        parts = [where] if where else []
         if event.metrics:
             parts.append(f"step {event.step}" + (f" ({event.step + 1}/{event.steps})" if event.steps else ""))
             parts += [f"{label} {value}" for label, value in _figures(event.metrics, 6)]
@@ -116,7 +118,7 @@ class Progress:
             self._printed[event.side] = event.phase
         if event.message:
             parts.append(clean(event.message))
-        if len(parts) > 1:
+        if len(parts) > bool(where):
             self._line("  ".join(parts))
 
     def _line(self, text: str) -> None:

@@ -39,6 +39,9 @@ Cap = Annotated[
     float | None,
     typer.Option(help="largest rounding noise to believe, in nats; default: the dtype's", min=0, show_default=False),
 ]
+Stall = Annotated[
+    str, typer.Option(help="without progress for so long, a run is looked at and ended if it hangs; 0: never")
+]
 RolloutOnly = Annotated[bool, typer.Option("--rollout-only", help="no training: generation at fixed weights")]
 
 
@@ -65,6 +68,7 @@ def parity(
     out: Out = "",
     address: Address = "",
     device: Device = "auto",
+    stall: Stall = "60s",
     format: Format = "text",
 ) -> None:
     """Run one scenario on two backends and say whether they agree; if not, where they part first, and why."""
@@ -88,6 +92,7 @@ def parity(
             out=out or None,
             address=address or None,
             device=device,
+            stall_s=_seconds(stall),
             progress=progress.update,
         )
     _show(verdict, format)
@@ -111,6 +116,7 @@ def run(
     out: Out = "",
     address: Address = "",
     device: Device = "auto",
+    stall: Stall = "60s",
 ) -> None:
     """Record one run of a scenario on one backend."""
     from harness.parity.run import run_scenario
@@ -128,6 +134,7 @@ def run(
             out=out or None,
             address=address or None,
             device=device,
+            stall_s=_seconds(stall),
             progress=progress.update,
         )
     print(folder)
@@ -175,6 +182,12 @@ def _progress() -> Iterator[Any]:
 
     with progress(Console(stderr=True)) as view:
         yield view
+
+
+def _seconds(stall: str) -> float:
+    from harness.commands.watch import seconds
+
+    return 0.0 if stall.strip() in ("0", "0s") else seconds(stall)
 
 
 def _overrides(settings: list[str], model: str, prompts: str) -> list[str]:

@@ -55,7 +55,7 @@ def seconds(text: str) -> float:
     found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*(ms|s|min|m|h|)", text.strip())
     value = float(found[1]) * _UNITS[found[2]] if found else 0.0
     if not 0 < value < math.inf:
-        raise BadInput(f"--stall {text!r} is no duration", mend="harness watch --stall 90s -- …   # or 5m, 1h")
+        raise BadInput(f"--stall {text!r} is no duration", mend="--stall 90s   # or 5m, 1h")
     return value
 
 

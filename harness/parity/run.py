@@ -17,12 +17,15 @@ from harness import config, envs
 from harness.errors import BadInput, HarnessError
 from harness.experiment import Experiment, RunCut, Side
 from harness.launch import Cluster
+from harness.triage.watch.guard import Guard
 from reports.model import EXIT_CODES, Finding, Verdict
 from reports.progress import ProgressEvent
 from scenarios import prompts
 from scenarios.faults.catalog import Fault, named
 from scenarios.rollout import parameters
 from scenarios.settings import Mode, Scenario
+
+STALL_S = 60.0  # a step of the built-in scenario takes 2 s; weight sync and start-up of an engine use their CPU
 
 
 def run_parity(
@@ -43,13 +46,15 @@ def run_parity(
     out: str | os.PathLike[str] | None = None,
     address: str | None = None,
     device: str = "auto",
+    stall_s: float = STALL_S,
     progress: Callable[[ProgressEvent], None] = lambda event: None,
 ) -> Verdict:
     """Run one scenario on two backends with identical seeds, diff the recordings, and return the verdict.
 
     `overrides` (section.key=value) change both sides, `candidate_overrides` the candidate only. `cap`: the largest
     rounding noise that is believed, in nats, instead of the dtype's own. `out`: the parity directory, made under runs/
-    when None. Raises HarnessError for what could not start; a run that was cut short is INCONCLUSIVE, not an exception.
+    when None. `stall_s`: without progress for so long, a run is looked at and ended if it hangs; 0: nobody watches.
+    Raises HarnessError for what could not start; a run that was cut short is INCONCLUSIVE, not an exception.
     """
     started = time.monotonic()
     base = _scenario(scenario, overrides, mode=mode, seed=seed, steps=steps, rollout_only=rollout_only, free=free)
@@ -67,8 +72,9 @@ def run_parity(
         )  # fmt: skip
         figures: dict[str, Any] = {"environments_ready_s": round(time.monotonic() - started, 1)}
         cut = _record_pair(
-            left, right, address=address, device=device, native=native, progress=progress, figures=figures
-        )
+            left, right, address=address, device=device, native=native, guarded=_guarded(folder, stall_s, progress),
+            progress=progress, figures=figures,
+        )  # fmt: skip
         verdict = _judge(left, right, cut, native=native, cap=cap)
         _compact(left, right)
     figures["total_s"] = round(time.monotonic() - started, 1)
@@ -97,6 +103,7 @@ def run_scenario(
     out: str | os.PathLike[str] | None = None,
     address: str | None = None,
     device: str = "auto",
+    stall_s: float = STALL_S,
     progress: Callable[[ProgressEvent], None] = lambda event: None,
 ) -> Path:
     """One recorded run; returns its directory. Raises RunCut when it ends early (what was recorded stays readable)."""
@@ -107,8 +114,8 @@ def run_scenario(
     folder = _folder(out, f"run-{base.name}-{backend}")
     with _sandboxed(folder):
         side = Side("run", str(envs.parse(backend)), envs.resolve(backend), base, folder)
-        with Cluster(address) as cluster:
-            experiment = Experiment(cluster, [side], progress=progress, device=device)
+        with _guarded(folder, stall_s, progress) as guard, Cluster(address) as cluster:
+            experiment = Experiment(cluster, [side], progress=progress, device=device, guard=guard)
             experiment.begin()
             experiment.record(side, resume=resume)
         _compact(side)
@@ -137,14 +144,15 @@ def _record_pair(
     address: str | None,
     device: str,
     native: bool,
+    guarded: contextlib.AbstractContextManager[Guard | None],
     progress: Callable[[ProgressEvent], None],
     figures: dict[str, Any],
 ) -> RunCut | None:
     """Record both runs and the native stage; returns what cut them short, or None."""
     clock = _Clock(figures)
     try:
-        with Cluster(address) as cluster:
-            experiment = Experiment(cluster, [left, right], progress=progress, device=device)
+        with guarded as guard, Cluster(address) as cluster:
+            experiment = Experiment(cluster, [left, right], progress=progress, device=device, guard=guard)
             experiment.begin()
             clock.lap("start_s")
             native = native and left.scenario.native.samples > 0
@@ -165,6 +173,14 @@ def _record_pair(
     return None
 
 
+def _guarded(
+    folder: Path, stall_s: float, progress: Callable[[ProgressEvent], None]
+) -> contextlib.AbstractContextManager[Guard | None]:
+    if not stall_s:
+        return contextlib.nullcontext()
+    return Guard(folder / "watch", stall_s, say=lambda line: progress(ProgressEvent("", "", message=line)))
+
+
 def _judge(left: Side, right: Side, cut: RunCut | None, *, native: bool, cap: float | None) -> Verdict:
     from harness.parity.verdict import judge
 
@@ -176,7 +192,11 @@ def _judge(left: Side, right: Side, cut: RunCut | None, *, native: bool, cap: fl
         verdict = Verdict("parity", "INCONCLUSIVE", EXIT_CODES["INCONCLUSIVE"], "")
     # Whatever the judge makes of the parts that were recorded, a run that was cut short is never a pass.
     return dataclasses.replace(
-        verdict, verdict="INCONCLUSIVE", exit_code=EXIT_CODES["INCONCLUSIVE"], reason=f"cut short: {cut.message}"
+        verdict,
+        verdict="INCONCLUSIVE",
+        exit_code=EXIT_CODES["INCONCLUSIVE"],
+        reason=f"cut short: {cut.message}",
+        triage=cut.triage.triage if cut.triage is not None else None,
     )
 
 

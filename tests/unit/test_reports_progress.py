@@ -44,6 +44,11 @@ def test_phases_around_the_steps_get_a_line_each():
     assert lines(*events, ProgressEvent("a", "b", 0, 1, "floor")) == [f"a b  {waiting}", "a b  floor"]
 
 
+def test_a_message_about_the_whole_belongs_to_no_side():
+    events = [ProgressEvent("a", "b", 0, 2, "floor"), ProgressEvent("", "", message="rank 1 is slow")]
+    assert lines(*events) == ["a b  floor", "rank 1 is slow"]
+
+
 def test_a_line_holds_the_first_figures_only():
     metrics = {"z": 1.0, "kl_mean": 2.0, "entropy": 3.0, "reward_mean": 4.0, "seconds": 5.0, "y": 6.0, "x": 7.0}
     assert lines(ProgressEvent("a", "b", 0, 1, "", metrics)) == [

@@ -1,0 +1,67 @@
+"""Watches the runs that the harness itself starts: a thread of the controller that ticks a watchdog."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from harness.triage.watch.command import watched
+from harness.triage.watch.watchdog import Stall, Watchdog
+from scenarios.rollout.processes import descendants
+
+PERIOD_S = 1.0
+
+
+class Guard:
+    """A context manager around one cluster of ours. `stall`: set once, when the job below this process hangs.
+
+    `directory`: where beats, evidence and the verdict go. `say` takes one line for the user, from the guard's thread.
+    """
+
+    def __init__(self, directory: Path, stall_s: float, say: Callable[[str], None] = lambda line: None) -> None:
+        self.directory, self.stall_s = directory, stall_s
+        self.stall: Stall | None = None
+        self._say = say
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._sockets = ""
+
+    def __enter__(self) -> Guard:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._sockets = tempfile.mkdtemp(prefix="rlhf-", dir="/tmp" if os.access("/tmp", os.W_OK) else None)
+        self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+        shutil.rmtree(self._sockets, ignore_errors=True)
+        if self.stall is None:  # nothing was found: the beats of a run that ended say nothing to anybody
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    def environment(self, variables: dict[str, str], role: str) -> dict[str, str]:
+        """The variables of one actor, with the probes switched on in it and in the processes that it starts."""
+        return watched({**variables, "RLHF_HARNESS_ROLE": role}, self.directory, self._sockets)
+
+    def _run(self) -> None:
+        before = set(descendants(os.getpid()))
+        dog: Watchdog | None = None
+        try:
+            while not self._ended.wait(PERIOD_S) and self.stall is None:
+                if dog is None:
+                    roots = tuple(pid for pid in descendants(os.getpid()) if pid not in before)
+                    if not roots:
+                        continue
+                    dog = Watchdog(self.directory, roots, self.stall_s, say=self._say)
+                self.stall = dog.tick()
+        except Exception as error:  # a defect of the watchdog must not end the run that it watches
+            self._say(f"the watchdog is off, the run goes on: {type(error).__name__}: {error}")
+        finally:
+            if dog is not None:
+                dog.close()
