@@ -135,6 +135,8 @@ CONTROL_PLANE = (
     _alone("ray-self", "K6", "an actor asks itself", "ray_cycle", "self", cycle=("Trainer",)),
     _alone("http-pair", "K6", "trainer and engine wait for each other's HTTP answer", "http_cycle", "pair",
            cycle=("trainer", "engine")),
+    _alone("http-plain", "K6", "the same between processes that never import torch", "http_cycle", "plain",
+           cycle=("trainer", "engine")),
     _alone("http-ring", "K6", "trainer, engine and reward server in a ring", "http_cycle", "ring",
            cycle=("trainer", "engine", "reward")),
 )  # fmt: skip

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import datetime
+import functools
 import json
 import os
 import subprocess
@@ -67,7 +68,7 @@ class EngineProcess:
         for line in sys.stdin:
             command = json.loads(line)
             name = command.pop("call")
-            self.call(name, lambda name=name, command=command: getattr(self, name)(**command))
+            self.call(name, functools.partial(getattr(self, name), **command))
 
     def call(self, name: str, work: Callable[[], None]) -> None:
         """Run one command and record its status; the engine stays up, as servers do."""
@@ -104,11 +105,22 @@ def tell(engine: subprocess.Popen[str], **command: Any) -> None:
     engine.stdin.flush()
 
 
-def sync_weights(backend: Any, weights: dict[str, Any]) -> None:
-    from scenarios.rollout.sync import broadcast
+def custom_group(store: Any, name: Any) -> Any:
+    """A group beside the default one, made as OpenRLHF, slime and SGLang make theirs for weight syncs."""
+    from torch.distributed import distributed_c10d as c10d
+
+    group, _ = c10d._new_process_group_helper(
+        2, 0, [], c10d.Backend("gloo"), c10d.PrefixStore(name, store), group_name=name, timeout=HOUR
+    )  # fmt: skip
+    c10d._world.pg_group_ranks[group] = {0: 0, 1: 1}
+    return group
+
+
+def sync_weights(group: Any, weights: dict[str, Any]) -> None:
+    import torch.distributed as dist
 
     for tensor in weights.values():
-        broadcast(backend, tensor).wait()
+        dist.broadcast(tensor, src=0, group=group)
 
 
 def train(python: str, engine: str) -> None:
@@ -126,12 +138,12 @@ def train(python: str, engine: str) -> None:
         group = SyncGroup("127.0.0.1", store.port, 2, 1, "weights", "gloo")
         process = start_engine(python, engine, folder)
         tell(process, call="join", group=dataclasses.asdict(group))
-        prefixed = dist.PrefixStore("cpu/", dist.PrefixStore("weights/", dist.PrefixStore("weights", store)))
-        backend = dist.ProcessGroupGloo(prefixed, 0, 2, timeout=HOUR)
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        custom = custom_group(store, "weights")
         recorder.group(name="weights", backend="gloo", rank=0, world_size=2, members=[0, 1])
         metas = [dataclasses.asdict(meta) for meta in describe(weights.items())]
         tell(process, call="update", group=dataclasses.asdict(group), weights=metas)
-        sync_weights(backend, weights)
+        sync_weights(custom, weights)
 
 
 def main() -> None:

@@ -20,6 +20,8 @@ import urllib.request
 from concurrent.futures import Future
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import torch.distributed as dist
+
 from probes import install
 
 
@@ -98,8 +100,6 @@ def train(port: int, phase: str) -> None:
 
 
 def wake_together(engine: Engine) -> None:
-    import torch.distributed as dist
-
     engine.wake_up()
     dist.barrier()
 

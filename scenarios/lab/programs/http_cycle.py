@@ -2,6 +2,7 @@
 
 `pair`: the trainer asks the engine for a rollout; the engine asks the trainer's server for a reward, and that server's
 only thread is the one that waits. `ring`: the reward is a server of its own, which asks the trainer for the version.
+`plain`: as `pair`, between processes that never import torch, so that no probe lives in them.
 """
 
 from __future__ import annotations
@@ -41,10 +42,9 @@ def serve(downstream: int, announce: bool = True) -> HTTPServer:
     return server
 
 
-def start(role: str, downstream: int) -> tuple[subprocess.Popen[str], int]:
-    process = subprocess.Popen(
-        [sys.executable, __file__, "--role", role, "--downstream", str(downstream)], stdout=subprocess.PIPE, text=True
-    )
+def start(role: str, downstream: int, phase: str) -> tuple[subprocess.Popen[str], int]:
+    command = [sys.executable, __file__, "--role", role, "--downstream", str(downstream), "--phase", phase]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     return process, int(process.stdout.readline())
 
@@ -57,13 +57,15 @@ def main() -> None:
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--role", choices=["trainer", "engine", "reward"], default="trainer")
     arguments.add_argument("--downstream", type=int, default=0)
-    arguments.add_argument("--phase", choices=["pair", "ring"], default="pair")
+    arguments.add_argument("--phase", choices=["pair", "ring", "plain"], default="pair")
     asked = arguments.parse_args()
+    if asked.phase != "plain" and asked.role != "reward":
+        import torch.distributed  # noqa: F401  as trainers and engines do; a reward server need not
     if asked.role != "trainer":
         serve(asked.downstream).serve_forever()
     own = serve(0, announce=False)  # answers while no step is under way
-    reward = start("reward", own.server_port)[1] if asked.phase == "ring" else own.server_port
-    _, engine = start("engine", reward)
+    reward = start("reward", own.server_port, asked.phase)[1] if asked.phase == "ring" else own.server_port
+    _, engine = start("engine", reward, asked.phase)
     train(engine)
 
 
