@@ -184,7 +184,7 @@ def _spied(draft: Draft, terms: _Terms) -> stacks.Stacks:
         return late
     try:
         left = terms.left()
-        return stacks.dump(draft.pid, timeout_s=min(stacks.TIMEOUT_S, left)) if left > 0 else late
+        return stacks.dump(draft.pid, timeout_s=min(terms.deadline_s / 2, left)) if left > 0 else late
     finally:
         terms.spies.release()
 
