@@ -50,8 +50,8 @@ def test_cost_of_a_beat(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
         recorder.close()
     quantiles = statistics.quantiles(spent, n=100)
     with capsys.disabled():
-        print(f"\na beat in µs: best {min(spent):.0f}, median {quantiles[49]:.0f}, 99 % {quantiles[98]:.0f}; "
-              f"share of a second {quantiles[49] / 1e6:.4%}; counted {heart.self_ns / heart.count / 1000:.0f}")  # fmt: skip
+        print(f"\na beat in µs: best {min(spent):.0f}, median {quantiles[49]:.0f}, 99 % {quantiles[98]:.0f}; share of "
+              f"a second {quantiles[49] / 1e6:.4%}; counted {heart.self_ns / heart.count / 1000:.0f}")  # fmt: skip
     assert quantiles[49] <= BAR * heart.period_s * 1e6
     assert 0.3 * sum(spent) <= heart.self_ns / 1000 <= 1.1 * sum(spent)
 
