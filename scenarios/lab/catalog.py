@@ -89,12 +89,16 @@ TRIP_COUNT = (
               rank=1, frame="publish"),
     _training("trip-sharded", "K1", "one batch less, with sharded gradients", "trip_count", "sharded", rank=1, world=3,
               frame="gathered"),
+    _training("trip-backward", "K1", "one rank skips its backward pass because its loss is not finite", "backward",
+              "nan", rank=1, world=3, frame="gathered"),
 )  # fmt: skip
 
 ORDER = (
     _training("order-pair", "K2", "two groups in opposite orders", "order", "pair", cycle=(0, 1)),
     _training("order-sync", "K2", "weights on one group against metrics on the other", "order", "sync", cycle=(0, 1)),
     _training("order-ring", "K2", "three groups of two, in a ring", "order", "ring", world=3, cycle=(0, 1, 2)),
+    _training("order-backward", "K2", "backward passes of actor and critic in opposite orders", "backward", "towers",
+              cycle=(0, 1)),
 )
 
 BRANCH = (
@@ -193,7 +197,10 @@ CONTROLS = (
     _control("long-pause", "all ranks idle longer than the threshold, nothing pending", "pause", verdict="HEALTHY"),
     _control("long-checkpoint", "all ranks write a checkpoint for longer than the threshold", "checkpoint"),
     _control("breakpoint", "one rank sits in the debugger", "breakpoint", verdict="HEALTHY"),
-)
+    *(Hang(f"slow-rollout-{phase}", "K7", f"the trainer waits for a long rollout over {title}",
+           _program("long_rollout"), ("--phase", phase, "--stall", "{stall}"), verdict="SLOW")
+      for phase, title in (("http", "HTTP"), ("ray", "Ray"))),
+)  # fmt: skip
 
 DUMPS = (
     Hang("dumps-wedge", "K12", "all ranks in one operation, frozen", world=64, dumps=Dumps("wedge", at=200)),
