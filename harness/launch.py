@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import HarnessError
+from harness.ray_token import authenticate
 from scenarios.remote import Host, Remote
 from scenarios.rollout.processes import alive, descendants
 
@@ -69,6 +70,7 @@ class Cluster:
         os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"
         if self._address:
             _reachable(self._address)
+            authenticate()
         import ray
 
         on_term = signal.getsignal(signal.SIGTERM)

@@ -34,7 +34,7 @@ def main(address: str, given: dict[str, Any]) -> dict[str, Any]:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    from harness.triage.collect.ray_state import authenticate
+    from harness.ray_token import authenticate
 
     authenticate()
     deadline = time.monotonic() + given["timeout_s"]

@@ -12,6 +12,8 @@ import sys
 import time
 from typing import Any
 
+from harness.ray_token import authenticate
+
 MAX_TASKS = 2_000  # unfinished ones first: those are what a hang is made of
 ENDED = ("FINISHED", "FAILED", "NIL")
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -44,15 +46,6 @@ def main(address: str) -> dict[str, Any]:
     actors = [_actor(gcs.ActorTableData.FromString(row), hosts) for row in accessor.get_actor_table(None, None)]
     events = [gcs.TaskEvents.FromString(row) for row in accessor.get_task_events()]
     return {"actors": actors, "tasks": _tasks(events, hosts, drivers), "nodes": nodes, "drivers": drivers}
-
-
-def authenticate() -> None:
-    """Clusters of Ray 2.52 and later may ask for the token that Ray itself keeps in the user's home; Ray reads it."""
-    try:
-        from ray._private.authentication import authentication_token_setup as setup
-    except ImportError:  # an older Ray has no tokens
-        return
-    setup.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
 
 
 def _actor(row: Any, hosts: dict[str, str]) -> dict[str, Any]:
