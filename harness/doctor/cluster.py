@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,20 +24,9 @@ class Found:
 
 def look(address: str | None, skip: tuple[str, ...] = ()) -> Found:
     """Join the cluster (None: start a local one) and ask every node. Raises LaunchFailed when it cannot be joined."""
-    from harness.launch import Cluster, LaunchFailed
+    from harness.launch import Cluster
 
-    with contextlib.ExitStack() as stack:
-        if not address:
-            # else ray.init() takes RAY_ADDRESS, or the cluster that the last `ray start` left in ray_current_cluster
-            stack.enter_context(_variable("RAY_ADDRESS", "local"))
-        try:
-            stack.enter_context(Cluster(address))
-        except LaunchFailed as error:
-            if address and "RAY_AUTH_MODE" not in os.environ and isinstance(error.__cause__, ConnectionError):
-                # ray.init sends its token to an address that was named only when it is told to (ray/_private/worker.py)
-                mend = f"RAY_AUTH_MODE=token harness doctor --address {address}   # if the cluster asks for a token"
-                raise LaunchFailed(error.message, mend=mend) from error
-            raise
+    with Cluster(address):
         return ask(skip)
 
 
@@ -87,19 +74,6 @@ def ask(skip: tuple[str, ...]) -> Found:
             cloudpickle.unregister_pickle_by_value(package)
     dead = tuple(f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})" for node in known if not node["Alive"])
     return Found(tuple(places), silent, len(alive), dead)
-
-
-@contextlib.contextmanager
-def _variable(name: str, value: str) -> Iterator[None]:
-    before = os.environ.get(name)
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
 
 
 def _task() -> Callable[..., Any]:
