@@ -83,6 +83,8 @@ TRIP_COUNT = (
               frame="average_gradients"),
     _training("trip-micro-first", "K1", "the same on rank 0", "trip_count", "micro", rank=0, world=3,
               frame="average_gradients"),
+    _training("trip-two", "K1", "the same of two ranks: who is right cannot be told", "trip_count", "micro", rank=1,
+              culprits=()),
     _training("trip-short", "K1", "one rank's shard ends a batch early", "trip_count", "short", rank=2, world=3,
               frame="gathered"),
     _training("trip-publish", "K1", "one rank leaves its loop early and waits for a file", "trip_count", "publish",
