@@ -10,9 +10,8 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
-import functools
 import json
-import multiprocessing
+import multiprocessing.util
 import os
 import re
 import stat
@@ -25,21 +24,20 @@ from typing import Any
 
 from probes import collectives, install
 from probes.heartbeat import PERIOD_S, Heartbeat
+from probes.identity import NOWHERE, forked, rank_now, role_now
 from probes.spans import Span, said
 
-WATCH, SOCKETS, ROLE = "RLHF_HARNESS_WATCH", "RLHF_HARNESS_SOCKETS", "RLHF_HARNESS_ROLE"
+SOCKETS = "RLHF_HARNESS_SOCKETS"
 WATCHDOG = "watchdog.json"
 # The watchdog beats in every tick, and a tick may collect evidence for some tens of seconds.
 WATCHDOG_SILENT_S, WATCHDOG_EVERY = 60.0, 5
 SOCKET_LIMIT = 100  # bytes of a unix socket's path; the kernel takes 107
-NOWHERE: tuple[int | None, int | None] = (None, None)
 # Processes of Ray and of torch's compiler that serve the machine, not the job.
 _SERVANTS = re.compile(
     r"ray/dashboard/|ray/_private/(log_monitor|runtime_env)|ray/autoscaler/|torch/_inductor/|bin/ray$|/ray/scripts/"
 )
 
 _current: Attachment | None = None
-_inherited: set[int] = set()  # this process, when its process groups are those of the process that it was forked from
 
 
 def begin(directory: str | os.PathLike[str], *, period_s: float = PERIOD_S) -> Attachment | None:
@@ -123,6 +121,8 @@ class Attachment:
     def start(self) -> None:
         threading.Thread(target=self._run, name="rlhf-heartbeat", daemon=True).start()
         atexit.register(self._end)
+        if multiprocessing.parent_process() is not None:
+            _end_with_child()
 
     def _run(self) -> None:
         if self._stop.wait(self.period_s):
@@ -254,57 +254,6 @@ def _log_level() -> Any:
         return None
 
 
-def role_now() -> str:
-    """What this process is called: by the launcher of the watch, by Ray, by the engine, or just a process."""
-    said_so = os.environ.get(ROLE)
-    if said_so:
-        return said_so
-    try:
-        title = Path("/proc/self/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-    except OSError:  # not Linux
-        title = ""
-    found = re.match(r"ray::([A-Za-z_]\w*)", title) or re.match(r"(sglang|VLLM|vllm)\b:*([A-Za-z_]\w*)?", title)
-    if found:
-        name = "_".join(part for part in found.groups() if part)
-        return "worker" if name == "IDLE" else name  # Ray's own word for a worker that has no task yet
-    if getattr(getattr(sys.modules.get("ray._private.worker"), "global_worker", None), "mode", None) == 0:
-        return "driver"
-    words = sys.orig_argv[1:4]  # not __main__: while `python -m` imports the package, that is runpy
-    name = words[words.index("-m") + 1] if "-m" in words[:-1] else os.path.basename(sys.argv[0] if sys.argv else "")
-    if name in ("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed"):
-        return "launcher"
-    return "process"
-
-
-def rank_now() -> tuple[int | None, int | None]:
-    """(rank, world size) from the environment, else from torch.distributed where this process initialised it."""
-    if not _inherits_rank():
-        rank, world = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
-        if rank.isdigit() and world.isdigit():
-            return int(rank), int(world)
-    c10d: Any = sys.modules.get(collectives.MODULE)
-    try:
-        if c10d is not None and c10d.is_initialized() and os.getpid() not in _inherited:
-            return int(c10d.get_rank()), int(c10d.get_world_size())
-    except (RuntimeError, ValueError, AttributeError):  # being destroyed, or half imported
-        pass
-    return NOWHERE
-
-
-@functools.cache
-def _inherits_rank() -> bool:
-    """A data loader, or an engine inside a trainer's process, has its parent's RANK and is not that rank."""
-    if multiprocessing.parent_process() is not None:
-        return True
-    mine = os.environ.get("RANK", "")
-    try:
-        parent = Path(f"/proc/{os.getppid()}")
-        python = "python" in os.path.basename(os.readlink(parent / "exe"))
-        return python and f"RANK={mine}".encode() in (parent / "environ").read_bytes().split(b"\0")
-    except OSError:  # not Linux, or the parent has ended
-        return False
-
-
 def _groups() -> list[Any]:
     c10d: Any = sys.modules.get(collectives.MODULE)
     return list(getattr(getattr(c10d, "_world", None), "pg_names", {}))
@@ -323,14 +272,18 @@ def _alive(pid: int) -> bool:
 def _forked() -> None:
     """A forked child is a process of its own: it gets its own journal, door and heartbeat."""
     global _current
-    _inherits_rank.cache_clear()
-    c10d: Any = sys.modules.get(collectives.MODULE)
-    if getattr(c10d, "is_initialized", bool)():
-        _inherited.add(os.getpid())
+    forked()
     if _current is not None:
         directory, period_s, _current = _current.directory, _current.period_s, None
         begin(directory, period_s=period_s)
 
 
+def _end_with_child(_: object = None) -> None:
+    """Children of multiprocessing leave without atexit, and forget what their parent wanted done at the end."""
+    if _current is not None:
+        multiprocessing.util.Finalize(None, _current._end, exitpriority=0)
+
+
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
+    multiprocessing.util.register_after_fork(begin, _end_with_child)

@@ -216,4 +216,5 @@ def test_a_forked_child_beats_for_itself(tmp_path: Path) -> None:
     beats = {pid: json.loads((out / "beats" / f"{pid}.json").read_text()) for pid in (parent, child)}
     assert exitcode == 0 and done.stderr == ""
     assert (beats[parent]["rank"], beats[child]["rank"]) == (3, None)  # a child is not the rank that it inherits
+    assert all(beat.get("ended") for beat in beats.values())
     assert beats[child]["count"] >= 2 and beats[child]["socket"] != beats[parent]["socket"]

@@ -25,7 +25,7 @@ ALONE = frozenset({"collective", "backward", "device"})
 TOGETHER = frozenset({"ray", "http"})
 TRANSITIONS = frozenset({
     "init_process_group", "new_group", "split_group", "rendezvous", "_new_process_group_helper", "sleep", "wake",
-    "flush", "sync_send", "sync_receive",
+    "wake_up", "flush", "sync_send", "sync_receive",
 })  # fmt: skip
 # A collective that gives up destroys the evidence: look when this share of its timeout is over, if that is sooner.
 TIMEOUT_SHARE = 0.6

@@ -1,0 +1,76 @@
+"""Who this process is in the job: its role, and its rank, which a child inherits by name and does not have."""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from probes import collectives
+
+ROLE = "RLHF_HARNESS_ROLE"
+NOWHERE: tuple[int | None, int | None] = (None, None)
+_inherited: set[int] = set()  # this process, when its process groups are those of the process that it was forked from
+
+
+def role_now() -> str:
+    """What this process is called: by the launcher of the watch, by Ray, by the engine, or just a process."""
+    given = os.environ.get(ROLE)
+    if given:
+        return given
+    try:
+        title = Path("/proc/self/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:  # not Linux
+        title = ""
+    found = re.match(r"ray::([A-Za-z_]\w*)", title) or re.match(r"(sglang|VLLM|vllm)\b:*([A-Za-z_]\w*)?", title)
+    if found:
+        name = "_".join(part for part in found.groups() if part)
+        return "worker" if name == "IDLE" else name  # Ray's own word for a worker that has no task yet
+    if getattr(getattr(sys.modules.get("ray._private.worker"), "global_worker", None), "mode", None) == 0:
+        return "driver"
+    words = sys.orig_argv[1:4]  # not __main__: while `python -m` imports the package, that is runpy
+    name = words[words.index("-m") + 1] if "-m" in words[:-1] else os.path.basename(sys.argv[0] if sys.argv else "")
+    if name in ("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed"):
+        return "launcher"
+    return "process"
+
+
+def rank_now() -> tuple[int | None, int | None]:
+    """(rank, world size) from the environment, else from torch.distributed where this process initialised it."""
+    if not _inherits_rank():
+        rank, world = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
+        if rank.isdigit() and world.isdigit():
+            return int(rank), int(world)
+    c10d: Any = sys.modules.get(collectives.MODULE)
+    try:
+        if c10d is not None and c10d.is_initialized() and os.getpid() not in _inherited:
+            return int(c10d.get_rank()), int(c10d.get_world_size())
+    except (RuntimeError, ValueError, AttributeError):  # being destroyed, or half imported
+        pass
+    return NOWHERE
+
+
+@functools.cache
+def _inherits_rank() -> bool:
+    """A data loader, or an engine inside a trainer's process, has its parent's RANK and is not that rank."""
+    if multiprocessing.parent_process() is not None:
+        return True
+    mine = os.environ.get("RANK", "")
+    try:
+        parent = Path(f"/proc/{os.getppid()}")
+        python = "python" in os.path.basename(os.readlink(parent / "exe"))
+        return python and f"RANK={mine}".encode() in (parent / "environ").read_bytes().split(b"\0")
+    except OSError:  # not Linux, or the parent has ended
+        return False
+
+
+def forked() -> None:
+    """Called in a forked child: the process groups that are there are not its own."""
+    _inherits_rank.cache_clear()
+    c10d: Any = sys.modules.get(collectives.MODULE)
+    if getattr(c10d, "is_initialized", bool)():
+        _inherited.add(os.getpid())
