@@ -45,8 +45,9 @@ def _verdict_case(suite: ElementTree.Element, classname: str, verdict: Verdict) 
         if verdict.triage:
             lines += _triage_lines(verdict.triage)
         problem.text = "\n".join([*lines, f"reproduce: {clean(verdict.reproduce)}"])
+    kind = f"{triage_arrange.title(verdict)}: " if verdict.triage else ""
     ElementTree.SubElement(case, "system-out").text = "\n".join(
-        [clean(verdict.reason), *(f"{clean(item.name)}: {clean(item.summary)}" for item in verdict.findings)])
+        [kind + clean(verdict.reason), *(f"{clean(item.name)}: {clean(item.summary)}" for item in verdict.findings)])
 
 
 def _triage_lines(triage: Triage) -> list[str]:

@@ -15,19 +15,24 @@ from reports.model import (
     EXIT_CODES,
     SCHEMA_VERSION,
     SUSPICIONS,
+    TRIAGE_EXIT_CODES,
     Cause,
     Check,
     Finding,
+    Node,
     Parity,
+    Party,
     Place,
     RunSummary,
+    Triage,
     Verdict,
+    Wait,
 )
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "verdicts.md").read_text("utf-8")
 
 
-@pytest.mark.parametrize("kind", [Verdict, Parity, Place, Check, Finding, Cause, RunSummary])
+@pytest.mark.parametrize("kind", [Verdict, Parity, Place, Check, Finding, Cause, RunSummary, Triage, Party, Node, Wait])
 def test_every_field_is_documented(kind):
     for field in dataclasses.fields(kind):
         assert f"`{field.name}`" in DOCUMENT, f"{kind.__name__}.{field.name}"
@@ -35,7 +40,7 @@ def test_every_field_is_documented(kind):
 
 def test_verdicts_exit_codes_and_precedence():
     rows = dict(re.findall(r"^\| `([A-Z]+)` \| (\d) \|", DOCUMENT, re.M))
-    assert {name: int(code) for name, code in rows.items()} == EXIT_CODES
+    assert {name: int(code) for name, code in rows.items()} == EXIT_CODES | TRIAGE_EXIT_CODES
     assert "`ERROR`, `INCONCLUSIVE`, `DIVERGENT`, `CONFOUNDED`, `EQUIVALENT`" in DOCUMENT
 
 

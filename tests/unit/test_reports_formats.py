@@ -65,6 +65,7 @@ verdicts = st.builds(
     tables,
     tables,
     st.none() | bodies,
+    st.none(),  # test_reports_triage has the bodies of triage
     text,
     st.dictionaries(text, text, max_size=2),
 )

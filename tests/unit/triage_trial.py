@@ -245,6 +245,7 @@ def rank_only(world: int, odd: int) -> Iterator[Planted]:
         group("dp", {n: (9, "all_reduce") if n != odd else 8 for n in range(world)}),
     )
     yield case("another group", (evidence(*ranks), apart), odd, "save_checkpoint")
+    yield case("without a recorder", (evidence(*ranks), None), odd, "save_checkpoint")
 
 
 def wedge(world: int, odd: int) -> Iterator[Planted]:

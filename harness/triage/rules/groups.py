@@ -183,6 +183,7 @@ def conditional(case: Case) -> Ruling | None:
         if not _rank_only(one) or not (one.pending is not None or one.doing.kind == "collective"):
             continue
         targets = [case.subject(wait.target) for wait in case.graph.waits if wait.waiter == one.key]
+        targets = targets or _elsewhere(case, one)
         alike = [other for other in case.graph.stuck() if other.doing.within("checkpoint", "evaluation")]
         went_on = [other for other in targets if other.stuck and not _rank_only(other)]
         if (
@@ -191,7 +192,7 @@ def conditional(case: Case) -> Ruling | None:
             and len(alike) <= len(targets)
             and not case.moving(other.key for other in targets)
         ):
-            place = case.waited_in(other.key for other in targets)
+            place = case.waited_in(other.key for other in targets) or one.doing.op
             why = f"waits in {place} in work that it does alone{_condition(one)}, while the others have gone on"
             return Ruling(
                 "HUNG",
@@ -202,6 +203,20 @@ def conditional(case: Case) -> Ruling | None:
                 next=("take the collective out of the branch, or let every rank run it",),
             )
     return None
+
+
+def _elsewhere(case: Case, one: Subject) -> list[Subject]:
+    """Without any recorder, by the stacks: all other ranks of its world, when each is in another operation."""
+    if any(group.ranks for group in case.groups) or one.rank is None or one.process is None:
+        return []
+    world = one.process.world_size
+    others = [
+        other
+        for other in case.live()
+        if other is not one and other.rank is not None and other.process and other.process.world_size == world
+    ]
+    apart = [other for other in others if other.doing.kind == "collective" and other.doing.op != one.doing.op]
+    return apart if len(apart) == len(others) else []
 
 
 def inverted(case: Case) -> Ruling | None:

@@ -1,0 +1,138 @@
+"""`harness triage WHAT`: what WHAT may be, what is written down, and bad input in one sentence."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import triage_trial as trial
+
+from harness import cli
+from harness.errors import BadInput
+from harness.triage import directory, run
+from harness.triage.flight import synthesis
+from reports.model import Verdict
+
+
+@pytest.fixture
+def dumps(tmp_path):
+    """A job of 8 ranks whose rank 3 stopped coming."""
+
+    def write(kind="dead", form="json", **more):
+        folder = tmp_path / "dumps"
+        folder.mkdir()
+        job = synthesis.simulate(8, 120, synthesis.Fault(kind, rank=3, at=56, **more))
+        return folder, list(synthesis.write(job, folder, form))
+
+    return write
+
+
+@pytest.mark.parametrize("form", ["pickle", "json"])
+def test_dumps_of_anybodys_job(dumps, form):
+    folder, _ = dumps("extra", form)
+    verdict = run.triage([str(folder)])
+    assert (verdict.verdict, verdict.triage.hang) == ("HUNG", "K1")
+    assert [party.rank for party in verdict.triage.culprits] == [3]
+    assert verdict.reproduce == f"harness triage {folder}"
+    if form == "pickle":
+        assert verdict.triage.culprits[0].frame.startswith("layers.py:")
+    assert not (folder / "verdict.json").exists()  # somebody else's directory stays as it is
+
+
+def test_a_lost_dump_is_named(dumps):
+    folder, files = dumps()
+    files[3].unlink()
+    verdict = run.triage([str(folder)])
+    assert verdict.verdict == "INSUFFICIENT" and "no recorder data from rank 3" in verdict.missing
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\x80\x04", b'{"entries": [{"reco', b"cos\nsystem\n(S'touch /tmp/x'\ntR.", b"\x00" * 999]
+)
+def test_a_spoilt_dump_is_a_missing_one(dumps, content):
+    folder, files = dumps()
+    files[3].write_bytes(content)
+    verdict = run.triage([str(folder)])
+    assert verdict.verdict == "INSUFFICIENT" and not verdict.triage.culprits
+    assert any("rank 3" in item for item in verdict.missing)
+
+
+def test_two_jobs_in_one_directory(dumps):
+    folder, _ = dumps()
+    for path in synthesis.write(synthesis.simulate(4, 50), folder, prefix="other_rank_"):
+        assert path.exists()
+    verdict = run.triage([str(folder)])
+    assert verdict.verdict == "INSUFFICIENT" and not verdict.triage.culprits
+
+
+def test_evidence_is_read_with_its_verdict_written_where_asked(tmp_path):
+    evidence, _ = trial.late(3, 1, "main:10 step:44 keep_alive")
+    directory.write(dataclasses.replace(evidence, path=str(tmp_path / "ev")), tmp_path / "ev")
+    verdict = run.triage([str(tmp_path / "ev")], tmp_path / "out")
+    assert verdict.verdict == "HUNG" and [party.rank for party in verdict.triage.culprits] == [1]
+    stored = json.loads((tmp_path / "out" / "verdict.json").read_text())
+    assert Verdict.from_dict(stored).triage == verdict.triage and verdict.paths["verdict"].endswith("out/verdict.json")
+    packed = directory.pack(tmp_path / "ev")
+    assert run.triage([str(packed)]).triage.culprits == verdict.triage.culprits
+
+
+def test_the_newest_evidence_of_a_run(tmp_path):
+    assert run.newest(tmp_path) is None
+    for name in ("2026-01-01", "2026-01-03", "2026-01-02"):
+        directory.write(trial.late(2, 1, "main")[0], tmp_path / "evidence" / name)
+    assert run.newest(tmp_path).name == "2026-01-03"
+    assert run.triage([str(tmp_path)]).kind == "triage"
+
+
+def gone() -> str:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return str(process.pid)
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        (["/nowhere/at/all"], "no such file"),
+        (["missing.zip"], "no such file"),
+        (["{empty}"], "empty"),
+        (["{text}"], "dump"),
+        (["{empty}", "{text}"], "one directory at a time"),
+        (["{gone}"], "no process"),
+        (["what is this"], "no process id"),
+        (["127.0.0.1:1"], "127.0.0.1:1"),
+    ],
+)
+def test_bad_input_is_one_sentence(tmp_path, what, said):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "notes.txt").write_text("hello")
+    words = [one.format(empty=tmp_path / "empty", text=tmp_path / "text", gone=gone()) for one in what]
+    with pytest.raises(BadInput) as caught:
+        run.triage(words, tmp_path / "out")
+    assert said in caught.value.message and "\n" not in caught.value.message and caught.value.mend
+
+
+def test_a_second_look_does_not_overwrite_the_first(tmp_path):
+    directory.write(trial.late(2, 1, "main")[0], tmp_path / "out")
+    with pytest.raises(BadInput, match="already holds evidence"):
+        run.triage([str(os.getpid())], tmp_path / "out")
+
+
+@pytest.mark.parametrize("format", ["text", "json", "md", "html", "junit"])
+def test_the_command_prints_and_leaves_with_the_verdicts_code(dumps, format, capsys):
+    folder, _ = dumps()
+    assert cli.main(["triage", str(folder), "--format", format]) == 1
+    printed = capsys.readouterr().out
+    assert "HUNG" in printed and "K4" in printed
+    if format == "json":
+        assert Verdict.from_dict(json.loads(printed)).exit_code == 1
+
+
+def test_the_command_refuses_in_one_line(capsys):
+    assert cli.main(["triage", "/nowhere/at/all"]) == 2
+    assert capsys.readouterr().err.startswith("harness: /nowhere/at/all: no such file or directory\n  mend: ")
