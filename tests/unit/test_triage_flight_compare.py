@@ -180,6 +180,7 @@ def test_formats_that_differ_are_said() -> None:
 def test_keys_name_the_flights() -> None:
     keyed = {"host:12": flight(0, [entry(1)]), "host:13": flight(1, [entry(1)])}
     assert compare(keyed).groups[0].ranks[1].key == "host:13"
+    assert compare([flight(0, [entry(1)]), flight(0, [entry(1)])]).jobs == 2  # the same name twice loses nothing
 
 
 def test_a_group_that_spans_two_worlds_is_compared_on_its_own() -> None:

@@ -67,7 +67,10 @@ def compare(flights: Mapping[str, Flight] | Iterable[Flight], memberships: Itera
 def _keyed(flights: Mapping[str, Flight] | Iterable[Flight]) -> dict[str, Flight]:
     """By key of the mapping, which becomes the flight's name and so `RankState.key`; else by name."""
     if not isinstance(flights, Mapping):
-        return {flight.name: flight for flight in flights}
+        found: dict[str, Flight] = {}
+        for one in flights:  # the same name twice is two dumps all the same
+            found[one.name if one.name not in found else f"{one.name} ({len(found) + 1})"] = one
+        return found
     return {key: one if one.name == key else replace(one, name=key) for key, one in flights.items()}
 
 
