@@ -210,3 +210,9 @@ def test_victims_are_grouped_behind_the_culprit():
     assert [party.key for party in verdict.triage.victims] == [f"{HOST}:100", f"{HOST}:101"]
     assert all("rank 2 has not come" in party.why for party in verdict.triage.victims)
     assert {node.party for node in verdict.triage.nodes} == {"culprit", "victim"}
+
+
+def test_an_error_that_much_work_came_after_is_not_the_cause():
+    old = Journal("j", 99, 2.0, errors=((600.0, "span: ValueError: retried"),))
+    verdict = triage(*late(1, journal=old))
+    assert verdict.triage.hang == "K4" and "retried" not in verdict.reason

@@ -221,7 +221,7 @@ def state(world: int, odd: int) -> Iterator[Planted]:
         for n in range(world)
     ]
     yield case("the interpreter lock", (evidence(*held), silent), odd, "tokenize")
-    yield case("the lock, busy", late(world, odd, "main tokenize", gil=True, stale_s=40.0, cpu_s=1.5), odd, "tokenize")
+    yield case("the lock, busy", late(world, odd, "main tokenize", gil=True, stale_s=90.0, cpu_s=1.5), odd, "tokenize")
     yield case("disk", late(world, odd, "main read", state="D", wchan="nfs_wait_on_request"), odd, "read")
     if world > 2:
         at = dict.fromkeys(range(world), (17, "all_reduce"))
@@ -284,6 +284,9 @@ def controls(world: int, odd: int) -> Iterator[Planted]:
     yield slow("reads", late(world, odd, "main:10 read_shards", io_bytes=60_000))
     yield slow("moves", late(world, odd, "main:10 load:1 parse", last="main:12 load:9 tokenize"))
     yield slow("compiles", late(world, odd, "main:10 compile_kernels", cpu_s=1.5))
+    yield slow(
+        "computes with the interpreter lock", late(world, odd, "main tokenize", gil=True, stale_s=20.0, cpu_s=1.5)
+    )
     yield slow("saves, at a pace", late(world, odd, "main save_checkpoint torch.save", io_bytes=9_000_000))
     ranks, at = late(world, odd, "main:10 build lock.wait")
     child = process(900, "process", "", cpu_s=1.5, ppid=100 + odd, command="/usr/bin/ninja -v")

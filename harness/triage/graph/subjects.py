@@ -15,6 +15,7 @@ from harness.triage.flight.model import Collective
 
 BUSY_CORES = 0.2  # of a core between the looks; a compiler on a machine with four busy jobs for two cores had 0.29
 IO_BYTES_PER_S = 5_000  # beyond the heartbeat's own 4,096 bytes a period
+BUSY_STALE_S = 60.0  # C code that computes with the interpreter lock held may end; one that sleeps with it will not
 STALE_PERIODS, STALE_S = 4.0, 4.0  # a beat older than both: the interpreter runs no thread
 LAUNCHERS = frozenset({"launcher", "torchrun", "watch"})
 TRANSITIONS = frozenset(
@@ -143,10 +144,19 @@ def _blocked(process: Process) -> str:
         wchan = process.samples[-1].wchan
         locked = ", with the interpreter lock held" if stale(process) else ""
         return f"in uninterruptible sleep (state D{', ' + wchan if wchan else ''}){locked}"
-    if stale(process) and process.beat is not None:
+    if stale(process) and process.beat is not None and not (process.beat.age_s < BUSY_STALE_S and _works(process)):
         who = f" by thread {holder.name or holder.tid}" if holder is not None and kept else ""
         return f"the interpreter lock is held{who}: no heartbeat for {process.beat.age_s:.0f} s"
     return ""
+
+
+def _works(process: Process) -> bool:
+    """It uses a processor between the looks."""
+    if len(process.samples) < 2:
+        return False
+    first, last = process.samples[0], process.samples[-1]
+    gap = last.at_s - first.at_s
+    return gap > 0 and (last.cpu_s - first.cpu_s) / gap >= BUSY_CORES
 
 
 def _holder(process: Process) -> str:

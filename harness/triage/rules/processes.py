@@ -8,6 +8,7 @@ from harness.triage.evidence import Process
 from harness.triage.graph import Subject
 from harness.triage.rules.ruling import Case, Ruling
 
+LAST_S = 5.0  # an error that much work came after is not what stopped it
 # What a peer's death, or a peer's silence, looks like in the error of its victims: never a first error.
 _ECHO = re.compile(
     r"timed? ?out|timeout|connection (reset|closed|refused)|broken pipe|peer|watchdog|ActorDied|ActorUnavailable"
@@ -105,8 +106,9 @@ def local_error(process: Process | None) -> str:
         return ""
     if process.error and not _ECHO.search(process.error):
         return process.error.strip().splitlines()[-1]
-    for _, text in process.journal.errors[-1:] if process.journal else ():
-        if not _ECHO.search(text):
+    journal = process.journal
+    for age, text in journal.errors[-1:] if journal else ():
+        if journal and age - journal.last_age_s < LAST_S and not _ECHO.search(text):
             return text
     return ""
 
