@@ -49,11 +49,15 @@ CASES = {
     "everybody waits for Ray": [process(0, wait="ray"), process(1, wait="ray"), process(2, wait="idle")],
     "a wait that Python does not see": [process(0, sequences={"0": 7}), process(1, sequences={"0": 7})],
     "a spin that Python does not see": [process(0, sequences={"0": 7}, cpu_s=lambda s: s)],
+    "a wait that nobody has a name for": [process(0), process(1)],
+    "nobody beats, and nobody computes": [process(0, beats=None), process(1, beats=None, cpu_s=lambda s: s / 1000)],
     "everybody in user code, one with an open span": [process(0, spans=("train",)), process(1)],
 }
 CONTROLS = {
     "all work": [working(0, **WAITING), working(1, **WAITING)],
-    "a long pause in user code, nothing pending": [process(0), process(1)],
+    "a pause in user code while a program without a heartbeat computes": [
+        process(0), process(1), process(2, beats=None, cpu_s=lambda s: s / 10),
+    ],
     "everybody waits for orders": [process(0, wait="idle", sequences={"0": 7}), process(1, wait="idle")],
     "the driver waits for Ray while an actor works": [process(0, wait="ray"), working(1)],
     "an open span while another process works": [process(0, spans=("rollout",)), working(1)],

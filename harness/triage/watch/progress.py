@@ -8,6 +8,8 @@ collective was enqueued, no event recorded):
   or the interpreter lock is held); it is stopped, or sleeps uninterruptibly.
 - only while no other process progresses either: it waits for Ray or for HTTP, has an open span, or has taken part in
   collectives. Whoever asked for a long rollout waits as long as the rollout goes on.
+- only while nothing in the whole job does anything at all, processes without a heartbeat included (they use no CPU): a
+  wait that nobody has a name for. A pause looks the same from here; a look costs seconds, and tells them apart.
 - never: it waits for orders (an event loop, a worker without a task, a launcher), or the job sits in a debugger.
 
 Time is what the snapshots say, and a gap between two of them counts for at most `GAP_S`: a laptop that slept, or a
@@ -21,6 +23,7 @@ from dataclasses import dataclass, field
 
 GAP_S = 5.0
 BUSY = 0.2  # of one CPU: a spinning wait has one, a process that sleeps in a system call none
+QUIET = 0.02  # of one CPU: less than this is a timer, or a beat
 ALONE = frozenset({"collective", "backward", "device"})
 TOGETHER = frozenset({"ray", "http"})
 TRANSITIONS = frozenset({
@@ -84,6 +87,8 @@ class _Track:
     still_s: float = 0.0
     silent_s: float = 0.0
     cpu_s: float = 0.0  # when it last progressed, or last beat
+    quiet_s: float = 0.0  # it has used next to no CPU for so long
+    quiet_cpu_s: float = 0.0  # at the beginning of that
 
     @property
     def busy(self) -> bool:
@@ -116,16 +121,19 @@ class Progress:
         self._tracks = {seen.key: self._tracked(seen, gap) for seen in snapshot.processes}
         if self.debugged:
             for track in self._tracks.values():
-                track.still_s = track.silent_s = 0.0
+                track.still_s = track.silent_s = track.quiet_s = 0.0
             return None
-        suspects = [found for track in self._tracks.values() if (found := self._suspect(track))]
+        suspects = [found for track in self._tracks.values() if (found := self._suspect(track))] or self._nameless()
         return Suspicion(tuple(suspects)) if suspects else None
 
     def _tracked(self, seen: Seen, gap: float) -> _Track:
         track = self._tracks.get(seen.key)
         if track is None:
-            return _Track(seen, cpu_s=seen.cpu_s)
+            return _Track(seen, cpu_s=seen.cpu_s, quiet_cpu_s=seen.cpu_s)
         before, track.seen = track.seen, seen
+        track.quiet_s += gap
+        if seen.cpu_s - track.quiet_cpu_s > QUIET * max(track.quiet_s, GAP_S):
+            track.quiet_s, track.quiet_cpu_s = 0.0, seen.cpu_s
         track.silent_s = track.silent_s + gap if seen.beats is not None and seen.beats == before.beats else 0.0
         if seen.progress != before.progress or (seen.beats is None) != (before.beats is None):
             track.still_s, track.cpu_s = 0.0, seen.cpu_s
@@ -168,6 +176,20 @@ class Progress:
         if track.silent_s >= self.stall_s:
             return "does not answer, and computes"
         return "stands still" if any(seen.sequences.values()) else ""
+
+    def _nameless(self) -> list[Suspect]:
+        """Everybody who does not wait for orders, when the whole job does nothing at all."""
+        found = []
+        for track in self._tracks.values():
+            if track.seen.ended or track.seen.state in ("Z", "X"):
+                continue
+            still_s = track.quiet_s if track.seen.beats is None else track.still_s
+            if track.seen.beats is not None and track.seen.wait == "idle":
+                continue
+            if still_s < self.stall_s:
+                return []
+            found.append(Suspect(track.seen, still_s, "stands still, as the whole job does"))
+        return found
 
     def _all_still(self) -> bool:
         """No process that has a heartbeat and something to do has progressed within `stall_s`."""
