@@ -14,7 +14,7 @@ from harness.triage import flight
 from harness.triage.evidence import Evidence, Group, Process
 from harness.triage.flight.model import Comparison, GroupState
 
-World = tuple[str, str, str, int | None]
+World = tuple[str, str, str, int | None, str]
 
 
 def comparison_of(evidence: Evidence) -> Comparison | None:
@@ -35,8 +35,9 @@ def comparison_of(evidence: Evidence) -> Comparison | None:
 
 
 def _world(process: Process) -> World:
-    environ = process.environ
-    return environ.get("MASTER_ADDR", ""), environ.get("MASTER_PORT", ""), process.engine, process.world_size
+    """Where it met whom. The roles of a PPO job that met nobody are worlds of one rank each."""
+    address, port = process.environ.get("MASTER_ADDR", ""), process.environ.get("MASTER_PORT", "")
+    return address, port, process.engine, process.world_size, "" if port else process.role
 
 
 def _world_of(evidence: Evidence, members: list[Process], taken_ns: int | None, notes: list[str]) -> Comparison:
@@ -47,8 +48,11 @@ def _world_of(evidence: Evidence, members: list[Process], taken_ns: int | None, 
         except flight.FlightError as error:
             notes.append(error.message)
             continue
-        flights[process.key] = dataclasses.replace(loaded, name=process.key, series="")
-    return _renamed(flight.compare(flights, _memberships(members)))
+        if len(members) > 1 or len(loaded):
+            flights[process.key] = dataclasses.replace(loaded, name=process.key, series="")
+    found = _renamed(flight.compare(flights, _memberships(members)))
+    # A process without a rank, such as an engine's end of a weight sync, says what it did, not who was missing.
+    return found if any(process.rank is not None for process in members) else dataclasses.replace(found, missing=())
 
 
 def _loose(evidence: Evidence, taken_ns: int | None, notes: list[str]) -> dict[str, flight.Flight]:

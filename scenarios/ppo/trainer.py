@@ -88,7 +88,7 @@ class Trainer:
         gather([actor.submit("record_to", str(self.run_dir)) for actor in self._actors()])
         engine = self.scenario.engine
         workers = engine.tensor_parallel * engine.engines
-        self._sync.connect(self._recorder, world_size=1 + workers, backend=self._sync_backend)
+        self._sync.connect(world_size=1 + workers, backend=self._sync_backend)
         self._send(step=self.version - 1)
 
     def resume(self, path: Path | str) -> None:

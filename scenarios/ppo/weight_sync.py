@@ -56,12 +56,11 @@ class WeightSync:
         self._group: SyncGroup | None = None
         self._before: np.ndarray[Any, np.dtype[np.float64]] | None = None
 
-    def connect(self, recorder: Recorder, *, world_size: int, backend: str) -> None:
+    def connect(self, *, world_size: int, backend: str) -> None:
         """Form the group; `world_size` counts the learner and every engine worker. Raises SyncFailed."""
         group: SyncGroup = call(self._actor, "open_sync", world_size, backend)
         self._group = group
         self._both("connect", self._actor.submit("connect_sync"), self._session.submit("join", group))
-        recorder.group(name=group.name, backend=backend, rank=0, world_size=world_size, members=list(range(world_size)))
 
     def __call__(self, recorder: Recorder, *, step: int, version: int, omit: tuple[str, ...] = ()) -> Synced:
         """Send weight version `version`, prove it, record it. `omit`: tensors that a planted fault leaves out.

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from probes import collectives, install
 from probes.weights import digest
 from scenarios.rollout.engine import EngineError, SyncGroup, WeightMeta
 
@@ -101,6 +102,12 @@ class WeightSender:
             raise EngineError(
                 f"weight sync group {self._group.name!r} did not form within {CONNECT_TIMEOUT}: {error}"
             ) from error
+        size = self._group.world_size
+        for recorder in install.live():  # torch keeps no register of such a group, and its recorder calls it ""
+            collectives.record_group(
+                recorder, name=self._group.name, backend=self._group.backend, rank=0, world_size=size,
+                members=range(size), torch_name="",
+            )  # fmt: skip
 
     def send(self, named: Iterable[tuple[str, torch.Tensor]]) -> float:
         """Broadcast every tensor; returns seconds. Raises SyncAborted as soon as `abort` was called from another

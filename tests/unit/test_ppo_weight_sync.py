@@ -33,7 +33,7 @@ def running(paths: dict[str, str]) -> Iterator[Stack]:
 
 def connected(running: Stack, recorder: install.Recorder) -> WeightSync:
     sync = WeightSync(running.roles["actor"][0], running.session, PROMPTS, seed=0)
-    sync.connect(recorder, world_size=2, backend="gloo")
+    sync.connect(world_size=2, backend="gloo")
     return sync
 
 

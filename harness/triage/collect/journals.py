@@ -114,7 +114,10 @@ def _recording(file: Path, now_ns: int, wall_ns: int, here: str) -> Recording:
 
 
 def _groups(stream: BinaryIO) -> tuple[list[Group], int | None, int | None]:
-    """Groups of the whole journal, and the global rank and world size by the first that has the ranks 0 to n - 1."""
+    """Groups of the whole journal, and the global rank and world size by the first that has the ranks 0 to n - 1.
+
+    A group that was made beside torch's register (a weight sync) numbers its members in a way of its own.
+    """
     groups: dict[str, Group] = {}
     rank = world = None
     for event in _lines_with(stream, b'"group"'):
@@ -125,9 +128,9 @@ def _groups(stream: BinaryIO) -> tuple[list[Group], int | None, int | None]:
             continue
         name = str(event.get("name", ""))
         size = int(event["world_size"]) if isinstance(event.get("world_size"), int) else len(members)
-        known = str(event.get("torch_name") or name)  # what the flight recorder calls it
+        known = str(event.get("torch_name", name))  # what the flight recorder calls it
         groups[known] = Group(known, tuple(members), str(event.get("backend", "")), "" if known == name else name, size)
-        whole = members == list(range(len(members)))
+        whole = known != "" and members == list(range(len(members)))
         if world is None and whole and isinstance(place, int) and 0 <= place < len(members):
             rank, world = members[place], len(members)
     return list(groups.values()), rank, world
