@@ -19,7 +19,7 @@ test: lint engines ## linters, types, import contracts, then every test
 	@$(VENV)/bin/python -m pytest
 
 unit: $(READY) ## the fast tests, without engines
-	@$(VENV)/bin/python -m pytest tests/unit
+	@$(VENV)/bin/python -m pytest -n 2 tests/unit tests/contract
 
 lint: $(READY) ## ruff, mypy, import contracts
 	@$(VENV)/bin/ruff check harness probes scenarios reports tests

@@ -28,8 +28,9 @@ def held(case: Case) -> Ruling | None:
         return None
     where = case.waited_in(keys)
     reason = f"{case.names(keys)}: {held[0].blocked}" + (f"; others wait in {where}" if where else "")
+    pids = " ".join(str(one.process.pid) for one in held if one.process)
     steps = {
-        "stop": "kill -CONT PID, and find out who stopped it",
+        "stop": f"kill -CONT {pids}, and find out who stopped it",
         "unint": "look at storage: dmesg, the mount of the file in its stack",
         "the i": "harness triage with native stacks shows which C call keeps the "
         "interpreter lock; run it in a child process",
