@@ -42,11 +42,11 @@ for folder in sys.argv[1:]:
     opinion = suspects(compare(load_directory(folder)))
     spent = {"seconds": time.perf_counter() - wall, "cpu": sum(os.times()[:4]) - cpu}  # with the readers'
     answers.append({"ranks": sorted(opinion.ranks), "said": opinion.hint, **spent})
-mib = [resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-print(json.dumps([answers, mib]))
+peak = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) / 1024
+print(json.dumps([answers, [peak, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024]]))
 """
 THEIRS = """
-import contextlib, gc, json, os, resource, sys, time
+import gc, json, os, sys, time
 from torch.distributed.flight_recorder.components.builder import build_db
 from torch.distributed.flight_recorder.components.config_manager import JobConfig
 from torch.distributed.flight_recorder.components.loader import read_dir
@@ -69,8 +69,8 @@ for folder in sys.argv[1:]:
     spent = {"seconds": time.perf_counter() - wall, "cpu": sum(os.times()[:4]) - cpu}
     answers.append({"ranks": ranks, "said": said, **spent})
     gc.collect()  # read_dir has switched the collector off
-mib = [resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 0]
-print(json.dumps([answers, mib]))
+peak = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) / 1024
+print(json.dumps([answers, [peak, 0]]))
 """
 
 
@@ -91,7 +91,7 @@ class Row(NamedTuple):
     false: int  # innocent ranks named, over all cases
     seconds: float  # of one analysis, median over the cases
     cpu: float  # processor seconds, likewise: what is left when other programs run
-    mib: float  # peak of the process, and of its largest child times the number of processors
+    mib: float  # peak of the process, and at most of its readers: the largest times the number of processors
 
 
 def plant(ranks: int, home: Path) -> list[Case]:
