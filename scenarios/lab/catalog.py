@@ -99,8 +99,14 @@ ORDER = (
     _training("order-pair", "K2", "two groups in opposite orders", "order", "pair", cycle=(0, 1)),
     _training("order-sync", "K2", "weights on one group against metrics on the other", "order", "sync", cycle=(0, 1)),
     _training("order-ring", "K2", "three groups of two, in a ring", "order", "ring", world=3, cycle=(0, 1, 2)),
-    _training("order-backward", "K2", "backward passes of actor and critic in opposite orders", "backward", "towers",
-              cycle=(0, 1)),
+    _training(
+        "order-backward",
+        "K2",
+        "backward passes of actor and critic in opposite orders",
+        "backward",
+        "towers",
+        cycle=(0, 1),
+    ),
 )
 
 BRANCH = (
