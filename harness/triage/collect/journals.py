@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 from harness.triage.collect import redact
 from harness.triage.evidence import Call, Group, Journal
-from probes.format import EVENTS, FormatError, decode_line
+from probes.format import EVENTS, FormatError, checked_open, decode_line
 
 TAIL_BYTES = 1 << 20  # about 5,000 events
 SCAN_BYTES = 1 << 30
@@ -47,8 +47,8 @@ def owners(paths: Iterable[Path], here: str) -> tuple[dict[tuple[str, int], list
     for file in paths:
         try:
             with open(file, "rb") as stream:
-                opening = decode_line(stream.readline(BLOCK))
-            found.setdefault((str(opening.get("host") or here), int(opening["pid"])), []).append(file)
+                opening = _opening(stream)
+            found.setdefault((str(opening.get("host") or here), opening["pid"]), []).append(file)
         except OSError as error:
             notes.append(f"{EVENTS}/{file.name} cannot be read: {error.strerror}")
         except (FormatError, KeyError, TypeError, ValueError):
@@ -82,11 +82,19 @@ def read(
     return found, notes
 
 
+def _opening(stream: BinaryIO) -> dict[str, Any]:
+    """The first line of a journal, with `wall_ns` and `world_size` filled in; FormatError, ValueError, TypeError."""
+    opening = checked_open(decode_line(stream.readline(BLOCK)))
+    return {
+        **opening, "wall_ns": int(opening.get("wall_ns") or 0), "world_size": int(opening.get("world_size") or 1)
+    }  # fmt: skip
+
+
 def _recording(file: Path, now_ns: int, wall_ns: int, here: str) -> Recording:
     with open(file, "rb") as stream:
-        opening = decode_line(stream.readline(BLOCK))
-        host, pid, role = str(opening.get("host") or here), int(opening["pid"]), str(opening["role"])
-        opened_ns = int(opening.get("wall_ns") or 0)
+        opening = _opening(stream)
+        host, pid, role = str(opening.get("host") or here), opening["pid"], opening["role"]
+        opened_ns = opening["wall_ns"]
         if host != here and opened_ns:
             now_ns = wall_ns - opened_ns + opening["t_ns"]  # that host's monotonic clock, by the wall clocks
         groups, rank, world = _groups(stream)
@@ -104,8 +112,8 @@ def _recording(file: Path, now_ns: int, wall_ns: int, here: str) -> Recording:
         if failure := _failure(event):
             errors.append((age, redact.text(failure)))
         closed = kind == "close"
-    if rank is None and int(opening.get("world_size") or 1) > 1:
-        rank, world = int(opening["rank"]), int(opening["world_size"])
+    if rank is None and opening["world_size"] > 1:
+        rank, world = opening["rank"], opening["world_size"]
     journal = Journal(
         str(file), last["seq"] + 1, _age(now_ns, last["t_ns"]), span, tuple(calls[-CALLS:]), tuple(errors[-ERRORS:]),
         tuple(groups), closed, stats,
