@@ -28,6 +28,8 @@ _AROUND = frozenset(
         "select",
     }
 )
+# Loops that hand work to the user's code and are idle only while they do not.
+_SERVING = frozenset({"ray_idle", "http_server"})
 _FRAMEWORKS = re.compile(r"/(openrlhf|verl|trl|slime|areal|nemo_rl|vllm|sglang)/")
 
 
@@ -97,8 +99,10 @@ def doing(process: Process, sample: int = -1) -> Doing:
 def classify(thread: Thread, sample: Sample | None = None, native: Thread | None = None) -> Doing:
     """One thread's stack as a `Doing`; `native` is the same thread with its C frames, where somebody took them."""
     kinds: list[tuple[str, str]] = []
-    for frame in thread.frames:
+    for index, frame in enumerate(thread.frames):
         entry = match(frame)
+        if entry is not None and entry.kind in _SERVING and any(map(_served, thread.frames[:index])):
+            continue  # the loop around a task or a request that is being worked on
         if entry is not None:
             kinds.append((entry.kind, entry.op or plain(frame.function)))
     if native is not None:
@@ -123,6 +127,10 @@ def classify(thread: Thread, sample: Sample | None = None, native: Thread | None
         op = ops[-1] if kind == "store" else ops[0]
     around = tuple(dict.fromkeys(one for one, _ in kinds[1:] if one != kind))
     return Doing(kind, op, around, frame_text, thread.name, thread.active, thread.gil)
+
+
+def _served(frame: Frame) -> bool:
+    return users(frame) or plain(frame.function) in ("actor_method_executor", "function_executor", "finish_request")
 
 
 def user_frame(frames: Iterable[Frame]) -> str:

@@ -158,3 +158,16 @@ def test_a_trail_is_the_main_threads():
     assert trail(first.threads) != trail(last.threads)
     assert doing(rank(0, "main event_loop receive")).idle
     assert not doing(rank(0, "main event_loop forward all_reduce")).idle
+
+
+def test_a_loop_around_a_task_that_is_worked_on_is_not_idle() -> None:
+    loop = Frame("main_loop", "/env/site-packages/ray/_private/worker.py", 1)
+    executor = Frame("actor_method_executor", "/env/site-packages/ray/_private/function_manager.py", 2)
+    user = Frame("decode", "/home/me/rollout.py", 3)
+    serve = Frame("serve_forever", "/usr/lib/python3.11/socketserver.py", 4)
+
+    def idle(*frames: Frame) -> bool:
+        return classify(Thread("MainThread", 1, frames, main=True)).idle
+
+    assert idle(loop) and idle(serve)
+    assert not idle(user, executor, loop) and not idle(executor, loop) and not idle(user, serve)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 from harness.triage import source
 from harness.triage.flight.model import GroupState, Mismatch
@@ -11,6 +12,7 @@ from harness.triage.graph.edges import Names, forming, mismatch, title
 from harness.triage.places import users
 from harness.triage.rules.pauses import slow_because
 from harness.triage.rules.ruling import Case, Ruling
+from reports.model import Wait
 
 YOUNG_S = 1.0  # an operation that is younger may just be on its way
 
@@ -179,9 +181,12 @@ def _what(sides: dict[str, list[Subject]], one: Subject) -> str:
 
 def conditional(case: Case) -> Ruling | None:
     """K10: few ranks wait in a collective of work that the others do not do, and those have gone on to the next one."""
+    rings = [members for members, _ in _inversions(case)]
     for one in case.graph.stuck():
         if not _rank_only(one) or not (one.pending is not None or one.doing.kind == "collective"):
             continue
+        if not one.doing.within("checkpoint", "evaluation") and any(one.key in ring for ring in rings):
+            continue  # an order of groups that depends on the rank: `inverted` says so, and names nobody
         targets = [case.subject(wait.target) for wait in case.graph.waits if wait.waiter == one.key]
         targets = targets or _elsewhere(case, one)
         alike = [other for other in case.graph.stuck() if other.doing.within("checkpoint", "evaluation")]
@@ -219,15 +224,19 @@ def _elsewhere(case: Case, one: Subject) -> list[Subject]:
     return apart if len(apart) == len(others) else []
 
 
-def inverted(case: Case) -> Ruling | None:
-    """K2: a ring of waits over several groups. Each rank is as right as the others: nobody is named."""
+def _inversions(case: Case) -> Iterator[tuple[tuple[str, ...], list[Wait]]]:
+    """Rings of waits over several groups in which nothing moves, with their waits."""
     for members in case.graph.cycles:
         inside = set(members)
         waits = [wait for wait in case.graph.waits if wait.waiter in inside and wait.target in inside]
-        if {wait.layer for wait in waits} != {"collective"} or len({wait.group for wait in waits}) < 2:
-            continue
-        if case.moving(members):
-            continue
+        several = {wait.layer for wait in waits} == {"collective"} and len({wait.group for wait in waits}) > 1
+        if several and not case.moving(members):
+            yield tuple(members), waits
+
+
+def inverted(case: Case) -> Ruling | None:
+    """K2: a ring of waits over several groups. Each rank is as right as the others: nobody is named."""
+    for members, waits in _inversions(case):
         steps = [
             next((wait for wait in waits if wait.waiter == key and wait.target == after), None)
             for key, after in zip(members, (*members[1:], members[0]), strict=True)
@@ -237,7 +246,7 @@ def inverted(case: Case) -> Ruling | None:
             "HUNG",
             f"groups are used in different orders: {told}; a cycle, in which nobody is the single culprit",
             "K2",
-            cycle=tuple(members),
+            cycle=members,
             place=told,
             next=(
                 "use the groups in one order on every rank: order by name, not by arrival",
