@@ -3,6 +3,7 @@ behind."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -14,6 +15,7 @@ import psutil
 import pytest
 
 from probes.format import Run
+from reports.model import Verdict
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -78,6 +80,23 @@ def test_a_role_that_is_killed_ends_the_run_with_a_sentence(tmp_path: Path) -> N
     assert "died" in output.strip().splitlines()[-1]
     assert gone(processes) == []
     assert list(Run(tmp_path / "run", strict=False).frames(kind="rollout"))
+
+
+def test_a_run_that_hangs_is_ended_and_names_who_stands_still(tmp_path: Path) -> None:
+    process = start(tmp_path / "run", "--stall", "8s")
+    until(process, "step 0 ")
+    journal = next((tmp_path / "run" / "events").glob("actor-*.jsonl"))
+    pid = int(re.findall(r"\d+", journal.stem)[-1])
+    processes = family(process)
+    os.kill(pid, signal.SIGSTOP)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 3, output
+    assert "hung: rank 0 (actor): stopped" in output, output
+    assert gone(processes) == []
+    verdict = Verdict.from_dict(json.loads((tmp_path / "run" / "watch" / "verdict.json").read_text()))
+    assert verdict.triage is not None
+    assert (verdict.verdict, verdict.triage.hang) == ("HUNG", "K9")
+    assert [party.pid for party in verdict.triage.culprits] == [pid]
 
 
 def test_an_address_without_a_cluster_is_said_in_one_sentence(tmp_path: Path) -> None:
