@@ -49,7 +49,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Diagnostics and reproducibility harness for RLHF runs: why two rollout backends differ.",
+    help="Diagnostics and reproducibility harness for RLHF runs: why two rollout backends differ, and who is stuck.",
 )
 app.command()(parity.parity)
 app.command()(parity.run)
