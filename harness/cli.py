@@ -55,11 +55,11 @@ app.command()(parity.parity)
 app.command()(parity.run)
 app.command()(parity.diff)
 app.command()(parity.report)
-app.command()(doctor.doctor)
-app.command()(triage.triage)
 app.command(context_settings={"allow_interspersed_args": False})(watch.watch)
-app.add_typer(env.app, name="env")
+app.command()(triage.triage)
+app.command()(doctor.doctor)
 app.add_typer(faults.app, name="faults")
+app.add_typer(env.app, name="env")
 
 
 def _version(asked: bool) -> None:
