@@ -237,6 +237,7 @@ def _whole(
         cards += part.gpus
         answers |= part.ras
     python = [one for one in everyone.values() if any(sample.threads for sample in one.samples)]
+    python = [one for one in python if one.rank is not None] or python  # a launcher has no recorder to miss
     blind = [one for one in python if one.beat is None and not one.dump]
     if blind:
         notes.append(
