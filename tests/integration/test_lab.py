@@ -14,8 +14,8 @@ from scenarios.lab.catalog import HANGS, Hang
 STALL_S = 5.0
 # Another kind each, chosen for their speed: worlds of two where two are enough.
 NAMES = (
-    "trip-publish", "order-pair", "branch-timeout", "dead-thread", "join-absent", "http-pair", "sleep-wake",
-    "state-stopped", "refused-begin", "slow-shards", "long-pause", "slow-compile-child",
+    "trip-publish", "order-pair", "branch-timeout", "dead-thread", "join-absent", "ray-pair", "http-pair",
+    "sleep-wake", "zero-save", "state-stopped", "refused-begin", "slow-shards", "long-pause", "slow-compile-child",
 )  # fmt: skip
 MARK = "RLHF_HARNESS_LAB="
 
