@@ -33,6 +33,9 @@ class Guard:
     def __enter__(self) -> Guard:
         self.directory.mkdir(parents=True, exist_ok=True)
         self._sockets = tempfile.mkdtemp(prefix="rlhf-", dir="/tmp" if os.access("/tmp", os.W_OK) else None)
+        own = os.getpid()
+        foreign = frozenset(pid for pid in descendants(own) if pid != own)  # a notebook may have children of its own
+        self._dog = Watchdog(self.directory, (own,), self.stall_s, foreign=foreign, say=self._say)
         self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
         self._thread.start()
         return self
@@ -42,7 +45,8 @@ class Guard:
         if self._thread is not None:
             self._thread.join()
         shutil.rmtree(self._sockets, ignore_errors=True)
-        if self.stall is None:  # nothing was found: the beats of a run that ended say nothing to anybody
+        verdict = self._dog.verdict
+        if verdict is None or verdict.verdict == "HEALTHY":  # the beats of a run that ended say nothing to anybody
             shutil.rmtree(self.directory, ignore_errors=True)
 
     def environment(self, variables: dict[str, str], role: str) -> dict[str, str]:
@@ -50,18 +54,10 @@ class Guard:
         return watched({**variables, "RLHF_HARNESS_ROLE": role}, self.directory, self._sockets)
 
     def _run(self) -> None:
-        before = set(descendants(os.getpid()))
-        dog: Watchdog | None = None
         try:
             while not self._ended.wait(PERIOD_S) and self.stall is None:
-                if dog is None:
-                    roots = tuple(pid for pid in descendants(os.getpid()) if pid not in before)
-                    if not roots:
-                        continue
-                    dog = Watchdog(self.directory, roots, self.stall_s, say=self._say)
-                self.stall = dog.tick()
+                self.stall = self._dog.tick()
         except Exception as error:  # a defect of the watchdog must not end the run that it watches
             self._say(f"the watchdog is off, the run goes on: {type(error).__name__}: {error}")
         finally:
-            if dog is not None:
-                dog.close()
+            self._dog.close()

@@ -6,11 +6,12 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.triage.collect.roles import infrastructure
 from harness.triage.watch.progress import Seen, Snapshot
 
 BEATS = "beats"
@@ -44,8 +45,19 @@ def table(proc: Path = Path("/proc")) -> dict[int, Stat]:
     return found
 
 
+def argv(pid: int) -> tuple[str, ...]:
+    """The command line of a process, or what it calls itself; empty when it has ended."""
+    try:
+        return tuple(Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").decode(errors="replace").split("\0"))
+    except OSError:
+        return ()
+
+
 class Observer:
-    """Looks at the processes below `roots`, and at whoever beats in `directory`, also from other hosts."""
+    """Looks at the processes below `roots`, and at whoever beats in `directory`, also from other hosts.
+
+    Not at Ray's own processes, which serve the job and never stand still for it, and not below `foreign`.
+    """
 
     def __init__(
         self,
@@ -53,8 +65,11 @@ class Observer:
         roots: tuple[int, ...],
         clock: Callable[[], float] = time.monotonic,
         processes: Callable[[], dict[int, Stat]] = table,
+        *,
+        argv: Callable[[int], Sequence[str]] = argv,
+        foreign: frozenset[int] = frozenset(),
     ) -> None:
-        self.directory, self.roots = directory, roots
+        self.directory, self.roots, self._argv, self._foreign = directory, roots, argv, foreign
         self._clock, self._processes, self._host = clock, processes, socket.gethostname()
         self._known: dict[int, int] = {}  # pid -> started: whoever was below a root stays ours when its parent ends
 
@@ -69,6 +84,8 @@ class Observer:
             beat = beats.pop((self._host, pid), {})
             if beat and beat.get("start_ticks") not in (0, stat.started):
                 beat = {}  # of an earlier process with this pid
+            if not beat and infrastructure(self._argv(pid)):
+                continue
             found.append(_seen(f"{self._host}:{pid}:{stat.started}", pid, stat, beat))
         for (host, pid), beat in beats.items():
             other = there.get(pid) if host == self._host else None
@@ -95,7 +112,7 @@ class Observer:
             pid = queue.pop()
             if pid != os.getpid():
                 self._known[pid] = there[pid].started
-            queue += [child for child in children.get(pid, ()) if child not in self._known]
+            queue += [child for child in children.get(pid, ()) if child not in {*self._known, *self._foreign}]
 
     def _beats(self) -> dict[tuple[str, int], dict[str, Any]]:
         found: dict[tuple[str, int], dict[str, Any]] = {}

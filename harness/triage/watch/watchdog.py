@@ -43,7 +43,8 @@ class Stall:
 class Watchdog:
     """Watches the processes below `roots` and whoever beats in `directory`; evidence and verdict go there as well.
 
-    `observe`, `collect` and `judge` are for tests; `say` takes one line for the user.
+    Processes below `foreign` are none of the job's. `observe`, `collect` and `judge` are for tests; `say` takes one
+    line for the user.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Watchdog:
         roots: tuple[int, ...],
         stall_s: float,
         *,
+        foreign: frozenset[int] = frozenset(),
         clock: Callable[[], float] = time.monotonic,
         observe: Callable[[], Snapshot] | None = None,
         collect: Callable[[Path, float], Evidence] | None = None,
@@ -59,7 +61,7 @@ class Watchdog:
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.directory, self.stall_s = Path(directory), stall_s
-        self.observer = Observer(self.directory, roots, clock)
+        self.observer = Observer(self.directory, roots, clock, foreign=foreign)
         self.progress = Progress(stall_s)
         self.verdict: Verdict | None = None  # the last one, whatever it was
         self._clock, self._observe, self._say = clock, observe or self.observer, say
@@ -165,7 +167,7 @@ class Watchdog:
     def _collect_for_real(self, folder: Path, stall_s: float) -> Evidence:
         from harness.triage.collect import Scope, collect
 
-        return collect(Scope(self.observer.roots, self.directory), out=folder, stall_s=stall_s)
+        return collect(Scope(tuple(self.observer.living()), self.directory), out=folder, stall_s=stall_s)
 
     def _beat(self, **more: Any) -> None:
         """Tell the watched processes that somebody is there; they say so when nobody is."""
