@@ -21,6 +21,7 @@ from harness.envs import home
 from harness.envs.environment import Environment
 from harness.errors import BadInput, HarnessError
 from harness.launch import Cluster, Seat, driver_seat
+from harness.triage.watch import phase
 from harness.triage.watch.guard import Guard
 from probes import format as recording
 from reports.model import Verdict
@@ -129,7 +130,7 @@ class Experiment:
         for step in range(first, side.scenario.steps):
             self._progress(ProgressEvent(side.name, side.backend, step, side.scenario.steps, phase="step"))
             future = self._stage.submit("step", step, None if guide is None else str(guide))
-            metrics = self._wait(future, side, f"step {step}")
+            metrics = self._wait(future, side, f"step {step}", step=step)
             self._progress(ProgressEvent(side.name, side.backend, step, side.scenario.steps, metrics=metrics))
         self._tell(side, "measuring the floor", step=side.scenario.steps - 1)
         self._wait(self._stage.submit("floor"), side, "measuring the floor")
@@ -259,18 +260,23 @@ class Experiment:
     def _tell(self, side: Side, phase: str, step: int = 0) -> None:
         self._progress(ProgressEvent(side.name, side.backend, step, side.scenario.steps, phase=phase))
 
-    def _wait(self, future: Future, side: Side, doing: str) -> Any:
-        """The future's value; errors of actors become sentences for the user."""
+    def _wait(self, future: Future, side: Side, doing: str, step: int | None = None) -> Any:
+        """The future's value; errors of actors become sentences for the user. `step`: tell its phases meanwhile."""
         import ray.exceptions as failures
 
         place = f"{side.name} ({side.backend}), {doing}"
-        deadline = time.monotonic() + CALL_LIMIT_S
+        deadline, told = time.monotonic() + CALL_LIMIT_S, ""
         try:
             while True:
                 try:
                     return future.result(timeout=LOOK_S)
                 except failures.GetTimeoutError as error:
                     self._look(place, side, deadline, error)
+                    if step is not None and self._guard is not None:
+                        now = phase.current(self._guard.directory, step)
+                        if now not in ("", told):
+                            told = now
+                            self._tell(side, told, step)
         except failures.RayActorError as error:
             raise RunCut(f"{place}: {self._death(side, error)}") from error
         except failures.RuntimeEnvSetupError as error:
