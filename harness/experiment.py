@@ -8,8 +8,6 @@ import datetime
 import importlib.metadata
 import os
 import platform
-import shlex
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -61,7 +59,7 @@ class Side:
 
 class Experiment:
     """Drives recorded runs on an open cluster. Call `begin` once, then `record` for each side, then `native` for
-    each. With a `guard`, a call that hangs ends with the guard's verdict."""
+    each. With a `guard`, a call that hangs ends with the guard's verdict. `command` makes the same runs again."""
 
     def __init__(
         self,
@@ -71,7 +69,9 @@ class Experiment:
         progress: Callable[[ProgressEvent], None],
         device: str = "auto",
         guard: Guard | None = None,
+        command: str = "",
     ) -> None:
+        self._command = command
         self._cluster = cluster
         self._guard = guard
         self._sides = sides
@@ -242,7 +242,7 @@ class Experiment:
                 "sampling_mode": scenario.rollout.mode,
                 "guided": scenario.guided and side.name == "candidate",
                 "seeds": {"scenario": scenario.seed, "engine": scenario.engine.seed},
-                "command": shlex.join(["harness", *sys.argv[1:]]),
+                "command": self._command,
                 "packages": {
                     name: importlib.metadata.version(name) for name in ("ray", "torch", "transformers", "numpy")
                 },

@@ -6,8 +6,6 @@ import contextlib
 import dataclasses
 import datetime
 import os
-import shlex
-import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -17,6 +15,7 @@ from harness import config, envs
 from harness.errors import BadInput, HarnessError
 from harness.experiment import Experiment, RunCut, Side
 from harness.launch import Cluster
+from harness.parity.command_line import command_line, duration
 from harness.triage.watch.guard import Guard
 from reports.model import EXIT_CODES, Finding, Verdict
 from reports.progress import ProgressEvent
@@ -57,6 +56,12 @@ def run_parity(
     Raises HarnessError for what could not start; a run that was cut short is INCONCLUSIVE, not an exception.
     """
     started = time.monotonic()
+    overrides, candidate_overrides = list(overrides), list(candidate_overrides)
+    reproduce = command_line(
+        "parity", str(baseline), str(candidate), scenario=scenario, set=overrides, candidate_set=candidate_overrides,
+        mode=mode, steps=steps, seed=seed, rollout_only=rollout_only, free=free, no_native=not native,
+        fault=fault, cap=cap, **_machine(address, device, stall_s),
+    )  # fmt: skip
     base = _scenario(scenario, overrides, mode=mode, seed=seed, steps=steps, rollout_only=rollout_only, free=free)
     planted = _planted(fault)
     other = config.changed(base, [*planted.settings, *candidate_overrides])
@@ -73,7 +78,7 @@ def run_parity(
         figures: dict[str, Any] = {"environments_ready_s": round(time.monotonic() - started, 1)}
         cut = _record_pair(
             left, right, address=address, device=device, native=native, guarded=_guarded(folder, stall_s, progress),
-            progress=progress, figures=figures,
+            progress=progress, figures=figures, command=reproduce,
         )  # fmt: skip
         verdict = _judge(left, right, cut, native=native, cap=cap)
         _compact(left, right)
@@ -81,9 +86,7 @@ def run_parity(
     verdict = dataclasses.replace(
         verdict,
         figures=verdict.figures | figures,
-        reproduce=shlex.join(["harness", *sys.argv[1:]])
-        if sys.argv[0].endswith("harness")
-        else _command(baseline, candidate, scenario),
+        reproduce=reproduce,
         paths={"run": str(folder), "verdict": str(folder / "verdict.json"), "report": str(folder / "report.html")},
     )
     _write(verdict, folder)
@@ -107,6 +110,11 @@ def run_scenario(
     progress: Callable[[ProgressEvent], None] = lambda event: None,
 ) -> Path:
     """One recorded run; returns its directory. Raises RunCut when it ends early (what was recorded stays readable)."""
+    overrides = list(overrides)
+    command = command_line(
+        "run", scenario, backend=backend, set=overrides, mode=mode, steps=steps, seed=seed, rollout_only=rollout_only,
+        resume=resume, **_machine(address, device, stall_s),
+    )  # fmt: skip
     base = _scenario(scenario, overrides, mode=mode, seed=seed, steps=steps, rollout_only=rollout_only, free=False)
     preflight(base, backend)
     if resume is not None and not (Path(resume) / "manifest.json").is_file():
@@ -115,7 +123,9 @@ def run_scenario(
     with _sandboxed(folder):
         side = Side("run", str(envs.parse(backend)), envs.resolve(backend), base, folder)
         with _guarded(folder, stall_s, progress) as guard, Cluster(address) as cluster:
-            experiment = Experiment(cluster, [side], progress=progress, device=device, guard=guard)
+            experiment = Experiment(
+                cluster, [side], progress=progress, device=device, guard=guard, command=command
+            )  # fmt: skip
             experiment.begin()
             experiment.record(side, resume=resume)
         _compact(side)
@@ -132,7 +142,7 @@ def diff(baseline: str | os.PathLike[str], candidate: str | os.PathLike[str], *,
     verdict = judge(Path(baseline), Path(candidate), cap=cap)
     return dataclasses.replace(
         verdict,
-        reproduce=shlex.join(["harness", "diff", str(baseline), str(candidate)]),
+        reproduce=command_line("diff", str(baseline), str(candidate), cap=cap),
         paths={"baseline": str(baseline), "candidate": str(candidate)},
     )
 
@@ -147,12 +157,15 @@ def _record_pair(
     guarded: contextlib.AbstractContextManager[Guard | None],
     progress: Callable[[ProgressEvent], None],
     figures: dict[str, Any],
+    command: str,
 ) -> RunCut | None:
     """Record both runs and the native stage; returns what cut them short, or None."""
     clock = _Clock(figures)
     try:
         with guarded as guard, Cluster(address) as cluster:
-            experiment = Experiment(cluster, [left, right], progress=progress, device=device, guard=guard)
+            experiment = Experiment(
+                cluster, [left, right], progress=progress, device=device, guard=guard, command=command
+            )  # fmt: skip
             experiment.begin()
             clock.lap("start_s")
             native = native and left.scenario.native.samples > 0
@@ -334,8 +347,13 @@ def _sandboxed(folder: Path) -> Any:
         raise
 
 
-def _command(baseline: str, candidate: str, scenario: str) -> str:
-    return shlex.join(["harness", "parity", baseline, candidate, "--scenario", scenario])
+def _machine(address: str | None, device: str, stall_s: float) -> dict[str, str | None]:
+    """The options of a command line that say where and how it runs, without those that have their default."""
+    return {
+        "address": address or None,
+        "device": device if device != "auto" else None,
+        "stall": duration(stall_s) if stall_s != STALL_S else None,
+    }
 
 
 def _write(verdict: Verdict, folder: Path) -> None:

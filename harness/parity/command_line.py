@@ -1,0 +1,30 @@
+"""The command line that does again what a call of a function did: built from its arguments, since a notebook or a
+pytest has no command line of ours."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+
+def command_line(*words: str, **options: Any) -> str:
+    """`harness WORDS --option value ...`, quoted for a shell.
+
+    None and False leave an option out, True makes it a flag, a list repeats it.
+    """
+    line = ["harness", *words]
+    for name, value in options.items():
+        option = f"--{name.replace('_', '-')}"
+        if value is None or value is False:
+            continue
+        if value is True:
+            line.append(option)
+        else:
+            for item in value if isinstance(value, (list, tuple)) else (value,):
+                line += [option, str(item)]
+    return shlex.join(line)
+
+
+def duration(seconds: float) -> str:
+    """Seconds as `--stall` reads them."""
+    return f"{seconds:.3f}".rstrip("0").rstrip(".") + "s" if seconds else "0"
