@@ -132,7 +132,7 @@ class Steps:
     """Makes one step after another; `switch` decides what runs beside it."""
 
     def __init__(self, stack: ppo_support.Stack, leader: trainer.Trainer, gates: Sequence[Gate], meter: Meter) -> None:
-        self.meter, self._leader, self._gates, self._next = meter, leader, gates, 0
+        self.meter, self._leader, self._gates = meter, leader, gates
         targets: list[Any] = [actors[0]._target for actors in stack.roles.values()]  # type: ignore[attr-defined]
         engine: Any = stack.session._target  # type: ignore[attr-defined]
         self._recorders = [
@@ -150,11 +150,10 @@ class Steps:
         for gate in self._gates:
             gate.turn(probes)
 
-    def step(self) -> tuple[float, float]:
-        """(wall seconds, processor seconds of the whole process) of the next step."""
+    def step(self, number: int) -> tuple[float, float]:
+        """(wall seconds, processor seconds of the whole process) of one step; the number decides on its prompts."""
         wall, cpu = time.perf_counter(), time.process_time()
-        self._leader.step(self._next)
-        self._next += 1
+        self._leader.step(number)
         return time.perf_counter() - wall, time.process_time() - cpu
 
 

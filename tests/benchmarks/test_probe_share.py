@@ -1,12 +1,12 @@
 """What the probes cost of a PPO step: processor time inside the recordings of all roles over that of whole steps.
 
 The bar is 1 %. Processor time of the thread, because wall time inside a recorder is also the time of whoever has the
-core meanwhile: wall time said 3 % on a busy machine where processor time says less than one. What a recording costs
+core meanwhile: on a busy machine it said 3.2 % with digests, where processor time says 1.7 %. What a recording costs
 once, at its start, is left out. Waiting for a disk does not show here; it would in test_watch_share, on against off.
 
 Digests of weights are a probe of their own, on in our runs and opt-in elsewhere. They are printed beside, not asserted:
-each hashes a whole model once a step at 1 GB/s, which is 1 % of so small a step and less of any that trains on more
-tokens.
+three roles hash a whole model each, once a step, at 1 GB/s. That was 1.1 to 1.4 % of so small a step, and is less of
+any that trains on more tokens.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def measure(directory: Path) -> dict[str, Any]:
     import ppo_steps
 
     with ppo_steps.steps(directory) as steps:
-        for _ in range(WARM):
-            steps.step()
+        for number in range(WARM):
+            steps.step(number)
         steps.meter.ns.clear()
-        cpu = sum(steps.step()[1] for _ in range(STEPS))
+        cpu = sum(steps.step(WARM + number)[1] for number in range(STEPS))
         parts = {
             what: {name: spent / STEPS for name, spent in steps.meter.seconds(what).items() if "heartbeat" not in name}
             for what in ("recording", "digests")
