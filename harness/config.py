@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import re
 import tomllib
 import types
 import typing
@@ -55,6 +56,7 @@ def validate(data: dict[str, Any], *, where: str) -> Scenario:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
         raise BadInput(f"{where}: {key} = {first['input']!r}: {first['msg'].lower()}") from error
+    _check_numbers(data, Scenario, where, "")
     _check_ranges(scenario, where)
     return scenario
 
@@ -112,7 +114,7 @@ def _check_keys(data: dict[str, Any], kind: Any, where: str, prefix: str) -> Non
 # key -> (lowest, highest) allowed; None: open
 _RANGES: dict[str, tuple[float | None, float | None]] = {
     "steps": (1, None),
-    "seed": (-(2**62), 2**62),
+    "seed": (0, 2**62),
     "prompts.max_tokens": (1, None),
     "rollout.prompts_per_step": (1, None),
     "rollout.samples_per_prompt": (1, None),
@@ -122,6 +124,7 @@ _RANGES: dict[str, tuple[float | None, float | None]] = {
     "sampling.max_tokens": (1, None),
     "sampling.min_tokens": (0, None),
     "engine.max_model_len": (2, None),
+    "engine.seed": (0, 2**32 - 1),  # what numpy takes, which both engines seed
     "engine.max_num_seqs": (1, None),
     "engine.memory_fraction": (0.01, 1),
     "engine.kv_cache_tokens": (128, None),
@@ -131,9 +134,34 @@ _RANGES: dict[str, tuple[float | None, float | None]] = {
     "ppo.epochs": (1, None),
     "ppo.train_batch_size": (1, None),
     "ppo.micro_batch_size": (1, None),
+    "ppo.kl_coef": (0, None),
+    "ppo.entropy_coef": (0, None),
+    "ppo.value_coef": (0, None),
+    "ppo.gamma": (0, 1),
+    "ppo.gae_lambda": (0, 1),
+    "ppo.checkpoint_every": (0, None),
     "native.samples": (0, None),
     "native.alpha": (1e-9, 0.5),
 }
+_POSITIVE = (
+    "sampling.repetition_penalty",
+    "ppo.actor_lr",
+    "ppo.critic_lr",
+    "ppo.max_grad_norm",
+    "ppo.clip",
+    "ppo.value_clip",
+)
+_NAME = re.compile(r"[A-Za-z0-9._-]+")  # of a scenario: it becomes part of a directory's name
+
+
+def _check_numbers(data: dict[str, Any], kind: Any, where: str, prefix: str) -> None:
+    """Refuse true and false for numbers: pydantic reads them as 1 and 0."""
+    hints = typing.get_type_hints(kind)
+    for key, value in data.items():
+        if isinstance(value, dict):
+            _check_numbers(value, hints[key], where, f"{prefix}{key}.")
+        elif isinstance(value, bool) and hints[key] in (int, float):
+            raise BadInput(f"{where}: {prefix}{key} = {str(value).lower()} is no number")
 
 
 def _check_ranges(scenario: Scenario, where: str) -> None:
@@ -143,13 +171,18 @@ def _check_ranges(scenario: Scenario, where: str) -> None:
             if isinstance(number, float) and not math.isfinite(number):
                 raise BadInput(f"{where}: {section.name}.{key} = {number} must be a finite number")
     for key, (low, high) in _RANGES.items():
-        value: Any = scenario
-        for part in key.split("."):
-            value = getattr(value, part)
+        value = _value(scenario, key)
         if (low is not None and value < low) or (high is not None and value > high):
             bounds = f"at least {low}" if high is None else f"between {low} and {high}"
             raise BadInput(f"{where}: {key} = {value} must be {bounds}")
+    for key in _POSITIVE:
+        if _value(scenario, key) <= 0:
+            raise BadInput(f"{where}: {key} = {_value(scenario, key)} must be above 0")
+    if not _NAME.fullmatch(scenario.name):
+        raise BadInput(f"{where}: name = {scenario.name!r} may hold letters, digits, '.', '_' and '-' only")
     s = scenario.sampling
+    if any(token < 0 for token in s.stop_token_ids):
+        raise BadInput(f"{where}: sampling.stop_token_ids = {list(s.stop_token_ids)}: a token id is at least 0")
     if s.top_k != -1 and s.top_k < 1:
         raise BadInput(f"{where}: sampling.top_k = {s.top_k}: -1 switches it off, else at least 1")
     if s.min_tokens > s.max_tokens:
@@ -166,6 +199,13 @@ def _check_ranges(scenario: Scenario, where: str) -> None:
             "ppo.micro_batch_size x ppo.world_size = "
             f"{scenario.ppo.micro_batch_size * scenario.ppo.world_size}"
         )
+
+
+def _value(scenario: Scenario, key: str) -> Any:
+    value: Any = scenario
+    for part in key.split("."):
+        value = getattr(value, part)
+    return value
 
 
 def _folder() -> Path:

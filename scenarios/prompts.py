@@ -71,20 +71,26 @@ def load(scenario: Scenario, tokenizer: Any) -> PromptSet:
     return PromptSet(ids, scenario)
 
 
+def check(settings: Prompts) -> int:
+    """Read a file of prompts without encoding them; returns how many there are. Raises PromptError."""
+    count = 0
+    for place, value in read(settings):
+        _check(place, value, settings, chat=settings.chat)
+        count += 1
+    return count
+
+
 def _encode(place: str, value: Any, tokenizer: Any, settings: Prompts, *, chat: bool) -> tuple[int, ...]:
+    _check(place, value, settings, chat=chat)
     if chat:
-        _check_chat(place, value, settings.column)
         try:
             # The template writes BOS where the model wants one: encoding its text with special tokens would double it.
             text = tokenizer.apply_chat_template(value, tokenize=False, add_generation_prompt=True)
         except Exception as error:  # the template is foreign code, and Jinja raises whatever it calls
             raise PromptError(f"{place}: the chat template refuses it: {error}") from error
         ids = tokenizer.encode(text, add_special_tokens=False)
-    elif isinstance(value, str):
-        ids = tokenizer.encode(value)
     else:
-        hint = "; set prompts.chat = true for chat messages" if isinstance(value, list) else ""
-        raise PromptError(f"{place}: column {settings.column!r} holds {_kind(value)}, text was expected{hint}")
+        ids = tokenizer.encode(value)
     if not ids:
         raise PromptError(f"{place}: the prompt is empty")
     if len(ids) > settings.max_tokens:
@@ -93,6 +99,14 @@ def _encode(place: str, value: Any, tokenizer: Any, settings: Prompts, *, chat: 
             "prompts are never cut: shorten it or raise prompts.max_tokens"
         )
     return tuple(ids)
+
+
+def _check(place: str, value: Any, settings: Prompts, *, chat: bool) -> None:
+    if chat:
+        _check_chat(place, value, settings.column)
+    elif not isinstance(value, str):
+        hint = "; set prompts.chat = true for chat messages" if isinstance(value, list) else ""
+        raise PromptError(f"{place}: column {settings.column!r} holds {_kind(value)}, text was expected{hint}")
 
 
 def _check_chat(place: str, value: Any, column: str) -> None:

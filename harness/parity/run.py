@@ -16,12 +16,11 @@ from harness.errors import BadInput, HarnessError
 from harness.experiment import Experiment, RunCut, Side
 from harness.launch import Cluster
 from harness.parity.command_line import command_line, duration
+from harness.parity.preflight import check_pair, check_resume, preflight
 from harness.triage.watch.guard import Guard
 from reports.model import EXIT_CODES, Finding, Verdict
 from reports.progress import ProgressEvent
-from scenarios import prompts
 from scenarios.faults.catalog import Fault, named
-from scenarios.rollout import parameters
 from scenarios.settings import Mode, Scenario
 
 STALL_S = 60.0  # a step of the built-in scenario takes 2 s; weight sync and start-up of an engine use their CPU
@@ -65,7 +64,7 @@ def run_parity(
     base = _scenario(scenario, overrides, mode=mode, seed=seed, steps=steps, rollout_only=rollout_only, free=free)
     planted = _planted(fault)
     other = config.changed(base, [*planted.settings, *candidate_overrides])
-    _check_pair(base, other)
+    check_pair(base, other)
     preflight(base, baseline)
     preflight(other, candidate)
     folder = _folder(out, f"parity-{baseline}-{candidate}")
@@ -117,8 +116,8 @@ def run_scenario(
     )  # fmt: skip
     base = _scenario(scenario, overrides, mode=mode, seed=seed, steps=steps, rollout_only=rollout_only, free=False)
     preflight(base, backend)
-    if resume is not None and not (Path(resume) / "manifest.json").is_file():
-        raise BadInput(f"{resume} is no checkpoint: it has no manifest.json", mend="--resume RUN/checkpoints/step-N")
+    if resume is not None:
+        check_resume(resume, base)
     folder = _folder(out, f"run-{base.name}-{backend}")
     with _sandboxed(folder):
         side = Side("run", str(envs.parse(backend)), envs.resolve(backend), base, folder)
@@ -280,43 +279,11 @@ def _scenario(
     return config.load(scenario, [*overrides, *extra], **top)
 
 
-def preflight(scenario: Scenario, backend: str) -> None:
-    """What can be refused before anything starts: a missing model, broken prompts, parameters without an image in the
-    engine.
-
-    Raises BadInput.
-    """
-    engine = envs.parse(backend).engine
-    for key, path in (("model.path", scenario.model.path), ("model.reward", scenario.model.reward)):
-        local = path.startswith((".", "/", "~")) or path.count("/") > 1
-        if local and not Path(path).expanduser().is_dir():
-            raise BadInput(f"{key} = {path!r}: no such directory")
-    try:
-        # The longest prompt is known only to the tokenizer; a prompt has a token at least.
-        parameters.check_room(1, scenario.sampling, scenario.engine)
-        parameters.check_sampling(engine, scenario.sampling, scenario.rollout.mode)
-        if scenario.prompts.path != prompts.BUILTIN and not len(list(prompts.read(scenario.prompts))):
-            raise BadInput(f"prompts.path = {scenario.prompts.path!r} holds no prompt")
-    except (parameters.ParameterRefused, prompts.PromptError) as error:
-        raise BadInput(str(error)) from error
-
-
 def _planted(fault: str | None) -> Fault:
     try:
         return named(fault) if fault else Fault()
     except ValueError as error:
         raise BadInput(str(error)) from error
-
-
-def _check_pair(base: Scenario, other: Scenario) -> None:
-    if base.rollout.mode == "native":
-        raise BadInput(
-            "whole runs in native mode part after one update and cannot be compared: the engines' own samplers are "
-            "compared in the native stage, which follows every coupled or greedy run",
-            mend="harness parity A B   # or harness run SCENARIO --mode native, for one run",
-        )
-    if base.steps != other.steps or base.rollout.mode != other.rollout.mode:
-        raise BadInput("steps and rollout.mode belong to both sides: set them for the run, not for the candidate")
 
 
 def _folder(out: str | os.PathLike[str] | None, name: str) -> Path:

@@ -18,14 +18,25 @@ SGLANG_CONTEXT_SLACK = 8
 CPU_BLOCK = 32  # tokens a KV block of vLLM on a CPU: the smallest that its backend prefers
 
 
-def check_room(longest_prompt: int, sampling: Sampling, engine: Engine) -> None:
-    """Refuse a context that cannot hold the longest prompt and a whole response; raises ParameterRefused."""
-    need = longest_prompt + sampling.max_tokens
+def check_room(longest_prompt: int | None, sampling: Sampling, engine: Engine) -> None:
+    """Refuse a context that cannot hold the longest prompt and a whole response; raises ParameterRefused.
+
+    `longest_prompt`: in tokens; None where no tokenizer has counted them yet, and a prompt has a token at least.
+    """
+    need = (longest_prompt or 1) + sampling.max_tokens
     if need > engine.max_model_len:
+        prompt = "even a prompt of one token" if longest_prompt is None else f"the longest prompt, of {longest_prompt},"
         raise ParameterRefused(
-            f"engine.max_model_len = {engine.max_model_len} is too short: the longest prompt has {longest_prompt} "
-            f"tokens and sampling.max_tokens = {sampling.max_tokens}, together {need}; raise engine.max_model_len or "
-            "lower sampling.max_tokens"
+            f"engine.max_model_len = {engine.max_model_len} is too short: {prompt} and sampling.max_tokens = "
+            f"{sampling.max_tokens} are {need} tokens together; raise engine.max_model_len or lower sampling.max_tokens"
+        )
+
+
+def check_engine(engine: Engine) -> None:
+    """Refuse what no engine session can be made of; raises ParameterRefused."""
+    if engine.engines != 1:
+        raise ParameterRefused(
+            f"engine.engines = {engine.engines}: a run drives one engine; only engine.engines = 1 is possible"
         )
 
 

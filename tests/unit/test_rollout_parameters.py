@@ -81,5 +81,14 @@ def test_filters_are_welcome_in_coupled_mode_for_every_engine() -> None:
 
 def test_a_context_too_short_is_refused_with_its_numbers() -> None:
     parameters.check_room(10, Sampling(max_tokens=6), Engine(max_model_len=16))
-    with pytest.raises(ParameterRefused, match=r"10 tokens .* 6, together 16|max_model_len = 15"):
+    with pytest.raises(ParameterRefused, match=r"max_model_len = 15 .* of 10, .* = 6 are 16 tokens"):
         parameters.check_room(10, Sampling(max_tokens=6), Engine(max_model_len=15))
+    parameters.check_room(None, Sampling(max_tokens=6), Engine(max_model_len=7))
+    with pytest.raises(ParameterRefused, match=r"even a prompt of one token and .* are 7 tokens"):
+        parameters.check_room(None, Sampling(max_tokens=6), Engine(max_model_len=6))
+
+
+def test_more_than_one_engine_is_refused() -> None:
+    parameters.check_engine(Engine())
+    with pytest.raises(ParameterRefused, match=r"engine\.engines = 2"):
+        parameters.check_engine(Engine(engines=2))

@@ -1,0 +1,114 @@
+"""What is refused before anything starts, and what is not."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.errors import BadInput
+from harness.parity.preflight import check_resume, preflight
+from scenarios.settings import Engine, Model, Prompts, Scenario
+
+MANIFEST = {"format": 1, "step": 3, "version": 4, "scenario": {}, "files": {}}
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    from huggingface_hub import constants
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    return tmp_path / "hub"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("gpt2", "'gpt2': no such directory; a model of the Hugging Face cache is named OWNER/NAME"),
+        ("./nowhere", "no such directory"),
+        ("builtin:big", "there is 'builtin:tiny'"),
+        ("empty", "holds no config.json"),
+        ("file", "this is a file"),
+        ("owner/absent", "nor a downloaded model"),
+        ("owner/not a name", "nor a downloaded model"),
+    ],
+)
+def test_a_model_that_cannot_be_is_refused(name: str, words: str, cache: Path) -> None:
+    Path("empty").mkdir()
+    Path("file").touch()
+    with pytest.raises(BadInput, match=r"model\.path") as caught:
+        preflight(Scenario(model=Model(path=name)), "hf")
+    assert words in caught.value.message
+    reward = Scenario(model=Model(reward=name))
+    with pytest.raises(BadInput, match=r"model\.reward"):
+        preflight(reward, "hf")
+    preflight(dataclasses.replace(reward, train=False), "hf")  # nothing is rewarded in a rollout-only run
+
+
+def test_a_model_directory_and_a_downloaded_model_are_welcome(cache: Path) -> None:
+    Path("mine").mkdir()
+    (Path("mine") / "config.json").write_text("{}")
+    preflight(Scenario(model=Model(path="mine")), "hf")
+    snapshot = cache / "models--owner--name" / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text("{}")
+    (cache / "models--owner--name" / "refs").mkdir()
+    (cache / "models--owner--name" / "refs" / "main").write_text("abc")
+    preflight(Scenario(model=Model(path="owner/name")), "hf")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"engine": Engine(engines=2)}, "engine.engines = 2"),
+        ({"engine": Engine(max_model_len=32)}, "even a prompt of one token"),
+    ],
+)
+def test_parameters_without_an_image_are_refused(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        preflight(Scenario(**settings), "hf")
+
+
+@pytest.mark.parametrize(
+    ("rows", "chat", "words"),
+    [
+        (["a", 3], False, r"p\.jsonl:2: column 'prompt' holds a number, text was expected"),
+        (["a"], True, "holds text, chat messages were expected"),
+        ([], False, "holds no prompt"),
+    ],
+)
+def test_prompts_of_the_wrong_kind_are_refused(rows: list[Any], chat: bool, words: str, tmp_path: Path) -> None:
+    file = tmp_path / "p.jsonl"
+    file.write_text("".join(json.dumps({"prompt": row}) + "\n" for row in rows))
+    with pytest.raises(BadInput, match=words):
+        preflight(Scenario(prompts=Prompts(path=str(file), chat=chat)), "hf")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("garbage", "cannot be read"),
+        ("\udcff", "cannot be read"),
+        ("[]", "no 'format'"),
+        (json.dumps(MANIFEST | {"version": "4"}), "no 'version'"),
+    ],
+)
+def test_a_broken_manifest_is_refused(text: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(BadInput, match=words):
+        check_resume(str(tmp_path), Scenario())
+
+
+def test_a_checkpoint_after_which_nothing_is_left_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"no manifest\.json"):
+        check_resume(str(tmp_path), Scenario())
+    (tmp_path / "manifest.json").write_text(json.dumps(MANIFEST))
+    check_resume(str(tmp_path), Scenario(steps=5))
+    for steps in (3, 4):
+        with pytest.raises(BadInput, match=r"after 4 steps.* nothing is left") as caught:
+            check_resume(str(tmp_path), Scenario(steps=steps))
+        assert str(caught.value.mend).startswith("--steps ")
