@@ -15,8 +15,8 @@ help: ## say what can be made
 parity: engines ## install everything and run the built-in scenario on vLLM and SGLang
 	@$(HARNESS) parity vllm sglang
 
-test: lint engines ## linters, types, import contracts, then every test
-	@$(VENV)/bin/python -m pytest
+test: unit lint engines ## the fast tests, linters, types, import contracts, then the slow tests, one at a time
+	@$(VENV)/bin/python -m pytest tests/integration tests/benchmarks
 
 unit: $(READY) ## the fast tests, without engines
 	@$(VENV)/bin/python -m pytest -n 2 tests/unit tests/contract
