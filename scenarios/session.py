@@ -148,6 +148,7 @@ class EngineSession:
         guide's."""
         limit = self._scenario.sampling.max_tokens
         requests = [dataclasses.replace(r, max_tokens=r.max_tokens or limit) for r in requests]
+        self._engine.stats()  # whatever came before, such as a floor, is none of this step
         if guide is None:
             completions, rounds, uncompared = self._generate(requests, step), 1, 0
             used = [(c.sample, c.output_ids, c.finish_reason) for c in completions]

@@ -13,6 +13,7 @@ import transformers
 from scenarios.rollout import parameters
 from scenarios.rollout.coupling import Draw, choose, filtered
 from scenarios.rollout.engine import Completion, EngineError, EngineInfo, Request, SyncGroup, SyncReport, WeightMeta
+from scenarios.rollout.load import Load
 from scenarios.rollout.sync import digest, join, receive
 from scenarios.settings import Mode, Sampling, Scenario
 
@@ -35,12 +36,16 @@ class HFEngine:
         self._end_ids = end_ids(self._model.generation_config.eos_token_id, scenario.sampling)
         self._generator = torch.Generator(device="cpu").manual_seed(scenario.engine.seed)
         self._group: Any = None
-        self._tokens = 0
+        self._load = Load()
 
     def generate(self, requests: list[Request], sampling: Sampling, *, seed: int) -> list[Completion]:
         done: list[Completion] = []
         for start in range(0, len(requests), self._scenario.engine.max_num_seqs):
-            done += self._batch(requests[start : start + self._scenario.engine.max_num_seqs], sampling, seed)
+            batch = requests[start : start + self._scenario.engine.max_num_seqs]
+            with self._load.generating():
+                self._load.sample(running=len(batch), waiting=len(requests) - start - len(batch))
+                done += self._batch(batch, sampling, seed)
+        self._load.add(done)
         return done
 
     @torch.no_grad()
@@ -85,7 +90,6 @@ class HFEngine:
                 break
             step_ids = tokens[:, None]
             mask = torch.cat((mask, torch.ones_like(mask[:, :1])), dim=-1)
-        self._tokens += sum(map(len, outputs))
         return [
             Completion(r.sample, tuple(r.prompt_ids), tuple(outputs[i]), tuple(logprobs[i]), finish[i], 0)
             for i, r in enumerate(requests)
@@ -146,7 +150,7 @@ class HFEngine:
         )
 
     def stats(self) -> dict[str, float]:
-        return {"generated_tokens": float(self._tokens), "running": 0.0, "waiting": 0.0}
+        return self._load.take(cache=False)
 
     def close(self) -> None:
         self._model = None

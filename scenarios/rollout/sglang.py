@@ -3,6 +3,7 @@ constructor."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import time
@@ -11,9 +12,13 @@ from typing import Any
 from scenarios.rollout import parameters
 from scenarios.rollout.engine import Completion, EngineError, EngineInfo, Request, SyncGroup, SyncReport, WeightMeta
 from scenarios.rollout.hf import draw_of, end_ids
+from scenarios.rollout.load import Load
 from scenarios.rollout.processes import titled
 from scenarios.rollout.sglang_plugin import DIGESTS, SWITCH
 from scenarios.settings import Mode, Sampling, Scenario
+
+LOOK_S = 0.02  # how often a batch that runs is looked at
+PUBLISH = "load_snapshot_publish_interval"  # of SGLang: publish the load every so many decode steps
 
 
 class SGLangEngine:
@@ -36,6 +41,7 @@ class SGLangEngine:
             os.environ[SWITCH] = "1"
 
         import sglang
+        from sglang.srt.server_args import ServerArgs
         from transformers import AutoConfig
 
         config = AutoConfig.from_pretrained(model_path)
@@ -44,6 +50,8 @@ class SGLangEngine:
         self._arguments = parameters.sglang_engine(
             model_path, scenario.model.dtype, scenario.engine, device=device, longest_context=longest
         )
+        if hasattr(ServerArgs, PUBLISH):  # 15 by default: peaks of short responses were missed (22 seen of 32)
+            self._arguments[PUBLISH] = 1
         replaced: list[str] = []
         if not pure:
             replaced.append("output log-probabilities")
@@ -57,7 +65,7 @@ class SGLangEngine:
             raise EngineError(f"SGLang {self._version} did not start: {error}") from error
         self._end_ids = end_ids(config.eos_token_id, scenario.sampling)
         self._group: SyncGroup | None = None
-        self._prompt_tokens = self._cached_tokens = 0
+        self._load = Load()
 
     def generate(self, requests: list[Request], sampling: Sampling, *, seed: int) -> list[Completion]:
         native = parameters.sglang_sampling(sampling, self._mode)
@@ -85,16 +93,19 @@ class SGLangEngine:
                 if text
                 else {"input_ids": [list(requests[i].prompt_ids) for i in rows]}
             )
-            batch = self._call(
-                sampling_params=[params[i] for i in rows],
-                return_logprob=True,
-                return_prompt_token_ids=True,
-                custom_logit_processor=[processors[i] for i in rows] if processors else None,
-                **source,
-            )
+            with self._load.generating():
+                batch = self._call(
+                    sampling_params=[params[i] for i in rows],
+                    return_logprob=True,
+                    return_prompt_token_ids=True,
+                    custom_logit_processor=[processors[i] for i in rows] if processors else None,
+                    **source,
+                )
             for i, answer in zip(rows, batch, strict=True):
                 answers[i] = answer
-        return [self._completion(request, answer) for request, answer in zip(requests, answers, strict=True)]
+        completions = [self._completion(request, answer) for request, answer in zip(requests, answers, strict=True)]
+        self._load.add(completions)
+        return completions
 
     def _call(self, **fields: Any) -> list[dict[str, Any]]:
         """`Engine.generate` does not pass `return_prompt_token_ids` on, so the request object is built here, as it
@@ -103,8 +114,31 @@ class SGLangEngine:
 
         request = GenerateReqInput(**fields)
         stream = self._engine.tokenizer_manager.generate_request(request, None)
-        answer = self._engine.loop.run_until_complete(stream.__anext__())
+
+        async def answered() -> Any:
+            looking = asyncio.ensure_future(self._look())
+            try:
+                return await stream.__anext__()
+            finally:
+                looking.cancel()
+                await asyncio.gather(looking, return_exceptions=True)  # a load that cannot be read ends no batch
+
+        answer = self._engine.loop.run_until_complete(answered())
         return answer if isinstance(answer, list) else [answer]
+
+    async def _look(self) -> None:
+        """Sample the load that the scheduler publishes in shared memory until cancelled; nothing where it does not."""
+        reader = getattr(self._engine.tokenizer_manager, "load_snapshot_reader", None)
+        began = time.time()
+        while reader is not None:
+            await asyncio.sleep(LOOK_S)
+            fresh = [one for one in reader.read_all() if one.timestamp >= began]  # older ones are of an earlier batch
+            if fresh:
+                self._load.sample(
+                    running=sum(one.num_running_reqs for one in fresh),
+                    waiting=sum(one.num_waiting_reqs for one in fresh),
+                    kv=max(one.token_usage for one in fresh),
+                )
 
     def _completion(self, request: Request, answer: dict[str, Any]) -> Completion:
         meta = answer["meta_info"]
@@ -121,8 +155,6 @@ class SGLangEngine:
             )
         seen = tuple(answer.get("prompt_token_ids") or ())
         cached = int(meta.get("cached_tokens", 0))
-        self._prompt_tokens += len(seen)
-        self._cached_tokens += cached
         return Completion(request.sample, seen, ids, logprobs, kind, cached)
 
     def rescore(self, sequences: list[tuple[int, ...]]) -> list[list[float]]:
@@ -192,21 +224,7 @@ class SGLangEngine:
         )
 
     def stats(self) -> dict[str, float]:
-        hit = self._cached_tokens / self._prompt_tokens if self._prompt_tokens else 0.0
-        values = {
-            "prompt_tokens": float(self._prompt_tokens),
-            "cached_tokens": float(self._cached_tokens),
-            "cache_hit_rate": hit,
-        }
-        state = self._engine.get_server_info().get("internal_states") or [{}]
-        for ours, theirs in (
-            ("running", "num_running_reqs"),
-            ("waiting", "num_queue_reqs"),
-            ("kv_usage", "token_usage"),
-        ):
-            if theirs in state[0]:
-                values[ours] = float(state[0][theirs])
-        return values
+        return self._load.take()
 
     def close(self) -> None:
         self._engine.shutdown()

@@ -12,6 +12,7 @@ from typing import Any
 from scenarios.rollout import parameters
 from scenarios.rollout.engine import Completion, EngineError, EngineInfo, Request, SyncGroup, SyncReport, WeightMeta
 from scenarios.rollout.hf import draw_of, end_ids
+from scenarios.rollout.load import Load
 from scenarios.rollout.processes import titled
 from scenarios.settings import Mode, Sampling, Scenario
 
@@ -61,7 +62,28 @@ class VLLMEngine:
         self._end_ids = end_ids(config.hf_config.eos_token_id, scenario.sampling)
         self._seed = scenario.engine.seed
         self._device = device
-        self._prompt_tokens = self._cached_tokens = 0
+        self._load = Load()
+        self._watch()
+
+    def _watch(self) -> None:
+        """Be told the scheduler's figures after each of its steps, as vLLM's own loggers of statistics are."""
+        load = self._load
+
+        class Watching:
+            def record(self, scheduler_stats: Any = None, *_: Any, **__: Any) -> None:
+                if scheduler_stats is not None:
+                    load.sample(
+                        running=scheduler_stats.num_running_reqs,
+                        waiting=scheduler_stats.num_waiting_reqs,
+                        kv=scheduler_stats.kv_cache_usage,
+                    )
+
+            def __getattr__(self, name: str) -> Any:  # sleep, log and the like are nothing to us
+                return lambda *_, **__: None
+
+        manager = getattr(self._llm.llm_engine, "logger_manager", None)
+        if manager is not None:
+            manager.stat_loggers.append(Watching())
 
     def generate(self, requests: list[Request], sampling: Sampling, *, seed: int) -> list[Completion]:
         import vllm
@@ -88,10 +110,13 @@ class VLLMEngine:
                 if request.prompt_text is not None
                 else {"prompt_token_ids": list(request.prompt_ids)}
             )
-        outputs = self._llm.generate(prompts, params, use_tqdm=False)
+        with self._load.generating():
+            outputs = self._llm.generate(prompts, params, use_tqdm=False)
         if len(outputs) != len(requests):
             raise EngineError(f"vLLM answered {len(outputs)} of {len(requests)} requests")
-        return [self._completion(request, output) for request, output in zip(requests, outputs, strict=True)]
+        completions = [self._completion(request, output) for request, output in zip(requests, outputs, strict=True)]
+        self._load.add(completions)
+        return completions
 
     def _completion(self, request: Request, output: Any) -> Completion:
         answer = output.outputs[0]
@@ -101,8 +126,6 @@ class VLLMEngine:
         logprobs = tuple(float(entry[token].logprob) for entry, token in zip(answer.logprobs, ids, strict=True))
         cached = int(output.num_cached_tokens or 0)
         seen = tuple(output.prompt_token_ids or ())
-        self._prompt_tokens += len(seen)
-        self._cached_tokens += cached
         return Completion(request.sample, seen, ids, logprobs, str(answer.finish_reason or "error"), cached)
 
     def rescore(self, sequences: list[tuple[int, ...]]) -> list[list[float]]:
@@ -158,18 +181,7 @@ class VLLMEngine:
         )
 
     def stats(self) -> dict[str, float]:
-        named = {
-            "vllm:kv_cache_usage_perc": "kv_usage",
-            "vllm:num_requests_running": "running",
-            "vllm:num_requests_waiting": "waiting",
-        }
-        values = {named[m.name]: float(m.value) for m in self._llm.get_metrics() if m.name in named}
-        hit = self._cached_tokens / self._prompt_tokens if self._prompt_tokens else 0.0
-        return values | {
-            "prompt_tokens": float(self._prompt_tokens),
-            "cached_tokens": float(self._cached_tokens),
-            "cache_hit_rate": hit,
-        }
+        return self._load.take()
 
     def close(self) -> None:
         shutdown = getattr(self._llm.llm_engine.engine_core, "shutdown", None)
