@@ -11,6 +11,8 @@ from reports.limits import limit_of
 from reports.model import SUSPICIONS, Check, Finding, Parity, RunSummary, Verdict
 from reports.text import clean, flatten, number, same, show, show_apart
 
+_NAMES = ("seed",)  # rows whose integer is a name, not an amount
+
 
 @dataclass(frozen=True)
 class Row:
@@ -53,7 +55,8 @@ class Fact:
 
 def side_by_side(runs: list[RunSummary]) -> list[Row]:
     """Rows of all runs by title: changed ones first, then equal ones, then measured ones, each in its given order."""
-    rows = [_row(title, [run.rows.get(title) for run in runs]) for title in _titles(run.rows for run in runs)]
+    rows = [_row("backend", [run.backend for run in runs])] if any(run.backend for run in runs) else []
+    rows += [_row(title, [run.rows.get(title) for run in runs]) for title in _titles(run.rows for run in runs)]
     measured = [_measured(title, [run.measured.get(title) for run in runs])
                 for title in _titles(run.measured for run in runs)]
     return [row for row in rows if row.changed] + [row for row in rows if not row.changed] + measured
@@ -65,14 +68,14 @@ def _titles(tables: Iterable[dict[str, Any]]) -> list[str]:
 
 def _row(title: str, values: list[Any]) -> Row:
     if any(not same(value, values[0]) for value in values[1:]):
-        return Row(clean(title), tuple(show_apart(values)), "changed")
-    return Row(clean(title), tuple(show(value) for value in values), "equal")
+        return Row(clean(title), tuple(show_apart(values, group=title not in _NAMES)), "changed")
+    return Row(clean(title), tuple(show(value, group=title not in _NAMES) for value in values), "equal")
 
 
 def _measured(title: str, values: list[Any]) -> Row:
     first, last = number(values[0]), number(values[-1])
     ratio = f"×{last / first:.2f}" if len(values) == 2 and first > 0 and 0 < last < 1e4 * first else ""
-    return Row(clean(title), tuple(show(value) for value in values), "measured", ratio)
+    return Row(clean(title), tuple(show(value, group=True) for value in values), "measured", ratio)
 
 
 def suspicions(parity: Parity) -> list[Check]:

@@ -40,11 +40,13 @@ class Chart:
 
 @dataclass(frozen=True)
 class Line:
-    """One series, ready to draw. `values`: NaN where there was nothing finite; `odd`: steps of such values."""
+    """One series, ready to draw. `values`: NaN where there was nothing finite; `odd`: steps of such values, and
+    `absent` those of them that were NaN or null to begin with."""
 
     steps: list[float]
     values: list[float]
     odd: list[str]
+    absent: frozenset[str] = frozenset()
 
     @property
     def drawable(self) -> bool:
@@ -58,7 +60,8 @@ def line(series: dict[str, Any], name: str) -> Line:
     if len(steps) != len(values) or not all(abs(step) < 1e9 for step in steps):
         steps = [float(index) for index in range(len(values))]
     odd = [show(int(step)) for step, value in zip(steps, values, strict=True) if not abs(value) < _LIMIT]
-    return Line(steps, [value if abs(value) < _LIMIT else math.nan for value in values], odd)
+    absent = frozenset(show(int(step)) for step, value in zip(steps, values, strict=True) if math.isnan(value))
+    return Line(steps, [value if abs(value) < _LIMIT else math.nan for value in values], odd, absent)
 
 
 def charts(parity: Parity, sheet: StyleSheet) -> list[Chart]:
@@ -131,7 +134,7 @@ class _Book:
                         markersize=4, markerfacecolor="none", markeredgecolor=ROLES[role])
 
         return self._chart("|Δ log-probability| of equal tokens, nats", list(lines.values()), [draw], legend,
-                           "hollow: exactly 0" if zeros else "")
+                           "hollow: exactly 0" if zeros else "", nan="not compared")
 
     def flips(self) -> Chart | None:
         lines = [line(self.own, "flips"), line(self.own, "flips_beyond_margin")]
@@ -192,11 +195,17 @@ class _Book:
                            [panel(index) for index in range(len(self.runs))], (("box grid", "padded"), *real))
 
     def _chart(self, title: str, lines: Sequence[Line], panels: Sequence[Callable[[Axes], None]],
-               legend: tuple[tuple[str, str], ...] = (), note: str = "") -> Chart | None:
-        """The chart, nothing when there is no such series, and a note without a drawing when no value is finite."""
+               legend: tuple[tuple[str, str], ...] = (), note: str = "", nan: str = "not finite") -> Chart | None:
+        """The chart, nothing when there is no such series, and a note without a drawing when no value is finite.
+
+        `nan`: what it means where the series has no number.
+        """
         odd = list(dict.fromkeys(step for item in lines for step in item.odd))
-        shown = ", ".join(odd[:8]) + (f" and {len(odd) - 8} more" if len(odd) > 8 else "")
-        notes = "; ".join(text for text in (note, f"not finite at step {shown}" if odd else "") if text)
+        said: dict[str, list[str]] = {}
+        for step in odd:
+            empty = all(step in item.absent for item in lines if step in item.odd)
+            said.setdefault(nan if empty else "not finite", []).append(step)
+        notes = "; ".join([*filter(None, [note]), *(f"{word} at step {_listed(at)}" for word, at in said.items())])
         if not any(item.drawable for item in lines):
             return Chart(title, "", notes) if odd else None
         self.count += 1
@@ -221,6 +230,10 @@ class _Book:
             if self.mark is not None and self.mark >= 0:
                 ax.axvline(self.mark, color=ROLES["mark"], linewidth=1.0, linestyle=(0, (1, 2)))
         return figure
+
+
+def _listed(steps: list[str]) -> str:
+    return ", ".join(steps[:8]) + (f" and {len(steps) - 8} more" if len(steps) > 8 else "")
 
 
 def _title(name: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from reports import arrange, triage_arrange
 from reports.model import Check, Finding, Parity, Verdict
-from reports.text import clean, show
+from reports.text import clean
 
 _MARKS = {"ruled out": "✓", "confirmed": "✗", "not tested": "○"}
 
@@ -83,7 +83,7 @@ def _first_divergence(parity: Parity) -> list[str]:
 
 def _runs(parity: Parity) -> list[str]:
     rows = arrange.side_by_side(parity.runs)
-    head = ["", "", *[f"{escape(run.side)} {escape(show(run.backend))}" for run in parity.runs]]
+    head = ["", "", *[escape(run.side) for run in parity.runs]]
     cells = [["≠" if row.changed else "", escape(row.title), *map(escape, row.values[:-1]),
               f"{escape(row.values[-1])} {row.ratio}".rstrip()] for row in rows]
     return ["### The runs side by side", "", *table(head, cells)] if rows else []

@@ -15,7 +15,7 @@ from reports import arrange, triage_arrange, triage_terminal
 from reports.layout import Page, label_width, wrap
 from reports.model import Check, Finding, Parity, Verdict
 from reports.pipe import outlive_reader
-from reports.text import clean, show
+from reports.text import clean
 
 STYLES = {"EQUIVALENT": "green", "DIVERGENT": "red", "ERROR": "red", "INCONCLUSIVE": "yellow", "CONFOUNDED": "yellow",
           "HUNG": "red", "SLOW": "yellow", "HEALTHY": "green", "INSUFFICIENT": "yellow"}
@@ -78,7 +78,6 @@ def _runs(page: Page, parity: Parity) -> None:
     widths, names = [1, title, *[value] * len(runs)], ["", "", *sides]
     remark = Text(f"≠ {changed} changed" if changed else "nothing changed" if len(runs) > 1 else "", "dim")
     page.row(["", remark, *[Text(side, "bold") for side in sides]], widths, names)
-    page.row(["", "backend", *[Text(show(run.backend), "bold") for run in runs]], widths, names)
     for row in rows:
         style = "bold yellow" if row.changed else "dim" if row.state == "measured" else ""
         values = [*row.values[:-1], f"{row.values[-1]}  {row.ratio}"] if row.ratio else row.values

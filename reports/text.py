@@ -45,7 +45,10 @@ def number(value: Any) -> float:
 
 
 def show(value: Any, digits: int = 4, group: bool = False) -> str:
-    """One value for a person. `digits`: significant digits of a float; `group`: thousands separators in integers."""
+    """One value for a person. `digits`: significant digits of a float; `group`: thousands separators in integers too.
+
+    Floats have them always; an integer may be a seed, a token id or a port.
+    """
     if value is None:
         return NONE
     if hasattr(value, "item") and getattr(value, "shape", None) == ():
@@ -70,12 +73,17 @@ def show(value: Any, digits: int = 4, group: bool = False) -> str:
 def _float(value: float, digits: int) -> str:
     if not math.isfinite(value):
         return str(value)
-    if 1e4 <= abs(value) < 1e15 and digits <= 6:
+    if 10.0 ** min(digits, 6) <= abs(value) < 1e15 and digits <= 6:
         return f"{value:,.0f}"
-    if digits < 9 and value != round(value) == float(f"{value:.{digits}g}"):
-        digits = 9  # 0.9999999 is not 1
-    text = repr(value) if digits >= 17 else f"{value:.{digits}g}"
-    return re.sub(r"e([+-])0(\d)$", r"e\1\2", text).replace("e+", "e")
+    rounded = value != round(value) == float(f"{value:.{digits}g}")
+    # 0.9999999 is not 1: what was rounded to an integer keeps its zeros, 1.000
+    text = repr(value) if digits >= 17 else f"{value:#,.{digits}g}" if rounded else f"{value:,.{digits}g}"
+    return re.sub(r"e([+-])0(\d)$", r"e\1\2", text.removesuffix(".")).replace("e+", "e")
+
+
+def figure(value: float) -> str:
+    """A measured number within a sentence: 4 significant digits, thousands separated, as in every table."""
+    return show(value, group=True)
 
 
 def same(first: Any, second: Any) -> bool:
@@ -89,14 +97,22 @@ def same(first: Any, second: Any) -> bool:
     return first == second or str(first) == str(second) == "nan"
 
 
-def show_apart(values: Sequence[Any], digits: int = 4) -> list[str]:
+def show_apart(values: Sequence[Any], digits: int = 4, group: bool = False) -> list[str]:
     """Values beside each other, with as many digits (at least `digits`) as make unequal ones look unequal."""
     unequal = [(i, j) for i in range(len(values)) for j in range(i) if not same(values[i], values[j])]
     for tried in (digits, 6, 9, 17):
-        texts = [show(value, max(digits, tried)) for value in values]
-        if all(texts[i] != texts[j] for i, j in unequal):
+        texts = [show(value, max(digits, tried), group) for value in values]
+        if all(_written(texts[i]) != _written(texts[j]) for i, j in unequal):
             return texts
     return [clean(json.dumps(value, default=repr, ensure_ascii=False)) for value in values]  # "1" against 1
+
+
+def _written(text: str) -> float | str:
+    """What a reader takes a text for: 1.000 for the number 1."""
+    try:
+        return float(text.replace(",", ""))
+    except ValueError:
+        return text
 
 
 def flatten(data: dict[str, Any], _group: str = "") -> Iterable[tuple[str, str, Any]]:

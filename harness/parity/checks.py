@@ -8,6 +8,7 @@ from harness.parity.evidence import Evidence
 from harness.parity.registry import Outcome, check, coupled, outcome, trains, unless_native
 from harness.parity.tails import outliers
 from reports.model import Finding
+from reports.text import figure
 
 
 @check("tokens", required=coupled)
@@ -31,7 +32,7 @@ def tokens(e: Evidence) -> Outcome:
         return outcome("tokens", "not tested", "no token could be compared", **details)
     if beyond:
         sides = e.counts.get("flips where the learner sides with the candidate", 0)
-        text = f"{beyond} of {compared} tokens differ beyond the margin of {e.tolerance.margin:.3g} nats "
+        text = f"{beyond:,} of {compared:,} tokens differ beyond the margin of {figure(e.tolerance.margin)} nats "
         text += f"(the learner sides with the baseline in {beyond - sides}, with the candidate in {sides}); "
         text += f"{benign} benign flips"
         return outcome("tokens", "confirmed", text, kinds=("flip",), **details)
@@ -41,7 +42,9 @@ def tokens(e: Evidence) -> Outcome:
     return outcome(
         "tokens",
         "ruled out",
-        f"{compared} tokens compared, {flips} flips, all benign" if flips else f"{compared} of {compared} tokens equal",
+        f"{compared:,} tokens compared, {flips:,} flips, all benign"
+        if flips
+        else f"{compared:,} of {compared:,} tokens equal",
         **details,
     )
 
@@ -57,7 +60,8 @@ def lengths(e: Evidence) -> Outcome:
         )
     if not e.counts.get("samples") or not coupled(e):
         return outcome("lengths", "not tested", "no samples were compared one by one")
-    return outcome("lengths", "ruled out", f"equal in {e.counts['samples']} samples, but for those that a flip parted")
+    parted = ", but for those that a flip parted" if e.counts.get("flips") else ""
+    return outcome("lengths", "ruled out", f"equal in {e.counts['samples']:,} samples{parted}")
 
 
 @check("finish-reasons", required=coupled)
@@ -69,7 +73,7 @@ def finish_reasons(e: Evidence) -> Outcome:
         return outcome("finish-reasons", "confirmed", text, kinds=("finish",))
     if not e.counts.get("finish reasons") or not coupled(e):
         return outcome("finish-reasons", "not tested", "no finish reasons were compared")
-    return outcome("finish-reasons", "ruled out", f"equal in {e.counts['finish reasons']} samples")
+    return outcome("finish-reasons", "ruled out", f"equal in {e.counts['finish reasons']:,} samples")
 
 
 @check("logprobs", required=unless_native)
@@ -84,8 +88,8 @@ def logprobs(e: Evidence) -> Outcome:
     }
     if not n:
         return outcome("logprobs", "not tested", "no log-probabilities of equal tokens were compared", **details)
-    largest = f"max |Δ| {e.engines.largest[0]:.3g} nats over {n} tokens; "
-    largest += f"{beyond} beyond the tolerance of {e.tolerance.value:.3g}, at most {outliers(n)} are rounding"
+    largest = f"max |Δ| {figure(e.engines.largest[0])} nats over {n:,} tokens; "
+    largest += f"{beyond:,} beyond the tolerance of {figure(e.tolerance.value)}, at most {outliers(n):,} are rounding"
     if "logprob" in e.first:
         text = largest
         if e.engines.not_finite:
@@ -154,7 +158,7 @@ def experience(e: Evidence) -> Outcome:
     return outcome(
         "experience",
         "ruled out",
-        f"what the learners made of {samples} samples is {identical}",
+        f"what the learners made of {samples:,} samples is {identical}",
         findings=findings,
         missing=missing,
     )
@@ -171,7 +175,7 @@ def rewards(e: Evidence) -> Outcome:
         )
     if not e.counts.get("rewards"):
         return outcome("rewards", "not tested", "no rewards of the same tokens in both runs")
-    return outcome("rewards", "ruled out", f"equal in {e.counts['rewards']} samples")
+    return outcome("rewards", "ruled out", f"equal in {e.counts['rewards']:,} samples")
 
 
 @check("learner", required=trains)

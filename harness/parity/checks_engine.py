@@ -10,6 +10,7 @@ from harness.parity.registry import Outcome, always, check, coupled, outcome, tr
 from harness.parity.weightsync import SyncRecord
 from reports.limits import limit_of
 from reports.model import SUSPICIONS, Finding
+from reports.text import figure
 
 
 @check("engine-against-learner", required=always)
@@ -29,14 +30,15 @@ def engine_against_learner(e: Evidence) -> Outcome:
         for side in e.sides
     }
     shown = "; ".join(
-        f"{side.name} max |Δ| {side.to_learner.largest[0]:.3g} over {side.to_learner.tokens} tokens, "
+        f"{side.name} max |Δ| {figure(side.to_learner.largest[0])} over {side.to_learner.tokens:,} tokens, "
         f"{e.beyond(f'learner:{side.name}')} beyond the tolerance"
         for side in e.sides
     )
     if kinds:
         wrong = sorted({kind.split(":")[1] for kind in kinds})
         choices = sum(e.counts.get(f"choices against the learner:{side.name}", 0) for side in e.sides)
-        text = f"the {' and the '.join(wrong)} moved away from its learner: {shown}, tolerance {e.tolerance.value:.3g}"
+        text = f"the {' and the '.join(wrong)} moved away from its learner: {shown}, "
+        text += f"tolerance {figure(e.tolerance.value)}"
         if choices:
             text += f"; {choices} tokens that the learner would not have drawn"
         return outcome("engine-against-learner", "confirmed", text, kinds=kinds, **details)
@@ -56,7 +58,7 @@ def engine_against_learner(e: Evidence) -> Outcome:
     missing = [
         f"engine-against-learner: no margins of the {name}: are its tokens the learner's choice?" for name in blind
     ]
-    text = f"{shown}, tolerance {e.tolerance.value:.3g}"
+    text = f"{shown}, tolerance {figure(e.tolerance.value)}"
     return outcome("engine-against-learner", "ruled out", text, missing=missing, **details)
 
 
@@ -114,7 +116,7 @@ def weight_sync(e: Evidence) -> Outcome:
     return outcome(
         "weight-sync",
         "ruled out",
-        f"{syncs} syncs{digests}, largest |Δ| of a proof {proof:.3g} nats",
+        f"{syncs} syncs{digests}, largest |Δ| of a proof {figure(proof)} nats",
         findings=findings,
         **details,
     )
@@ -130,14 +132,20 @@ def itself(e: Evidence, side: Side, number: int) -> Outcome:
         "tokens": floor.tokens,
         "flips": floor.flips,
     }
-    shown = f"|Δ| within {floor.level:.3g} nats but for outliers, max {floor.largest:.3g}, over {floor.tokens} tokens, "
-    shown += f"{floor.flips} flips; cap {cap:.3g}"
+    if floor.largest == 0:
+        shown = "not the slightest difference"
+    elif floor.level == floor.largest:
+        shown = f"largest |Δ| {figure(floor.largest)} nats"
+    else:
+        shown = f"|Δ| at most {figure(floor.level)} nats, on a few tokens up to {figure(floor.largest)},"
+    shown += f" over {floor.tokens:,} tokens, {floor.flips:,} flips; cap {figure(cap)}"
     if f"floor:{side.name}" in e.first:
         text = e.first[f"floor:{side.name}"][1].context
         return outcome(name, "confirmed", f"{text}: {shown}", number=number, kinds=(f"floor:{side.name}",), **details)
     if not floor.measured:
         few = f"only {floor.tokens} tokens" if floor.tokens else "nothing"
-        text = f"the floor was not measured ({few} of the engine against itself); the tolerance is the cap, {cap:.3g}"
+        text = f"the floor was not measured ({few} of the engine against itself); "
+        text += f"the tolerance is the cap, {figure(cap)}"
         return outcome(name, "not tested", text, number=number, **details)
     missing = [f"{name}: the floor was not taken under: {', '.join(floor.absent)}"] if floor.absent else []
     return outcome(name, "ruled out", shown, number=number, missing=missing, **details)
@@ -180,7 +188,8 @@ def native(e: Evidence) -> Outcome:
     smallest = min(test["p_holm"] for test in result.tests.values())
     length = result.tests["length: mean"]
     text = (
-        f"{len(result.tests)} tests over {n} samples of {result.prompts} prompts, smallest corrected p {smallest:.2g}; "
+        f"{len(result.tests)} tests over {n} samples of {result.prompts} prompts, "
+        f"smallest corrected p {figure(smallest)}; "
     )
-    text += f"a shift of the mean length by {length['detectable']:.2g} tokens would have been seen"
+    text += f"a shift of the mean length by {figure(length['detectable'])} tokens would have been seen"
     return outcome("native", "ruled out", text, missing=list(result.not_compared), **details)

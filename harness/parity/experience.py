@@ -11,6 +11,7 @@ from harness.parity.align import Match, equal_rows, shared
 from harness.parity.evidence import Evidence
 from harness.tables import Table
 from reports.model import Place
+from reports.text import figure
 
 # What the learner made of each token of a rollout.
 COLUMNS = ("actor_logprob", "reference_logprob", "value", "kl", "return", "advantage")
@@ -115,6 +116,6 @@ def _same_numbers(
                 name,
                 float(one[at]),
                 float(two[at]),
-                context=f"on the same tokens; {len(beyond)} values differ by more than {e.tolerance.value:.3g}",
+                context=f"on the same tokens; {len(beyond)} values differ by more than {figure(e.tolerance.value)}",
             ),
         )

@@ -19,6 +19,7 @@ from harness.parity.two_samples import holm, permuted_labels, quantile_sum, spre
 from harness.store import Recording
 from harness.tables import Table, mapping, number
 from reports.model import Place
+from reports.text import figure
 
 LARGEST_BLIND_EFFECT = 0.6  # standard deviations; a stage that could only see more than this has not tested anything
 MOST_SAMPLES = 20_000
@@ -227,7 +228,7 @@ def _collisions(e: Evidence, side: Side, samples: Samples) -> None:
                 -1,
                 "equal samples of one prompt",
                 *side.paired(equal, expected),
-                context=f"{side.name}: {equal} equal pairs, {expected:.2g} expected",
+                context=f"{side.name}: {equal} equal pairs, {figure(expected)} expected",
             ),
             phase="native",
         )
@@ -292,7 +293,7 @@ def _distributions(e: Evidence, one: Samples, two: Samples, alpha: float, result
                 name,
                 test.get("baseline"),
                 test.get("candidate"),
-                context=f"p = {test['p_holm']:.2g} after Holm's correction, alpha {alpha}",
+                context=f"p = {figure(test['p_holm'])} after Holm's correction, alpha {alpha}",
             ),
             phase="native",
         )

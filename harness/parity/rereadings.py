@@ -13,6 +13,7 @@ from harness.parity.evidence import Evidence, Side
 from harness.parity.explanation import ROLLOUT, Explanation, kinds_of
 from harness.parity.surroundings import only_cached
 from reports.model import Cause
+from reports.text import figure
 
 RESIDUE = 0.02  # a re-reading may leave this share: next to a flip, numbers of other tokens stand
 
@@ -98,7 +99,7 @@ def scaled(e: Evidence) -> Iterator[Explanation]:
                 Cause(
                     "TRAINER" if trainer else "LOGPROB_SEMANTICS",
                     party,
-                    f"log-probabilities are scaled by {float(np.median(scales)):.4g}",
+                    f"log-probabilities are scaled by {figure(float(np.median(scales)))}",
                     f"after an exact linear fit {found['scale left']} of {found['beyond']} still differ",
                     {"scale": float(np.median(scales))},
                 ),

@@ -17,6 +17,7 @@ from harness.parity.confounders import Confounder
 from harness.parity.evidence import Evidence, version_of
 from harness.tables import Table
 from reports.model import Finding, Place
+from reports.text import figure
 
 SERIES = ("step", "max_delta_logprob", "mean_delta_logprob", "flips", "flips_beyond_margin")
 
@@ -173,7 +174,7 @@ def _flips(
                     int(two[flipped[at]]),
                     gap if np.isfinite(gap) else None,
                     context=f"the learner's second choice is {int(best[at])}; "
-                    f"a gap up to {e.tolerance.margin:.3g} would be benign",
+                    f"a gap up to {figure(e.tolerance.margin)} would be benign",
                 ),
             )
     interventions.permuted(e, b.step, match, grid, one, two, np.unique(row[beyond]))
@@ -280,7 +281,7 @@ def _logprobs(
     if same.any():
         sizes = size[at]
         e.series["max_delta_logprob"][-1], e.series["mean_delta_logprob"][-1] = (
-            float(sizes.max()),
+            float(np.nan_to_num(sizes, nan=np.inf).max()),  # NaN in a series means: not compared
             float(sizes.mean(dtype=np.float64)),
         )
     found = e.weigh("logprob", grid, same, size)
@@ -296,7 +297,7 @@ def _logprobs(
     margin, _ = lookup.at(grid.row[first], grid.position[first], token[first])
     gap = float(margin[0]) if np.isfinite(margin[0]) else None
     context = f"of token {int(token[first[0]])}; "
-    context += f"{len(found.beyond)} tokens of this step differ by more than {e.tolerance.value:.3g}"
+    context += f"{len(found.beyond)} tokens of this step differ by more than {figure(e.tolerance.value)}"
     place = _logprob_place(b, match, grid, p, q, first[0], gap, context)
     if e.differs("logprob", found, match.sample[np.unique(grid.row[found.deciding])], place):
         interventions.reread(e, "logprob", grid, p, q, same, either)

@@ -14,6 +14,7 @@ from harness.parity.rereadings import decode_only
 from harness.parity.weightsync import SyncRecord
 from harness.tables import mapping
 from reports.model import Cause
+from reports.text import figure
 
 
 def stale_weights(e: Evidence) -> Iterator[Explanation]:
@@ -33,7 +34,7 @@ def stale_weights(e: Evidence) -> Iterator[Explanation]:
                 if name in record.stale
                 else ""
             )
-            evidence += ("; " if evidence else "") + f"the proof jumps to {jump:.3g} nats" if jump else ""
+            evidence += ("; " if evidence else "") + f"the proof jumps to {figure(jump)} nats" if jump else ""
             yield Explanation(
                 Cause(
                     f"STALE_WEIGHTS({name})",
@@ -141,7 +142,7 @@ def collisions(e: Evidence) -> Iterator[Explanation]:
                     "RNG_COLLISION",
                     side.name,
                     "samples of one prompt are clones of each other: their advantages are zero",
-                    f"{found['equal pairs']} equal pairs where {found['expected']:.2g} are expected",
+                    f"{found['equal pairs']} equal pairs where {figure(found['expected'])} are expected",
                 ),
                 ("native", f"collision:{side.name}"),
             )
@@ -170,8 +171,8 @@ def noisy(e: Evidence) -> Iterator[Explanation]:
                     f"{side.name}-itself",
                     side.name,
                     place.context,
-                    f"max |Δ| {side.floor.largest:.3g} nats of the engine against "
-                    f"itself at equal weights and randomness, cap {e.tolerance.cap:.3g}",
+                    f"max |Δ| {figure(side.floor.largest)} nats of the engine against "
+                    f"itself at equal weights and randomness, cap {figure(e.tolerance.cap)}",
                     {"variants": side.floor.variants},
                 ),
                 kinds,

@@ -15,6 +15,8 @@ from harness.parity.native import NativeResult
 from harness.parity.registry import Outcome, check, outcome
 from harness.tables import mapping, number
 from reports.model import SUSPICIONS, CheckState, Finding
+from reports.text import figure
+from scenarios.settings import Engine
 
 # A canonical parameter is honoured when the engine resolved exactly it; of these, more than was asked for takes
 # nothing away.
@@ -32,12 +34,16 @@ _ALTERS = {
 }
 
 
+_SPEED_ONLY = {"prefix_caching", "chunked_prefill"}
+_NAMED = 6  # differing variables that a finding names; all of them with their values stand in its details
+
+
 def effect(e: Evidence) -> str:
     """What all differences together moved, in numbers."""
     if not e.engines.tokens:
         return "not measured"
     beyond = e.counts.get("flips_beyond_margin", 0)
-    moved = f"max |Δ logprob| {e.engines.largest[0]:.3g} nats, {beyond} flips beyond the margin"
+    moved = f"max |Δ logprob| {figure(e.engines.largest[0])} nats, {beyond} flips beyond the margin"
     alone = not {"logprob", "flip"} & set(e.first)
     return f"none beyond the floor: {moved}" if alone else f"together with everything else: {moved}"
 
@@ -105,7 +111,8 @@ def engine_parameter_map(e: Evidence) -> Outcome:
             if got is None or got == value or (key in _MORE_IS_FINE and got >= value):
                 continue
             text = f"{key}: asked {value!r}, {engine} resolved {got!r}"
-            severity: Any = "warning" if key in _ALTERS else "info"
+            own = key in _SPEED_ONLY and value == getattr(Engine(), key)  # our default, and it changes no result
+            severity: Any = "warning" if key in _ALTERS and not own else "info"
             details = {"asked": value, "resolved": got}
             altered.append(Finding(key, text, effect(e), severity, side.name, details))
     one, two = (side.recording.scenario.get("engine") or {} for side in e.sides)
@@ -190,7 +197,7 @@ def sampling_parameter_map(e: Evidence) -> Outcome:
     return outcome(
         name,
         "ruled out",
-        f"parameters agree; native stage: {len(result.tests)} tests, smallest corrected p {smallest:.2g}",
+        f"parameters agree; native stage: {len(result.tests)} tests, smallest corrected p {figure(smallest)}",
         number=number,
     )
 
@@ -219,7 +226,9 @@ def cache_hit_rate(e: Evidence) -> Outcome:
             findings=findings,
         )
     parts = [
-        f"{side} max |Δ| {bucket['max']:.2g} with cached tokens" for side, bucket in cached.items() if bucket["tokens"]
+        f"{side} max |Δ| {figure(bucket['max'])} with cached tokens"
+        for side, bucket in cached.items()
+        if bucket["tokens"]
     ]
     return outcome(
         name, "ruled out", f"{'; '.join(parts)}; hit rates {shown}", number=number, findings=findings, **buckets
@@ -227,11 +236,11 @@ def cache_hit_rate(e: Evidence) -> Outcome:
 
 
 def hit_rate(side: Side) -> float:
-    """Cached over prompt tokens, as the engine counted them up to the end of the run; NaN where it did not."""
-    stats = [
-        event for event in side.recording.all("engine_stats") if isinstance(event.get("cache_hit_rate"), (int, float))
-    ]
-    return float(stats[-1]["cache_hit_rate"]) if stats else float("nan")
+    """Cached over prompt tokens of the whole run, as the engine counted them in each step; NaN where it did not."""
+    events = side.recording.all("engine_stats")
+    steps = [(number(event.get("cache_hit_rate")), number(event.get("prompt_tokens"), 1.0)) for event in events]
+    known = [(rate, tokens) for rate, tokens in steps if rate == rate and tokens > 0]
+    return sum(rate * tokens for rate, tokens in known) / sum(tokens for _, tokens in known) if known else float("nan")
 
 
 def only_cached(e: Evidence, side: Side) -> bool:
@@ -264,10 +273,11 @@ def environment(e: Evidence) -> Outcome:
         )
     variables = differences(*(_variables(side) for side in e.sides))
     if variables:
-        listed = "; ".join(f"{k} {show(a)[:40]} against {show(b)[:40]}" for k, (a, b) in list(variables.items())[:8])
-        findings.append(
-            Finding("environment variables", f"{len(variables)} variables differ: {listed}", effect(e), where="both")
-        )
+        names = list(dict.fromkeys(key.partition(".")[2] for key in variables))
+        listed = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+        text = f"{len(names)} {'variable differs' if len(names) == 1 else 'variables differ'}: {listed}"
+        details = {key: f"{show(a)} against {show(b)}" for key, (a, b) in variables.items()}
+        findings.append(Finding("environment variables", text, effect(e), where="both", details=details))
     hosts = [sorted({str(event.get("host")) for event in side.recording.all("open")}) for side in e.sides]
     if hosts[0] != hosts[1]:
         findings.append(

@@ -46,7 +46,7 @@ def _prompts(e: Evidence, number: int, good: str, bad: str) -> Outcome:
         counts = f"{silent[0].seen_samples} of {silent[0].samples}"
         text = f"the {silent[0].name}'s engine said of {counts} samples which prompt it saw"
         return outcome(name, "not tested", text, number=number)
-    counts = " and ".join(f"{side.seen_samples} of {side.samples}" for side in e.sides)
+    counts = " and ".join(f"{side.seen_samples:,} of {side.samples:,}" for side in e.sides)
     return outcome(name, "ruled out", f"{good} in {counts} samples", number=number)
 
 
@@ -96,7 +96,7 @@ def token_boundaries(e: Evidence) -> Outcome:
             name, "not tested", f"the boundaries of {alone} samples were recorded in one run only", number=number
         )
     return outcome(
-        name, "ruled out", f"first and last ids, lengths and specials agree in {compared} samples", number=number
+        name, "ruled out", f"first and last ids, lengths and specials agree in {compared:,} samples", number=number
     )
 
 

@@ -29,6 +29,7 @@ from harness.store import Recording
 from harness.tables import mapping, names, number
 from probes.format import FormatError, Run
 from reports.model import EXIT_CODES, SUSPICIONS, Cause, Finding, Parity, Verdict
+from reports.text import figure
 
 CHECKED_BY = (checks, checks_engine, suspicions, surroundings)  # importing them registers their checks
 
@@ -102,7 +103,7 @@ def _gather(baseline: Recording, candidate: Recording, *, native: bool, cap: flo
     )
     if dtype not in CAPS and cap is None:
         e.missing.append(
-            f"the model's dtype is {dtype or 'not recorded'}: the strictest cap, {CAPS['float32']:.3g}, was used"
+            f"the model's dtype is {dtype or 'not recorded'}: the strictest cap, {figure(CAPS['float32'])}, was used"
         )
     note_floors(e)
     compare(e)
@@ -167,7 +168,7 @@ def _decide(e: Evidence, outcomes: list[tuple[Registered, Outcome]], minimum: Mi
         verdict = "EQUIVALENT"
         steps = f"{len(e.steps)} steps" if len(e.steps) != 1 else "1 step"
         samples = e.counts.get("samples", 0)
-        reason = f"every check within the floor over {steps}, {samples} samples and {compared} compared tokens"
+        reason = f"every check within the floor over {steps}, {samples:,} samples and {compared:,} compared tokens"
     place = e.earliest(*kinds) if kinds else None
     missing = list(
         dict.fromkeys(
@@ -294,7 +295,7 @@ def _coverage(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> dict[s
         **{name: e.counts.get(name, 0) for name in counted},
         "logprobs_beyond_tolerance": e.beyond("logprob"),
         "tokens_after_first_difference": e.counts.get("tokens after the first difference", 0),
-        "native_samples": list(native.samples) if native is not None and not native.skipped else [0, 0],
+        **({"native_samples": list(native.samples)} if native is not None and not native.skipped else {}),
         "modes": [mode_name(e), *(["native"] if native is not None and not native.skipped else [])],
         "replaced": sorted(replaced),
         "checks": states,

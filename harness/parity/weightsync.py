@@ -15,6 +15,7 @@ import numpy as np
 from harness.parity.evidence import Evidence, Side
 from harness.tables import mapping, names, number
 from reports.model import Place
+from reports.text import figure
 
 LEAST_PROOF = 32  # tokens; a proof over fewer proves little, over none nothing
 
@@ -119,14 +120,14 @@ def _judge(
         unsent = sum(name in absent for name in wrong)
         context = f"weight version {version}: {len(wrong)} tensors, of which {unsent} were not sent"
     elif proof is not None:
-        values = ("proof_max_delta", f"at most {e.tolerance.extreme:.3g}", proof)
+        values = ("proof_max_delta", f"at most {figure(e.tolerance.extreme)}", proof)
         context = f"weight version {version}: the engine does not compute with the learner's weights"
         if absent:
             context += f"; not sent: {', '.join(absent[:3])}"
     else:
         return
     if proof is not None and wrong:
-        context += f"; the proof is {proof:.3g} nats from the learner"
+        context += f"; the proof is {figure(proof)} nats from the learner"
     name, expected, got = values
     ordered = side.paired(got, expected)
     shown = used.get(version)

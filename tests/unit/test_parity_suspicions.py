@@ -129,3 +129,14 @@ def test_one_step_takes_an_hour(tmp_path: Path) -> None:
     found = check(verdict, SUSPICIONS[11])
     assert found.state == "confirmed" and "step 4" in found.evidence and "candidate" in found.evidence
     assert verdict.verdict == "EQUIVALENT"
+
+
+def test_the_hit_rate_of_a_run_weighs_its_steps(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    for recording in (baseline, candidate):
+        for event, (rate, tokens) in zip(recording.events("engine_stats"), [(0.0, 300.0), (0.8, 100.0)], strict=False):
+            event["cache_hit_rate"], event["prompt_tokens"] = rate, tokens
+        for event in [*recording.events("engine_stats")][2:]:
+            del event["cache_hit_rate"]  # an engine that did not say so in a step counts for nothing
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.parity.runs[0].rows["cache hit rate"] == pytest.approx(0.2)

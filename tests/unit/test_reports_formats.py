@@ -132,6 +132,7 @@ def test_markdown_says_the_verdict_first_and_lists_changed_rows_first():
     assert lines[0] == "## DIVERGENT (exit code 1)"
     rows = [line for line in lines if line.startswith("| ≠ |")]
     assert [row.split(" | ")[1] for row in rows] == [
+        "backend",
         "engine version",
         "attention backend",
         "reward, last step",

@@ -72,7 +72,8 @@ def test_every_suspicion_is_listed_by_name_and_number():
 def test_changed_rows_come_first_and_are_marked():
     lines = printed(examples.confounded()).splitlines()
     rows = [line for line in lines if line.startswith("≠")]
-    assert len(rows) == 1 and "train batch, samples" in rows[0] and "64" in rows[0] and "32" in rows[0]
+    assert len(rows) == 2 and "train batch, samples" in rows[1] and "64" in rows[1] and "32" in rows[1]
+    assert rows[0].split() == ["≠", "backend", "vllm", "sglang"]
     assert lines.index(rows[0]) < next(i for i, line in enumerate(lines) if line.startswith("  scenario"))
 
 

@@ -38,7 +38,10 @@ def test_clean_escapes_what_could_drive_a_terminal_or_hide():
         (16384, "16384"),
         (0.0, "0"),
         (1.0, "1"),
-        (0.9999999, "0.9999999"),
+        (0.9999999, "1.000"),
+        (362.967519, "363.0"),
+        (2322.25, "2,322"),
+        (0.03999999, "0.04"),
         (1e-4, "0.0001"),
         (2.38e-5, "2.38e-5"),
         (1.5e-12, "1.5e-12"),
@@ -69,6 +72,8 @@ def test_thousands_are_separated_on_request():
         ([0.12345678, 0.12345679], ["0.12345678", "0.12345679"]),
         ([1, "1"], ["1", '"1"']),
         ([1.0, 1.0 + 2**-52], ["1.0", "1.0000000000000002"]),
+        ([1.0, 0.9999], ["1", "0.9999"]),
+        ([1.0, 0.99999], ["1", "0.99999"]),
         ([None, "–"], ["null", '"–"']),
     ],
 )
@@ -147,13 +152,14 @@ def test_changed_rows_come_first_and_measured_ones_are_never_changed():
     ]
     rows = arrange.side_by_side(runs)
     assert [(row.title, row.state) for row in rows] == [
+        ("backend", "changed"),
         ("x", "changed"),
         ("same", "equal"),
         ("other", "equal"),
         ("only", "equal"),
         ("s", "measured"),
     ]
-    assert rows[0].values[0] != rows[0].values[1] and rows[-1].ratio == "×1.50"
+    assert rows[1].values[0] != rows[1].values[1] and rows[-1].ratio == "×1.50"
 
 
 def test_all_eleven_suspicions_are_listed_whatever_the_verdict_holds():
