@@ -31,13 +31,14 @@ class Terminated(KeyboardInterrupt):
 
 
 class Interrupted(HarnessError):
-    """Stopped on request, after cleaning up: exit code 130 for Ctrl-C, 143 for SIGTERM."""
+    """Stopped on request, after cleaning up: exit code 130 for Ctrl-C, 143 for SIGTERM. Notes on the interrupt
+    (`add_note`) become part of the sentence."""
 
     exit_code = 130
 
     @classmethod
     def by(cls, cause: KeyboardInterrupt, message: str = "interrupted", *, mend: str | None = None) -> Interrupted:
-        error = cls(message, mend=mend)
+        error = cls("; ".join([message, *getattr(cause, "__notes__", ())]), mend=mend)
         terminated = isinstance(cause, Terminated) or Terminated.arrived
         error.exit_code = 128 + (signal.SIGTERM if terminated else signal.SIGINT)
         return error

@@ -3,6 +3,7 @@ directory of its own."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import importlib.metadata
@@ -25,17 +26,22 @@ from probes import format as recording
 from reports.model import Verdict
 from reports.progress import ProgressEvent
 from scenarios.remote import Actor, ActorFailed, Future, Remote
+from scenarios.rollout.processes import alive, descendants
 from scenarios.settings import Engine, Scenario
 
 ROLES = ("actor", "critic", "reward", "reference")
 # No single call of the built-in scenario takes a tenth of this; a call that does is hung, and a hung run is
 # INCONCLUSIVE.
 CALL_LIMIT_S = 600.0
+# What the errors of a full disk have in common, whoever wrote: Python, Rust (safetensors), the probes.
+FULL_DISK = ("No space left on device", "os error 28", "Disk quota exceeded", "the disk is full", "the disk quota is")
+NODE_GONE = ("raylet died", "node has died", "node is dead", "node was terminated")  # as Ray says it
 LOOK_S = 1.0  # how often a waiting controller asks the watchdog
 
 
 class RunCut(HarnessError):
-    """A run ended before its last step: an engine died, a role died, a call hung. What was recorded stays readable."""
+    """A run ended before its last step: an engine or a role died, a call hung, the disk was full. What was recorded
+    stays readable."""
 
     exit_code = 3
 
@@ -82,10 +88,12 @@ class Experiment:
         self._sessions: dict[str, Remote] = {}
         self._native: dict[str, Future] = {}
         self._seats = 0
+        self._raylets: list[int] = []
 
     def begin(self, spare: int = 0) -> None:
         """Reserve room (for `spare` more actors than the sides need), make the models, start every actor, and write
         each run's manifest."""
+        self._raylets = _raylets()
         first = self._sides[0]
         for side in self._sides:
             self._tell(side, "preparing the model and the prompts")
@@ -231,31 +239,32 @@ class Experiment:
     # -----------------------------------------------------------------------------------------------------------
 
     def _manifest(self, side: Side) -> None:
+        try:
+            recording.write_manifest(side.run_dir, self._described(side))
+        except recording.RecordingError as error:
+            raise RunCut(f"{side.name} ({side.backend}), beginning the recording: {error}") from error
+
+    def _described(self, side: Side) -> dict[str, Any]:
         scenario = side.scenario
-        recording.write_manifest(
-            side.run_dir,
-            {
-                "scenario": scenario.to_json(),
-                "side": side.name,
-                "backend": side.backend,
-                "environment": side.environment.to_json(),
-                "sampling_mode": scenario.rollout.mode,
-                "guided": scenario.guided and side.name == "candidate",
-                "seeds": {"scenario": scenario.seed, "engine": scenario.engine.seed},
-                "command": self._command,
-                "packages": {
-                    name: importlib.metadata.version(name) for name in ("ray", "torch", "transformers", "numpy")
-                },
-                "hardware": {
-                    "machine": platform.machine(),
-                    "cpus": os.cpu_count(),
-                    "gpus": self._gpus,
-                    "system": platform.system(),
-                },
-                "planted": {"wrap": side.wrap, "omit_tensors": {str(k): list(v) for k, v in side.omit_tensors.items()}},
-                "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        return {
+            "scenario": scenario.to_json(),
+            "side": side.name,
+            "backend": side.backend,
+            "environment": side.environment.to_json(),
+            "sampling_mode": scenario.rollout.mode,
+            "guided": scenario.guided and side.name == "candidate",
+            "seeds": {"scenario": scenario.seed, "engine": scenario.engine.seed},
+            "command": self._command,
+            "packages": {name: importlib.metadata.version(name) for name in ("ray", "torch", "transformers", "numpy")},
+            "hardware": {
+                "machine": platform.machine(),
+                "cpus": os.cpu_count(),
+                "gpus": self._gpus,
+                "system": platform.system(),
             },
-        )
+            "planted": {"wrap": side.wrap, "omit_tensors": {str(k): list(v) for k, v in side.omit_tensors.items()}},
+            "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        }
 
     def _tell(self, side: Side, phase: str, step: int = 0) -> None:
         self._progress(ProgressEvent(side.name, side.backend, step, side.scenario.steps, phase=phase))
@@ -277,23 +286,37 @@ class Experiment:
                         if now not in ("", told):
                             told = now
                             self._tell(side, told, step)
-        except failures.RayActorError as error:
-            raise RunCut(f"{place}: {self._death(side, error)}") from error
         except failures.RuntimeEnvSetupError as error:
             raise RunCut(
                 f"{place}: the interpreter could not be started: {_last_line(error)}", mend="harness env check"
             ) from error
         except failures.RayTaskError as error:
-            cause = error.cause
-            if not isinstance(cause, ActorFailed):
-                raise RunCut(f"{place}: {_last_line(error)}") from error
-            if cause.kind in ("ParameterRefused", "PromptError", "ModelError"):
-                raise BadInput(cause.message) from error
-            if cause.kind == "RecordingError":
-                raise HarnessError(f"{place}: {cause.message}") from error
-            if cause.kind in ("ActorDiedError", "RayActorError", "ActorUnavailableError"):
-                raise RunCut(f"{place}: {self._death(side, cause)}") from error
-            raise RunCut(f"{place}: {cause.kind}: {_last_line(Exception(cause.message))}") from error
+            if isinstance(error.cause, ActorFailed):
+                raise self._failure(error.cause, place, side) from error
+            raise RunCut(f"{place}: {_last_line(error)}") from error
+        except failures.OutOfDiskError as error:
+            raise RunCut(f"{place}: {_full(str(error), side)}") from error
+        except (failures.RayActorError, failures.NodeDiedError, failures.LocalRayletDiedError) as error:
+            raise RunCut(f"{place}: {self._death(side, error)}") from error
+        except failures.RayError as error:
+            raise RunCut(f"{place}: Ray: {_last_line(error)}") from error
+
+    def _failure(self, cause: ActorFailed, place: str, side: Side) -> HarnessError:
+        """What an actor raised, for the user: bad input where he can mend it, else a run that was cut short."""
+        if cause.kind in ("ParameterRefused", "PromptError", "ModelError", "CheckpointError"):
+            return BadInput(cause.message)
+        if cause.kind == "RecordingError":
+            return RunCut(f"{place}: {cause.message}")
+        if any(words in cause.message for words in FULL_DISK):
+            return RunCut(f"{place}: {_full(cause.message, side)}")
+        if "inline_container.cc" in cause.message:  # torch.save drops what the system said
+            return RunCut(
+                f"{place}: a checkpoint could not be written, most likely because the disk is full; what was recorded "
+                f"until then is in {side.run_dir}"
+            )
+        if cause.kind in ("ActorDiedError", "RayActorError", "ActorUnavailableError"):
+            return RunCut(f"{place}: {self._death(side, cause)}")
+        return RunCut(f"{place}: {cause.kind}: {_last_line(Exception(cause.message))}")
 
     def _look(self, place: str, side: Side, deadline: float, error: Exception) -> None:
         """RunCut when the guard found a hang, or when the call took longer than any sound one."""
@@ -315,12 +338,32 @@ class Experiment:
                 return f"{event['message']}; what was recorded until then is in {side.run_dir}"
         except (recording.FormatError, OSError):
             pass
+        if any(not alive(pid) for pid in self._raylets) or any(words in str(error) for words in NODE_GONE):
+            logs = Path(os.environ.get("RAY_TMPDIR", "/tmp")) / "ray" / "session_latest" / "logs"
+            return (
+                "the Ray node of this run ended (its raylet process is gone), and its actors with it; its logs are in "
+                f"{logs}, what was recorded until then is in {side.run_dir}"
+            )
         return f"a process of the run died: {_last_line(error)}"
 
 
 def _learner(scenario: Scenario) -> Scenario:
     """What the learners are made from: everything but the engine's own parameters."""
     return dataclasses.replace(scenario, engine=Engine())
+
+
+def _raylets() -> list[int]:
+    """The raylets below this process: one on a cluster that we started, none on one that we joined."""
+    found = []
+    for pid in descendants(os.getpid()):
+        with contextlib.suppress(OSError):  # it ended while we looked
+            if Path(f"/proc/{pid}/comm").read_text().strip() == "raylet":
+                found.append(pid)
+    return found
+
+
+def _full(message: str, side: Side) -> str:
+    return f"the disk is full: {_last_line(Exception(message))}; what was recorded until then is in {side.run_dir}"
 
 
 def _last_line(error: BaseException) -> str:

@@ -23,7 +23,7 @@ Set = Annotated[
 Model = Annotated[str, typer.Option(help="a Hugging Face directory; default: the scenario's", show_default=False)]
 Prompts = Annotated[str, typer.Option(help="a JSONL or Parquet file; default: the scenario's", show_default=False)]
 Mode = Annotated[
-    Literal["", "coupled", "native", "greedy"],
+    Literal["coupled", "native", "greedy"] | None,
     typer.Option(help="of sampling; default: the scenario's", show_default=False),
 ]
 Steps = Annotated[int | None, typer.Option(help="PPO steps; default: the scenario's", show_default=False)]
@@ -55,7 +55,7 @@ def parity(
     ] = [],  # noqa: B006
     model: Model = "",
     prompts: Prompts = "",
-    mode: Mode = "",
+    mode: Mode = None,
     steps: Steps = None,
     seed: Seed = None,
     rollout_only: RolloutOnly = False,
@@ -81,7 +81,7 @@ def parity(
             scenario=scenario,
             overrides=_overrides(set, model, prompts),
             candidate_overrides=candidate_set,
-            mode=mode or None,
+            mode=mode,
             seed=seed,
             steps=steps,
             rollout_only=rollout_only,
@@ -106,7 +106,7 @@ def run(
     set: Set = [],  # noqa: B006
     model: Model = "",
     prompts: Prompts = "",
-    mode: Mode = "",
+    mode: Mode = None,
     steps: Steps = None,
     seed: Seed = None,
     rollout_only: RolloutOnly = False,
@@ -126,7 +126,7 @@ def run(
             scenario,
             backend=backend,
             overrides=_overrides(set, model, prompts),
-            mode=mode or None,
+            mode=mode,
             seed=seed,
             steps=steps,
             rollout_only=rollout_only,

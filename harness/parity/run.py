@@ -7,7 +7,7 @@ import dataclasses
 import datetime
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +67,7 @@ def run_parity(
     check_pair(base, other)
     preflight(base, baseline)
     preflight(other, candidate)
-    folder = _folder(out, f"parity-{baseline}-{candidate}")
-    with _sandboxed(folder):
+    with _recording(out, f"parity-{baseline}-{candidate}") as folder:
         left = Side("baseline", str(envs.parse(baseline)), envs.resolve(baseline), base, folder / "baseline")
         right = Side(
             "candidate", str(envs.parse(candidate)), envs.resolve(candidate), other, folder / "candidate",
@@ -86,10 +85,8 @@ def run_parity(
         verdict,
         figures=verdict.figures | figures,
         reproduce=reproduce,
-        paths={"run": str(folder), "verdict": str(folder / "verdict.json"), "report": str(folder / "report.html")},
     )
-    _write(verdict, folder)
-    return verdict
+    return _written(verdict, folder)
 
 
 def run_scenario(
@@ -118,8 +115,7 @@ def run_scenario(
     preflight(base, backend)
     if resume is not None:
         check_resume(resume, base)
-    folder = _folder(out, f"run-{base.name}-{backend}")
-    with _sandboxed(folder):
+    with _recording(out, f"run-{base.name}-{backend}") as folder:
         side = Side("run", str(envs.parse(backend)), envs.resolve(backend), base, folder)
         with _guarded(folder, stall_s, progress) as guard, Cluster(address) as cluster:
             experiment = Experiment(
@@ -286,32 +282,37 @@ def _planted(fault: str | None) -> Fault:
         raise BadInput(str(error)) from error
 
 
-def _folder(out: str | os.PathLike[str] | None, name: str) -> Path:
-    if out is not None:
-        folder = Path(out)
-        if folder.exists() and not folder.is_dir():
-            raise BadInput(f"{folder} is a file; a recording is a directory", mend="choose another --out")
-        if folder.exists() and any(folder.iterdir()):
-            raise BadInput(f"{folder} is not empty; a recording never overwrites another", mend="choose another --out")
-    else:
-        stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-        folder = Path("runs") / f"{name.replace('@', '-')}-{stamp}"
+@contextlib.contextmanager
+def _recording(out: str | os.PathLike[str] | None, name: str) -> Iterator[Path]:
+    """The new directory of a recording. Leaves no empty one behind when nothing was recorded; an interrupt is told
+    where the rest is."""
+    folder = _folder(out, name)
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadInput(f"{folder} cannot be made: {error.strerror}") from error
-    return folder.resolve()
-
-
-@contextlib.contextmanager
-def _sandboxed(folder: Path) -> Any:
-    """Leave no empty directory behind when nothing was recorded."""
     try:
-        yield
-    except BaseException:
-        with contextlib.suppress(OSError):
-            folder.rmdir()
+        yield folder
+    except BaseException as error:
+        with contextlib.suppress(OSError):  # the first that is not empty ends it
+            for path in made:
+                path.rmdir()
+        if isinstance(error, KeyboardInterrupt) and any(folder.glob("**/run.json")):
+            error.add_note(f"what was recorded until then is in {folder}")
         raise
+
+
+def _folder(out: str | os.PathLike[str] | None, name: str) -> Path:
+    if out is None:
+        stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+        return (Path("runs") / f"{name.replace('@', '-')}-{stamp}").resolve()
+    folder = Path(out).resolve()
+    if folder.exists() and not folder.is_dir():
+        raise BadInput(f"{folder} is a file; a recording is a directory", mend="choose another --out")
+    if folder.exists() and any(folder.iterdir()):
+        raise BadInput(f"{folder} is not empty; a recording never overwrites another", mend="choose another --out")
+    return folder
 
 
 def _machine(address: str | None, device: str, stall_s: float) -> dict[str, str | None]:
@@ -323,8 +324,20 @@ def _machine(address: str | None, device: str, stall_s: float) -> dict[str, str 
     }
 
 
-def _write(verdict: Verdict, folder: Path) -> None:
+def _written(verdict: Verdict, folder: Path) -> Verdict:
+    """The verdict with its paths, written into the folder. A disk without room costs the files, not the verdict."""
     import reports
 
-    (folder / "verdict.json").write_text(verdict.to_json(), encoding="utf-8")
-    (folder / "report.html").write_text(reports.render(verdict, "html"), encoding="utf-8")
+    files = {"verdict": folder / "verdict.json", "report": folder / "report.html"}
+    complete = dataclasses.replace(
+        verdict, paths={"run": str(folder)} | {name: str(file) for name, file in files.items()}
+    )
+    try:
+        files["verdict"].write_text(complete.to_json(), encoding="utf-8")
+        files["report"].write_text(reports.render(complete, "html"), encoding="utf-8")
+    except OSError as error:
+        for file in files.values():
+            file.unlink(missing_ok=True)  # half a verdict would be read as one
+        lost = f"verdict.json and report.html: they could not be written to {folder}: {error.strerror}"
+        return dataclasses.replace(verdict, missing=[*verdict.missing, lost], paths={"run": str(folder)})
+    return complete

@@ -62,7 +62,8 @@ def test_an_interrupted_run_leaves_readable_events_and_no_process(
     process.send_signal(signum)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == code
-    assert output.strip().splitlines()[-1] == "harness: interrupted"
+    kept = f"harness: interrupted; what was recorded until then is in {tmp_path / 'run'}"
+    assert output.strip().splitlines()[-1] == kept
     assert gone(processes) == []
     run = Run(tmp_path / "run", strict=False)
     assert len(list(run.frames(kind="rollout"))) >= 2 and run.incomplete

@@ -4,8 +4,13 @@ starts, what an ended run leaves behind."""
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import os
 import shlex
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,10 +18,14 @@ from typing import Any
 import pytest
 
 import harness
-from harness import cli
-from harness.experiment import Experiment, RunCut
+from harness import cli, envs
+from harness.errors import BadInput, Terminated
+from harness.experiment import Experiment, RunCut, Side
 from harness.launch import Cluster
 from harness.parity import run
+from probes import format as recording
+from scenarios.remote import ActorFailed
+from scenarios.settings import Scenario
 
 CUT = "baseline (hf), step 0: a process of the run died"
 PARITY: dict[str, Any] = {
@@ -30,6 +39,13 @@ RUN: dict[str, Any] = {
     "resume": None, "address": "10.0.0.1:6379", "device": "cpu", "stall_s": 0.0,
 }  # fmt: skip
 DEFAULTS = {name: getattr(run, name).__kwdefaults__ for name in ("run_parity", "run_scenario")}
+
+
+@pytest.fixture(autouse=True)
+def sigterm() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGTERM)  # the command line puts its own in place
+    yield
+    signal.signal(signal.SIGTERM, before)
 
 
 def complete(function: str, options: dict[str, Any]) -> dict[str, Any]:
@@ -106,3 +122,142 @@ def test_a_run_records_the_command_that_makes_it_again(
     command = json.loads((tmp_path / "it" / "run.json").read_text())["command"]
     again = asked(command, "run_scenario", monkeypatch)
     assert again == complete("run_scenario", options) | {"positional": ("ppo-tiny",)}
+
+
+class Answer:
+    """A future whose call failed."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def result(self, timeout: float | None = None) -> Any:
+        raise self.error
+
+
+def experiment(tmp_path: Path) -> tuple[Experiment, Side]:
+    made = Experiment.__new__(Experiment)  # what a failure says needs no cluster
+    made._raylets = []
+    return made, Side("run", "hf", envs.resolve("hf"), Scenario(), tmp_path)
+
+
+def failed(kind: str, message: str, tmp_path: Path) -> BaseException:
+    from ray.exceptions import RayTaskError
+
+    made, side = experiment(tmp_path)
+    cause = ActorFailed(kind, message)
+    with pytest.raises((BadInput, RunCut)) as caught:
+        made._wait(Answer(RayTaskError("call", "trace", cause)), side, "step 1")  # type: ignore[arg-type]
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("RecordingError", "the disk is full: cannot record to x; everything recorded before is intact"),
+        ("OSError", "[Errno 28] No space left on device: 'x'"),
+        ("SafetensorError", "Error while serializing: I/O error: No space left on device (os error 28)"),
+        ("RuntimeError", "[enforce fail at inline_container.cc:672] . unexpected pos 704 vs 598"),
+    ],
+)
+def test_a_full_disk_is_one_case_whoever_wrote(kind: str, message: str, tmp_path: Path) -> None:
+    error = failed(kind, message, tmp_path)
+    assert isinstance(error, RunCut) and error.exit_code == 3
+    assert error.message.startswith("run (hf), step 1: ") and "the disk is full" in error.message
+
+
+def test_what_an_actor_raises_is_bad_input_only_where_the_user_can_mend_it(tmp_path: Path) -> None:
+    for kind in ("ParameterRefused", "PromptError", "ModelError", "CheckpointError"):
+        assert isinstance(failed(kind, "no", tmp_path), BadInput)
+    other = failed("RuntimeError", "trace\nlast words", tmp_path)
+    assert isinstance(other, RunCut) and other.message == "run (hf), step 1: RuntimeError: last words"
+
+
+def test_the_end_of_the_ray_node_is_said_in_plain_words(tmp_path: Path) -> None:
+    from ray.exceptions import LocalRayletDiedError, RayActorError
+
+    made, side = experiment(tmp_path)
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+
+    def said(error: Exception) -> str:
+        with pytest.raises(RunCut) as caught:
+            made._wait(Answer(error), side, "step 1")  # type: ignore[arg-type]
+        return caught.value.message
+
+    cancelled = RayActorError(error_msg="The actor never ran - it was cancelled before it started running.")
+    made._raylets = [os.getpid()]
+    assert "Ray node" not in said(cancelled) and "a process of the run died" in said(cancelled)
+    assert "Ray node" in said(LocalRayletDiedError())
+    made._raylets = [gone.pid]
+    assert "Ray node of this run ended" in said(cancelled) and "session_latest/logs" in said(cancelled)
+
+
+def test_a_disk_that_is_full_at_the_start_of_a_recording_cuts_the_run(
+    no_cluster: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(folder: Path, fields: dict[str, Any]) -> None:
+        raise recording.RecordingError.of(folder, OSError(errno.ENOSPC, "No space left on device"))
+
+    monkeypatch.setattr(recording, "write_manifest", full)
+    verdict = harness.run_parity("hf", "hf", out="it")
+    assert (verdict.verdict, verdict.exit_code) == ("INCONCLUSIVE", 3) and "the disk is full" in verdict.reason
+    assert json.loads(Path("it/verdict.json").read_text())["verdict"] == "INCONCLUSIVE"
+
+
+def test_a_verdict_without_room_is_still_given(no_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Path, text: str, encoding: str) -> int:
+        self.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    verdict = harness.run_parity("hf", "hf", out="it")
+    assert verdict.verdict == "INCONCLUSIVE" and set(verdict.paths) == {"run"}
+    assert "No space left on device" in verdict.missing[-1]
+    assert not Path("it/verdict.json").exists() and not Path("it/report.html").exists()
+
+
+@pytest.mark.parametrize("out", [None, "new/deep/it"])
+def test_a_refused_run_leaves_no_directory_behind(
+    out: str | None, no_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(self: Experiment, spare: int = 0) -> None:
+        raise BadInput("no")
+
+    monkeypatch.setattr(Experiment, "begin", refused)
+    before = {path.name for path in tmp_path.iterdir()}
+    with pytest.raises(BadInput):
+        harness.run_parity("hf", "hf", out=out)
+    with pytest.raises(BadInput):
+        harness.run_scenario("ppo-tiny", out=out)
+    assert {path.name for path in tmp_path.iterdir()} == before
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(BadInput):
+        harness.run_scenario("ppo-tiny", out="mine/it")
+    assert list((tmp_path / "mine").iterdir()) == []
+
+
+@pytest.mark.parametrize(("interrupt", "code"), [(KeyboardInterrupt, 130), (Terminated, 143)])
+def test_an_interrupt_says_where_the_recording_is(
+    interrupt: type[KeyboardInterrupt],
+    code: int,
+    no_cluster: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def interrupted(self: Experiment, *arguments: Any, **options: Any) -> Any:
+        raise interrupt
+
+    monkeypatch.setattr(Experiment, "record", interrupted)
+    assert cli.main(["run", "ppo-tiny", "--out", "it"]) == code
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == f"harness: interrupted; what was recorded until then is in {tmp_path / 'it'}"
+    monkeypatch.setattr(Experiment, "begin", interrupted)
+    assert cli.main(["run", "ppo-tiny", "--out", "other"]) == code
+    assert capsys.readouterr().err.splitlines()[-1] == "harness: interrupted"
+
+
+def test_an_unknown_mode_names_the_modes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["run", "ppo-tiny", "--mode", "foo"]) == 2
+    told = capsys.readouterr().err
+    assert "'coupled', 'native', 'greedy'" in " ".join(told.replace("│", " ").split()) and "''" not in told
