@@ -15,6 +15,7 @@ from harness.parity.summary import step_seconds
 from harness.parity.surroundings import effect
 from harness.tables import mapping, number
 from reports.model import SUSPICIONS, Finding
+from reports.text import show
 
 
 @check(SUSPICIONS[1], 1)
@@ -127,11 +128,9 @@ def experience_matrix_shapes(e: Evidence) -> Outcome:
     skew: dict[str, Any] = {side.name: _skew(shapes, steps) for side, shapes in zip(e.sides, (one, two), strict=True)}
     shown = "; ".join(f"{side} padding ×{s['padding']:.2f}, longest {s['longest']:g}" for side, s in skew.items())
     if wrong:
-        a, b = one[wrong[0]]["shape"], two[wrong[0]]["shape"]
+        parts = _apart(one[wrong[0]]["shape"], two[wrong[0]]["shape"])
         why = " (the runs trained on other tokens)" if wrong[0] in parted else ""
-        text = (
-            f"shapes differ in {len(wrong)} of {len(steps)} steps, first step {wrong[0]}{why}: {a} against {b}; {shown}"
-        )
+        text = f"shapes differ in {len(wrong)} of {len(steps)} steps, first step {wrong[0]}{why}: {parts}; {shown}"
         return outcome(
             name,
             "confirmed",
@@ -142,6 +141,16 @@ def experience_matrix_shapes(e: Evidence) -> Outcome:
             **skew,
         )
     return outcome(name, "ruled out", f"equal in {len(steps)} steps; {shown}", number=number, **skew)
+
+
+def _apart(one: list[dict[str, Any]], two: list[dict[str, Any]]) -> str:
+    """The first few entries that differ, of the first rank that has any."""
+    if len(one) != len(two):
+        return f"{len(one)} against {len(two)} batches"
+    a, b = next((pair for pair in zip(one, two, strict=True) if pair[0] != pair[1]), ({}, {}))
+    keys = [key for key in {**a, **b} if a.get(key) != b.get(key)]
+    said = [f"{key} {show(a.get(key))} against {show(b.get(key))}" for key in keys[:3]]
+    return ", ".join(said) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
 
 
 def _shapes(side: Side) -> dict[int, dict[str, Any]]:

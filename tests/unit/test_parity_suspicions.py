@@ -72,6 +72,7 @@ def test_other_padding_of_the_same_tokens(tmp_path: Path) -> None:
     next(candidate.events("shapes", step=2))["padded_tokens"] *= 2
     found = check(put(tmp_path, baseline, candidate), "experience-matrix-shapes")
     assert found.state == "confirmed" and "step 2" in found.evidence
+    assert "padded_tokens " in found.evidence and "real_tokens" not in found.evidence  # what differs, and no more
 
 
 def test_another_device_alone_is_no_other_shape(tmp_path: Path) -> None:
@@ -140,3 +141,39 @@ def test_the_hit_rate_of_a_run_weighs_its_steps(tmp_path: Path) -> None:
             del event["cache_hit_rate"]  # an engine that did not say so in a step counts for nothing
     verdict = put(tmp_path, baseline, candidate)
     assert verdict.parity.runs[0].rows["cache hit rate"] == pytest.approx(0.2)
+
+
+def asked_for_caching(asked: bool) -> tuple[Recording, Recording]:
+    baseline, candidate = plain()
+    for recording in (baseline, candidate):
+        recording.manifest["scenario"]["engine"]["prefix_caching"] = asked
+        for event in recording.events("engine_info"):
+            event["resolved"]["prefix_caching"] = asked
+    for event in baseline.events("engine_info"):
+        event["resolved"]["prefix_caching"] = not asked
+    return baseline, candidate
+
+
+@pytest.mark.parametrize(("asked", "severity"), [(True, "info"), (False, "warning")])
+def test_a_cache_that_nobody_asked_for_is_no_warning(tmp_path: Path, asked: bool, severity: str) -> None:
+    verdict = put(tmp_path, *asked_for_caching(asked))
+    found = [one for one in verdict.findings if one.name == "prefix_caching"]
+    assert [one.severity for one in found] == [severity]
+
+
+def test_variables_that_differ_are_named_and_their_values_are_details(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    for event in candidate.events("open"):
+        if event["role"] == "rollout":
+            event["env"] = {**event.get("env", {}), **{f"SETTING_{i}": "x" * 50 for i in range(9)}}
+    verdict = put(tmp_path, baseline, candidate)
+    found = next(one for one in verdict.findings if one.name == "environment variables")
+    assert found.summary.startswith("9 variables differ: SETTING_0, ") and found.summary.endswith("and 3 more")
+    assert found.details["rollout.SETTING_8"] == "absent against " + "x" * 50
+
+
+def test_words_are_plain_where_nothing_differs(tmp_path: Path) -> None:
+    verdict = put(tmp_path, *plain())
+    assert "flip parted" not in check(verdict, "lengths").evidence
+    assert "but for outliers" not in check(verdict, "baseline-itself").evidence
+    assert "native_samples" not in verdict.coverage

@@ -205,3 +205,9 @@ def test_drawing_leaves_the_users_matplotlib_settings_alone():
     before = dict(matplotlib.rcParams)
     drawn({"reward": [1.0]})
     assert dict(matplotlib.rcParams) == before
+
+
+def test_a_step_that_was_not_compared_is_no_step_that_is_not_finite():
+    series = {"max_delta_logprob": [1e-6, math.nan, math.inf], "mean_delta_logprob": [1e-7, math.nan, math.nan]}
+    drawn = charts(Parity(None, {}, [], [], {}, series), StyleSheet())
+    assert [chart.note for chart in drawn] == ["not compared at step 1; not finite at step 2"]
