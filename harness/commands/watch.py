@@ -12,6 +12,7 @@ import typer
 
 if TYPE_CHECKING:
     from harness.triage.watch import Stall
+    from reports.model import Verdict
 
 _UNITS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
@@ -35,14 +36,17 @@ def watch(
     ] = "text",
 ) -> None:
     """Run any command under the watchdog; its output and exit code pass through, a stall is judged and reported."""
+    from dataclasses import replace
+
     from harness.triage.watch import watch as run
+    from harness.triage.watch.command import STALLED
 
     def say(line: str) -> None:
         print(f"harness: {line}", file=sys.stderr, flush=True)
 
     def show(stall: Stall) -> None:
         say(f"a stall, {stall.seconds:.0f} s after the last progress; evidence: {stall.evidence}")
-        _print(stall, format)
+        _print(stall.verdict if on_stall == "report" else replace(stall.verdict, exit_code=STALLED), format)
 
     result = run(command, stall_s=seconds(stall), out=Path(out) if out else None, on_stall=on_stall, say=say, show=show)
     raise typer.Exit(result.exit_code)
@@ -59,14 +63,14 @@ def seconds(text: str) -> float:
     return value
 
 
-def _print(stall: Stall, format: str) -> None:
+def _print(verdict: Verdict, format: str) -> None:
     if format == "text":
         from rich.console import Console
 
         from reports.terminal import print_verdict
 
-        print_verdict(stall.verdict, Console(stderr=True))
+        print_verdict(verdict, Console(stderr=True))
     else:
         import reports
 
-        print(reports.render(stall.verdict, format), end="", file=sys.stderr, flush=True)
+        print(reports.render(verdict, format), end="", file=sys.stderr, flush=True)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
 import tempfile
+import zipfile
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,13 +23,14 @@ def triage(what: list[str], out: str | os.PathLike[str] | None = None) -> Verdic
     """The verdict on `what`: WHAT above; `auto` or nothing is the Ray cluster of this host.
 
     Live processes are looked at now, for at most some ten seconds, and their evidence is kept under `out` (a new
-    directory under the system's temporary one without it); directories are read. Raises BadInput for what is none of
-    these.
+    directory under runs/ without it); what is there already is read, and nothing is written into it. Raises BadInput
+    for what is none of these.
     """
-    evidence = _evidence(what, Path(out) if out else None)
+    evidence, fresh = _evidence(what, Path(out) if out else None)
     verdict = judge.triage(evidence)
-    verdict = dataclasses.replace(verdict, reproduce=_command(what, evidence))
-    if out is None and evidence.source not in ("live", "watch"):
+    reproduce = shlex.join(["harness", "triage", *([evidence.path] if fresh else what)])
+    verdict = dataclasses.replace(verdict, reproduce=reproduce)
+    if out is None and not fresh:
         return verdict
     folder = Path(out) if out else Path(evidence.path)
     path = folder / "verdict.json"
@@ -40,7 +43,8 @@ def triage(what: list[str], out: str | os.PathLike[str] | None = None) -> Verdic
     return verdict
 
 
-def _evidence(what: list[str], out: Path | None) -> Evidence:
+def _evidence(what: list[str], out: Path | None) -> tuple[Evidence, bool]:
+    """The evidence, and whether it was taken now."""
     from harness.triage import directory
 
     paths = [Path(one) for one in what]
@@ -49,26 +53,31 @@ def _evidence(what: list[str], out: Path | None) -> Evidence:
         raise BadInput(f"{' '.join(what)}: one directory at a time, or several pids", mend=f"harness triage {what[0]}")
     if there:
         path = there[0]
+        if path.is_file() and path.suffix != ".zip" and not zipfile.is_zipfile(path):
+            raise BadInput(
+                f"{path} is one file: a verdict takes the dumps of every rank, or evidence",
+                mend=f"harness triage {shlex.quote(str(path.parent))}",
+            )
         if directory.is_evidence(path) or path.is_file():
-            return directory.read(path)
+            return directory.read(path), False
         taken = newest(path)
         if not any((path / name).is_dir() for name in LIVE):
-            return directory.read(taken or path)
+            return directory.read(taken or path), False
         return _run(path, taken, out)
     if len(what) == 1 and _pathlike(what[0]):
         raise BadInput(f"{what[0]}: no such file or directory", mend=f"harness triage takes {WHAT}")
-    return _live(what, out)
+    return _live(what, out), True
 
 
-def _run(run: Path, taken: Path | None, out: Path | None) -> Evidence:
+def _run(run: Path, taken: Path | None, out: Path | None) -> tuple[Evidence, bool]:
     """A run directory: looked at now while any of its processes lives, else its newest evidence."""
     from harness.triage import directory
 
     evidence = _live([str(run)], out)
     alive = [one for one in evidence.processes if one.samples and one.samples[-1].state not in ("gone", "Z", "X")]
     if not alive and taken is not None:
-        return directory.read(taken)
-    return evidence
+        return directory.read(taken), False
+    return evidence, True
 
 
 def newest(run: Path) -> Path | None:
@@ -87,7 +96,12 @@ def _live(what: list[str], out: Path | None) -> Evidence:
 
     scope = live(what or ["auto"])
     if out is None:
-        out = Path(tempfile.mkdtemp(prefix=f"harness-triage-{datetime.now(UTC):%H%M%S}-"))
+        name = f"triage-{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid()}"
+        out = Path("runs") / name
+        try:
+            out.mkdir(parents=True)
+        except OSError:  # a working directory that cannot be written: evidence of a hang is not lost for that
+            out = Path(tempfile.mkdtemp(prefix=f"harness-{name}-"))
     elif (out / "evidence.json").exists():
         raise BadInput(
             f"{out} already holds evidence: another look needs another directory",
@@ -98,10 +112,3 @@ def _live(what: list[str], out: Path | None) -> Evidence:
 
 def _pathlike(word: str) -> bool:
     return "/" in word or word.endswith((".zip", ".json", ".pkl", ".pickle")) or word.startswith(".")
-
-
-def _command(what: list[str], evidence: Evidence) -> str:
-    import shlex
-
-    live = evidence.source in ("live", "watch")
-    return shlex.join(["harness", "triage", *([evidence.path] if live and evidence.path else what)])

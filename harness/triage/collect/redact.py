@@ -19,7 +19,8 @@ VARIABLES = re.compile(
     r"|(TORCH_FR|TORCH_NCCL|NCCL|GLOO)_[A-Z0-9_]+"
 )
 _NAME = (
-    r"[\w.\-]*(?:KEY|TOKEN(?!IZER)|SECRET|PASSW|PASSPHRASE|PASS\b|CREDENTIAL|AUTH|COOKIE|PRIVATE|SIGNATURE|CERT|DSN)"
+    r"[\w.\-]*(?:KEY|TOKEN(?!IZER)|SECRET|PASSW|PASSPHRASE|PASS\b|CREDENTIAL|AUTH|COOKIE|PRIVATE|SIGNATURE|CERT|DSN"
+    r"|(?<![A-Z])PAT(?![A-Z]))"
 )
 _ASSIGNED = re.compile(
     rf"({_NAME}[\w.\-]*[\"']?\s*[=:]\s*[\"']?)(?:(?:bearer|basic|token)\s+)?[^\s\"',;&}}]+", re.IGNORECASE

@@ -136,7 +136,9 @@ class Watchdog:
                 shutil.rmtree(self._slow, ignore_errors=True)
             self._slow = folder
             slow = sorted(party.key for party in verdict.triage.culprits) if verdict.triage else []
-            self._once(f"{verdict.reason} (looked at because nothing progressed in {who})", key=f"slow {slow}")
+            waited = f"nothing has progressed in {who} for {suspicion.still_s:.0f} s"
+            # said again after ever longer, and not for ever: a loop without an end looks like a long computation
+            self._once(f"{verdict.reason} ({waited})", key=f"slow {slow} {self._patience:.0f}")
         else:
             self._write(verdict)
             self._once(f"nothing has progressed in {who}: {verdict.reason} (evidence: {folder})", key=f"unclear {who}")
