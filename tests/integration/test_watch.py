@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 HARNESS = [sys.executable, "-m", "harness.cli", "watch"]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 TRAIN = """
-import sys, time
+import os, pathlib, sys, time
 import torch, torch.distributed as dist
 
 dist.init_process_group("gloo")
@@ -34,7 +34,10 @@ for step in range(6):
         while time.monotonic() < end:
             sum(range(1000))
     dist.all_reduce(total)
-print(f"rank {rank}: {total[0]:.0f}", flush=True)
+beat = pathlib.Path(os.environ["RLHF_HARNESS_WATCH"], "beats", f"{os.getpid()}.json")
+while sys.argv[1] == "beat" and not beat.exists():  # the first one comes a period after the start
+    time.sleep(0.05)
+os.write(1, f"rank {rank}: {total[0]:.0f}\\n".encode())  # print writes the end of the line by itself
 dist.destroy_process_group()
 """
 
@@ -69,7 +72,7 @@ def test_a_healthy_command_is_not_touched(tmp_path: Path, train: list[str]) -> N
 
 def test_a_recording_is_kept_where_it_was_asked_for(tmp_path: Path, train: list[str]) -> None:
     out = tmp_path / "out"
-    watch("--stall", "30s", "--out", str(out), "--", *train, "ok", cwd=tmp_path)
+    watch("--stall", "30s", "--out", str(out), "--", *train, "beat", cwd=tmp_path)
     beats = [json.loads(path.read_text()) for path in (out / "beats").glob("*.json")]
     ranks = {beat["rank"]: beat for beat in beats}
     assert set(ranks) == {None, 0, 1} and all(beat["ended"] for beat in beats)
