@@ -46,15 +46,19 @@ def compare(flights: Mapping[str, Flight] | Iterable[Flight], memberships: Itera
     size = _world_size(held.values(), given, parts)
     parts = {_completed(group, size): found for group, found in parts.items()}
     expected = set(range(size or 0)) | {rank for group in parts for rank in group.members}
+    for one in held.values():  # a rank whose dump cannot be read is one of the job, as are those that a dump mentions
+        if one.rank is not None:
+            expected |= {one.rank, *one.mentioned}
     absent = sorted(expected - set(readable))
-    missing = [_missing(rank, held.values()) for rank in absent]
+    damaged = {one.rank: one for one in held.values() if not one.readable}
+    missing = [_missing(rank, damaged.get(rank)) for rank in absent]
     if silenced and readable:
         missing.append("no operations in any dump: the recorder is off (TORCH_FR_BUFFER_SIZE=0), or nothing was run")
     shares = {
         group: {rank: part_of(flight, number) for rank, (flight, number) in sorted(found.items())}
         for group, found in sorted(parts.items(), key=_order)
     }
-    states = tuple(_state(group, found, readable, notes) for group, found in shares.items())
+    states = tuple(_state(group, found, readable, absent, notes) for group, found in shares.items())
     states = tuple(against_siblings(state, shares) for state in states)
     missing += [
         f"members of group {named(state.group)} were not recorded: only ranks {_ranks(state.ranks)} are seen in it"
@@ -138,7 +142,10 @@ def _world_size(flights: Iterable[Flight], given: Sequence[Group], parts: Iterab
     return max(sizes, default=0) or None
 
 
-def _state(group: Group, parts: Mapping[int, Part], flights: Mapping[int, Flight], notes: list[str]) -> GroupState:
+def _state(
+    group: Group, parts: Mapping[int, Part], flights: Mapping[int, Flight], absent: Iterable[int], notes: list[str]
+) -> GroupState:
+    """`absent`: all of the job, every one of which is in the default group, whoever recorded its members."""
     silent = tuple(rank for rank in group.members if rank in flights and rank not in parts)
     unsure = tuple(rank for rank in silent if flights[rank].overflowed)
     if unsure:
@@ -149,7 +156,8 @@ def _state(group: Group, parts: Mapping[int, Part], flights: Mapping[int, Flight
     return GroupState(
         group,
         {rank: _rank_state(rank, part) for rank, part in parts.items()},
-        absent=tuple(rank for rank in group.members if rank not in flights),
+        absent=tuple(absent) if group.desc == DEFAULT and not group.members
+        else tuple(rank for rank in group.members if rank not in flights),
         silent=silent,
         mismatches=mismatches(group, parts, notes),
         p2p={rank: pending for rank, part in parts.items() if (pending := _p2p_pending(part))},
@@ -178,11 +186,8 @@ def _p2p_pending(part: Part) -> tuple[Collective, ...]:
     return tuple(part.flight.collective(int(row)) for row in rows[~part.flight.done[rows]])
 
 
-def _missing(rank: int, flights: Iterable[Flight]) -> str:
-    for flight in flights:
-        if flight.rank == rank and not flight.readable:
-            return f"no recorder data from rank {rank} ({'; '.join(flight.notes)})"
-    return f"no recorder data from rank {rank}"
+def _missing(rank: int, damaged: Flight | None) -> str:
+    return f"no recorder data from rank {rank}" + (f" ({'; '.join(damaged.notes)})" if damaged else "")
 
 
 def _order(item: tuple[Group, object]) -> tuple[int, int, str]:

@@ -22,6 +22,7 @@ from harness.triage.evidence import Frame, Group
 from harness.triage.flight.flight import Flight, FlightError, Kind, NotADump
 
 LIMIT_BYTES = 256 << 20  # a ring of 2,000 takes 0.3 to 2 MB; this is one of more than 200,000
+MAX_RANK = 1 << 17  # more is no rank
 FRAMES = 64  # kept of a stack, innermost first
 _FIELDS = (
     "record_id", "process_group", "collective_seq_id", "p2p_seq_id", "profiling_name", "input_sizes", "output_sizes",
@@ -162,12 +163,12 @@ def _flight(
         notes.append(f"{name}: dump format {version}, where 2.x is known: fields may be missing")
     elif not version:
         notes.append(f"{name}: the dump does not say its format")
-    known = _memberships(config, notes, name)
+    known, mentioned = _memberships(config, notes, name)
     world = next((one.world_size for one in known.values() if one.desc == "default_pg" and one.members), None)
     if not columns:
         notes.append(f"{name}: no operations; none was enqueued yet, or the recorder is off (TORCH_FR_BUFFER_SIZE=0)")
-        return Flight(name, version=version, library=library, world_size=world, groups=tuple(known.values()),
-                      notes=tuple(notes))  # fmt: skip
+        return Flight(name, version=version, library=library, world_size=world, mentioned=mentioned,
+                      groups=tuple(known.values()), notes=tuple(notes))  # fmt: skip
     (record, pg, collective_seq, p2p_seq, operation, inputs, outputs, input_types, output_types, created, state,
      retired, timeout, is_p2p) = columns  # fmt: skip
     p2p = np.array(is_p2p, np.bool_)
@@ -184,6 +185,7 @@ def _flight(
         backend=backends[kind[-1]],
         library=library,
         world_size=world,
+        mentioned=mentioned,
         groups=groups,
         kinds=kinds,
         stacks=stacks,
@@ -201,19 +203,23 @@ def _flight(
     )
 
 
-def _memberships(config: dict[str, dict[str, str]], notes: list[str], name: str) -> dict[str, Group]:
-    """Groups with members by name. gloo writes one entry without a name for all of its groups: it says nothing."""
+def _memberships(
+    config: dict[str, dict[str, str]], notes: list[str], name: str
+) -> tuple[dict[str, Group], tuple[int, ...]]:
+    """Groups with members by name, and all ranks that occur. gloo writes one entry without a name for all of its
+    groups, the last one's or nobody's: it says no group's members, but its ranks are there."""
     found: dict[str, Group] = {}
+    mentioned: set[int] = set()
     for key, value in config.items():
-        if not key:
-            continue
         try:
             ranks = tuple(int(rank) for rank in ast.literal_eval(value.get("ranks") or "[]"))
         except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-            notes.append(f"{name}: the members of group {key} are not readable")
+            notes.append(f"{name}: the members of group {key or 'without a name'} are not readable")
             ranks = ()
-        found[key] = Group(key, ranks, desc=value.get("desc", ""), world_size=len(ranks))
-    return found
+        mentioned.update(rank for rank in ranks if 0 <= rank < MAX_RANK)
+        if key:
+            found[key] = Group(key, ranks, desc=value.get("desc", ""), world_size=len(ranks))
+    return found, tuple(sorted(mentioned))
 
 
 def _group(known: dict[str, Group], name: str, desc: str, backend: str) -> Group:

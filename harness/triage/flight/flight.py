@@ -54,6 +54,7 @@ class Flight:
     library: str = ""  # version of the communication library
     series: str = ""  # what the names of one job's files have in common: "nccl_trace_rank_"
     world_size: int | None = None
+    mentioned: tuple[int, ...] = ()  # ranks that its groups name, gloo's nameless entry included: the job has these
     groups: tuple[Group, ...] = ()
     kinds: tuple[Kind, ...] = ()
     stacks: tuple[tuple[Frame, ...], ...] = ()  # innermost first

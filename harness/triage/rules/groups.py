@@ -257,12 +257,15 @@ def inverted(case: Case) -> Ruling | None:
 
 
 def wedged(case: Case) -> Ruling | None:
-    """K12: every member is in the same operation and none of them moves. The fabric, or a device: nobody is named."""
+    """K12: every member is in the same operation and none of them moves. The fabric, or a device: nobody is named.
+
+    Only of a group whose members somebody recorded: otherwise one without a dump could be the one who has not come.
+    """
     if case.sinks():
         return None
     names = Names.of(case.evidence, case.comparison)
     for group in sorted(case.groups, key=_longest, reverse=True):
-        members = group.group.members or tuple(group.ranks)
+        members = group.group.members
         if group.absent or group.silent or len(members) < 2 or set(members) - set(group.ranks):
             continue
         pending = [state.pending for state in group.ranks.values()]
