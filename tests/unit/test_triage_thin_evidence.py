@@ -63,7 +63,7 @@ def test_a_culprit_without_a_dump_is_no_fault_of_the_fabric(tmp_path: Path) -> N
 def test_a_culprit_whose_dump_cannot_be_read_is_missing_by_name(tmp_path: Path, third: str) -> None:
     verdict = judged(tmp_path, {**{n: dump(5, pending=True) for n in range(3)}, 3: third})
     nobody(verdict)
-    assert any(item.startswith("no recorder data from rank 3") for item in verdict.missing)
+    assert any(item.startswith("no recorder data from rank 3 (rank3.json is") for item in verdict.missing)
     assert "rank 3" in verdict.reason
 
 

@@ -187,7 +187,7 @@ def _p2p_pending(part: Part) -> tuple[Collective, ...]:
 
 
 def _missing(rank: int, damaged: Flight | None) -> str:
-    return f"no recorder data from rank {rank}" + (f" ({'; '.join(damaged.notes)})" if damaged else "")
+    return f"no recorder data from rank {rank}" + ("" if damaged is None else f" ({'; '.join(damaged.notes)})")
 
 
 def _order(item: tuple[Group, object]) -> tuple[int, int, str]:
