@@ -172,7 +172,7 @@ def test_one_pid_of_many_says_nothing_of_the_others():
     span = (OpenSpan("init_process_group", 30.0, {"world_size": 4}),)
     alone = triage(evidence(rank(0, "main init_process_group", spans=span), source="live"), None)
     assert alone.verdict == "INSUFFICIENT" and "nothing from rank 3" in alone.missing
-    launcher = process(7, "launcher", "main")
+    launcher = process(7, "launcher", "main", command="/venv/bin/torchrun --nproc-per-node 4 train.py")
     whole = triage(evidence(rank(0, "main init_process_group", spans=span, ppid=7), launcher, source="live"), None)
     assert whole.triage.hang == "K5"
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from flight_support import entry
-from triage_evidence import compared, evidence, group
+from triage_evidence import compared, evidence, group, process, rank
 
-from harness.triage.evidence import Evidence
+from harness.triage.evidence import Evidence, OpenSpan
 from harness.triage.flight import compare, load_directory
 from harness.triage.flight.compare import DEFAULT
 from harness.triage.judge import triage
@@ -92,3 +92,52 @@ def test_what_the_dumps_mention_is_no_membership(tmp_path: Path) -> None:
     dumped(tmp_path, {n: dump(5, pending=True, mentions=[n // 2 * 2, n // 2 * 2 + 1]) for n in range(4)})
     found = compare(load_directory(tmp_path))
     assert [state.group.members for state in found.groups if state.group.desc == DEFAULT] == [()] and not found.absent
+
+
+# ---- a rank that was not looked at may run on another host
+
+
+def joined(command: str = "", **environ: str) -> Evidence:
+    span = (OpenSpan("init_process_group", 40.0, {"world_size": 4}),)
+    ranks = [rank(n, "main init_process_group", spans=span, environ=environ, ppid=7) for n in (0, 1)]
+    return evidence(*ranks, process(7, "launcher" if command else "shell", "", command=command), source="live")
+
+
+@pytest.mark.parametrize(
+    ("command", "environ"),
+    [
+        ("", {}),
+        ("", {"WORLD_SIZE": "4"}),
+        ("", {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}),
+        ("/usr/bin/srun -n 4 python train.py", {"WORLD_SIZE": "4"}),
+        ("mpirun -np 4 python train.py", {}),
+        ("torchrun --nnodes=2 --nproc-per-node 2 train.py", {}),
+        ("torchrun --nnodes 1:2 train.py", {}),
+    ],
+)
+@pytest.mark.parametrize("source", ["live", "watch"])
+def test_ranks_on_a_host_that_nobody_looked_at_are_not_blamed(command: str, environ: dict, source: str) -> None:
+    verdict = triage(dataclasses.replace(joined(command, **environ), source=source))
+    nobody(verdict)
+    assert {"nothing from rank 2", "nothing from rank 3"} <= set(verdict.missing)
+
+
+@pytest.mark.parametrize(
+    ("command", "environ"),
+    [
+        ("", {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}),
+        ("torchrun --nproc-per-node 4 train.py", {}),
+        ("python -m torch.distributed.run --nnodes 1 --nproc-per-node 4 train.py", {}),
+    ],
+)
+def test_ranks_of_a_host_that_was_looked_at_never_started(command: str, environ: dict) -> None:
+    verdict = triage(joined(command, **environ))
+    assert verdict.triage.hang == "K5" and [party.rank for party in verdict.triage.culprits] == [2, 3]
+
+
+def test_hosts_that_were_all_looked_at_hold_the_whole_world() -> None:
+    span = (OpenSpan("init_process_group", 40.0, {"world_size": 4}),)
+    environ = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
+    ranks = [rank(n, "main init_process_group", spans=span, environ=environ) for n in range(3)]
+    both = evidence(ranks[0], ranks[1], dataclasses.replace(ranks[2], host="node1"), source="directory")
+    assert [party.rank for party in triage(both).triage.culprits] == [3]

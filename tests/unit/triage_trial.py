@@ -35,6 +35,11 @@ def key(number: int) -> str:
     return f"{make.HOST}:{100 + number}"
 
 
+def here(world: int) -> dict[str, str]:
+    """The environment that torchrun gives to a job on one host."""
+    return {"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world)}
+
+
 def late(world: int, odd: int, stack: str, *, op: str = "all_reduce", waiting: str = WAIT, **more: object) -> Built:
     """Everybody waits at #17 but one rank, which does something else."""
     ranks = [rank(n, waiting, world=world) if n != odd else rank(n, stack, world=world, **more) for n in range(world)]
@@ -121,7 +126,9 @@ def rendezvous(world: int, odd: int) -> Iterator[Planted]:
     case = _one("K5")
     for maker, fields in (("init_process_group", {"world_size": world}), ("new_group", {"ranks": list(range(world))})):
         span = (OpenSpan(maker, 40.0, fields),)
-        joined = [rank(n, f"main {maker}", world=world, spans=span) for n in range(world) if n != odd]
+        joined = [
+            rank(n, f"main {maker}", world=world, spans=span, environ=here(world)) for n in range(world) if n != odd
+        ]
         yield case(
             f"{maker}: one waits elsewhere",
             (evidence(*joined, rank(odd, "main wait_for_lock", world=world)), None),
@@ -139,7 +146,9 @@ def rendezvous(world: int, odd: int) -> Iterator[Planted]:
             f"K5 {maker}: never started", "HUNG", "K5", (evidence(*joined), None), frozenset({f"rank {odd}"})
         )
         yield absent
-    plain = [rank(n, "main init_process_group", world=world) for n in range(world) if n != odd]
+    plain = [
+        rank(n, "main init_process_group", world=world, environ=here(world)) for n in range(world) if n != odd
+    ]
     yield Planted("K5 by the stacks alone", "HUNG", "K5", (evidence(*plain), None), frozenset({f"rank {odd}"}))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 
@@ -9,11 +10,14 @@ from harness.triage import source
 from harness.triage.flight.model import GroupState, Mismatch
 from harness.triage.graph import Subject
 from harness.triage.graph.edges import Names, forming, mismatch, title
+from harness.triage.graph.subjects import LAUNCHERS
 from harness.triage.places import users
 from harness.triage.rules.pauses import slow_because
 from harness.triage.rules.ruling import Case, Ruling
 from reports.model import Wait
 
+_OF_ONE_HOST = re.compile(r"(^|/| )(torchrun|accelerate|torch[./]distributed[./](run|launch)(\.py)?)( |$)")
+_NODES = re.compile(r"--(?:nnodes|num_machines)[= ](\S+)")
 YOUNG_S = 1.0  # an operation that is younger may just be on its way
 
 
@@ -60,18 +64,38 @@ def unformed(case: Case) -> Ruling | None:
 
 
 def _would_be_seen(case: Case, joining: list[Subject]) -> bool:
-    """Whether a rank that runs somewhere would be among what was looked at: a whole job, on a single host."""
-    for one in joining:
-        environ = one.process.environ if one.process else {}
-        local, world = environ.get("LOCAL_WORLD_SIZE", ""), environ.get("WORLD_SIZE", "")
-        if local.isdigit() and world.isdigit() and int(local) < int(world):
-            return False
+    """Whether a rank that runs somewhere would be among what was looked at: a whole job, on hosts that were seen."""
+    if not _all_here(case, joining):
+        return False
     if case.evidence.source != "live":
         return True
     pids = {(each.host, each.pid) for each in case.evidence.processes}
     if any(one.process and (one.process.host, one.process.ppid) in pids for one in joining):
         return True  # their launcher was looked at, with everything below it
     return len(joining) > 1 and all(one.process and one.process.beat for one in joining)
+
+
+def _all_here(case: Case, joining: list[Subject]) -> bool:
+    """Whether the whole world was started on the hosts that were seen, by the launcher's own word: as many ranks on
+    them (LOCAL_WORLD_SIZE) as the world has, or its command. Under srun, mpirun or a shell nothing says so."""
+    local, world = {}, 0
+    for one in joining:
+        environ = one.process.environ if one.process else {}
+        here, all_of_it = environ.get("LOCAL_WORLD_SIZE", ""), environ.get("WORLD_SIZE", "")
+        if one.process and here.isdigit() and all_of_it.isdigit():
+            local[one.process.host] = max(int(here), local.get(one.process.host, 0))
+            world = max(int(all_of_it), world)
+    if local:
+        return sum(local.values()) >= world
+    parents = {(one.process.host, one.process.ppid) for one in joining if one.process}
+    above = [each for each in case.evidence.processes if (each.host, each.pid) in parents]
+    return len(parents) == len(above) == 1 and above[0].role in LAUNCHERS and _single_host(above[0].command)
+
+
+def _single_host(command: str) -> bool:
+    """Whether a launcher's command starts ranks on its own host only."""
+    nodes = _NODES.search(command)
+    return bool(_OF_ONE_HOST.search(command)) and (nodes is None or nodes[1] in ("1", "1:1"))
 
 
 def _addresses(case: Case, joining: list[Subject], place: str, steps: tuple[str, ...]) -> Ruling | None:
