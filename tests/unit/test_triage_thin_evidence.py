@@ -141,3 +141,28 @@ def test_hosts_that_were_all_looked_at_hold_the_whole_world() -> None:
     ranks = [rank(n, "main init_process_group", spans=span, environ=environ) for n in range(3)]
     both = evidence(ranks[0], ranks[1], dataclasses.replace(ranks[2], host="node1"), source="directory")
     assert [party.rank for party in triage(both).triage.culprits] == [3]
+
+
+# ---- a difference that went through long ago
+
+
+def test_a_difference_that_went_through_is_a_note_and_no_fault(tmp_path: Path) -> None:
+    """Rank 1 differed at #5, and everybody has completed #6 to #20 since: rank 3 has not come to #21."""
+    files = {n: dump(21, pending=True, odd={5: "broadcast"} if n == 1 else None) for n in range(3)}
+    verdict = judged(tmp_path, files | {3: dump(20, pending=False)})
+    assert verdict.triage.hang == "K4" and [party.rank for party in verdict.triage.culprits] == [3]
+    assert any("#5" in one.summary and "broadcast on rank 1" in one.summary for one in verdict.findings)
+
+
+def test_a_difference_with_nothing_equal_behind_it_counts(tmp_path: Path) -> None:
+    files = {n: dump(6, pending=True, odd={5: "broadcast"} if n == 1 else None) for n in range(4)}
+    assert [party.rank for party in judged(tmp_path, files).triage.culprits] == [1]
+
+
+def test_the_difference_in_which_they_wait_counts_whatever_went_through_before(tmp_path: Path) -> None:
+    """More than a recorder's summary keeps went through on rank 1; rank 2 is the one in another operation now."""
+    old = dict.fromkeys(range(2, 40, 2), "broadcast")
+    files = {n: dump(45, pending=True, odd=old if n == 1 else {45: "barrier"} if n == 2 else None) for n in range(4)}
+    verdict = judged(tmp_path, files)
+    assert verdict.triage.hang == "K1" and [party.rank for party in verdict.triage.culprits] == [2]
+    assert any("the first of 19" in one.summary for one in verdict.findings)

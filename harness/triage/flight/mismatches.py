@@ -56,7 +56,11 @@ def part_of(flight: Flight, number: int) -> Part:
 
 
 def mismatches(group: Group, parts: Mapping[int, Part], notes: list[str]) -> tuple[Mismatch, ...]:
-    """The first sequence numbers at which ranks have different operations, by sorting all of them at once."""
+    """The first sequence numbers at which ranks have different operations, by sorting all of them at once.
+
+    A difference that all of them completed, and behind which all completed equal operations, went through: it explains
+    no stall, and is a note.
+    """
     full = {rank: part for rank, part in parts.items() if len(part.seqs)}
     if len(full) < 2:
         return ()
@@ -76,12 +80,30 @@ def mismatches(group: Group, parts: Mapping[int, Part], notes: list[str]) -> tup
     if len(numbers) == 1:
         return ()
     order = np.lexsort((signs, seqs))
+    done = np.concatenate([part.flight.done[part.rows] for part in full.values()])[order]
     seqs, signs, ranks = seqs[order], signs[order], ranks[order]
-    differ = np.unique(seqs[1:][(seqs[1:] == seqs[:-1]) & (signs[1:] != signs[:-1])])
-    return tuple(
-        _mismatch(group, int(seq), full, ranks[np.searchsorted(seqs, seq) : np.searchsorted(seqs, seq, "right")])
-        for seq in differ[:MISMATCHES]
-    )
+    places, starts, counts = np.unique(seqs, return_index=True, return_counts=True)
+    equal = np.minimum.reduceat(signs, starts) == np.maximum.reduceat(signs, starts)
+    over = np.logical_and.reduceat(done, starts)
+    agreed = places[equal & over & (counts == len(full))]
+    passed = ~equal & over & (places < (agreed[-1] if len(agreed) else -1))
+
+    def at(place: int) -> Mismatch:
+        return _mismatch(group, int(places[place]), full, ranks[starts[place] : starts[place] + counts[place]])
+
+    if passed.any():
+        first = at(int(np.flatnonzero(passed)[0]))
+        sides = "; ".join(f"{what} on rank {_few(some)}" for what, some in first.values.items())
+        more = f" (the first of {int(passed.sum())})" if passed.sum() > 1 else ""
+        notes.append(
+            f"group {named(group)}: the ranks differed at #{first.seq}{more}, {sides}; it went through, and all have "
+            "completed equal operations since, so it is not what they wait for"
+        )
+    return tuple(at(int(place)) for place in np.flatnonzero(~equal & ~passed)[:MISMATCHES])
+
+
+def _few(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks[:8])) + (f", ... ({len(ranks)} in all)" if len(ranks) > 8 else "")
 
 
 def _signed(part: Part, numbers: dict[object, int]) -> npt.NDArray[np.int64]:
