@@ -125,8 +125,24 @@ TABLE: tuple[Entry, ...] = (
         r"torch/|transformers/|safetensors|deepspeed"
         r"|accelerate|megatron|peft/",
     ),
-    Entry("checkpoint", r"\w*(save|checkpoint|export)\w*", "<user>", "save"),
-    Entry("evaluation", r"\w*(evaluat|validat)\w*|eval|run_eval\w*|log_metrics|upload\w*|push_to_hub", "<user>"),
+    # by the name alone, which may say what kind of hang it is, and never who is to blame (rules/groups.py); a name such
+    # as checkpointed_forward, save_experience or validate_batch is of a step that every rank runs
+    Entry(
+        "checkpoint",
+        r"_*(save|export|write|store|publish)(_and_\w+|_all|_to_disk)?"
+        r"|_*(\w+_)?(save|export|write|store|publish)_(\w+_)?"
+        r"(checkpoints?|ckpts?|models?|state|states|state_dict|weights|hf|pretrained|adapters?|lora|optimizer)(_\w+)?"
+        r"|_*((do|make|run|maybe|take|async)_)?checkpoint",
+        "<user>",
+        "save",
+    ),
+    Entry(
+        "evaluation",
+        r"_*(\w+_)?evaluate(_(\w+_)?(model|policy|epoch|step|loop|dataset|set|all|on_\w+))?|_*validate|eval"
+        r"|_*((do|run|maybe)_)?(eval|evaluation|validation)(_(epoch|step|loop|set|model|policy))?|run_eval\w*"
+        r"|log_metrics|upload\w*|push_to_hub",
+        "<user>",
+    ),
     # compilers
     Entry(
         "compile",

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 from flight_support import entry
-from triage_evidence import compared, evidence, group, process, rank
+from triage_evidence import compared, evidence, frames, group, process, rank
+from triage_trial import WAIT
 
 from harness.triage.evidence import Evidence, OpenSpan
 from harness.triage.flight import compare, load_directory
 from harness.triage.flight.compare import DEFAULT
 from harness.triage.judge import triage
+from harness.triage.places import match
 from reports.model import Verdict
 
 
@@ -166,3 +168,67 @@ def test_the_difference_in_which_they_wait_counts_whatever_went_through_before(t
     verdict = judged(tmp_path, files)
     assert verdict.triage.hang == "K1" and [party.rank for party in verdict.triage.culprits] == [2]
     assert any("the first of 19" in one.summary for one in verdict.findings)
+
+
+# ---- a function may bear any name
+
+
+@pytest.mark.parametrize("name", ["checkpointed_forward", "validate_batch", "save_checkpoint", "evaluate"])
+@pytest.mark.parametrize("each", [1, 2])
+def test_a_functions_name_breaks_no_tie(name: str, each: int) -> None:
+    world = 2 * each
+    stacks = [WAIT if n < each else f"main {name} all_gather" for n in range(world)]
+    at = {n: (7, "all_reduce" if n < each else "all_gather") for n in range(world)}
+    ranks = [rank(n, stack, world=world) for n, stack in enumerate(stacks)]
+    verdict = triage(evidence(*ranks), compared(group("0", at)))
+    nobody(verdict, "HUNG")
+    assert verdict.triage.hang == "K1" and "nobody is named" in verdict.reason
+
+
+@pytest.mark.parametrize("name", ["save_experience", "save_checkpoint"])
+def test_a_name_alone_makes_nobody_wait_alone(name: str) -> None:
+    ranks = rank(0, f"main {name} all_reduce", world=2), rank(1, "main step all_gather", world=2)
+    through = compared(group("0", {0: (7, "all_reduce"), 1: 6}), group("1", {1: (3, "all_gather"), 0: 3}))
+    verdict = triage(evidence(*ranks), through)
+    assert verdict.triage.hang != "K10" and [party.rank for party in verdict.triage.culprits] != [0]
+    apart = compared(group("0", {0: (7, "all_reduce"), 1: 6}), group("1", {1: (3, "all_gather"), 0: 2}))
+    assert triage(evidence(*ranks), apart).triage.hang == "K2"
+
+
+@pytest.mark.parametrize("odd", [0, 1])
+def test_the_programs_text_breaks_a_tie(tmp_path: Path, odd: int) -> None:
+    program = tmp_path / "train.py"
+    program.write_text("def main(rank):\n    if rank == 0:\n        report()\n")
+    stack = [dataclasses.replace(one, file=str(program), line=3) if one.function == "main" else one for one in
+             frames("main all_gather")]  # fmt: skip
+    ranks = [rank(n, "main all_gather" if n == odd else WAIT, world=2) for n in range(2)]
+    looks = [dataclasses.replace(one, threads=(dataclasses.replace(one.threads[0], frames=tuple(stack)),))
+             for one in ranks[odd].samples]  # fmt: skip
+    ranks[odd] = dataclasses.replace(ranks[odd], samples=tuple(looks))
+    at = compared(group("0", {n: (7, "all_gather" if n == odd else "all_reduce") for n in range(2)}))
+    verdict = triage(evidence(*ranks), at)
+    assert verdict.triage.hang == "K10" and [party.rank for party in verdict.triage.culprits] == [odd]
+
+
+def test_of_two_odd_sides_a_name_chooses_none() -> None:
+    stacks = {0: "main save_checkpoint barrier", 1: "main metrics all_gather"}
+    ops = {0: "barrier", 1: "all_gather"}
+    ranks = [rank(n, stacks.get(n, WAIT), world=5) for n in range(5)]
+    verdict = triage(evidence(*ranks), compared(group("0", {n: (7, ops.get(n, "all_reduce")) for n in range(5)})))
+    assert verdict.triage.hang == "K1" and [party.rank for party in verdict.triage.culprits] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("save_checkpoint", "checkpoint"), ("save_full_state", "checkpoint"), ("_save_hf_model", "checkpoint"),
+        ("save", "checkpoint"), ("maybe_save_checkpoint", "checkpoint"), ("export_weights", "checkpoint"),
+        ("do_checkpoint", "checkpoint"), ("checkpointed_forward", ""), ("save_experience", ""), ("save_to_buffer", ""),
+        ("load_checkpoint", ""), ("evaluate", "evaluation"), ("evaluate_policy", "evaluation"),
+        ("run_eval", "evaluation"), ("validate", "evaluation"),
+        ("validate_batch", ""), ("validate_config", ""), ("evaluate_rewards", ""),
+    ],
+)  # fmt: skip
+def test_which_names_are_of_a_checkpoint_or_an_evaluation(name: str, kind: str) -> None:
+    entry = match(frames(name)[0])
+    assert (entry.kind if entry else "") == kind

@@ -146,9 +146,7 @@ def rendezvous(world: int, odd: int) -> Iterator[Planted]:
             f"K5 {maker}: never started", "HUNG", "K5", (evidence(*joined), None), frozenset({f"rank {odd}"})
         )
         yield absent
-    plain = [
-        rank(n, "main init_process_group", world=world, environ=here(world)) for n in range(world) if n != odd
-    ]
+    plain = [rank(n, "main init_process_group", world=world, environ=here(world)) for n in range(world) if n != odd]
     yield Planted("K5 by the stacks alone", "HUNG", "K5", (evidence(*plain), None), frozenset({f"rank {odd}"}))
 
 
@@ -239,6 +237,7 @@ def state(world: int, odd: int) -> Iterator[Planted]:
 
 
 def rank_only(world: int, odd: int) -> Iterator[Planted]:
+    """By a library's frame, or by a name where the numbers agree; two ranks and a name blame nobody."""
     case = _one("K10")
     for stack, op in (
         ("save_checkpoint barrier", "barrier"),
@@ -247,8 +246,12 @@ def rank_only(world: int, odd: int) -> Iterator[Planted]:
         ("torch.save writer all_gather", "all_gather"),
     ):
         built = differing(world, odd, f"main:30 {stack}", WAIT, op, "all_reduce")
-        yield case(stack, built, odd)
-    ranks = [rank(n, "main save_checkpoint barrier" if n == odd else WAIT, world=world) for n in range(world)]
+        if world > 2 or "torch" in stack:
+            yield case(stack, built, odd)
+        else:
+            yield Planted(f"K1 {stack}, by its name", "HUNG", "K1", built)
+    saving = "main save_checkpoint barrier" if world > 2 else "main save_checkpoint torch.save barrier"
+    ranks = [rank(n, saving if n == odd else WAIT, world=world) for n in range(world)]
     apart = compared(
         group("save", {n: (2, "barrier") if n == odd else 1 for n in range(world)}),
         group("dp", {n: (9, "all_reduce") if n != odd else 8 for n in range(world)}),

@@ -15,7 +15,7 @@ in its place here.
 from __future__ import annotations
 
 from harness.triage.rules import absence as absence
-from harness.triage.rules import calls, engines, pauses, processes
+from harness.triage.rules import calls, engines, forming, pauses, processes
 from harness.triage.rules import groups as groups
 from harness.triage.rules.ruling import Case, Rule, Ruling
 
@@ -26,7 +26,7 @@ RULES: tuple[Rule, ...] = (
     processes.held,  # K9
     processes.died,  # K4
     engines.transition,  # K8
-    groups.unformed,  # K5
+    forming.unformed,  # K5
     groups.diverged,  # K10, K3, K1: operations differ
     groups.conditional,  # K10
     groups.inverted,  # K2

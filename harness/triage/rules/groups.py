@@ -1,126 +1,19 @@
-"""Process groups: one that never forms (K5), operations that differ (K1, K3, K10), rings (K2), a wedge (K12)."""
+"""Process groups: operations that differ (K1, K3, K10), rings (K2), a wedge (K12)."""
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Iterator
 
 from harness.triage import source
+from harness.triage.evidence import Frame
 from harness.triage.flight.model import GroupState, Mismatch
 from harness.triage.graph import Subject
-from harness.triage.graph.edges import Names, forming, mismatch, title
-from harness.triage.graph.subjects import LAUNCHERS
-from harness.triage.places import users
-from harness.triage.rules.pauses import slow_because
+from harness.triage.graph.edges import Names, mismatch, title
+from harness.triage.places import match, users
 from harness.triage.rules.ruling import Case, Ruling
 from reports.model import Wait
 
-_OF_ONE_HOST = re.compile(r"(^|/| )(torchrun|accelerate|torch[./]distributed[./](run|launch)(\.py)?)( |$)")
-_NODES = re.compile(r"--(?:nnodes|num_machines)[= ](\S+)")
 YOUNG_S = 1.0  # an operation that is younger may just be on its way
-
-
-def unformed(case: Case) -> Ruling | None:
-    """K5: members wait for a group, and some have not come."""
-    joining = [one for one in case.live() if forming(one) is not None and not one.progress]
-    if not joining:
-        return None
-    keys = {one.key for one in joining}
-    waits = [wait for wait in case.graph.waits if wait.waiter in keys and wait.layer == "store"]
-    targets = [case.subject(key) for key in dict.fromkeys(wait.target for wait in waits)]
-    moving = [one for one in targets if one.progress]
-    if moving:
-        return slow_because(case, moving[0].key)
-    what = forming(joining[0])
-    assert what is not None
-    place = what.op + (f" of {what.world_size} ranks" if what.world_size else "")
-    steps = (
-        "compare world size, MASTER_ADDR and MASTER_PORT on every rank",
-        "every rank of the world must call new_group, members or not",
-    )
-    if not targets:
-        return _addresses(case, joining, place, steps)
-    elsewhere = [one for one in targets if not one.seen and not _would_be_seen(case, joining)]
-    if elsewhere and len(elsewhere) == len(targets):
-        ranks = ", ".join(str(one.rank) for one in elsewhere[:8])
-        return Ruling(
-            "INSUFFICIENT",
-            f"insufficient: {place} waits for rank {ranks}, which was not looked at",
-            place=place,
-            missing=tuple(f"nothing from rank {one.rank}" for one in elsewhere),
-            next=("name the launcher's pid instead of one rank's", "take evidence on every host, into one directory"),
-        )
-    targets = [one for one in targets if one not in elsewhere]
-    if any(one.stuck or forming(one) for one in targets) and len(targets) > len(joining):
-        return None  # a few make a group that most know nothing of: the ring of waits says more
-    why = {
-        one.key: "never started: no process has this rank" if not one.seen else f"has not come: {one.state()}"
-        for one in targets
-    }
-    return Ruling(
-        "HUNG", f"{place} never forms: {case.names(why)} {next(iter(why.values()))}", "K5", why, place=place, next=steps
-    )
-
-
-def _would_be_seen(case: Case, joining: list[Subject]) -> bool:
-    """Whether a rank that runs somewhere would be among what was looked at: a whole job, on hosts that were seen."""
-    if not _all_here(case, joining):
-        return False
-    if case.evidence.source != "live":
-        return True
-    pids = {(each.host, each.pid) for each in case.evidence.processes}
-    if any(one.process and (one.process.host, one.process.ppid) in pids for one in joining):
-        return True  # their launcher was looked at, with everything below it
-    return len(joining) > 1 and all(one.process and one.process.beat for one in joining)
-
-
-def _all_here(case: Case, joining: list[Subject]) -> bool:
-    """Whether the whole world was started on the hosts that were seen, by the launcher's own word: as many ranks on
-    them (LOCAL_WORLD_SIZE) as the world has, or its command. Under srun, mpirun or a shell nothing says so."""
-    local, world = {}, 0
-    for one in joining:
-        environ = one.process.environ if one.process else {}
-        here, all_of_it = environ.get("LOCAL_WORLD_SIZE", ""), environ.get("WORLD_SIZE", "")
-        if one.process and here.isdigit() and all_of_it.isdigit():
-            local[one.process.host] = max(int(here), local.get(one.process.host, 0))
-            world = max(int(all_of_it), world)
-    if local:
-        return sum(local.values()) >= world
-    parents = {(one.process.host, one.process.ppid) for one in joining if one.process}
-    above = [each for each in case.evidence.processes if (each.host, each.pid) in parents]
-    return len(parents) == len(above) == 1 and above[0].role in LAUNCHERS and _single_host(above[0].command)
-
-
-def _single_host(command: str) -> bool:
-    """Whether a launcher's command starts ranks on its own host only."""
-    nodes = _NODES.search(command)
-    return bool(_OF_ONE_HOST.search(command)) and (nodes is None or nodes[1] in ("1", "1:1"))
-
-
-def _addresses(case: Case, joining: list[Subject], place: str, steps: tuple[str, ...]) -> Ruling | None:
-    """Everybody waits in the rendezvous and nobody is missing: they meet at different places, or nowhere."""
-    at = {
-        one.key: f"{env.get('MASTER_ADDR', '?')}:{env.get('MASTER_PORT', '?')}"
-        for one in joining
-        if one.process and (env := one.process.environ)
-    }
-    places = Counter(at.values()).most_common()
-    if len(places) < 2:
-        return None
-    alone = {
-        key: f"meets at {where}, the others at {places[0][0]}"
-        for key, where in at.items()
-        if places[0][1] > places[1][1] and where != places[0][0]
-    }
-    return Ruling(
-        "HUNG",
-        f"{place} never forms: its members meet at {len(places)} different addresses",
-        "K5",
-        alone,
-        place=place,
-        next=steps,
-    )
 
 
 def diverged(case: Case) -> Ruling | None:
@@ -135,9 +28,9 @@ def diverged(case: Case) -> Ruling | None:
     usual = max(sides, key=lambda what: len(sides[what])) if len(counts) > 1 and counts[0] > counts[1] else None
     place = f"#{odd.seq} of {title(group)}"
     everybody = [one for some in sides.values() for one in some]
-    special = [one for one in everybody if _rank_only(one)]
+    special = [one for one in everybody if (_proven if usual is None else _rank_only)(one)]
     told = "; ".join(f"{case.names(one.key for one in some)} in {what}" for what, some in sides.items())
-    if special and len(special) < len(everybody) and (usual is None or _minority(special, sides, usual)):
+    if special and len(special) < len(everybody) and (usual is None or _are_minority(special, sides, usual)):
         why = {
             one.key: f"runs {_what(sides, one)} at {place} in work that it does alone{_condition(one)}"
             for one in special
@@ -180,23 +73,39 @@ def _longest(group: GroupState) -> float:
 
 
 def _rank_only(one: Subject) -> bool:
+    """In work that few ranks do, be it by the name of a function: enough where the numbers say who is odd."""
     return one.doing.within("checkpoint", "evaluation") or bool(_condition(one))
+
+
+def _proven(one: Subject) -> bool:
+    """In work that few ranks do by the program's text, or by a library's own frame: torch.save, save_pretrained. A
+    function of the user's may bear any name, so that breaks no tie."""
+    saves = (match(frame) for frame in _main_frames(one))
+    return bool(_condition(one)) or any(
+        entry is not None and entry.kind == "checkpoint" and entry.file != "<user>" for entry in saves
+    )
 
 
 def _condition(one: Subject) -> str:
     """Under which condition of the rank it got there, where the program's text says so."""
-    if one.process is None or not one.process.samples:
-        return ""
-    for thread in one.process.samples[-1].threads[:1]:
-        for frame in filter(users, thread.frames):
-            if text := source.rank_condition(frame):
-                return f", under `if {text}`"
+    for frame in filter(users, _main_frames(one)):
+        if text := source.rank_condition(frame):
+            return f", under `if {text}`"
     return ""
 
 
-def _minority(special: list[Subject], sides: dict[str, list[Subject]], usual: str) -> bool:
+def _main_frames(one: Subject) -> tuple[Frame, ...]:
+    threads = one.process.samples[-1].threads if one.process and one.process.samples else ()
+    main = [thread for thread in threads if thread.main or thread.name == "MainThread"]
+    return (main or list(threads))[0].frames if threads else ()
+
+
+def _are_minority(special: list[Subject], sides: dict[str, list[Subject]], usual: str) -> bool:
+    """None of them does what most do; by names alone, they are everybody who does not."""
     most = {one.key for one in sides[usual]}
-    return not any(one.key in most for one in special)
+    rest = {one.key for some in sides.values() for one in some} - most
+    keys = {one.key for one in special}
+    return not keys & most and (keys == rest or all(map(_proven, special)))
 
 
 def _what(sides: dict[str, list[Subject]], one: Subject) -> str:
@@ -218,7 +127,7 @@ def conditional(case: Case) -> Ruling | None:
         if (
             targets
             and len(went_on) == len(targets)
-            and len(alike) <= len(targets)
+            and len(alike) < len(targets) + _proven(one)  # a name breaks no tie
             and not case.moving(other.key for other in targets)
         ):
             place = case.waited_in(other.key for other in targets) or one.doing.op
@@ -316,4 +225,4 @@ def wedged(case: Case) -> Ruling | None:
     return None
 
 
-__all__ = ["Mismatch", "conditional", "diverged", "inverted", "unformed", "wedged"]
+__all__ = ["Mismatch", "conditional", "diverged", "inverted", "wedged"]

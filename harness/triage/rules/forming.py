@@ -1,0 +1,117 @@
+"""A process group that never forms (K5): who has not come to it, and whether anybody looked where they would be."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from harness.triage.graph import Subject
+from harness.triage.graph.edges import forming
+from harness.triage.graph.subjects import LAUNCHERS
+from harness.triage.rules.pauses import slow_because
+from harness.triage.rules.ruling import Case, Ruling
+
+_OF_ONE_HOST = re.compile(r"(^|/| )(torchrun|accelerate|torch[./]distributed[./](run|launch)(\.py)?)( |$)")
+_NODES = re.compile(r"--(?:nnodes|num_machines)[= ](\S+)")
+
+
+def unformed(case: Case) -> Ruling | None:
+    """K5: members wait for a group, and some have not come."""
+    joining = [one for one in case.live() if forming(one) is not None and not one.progress]
+    if not joining:
+        return None
+    keys = {one.key for one in joining}
+    waits = [wait for wait in case.graph.waits if wait.waiter in keys and wait.layer == "store"]
+    targets = [case.subject(key) for key in dict.fromkeys(wait.target for wait in waits)]
+    moving = [one for one in targets if one.progress]
+    if moving:
+        return slow_because(case, moving[0].key)
+    what = forming(joining[0])
+    assert what is not None
+    place = what.op + (f" of {what.world_size} ranks" if what.world_size else "")
+    steps = (
+        "compare world size, MASTER_ADDR and MASTER_PORT on every rank",
+        "every rank of the world must call new_group, members or not",
+    )
+    if not targets:
+        return _addresses(case, joining, place, steps)
+    elsewhere = [one for one in targets if not one.seen and not _would_be_seen(case, joining)]
+    if elsewhere and len(elsewhere) == len(targets):
+        ranks = ", ".join(str(one.rank) for one in elsewhere[:8])
+        return Ruling(
+            "INSUFFICIENT",
+            f"insufficient: {place} waits for rank {ranks}, which was not looked at",
+            place=place,
+            missing=tuple(f"nothing from rank {one.rank}" for one in elsewhere),
+            next=("name the launcher's pid instead of one rank's", "take evidence on every host, into one directory"),
+        )
+    targets = [one for one in targets if one not in elsewhere]
+    if any(one.stuck or forming(one) for one in targets) and len(targets) > len(joining):
+        return None  # a few make a group that most know nothing of: the ring of waits says more
+    why = {
+        one.key: "never started: no process has this rank" if not one.seen else f"has not come: {one.state()}"
+        for one in targets
+    }
+    return Ruling(
+        "HUNG", f"{place} never forms: {case.names(why)} {next(iter(why.values()))}", "K5", why, place=place, next=steps
+    )
+
+
+def _would_be_seen(case: Case, joining: list[Subject]) -> bool:
+    """Whether a rank that runs somewhere would be among what was looked at: a whole job, on hosts that were seen."""
+    if not _all_here(case, joining):
+        return False
+    if case.evidence.source != "live":
+        return True
+    pids = {(each.host, each.pid) for each in case.evidence.processes}
+    if any(one.process and (one.process.host, one.process.ppid) in pids for one in joining):
+        return True  # their launcher was looked at, with everything below it
+    return len(joining) > 1 and all(one.process and one.process.beat for one in joining)
+
+
+def _all_here(case: Case, joining: list[Subject]) -> bool:
+    """Whether the whole world was started on the hosts that were seen, by the launcher's own word: as many ranks on
+    them (LOCAL_WORLD_SIZE) as the world has, or its command. Under srun, mpirun or a shell nothing says so."""
+    local, world = {}, 0
+    for one in joining:
+        environ = one.process.environ if one.process else {}
+        here, all_of_it = environ.get("LOCAL_WORLD_SIZE", ""), environ.get("WORLD_SIZE", "")
+        if one.process and here.isdigit() and all_of_it.isdigit():
+            local[one.process.host] = max(int(here), local.get(one.process.host, 0))
+            world = max(int(all_of_it), world)
+    if local:
+        return sum(local.values()) >= world
+    parents = {(one.process.host, one.process.ppid) for one in joining if one.process}
+    above = [each for each in case.evidence.processes if (each.host, each.pid) in parents]
+    return len(parents) == len(above) == 1 and above[0].role in LAUNCHERS and _single_host(above[0].command)
+
+
+def _single_host(command: str) -> bool:
+    """Whether a launcher's command starts ranks on its own host only."""
+    nodes = _NODES.search(command)
+    return bool(_OF_ONE_HOST.search(command)) and (nodes is None or nodes[1] in ("1", "1:1"))
+
+
+def _addresses(case: Case, joining: list[Subject], place: str, steps: tuple[str, ...]) -> Ruling | None:
+    """Everybody waits in the rendezvous and nobody is missing: they meet at different places, or nowhere."""
+    at = {
+        one.key: f"{env.get('MASTER_ADDR', '?')}:{env.get('MASTER_PORT', '?')}"
+        for one in joining
+        if one.process and (env := one.process.environ)
+    }
+    places = Counter(at.values()).most_common()
+    if len(places) < 2:
+        return None
+    alone = {
+        key: f"meets at {where}, the others at {places[0][0]}"
+        for key, where in at.items()
+        if places[0][1] > places[1][1] and where != places[0][0]
+    }
+    return Ruling(
+        "HUNG",
+        f"{place} never forms: its members meet at {len(places)} different addresses",
+        "K5",
+        alone,
+        place=place,
+        next=steps,
+    )
