@@ -232,3 +232,45 @@ def test_of_two_odd_sides_a_name_chooses_none() -> None:
 def test_which_names_are_of_a_checkpoint_or_an_evaluation(name: str, kind: str) -> None:
     entry = match(frames(name)[0])
     assert (entry.kind if entry else "") == kind
+
+
+# ---- a file that another run left behind
+
+
+@pytest.mark.parametrize("later_ns", [-86_400_000_000_000, -90_000_000_000, 90_000_000_000])
+@pytest.mark.parametrize("stale", [[2], [2, 3]])
+def test_a_dump_of_another_run_is_not_blamed(tmp_path: Path, stale: list[int], later_ns: int) -> None:
+    old = {n: dump(20, pending=False, later_ns=later_ns) for n in stale}
+    verdict = judged(tmp_path, {n: dump(21, pending=True) for n in range(4)} | old)
+    nobody(verdict)
+    assert "2 jobs" in verdict.reason and all(f"rank{n}.json" in verdict.reason for n in range(4))
+    assert any("away from those of equal number" in one.summary for one in verdict.findings)
+
+
+@pytest.mark.parametrize(("at", "later_ns"), [(20, 5_000_000_000), (20, -5_000_000_000), (4, 90_000_000_000)])
+def test_clocks_that_differ_a_little_and_a_late_start_are_one_run(tmp_path: Path, at: int, later_ns: int) -> None:
+    files = {n: slow(dump(at + 1, pending=True)) for n in range(3)}
+    verdict = judged(tmp_path, files | {3: slow(dump(at, pending=False, later_ns=later_ns))})
+    assert [party.rank for party in verdict.triage.culprits] == [3] and verdict.triage.hang == "K4"
+
+
+def slow(text: str) -> str:
+    return text.replace('"timeout_ms": 1000', '"timeout_ms": 1800000')
+
+
+@pytest.mark.parametrize(("later_ns", "jobs"), [(0, 1), (7_200_000_000_000, 2)])
+def test_rings_without_a_common_operation_are_of_one_run_if_near_in_time(
+    tmp_path: Path, later_ns: int, jobs: int
+) -> None:
+    late = json.loads(dump(60, pending=True, later_ns=later_ns))
+    late["entries"] = late["entries"][40:]
+    dumped(tmp_path, {0: slow(dump(20, pending=False)), 1: slow(json.dumps(late))})
+    assert compare(load_directory(tmp_path)).jobs == jobs
+
+
+def test_a_dump_of_a_live_process_is_of_its_run_whatever_the_clock_says(tmp_path: Path) -> None:
+    dumped(tmp_path, {n: dump(20, pending=False, later_ns=n * 86_400_000_000_000) for n in range(2)})
+    flights = load_directory(tmp_path)
+    assert compare(flights).jobs == 2
+    live = {name: dataclasses.replace(one, taken_ns=1_760_000_000_000_000_000) for name, one in flights.items()}
+    assert compare(live).jobs == 1

@@ -17,7 +17,7 @@ from harness.triage.flight.flight import Flight
 from harness.triage.flight.loading import Flights
 from harness.triage.flight.mismatches import DEFAULT, Part, against_siblings, mismatches, named, part_of
 from harness.triage.flight.model import Collective, Comparison, GroupState, RankState
-from harness.triage.flight.worlds import worlds
+from harness.triage.flight.worlds import apart_s, worlds
 
 
 def compare(flights: Mapping[str, Flight] | Iterable[Flight], memberships: Iterable[Group] = ()) -> Comparison:
@@ -37,7 +37,7 @@ def compare(flights: Mapping[str, Flight] | Iterable[Flight], memberships: Itera
     separate = worlds(held)
     if len(separate) > 1:
         for number, world in enumerate(separate, 1):
-            notes.append(f"job {number} of {len(separate)}: {_listed(list(world))}")
+            notes.append(f"job {number} of {len(separate)}: {_listed(list(world))}{_when(separate[0], world)}")
         ranks = sorted({one.rank for one in held.values() if one.rank is not None})
         return Comparison((), tuple(ranks), jobs=len(separate), versions=versions, notes=tuple(notes))
     readable = {one.rank: one for one in held.values() if one.rank is not None and one.readable}
@@ -66,6 +66,17 @@ def compare(flights: Mapping[str, Flight] | Iterable[Flight], memberships: Itera
         if not state.group.members
     ]
     return Comparison(states, tuple(sorted(readable)), size, 1, versions, tuple(notes), tuple(missing), tuple(absent))
+
+
+def _when(first: Mapping[str, Flight], world: Mapping[str, Flight]) -> str:
+    """How far in time a job is from the largest one, where that is what tells them apart."""
+    pairs = ((one, other) for one in first.values() if len(one) for other in world.values() if len(other))
+    one, other = next(pairs, (None, None))
+    seconds = apart_s(one, other) if one is not None and other is not None and world is not first else 0.0
+    if not seconds:
+        return ""
+    told = f"{seconds / 3600:.1f} hours" if seconds >= 7200 else f"{seconds:.0f} s"
+    return f" (its operations are {told} away from those of equal number in {one.name if one else ''})"
 
 
 def _keyed(flights: Mapping[str, Flight] | Iterable[Flight]) -> dict[str, Flight]:
@@ -156,7 +167,8 @@ def _state(
     return GroupState(
         group,
         {rank: _rank_state(rank, part) for rank, part in parts.items()},
-        absent=tuple(absent) if group.desc == DEFAULT and not group.members
+        absent=tuple(absent)
+        if group.desc == DEFAULT and not group.members
         else tuple(rank for rank in group.members if rank not in flights),
         silent=silent,
         mismatches=mismatches(group, parts, notes),

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
+from harness.triage.evidence import Group
 from harness.triage.flight.flight import Flight
+from harness.triage.flight.mismatches import DEFAULT, part_of
+
+CLOCKS_S = 60.0  # by which the clocks of two hosts may differ
+TIMEOUT_S = 3600.0  # of an operation whose dump does not say
+TOGETHER = 16  # operations in which everybody waits for everybody: none of so many is enqueued before the peer's first
+_MUTUAL = ("all_", "_all", "barrier", "reduce_scatter", "_reduce_scatter")
 
 
 def worlds(flights: Mapping[str, Flight]) -> tuple[dict[str, Flight], ...]:
     """The dumps by job, the largest job first. Dumps of one series (file names that differ by the rank) stay together
     unless they contradict each other; flights without a rank are left out.
 
-    Contradictions: the same rank twice, different world sizes, a group of one name whose members overlap and differ.
+    Contradictions: the same rank twice, different world sizes, a group of one name whose members overlap and differ,
+    operations of equal numbers that were enqueued further apart than any of one run (`apart_s`).
     """
     series: dict[str, dict[str, Flight]] = {}
     for name, flight in flights.items():
@@ -37,6 +47,53 @@ def worlds(flights: Mapping[str, Flight]) -> tuple[dict[str, Flight], ...]:
     return tuple(world.flights for world in found)
 
 
+def apart_s(one: Flight, other: Flight) -> float:
+    """Seconds between two dumps of different runs, by a group that both were in; 0 where they may be of one run.
+
+    In one run nobody waits longer for a peer than the operation's timeout; and of many operations in which everybody
+    waits for everybody, nobody enqueues the last before its peer the first. A dump that was taken from a live process
+    (`taken_ns`) is of no other run: only files that lie about are asked, since TORCH_FR_DUMP_TEMP_FILE is often the
+    same for the next job.
+    """
+    if one.taken_ns is not None or other.taken_ns is not None:
+        return 0.0
+    for number, group in enumerate(one.groups):
+        its = next((place for place, same in enumerate(other.groups) if _same(group, same)), None)
+        if its is not None and (found := _apart_s(one, number, other, its)) is not None:
+            return found
+    return 0.0
+
+
+def _same(group: Group, other: Group) -> bool:
+    alike = (group.name, group.desc, group.backend) == (other.name, other.desc, other.backend)
+    return alike and group.members == other.members and (bool(group.members) or group.desc == DEFAULT)
+
+
+def _apart_s(one: Flight, group: int, other: Flight, its: int) -> float | None:
+    """None where this group says nothing: neither dump has completed an operation of it with a time."""
+    mine, theirs = part_of(one, group), part_of(other, its)
+    held = [part.flight.done[part.rows] & (part.flight.created_ns[part.rows] > 0) for part in (mine, theirs)]
+    if not held[0].any() or not held[1].any():
+        return None
+    seqs = mine.seqs[held[0]], theirs.seqs[held[1]]
+    at = [part.flight.created_ns[part.rows][kept] / 1e9 for part, kept in zip((mine, theirs), held, strict=True)]
+    allowed = float(mine.flight.timeout_ms[mine.rows].max()) / 1000
+    allowed = (allowed if allowed > 0 else TIMEOUT_S) + CLOCKS_S
+    _, here, there = np.intersect1d(seqs[0], seqs[1], return_indices=True)
+    if not len(here):  # one ends before the other's ring begins
+        first, second = (0, 1) if seqs[0][-1] < seqs[1][0] else (1, 0)
+        gap = float(at[second][0] - at[first][-1])
+        return abs(gap) if abs(gap) > allowed else 0.0
+    times, others = at[0][here], at[1][there]
+    nearest = float(np.abs(times - others).min())
+    kinds = mine.kinds[held[0]][here]
+    mutual = [place for place, kind in enumerate(kinds.tolist()) if mine.table[kind].op.startswith(_MUTUAL)]
+    disjoint = 0.0
+    if len(mutual) >= TOGETHER and one.backend == "gloo":  # NCCL's host may run far ahead of its device
+        disjoint = max(times[mutual].min() - others[mutual].max(), others[mutual].min() - times[mutual].max())
+    return nearest if nearest > allowed or disjoint > CLOCKS_S else 0.0
+
+
 class _World:
     def __init__(self) -> None:
         self.flights: dict[str, Flight] = {}
@@ -47,12 +104,18 @@ class _World:
     def admits(self, flight: Flight) -> bool:
         if flight.rank in self._ranks or (flight.world_size and self._size and flight.world_size != self._size):
             return False
+        if any(apart_s(known, flight) for known in self._sample()):
+            return False
         return all(
             group.members in self._members.get(group.name, ())
             or not any(set(group.members) & set(other) for other in self._members.get(group.name, ()))
             for group in flight.groups
             if group.members
         )
+
+    def _sample(self) -> list[Flight]:
+        """One dump with operations stands for all: those that it admitted are of its run."""
+        return next(([one] for one in self.flights.values() if len(one)), [])
 
     def joins(self, other: _World) -> bool:
         return all(self.admits(flight) for flight in other.flights.values())

@@ -72,7 +72,8 @@ def _would_be_seen(case: Case, joining: list[Subject]) -> bool:
 def _all_here(case: Case, joining: list[Subject]) -> bool:
     """Whether the whole world was started on the hosts that were seen, by the launcher's own word: as many ranks on
     them (LOCAL_WORLD_SIZE) as the world has, or its command. Under srun, mpirun or a shell nothing says so."""
-    local, world = {}, 0
+    local: dict[str, int] = {}
+    world = 0
     for one in joining:
         environ = one.process.environ if one.process else {}
         here, all_of_it = environ.get("LOCAL_WORLD_SIZE", ""), environ.get("WORLD_SIZE", "")
