@@ -55,7 +55,7 @@ def http(evidence: Evidence, subjects: dict[str, Subject], known: list[Wait]) ->
         targets = {key: None for key in targets if _serves(subjects[key]) or _asks(subjects[key])}
         for target in targets:
             found.append(Wait(one.key, target, "http", f"{one.doing.op}: no answer from {subjects[target].label}"))
-        if not targets:
+        if not targets and not getattr(one.process, "peers", ()):  # connected elsewhere: no server here is meant
             found += _answerers(one, subjects)
     return found, subjects
 

@@ -93,7 +93,7 @@ class Subject:
             "scheduler": "idle in its scheduler loop",
             "store": f"waits in {self.doing.op}",
             "sleep": "asleep",
-        }.get(self.doing.kind, f"{self.doing.kind}: {self.doing.op}")
+        }.get(self.doing.kind, self.doing.kind + (f": {self.doing.op}" if self.doing.op != self.doing.kind else ""))
         return f"{words}, {self.doing.frame}" if self.doing.frame else words
 
 
@@ -146,6 +146,8 @@ def _blocked(process: Process) -> str:
         return f"in uninterruptible sleep (state D{', ' + wchan if wchan else ''}){locked}"
     if stale(process) and process.beat is not None and not (process.beat.age_s < BUSY_STALE_S and _works(process)):
         who = f" by thread {holder.name or holder.tid}" if holder is not None and kept else ""
+        if holder is None:
+            return f"no heartbeat for {process.beat.age_s:.0f} s: none of its threads gets the interpreter lock"
         return f"the interpreter lock is held{who}: no heartbeat for {process.beat.age_s:.0f} s"
     return ""
 

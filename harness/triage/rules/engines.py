@@ -5,9 +5,13 @@ from __future__ import annotations
 from harness.triage.evidence import Call
 from harness.triage.graph import Subject
 from harness.triage.graph.subjects import transition as standing
+from harness.triage.rules.bystanders import elsewhere, lost
 from harness.triage.rules.pauses import slow_because
 from harness.triage.rules.ruling import Case, Ruling
 from harness.triage.stacks import Doing
+
+AFTER_S = 30.0  # a sender comes to its broadcast, or to its stall, so long after the refusal at most
+YOUNG_S = 3.0  # a transition that began since may be on its way
 
 
 def refused(case: Case) -> Ruling | None:
@@ -16,22 +20,25 @@ def refused(case: Case) -> Ruling | None:
     if not waiting:
         return None
     found: dict[str, Call] = {}
+    waited_s = _waited_s(case, waiting)
+    nowhere = lost(case)
     for one in case.graph.subjects.values():
         call = last_refusal(one)
         if call is None or one.gone or one.blocked or one.progress or one.pending is not None:
             continue
         if not (one.doing.idle or one.doing.within("scheduler", "queue", "lock", "select")):
             continue
-        others = [each for each in waiting if each.key != one.key]
-        reached = one.key in case.awaited()
-        unresolved = [each for each in others if each.key not in {wait.waiter for wait in case.graph.waits}]
+        if call.age_s > waited_s + AFTER_S:
+            continue  # nobody waited yet: work went on after it
         beyond = [wait for wait in case.graph.waits if wait.target.startswith("rank ")]  # engines without a recorder
-        if others and (reached or unresolved or beyond):
+        open_ended = beyond or any(each.key != one.key for each in nowhere)
+        if one.key in case.awaited() or (open_ended and not elsewhere(case, {one.key, *found})):
             found[one.key] = call
     if not found:
         return None
     call = next(iter(found.values()))
-    where = case.waited_in(found) or next((one.state() for one in waiting if one.key not in found), "")
+    state = next((one.state() for one in waiting if one.key not in found), "")
+    where = case.waited_in(found) or state.removeprefix("in ").removeprefix("waits in ")
     return Ruling(
         "HUNG",
         f"{case.names(found)} refused {call.name}: {call.message}; the sender waits in {where}",
@@ -43,6 +50,18 @@ def refused(case: Case) -> Ruling | None:
             "give the weight-sync group a timeout of its own: new_group has 30 minutes whatever its parent has",
         ),
     )
+
+
+def _waited_s(case: Case, waiting: list[Subject]) -> float:
+    """How long the longest of the waiters has stood still; endless where nothing says it."""
+    ages = [wait.since_s for wait in case.graph.waits if wait.since_s is not None]
+    for one in waiting:
+        if one.pending is not None and one.pending.age_s is not None:
+            ages.append(one.pending.age_s)
+        if one.process is not None and one.process.beat is not None:
+            ages.append(one.process.beat.progress_age_s)
+    ages += [case.evidence.stall_s] if case.evidence.stall_s else []
+    return max(ages, default=float("inf"))
 
 
 def last_refusal(one: Subject) -> Call | None:
@@ -63,8 +82,12 @@ def transition(case: Case) -> Ruling | None:
             continue  # it stands there because it waits for somebody else, who has the answer
         if one.pending is not None:
             continue  # it waits in a collective inside the transition: whoever does not come is asked first
+        if not _held_up(case, one):
+            continue  # nobody waits for it, and somebody else is waited for
         if one.progress:
             return slow_because(case, one.key)
+        if name and 0.0 < age < YOUNG_S:
+            continue
         since = f" for {age:.0f} s" if age else ""
         engine = (one.process.engine if one.process else "") or one.role or "engine"
         return Ruling(
@@ -79,6 +102,14 @@ def transition(case: Case) -> Ruling | None:
             ),
         )
     return None
+
+
+def _held_up(case: Case, one: Subject) -> bool:
+    """Somebody waits for it; or waiting ends nowhere else, and is no wait of a recorder that knows its peers."""
+    if one.key in case.awaited():
+        return True
+    nowhere = [each for each in lost(case) if each.key != one.key]
+    return not elsewhere(case, {one.key}) and (not nowhere or any(each.pending is None for each in nowhere))
 
 
 def _in_transition(doing: Doing) -> bool:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from harness.triage.rules.bystanders import explains
 from harness.triage.rules.ruling import Case, Ruling
 
 MOMENT_S = 2.0  # two periods of the heartbeat
 
 
 def debugger(case: Case) -> Ruling | None:
-    """A breakpoint: everybody else waits for a person."""
+    """A breakpoint: whoever waits, waits for a person. A helper for which nobody waits says nothing of the others."""
     for one in case.live():
         beat = one.process.beat if one.process else None
+        others = [each for each in case.graph.stuck() if each.key != one.key]
+        if others and not explains(case, one):
+            continue
         if one.doing.within("debugger") or (beat is not None and beat.breakpoint):
             return Ruling(
                 "HEALTHY",
@@ -22,9 +26,9 @@ def debugger(case: Case) -> Ruling | None:
 
 
 def flowing(case: Case) -> Ruling | None:
-    """Everybody who waits made progress a moment ago, by its own heartbeat: dumps of a run in motion are no snapshot,
-    and one rank's is always a little older than the next one's."""
-    waiting = {wait.waiter for wait in case.graph.waits}
+    """Everybody who waits, or is waited for, made progress a moment ago, by its own heartbeat: dumps of a run in motion
+    are no snapshot, and one rank's is always a little older than the next one's."""
+    waiting = {key for wait in case.graph.waits for key in (wait.waiter, wait.target)}
     stuck = [one for one in case.graph.subjects.values() if one.stuck or one.key in waiting]
     if not stuck or any(one.gone or one.blocked for one in case.graph.subjects.values() if one.rank is not None):
         return None
@@ -32,7 +36,7 @@ def flowing(case: Case) -> Ruling | None:
     if len(beats) < len(stuck) or any(beat.progress_age_s >= MOMENT_S for beat in beats):
         return None
     oldest = max(beat.progress_age_s for beat in beats)
-    return Ruling("HEALTHY", f"every process that waits made progress within the last {oldest:.1f} s")
+    return Ruling("HEALTHY", f"whoever waits, or is waited for, made progress within the last {oldest:.1f} s")
 
 
 def slow(case: Case) -> Ruling | None:

@@ -6,6 +6,7 @@ import re
 
 from harness.triage.evidence import Process
 from harness.triage.graph import Subject
+from harness.triage.rules.bystanders import elsewhere, explains, lost, same_world, superseded
 from harness.triage.rules.ruling import Case, Ruling
 
 LAST_S = 5.0  # an error that much work came after is not what stopped it
@@ -18,7 +19,7 @@ _ECHO = re.compile(
 
 
 def held(case: Case) -> Ruling | None:
-    """K9: stopped, in uninterruptible sleep, or with the interpreter lock held, while others wait."""
+    """K9: stopped, in uninterruptible sleep, or with the interpreter lock held, while others wait for it."""
     held = [one for one in case.live() if one.blocked and _counts(case, one)]
     if not held:
         return None
@@ -47,9 +48,10 @@ def held(case: Case) -> Ruling | None:
 
 
 def _counts(case: Case, one: Subject) -> bool:
-    """A process of the work, not any child that happens to be stopped."""
-    process = one.process
-    return one.key in case.awaited() or one.rank is not None or bool(process and (process.journal or process.beat))
+    """It can be why the others wait; or it is a rank, and nobody waits at all."""
+    if explains(case, one):
+        return True
+    return one.rank is not None and not elsewhere(case, {one.key}) and not lost(case)
 
 
 def died(case: Case) -> Ruling | None:
@@ -62,7 +64,10 @@ def died(case: Case) -> Ruling | None:
     dead = [
         one
         for one in case.graph.subjects.values()
-        if one.gone and not one.launcher and (one.key in awaited or (one.rank is not None and _unclean(one.process)))
+        if one.gone
+        and not one.launcher
+        and not superseded(one.process, case.evidence.processes)
+        and (one.key in awaited or (_unclean(one.process) and _missed(one, waiting)))
     ]
     dead += [
         one
@@ -99,6 +104,11 @@ def died(case: Case) -> Ruling | None:
     if any(one.process and one.process.exit_code == -9 for one in chosen):
         steps.append("SIGKILL is how the kernel ends a process when memory runs out: dmesg | grep -i oom")
     return Ruling("HUNG", reason, "K4", why, place=where, next=tuple(steps))
+
+
+def _missed(one: Subject, waiting: list[Subject]) -> bool:
+    """A rank of the world of somebody who waits: its end is an end for all of them."""
+    return one.rank is not None and any(same_world(one.process, other.process) for other in waiting)
 
 
 def local_error(process: Process | None) -> str:

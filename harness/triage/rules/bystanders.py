@@ -1,0 +1,70 @@
+"""Who can be why the others wait, and who only stands beside them.
+
+A process that is stopped, silent or in a debugger explains a hang if somebody is proven to wait for it. Without that
+proof it may be meant only where waiting ends nowhere else, by a wait that no layer resolves and that could lead to it.
+"""
+
+from __future__ import annotations
+
+from harness.triage.evidence import Process
+from harness.triage.graph import Subject
+from harness.triage.graph.subjects import ended
+from harness.triage.rules.ruling import Case
+
+
+def explains(case: Case, one: Subject) -> bool:
+    """Whether this process can be why the others wait."""
+    if one.key in case.awaited():
+        return True
+    if elsewhere(case, {one.key}):
+        return False
+    return any(_may_mean(case, waiter, one) for waiter in lost(case) if waiter.key != one.key)
+
+
+def elsewhere(case: Case, keys: set[str]) -> bool:
+    """Whether waiting ends at somebody else who was seen, and who does not wait himself; or in a ring."""
+    if any(not keys & set(ring) for ring in case.graph.cycles):
+        return True
+    return any(one.seen and not one.stuck and not one.launcher and one.key not in keys for one in case.sinks())
+
+
+def lost(case: Case) -> list[Subject]:
+    """Waiters of which nothing says for whom they wait."""
+    known = {wait.waiter for wait in case.graph.waits}
+    return [one for one in case.live() if one.stuck and one.key not in known and not one.blocked and not one.progress]
+
+
+def superseded(process: Process | None, others: tuple[Process, ...]) -> bool:
+    """Whether a live process has taken the place of one that ended: the next attempt of torchrun --max-restarts."""
+    if process is None or process.rank is None or not ended(process):
+        return False
+    return any(
+        other.key != process.key
+        and not ended(other)
+        and _place(other) == _place(process)
+        and (other.host != process.host or 0 in (other.ppid, process.ppid) or other.ppid == process.ppid)
+        for other in others
+    )
+
+
+def same_world(one: Process | None, other: Process | None) -> bool:
+    """Whether two processes number their ranks alike, as far as is known."""
+    if one is None or other is None:
+        return False
+    return (one.engine, one.world_size) == (other.engine, other.world_size)
+
+
+def _place(process: Process) -> tuple[object, ...]:
+    return process.rank, process.world_size, process.engine, process.role
+
+
+def _may_mean(case: Case, waiter: Subject, one: Subject) -> bool:
+    if waiter.doing.kind == "ray_get" and waiter.pending is None:
+        return any(f"{actor.host}:{actor.pid}" == one.key for actor in case.evidence.ray_actors)
+    if one.rank is None or not same_world(waiter.process, one.process):
+        return False
+    if waiter.pending is None:
+        return True
+    # a recorder that knows the members of the group has them all there: they wait for nobody beside it
+    members = {group.group.name: group.group.members for group in case.groups}
+    return not members.get(waiter.pending.group)
