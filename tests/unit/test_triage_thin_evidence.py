@@ -12,9 +12,11 @@ from flight_support import entry
 from triage_evidence import compared, evidence, frames, group, process, rank
 from triage_trial import WAIT
 
-from harness.triage.evidence import Evidence, OpenSpan
+from harness.triage.evidence import Evidence, OpenSpan, Process
 from harness.triage.flight import compare, load_directory
 from harness.triage.flight.compare import DEFAULT
+from harness.triage.graph import build
+from harness.triage.graph.edges import superseded
 from harness.triage.judge import triage
 from harness.triage.places import match
 from reports.model import Verdict
@@ -274,3 +276,44 @@ def test_a_dump_of_a_live_process_is_of_its_run_whatever_the_clock_says(tmp_path
     assert compare(flights).jobs == 2
     live = {name: dataclasses.replace(one, taken_ns=1_760_000_000_000_000_000) for name, one in flights.items()}
     assert compare(live).jobs == 1
+
+
+# ---- a rank of another world, and one of an earlier attempt
+
+
+@pytest.mark.parametrize("local", [{"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}, {}])
+def test_the_rank_of_another_world_is_not_the_one_that_has_not_come(local: dict) -> None:
+    """A trainer and an engine of two ranks each: the trainer's rank 1 is not there, the engine's is idle."""
+    span = (OpenSpan("init_process_group", 40.0, {"world_size": 2}),)
+    mine = {"MASTER_ADDR": "a", "MASTER_PORT": "1111", **local}
+    its = {"MASTER_ADDR": "a", "MASTER_PORT": "2222"}
+    engine = [dataclasses.replace(rank(n, "event_loop_normal", world=2, environ=its), pid=500 + n) for n in range(2)]
+    verdict = triage(evidence(rank(0, "main init_process_group", world=2, spans=span, environ=mine), *engine))
+    assert not {party.key for party in verdict.triage.culprits} & {one.key for one in engine}
+    assert [party.key for party in verdict.triage.culprits] == (["rank 1"] if local else [])
+
+
+def corpse(last_beat_s: float) -> Process:
+    dead = rank(0, gone=True, world=2, exit_code=None, stale_s=last_beat_s)
+    return dataclasses.replace(dead, pid=90)
+
+
+@pytest.mark.parametrize("waiting", ["all_reduce", "init_process_group", "lock.wait"])
+def test_the_corpse_of_an_earlier_attempt_is_waited_for_by_nobody(waiting: str) -> None:
+    again = {"TORCHELASTIC_RESTART_COUNT": "1"}
+    ranks = [
+        rank(0, "main idle", world=2, environ=again, age_s=20.0),
+        rank(1, f"main {waiting}", world=2, environ=again, age_s=20.0),
+    ]
+    graph = build(evidence(*ranks, corpse(25.0)), None)
+    assert not [wait for wait in graph.waits if wait.target == corpse(25.0).key]
+    without = dataclasses.replace(corpse(25.0), beat=None)
+    assert superseded(without, (*ranks, without)) and superseded(corpse(25.0), ranks)
+
+
+def test_a_rank_that_ended_beside_its_namesake_is_no_earlier_attempt() -> None:
+    """Two worlds of two ranks, started together: the other world's rank 0 lives, and says nothing of this one."""
+    alive = rank(0, "main idle", world=2, age_s=60.0)
+    assert not superseded(corpse(25.0), (alive,)) and not superseded(alive, (corpse(25.0),))
+    waits = build(evidence(rank(1, "main lock.wait", world=2, age_s=60.0), alive, corpse(25.0)), None).waits
+    assert corpse(25.0).key in {wait.target for wait in waits}

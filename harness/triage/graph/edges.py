@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 from harness.triage.evidence import Evidence, Process
 from harness.triage.flight.model import Comparison, GroupState, Mismatch, RankState
-from harness.triage.graph.subjects import Subject
+from harness.triage.graph.subjects import Subject, ended
 from reports.model import Wait
 
+RESTART_S = 1.0  # a heartbeat's period: the last beat of an attempt may lie behind the start of the next one
 MAX_TARGETS = (
     64  # edges of one waiter in one group: who has not come is listed in the verdict, not drawn a thousandfold
 )
@@ -31,7 +32,7 @@ class Names:
     def of(evidence: Evidence, comparison: Comparison | None) -> Names:
         ranks: dict[int, list[Process]] = {}
         for process in evidence.processes:
-            if process.rank is not None:
+            if process.rank is not None and not superseded(process, evidence.processes):
                 ranks.setdefault(process.rank, []).append(process)
         return Names(
             frozenset(process.key for process in evidence.processes),
@@ -154,7 +155,14 @@ def store(evidence: Evidence, subjects: dict[str, Subject], known: list[Wait]) -
         for rank in expected:
             if rank == one.rank:
                 continue
-            others = [other for other in subjects.values() if other.rank == rank and _same_world(one, other)]
+            alike = [
+                other
+                for other in subjects.values()
+                if other.rank == rank and other.process and not superseded(other.process, evidence.processes)
+            ]
+            others = [other for other in alike if _same_world(one, other)]
+            # who makes the group elsewhere has come to the wrong address, which is another fault
+            others = others or [other for other in alike if other.key in joining and _same_kind(one, other)]
             if not others:
                 name = f"rank {rank}"
                 subjects.setdefault(name, Subject(name, None, rank, seen=False))
@@ -197,11 +205,53 @@ def forming(one: Subject) -> Forming | None:
     return Forming(op, world, members, inside[0].age_s if inside else None)
 
 
+def superseded(process: Process, processes: Iterable[Process]) -> bool:
+    """Whether a process has ended and its rank was started again, as torchrun does after a failure (--max-restarts):
+    a live one has its rank, engine and world size, was started after its last heartbeat, or is of a later attempt."""
+    if process.rank is None or not ended(process):
+        return False
+    return any(
+        other is not process
+        and (other.host, other.rank, other.engine, other.world_size)
+        == (process.host, process.rank, process.engine, process.world_size)
+        and not ended(other)
+        and _later(process, other)
+        for other in processes
+    )
+
+
+def _later(process: Process, other: Process) -> bool:
+    if process.beat is not None and other.age_s > 0:
+        return process.beat.age_s > other.age_s - RESTART_S
+    return _attempt(other) > _attempt(process)
+
+
+def _attempt(process: Process) -> int:
+    count = process.environ.get("TORCHELASTIC_RESTART_COUNT", "")
+    return int(count) if count.isdigit() else 0
+
+
 def _same_world(one: Subject, other: Subject) -> bool:
-    mine, its = one.process, other.process
-    if mine is None or its is None:
-        return mine is its
-    return mine.engine == its.engine or mine.world_size == its.world_size
+    """Whether two met at one address; where either's is unknown, whether they are of one engine and one size."""
+    if one.process is None or other.process is None:
+        return one.process is other.process
+    mine, its = _address(one.process), _address(other.process)
+    alike = one.process.engine == other.process.engine or one.process.world_size == other.process.world_size
+    return mine == its and alike if mine and its else _same_kind(one, other)
+
+
+def _same_kind(one: Subject, other: Subject) -> bool:
+    if one.process is None or other.process is None:
+        return False
+    sizes = {one.process.world_size, other.process.world_size} - {None}
+    return one.process.engine == other.process.engine and len(sizes) < 2
+
+
+def _address(process: Process) -> tuple[str, ...]:
+    """Where its ranks meet, empty where it was not started with one."""
+    address, port = process.environ.get("MASTER_ADDR", ""), process.environ.get("MASTER_PORT", "")
+    local = address in ("localhost", "127.0.0.1", "::1")
+    return (process.host if local else address, port) if port else ()
 
 
 def unresolved(
@@ -212,7 +262,11 @@ def unresolved(
     found = []
     waited = {wait.waiter for wait in known}
     ranked = [one for one in subjects.values() if one.rank is not None and one.process is not None]
-    broken = [one for one in ranked if one.gone or one.blocked]
+    broken = [
+        one
+        for one in ranked
+        if one.process and (one.gone or one.blocked) and not superseded(one.process, evidence.processes)
+    ]
     for one in ranked:
         if one.key in waited or one.gone or one.blocked or one.progress or one.doing.idle:
             continue
