@@ -110,9 +110,18 @@ def _body(case: Case, ruling: Ruling) -> Triage:
         cycle=list(ruling.cycle),
         nodes=nodes,
         waits=list(graph.waits),
-        next=[step for step in ruling.next if step],
+        next=[_filled(case, ruling, step) for step in ruling.next if step],
         place=ruling.place,
     )
+
+
+def _filled(case: Case, ruling: Ruling, step: str) -> str:
+    """Advice with the process that it is about: the culprit, else who waits."""
+    if "--pid PID" not in step:
+        return step
+    some = [case.subject(key) for key in ruling.culprits if key in case.graph.subjects]
+    some = [one for one in some or case.graph.stuck() or case.live() if one.process and not one.gone]
+    return step.replace("--pid PID", f"--pid {some[0].process.pid}") if some and some[0].process else step
 
 
 def _party(one: Subject, why: str, frame: str = "") -> Party:

@@ -1,8 +1,8 @@
 """What the program text says about the place where a process stands, where that file can be read here.
 
-Three questions, answered from the syntax tree and never guessed: is a line inside an `except` or `finally`, under an
-`if` that asks for the rank, or behind a loop that holds another line? A file that is absent, too large, or does not
-have the frame's function at that line (it changed since) answers nothing.
+Four questions, answered from the syntax tree and never guessed: is a line inside an `except` or `finally`, under an
+`if` that asks for the rank, in a loop without an end, or behind a loop that holds another line? A file that is absent,
+too large, or does not have the frame's function at that line (it changed since) answers nothing.
 """
 
 from __future__ import annotations
@@ -39,6 +39,17 @@ def rank_condition(frame: Frame) -> str:
             if any(word in text.lower() for word in _RANK_WORDS):
                 found = text
     return found
+
+
+def endless_loop(frame: Frame) -> bool:
+    """Whether the innermost loop around a frame is `while True`: how a program waits for work."""
+    body = _function(frame)
+    loops = [
+        node
+        for node in (ast.walk(body) if body is not None else ())
+        if isinstance(node, (ast.For, ast.While, ast.AsyncFor)) and any(_holds(part, frame.line) for part in node.body)
+    ]
+    return bool(loops) and isinstance(loops[-1], ast.While) and ast.unparse(loops[-1].test) in ("True", "1")
 
 
 def behind_loop(frame: Frame, other: Frame) -> int:

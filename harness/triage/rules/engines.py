@@ -10,7 +10,7 @@ from harness.triage.rules.pauses import slow_because
 from harness.triage.rules.ruling import Case, Ruling
 from harness.triage.stacks import Doing
 
-AFTER_S = 30.0  # a sender comes to its broadcast, or to its stall, so long after the refusal at most
+AFTER_S = 30.0  # a sender comes to its broadcast so long after the refusal at most; an older one was got over
 YOUNG_S = 3.0  # a transition that began since may be on its way
 
 

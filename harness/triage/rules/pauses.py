@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from harness.triage.rules.bystanders import explains
 from harness.triage.rules.ruling import Case, Ruling
+from harness.triage.rules.untested import untested
 
 MOMENT_S = 2.0  # two periods of the heartbeat
 
@@ -88,6 +89,17 @@ def healthy(case: Case) -> Ruling | None:
     unseen = [one for one in looked if one.doing.kind == "unknown" and one.pending is None]
     if looked and len(unseen) == len(looked) and not recorded:
         return None  # without a single stack or recorder "nothing pending" would be a guess
+    if holes := untested(case):
+        return Ruling(
+            "INSUFFICIENT",
+            f"insufficient: nothing that was seen is pending, but {holes[0]}"
+            + (f", and {len(holes) - 1} more" if len(holes) > 1 else ""),
+            missing=tuple(holes),
+            next=(
+                "run under harness watch, which sees every rank and says when one stops",
+                "py-spy dump --native --pid PID shows what a thread is blocked on",
+            ),
+        )
     idle = sum(one.doing.idle or one.doing.kind == "sleep" for one in looked)
     return Ruling(
         "HEALTHY",

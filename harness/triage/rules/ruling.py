@@ -66,8 +66,12 @@ class Case:
         """The operation in which these are waited for, in words."""
         targets = set(keys)
         for wait in self.graph.waits:
-            if wait.target in targets:
+            if wait.target in targets and wait.layer != "process":
                 return wait.because.split(": ", 1)[0]
+        for wait in self.graph.waits:  # no layer says in what: what the waiter does
+            if wait.target in targets:
+                one = self.subject(wait.waiter)
+                return (one.pending.op if one.pending else one.doing.op) or one.frame
         return ""
 
 

@@ -1,0 +1,84 @@
+"""What nothing was seen of, though nothing seen is pending: before anybody says HEALTHY.
+
+A lock and a queue do not say who has to release or to fill them. A helper that its parent feeds, a loop without an end
+of a program without a rank, and a main thread beside serving threads wait there for work, and are idle.
+"""
+
+from __future__ import annotations
+
+from harness.triage import source, stacks
+from harness.triage.graph import Subject
+from harness.triage.graph.subjects import LAUNCHERS
+from harness.triage.places import users
+from harness.triage.rules.ruling import Case
+
+MOMENT_S = 2.0  # two periods of the heartbeat
+_SERVES = frozenset({"scheduler", "ray_idle", "http_server"})
+
+
+def untested(case: Case) -> list[str]:
+    """In words, what keeps this case from being healthy; empty where everything was looked at."""
+    found = [f"nothing is known of rank {rank}" for rank in _unseen(case)]
+    if len(found) > 8:
+        found = [*found[:8], f"nothing is known of {len(found) - 8} more ranks"]
+    return [*found, *(f"{one.label} {_told(one)}" for one in case.live() if _unnamed(case, one))]
+
+
+def _unseen(case: Case) -> list[int]:
+    """Ranks that the job has, and of which neither stack, nor recorder, nor a moving heartbeat was had."""
+    recorded = set(case.comparison.ranks) if case.comparison else set()
+    seen = recorded | {one.rank for one in case.graph.subjects.values() if one.process and one.rank is not None}
+    blind = {
+        one.rank
+        for one in case.live()
+        if one.rank is not None and one.rank not in recorded and one.doing.kind == "unknown" and not _moves(one)
+    }
+    sizes = [case.evidence.expected_world or 0, (case.comparison.world_size or 0) if case.comparison else 0]
+    sizes += [one.process.world_size or 0 for one in case.live() if one.process and one.rank is not None]
+    return sorted({rank for rank in range(max(sizes)) if rank not in seen} | blind)
+
+
+def _moves(one: Subject) -> bool:
+    beat = one.process.beat if one.process else None
+    return bool(one.progress) or (beat is not None and beat.progress_age_s < MOMENT_S)
+
+
+def _unnamed(case: Case, one: Subject) -> bool:
+    """It stands, under a line of the user's own, in a lock or a queue."""
+    process = one.process
+    if process is None or not process.samples or _moves(one):
+        return False
+    if any(not _blocks(look, process.samples[at].wchan) for look, at in ((one.doing, -1), (one.before, 0))):
+        return False
+    threads = [stacks.classify(thread) for thread in process.samples[-1].threads if not thread.main]
+    if any(thread.within(*_SERVES) for thread in threads) or not one.doing.frame:
+        return False
+    return one.rank is not None or not (_fed(case, one) or _loops(one))
+
+
+def _blocks(doing: stacks.Doing, wchan: str) -> bool:
+    if doing.within(*_SERVES, "finished", "debugger", "compile"):
+        return False
+    return doing.kind in ("lock", "queue") or (doing.kind == "user" and not doing.active and "futex" in wchan)
+
+
+def _fed(case: Case, one: Subject) -> bool:
+    """Another process of the job started it, and has it wait for work."""
+    process = one.process
+    return process is not None and any(
+        other.host == process.host and other.pid == process.ppid and other.role not in LAUNCHERS
+        for other in case.evidence.processes
+    )
+
+
+def _loops(one: Subject) -> bool:
+    """By the program's text, it waits in a loop that has no end."""
+    frames = [frame for thread in one.process.samples[-1].threads for frame in thread.frames] if one.process else []
+    mine = next((frame for frame in frames if users(frame)), None)
+    return mine is not None and source.endless_loop(mine)
+
+
+def _told(one: Subject) -> str:
+    what = "a queue" if one.doing.within("queue") else "a lock"
+    where = f" ({one.doing.frame})" if one.doing.frame else ""
+    return f"waits for {what}{where}, and nothing says who has to come"
