@@ -309,6 +309,9 @@ def test_the_corpse_of_an_earlier_attempt_is_waited_for_by_nobody(waiting: str) 
     assert not [wait for wait in graph.waits if wait.target == corpse(25.0).key]
     without = dataclasses.replace(corpse(25.0), beat=None)
     assert superseded(without, (*ranks, without)) and superseded(corpse(25.0), ranks)
+    undated = dataclasses.replace(ranks[0], environ={}, age_s=0.0, ppid=7)
+    assert superseded(corpse(25.0), (undated,))
+    assert not superseded(dataclasses.replace(corpse(25.0), ppid=8), (undated,))  # of another launcher
 
 
 def test_a_rank_that_ended_beside_its_namesake_is_no_earlier_attempt() -> None:

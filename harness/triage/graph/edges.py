@@ -223,7 +223,10 @@ def superseded(process: Process, processes: Iterable[Process]) -> bool:
 def _later(process: Process, other: Process) -> bool:
     if process.beat is not None and other.age_s > 0:
         return process.beat.age_s > other.age_s - RESTART_S
-    return _attempt(other) > _attempt(process)
+    if _attempt(other) or _attempt(process):
+        return _attempt(other) > _attempt(process)
+    # nothing tells when: of one launcher, as far as is known, a rank lives once
+    return process.role == other.role and (0 in (process.ppid, other.ppid) or process.ppid == other.ppid)
 
 
 def _attempt(process: Process) -> int:
