@@ -281,10 +281,11 @@ def unresolved(
                 found.append(Wait(one.key, other.key, "process", f"{other.label} {how}"))
     if found or known:
         return found, subjects
-    inside = [one for one in ranked if one.doing.kind in ("collective", "p2p")]
-    outside = [one for one in ranked if not one.doing.waiting]
-    if len(outside) == 1 and inside and len(inside) + 1 == len(ranked):
-        found = [Wait(one.key, outside[0].key, "collective", f"{one.doing.op}: by the stacks alone") for one in inside]
+    for alone in ranked:
+        peers = [one for one in ranked if one is not alone and _same_world(one, alone)]
+        if alone.doing.waiting or not peers or not all(one.doing.kind in ("collective", "p2p") for one in peers):
+            continue
+        found += [Wait(one.key, alone.key, "collective", f"{one.doing.op}: by the stacks alone") for one in peers]
     return found, subjects
 
 
