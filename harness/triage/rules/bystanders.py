@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from harness.triage.evidence import Process
 from harness.triage.graph import Subject
-from harness.triage.graph.subjects import ended
 from harness.triage.rules.ruling import Case
 
 
@@ -34,28 +33,11 @@ def lost(case: Case) -> list[Subject]:
     return [one for one in case.live() if one.stuck and one.key not in known and not one.blocked and not one.progress]
 
 
-def superseded(process: Process | None, others: tuple[Process, ...]) -> bool:
-    """Whether a live process has taken the place of one that ended: the next attempt of torchrun --max-restarts."""
-    if process is None or process.rank is None or not ended(process):
-        return False
-    return any(
-        other.key != process.key
-        and not ended(other)
-        and _place(other) == _place(process)
-        and (other.host != process.host or 0 in (other.ppid, process.ppid) or other.ppid == process.ppid)
-        for other in others
-    )
-
-
 def same_world(one: Process | None, other: Process | None) -> bool:
     """Whether two processes number their ranks alike, as far as is known."""
     if one is None or other is None:
         return False
     return (one.engine, one.world_size) == (other.engine, other.world_size)
-
-
-def _place(process: Process) -> tuple[object, ...]:
-    return process.rank, process.world_size, process.engine, process.role
 
 
 def _may_mean(case: Case, waiter: Subject, one: Subject) -> bool:

@@ -6,7 +6,8 @@ import re
 
 from harness.triage.evidence import Process
 from harness.triage.graph import Subject
-from harness.triage.rules.bystanders import elsewhere, explains, lost, same_world, superseded
+from harness.triage.graph.edges import superseded
+from harness.triage.rules.bystanders import elsewhere, explains, lost, same_world
 from harness.triage.rules.ruling import Case, Ruling
 
 LAST_S = 5.0  # an error that much work came after is not what stopped it
@@ -66,7 +67,7 @@ def died(case: Case) -> Ruling | None:
         for one in case.graph.subjects.values()
         if one.gone
         and not one.launcher
-        and not superseded(one.process, case.evidence.processes)
+        and not (one.process and superseded(one.process, case.evidence.processes))
         and (one.key in awaited or (_unclean(one.process) and _missed(one, waiting)))
     ]
     dead += [
