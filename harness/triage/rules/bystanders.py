@@ -45,8 +45,13 @@ def _may_mean(case: Case, waiter: Subject, one: Subject) -> bool:
         return any(f"{actor.host}:{actor.pid}" == one.key for actor in case.evidence.ray_actors)
     if one.rank is None or not same_world(waiter.process, one.process):
         return False
+    return leads_out(case, waiter)
+
+
+def leads_out(case: Case, waiter: Subject) -> bool:
+    """Whether a wait may be for somebody beside those that are seen in it: a recorder that knows the members of the
+    group has them all there."""
     if waiter.pending is None:
         return True
-    # a recorder that knows the members of the group has them all there: they wait for nobody beside it
     members = {group.group.name: group.group.members for group in case.groups}
     return not members.get(waiter.pending.group)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness.triage.evidence import Call
 from harness.triage.graph import Subject
 from harness.triage.graph.subjects import transition as standing
-from harness.triage.rules.bystanders import elsewhere, lost
+from harness.triage.rules.bystanders import elsewhere, leads_out, lost
 from harness.triage.rules.pauses import slow_because
 from harness.triage.rules.ruling import Case, Ruling
 from harness.triage.stacks import Doing
@@ -21,7 +21,7 @@ def refused(case: Case) -> Ruling | None:
         return None
     found: dict[str, Call] = {}
     waited_s = _waited_s(case, waiting)
-    nowhere = lost(case)
+    nowhere = [one for one in lost(case) if leads_out(case, one)]
     for one in case.graph.subjects.values():
         call = last_refusal(one)
         if call is None or one.gone or one.blocked or one.progress or one.pending is not None:
@@ -109,7 +109,7 @@ def _held_up(case: Case, one: Subject) -> bool:
     if one.key in case.awaited():
         return True
     nowhere = [each for each in lost(case) if each.key != one.key]
-    return not elsewhere(case, {one.key}) and (not nowhere or any(each.pending is None for each in nowhere))
+    return not elsewhere(case, {one.key}) and (not nowhere or any(leads_out(case, each) for each in nowhere))
 
 
 def _in_transition(doing: Doing) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harness.triage.rules.bystanders import explains
 from harness.triage.rules.ruling import Case, Ruling
-from harness.triage.rules.untested import untested
+from harness.triage.rules.untested import unnamed, untested
 
 MOMENT_S = 2.0  # two periods of the heartbeat
 
@@ -90,6 +90,7 @@ def healthy(case: Case) -> Ruling | None:
     if looked and len(unseen) == len(looked) and not recorded:
         return None  # without a single stack or recorder "nothing pending" would be a guess
     if holes := untested(case):
+        pids = [one.process.pid for one in unnamed(case) if one.process]
         return Ruling(
             "INSUFFICIENT",
             f"insufficient: nothing that was seen is pending, but {holes[0]}"
@@ -97,7 +98,7 @@ def healthy(case: Case) -> Ruling | None:
             missing=tuple(holes),
             next=(
                 "run under harness watch, which sees every rank and says when one stops",
-                "py-spy dump --native --pid PID shows what a thread is blocked on",
+                f"py-spy dump --native --pid {pids[0]} shows what its thread is blocked on" if pids else "",
             ),
         )
     idle = sum(one.doing.idle or one.doing.kind == "sleep" for one in looked)

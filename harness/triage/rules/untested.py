@@ -13,6 +13,7 @@ from harness.triage.places import users
 from harness.triage.rules.ruling import Case
 
 MOMENT_S = 2.0  # two periods of the heartbeat
+MAX_RANKS = 1 << 16  # a world size is read from the environment, and may be anything
 _SERVES = frozenset({"scheduler", "ray_idle", "http_server"})
 
 
@@ -21,7 +22,12 @@ def untested(case: Case) -> list[str]:
     found = [f"nothing is known of rank {rank}" for rank in _unseen(case)]
     if len(found) > 8:
         found = [*found[:8], f"nothing is known of {len(found) - 8} more ranks"]
-    return [*found, *(f"{one.label} {_told(one)}" for one in case.live() if _unnamed(case, one))]
+    return [*found, *(f"{one.label} {_told(one)}" for one in unnamed(case))]
+
+
+def unnamed(case: Case) -> list[Subject]:
+    """Processes that stand, under a line of the user's own, in a lock or a queue that nobody is known to release."""
+    return [one for one in case.live() if _unnamed(case, one)]
 
 
 def _unseen(case: Case) -> list[int]:
@@ -35,7 +41,7 @@ def _unseen(case: Case) -> list[int]:
     }
     sizes = [case.evidence.expected_world or 0, (case.comparison.world_size or 0) if case.comparison else 0]
     sizes += [one.process.world_size or 0 for one in case.live() if one.process and one.rank is not None]
-    return sorted({rank for rank in range(max(sizes)) if rank not in seen} | blind)
+    return sorted({rank for rank in range(min(max(sizes), MAX_RANKS)) if rank not in seen} | blind)
 
 
 def _moves(one: Subject) -> bool:
@@ -44,7 +50,6 @@ def _moves(one: Subject) -> bool:
 
 
 def _unnamed(case: Case, one: Subject) -> bool:
-    """It stands, under a line of the user's own, in a lock or a queue."""
     process = one.process
     if process is None or not process.samples or _moves(one):
         return False
