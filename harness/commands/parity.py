@@ -117,6 +117,9 @@ def run(
     address: Address = "",
     device: Device = "auto",
     stall: Stall = "60s",
+    format: Annotated[
+        Literal["text", "json", "md"], typer.Option("--format", help="of what is printed: the directory, or its steps")
+    ] = "text",
 ) -> None:
     """Record one run of a scenario on one backend."""
     from harness.parity.run import run_scenario
@@ -137,7 +140,9 @@ def run(
             stall_s=_seconds(stall),
             progress=progress.update,
         )
-    print(folder)
+    from reports import recorded
+
+    print(recorded.render(folder, format), end="")
 
 
 def diff(
