@@ -127,7 +127,7 @@ def unseen(case: Case) -> Ruling | None:
     states = f"{case.names(one.key for one in who)} ({who[0].state()})"
     return Ruling(
         "INSUFFICIENT",
-        f"insufficient: nothing says for whom {states} waits",
+        f"insufficient: nothing says for whom {states} wait{'' if len(who) > 1 else 's'}",
         missing=tuple(f"for whom {one.label} waits" for one in who[:8]),
         next=(
             "run under harness watch, which records groups and open spans",

@@ -213,7 +213,7 @@ def wedged(case: Case) -> Ruling | None:
         place = f"{first.op} #{first.seq} of {title(group)}"
         return Ruling(
             "HUNG",
-            f"all {len(members)} ranks of {title(group)} are in {first.op} #{first.seq} and none comes out: the "
+            f"{'both' if len(members) == 2 else f'all {len(members)}'} ranks of {title(group)} are in {first.op} #{first.seq} and none comes out: the "
             "fabric or a device, not a rank",
             "K12",
             place=place,
