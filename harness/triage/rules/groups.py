@@ -210,10 +210,11 @@ def wedged(case: Case) -> Ruling | None:
             continue
         first = pending[0]
         assert first is not None
+        them = "both" if len(members) == 2 else f"all {len(members)}"
         place = f"{first.op} #{first.seq} of {title(group)}"
         return Ruling(
             "HUNG",
-            f"{'both' if len(members) == 2 else f'all {len(members)}'} ranks of {title(group)} are in {first.op} #{first.seq} and none comes out: the "
+            f"{them} ranks of {title(group)} are in {first.op} #{first.seq} and none comes out: the "
             "fabric or a device, not a rank",
             "K12",
             place=place,
