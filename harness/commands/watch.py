@@ -36,17 +36,14 @@ def watch(
     ] = "text",
 ) -> None:
     """Run any command under the watchdog; its output and exit code pass through, a stall is judged and reported."""
-    from dataclasses import replace
-
     from harness.triage.watch import watch as run
-    from harness.triage.watch.command import STALLED
 
     def say(line: str) -> None:
         print(f"harness: {line}", file=sys.stderr, flush=True)
 
     def show(stall: Stall) -> None:
         say(f"a stall, {stall.seconds:.0f} s after the last progress; evidence: {stall.evidence}")
-        _print(stall.verdict if on_stall == "report" else replace(stall.verdict, exit_code=STALLED), format)
+        _print(stall.verdict, format)
 
     result = run(command, stall_s=seconds(stall), out=Path(out) if out else None, on_stall=on_stall, say=say, show=show)
     raise typer.Exit(result.exit_code)
