@@ -7,16 +7,19 @@ READY := $(VENV)/.ready
 HARNESS := $(VENV)/bin/harness
 
 .DEFAULT_GOAL := help
-.PHONY: help parity test unit lint install engines clean
+.PHONY: help parity test test-frameworks unit lint install engines frameworks clean
 
 help: ## say what can be made
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' Makefile
 
 parity: engines ## install everything and run the built-in scenario on vLLM and SGLang
 	@$(HARNESS) parity vllm sglang
 
 test: unit lint engines ## the fast tests, linters, types, import contracts, then the slow tests, one at a time
 	@$(VENV)/bin/python -m pytest tests/integration tests/benchmarks
+
+test-frameworks: frameworks ## real jobs of verl, OpenRLHF and TRL, recorded and judged; minutes each, so not a part of test
+	@$(VENV)/bin/python -m pytest tests/frameworks
 
 unit: $(READY) ## the fast tests, without engines
 	@$(VENV)/bin/python -m pytest -n 2 tests/unit tests/contract
@@ -31,6 +34,9 @@ install: $(READY) ## the project's own environment in .venv
 engines: $(READY) ## one environment for each rollout engine
 	@$(HARNESS) env create vllm
 	@$(HARNESS) env create sglang
+
+frameworks: $(READY) ## the environments of those jobs, with pinned versions
+	@$(VENV)/bin/python tests/frameworks/environments.py
 
 $(READY): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or 3.12 is needed: make PYTHON=/path/to/python3.12 ..." >&2; exit 2; }

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from harness.commands import doctor, env, faults, parity, triage, watch
+from harness.commands import adapters, doctor, env, faults, parity, record, replay, triage, watch
 from harness.errors import HarnessError, Interrupted, Terminated
 
 # Errors of the lower rooms that already speak to the user. By name: importing them would import what defines them.
@@ -53,13 +53,16 @@ app = typer.Typer(
 )
 app.command()(parity.parity)
 app.command()(parity.run)
+app.command()(replay.replay)
 app.command()(parity.diff)
 app.command()(parity.report)
 app.command(context_settings={"allow_interspersed_args": False})(watch.watch)
+app.command(context_settings={"allow_interspersed_args": False})(record.record)
 app.command()(triage.triage)
 app.command()(doctor.doctor)
 app.add_typer(faults.app, name="faults")
 app.add_typer(env.app, name="env")
+app.add_typer(adapters.app, name="adapters")
 
 
 def _version(asked: bool) -> None:

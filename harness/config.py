@@ -142,6 +142,7 @@ _RANGES: dict[str, tuple[float | None, float | None]] = {
     "ppo.checkpoint_every": (0, None),
     "native.samples": (0, None),
     "native.alpha": (1e-9, 0.5),
+    "native.margin": (0.01, 2.0),
 }
 _POSITIVE = (
     "sampling.repetition_penalty",

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness import envs
 from harness.envs import home
@@ -25,9 +25,13 @@ from harness.triage.watch.guard import Guard
 from probes import format as recording
 from reports.model import Verdict
 from reports.progress import ProgressEvent
+from scenarios.faults.fault import Fault
 from scenarios.remote import Actor, ActorFailed, Future, Remote
 from scenarios.rollout.processes import alive, descendants
 from scenarios.settings import Engine, Scenario
+
+if TYPE_CHECKING:
+    from harness.parity.attribution.bench import Bench
 
 ROLES = ("actor", "critic", "reward", "reference")
 # No single call of the built-in scenario takes a tenth of this; a call that does is hung, and a hung run is
@@ -52,15 +56,27 @@ class RunCut(HarnessError):
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a comparison. `wrap` and `omit_tensors` plant faults, and are empty in every real run."""
+    """One side of a comparison. `fault`: planted in this side, None in every real run. `mapping`: a user's own, as
+    `scenarios.rollout.mapping.ParameterMap` takes it; empty: ours."""
 
     name: str  # baseline, candidate, or run
     backend: str
     environment: Environment
     scenario: Scenario
     run_dir: Path
-    wrap: dict[str, Any] = field(default_factory=dict)
-    omit_tensors: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    fault: Fault | None = None
+    mapping: dict[str, Any] = field(default_factory=dict)
+    replay: dict[str, Any] | None = None  # of run.json: which recorded run drives this one, and from which step on
+
+    @property
+    def planted(self) -> Fault:
+        """What is planted here; the empty fault plants nothing."""
+        return self.fault or Fault()
+
+    @property
+    def parameter_map(self) -> dict[str, Any]:
+        """The user's mapping with the planted edits, if any, on top."""
+        return {**self.mapping, **self.planted.mapping}
 
 
 class Experiment:
@@ -76,7 +92,9 @@ class Experiment:
         device: str = "auto",
         guard: Guard | None = None,
         command: str = "",
+        planted: bool = False,
     ) -> None:
+        self._planted = planted  # faults will be planted inside engines: see scenarios.faults.inside
         self._command = command
         self._cluster = cluster
         self._guard = guard
@@ -86,7 +104,10 @@ class Experiment:
         self._device = device if device != "auto" else ("cuda" if self._gpus else "cpu")
         self._roles: dict[str, tuple[Scenario, dict[str, list[Actor]]]] = {}
         self._sessions: dict[str, Remote] = {}
+        self._policies: dict[str, str] = {}
         self._native: dict[str, Future] = {}
+        self._pool: dict[tuple[int, tuple[str, ...]], dict[str, list[Actor]]] = {}  # of suites: by size and names
+        self._taught: dict[int, Scenario] = {}  # id of a set of roles -> what they learn by
         self._seats = 0
         self._raylets: list[int] = []
 
@@ -96,7 +117,7 @@ class Experiment:
         self._raylets = _raylets()
         first = self._sides[0]
         for side in self._sides:
-            self._tell(side, "preparing the model and the prompts")
+            self.tell(side, "preparing the model and the prompts")
         width = (
             1
             + sum(len(self._names(s.scenario)) * s.scenario.ppo.world_size for s in self._sides if self._own_roles(s))
@@ -123,37 +144,97 @@ class Experiment:
             else:
                 self._roles[side.name] = self._roles[first.name]
 
-    def record(self, side: Side, *, guide: Path | None = None, resume: str | None = None) -> str:
-        """One whole run; returns the directory of its final policy. Raises RunCut when it ends early."""
-        self._tell(side, "waiting for the engine")
+    def record(
+        self, side: Side, *, guide: Path | None = None, resume: str | None = None, replay: Path | None = None
+    ) -> str:
+        """One whole run; returns the directory of its final policy. `replay`: the rollouts of this recorded run drive
+        it, and the first step is said after which its learner is another one than recorded. Raises RunCut when it ends
+        early.
+        """
+        self.tell(side, "waiting for the engine")
         session = self._sessions[side.name]
         self._wait(session.submit("pids"), side, f"starting {side.backend}")
         _, roles = self._roles[side.name]
-        self._tell(side, "first weight sync")
+        self._teach(side)
+        self.tell(side, "first weight sync")
         opened = self._stage.submit(
             "open", side.scenario.to_json(), roles, session, str(side.run_dir), policy=self._prepared["policy"],
-            omit_tensors=side.omit_tensors, resume=resume, sync_backend="nccl" if self._device == "cuda" else "gloo",
+            plants=dict(side.planted.trainer), resume=resume, replay=None if replay is None else str(replay),
+            sync_backend="nccl" if self._device == "cuda" else "gloo",
         )  # fmt: skip
         first: int = self._wait(opened, side, "the first weight sync")
+        parted = False
         for step in range(first, side.scenario.steps):
             self._progress(ProgressEvent(side.name, side.backend, step, side.scenario.steps, phase="step"))
             future = self._stage.submit("step", step, None if guide is None else str(guide))
             metrics = self._wait(future, side, f"step {step}", step=step)
             self._progress(ProgressEvent(side.name, side.backend, step, side.scenario.steps, metrics=metrics))
-        self._tell(side, "measuring the floor", step=side.scenario.steps - 1)
+            if replay is not None and not parted:
+                parted = self._tell_parted(side, step)
+        self.tell(side, "measuring the floor", step=side.scenario.steps - 1)
         self._wait(self._stage.submit("floor"), side, "measuring the floor")
         policy: str = self._wait(self._stage.submit("finish"), side, "saving the last checkpoint")
+        self._policies[side.name] = policy
         return policy
 
-    def vary(self, side: Side) -> None:
+    def _tell_parted(self, side: Side, step: int) -> bool:
+        wrong = self._wait(self._stage.submit("parted"), side, "comparing the learner with the recorded one")
+        if wrong:
+            message = f"after the update of step {step} the learner is not the recorded one: {', '.join(wrong)}"
+            self._progress(ProgressEvent(side.name, side.backend, step, side.scenario.steps, message=message))
+        return bool(wrong)
+
+    def vary(self, side: Side, *, manifest: bool = True) -> None:
         """Let the side of that name be another one from now on, on the same engine: how a suite of faults keeps its
-        engines warm."""
+        engines warm. `manifest`: it is a run of its own, and no stage of one that was begun."""
         self._sides = [side if other.name == side.name else other for other in self._sides]
-        self._manifest(side)
-        configured = self._sessions[side.name].submit("configure", side.scenario.to_json(), dict(side.wrap) or None)
+        if manifest:
+            self._manifest(side)
+        wrap = dict(side.planted.engine) or None
+        configured = self._sessions[side.name].submit(
+            "configure", side.scenario.to_json(), wrap, side.parameter_map or None
+        )
         self._wait(configured, side, f"configuring {side.backend}")
-        known = [roles for scenario, roles in self._roles.values() if _learner(scenario) == _learner(side.scenario)]
-        self._roles[side.name] = (side.scenario, known[0] if known else self._start_roles(side))
+        self._roles[side.name] = (side.scenario, self._learners(side))
+
+    def revive(self) -> None:
+        """A new session for each side whose own is dead: what a suite does after a run that was cut short."""
+        for side in self._sides:
+            try:
+                self._wait(self._sessions[side.name].submit("pids"), side, "looking for the engine")
+            except HarnessError:
+                self._start_session(side)
+
+    def exchange(self) -> None:
+        """The two sessions change sides: from the next `vary` on the baseline's engine is the candidate's."""
+        one, two = (side.name for side in self._sides)
+        self._sessions[one], self._sessions[two] = self._sessions[two], self._sessions[one]
+
+    def bench(self, *names: str) -> Bench:
+        """The sides of these names on a bench, with their engines as the runs left them. Each must have been recorded
+        and not have gone native."""
+        from harness.parity.attribution.bench import OnStage  # the judge's libraries, which no run needs
+
+        sides = [side for side in self._sides if side.name in names]
+        stands = {}
+        for side in sides:
+            _, roles = self._roles[side.name]
+            stands[side.name] = {
+                "session": self._sessions[side.name],
+                "actor": roles["actor"][0],
+                "policy": self._policies[side.name],
+                "version": side.scenario.steps if side.scenario.train else 0,
+                "workers": side.scenario.engine.tensor_parallel * side.scenario.engine.engines,
+            }
+        asked = self._sides[0].scenario.to_json()
+        options = {"device": self._device, "sync_backend": "nccl" if self._device == "cuda" else "gloo"}
+        self._wait(self._stage.submit("open_bench", asked, stands, **options), sides[-1], "opening the bench")
+
+        def call(method: str, *args: Any, **kwargs: Any) -> Any:
+            future = self._stage.submit("bench", method, *args, **kwargs)
+            return self._wait(future, sides[-1], f"on the bench: {method}")
+
+        return OnStage(call)
 
     def begin_native(self, side: Side, policy: str) -> None:
         """Start the engine anew with the weights in `policy` and nothing of ours loaded; returns at once."""
@@ -161,7 +242,7 @@ class Experiment:
 
     def native(self, side: Side, policy: str) -> None:
         """The native stage of one side, after `begin_native`."""
-        self._tell(side, "native stage", step=side.scenario.steps - 1)
+        self.tell(side, "native stage", step=side.scenario.steps - 1)
         self._wait(self._native[side.name], side, f"starting {side.backend} for the native stage")
         _, roles = self._roles[side.name]
         scenario = dataclasses.replace(side.scenario, rollout=dataclasses.replace(side.scenario.rollout, mode="native"))
@@ -179,6 +260,26 @@ class Experiment:
         fault)."""
         first = self._sides[0]
         return side is first or _learner(side.scenario) != _learner(first.scenario)
+
+    def _learners(self, side: Side) -> dict[str, list[Actor]]:
+        """Role processes for `side`: those that there are, taught its scenario, where their number fits."""
+        key = (side.scenario.ppo.world_size, self._names(side.scenario))
+        if key not in self._pool:
+            for scenario, roles in self._roles.values():
+                self._pool.setdefault((scenario.ppo.world_size, self._names(scenario)), roles)
+        if key not in self._pool:
+            self._pool[key] = self._start_roles(side)
+        return self._pool[key]
+
+    def _teach(self, side: Side) -> None:
+        """Let the roles of `side` learn by its scenario, which `vary` may have changed since they were made."""
+        roles = self._roles[side.name][1]
+        wanted = _learner(side.scenario)
+        if self._taught.setdefault(id(roles), wanted) != wanted:
+            for actors in roles.values():
+                for actor in actors:
+                    self._wait(actor.submit("configure", side.scenario.to_json()), side, "configuring the learner")
+            self._taught[id(roles)] = wanted
 
     @staticmethod
     def _names(scenario: Scenario) -> tuple[str, ...]:
@@ -215,6 +316,8 @@ class Experiment:
         seat = self._seat("rollout")
         if environment.engine != "hf":
             variables = dict(environment.env, PYTHONPATH=str(envs.bundle(plugins=True)), OMP_NUM_THREADS="1")
+            if self._planted or side.fault is not None:
+                variables["RLHF_HARNESS_PLANTS"] = "1"
             seat = dataclasses.replace(seat, python=environment.python, env=self._guarded(variables, "rollout"))
         device = environment.device if environment.engine != "hf" else self._device
         self._sessions[side.name] = self._cluster.actor(
@@ -224,7 +327,8 @@ class Experiment:
             self._prepared["policy"],
             side.scenario.to_json(),
             device=device,
-            wrap=side.wrap or None,
+            wrap=dict(side.planted.engine) or None,
+            mapping=side.parameter_map or None,
         )
 
     def _seat(self, role: str) -> Seat:
@@ -251,7 +355,7 @@ class Experiment:
             "side": side.name,
             "backend": side.backend,
             "environment": side.environment.to_json(),
-            "sampling_mode": scenario.rollout.mode,
+            "sampling_mode": "replay" if side.replay is not None else scenario.rollout.mode,
             "guided": scenario.guided and side.name == "candidate",
             "seeds": {"scenario": scenario.seed, "engine": scenario.engine.seed},
             "command": self._command,
@@ -262,11 +366,14 @@ class Experiment:
                 "gpus": self._gpus,
                 "system": platform.system(),
             },
-            "planted": {"wrap": side.wrap, "omit_tensors": {str(k): list(v) for k, v in side.omit_tensors.items()}},
+            **({"replay": side.replay} if side.replay is not None else {}),
+            "mapping": side.parameter_map,
+            "planted": {"name": side.fault.name, "summary": side.fault.summary} if side.fault else {},
             "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         }
 
-    def _tell(self, side: Side, phase: str, step: int = 0) -> None:
+    def tell(self, side: Side, phase: str, step: int = 0) -> None:
+        """Say what one side does now."""
         self._progress(ProgressEvent(side.name, side.backend, step, side.scenario.steps, phase=phase))
 
     def _wait(self, future: Future, side: Side, doing: str, step: int | None = None) -> Any:
@@ -285,7 +392,7 @@ class Experiment:
                         now = phase.current(self._guard.directory, step)
                         if now not in ("", told):
                             told = now
-                            self._tell(side, told, step)
+                            self.tell(side, told, step)
         except failures.RuntimeEnvSetupError as error:
             raise RunCut(
                 f"{place}: the interpreter could not be started: {_last_line(error)}", mend="harness env check"

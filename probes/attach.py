@@ -19,12 +19,13 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from probes import collectives, install
 from probes.heartbeat import PERIOD_S, Heartbeat
-from probes.identity import NOWHERE, forked, rank_now, role_now
+from probes.identity import IDLE, NOWHERE, forked, rank_now, role_now
 from probes.spans import Span, said
 
 SOCKETS = "RLHF_HARNESS_SOCKETS"
@@ -38,6 +39,9 @@ _SERVANTS = re.compile(
 )
 
 _current: Attachment | None = None
+# What adapters of frameworks add: how names of processes begin -> roles, and what a journal begins with.
+roles: dict[str, str] = {}
+greetings: list[Callable[[Quiet], None]] = []
 
 
 def begin(directory: str | os.PathLike[str], *, period_s: float = PERIOD_S) -> Attachment | None:
@@ -52,11 +56,17 @@ def begin(directory: str | os.PathLike[str], *, period_s: float = PERIOD_S) -> A
     return _current
 
 
+def journal() -> Quiet | None:
+    """The journal of this process; None where nobody watches it."""
+    return _current.journal if _current is not None and _current.pid == os.getpid() else None
+
+
 class Quiet:
     """Records like a Recorder, makes its file at the first event, and never raises: the first failure ends it."""
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self.directory, self.running, self.off = directory, {}, ""
+        self.states: dict[str, Callable[[], Mapping[str, Any]]] = {}  # as a Recorder's, for the heartbeat
         self.pid, self._recorder = os.getpid(), None
         self._lock = threading.RLock()  # a signal handler may record as well
 
@@ -71,18 +81,30 @@ class Quiet:
     def path(self) -> str:
         return str(self._recorder.path) if self._recorder else ""
 
+    @property
+    def recorder(self) -> install.Recorder | None:
+        """What it records with, its file made; None once it is off, and in a forked child."""
+        if self.pid != os.getpid():
+            return None
+        self.open()
+        return None if self.off else self._recorder
+
     def open(self) -> None:
         """Make the file, if it is not there."""
         with self._lock:
             if self._recorder is None and not self.off:
                 try:
                     role, (rank, world) = role_now(), rank_now()
+                    role = next((ours for theirs, ours in roles.items() if role.startswith(theirs)), role)
                     self._recorder = install.start(
                         self.directory, role=re.sub(r"[^A-Za-z0-9_.]", "_", role), rank=rank or 0,
                         world_size=world or 1, groups=False,
                     )  # fmt: skip
                 except (OSError, ValueError, RuntimeError) as error:
                     self.off = said(error)
+                    return
+                for greet in greetings:
+                    greet(self)
 
     def event(self, kind: str, /, **fields: Any) -> None:
         if self.off or self.pid != os.getpid():
@@ -129,11 +151,12 @@ class Attachment:
             return
         heart = None
         try:
-            self.journal.open()
             heart = self._heart = Heartbeat(
                 self.directory, identity=self._identity, recorders=self._recorders, period_s=self.period_s
             )
             while not self._stop.is_set():
+                if not self.journal.path and role_now() != IDLE:  # the file is named after the role, once
+                    self.journal.open()
                 self._look()
                 heart.beat()
                 if heart.count % WATCHDOG_EVERY == 0:

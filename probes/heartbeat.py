@@ -158,6 +158,7 @@ class Heartbeat:
             **self._fixed, "rank": None, "world_size": None, "role": "process", "socket": "", **self._identity(),
             "t_ns": now, "count": self.count, "period_s": self.period_s, "progress_ns": self._progress_ns,
             "open": [_span(span) for one in recorders for span in list(one.running.values())],
+            "states": {name: dict(state()) for one in recorders for name, state in list(one.states.items())},
             "sequences": counters[0], "breakpoint": where.breakpoint, "wait": where.wait, "stack": list(where.stack),
             "self_ns": self.self_ns, **more,
         }  # fmt: skip
@@ -188,7 +189,7 @@ class Heartbeat:
 def block(beat: Mapping[str, Any]) -> bytes:
     """One beat as the bytes that are written: JSON, padded with spaces; what does not fit is left out."""
     data = encode_json(beat).encode()
-    for key, empty in (("stack", []), ("journals", []), ("open", []), ("sequences", {})):
+    for key, empty in (("stack", []), ("journals", []), ("states", {}), ("open", []), ("sequences", {})):
         if len(data) <= BLOCK:
             break
         beat = {**beat, key: empty, "cut": True}

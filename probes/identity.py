@@ -13,6 +13,7 @@ from typing import Any
 from probes import collectives
 
 ROLE = "RLHF_HARNESS_ROLE"
+IDLE = "worker"  # a process of Ray's that has no task or actor yet
 NOWHERE: tuple[int | None, int | None] = (None, None)
 _inherited: set[int] = set()  # this process, when its process groups are those of the process that it was forked from
 
@@ -29,7 +30,7 @@ def role_now() -> str:
     found = re.match(r"ray::([A-Za-z_]\w*)", title) or re.match(r"(sglang|VLLM|vllm)\b:*([A-Za-z_]\w*)?", title)
     if found:
         name = "_".join(part for part in found.groups() if part)
-        return "worker" if name == "IDLE" else name  # Ray's own word for a worker that has no task yet
+        return IDLE if name == "IDLE" else name
     if getattr(getattr(sys.modules.get("ray._private.worker"), "global_worker", None), "mode", None) == 0:
         return "driver"
     words = sys.orig_argv[1:4]  # not __main__: while `python -m` imports the package, that is runpy

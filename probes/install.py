@@ -46,6 +46,9 @@ class Recorder:
         self._lock = threading.Lock()
         self._self_ns = 0
         self.running: dict[int, Span] = {}  # spans that have begun and not ended; the heartbeat shows them
+        # What the process can say of itself at any moment, by name; the heartbeat's thread asks, so nothing here may
+        # block. `t_ns` (monotonic) among its fields says when it was so.
+        self.states: dict[str, Callable[[], Mapping[str, Any]]] = {}
 
     @property
     def self_ns(self) -> int:

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from reports.limits import limit_of
-from reports.model import SUSPICIONS, Check, Finding, Parity, RunSummary, Verdict
+from reports.model import SUSPICIONS, Cause, Check, Finding, Parity, Proof, RunSummary, Verdict
 from reports.text import clean, flatten, number, same, show, show_apart
 
 _NAMES = ("seed",)  # rows whose integer is a name, not an amount
+_PROVEN = 0.98  # of the difference: what the judge's own interventions must remove (harness.parity.attribution)
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,21 @@ def alterations(verdict: Verdict) -> list[Finding]:
 def notes(verdict: Verdict) -> list[Finding]:
     """The other findings."""
     return [finding for finding in verdict.findings if finding.severity != "warning"]
+
+
+def proofs(cause: Cause) -> list[str]:
+    """A cause's proofs, each a sentence: what was done, how much it removed, on what, in how long."""
+    return [_proof(one) for one in cause.proofs]
+
+
+def _proof(proof: Proof) -> str:
+    removed, whole = proof.before - proof.after, number(proof.before)
+    word = "proven" if proof.removed >= _PROVEN else "in part" if removed > 0 else "not proven"
+    amount = f"removed {show(removed)} of {show(whole)} {clean(proof.unit)}" if removed > 0 else (
+        f"left {show(proof.after)} of {show(whole)} {clean(proof.unit)}")
+    where = "live" if proof.on == "live engines" else "on the recordings"
+    seconds = f", {show(round(proof.seconds, 2))} s" if proof.seconds else ""
+    return f"{word}: {clean(proof.intervention)} {amount}, {where}{seconds}"
 
 
 def metrics(parity: Parity) -> list[Metric]:

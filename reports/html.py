@@ -49,7 +49,7 @@ def render(verdict: Verdict) -> str:
     return environment.get_template("report.html").render(
         v=verdict, css=Markup(css), css_hash=base64.b64encode(hashlib.sha256(css.encode()).digest()).decode(),
         heading=arrange.heading(verdict), tone=TONES.get(verdict.verdict, "ok" if verdict.exit_code == 0 else "bad"),
-        tones=STATES, marks=MARKS, tiles=tiles, facts=arrange.facts, tally=arrange.tally,
+        tones=STATES, marks=MARKS, tiles=tiles, facts=arrange.facts, tally=arrange.tally, proofs=arrange.proofs,
         alterations=arrange.alterations(verdict), notes=arrange.notes(verdict), paths=arrange.paths(verdict),
         place=arrange.place_facts(parity) if parity else [], runs=parity.runs if parity else [], rows=rows,
         changed=sum(row.changed for row in rows), charts=charts, metrics=arrange.metrics(parity) if parity else [],

@@ -36,8 +36,10 @@ def _verdict_case(suite: ElementTree.Element, classname: str, verdict: Verdict) 
         kind = "failure" if verdict.exit_code == 1 else "error"
         message = f"{triage_arrange.title(verdict)} (exit code {verdict.exit_code}): {clean(verdict.reason)}"
         problem = ElementTree.SubElement(case, kind, type=clean(verdict.verdict), message=message)
-        lines = [f"{clean(cause.name)} ({clean(cause.party)}): {clean(cause.summary)}. {clean(cause.evidence)}"
-                 for cause in verdict.causes]
+        lines = []
+        for cause in verdict.causes:
+            lines.append(f"{clean(cause.name)} ({clean(cause.party)}): {clean(cause.summary)}. {clean(cause.evidence)}")
+            lines += [f"  {proof}" for proof in arrange.proofs(cause)]
         lines += [f"{clean(item.name)}: {clean(item.summary)}" for item in verdict.confounders]
         lines += [f"missing: {clean(item)}" for item in verdict.missing]
         if verdict.parity:

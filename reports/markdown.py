@@ -26,6 +26,8 @@ def render(verdict: Verdict) -> str:
     for cause in verdict.causes:
         lines += [f"### Cause: {escape(cause.name)} ({escape(cause.party)})", "", escape(cause.summary), ""]
         lines += [f"Evidence: {escape(cause.evidence)}", ""] if cause.evidence else []
+        proofs = [f"- {escape(proof)}" for proof in arrange.proofs(cause)]
+        lines += [*proofs, ""] if proofs else []
     lines += _findings("Confounders: what had to be equal and is not", verdict.confounders)
     lines += ["### Missing", "", *[f"- {escape(item)}" for item in verdict.missing], ""] if verdict.missing else []
     if verdict.parity:

@@ -47,14 +47,32 @@ class Finding:
 
 
 @dataclass(frozen=True)
+class Proof:
+    """An intervention, and how much of the difference it removed: `before` and `after` count the same thing."""
+
+    intervention: str  # what was done: "read one position further", "sync again", "temperature 0.9 in the reference"
+    before: float
+    after: float
+    unit: str = "tokens"  # what is counted: tokens, samples, nats
+    on: Literal["recordings", "live engines"] = "recordings"
+    seconds: float = 0.0
+
+    @property
+    def removed(self) -> float:
+        """Share of the difference that the intervention removed, 0 to 1."""
+        return (self.before - self.after) / self.before if self.before else 0.0
+
+
+@dataclass(frozen=True)
 class Cause:
-    """A cause that the evidence supports, or UNEXPLAINED with the narrowest place."""
+    """A cause that the evidence supports, or UNEXPLAINED with the narrowest place. Proven when it has a proof."""
 
     name: str
     party: str  # baseline, candidate, mapping, trainer, comparison, unknown
     summary: str
     evidence: str = ""
     details: dict[str, Any] = field(default_factory=dict)
+    proofs: list[Proof] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -215,8 +233,12 @@ class Verdict:
         if data.get("schema_version") != SCHEMA_VERSION:
             raise ValueError(f"verdict schema {data.get('schema_version')!r} is not {SCHEMA_VERSION}")
         data = dict(data)
-        for key, kind in (("findings", Finding), ("causes", Cause), ("confounders", Finding)):
+        for key, kind in (("findings", Finding), ("confounders", Finding)):
             data[key] = [kind(**item) for item in data.get(key, [])]
+        data["causes"] = [
+            Cause(**item | {"proofs": [Proof(**proof) for proof in item.get("proofs", [])]})
+            for item in data.get("causes", [])
+        ]
         if data.get("parity"):
             body = dict(data["parity"])
             place = body["first_divergence"]

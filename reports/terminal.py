@@ -182,6 +182,8 @@ def _causes(page: Page, verdict: Verdict) -> None:
         page.prose(clean(cause.summary), "    ")
         if cause.evidence:
             page.prose(clean(cause.evidence), Text("    evidence  ", "dim"))
+        for proof in arrange.proofs(cause):
+            page.prose(proof, "    ", "      ")
 
 
 def _paths(page: Page, verdict: Verdict) -> None:

@@ -186,3 +186,28 @@ def _names(columns: Any) -> str:
 def _kind(value: Any) -> str:
     names = {type(None): "null", str: "text", list: "a list", dict: "an object", bool: "a boolean"}
     return names.get(type(value), "a number" if isinstance(value, (int, float)) else type(value).__name__)
+
+
+def described(tokenizer: Any) -> dict[str, Any]:
+    """What ids mean to this tokenizer, plain data: `size` ids that it knows, its special ids, and the ids that its chat
+    template ends a prompt with so that the model answers (`generation_prompt`, empty without a template)."""
+    return {
+        "size": len(tokenizer),
+        "bos": tokenizer.bos_token_id,
+        "eos": tokenizer.eos_token_id,
+        "pad": tokenizer.pad_token_id,
+        "specials": sorted(set(tokenizer.all_special_ids)),
+        "generation_prompt": _generation_prompt(tokenizer),
+    }
+
+
+def _generation_prompt(tokenizer: Any) -> list[int]:
+    if not getattr(tokenizer, "chat_template", None):
+        return []
+    turn = [{"role": "user", "content": "a"}]
+    without, whole = (
+        tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=add) for add in (False, True)
+    )
+    if not whole.startswith(without):
+        return []
+    return list(tokenizer(whole[len(without) :], add_special_tokens=False)["input_ids"])

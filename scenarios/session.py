@@ -6,6 +6,7 @@ waiting for ever.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import threading
@@ -15,12 +16,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from probes import install
+from scenarios.faults.engine import Wrapper, wrap
 from scenarios.rollout import guided, parameters
-from scenarios.rollout.engine import Completion, Engine, EngineError, Request, SyncGroup, SyncReport, WeightMeta
+from scenarios.rollout.engine import Bare, Completion, Engine, EngineError, Request, SyncGroup, SyncReport, WeightMeta
+from scenarios.rollout.mapping import ParameterMap, described
 from scenarios.rollout.processes import alive
 from scenarios.settings import Sampling, Scenario
 
 WATCH_PERIOD_S = 0.5
+NATIVE_PART = 256  # native samples in one call to the engine
+REPEATS = 16  # native samples that are drawn twice
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,7 @@ class EngineSession:
         device: str = "auto",
         rank: int = 0,
         wrap: dict[str, Any] | None = None,
+        mapping: dict[str, Any] | None = None,
         on_death: Callable[[str], None] | None = None,
     ) -> None:
         self.backend = backend
@@ -54,6 +60,7 @@ class EngineSession:
         self._device = resolve_device(device)
         self._rank = rank
         self._wrap = wrap
+        self._mapping = ParameterMap.of(mapping)
         self._on_death = on_death or _exit
         self._recorder: install.Recorder | None = None
         self._pure = False  # True in the native stage: an engine with nothing of ours loaded
@@ -68,7 +75,12 @@ class EngineSession:
     def _start(self) -> Engine:
         started = time.perf_counter()
         self._bare = engine = make_engine(
-            self.backend, self._model_path, self._scenario, device=self._device, pure=self._pure
+            self.backend,
+            self._model_path,
+            self._scenario,
+            device=self._device,
+            pure=self._pure,
+            mapping=self._mapping,
         )
         self._started_s = time.perf_counter() - started
         self._closing = threading.Event()
@@ -79,9 +91,7 @@ class EngineSession:
     def _wrapped(self) -> Engine:
         if not self._wrap:
             return self._bare
-        from scenarios.faults.engine import wrap
-
-        return wrap(self._bare, self._wrap, model_path=self._model_path)
+        return wrap(self._bare, self._wrap, model_path=self._model_path, scenario=self._scenario)
 
     def _watch(self, children: list[int], closing: threading.Event) -> None:
         while children and not closing.wait(WATCH_PERIOD_S):
@@ -101,17 +111,26 @@ class EngineSession:
         if self._recorder is not None:
             self._recorder.close()
         self._recorder = recorder = install.start(run_dir, role="rollout", rank=self._rank)
+        recorder.states["engine"] = lambda: self._bare.load.now
         recorder.environment()
         info = self._engine.info()
         recorder.event("engine_info", **dataclasses.asdict(info), start_seconds=self._started_s)
-        mode = self._scenario.rollout.mode
-        native = {"vllm": parameters.vllm_sampling, "sglang": parameters.sglang_sampling}.get(self.backend)
-        recorder.event(
-            "sampling",
-            canonical=parameters.canonical(self._scenario.sampling),
-            native=native(self._scenario.sampling, mode) if native else {},
-            mode=mode,
-        )
+        sampling, mode = self._scenario.sampling, self._scenario.rollout.mode
+        mapped = self._bare.mapped(sampling)
+        recorder.event("sampling", **described(self._mapping, self.backend, sampling, mapped, mode))
+
+    def _limit(self) -> int:
+        """Tokens that a sample may have, as the engine was given it."""
+        return int(self._bare.mapped(self._scenario.sampling).given.max_tokens)
+
+    def _check_sampling(self) -> None:
+        ours = self._mapping.ours(self.backend, "sampling")
+        parameters.check_sampling(self.backend, self._scenario.sampling, self._scenario.rollout.mode, ours=ours)
+
+    def _read_at_start(self) -> tuple[Any, ...]:
+        """What a live engine cannot take anew."""
+        scenario, mapping = self._scenario, self._mapping
+        return scenario.engine, scenario.model, scenario.rollout.mode, mapping.edits.get("engine"), mapping.source
 
     def end_recording(self) -> None:
         if self._recorder is not None:
@@ -142,26 +161,32 @@ class EngineSession:
                 )
 
     def rollout(
-        self, requests: list[Request], *, step: int, version: int, guide: guided.Guide | None = None
+        self,
+        requests: list[Request],
+        *,
+        step: int,
+        version: int,
+        guide: guided.Guide | None = None,
+        rounds: int = guided.MAX_ROUNDS,
     ) -> RolloutResult:
         """Draw every request; with a guide, choose at each position given the guide's tokens, and train on the
-        guide's."""
-        limit = self._scenario.sampling.max_tokens
+        guide's. `rounds`: calls to the engine, at most."""
+        limit = self._limit()
         requests = [dataclasses.replace(r, max_tokens=r.max_tokens or limit) for r in requests]
         self._engine.stats()  # whatever came before, such as a floor, is none of this step
         if guide is None:
-            completions, rounds, uncompared = self._generate(requests, step), 1, 0
+            completions, made, uncompared = self._generate(requests, step), 1, 0
             used = [(c.sample, c.output_ids, c.finish_reason) for c in completions]
         else:
-            result = guided.rollout(requests, guide, lambda pending: self._generate(pending, step))
-            completions, rounds, uncompared = result.completions, result.rounds, result.uncompared
+            result = guided.rollout(requests, guide, lambda pending: self._generate(pending, step), rounds)
+            completions, made, uncompared = result.completions, result.rounds, result.uncompared
             used = [
                 (c.sample, *guide[c.sample]) if c.sample in guide else (c.sample, c.output_ids, c.finish_reason)
                 for c in completions
             ]
         if self._recorder is not None:
             fields = {
-                "rounds": rounds,
+                "rounds": made,
                 "uncompared": uncompared,
                 "guided": guide is not None,
                 "mode": self._scenario.rollout.mode,
@@ -196,6 +221,25 @@ class EngineSession:
             },
         )
 
+    def replay(self, requests: list[Request], *, step: int, version: int, guide: guided.Guide) -> RolloutResult:
+        """Score the responses of `guide` instead of drawing any; training goes on with them."""
+        self._engine.stats()
+        completions = self._scored(requests, guide, step)
+        if self._recorder is not None:
+            self._frame("rollout", step, version, requests, completions, {"guided": False, "mode": "replay"})
+            self._recorder.event("engine_stats", step=step, **self._engine.stats())
+        return RolloutResult(completions, [(r.sample, *guide[r.sample]) for r in requests])
+
+    def _scored(self, requests: list[Request], guide: guided.Guide, step: int) -> list[Completion]:
+        """The responses of `guide` with this engine's log-probabilities. Engines refuse to score other ids than they
+        were given (`check_scored`), so the prompts were seen as sent."""
+        scores = self.rescore([r.prompt_ids + guide[r.sample][0] for r in requests], step=step)
+        return [
+            Completion(r.sample, r.prompt_ids, ids, tuple(row[len(r.prompt_ids) - 1 :]), finish)  # type: ignore[arg-type]
+            for r, row in zip(requests, scores, strict=True)
+            for ids, finish in [guide[r.sample]]
+        ]
+
     def rescore(self, sequences: list[tuple[int, ...]], *, step: int = -1) -> list[list[float]]:
         """Teacher-forced raw log-probabilities: for each sequence of n ids, n - 1 numbers (nothing predicts the
         first)."""
@@ -204,6 +248,12 @@ class EngineSession:
             if len(row) != len(sequence) - 1:
                 raise EngineError(f"{self.backend}: rescore returned {len(row)} numbers for {len(sequence)} ids")
         return scores
+
+    def layers(self, sequence: tuple[int, ...]) -> list[list[float]] | None:
+        """Projections of the hidden states, [embeddings and layers][tokens x projections]; None where the engine does
+        not show them."""
+        shown: Any = getattr(self._bare, "layers", None)
+        return None if shown is None else shown(sequence)
 
     def flush(self) -> None:
         self._called("flush", -1, self._engine.flush)
@@ -220,30 +270,37 @@ class EngineSession:
             self._recorder.weights(step=step, version=version, digests=report.received, source="received")
         return report
 
-    def floor(self, requests: list[Request], *, step: int, version: int) -> list[tuple[int, ...]]:
+    def floor(
+        self, requests: list[Request], *, step: int, version: int, guide: guided.Guide | None = None
+    ) -> list[tuple[int, ...]]:
         """Record the engine against itself at fixed weights and equal randomness: batch, order, and decode against
-        prefill.
+        prefill. With a guide its responses are scored and none is drawn, so there is no decode.
 
-        Returns the response ids that were drawn.
+        Returns the response ids.
         """
         from probes.format import Flat, Ragged
 
-        limit = self._scenario.sampling.max_tokens
+        def draw(some: list[Request]) -> list[Completion]:
+            return self._generate(some, step) if guide is None else self._scored(some, guide, step)
+
+        limit = self._limit()
         requests = [dataclasses.replace(r, max_tokens=r.max_tokens or limit) for r in requests]
-        base = self._generate(requests, step)
+        base = draw(requests)
         few = max(1, len(requests) // 4)
-        batch = [c for i in range(0, len(requests), few) for c in self._generate(requests[i : i + few], step)]
-        order = self._generate(requests[::-1], step)[::-1]
-        whole = [r.prompt_ids + c.output_ids for r, c in zip(requests, base, strict=True)]
-        scores = self.rescore(whole, step=step)
-        prefill = [
-            dataclasses.replace(c, logprobs=tuple(row[len(r.prompt_ids) - 1 :]))
-            for r, c, row in zip(requests, base, scores, strict=True)
-        ]
-        drawn = [c.output_ids for c in base]
+        variants = {
+            "base": base,
+            "batch": [c for i in range(0, len(requests), few) for c in draw(requests[i : i + few])],
+            "order": draw(requests[::-1])[::-1],
+        }
+        if guide is None:
+            drawn = {r.sample: (c.output_ids, c.finish_reason) for r, c in zip(requests, base, strict=True)}
+            # SGLang, for one, refuses to score what filled its KV pool. A `call` event has what an engine raised; the
+            # floor then lacks this variant, and the runs that were recorded stay.
+            with contextlib.suppress(Exception):
+                variants["prefill"] = self._scored(requests, drawn, step)
         if self._recorder is None:
-            return drawn
-        for variant, rows in (("base", base), ("batch", batch), ("order", order), ("prefill", prefill)):
+            return [c.output_ids for c in base]
+        for variant, rows in variants.items():
             self._recorder.frame(
                 "floor",
                 step=step,
@@ -254,17 +311,23 @@ class EngineSession:
                     "logprob": Ragged.of([c.logprobs for c in rows], "f4"),
                 },
             )
-        return drawn
+        return [c.output_ids for c in base]
 
     def native(self, requests: list[Request], *, version: int) -> list[Completion]:
-        """Draw with the engine's own sampler and record it. The session must have been started in native mode."""
+        """Draw with the engine's own sampler and record it, a few samples twice. The session must be in native mode."""
         if not self._pure:
             raise EngineError("the native stage needs an engine with nothing of ours loaded: call become_pure() first")
-        limit = self._scenario.sampling.max_tokens
+        limit = self._limit()
         requests = [dataclasses.replace(r, max_tokens=r.max_tokens or limit) for r in requests]
-        completions = self._generate(requests, -1)
+        # In parts, each a recorded call: a stage of a thousand samples on a busy machine must not look like a hang.
+        completions = [
+            c for i in range(0, len(requests), NATIVE_PART) for c in self._generate(requests[i : i + NATIVE_PART], -1)
+        ]
         if self._recorder is not None:
             self._frame("native", -1, version, requests, completions, {"engine_seed": self._scenario.engine.seed})
+            few = requests[:: -(-len(requests) // REPEATS)]
+            seeds = self._engine.info().resolved.get("request_seed", "not reported")
+            self._frame("repeat", -1, version, few, self._generate(few, -1), {"request_seed": seeds})
         return completions
 
     def set(self, name: str, value: Any) -> None:
@@ -281,14 +344,23 @@ class EngineSession:
             self.restart()
         else:
             assert isinstance(changed, Sampling)
-            parameters.check_sampling(self.backend, changed, self._scenario.rollout.mode)
+            self._check_sampling()
 
-    def configure(self, scenario: dict[str, Any], wrap: dict[str, Any] | None) -> None:
-        """Serve another run: new settings, a planted fault or none. The engine restarts only if it must read them."""
-        before, self._scenario = self._scenario, Scenario.from_json(scenario)
+    def configure(
+        self, scenario: dict[str, Any], wrap: dict[str, Any] | None, mapping: dict[str, Any] | None = None
+    ) -> None:
+        """Serve another run: new settings, a planted fault or none, another mapping. The engine restarts only if it
+        must read them."""
+        before = self._read_at_start()
+        self._scenario, self._mapping = Scenario.from_json(scenario), ParameterMap.of(mapping)
+        if isinstance(self._engine, Wrapper):
+            self._engine.remove()
         self._wrap = wrap
-        if _read_at_start(before) == _read_at_start(self._scenario):
-            parameters.check_sampling(self.backend, self._scenario.sampling, self._scenario.rollout.mode)
+        if self._pure and self._scenario.rollout.mode != "native":  # a suite goes on after a native stage
+            self._pure = False
+        if before == self._read_at_start():
+            self._check_sampling()
+            self._bare.remap(self._mapping)
             self._engine = self._wrapped()
         else:
             self.restart()
@@ -301,6 +373,10 @@ class EngineSession:
         )
         self._model_path = model_path
         self.restart()
+
+    def serve(self, model_path: str) -> None:
+        """Load the weights in this directory when the engine starts the next time."""
+        self._model_path = model_path
 
     def restart(self) -> None:
         """A fresh engine with the weights of the model path. Sync again before drawing."""
@@ -327,27 +403,30 @@ class EngineSession:
         self._engine.close()
 
 
-def _read_at_start(scenario: Scenario) -> tuple[Any, ...]:
-    sampling = scenario.sampling
-    return scenario.engine, scenario.model, scenario.rollout.mode, sampling.stop_token_ids, sampling.ignore_eos
-
-
-def make_engine(backend: str, model_path: str, scenario: Scenario, *, device: str, pure: bool = False) -> Engine:
+def make_engine(
+    backend: str,
+    model_path: str,
+    scenario: Scenario,
+    *,
+    device: str,
+    pure: bool = False,
+    mapping: ParameterMap | None = None,
+) -> Bare:
     """The engine named `backend`; `pure`: with no sampler, log-probabilities or weight loader of ours. Raises
     ParameterRefused for an unknown one."""
     mode = scenario.rollout.mode
     if backend == "hf":
         from scenarios.rollout.hf import HFEngine
 
-        return HFEngine(model_path, scenario, mode=mode, device=device)
+        return HFEngine(model_path, scenario, mode=mode, device=device, mapping=mapping)
     if backend == "vllm":
         from scenarios.rollout.vllm import VLLMEngine
 
-        return VLLMEngine(model_path, scenario, mode=mode, device=device, pure=pure)
+        return VLLMEngine(model_path, scenario, mode=mode, device=device, pure=pure, mapping=mapping)
     if backend == "sglang":
         from scenarios.rollout.sglang import SGLangEngine
 
-        return SGLangEngine(model_path, scenario, mode=mode, device=device, pure=pure)
+        return SGLangEngine(model_path, scenario, mode=mode, device=device, pure=pure, mapping=mapping)
     raise parameters.ParameterRefused(f"unknown engine {backend!r}: hf, vllm or sglang")
 
 

@@ -6,21 +6,21 @@ The controller decides what runs when; everything that needs torch happens here,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from probes import install
-from probes.format import Flat, Frame, Ragged, Run
+from probes.format import Flat, Ragged
 from scenarios import models, prompts
 from scenarios.ppo.batches import Sample
+from scenarios.ppo.native_scores import suspect
 from scenarios.ppo.trainer import Trainer
 from scenarios.remote import Actor, call
 from scenarios.rollout import parameters
-from scenarios.rollout.engine import EngineError, Request
+from scenarios.rollout.engine import Request
 from scenarios.rollout.guided import Guide
+from scenarios.rollout.recorded import Recorded
 from scenarios.settings import Scenario
 
 # The floor needs extremes, not means: so many samples of the last step are drawn again in each variant.
@@ -36,8 +36,9 @@ class Stage:
         self._session: Actor | None = None
         self._scenario = Scenario()
         self._policy = ""
-        self._guide_run = ""
-        self._guide_frames: Iterator[Frame] = iter(())
+        self._bench: Any = None
+        self._recorded: Recorded | None = None  # the run that guides the open one, or drives it
+        self._replay = False
 
     def prepare(self, scenario: dict[str, Any]) -> dict[str, Any]:
         """Make or find the models, encode every prompt, refuse a context that cannot hold them; returns where the
@@ -75,26 +76,37 @@ class Stage:
         run_dir: str,
         *,
         policy: str,
-        omit_tensors: dict[int, tuple[str, ...]] | None = None,
+        plants: dict[str, Any] | None = None,
         resume: str | None = None,
+        replay: str | None = None,
         sync_backend: str = "gloo",
     ) -> int:
         """Begin one run: fresh learners (or those of a checkpoint), the recordings, the first weight sync. Returns the
-        first step."""
+        first step. `replay`: the recorded run whose rollouts drive this one.
+
+        Raises CheckpointError, also for a checkpoint whose weights are not those of the replayed run.
+        """
         self._scenario = Scenario.from_json(scenario)
         self._session, self._policy = session, policy
         call(session, "record_to", run_dir)
         self._trainer = Trainer(
-            scenario, roles, session, run_dir, policy=policy, omit_tensors=omit_tensors, sync_backend=sync_backend
-        )
+            scenario, roles, session, run_dir, policy=policy, plants=plants, sync_backend=sync_backend,
+            replay=replay is not None,
+        )  # fmt: skip
+        self._replay, self._recorded = replay is not None, None if replay is None else Recorded(replay)
         if resume is not None:
             self._trainer.resume(resume)
+            if self._recorded is not None:
+                sent = call(roles["actor"][0], "weight_meta")
+                self._recorded.check_weights(self._trainer.version, {meta.name: meta.digest for meta in sent})
         self._trainer.start()
         return self._trainer.version
 
     def step(self, index: int, guide_run: str | None = None) -> dict[str, float]:
         """One step of the open run, under the guide of a recorded run when one is named. Returns the step's metrics."""
         guide = None if guide_run is None else self._guide(guide_run, index)
+        if self._replay:
+            guide = self._rollout(index)
         metrics: dict[str, float] = self._open.step(index, guide=guide)
         return metrics
 
@@ -103,9 +115,10 @@ class Stage:
         round against itself."""
         trainer = self._open
         assert self._session is not None
-        batch = trainer.prompts.batch(self._scenario.steps - 1)[:FLOOR_SAMPLES]
-        requests = [Request(number, ids) for number, ids in batch]
-        drawn = call(self._session, "floor", requests, step=self._scenario.steps - 1, version=trainer.version)
+        last = self._scenario.steps - 1
+        requests = [Request(number, ids) for number, ids in trainer.prompts.batch(last)[:FLOOR_SAMPLES]]
+        guide = self._rollout(last) if self._replay else None
+        drawn = call(self._session, "floor", requests, step=last, version=trainer.version, guide=guide)
         trainer.floor(
             [r.prompt_ids + ids for r, ids in zip(requests, drawn, strict=True)], [r.sample for r in requests]
         )
@@ -143,34 +156,50 @@ class Stage:
         completions = call(session, "native", [Request(number, ids) for number, ids in numbered], version=version)
         call(session, "end_recording")
         samples = [Sample(c.sample, ids, c.output_ids) for c, (_, ids) in zip(completions, numbered, strict=True)]
-        call(roles["actor"][0], "adopt", policy)
-        scored = call(roles["actor"][0], "score", -1, samples)
-        rewards = (
-            call(roles["reward"][0], "rewards", -1, samples) if roles.get("reward") else np.zeros(0, dtype=np.float32)
-        )
+        actor = roles["actor"][0]
+        call(actor, "adopt", policy)
+        arrays: dict[str, Flat | Ragged] = {
+            "sample": Flat.of([s.number for s in samples], "i8"),
+            "learner_logprob": Ragged.of(call(actor, "score", -1, samples).logprob, "f4"),
+        }
+        asked = dataclasses.asdict(settings.sampling)
+        views = call(actor, "score_native", samples, asked)
+        for name in views[0]:
+            arrays[name] = Ragged.of([view[name] for view in views], "f4")
+        if roles.get("reward"):
+            arrays["reward"] = Flat.of(call(roles["reward"][0], "rewards", -1, samples), "f4")
+        fits = call(actor, "fit_native", samples, asked) if suspect(views) else []
         with install.start(run_dir, role="trainer", rank=1) as recorder:
-            arrays: dict[str, Flat | Ragged] = {
-                "sample": Flat.of([s.number for s in samples], "i8"),
-                "learner_logprob": Ragged.of(scored.logprob, "f4"),
-            }
-            if len(rewards):
-                arrays["reward"] = Flat.of(rewards, "f4")
-            recorder.frame("native_score", step=-1, fields={"weight_version": version}, arrays=arrays)
+            fields = {"weight_version": version, "sampling": asked, "fits": fits}
+            recorder.frame("native_score", step=-1, fields=fields, arrays=arrays)
+
+    def parted(self) -> list[str]:
+        """What the last update of a replay left otherwise than the replayed run had recorded: batch, actor, critic."""
+        trainer = self._open
+        if self._recorded is None or not trainer.digests:
+            return []
+        return self._recorded.parted(trainer.version - 1, trainer.digests)
+
+    def open_bench(self, asked: dict[str, Any], stands: dict[str, Any], **options: Any) -> None:
+        """Put the engines of `stands` on a bench: {side: fields of `scenarios.bench.bench.Stand`}."""
+        from scenarios.bench.bench import Bench, Stand
+
+        self._bench = Bench(asked, {side: Stand(**fields) for side, fields in stands.items()}, **options)
+
+    def bench(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """One method of the open bench."""
+        return getattr(self._bench, method)(*args, **kwargs)
 
     def _guide(self, run_dir: str, step: int) -> Guide:
-        """What the recorded run drew in `step`. Frames come in the order of the steps, so one pass over the file serves
-        a run."""
-        if self._guide_run != run_dir or step == 0:
-            self._guide_run, self._guide_frames = run_dir, Run(run_dir, strict=False).frames(kind="rollout")
-        for frame in self._guide_frames:
-            if frame.step == step:
-                rows = zip(
-                    frame.arrays["sample"].tolist(), frame.arrays["output"].rows(), frame.fields["finish"], strict=True
-                )
-                return {int(sample): (tuple(ids), str(finish)) for sample, ids, finish in rows}
-        raise EngineError(
-            f"the guiding run {run_dir} holds no rollout of step {step}: record it again, or compare with --free"
-        )
+        if self._recorded is None or self._recorded.path != run_dir or step == 0:
+            self._recorded = Recorded(run_dir)
+        return self._recorded.guide(step)
+
+    def _rollout(self, step: int) -> Guide:
+        """What the replayed run went on with in `step`."""
+        assert self._recorded is not None
+        requests = [Request(number, ids) for number, ids in self._open.prompts.batch(step)]
+        return self._recorded.rollout(step, requests, self._scenario.sampling.max_tokens)
 
     @property
     def _open(self) -> Trainer:

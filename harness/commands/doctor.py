@@ -9,6 +9,13 @@ import typer
 
 
 def doctor(
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(help="of OpenRLHF, verl or TRL: what would bite this job, found before it starts"),
+    ] = None,
+    framework: Annotated[
+        str, typer.Option(help="openrlhf, verl or trl; auto: what the command and its scripts name")
+    ] = "auto",
     address: Annotated[
         str, typer.Option(help="of a Ray cluster: ask a worker on each of its nodes too", show_default=False)
     ] = "",
@@ -32,13 +39,15 @@ def doctor(
 
     if address and ray:
         raise BadInput("--address joins a cluster and --ray starts one: choose", mend="harness doctor --address auto")
+    if framework != "auto" and not command:
+        raise BadInput("--framework is about a command", mend=f"harness doctor --framework {framework} -- COMMAND")
     stall_s = _seconds(stall)
     from harness.doctor import examine
 
     with console("doctor") as view:
         report = examine(
             address=address or None, own_ray=ray, stall_s=stall_s, imports=imports, engines=engines, strict=strict,
-            reproduce=_command(sys.argv), progress=view.step,
+            reproduce=_command(sys.argv), progress=view.step, command=command or (), framework=framework,
         )  # fmt: skip
     if format == "json":
         print(report.to_json(), end="")

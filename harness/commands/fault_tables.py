@@ -33,9 +33,13 @@ def described(hang: Hang) -> dict[str, Any]:
 
 
 def described_parity(fault: Fault) -> dict[str, Any]:
-    """One fault of parity in the same columns: its cause stands where a hang has its kind."""
-    return {"name": fault.name, "suite": "parity", "kind": fault.cause, "expected": fault.expected, "culprits": [],
-            "cycle": [], "summary": fault.summary, "engine": "", "dumps": False, "world": 0}  # fmt: skip
+    """One fault of parity in the same columns: its causes stand where a hang has its kind."""
+    engines = f" (needs {' and '.join(fault.pair)})" if fault.pair else ""
+    return {
+        "name": fault.name, "suite": "parity", "kind": ", ".join(fault.causes), "expected": fault.expected,
+        "culprits": sorted(set(fault.parties)), "cycle": [], "summary": fault.summary + engines, "engine": "",
+        "dumps": False, "world": 0, "side": fault.side,
+    }  # fmt: skip
 
 
 def show_list(rows: list[dict[str, Any]], format: str) -> None:
@@ -45,7 +49,7 @@ def show_list(rows: list[dict[str, Any]], format: str) -> None:
         return
     cells = [[*(str(row[key]) for key in LIST[:4]), _who(row), _summary(row)] for row in rows]
     if format == "md":
-        print(_markdown(LIST, cells), end="")
+        print(markdown(LIST, cells), end="")
         return
     console = _console()
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -64,10 +68,10 @@ def print_outcome(outcome: Outcome) -> None:
     cells = [
         f"[{colour}]{'ok' if outcome.right else 'WRONG':6}[/]{escape(hang.name):22}",
         f"{hang.kind or '-':4}",
-        f"detected {_yes(outcome.detected):4}" if not hang.control else f"{outcome.said:13}",
+        f"detected {yes(outcome.detected):4}" if not hang.control else f"{outcome.said:13}",
         f"{outcome.seconds:5.1f} s " if outcome.seconds is not None else "      - ",
-        f"kind {_yes(outcome.kind_right):4}",
-        f"culprit {_yes(outcome.culprits_right):4}",
+        f"kind {yes(outcome.kind_right):4}",
+        f"culprit {yes(outcome.culprits_right):4}",
         f"false blame {', '.join(map(escape, outcome.blamed)) or 'none'}",
     ]
     with outlive_reader(console):
@@ -114,16 +118,17 @@ def as_markdown(outcomes: list[Outcome], score: Score) -> str:
     head = ("fault", "kind", "verdict", "detected", "seconds to verdict", "kind right", "culprit right", "false blame")
     rows = [
         [
-            one.hang.name, one.hang.kind or "-", one.said, _yes(one.detected),
-            f"{one.seconds:.1f}" if one.seconds is not None else "-", _yes(one.kind_right),
-            _yes(one.culprits_right), ", ".join(one.blamed) or "none",
+            one.hang.name, one.hang.kind or "-", one.said, yes(one.detected),
+            f"{one.seconds:.1f}" if one.seconds is not None else "-", yes(one.kind_right),
+            yes(one.culprits_right), ", ".join(one.blamed) or "none",
         ]
         for one in outcomes
     ]  # fmt: skip
-    return f"{_markdown(head, rows)}\n{score.line}\n"
+    return f"{markdown(head, rows)}\n{score.line}\n"
 
 
-def _markdown(head: tuple[str, ...], rows: list[list[str]]) -> str:
+def markdown(head: tuple[str, ...], rows: list[list[str]]) -> str:
+    """A Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
     return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
 
@@ -143,5 +148,6 @@ def _party(one: int | str) -> str:
     return f"rank {one}" if isinstance(one, int) else one
 
 
-def _yes(value: bool) -> str:
+def yes(value: bool) -> str:
+    """For a cell."""
     return "yes" if value else "no"

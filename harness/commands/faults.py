@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 if TYPE_CHECKING:
-    from harness.triage.lab_outcome import Outcome
+    from harness.triage.lab_outcome import Outcome as HangOutcome
 
 app = typer.Typer(no_args_is_help=True, help="Planted faults: list them, run them, see what is found.")
 
@@ -18,7 +18,7 @@ Suite = Literal["hang", "parity"]
 Format = Annotated[Literal["text", "json", "md"], typer.Option("--format", help="of what is printed")]
 From = Annotated[
     str,
-    typer.Option("--from", help="a Python file with HANGS of your own; it is executed", show_default=False),
+    typer.Option("--from", help="a Python file with HANGS or FAULTS of your own; it is executed", show_default=False),
 ]
 Chosen = Annotated[list[str] | None, typer.Argument(help="names, or beginnings of names", show_default=False)]
 
@@ -31,13 +31,16 @@ def list_(
 ) -> None:
     """List the planted faults and the controls, with what is true of each."""
     from harness.commands import fault_tables
-    from harness.triage import lab_files
 
-    rows = [fault_tables.described(hang) for hang in lab_files.hangs(source)] if suite != "parity" or source else []
-    if suite != "hang" and not source:
-        from scenarios.faults.catalog import FAULTS
+    rows = []
+    if suite != "parity":
+        from harness.triage import lab_files
 
-        rows += [fault_tables.described_parity(fault) for fault in FAULTS]
+        rows += [fault_tables.described(hang) for hang in lab_files.hangs(source)]
+    if suite == "parity" or not (source or suite == "hang"):
+        from harness.parity.suite import files
+
+        rows += [fault_tables.described_parity(fault) for fault in files.faults(source)]
     fault_tables.show_list(rows, format)
 
 
@@ -61,21 +64,15 @@ def run(
     format: Format = "text",
 ) -> None:
     """Run planted faults and say of each what was found; exits 0 when all is as expected, 1 otherwise."""
-    from harness.errors import BadInput
-
     if suite == "parity":
-        if source:
-            raise BadInput(
-                "--from holds hangs, and the suite is parity", mend="harness faults run --suite hang --from …"
-            )
-        _parity(names or [], backends, out, format)
+        _parity(names or [], source, backends, out, format)
     from harness.commands import fault_tables
     from harness.commands.watch import seconds
     from harness.triage import lab, lab_files
 
     hangs = lab_files.chosen(lab_files.hangs(source), names or [], engines=engines)
     folder = _folder(out)
-    rows: list[Outcome] = []
+    rows: list[HangOutcome] = []
     found = lab.outcomes(hangs, stall_s=seconds(stall), jobs=jobs, out=folder, progress=_said(len(hangs)))
     for outcome in found:
         rows.append(outcome)
@@ -91,54 +88,43 @@ def run(
     raise typer.Exit(0 if result.passed else 1)
 
 
-def _parity(names: list[str], backends: tuple[str, str], out: str, format: str) -> None:
-    """The planted faults of parity on warm engines; leaves with 0 when each was found and named."""
+def _parity(names: list[str], source: str, backends: tuple[str, str], out: str, format: str) -> None:
+    """The planted faults of parity on warm engines; leaves with 0 when the score passes."""
     import tempfile
 
     from harness import config
-    from harness.errors import BadInput
-    from harness.parity.faults import outcomes
-    from scenarios.faults.catalog import FAULTS, named
+    from harness.commands import parity_fault_tables as tables
+    from harness.parity.suite import files
+    from harness.parity.suite.outcome import Outcome, score
+    from harness.parity.suite.run import outcomes
 
-    try:
-        faults = [named(name) for name in names] or list(FAULTS)
-    except ValueError as error:
-        raise BadInput(str(error), mend="harness faults list --suite parity") from error
-    rows: list[dict[str, Any]] = []
+    faults = files.chosen(files.faults(source), names)
+    rows: list[Outcome] = []
     with tempfile.TemporaryDirectory(prefix="parity-faults-") as scratch:
-        folder = _folder(out) or Path(scratch)
+        folder = _folder(out, fresh=True) or Path(scratch)
         for one in outcomes(*backends, faults, scenario=config.load("ppo-tiny", steps=5), out=folder):
-            causes = [cause.name for cause in one.verdict.causes]
-            row: dict[str, Any] = {
-                "name": one.fault.name, "expected": one.fault.expected, "verdict": one.verdict.verdict,
-                "cause": one.fault.cause, "causes": causes, "found": one.found, "named": one.named,
-                "seconds": one.seconds,
-            }  # fmt: skip
-            rows.append(row)
+            rows.append(one)
             if format == "text":
-                state = "ok" if one.found and one.named else "WRONG"
-                print(f"{state:6}{one.fault.name:22}{one.verdict.verdict:14}{', '.join(causes) or '-'}", flush=True)
-    found, named_right = sum(row["found"] for row in rows), sum(row["named"] for row in rows)
+                tables.print_outcome(one)
+    result = score(rows)
     if format == "json":
-        score = {"faults": len(rows), "found": found, "named": named_right}
-        print(json.dumps({"suite": "parity", "outcomes": rows, "score": score}, indent=2))
+        print(json.dumps(tables.as_json(rows, result), indent=2))
     elif format == "md":
-        print("| fault | expected | verdict | causes | found | named |\n|---|---|---|---|---|---|")
-        for row in rows:
-            print("| " + " | ".join([row["name"], row["expected"], row["verdict"], ", ".join(row["causes"]),
-                  _yes(row["found"]), _yes(row["named"])]) + " |")  # fmt: skip
-    if format != "json":
-        print(f"{len(rows)} faults: {found} with the right verdict, {named_right} with the right cause")
-    raise typer.Exit(0 if found == named_right == len(rows) else 1)
+        print(tables.as_markdown(rows, result), end="")
+    else:
+        print(tables.summary(rows, result, faults))
+    raise typer.Exit(0 if result.passed and rows else 1)
 
 
-def _folder(out: str) -> Path | None:
+def _folder(out: str, *, fresh: bool = False) -> Path | None:
     """The folder to keep things in, made; None for none."""
     from harness.errors import BadInput
 
     if not out:
         return None
     folder = Path(out)
+    if fresh and folder.is_dir() and any(folder.iterdir()):
+        raise BadInput(f"{folder} is not empty; a recording never overwrites another", mend="choose another --out")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -157,7 +143,3 @@ def _said(total: int) -> Any:
             print(f"\r\033[K{count}/{total} {line}"[:120], end="\r", file=sys.stderr, flush=True)
 
     return say
-
-
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"

@@ -48,6 +48,11 @@ RolloutOnly = Annotated[bool, typer.Option("--rollout-only", help="no training: 
 def parity(
     baseline: Annotated[str, typer.Argument(help="engine or engine@environment or engine@version", show_default=False)],
     candidate: Annotated[str, typer.Argument(help="the one that is judged", show_default=False)],
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(help="a job of OpenRLHF, verl or TRL, run on both instead of a scenario (docs/frameworks.md)"),
+    ] = None,
+    framework: Annotated[str, typer.Option(help="of the command; auto: what it and its scripts name")] = "auto",
     scenario: Scenario = "ppo-tiny",
     set: Set = [],  # noqa: B006
     candidate_set: Annotated[
@@ -61,9 +66,20 @@ def parity(
     rollout_only: RolloutOnly = False,
     free: Annotated[bool, typer.Option("--free", help="let the runs part instead of guiding the candidate")] = False,
     native: Annotated[bool, typer.Option("--native/--no-native", help="the short native stage at the end")] = True,
+    attribution: Annotated[
+        bool,
+        typer.Option(
+            "--attribution/--no-attribution", help="intervene on the live engines to find the cause of a divergence"
+        ),
+    ] = True,
     fault: Annotated[
         str, typer.Option(help="plant this fault in the candidate (an unknown name lists them)", show_default=False)
     ] = "",
+    mapping: Annotated[
+        str,
+        typer.Option(help="the candidate's own parameter mapping, FILE.py (docs/parameters.md)", show_default=False),
+    ] = "",
+    baseline_mapping: Annotated[str, typer.Option(help="the same, of the baseline", show_default=False)] = "",
     cap: Cap = None,
     out: Out = "",
     address: Address = "",
@@ -71,7 +87,12 @@ def parity(
     stall: Stall = "60s",
     format: Format = "text",
 ) -> None:
-    """Run one scenario on two backends and say whether they agree; if not, where they part first, and why."""
+    """Run one scenario, or a framework's own job, on two backends: do they agree; if not, where do they part, and why?
+
+    With a command after `--` only --framework, --out, --cap, --stall and --format count.
+    """
+    if command or framework != "auto":
+        _show(_framework_parity(baseline, candidate, command or [], framework, out, cap, stall), format)
     from harness.parity.run import run_parity
 
     with _progress() as progress:
@@ -87,7 +108,10 @@ def parity(
             rollout_only=rollout_only,
             free=free,
             native=native,
+            attribution=attribution,
             fault=fault or None,
+            mapping=mapping or None,
+            baseline_mapping=baseline_mapping or None,
             cap=cap,
             out=out or None,
             address=address or None,
@@ -96,6 +120,22 @@ def parity(
             progress=progress.update,
         )
     _show(verdict, format)
+
+
+def _framework_parity(
+    baseline: str, candidate: str, command: list[str], framework: str, out: str, cap: float | None, stall: str
+) -> Verdict:
+    import sys
+
+    from harness.frameworks.parity import run_framework_parity
+
+    def say(line: str) -> None:
+        print(f"harness: {line}", file=sys.stderr, flush=True)
+
+    return run_framework_parity(
+        baseline, candidate, command, framework=framework, out=out or None, cap=cap, say=say,
+        stall_s=_seconds(stall) or None,
+    )  # fmt: skip
 
 
 def run(
@@ -154,7 +194,9 @@ def diff(
     """Judge two recorded runs, ours or another framework's."""
     from harness.parity.run import diff as judge
 
-    _show(judge(baseline, candidate, cap=cap), format)
+    with _progress() as progress:
+        verdict = judge(baseline, candidate, cap=cap, progress=progress.update)
+    _show(verdict, format)
 
 
 def report(

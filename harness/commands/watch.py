@@ -36,6 +36,10 @@ def watch(
     ] = "text",
 ) -> None:
     """Run any command under the watchdog; its output and exit code pass through, a stall is judged and reported."""
+    import os
+
+    from harness.frameworks.detection import detect, recognised
+    from harness.frameworks.record import finished
     from harness.triage.watch import watch as run
 
     def say(line: str) -> None:
@@ -43,9 +47,16 @@ def watch(
 
     def show(stall: Stall) -> None:
         say(f"a stall, {stall.seconds:.0f} s after the last progress; evidence: {stall.evidence}")
-        _print(stall.verdict, format)
+        print_verdict(stall.verdict, format)
 
-    result = run(command, stall_s=seconds(stall), out=Path(out) if out else None, on_stall=on_stall, say=say, show=show)
+    # A job of a known framework gets its hooks too: their spans say what a process was at. `record` asks more of it.
+    job = detect(command, known[0].framework) if len(known := recognised(command)) == 1 else None
+    result = run(
+        command, stall_s=seconds(stall), out=Path(out) if out else None, on_stall=on_stall, say=say, show=show,
+        environ={**os.environ, **job.variables()} if job else None,
+    )  # fmt: skip
+    if job and result.directory:
+        finished(job, result.directory, result.exit_code, say)
     raise typer.Exit(result.exit_code)
 
 
@@ -60,13 +71,14 @@ def seconds(text: str) -> float:
     return value
 
 
-def _print(verdict: Verdict, format: str) -> None:
+def print_verdict(verdict: Verdict, format: str) -> None:
+    """Print a verdict to stderr: stdout is the command's."""
     if format == "text":
         from rich.console import Console
 
-        from reports.terminal import print_verdict
+        from reports import terminal
 
-        print_verdict(verdict, Console(stderr=True))
+        terminal.print_verdict(verdict, Console(stderr=True))
     else:
         import reports
 

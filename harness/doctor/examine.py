@@ -27,12 +27,21 @@ def examine(
     strict: bool = False,
     reproduce: str = "",
     progress: Callable[[str], None] = lambda text: None,
+    command: Sequence[str] = (),
+    framework: str = "auto",
 ) -> Report:
     """Gather and judge. `own_ray`: start a local cluster for the comparison; `engines`: import each engine too.
 
-    Takes 2 to 10 s for this shell, a few more for a cluster. Raises LaunchFailed when the cluster cannot be joined.
+    `command`: a job of a framework, whose settings are looked at as well. Takes 2 to 10 s for this shell, a few more
+    for a cluster. Raises LaunchFailed when the cluster cannot be joined, BadInput for a command of no known framework.
     """
     began = time.monotonic()
+    job: list[Item] = []
+    if command:
+        from harness.doctor.frameworks import look as look_at
+
+        progress("reading the command")
+        job = look_at(command, framework)
     skip = () if imports else gather.SLOW
     progress("looking at this shell")
     places = [Facts.from_dict({**gather.node(skip), "where": SHELL})]
@@ -48,7 +57,7 @@ def examine(
         unchecked += [Unchecked("worker", (where,), why, _JOIN) for where, why in found.silent.items()]
     from harness.doctor import environments
 
-    items = [*judge(places, asked), *unchecked, *environments.look(imports=engines, progress=progress)]
+    items = [*job, *judge(places, asked), *unchecked, *environments.look(imports=engines, progress=progress)]
     return report(items, [place.where for place in places], time.monotonic() - began, strict, reproduce)
 
 

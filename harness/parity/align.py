@@ -103,3 +103,12 @@ def equal_rows(a: Rows, ia: np.ndarray, b: Rows, ib: np.ndarray) -> np.ndarray:
     grid = shared([(a, ia), (b, ib)])
     same[grid.any(grid.take(a, ia) != grid.take(b, ib))] = False
     return same
+
+
+def first_difference(one: np.ndarray, two: np.ndarray) -> int:
+    """The first position at which two rows differ; the length of the shorter one when it is the beginning of the
+    other.
+    """
+    n = min(len(one), len(two))
+    differs = np.flatnonzero(one[:n] != two[:n])
+    return int(differs[0]) if len(differs) else n

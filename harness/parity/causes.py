@@ -5,25 +5,52 @@ Interventions that need a live engine (flush, restart, swap one parameter back) 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from harness.parity import rereadings, rules
-from harness.parity.evidence import Evidence
-from reports.model import Cause
+from harness.parity.evidence import Evidence, Key
+from harness.parity.explanation import Explanation, when
+from harness.parity.rules import (
+    ends,
+    itself,
+    mapping,
+    native,
+    order,
+    prompts,
+    readings,
+    restrictions,
+    retokenized,
+    shapes,
+    weights,
+)
+from reports.model import Cause, Place
 
-# In the order in which causes are named.
+# In the order in which causes are named: what a record says, then what a re-reading removes, then what is left.
 RULES = (
-    rules.stale_weights,
-    rules.prompts,
-    rules.sampling_parameters,
-    rereadings.alignment,
-    rereadings.scaled,
-    rereadings.stale_cache,
-    rereadings.permuted,
-    rereadings.ends,
-    rules.numeric,
-    rules.collisions,
-    rules.noisy,
+    weights.stale_weights,
+    weights.altered_weights,
+    prompts.prompts,
+    mapping.sampling_parameters,
+    mapping.most_tokens,
+    mapping.data_type,
+    order.permuted,
+    retokenized.retokenized,
+    order.collisions,
+    readings.alignment,
+    readings.scaled,
+    restrictions.numeric,
+    restrictions.vocabulary,
+    restrictions.stale_cache,
+    readings.mixed_version,
+    readings.semantics,
+    ends.min_tokens,
+    ends.ends,
+    shapes.shapes,
+    native.samplers,
+    native.meanings,
+    native.seeds,
+    itself.noisy,
 )
 # What follows from other tokens: everything that the trainer makes of them.
 _DOWNSTREAM = {"experience", "reward", "learner", "trained:candidate"}
@@ -31,35 +58,40 @@ _DOWNSTREAM = {"experience", "reward", "learner", "trained:candidate"}
 
 def find(e: Evidence, kinds: list[str]) -> list[Cause]:
     """The causes of the divergences of these kinds; [] when there are none."""
+    explanations, left = explain(e, kinds)
+    causes = [one.cause for one in explanations]
+    return [*causes, unexplained(e, left)] if left else causes
+
+
+def explain(e: Evidence, kinds: list[str]) -> tuple[list[Explanation], dict[str, np.ndarray]]:
+    """(what rules explain, kind -> (step, sample) of what is left). Rules see what earlier ones left open."""
     present = [kind for kind in kinds if kind in e.first]
-    if not present:
-        return []
-    explanations = [
-        one for rule in RULES for one in rule(e) if any(one.covers(kind, e.found(kind)).any() for kind in present)
-    ]
+    e.explained = []
+    for rule in RULES if present else ():
+        for one in rule(e):
+            if one.partial or any(one.covers(kind, e.found(kind)).any() for kind in present):
+                e.explained.append(replace(one, cause=mapping.party(e, one.cause)))
     left = {}
     for kind in present:
         items = e.found(kind)
         open_ = np.ones(len(items), bool)
-        for explanation in explanations:
-            open_ &= ~explanation.covers(kind, items)
+        for one in e.explained:
+            open_ &= ~one.covers(kind, items)
         if open_.any():
             left[kind] = items[open_]
     if not e.guided and left:  # tokens that differ change everything that is made of them
-        left = {kind: items for kind, items in left.items() if kind not in _DOWNSTREAM} or (
-            {} if explanations else left
-        )
-    causes = [one.cause for one in explanations]
-    return [*causes, _unexplained(e, left)] if left else causes
+        left = {kind: items for kind, items in left.items() if kind not in _DOWNSTREAM} or ({} if e.explained else left)
+    return e.explained, left
 
 
-def _unexplained(e: Evidence, left: dict[str, np.ndarray]) -> Cause:
-    kinds = sorted(left, key=lambda kind: e.first[kind][0])
+def unexplained(e: Evidence, left: dict[str, np.ndarray]) -> Cause:
+    """What no rule explains, with the narrowest place of it."""
+    places = {kind: _first_left(e, kind, items) for kind, items in left.items()}
+    kinds = sorted(left, key=lambda kind: places[kind][0])
     first = kinds[0]
-    place = e.first[first][1]
-    steps, samples = len(np.unique(left[first][:, 0])), len(np.unique(left[first], axis=0))
-    summary = f"{_named(first)} from step {int(left[first][:, 0].min())} on: {samples} samples in {steps} steps"
-    summary += "; nothing recorded explains it"
+    place = places[first][1]
+    samples = len(np.unique(left[first], axis=0))
+    summary = f"{_named(first)} {when(e, left[first][:, 0])}: {samples} samples; nothing recorded explains it"
     also = f"; also {', '.join(_named(kind) for kind in kinds[1:])}" if len(kinds) > 1 else ""
     weights = e.weights.equal(place.step, place.step, place.step) if place.step >= 0 else None
     evidence = f"narrowest place: step {place.step}, {place.phase}, sample {place.sample}, position {place.position}, "
@@ -75,6 +107,20 @@ def _unexplained(e: Evidence, left: dict[str, np.ndarray]) -> Cause:
         summary,
         evidence,
         {"kinds": {kind: len(items) for kind, items in left.items()}},
+    )
+
+
+def _first_left(e: Evidence, kind: str, items: np.ndarray) -> tuple[Key, Place]:
+    """The earliest place of a kind among these (step, sample); of a sample other than the step's first one, no more
+    than which it is."""
+    step = int(items[:, 0].min())
+    samples = items[items[:, 0] == step, 1]
+    key, place = e.places[kind].get(step) or e.first[kind]
+    if place.sample in samples:
+        return key, place
+    sample = int(samples.min())
+    return (key[0], key[1], sample, -1), replace(
+        place, sample=sample, position=-1, baseline=None, candidate=None, margin=None, context=""
     )
 
 

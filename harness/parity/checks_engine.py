@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from harness.parity.evidence import Evidence, Side
-from harness.parity.native import NativeResult
+from harness.parity.native import KINDS, NativeResult
 from harness.parity.registry import Outcome, always, check, coupled, outcome, trains, unless_native
 from harness.parity.weightsync import SyncRecord
 from reports.limits import limit_of
-from reports.model import SUSPICIONS, Finding
+from reports.model import SUSPICIONS, CheckState, Finding
 from reports.text import figure
 
 
@@ -122,6 +122,19 @@ def weight_sync(e: Evidence) -> Outcome:
     )
 
 
+def _not_covered(side: Side) -> list[str]:
+    """What the engine's run against itself does not say."""
+    steps = side.recording.steps("floor")
+    taken = ", ".join(map(str, steps[:5])) or "none"
+    later = [step for step in side.recording.steps("rollout") if step not in steps]
+    return [
+        "another start of the engine, with which its own sampler may draw otherwise",
+        "another machine, device or environment",
+        *([f"the weights of other steps than {taken}"] if later else []),
+        "batches larger than the sample that was drawn again",
+    ]
+
+
 def itself(e: Evidence, side: Side, number: int) -> Outcome:
     """An engine against itself: within the cap, and with no more flips than ties explain."""
     name, floor, cap = f"{side.name}-itself", side.floor, e.tolerance.cap
@@ -131,6 +144,7 @@ def itself(e: Evidence, side: Side, number: int) -> Outcome:
         "cap": cap,
         "tokens": floor.tokens,
         "flips": floor.flips,
+        "not covered": _not_covered(side),
     }
     if floor.largest == 0:
         shown = "not the slightest difference"
@@ -148,6 +162,7 @@ def itself(e: Evidence, side: Side, number: int) -> Outcome:
         text += f"the tolerance is the cap, {figure(cap)}"
         return outcome(name, "not tested", text, number=number, **details)
     missing = [f"{name}: the floor was not taken under: {', '.join(floor.absent)}"] if floor.absent else []
+    shown += f"; the engine against itself at equal seeds under another {', '.join(floor.variants)}, in one start"
     return outcome(name, "ruled out", shown, number=number, missing=missing, **details)
 
 
@@ -161,35 +176,28 @@ def candidate_itself(e: Evidence) -> Outcome:
     return itself(e, e.candidate, 0)
 
 
-@check("native", required=lambda e: e.mode == "native")
+@check("native", required=lambda e: not unless_native(e))
 def native(e: Evidence) -> Outcome:
-    """The engines' own samplers as distributions, and their reported log-probabilities."""
+    """The engines' own samplers as distributions and against the learner, and their reported log-probabilities."""
     result: NativeResult | None = e.notes.get("native")
-    kinds = tuple(kind for kind in e.first if kind.split(":")[0] in ("native", "native learner", "collision"))
     if result is None:
         return outcome("native", "not tested", "the native stage was not asked for")
+    kinds = tuple(kind for kind in e.first if kind.split(":")[0] in KINDS)
     details: dict[str, Any] = {
-        **vars(result),
+        **{key: value for key, value in vars(result).items() if key != "findings"},
+        "outcomes": result.outcomes,
         "collisions": {side.name: e.notes.get(f"collisions:{side.name}") for side in e.sides},
     }
+    state: CheckState = "ruled out"
+    text, missing = result.said(), list(result.not_compared)
     if kinds:
         place = e.earliest(*kinds)
         assert place is not None
-        text = f"{place.field}: {place.context}" + (
-            f"; rejected: {', '.join(result.rejected)}" if result.rejected else ""
-        )
-        return outcome("native", "confirmed", text, kinds=kinds, missing=list(result.not_compared), **details)
-    if result.skipped:
-        return outcome("native", "not tested", f"{result.skipped}: the engines' own samplers", **details)
-    n = " and ".join(map(str, result.samples))
-    if not result.adequate:
-        text = f"insufficient: {n} samples could only have shown a large effect; {result.enough} a side would be enough"
-        return outcome("native", "not tested", text, missing=[f"native: {text}", *result.not_compared], **details)
-    smallest = min(test["p_holm"] for test in result.tests.values())
-    length = result.tests["length: mean"]
-    text = (
-        f"{len(result.tests)} tests over {n} samples of {result.prompts} prompts, "
-        f"smallest corrected p {figure(smallest)}; "
-    )
-    text += f"a shift of the mean length by {figure(length['detectable'])} tokens would have been seen"
-    return outcome("native", "ruled out", text, missing=list(result.not_compared), **details)
+        state, text = "confirmed", f"{place.field}: {place.context}; {text}"
+    elif result.skipped:
+        state, text = "not tested", f"{result.skipped}: the engines' own samplers"
+        missing = []
+    elif not result.adequate:
+        state, text = "not tested", f"insufficient: {text}"
+        missing = [f"native: {text}", *missing]
+    return outcome("native", state, text, kinds=kinds, findings=result.findings, missing=missing, **details)

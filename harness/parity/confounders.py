@@ -35,6 +35,8 @@ _SCOPES: dict[str, Scope] = {
     "ppo.packing": "experience",
     "ppo.micro_batch_size": "experience",
 }
+# Of another framework's own settings nobody here knows what they touch.
+_SECTIONS: dict[str, Scope] = {"ppo": "train", "prompts": "prompts", "framework": "everything"}
 _HARMLESS = {"ppo.checkpoint_every"}
 # Installed beside the learner without a part in its numbers. Engines among them run in their own environments.
 _WITHOUT_NUMBERS = {
@@ -92,7 +94,7 @@ def _configuration(baseline: Recording, candidate: Recording) -> Iterator[Confou
     if not baseline.scenario or not candidate.scenario:
         return
     for key, (one, two) in differences(flatten(baseline.scenario), flatten(candidate.scenario)).items():
-        scope = _SCOPES.get(key) or {"ppo": "train", "prompts": "prompts"}.get(key.split(".")[0])
+        scope = _SCOPES.get(key) or _SECTIONS.get(key.split(".")[0])
         if scope is None or key in _HARMLESS:
             continue
         summary = f"{key} is {one!r} in the baseline and {two!r} in the candidate"

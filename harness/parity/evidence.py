@@ -13,8 +13,10 @@ import numpy as np
 
 from harness.parity.align import Grid, Match
 from harness.parity.confounders import Confounder, Weights
+from harness.parity.explanation import Explanation
 from harness.parity.floor import EngineFloor, Tolerance
 from harness.parity.metrics import Mismatch
+from harness.parity.readings import Readings
 from harness.parity.tails import Tail, Weighed
 from harness.store import Recording
 from harness.tables import Table, number
@@ -37,12 +39,48 @@ class Side:
     to_learner: Mismatch = field(default_factory=Mismatch)  # engine against learner
     samples: int = 0
     tokens: int = 0
+    stops: dict[int, int] = field(default_factory=dict)  # token -> samples that stopped at it
+    inner: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # times that each id was gone on from
     seen_samples: int = 0  # samples whose engine said which prompt it saw
     cached_tokens: int = 0
 
     def paired(self, own: Any, reference: Any) -> tuple[Any, Any]:
         """(baseline's value, candidate's value) of a place where this side's own stands against a reference."""
         return (own, reference) if self.name == "baseline" else (reference, own)
+
+
+@dataclass
+class Flips:
+    """Every flip beyond the margin: step, sample, position, the baseline's token and the candidate's, the margin."""
+
+    parts: list[np.ndarray] = field(default_factory=list)  # (n, 5) integers
+    margins: list[np.ndarray] = field(default_factory=list)
+
+    def add(self, *columns: np.ndarray, margin: np.ndarray) -> None:
+        self.parts.append(np.stack(columns, axis=1).astype(np.int64))
+        self.margins.append(margin)
+
+    @property
+    def table(self) -> np.ndarray:
+        return np.concatenate(self.parts) if self.parts else np.empty((0, 5), np.int64)
+
+    @property
+    def margin(self) -> np.ndarray:
+        return np.concatenate(self.margins) if self.margins else np.zeros(0)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """A sample of unequal lengths whose tokens agree as far as both go: (baseline, candidate) of each."""
+
+    step: int
+    sample: int
+    prompt: int  # tokens
+    lengths: tuple[int, int]
+    finish: tuple[str, str]  # "" where it was not recorded
+    shorter_last: int  # the last token that both have, with which the shorter one ends; -1 without any
+    longer_next: int  # what the longer one goes on with
+    longer_last: int
 
 
 @dataclass
@@ -58,6 +96,7 @@ class Evidence:
     engines: Mismatch = field(default_factory=Mismatch)  # candidate against baseline
     guided: bool = False
     first: dict[str, tuple[Key, Place]] = field(default_factory=dict)
+    places: dict[str, dict[int, tuple[Key, Place]]] = field(default_factory=dict)  # kind -> step -> its earliest
     items: dict[str, list[np.ndarray]] = field(default_factory=dict)  # kind -> arrays of (step, sample)
     counts: dict[str, int] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
@@ -67,9 +106,10 @@ class Evidence:
     unjudged_steps: dict[int, str] = field(default_factory=dict)  # step -> why its rollouts were not compared
     series: dict[str, list[float]] = field(default_factory=dict)
     tails: dict[str, Tail] = field(default_factory=dict)
-    interventions: dict[str, dict[str, int]] = field(
-        default_factory=dict
-    )  # what a re-reading of the numbers leaves of a difference
+    readings: dict[str, Readings] = field(default_factory=dict)  # kind -> what re-readings leave of its difference
+    flips: Flips = field(default_factory=Flips)
+    endings: list[Ending] = field(default_factory=list)
+    explained: list[Explanation] = field(default_factory=list)  # what causes, named so far, cover
     notes: dict[str, Any] = field(default_factory=dict)
 
     def side(self, name: str) -> Side:
@@ -95,6 +135,9 @@ class Evidence:
         key = (step, PHASES.index(phase), place.sample, place.position)
         if kind not in self.first or key < self.first[kind][0]:
             self.first[kind] = (key, place)
+        known = self.places.setdefault(kind, {})
+        if place.step not in known or key < known[place.step][0]:
+            known[place.step] = (key, place)
         samples = np.asarray(samples, np.int64).reshape(-1)
         samples = samples if len(samples) else np.array([-1])
         self.items.setdefault(kind, []).append(np.stack([np.full(len(samples), place.step), samples], axis=1))

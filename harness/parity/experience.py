@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from harness.parity import interventions
-from harness.parity.align import Match, equal_rows, shared
+from harness.parity.align import Match, equal_rows, first_difference, shared
 from harness.parity.evidence import Evidence
 from harness.tables import Table
 from reports.model import Place
@@ -38,7 +37,7 @@ def experiences(e: Evidence, b: Table, c: Table) -> None:
         if e.guided:
             row = int(np.flatnonzero(~alike)[0])
             one, two = tokens.row(int(match.a[row])), tokens2.row(int(match.b[row]))
-            at = interventions.first_difference(one, two)
+            at = first_difference(one, two)
             e.diverges(
                 "trained:candidate",
                 match.sample[~alike],

@@ -50,9 +50,12 @@ class EngineFloor:
         return self.tokens >= MINIMUM_TOKENS
 
     def exceeds(self, cap: float) -> bool:
-        """Beyond the cap by more than outliers, beyond the cap at all, or no number."""
-        beyond = self.tokens > 0 and (self.level > cap or self.largest > EXTREME * cap)
-        return beyond or self.not_finite > 0
+        """Beyond the cap by more than outliers, far beyond it at all, or no number."""
+        return self.noisy(cap) or self.not_finite > 0
+
+    def noisy(self, cap: float) -> bool:
+        """Whether the numbers that are numbers lie beyond the cap, by more than outliers or by far."""
+        return self.tokens > 0 and (self.level > cap or self.largest > EXTREME * cap)
 
     @property
     def absent(self) -> list[str]:

@@ -44,7 +44,8 @@ def too_little(e: Evidence, minimum: Minimum) -> list[str]:
             found.append(f"the {side.name} recorded no rollouts")
             continue
         promised = [int(number(one.recording.scenario.get("steps"), 0)) for one in e.sides]
-        expected = set(range(max(promised))) or {step for one in e.sides for step in one.recording.steps("rollout")}
+        promise = e.candidate.recording.window or range(max(promised))
+        expected = set(promise) or {step for one in e.sides for step in one.recording.steps("rollout")}
         absent = sorted(expected - recorded)
         if absent:
             found.append(

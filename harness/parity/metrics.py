@@ -8,6 +8,7 @@ limits that their authors publish.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,6 +49,48 @@ class Buckets:
         np.maximum.at(self.largest, index, delta)
 
 
+EXACT = 1 << 22  # values that are kept as they are: 16 MiB
+_FOLDED_BITS = 11  # of 32 dropped when they are folded: one part in 4,096 of a value is lost
+
+
+@dataclass
+class Quantiles:
+    """Quantiles of float32 values that are not negative, in bounded memory.
+
+    Up to `EXACT` values exactly; beyond that they are counted by their leading bits, whose order is that of the
+    numbers, and a quantile is the largest value of its bin: at most 1/4,096 too large, never too small.
+    """
+
+    fresh: list[np.ndarray] = field(default_factory=list)
+    waiting: int = 0  # values in `fresh`
+    counts: np.ndarray | None = None
+
+    def add(self, values: np.ndarray) -> None:
+        self.fresh.append(values.astype(np.float32, copy=False))
+        self.waiting += len(values)
+        if self.waiting > EXACT:
+            self._fold()
+
+    def _fold(self) -> None:
+        bins = np.concatenate(self.fresh).view(np.uint32) >> _FOLDED_BITS
+        counts = np.bincount(bins, minlength=1 << (31 - _FOLDED_BITS))
+        self.counts = counts if self.counts is None else self.counts + counts
+        self.fresh, self.waiting = [], 0
+
+    def at(self, *quantiles: float) -> list[float]:
+        """The smallest values that these shares of all do not exceed."""
+        if self.counts is None:
+            found: list[float] = np.quantile(np.concatenate(self.fresh), quantiles, method="higher").tolist()
+            return found
+        if self.fresh:
+            self._fold()
+        total = np.cumsum(self.counts)
+        ranks = [math.ceil(quantile * (total[-1] - 1)) for quantile in quantiles]
+        bins = np.searchsorted(total, ranks, side="right").astype(np.uint32)
+        largest = (bins + 1 << _FOLDED_BITS) - 1
+        return largest.astype(np.uint32).view(np.float32).astype(float).tolist()
+
+
 @dataclass
 class Mismatch:
     """Log-probabilities `q` of tokens that were drawn under `p`, collected step by step. Δ = q − p, in nats."""
@@ -55,7 +98,7 @@ class Mismatch:
     tokens: int = 0
     not_finite: int = 0
     sums: dict[str, float] = field(default_factory=dict)
-    deltas: list[np.ndarray] = field(default_factory=list)  # |Δ|, float32
+    deltas: Quantiles = field(default_factory=Quantiles)  # |Δ|
     buckets: dict[str, Buckets] = field(
         default_factory=lambda: {name: Buckets.empty(len(v)) for name, v in LABELS.items()}
     )
@@ -86,7 +129,7 @@ class Mismatch:
             return
         delta = q - p
         size = np.abs(delta)
-        self.deltas.append(size.astype(np.float32))
+        self.deltas.add(size)
         self.tokens += len(p)
         self._place(size, step, sample, row, position)
         self._sum(p, q, delta, size, row)
@@ -135,8 +178,7 @@ class Mismatch:
         if not self.tokens:
             return {}
         n, s = self.tokens, self.sums
-        deltas = np.concatenate(self.deltas)
-        p50, p95, p99 = np.quantile(deltas, (0.5, 0.95, 0.99), method="higher").tolist()
+        p50, p95, p99 = self.deltas.at(0.5, 0.95, 0.99)
         apart = s["apart"] / n
         spread = np.sqrt(max(n * s["pp"] - s["p"] ** 2, 0.0) * max(n * s["qq"] - s["q"] ** 2, 0.0))
         found = {

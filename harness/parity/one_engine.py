@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from harness.parity import interventions
-from harness.parity.align import Grid, Match, equal_rows, shared
+from harness.parity import prompts_seen, readings
+from harness.parity.align import Grid, Match, first_difference, shared
 from harness.parity.evidence import Evidence, Side, version_of
 from harness.tables import Rows, Table
 from reports.model import Place
 
 SHOWN_IDS = 12
+LARGEST_ID = 1 << 20  # larger than any vocabulary; a larger id is a fault of its own
 
 
 def one_engine(e: Evidence, side: Side, rollout: Table, experience: Table | None) -> None:
@@ -23,9 +24,12 @@ def one_engine(e: Evidence, side: Side, rollout: Table, experience: Table | None
     side.tokens += len(output.values)
     cached = rollout.flat("cached")
     side.cached_tokens += int(cached.sum()) if cached is not None else 0
-    _prompts_seen(e, side, rollout)
+    prompts_seen.note(e, side, rollout)
+    _stops(side, rollout, output)
+    _not_finite(e, side, rollout)
     version = rollout.fields.get("weight_version")
     e.notes.setdefault(f"versions:{side.name}", {}).setdefault(version, rollout.step)
+    e.notes.setdefault(f"steps of versions:{side.name}", {}).setdefault(version, []).append(rollout.step)
     if experience is None:
         e.notes.setdefault(f"no experience:{side.name}", []).append(rollout.step)
         return
@@ -50,38 +54,45 @@ def one_engine(e: Evidence, side: Side, rollout: Table, experience: Table | None
     _against_learner(e, side, rollout, output, experience)
 
 
-def _prompts_seen(e: Evidence, side: Side, rollout: Table) -> None:
-    sent, seen = rollout.rows("prompt"), rollout.rows("prompt_seen")
-    if sent is None or seen is None:
+def _stops(side: Side, rollout: Table, output: Rows) -> None:
+    """Count the tokens at which samples stop, and those at which they go on."""
+    ends = np.flatnonzero(output.lengths > 0)
+    last = output.offsets[1:][ends] - 1
+    if rollout.finish is not None:
+        stopped = output.values[last[rollout.finish[ends] == "stop"]]
+        for token, count in zip(*(part.tolist() for part in np.unique(stopped, return_counts=True)), strict=True):
+            side.stops[token] = side.stops.get(token, 0) + count
+    inner = np.delete(output.values, last)
+    inner = inner[(inner >= 0) & (inner < LARGEST_ID)]
+    counts = np.bincount(inner, minlength=len(side.inner))
+    counts[: len(side.inner)] += side.inner
+    side.inner = counts
+
+
+def _not_finite(e: Evidence, side: Side, rollout: Table) -> None:
+    """Log-probabilities that are no number, whatever the other side says of the token."""
+    logprob = rollout.rows("logprob")
+    if logprob is None:
         return
-    every = np.arange(len(rollout.sample))
-    reported = seen.lengths > 0
-    side.seen_samples += int(reported.sum())
-    wrong = np.flatnonzero(reported & ~equal_rows(sent, every, seen, every))
-    if not len(wrong):
+    bad = np.flatnonzero(~np.isfinite(logprob.values))
+    if not len(bad):
         return
-    wrong = wrong[np.argsort(rollout.sample[wrong])]
-    kinds = e.notes.setdefault(f"prompt kinds:{side.name}", {})
-    for row in wrong[:1000]:
-        kinds.setdefault(interventions.how_prompt_differs(sent.row(row), seen.row(row)), []).append(
-            (rollout.step, int(rollout.sample[row]))
-        )
-    row = int(wrong[0])
-    one, two = sent.row(row), seen.row(row)
-    values = (one[:SHOWN_IDS].tolist(), two[:SHOWN_IDS].tolist())
+    rows = np.searchsorted(logprob.offsets, bad, side="right") - 1
+    row = int(rows[0])
+    position = int(bad[0] - logprob.offsets[row])
+    e.count(f"not finite:{side.name}", len(bad))
     e.diverges(
-        f"prompt:{side.name}",
-        rollout.sample[wrong],
+        f"not finite:{side.name}",
+        rollout.sample[np.unique(rows)],
         Place(
             rollout.step,
-            "prompt",
+            "rollout",
             int(rollout.rank[row]),
             int(rollout.sample[row]),
-            interventions.first_difference(one, two),
-            "prompt_seen",
-            *side.paired(values[1], values[0]),
-            context=f"{side.name}: sent {len(one)} ids, the engine saw {len(two)}: "
-            + interventions.how_prompt_differs(one, two),
+            position,
+            "logprob",
+            *side.paired(float(logprob.values[bad[0]]), None),
+            context=f"the {side.name} reports a log-probability that is no number",
         ),
     )
 
@@ -148,7 +159,7 @@ def _against_learner(e: Evidence, side: Side, rollout: Table, output: Rows, expe
         f"the learner computes {learner:.6g}",
     )
     if e.differs(kind, found, match.sample[np.unique(grid.row[found.deciding])], place):
-        interventions.reread(e, kind, grid, q, p, same, cached)
+        readings.reread(e, kind, rollout.step, match.sample, grid, q, p, same, cached)
 
 
 def _trained_tokens(
@@ -159,7 +170,7 @@ def _trained_tokens(
         return
     row = int(wrong[0])
     one, two = output.row(int(match.a[row])), tokens.row(int(match.b[row]))
-    at = interventions.first_difference(one, two)
+    at = first_difference(one, two)
     e.diverges(
         f"trained:{side.name}",
         match.sample[wrong],
@@ -175,7 +186,8 @@ def _trained_tokens(
             context=f"{side.name}: rolled out against trained on, from position {at}",
         ),
     )
-    interventions.reread_tokens(e, f"trained:{side.name}", grid, grid.take(output, match.a), grid.take(tokens, match.b))
+    drawn, trained = grid.take(output, match.a), grid.take(tokens, match.b)
+    readings.reread_tokens(e, f"trained:{side.name}", rollout.step, match.sample, grid, drawn, trained)
 
 
 def _choices(
@@ -189,7 +201,7 @@ def _choices(
         margin is None
         or tokens is None
         or not np.array_equal(margin.lengths, tokens.lengths)
-        or e.mode not in ("coupled", "greedy")
+        or rollout.fields.get("mode", e.mode) not in ("coupled", "greedy")
     ):
         return
     gap = grid.take(margin, match.b)

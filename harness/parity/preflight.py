@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from harness import envs
 from harness.errors import BadInput
+from harness.parity import user_mapping
 from scenarios import prompts
 from scenarios.rollout import parameters
 from scenarios.settings import Scenario
@@ -15,8 +17,11 @@ from scenarios.settings import Scenario
 BUILTIN = "builtin:tiny"
 
 
-def preflight(scenario: Scenario, backend: str) -> None:
-    """Refuse a missing model, broken prompts, and parameters without an image in the engine. Raises BadInput."""
+def preflight(scenario: Scenario, backend: str, mapping: dict[str, Any] | None = None) -> None:
+    """Refuse a missing model, broken prompts, and parameters without an image in the engine. Raises BadInput.
+
+    `mapping`: a user's own; what it makes unfaithful is found later, not refused.
+    """
     engine = envs.parse(backend).engine
     _check_model("model.path", scenario.model.path)
     if scenario.train:
@@ -24,7 +29,8 @@ def preflight(scenario: Scenario, backend: str) -> None:
     try:
         parameters.check_room(None, scenario.sampling, scenario.engine)
         parameters.check_engine(scenario.engine)
-        parameters.check_sampling(engine, scenario.sampling, scenario.rollout.mode)
+        ours = not user_mapping.defines(mapping or {}, f"{engine}_sampling")
+        parameters.check_sampling(engine, scenario.sampling, scenario.rollout.mode, ours=ours)
         if scenario.prompts.path != prompts.BUILTIN and not prompts.check(scenario.prompts):
             raise BadInput(f"prompts.path = {scenario.prompts.path!r} holds no prompt")
     except (parameters.ParameterRefused, prompts.PromptError) as error:

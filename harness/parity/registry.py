@@ -69,11 +69,16 @@ def outcome(
 
 def coupled(e: Evidence) -> bool:
     """Do both runs draw the same samples, so that tokens compare one by one?"""
-    return e.mode in ("coupled", "greedy")
+    return e.mode in ("coupled", "greedy") or seeded(e)
+
+
+def seeded(e: Evidence) -> bool:
+    """Runs of one framework with one engine and equal seeds, whose own sampler should repeat itself."""
+    return bool(e.notes.get("seeded"))
 
 
 def unless_native(e: Evidence) -> bool:
-    return e.mode != "native"
+    return e.mode != "native" or seeded(e)
 
 
 def always(e: Evidence) -> bool:
@@ -81,4 +86,4 @@ def always(e: Evidence) -> bool:
 
 
 def trains(e: Evidence) -> bool:
-    return bool(e.notes.get("train")) and e.mode != "native"
+    return bool(e.notes.get("train")) and unless_native(e)

@@ -11,14 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from harness.parity import interventions
+from harness.parity import order, readings
 from harness.parity.align import Grid, Match, equal_rows, shared
 from harness.parity.confounders import Confounder
-from harness.parity.evidence import Evidence, version_of
+from harness.parity.evidence import Ending, Evidence, version_of
 from harness.tables import Table
 from reports.model import Finding, Place
 from reports.text import figure
 
+MOST_ENDINGS = 100_000
 SERIES = ("step", "max_delta_logprob", "mean_delta_logprob", "flips", "flips_beyond_margin")
 
 
@@ -46,6 +47,8 @@ def rollouts(e: Evidence, b: Table, c: Table, experience: Table | None) -> None:
         e.count("tokens after the first difference", np.count_nonzero(comparable & (grid.position > first)))
         comparable &= grid.position <= first
     e.count("compared_tokens", np.count_nonzero(comparable))
+    if differs.any():
+        order.sources(e, b, c, match)
     lookup = _Learner(experience, match.sample)
     flipped = np.flatnonzero(comparable & differs)
     if len(flipped):
@@ -73,7 +76,7 @@ def _judged_rows(e: Evidence, b: Table, c: Table, match: Match) -> np.ndarray | 
     reason = ""
     if everything is not None:
         reason = f"the runs differ in {everything.finding.name}"
-    elif e.mode == "native":
+    elif e.mode == "native" and not e.notes.get("seeded"):
         reason = "native sampling: samples are compared as distributions"
     elif equal is False:
         reason = "the learners' weights differ"
@@ -177,7 +180,14 @@ def _flips(
                     f"a gap up to {figure(e.tolerance.margin)} would be benign",
                 ),
             )
-    interventions.permuted(e, b.step, match, grid, one, two, np.unique(row[beyond]))
+    e.flips.add(
+        np.full(np.count_nonzero(beyond), b.step),
+        match.sample[row[beyond]],
+        position[beyond],
+        one[flipped[beyond]],
+        two[flipped[beyond]],
+        margin=margin[beyond],
+    )
     negative = int(np.count_nonzero(beyond & (margin < 0)))
     e.count("flips where the learner sides with the candidate", negative)
 
@@ -208,7 +218,7 @@ def _ends(
     if len(wrong):
         e.count("length differences", len(wrong))
         row = int(wrong[0])
-        interventions.note_lengths(e, lengths[wrong], lengths2[wrong], finish, finish2, wrong)
+        _note_endings(e, b, c, match, wrong, finish, finish2)
         e.diverges(
             "length",
             match.sample[wrong],
@@ -252,6 +262,35 @@ def _ends(
         )
 
 
+def _note_endings(
+    e: Evidence,
+    b: Table,
+    c: Table,
+    match: Match,
+    wrong: np.ndarray,
+    finish: np.ndarray | None,
+    finish2: np.ndarray | None,
+) -> None:
+    """How each of these samples ends in either run."""
+    output, output2, prompt = b.rows("output"), c.rows("output"), b.rows("prompt")
+    assert output is not None and output2 is not None
+    for row in wrong[: MOST_ENDINGS - len(e.endings)]:
+        ends = output.row(int(match.a[row])), output2.row(int(match.b[row]))
+        shorter, longer = sorted(ends, key=len)
+        e.endings.append(
+            Ending(
+                b.step,
+                int(match.sample[row]),
+                len(prompt.row(int(match.a[row]))) if prompt is not None else 0,
+                (len(ends[0]), len(ends[1])),
+                ("" if finish is None else str(finish[row]), "" if finish2 is None else str(finish2[row])),
+                int(shorter[-1]) if len(shorter) else -1,
+                int(longer[len(shorter)]),
+                int(longer[-1]),
+            )
+        )
+
+
 def _logprobs(
     e: Evidence,
     b: Table,
@@ -287,12 +326,6 @@ def _logprobs(
     found = e.weigh("logprob", grid, same, size)
     if not len(found.beyond):
         return
-    broken = found.beyond[~(np.isfinite(p[found.beyond]) & np.isfinite(q[found.beyond]))]
-    for side, values in (("baseline", p), ("candidate", q)):
-        bad = broken[~np.isfinite(values[broken])]
-        if len(bad):
-            samples = match.sample[np.unique(grid.row[bad])]
-            e.diverges(f"not finite:{side}", samples, _logprob_place(b, match, grid, p, q, bad[0], None, "not finite"))
     first = found.deciding[:1]
     margin, _ = lookup.at(grid.row[first], grid.position[first], token[first])
     gap = float(margin[0]) if np.isfinite(margin[0]) else None
@@ -300,7 +333,7 @@ def _logprobs(
     context += f"{len(found.beyond)} tokens of this step differ by more than {figure(e.tolerance.value)}"
     place = _logprob_place(b, match, grid, p, q, first[0], gap, context)
     if e.differs("logprob", found, match.sample[np.unique(grid.row[found.deciding])], place):
-        interventions.reread(e, "logprob", grid, p, q, same, either)
+        readings.reread(e, "logprob", b.step, match.sample, grid, p, q, same, either)
 
 
 def _logprob_place(

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import datetime
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness import config, envs
-from harness.errors import BadInput, HarnessError
+from harness.errors import BadInput
 from harness.experiment import Experiment, RunCut, Side
 from harness.launch import Cluster
-from harness.parity.command_line import command_line, duration
+from harness.parity import user_mapping
+from harness.parity.command_line import command_line
 from harness.parity.preflight import check_pair, check_resume, preflight
+from harness.parity.recording import STALL_S, compacted, guarded, judged, machine, recording_in, written
 from harness.triage.watch.guard import Guard
-from reports.model import EXIT_CODES, Finding, Verdict
+from reports.model import Finding, Verdict
 from reports.progress import ProgressEvent
 from scenarios.faults.catalog import Fault, named
 from scenarios.settings import Mode, Scenario
 
-STALL_S = 60.0  # a step of the built-in scenario takes 2 s; weight sync and start-up of an engine use their CPU
+if TYPE_CHECKING:
+    from harness.parity.attribution.outcome import Attribution
 
 
 def run_parity(
@@ -39,7 +41,10 @@ def run_parity(
     rollout_only: bool = False,
     free: bool = False,
     native: bool = True,
+    attribution: bool = True,
     fault: str | None = None,
+    mapping: str | None = None,
+    baseline_mapping: str | None = None,
     cap: float | None = None,
     out: str | os.PathLike[str] | None = None,
     address: str | None = None,
@@ -49,44 +54,64 @@ def run_parity(
 ) -> Verdict:
     """Run one scenario on two backends with identical seeds, diff the recordings, and return the verdict.
 
-    `overrides` (section.key=value) change both sides, `candidate_overrides` the candidate only. `cap`: the largest
-    rounding noise that is believed, in nats, instead of the dtype's own. `out`: the parity directory, made under runs/
-    when None. `stall_s`: without progress for so long, a run is looked at and ended if it hangs; 0: nobody watches.
-    Raises HarnessError for what could not start; a run that was cut short is INCONCLUSIVE, not an exception.
+    `overrides` (section.key=value) change both sides, `candidate_overrides` the candidate only. `mapping`,
+    `baseline_mapping`: the candidate's and the baseline's own parameter mapping, a file (docs/parameters.md).
+    `attribution`: when the runs diverge, intervene on the engines that are still up (docs/attribution.md). `cap`: the
+    largest rounding noise that is believed, in nats, instead of the dtype's own. `out`: the parity directory, made
+    under runs/ when None. `stall_s`: without progress for so long, a run is looked at and ended if it hangs; 0: nobody
+    watches. Raises HarnessError for what could not start; a run that was cut short is INCONCLUSIVE, not an exception.
     """
     started = time.monotonic()
     overrides, candidate_overrides = list(overrides), list(candidate_overrides)
     reproduce = command_line(
         "parity", str(baseline), str(candidate), scenario=scenario, set=overrides, candidate_set=candidate_overrides,
         mode=mode, steps=steps, seed=seed, rollout_only=rollout_only, free=free, no_native=not native,
-        fault=fault, cap=cap, **_machine(address, device, stall_s),
+        no_attribution=not attribution, fault=fault, mapping=mapping, baseline_mapping=baseline_mapping, cap=cap,
+        **machine(address, device, stall_s),
     )  # fmt: skip
-    base = _scenario(scenario, overrides, mode=mode, seed=seed, steps=steps, rollout_only=rollout_only, free=free)
+    maps = {
+        name: user_mapping.load(file, envs.parse(backend).engine) if file else {}
+        for name, file, backend in (("baseline", baseline_mapping, baseline), ("candidate", mapping, candidate))
+    }
+    shared = _scenario(scenario, overrides, mode=mode, seed=seed, steps=steps, rollout_only=rollout_only, free=free)
     planted = _planted(fault)
-    other = config.changed(base, [*planted.settings, *candidate_overrides])
+    shared = config.changed(shared, planted.scenario)
+    faulty = config.changed(shared, planted.settings)
+    base = faulty if planted.side == "baseline" else shared
+    other = config.changed(faulty if planted.side == "candidate" else shared, candidate_overrides)
     check_pair(base, other)
-    preflight(base, baseline)
-    preflight(other, candidate)
-    with _recording(out, f"parity-{baseline}-{candidate}") as folder:
-        left = Side("baseline", str(envs.parse(baseline)), envs.resolve(baseline), base, folder / "baseline")
-        right = Side(
-            "candidate", str(envs.parse(candidate)), envs.resolve(candidate), other, folder / "candidate",
-            wrap=dict(planted.wrap), omit_tensors=dict(planted.omit_tensors),
-        )  # fmt: skip
+    preflight(base, baseline, maps["baseline"])
+    preflight(other, candidate, maps["candidate"])
+    with recording_in(out, f"parity-{baseline}-{candidate}") as folder:
+        plant: dict[str, Fault] = {planted.side: planted} if planted.name else {}
+        left, right = (
+            Side(
+                name,
+                str(envs.parse(one)),
+                envs.resolve(one),
+                settings,
+                folder / name,
+                fault=plant.get(name),
+                mapping=maps[name],
+            )
+            for name, one, settings in (("baseline", baseline, base), ("candidate", candidate, other))
+        )
         figures: dict[str, Any] = {"environments_ready_s": round(time.monotonic() - started, 1)}
-        cut = _record_pair(
-            left, right, address=address, device=device, native=native, guarded=_guarded(folder, stall_s, progress),
-            progress=progress, figures=figures, command=reproduce,
+        cut, found = _record_pair(
+            left, right, address=address, device=device, native=native, guarded=guarded(folder, stall_s, progress),
+            progress=progress, figures=figures, command=reproduce, attribution=attribution, cap=cap,
         )  # fmt: skip
-        verdict = _judge(left, right, cut, native=native, cap=cap)
-        _compact(left, right)
+        verdict = _concluded(left, right, cut, found, native=native, cap=cap)
+        if cut is None:
+            verdict = _could_fail(verdict, left)
+        compacted(left.run_dir, right.run_dir)
     figures["total_s"] = round(time.monotonic() - started, 1)
     verdict = dataclasses.replace(
         verdict,
         figures=verdict.figures | figures,
         reproduce=reproduce,
     )
-    return _written(verdict, folder)
+    return written(verdict, folder)
 
 
 def run_scenario(
@@ -109,32 +134,40 @@ def run_scenario(
     overrides = list(overrides)
     command = command_line(
         "run", scenario, backend=backend, set=overrides, mode=mode, steps=steps, seed=seed, rollout_only=rollout_only,
-        resume=resume, **_machine(address, device, stall_s),
+        resume=resume, **machine(address, device, stall_s),
     )  # fmt: skip
     base = _scenario(scenario, overrides, mode=mode, seed=seed, steps=steps, rollout_only=rollout_only, free=False)
     preflight(base, backend)
     if resume is not None:
         check_resume(resume, base)
-    with _recording(out, f"run-{base.name}-{backend}") as folder:
+    with recording_in(out, f"run-{base.name}-{backend}") as folder:
         side = Side("run", str(envs.parse(backend)), envs.resolve(backend), base, folder)
-        with _guarded(folder, stall_s, progress) as guard, Cluster(address) as cluster:
+        with guarded(folder, stall_s, progress) as guard, Cluster(address) as cluster:
             experiment = Experiment(
                 cluster, [side], progress=progress, device=device, guard=guard, command=command
             )  # fmt: skip
             experiment.begin()
             experiment.record(side, resume=resume)
-        _compact(side)
+        compacted(side.run_dir)
     return folder
 
 
-def diff(baseline: str | os.PathLike[str], candidate: str | os.PathLike[str], *, cap: float | None = None) -> Verdict:
+def diff(
+    baseline: str | os.PathLike[str],
+    candidate: str | os.PathLike[str],
+    *,
+    cap: float | None = None,
+    progress: Callable[[ProgressEvent], None] = lambda event: None,
+) -> Verdict:
     """Judge two recorded runs, ours or another framework's. Raises BadInput for a directory that holds no run."""
+    from harness.parity.patience import Patience
     from harness.parity.verdict import judge
 
     for path in (Path(baseline), Path(candidate)):
         if not (path / "run.json").exists():
             raise BadInput(f"{path} is no run directory: it has no run.json", mend="harness run SCENARIO --out DIR")
-    verdict = judge(Path(baseline), Path(candidate), cap=cap)
+    tell = Patience(lambda doing: progress(ProgressEvent("", "", message=doing)))
+    verdict = judge(Path(baseline), Path(candidate), cap=cap, tell=tell)
     return dataclasses.replace(
         verdict,
         reproduce=command_line("diff", str(baseline), str(candidate), cap=cap),
@@ -153,9 +186,12 @@ def _record_pair(
     progress: Callable[[ProgressEvent], None],
     figures: dict[str, Any],
     command: str,
-) -> RunCut | None:
-    """Record both runs and the native stage; returns what cut them short, or None."""
-    clock = _Clock(figures)
+    attribution: bool,
+    cap: float | None,
+) -> tuple[RunCut | None, Attribution | None]:
+    """Record both runs, look for the cause of a difference on the engines as the runs left them, record the native
+    stage; returns (what cut it short, what the bench showed)."""
+    clock, found = _Clock(figures), None
     try:
         with guarded as guard, Cluster(address) as cluster:
             experiment = Experiment(
@@ -166,56 +202,67 @@ def _record_pair(
             native = native and left.scenario.native.samples > 0
             policy = experiment.record(left)
             clock.lap("baseline_s")
-            if native:  # the start of an engine takes most of the stage: it goes on beside the candidate's run
+            # The start of an engine takes most of the native stage: the baseline's goes on beside the candidate's run,
+            # unless it may be at fault itself and is wanted on the bench as it is.
+            early = native and (not attribution or _clean(left.run_dir, cap=cap))
+            if early:
                 experiment.begin_native(left, policy)
             experiment.record(right, guide=left.run_dir if right.scenario.guided else None)
             clock.lap("candidate_s")
-            if native:
+            if attribution:
+                found = _attributed(experiment, left, right, early=early, cap=cap)
+                clock.lap("attribution_s")
+            if native and not (found and found.broken):
+                if not early:
+                    experiment.begin_native(left, policy)
                 experiment.begin_native(right, policy)
                 experiment.native(left, policy)
                 experiment.native(right, policy)
                 clock.lap("native_s")
         clock.lap("teardown_s")
     except RunCut as cut:
-        return cut
-    return None
+        return cut, found
+    return None, found
 
 
-def _guarded(
-    folder: Path, stall_s: float, progress: Callable[[ProgressEvent], None]
-) -> contextlib.AbstractContextManager[Guard | None]:
-    if not stall_s:
-        return contextlib.nullcontext()
-    return Guard(folder / "watch", stall_s, say=lambda line: progress(ProgressEvent("", "", message=line)))
+def _clean(run: Path, *, cap: float | None) -> bool:
+    from harness.parity.attribution.clean import clean  # the judge's libraries, which no run needs
+
+    return clean(run, cap=cap)
 
 
-def _judge(left: Side, right: Side, cut: RunCut | None, *, native: bool, cap: float | None) -> Verdict:
-    from harness.parity.verdict import judge
+def _attributed(
+    experiment: Experiment, left: Side, right: Side, *, early: bool, cap: float | None
+) -> Attribution | None:
+    """What interventions on the live engines show of a divergence; None without one."""
+    from harness.parity.attribution import search
+    from harness.parity.verdict import judged as judgement
 
-    if cut is None:
-        return _could_fail(judge(left.run_dir, right.run_dir, native=native, cap=cap), left)
-    try:
-        verdict = judge(left.run_dir, right.run_dir, native=False, cap=cap)
-    except HarnessError:
-        verdict = Verdict("parity", "INCONCLUSIVE", EXIT_CODES["INCONCLUSIVE"], "")
-    # Whatever the judge makes of the parts that were recorded, a run that was cut short is never a pass.
-    return dataclasses.replace(
-        verdict,
-        verdict="INCONCLUSIVE",
-        exit_code=EXIT_CODES["INCONCLUSIVE"],
-        reason=f"cut short: {cut.message}",
-        triage=cut.triage.triage if cut.triage is not None else None,
-    )
+    before = judgement(left.run_dir, right.run_dir, native=False, cap=cap)
+    if before.verdict.verdict != "DIVERGENT":
+        return None
+    experiment.tell(right, "looking for the cause")
+    bench = experiment.bench(*(side.name for side in (left, right) if not (early and side is left)))
+    found = search(before, bench)
+    if early:
+        found.notes.append("the baseline's engine, clean by its own recording, was not on the bench")
+    return found
 
 
-def _compact(*sides: Side) -> None:
-    """The same recordings as Parquet, for pandas; an extra, so a full disk does not cost the verdict."""
-    from harness.compact import compact
-    from probes.format import FormatError
+def _concluded(
+    left: Side, right: Side, cut: RunCut | None, found: Attribution | None, *, native: bool, cap: float | None
+) -> Verdict:
+    """The verdict on both recordings, with what the bench showed of a divergence."""
+    from harness.parity.attribution import merged
+    from harness.parity.verdict import judged as judgement
 
-    for side in sides:
-        with contextlib.suppress(FormatError, OSError):
-            compact(side.run_dir)
+    if cut is not None or found is None:
+        return judged(left.run_dir, right.run_dir, cut, native=native, cap=cap)
+    whole = merged(judgement(left.run_dir, right.run_dir, native=native and not found.broken, cap=cap), found)
+    if not (native and found.broken):
+        return whole
+    lost = "the native stage: an engine failed in an intervention on it"
+    return dataclasses.replace(whole, missing=[*whole.missing, lost])
 
 
 def _could_fail(verdict: Verdict, baseline: Side) -> Verdict:
@@ -280,64 +327,3 @@ def _planted(fault: str | None) -> Fault:
         return named(fault) if fault else Fault()
     except ValueError as error:
         raise BadInput(str(error)) from error
-
-
-@contextlib.contextmanager
-def _recording(out: str | os.PathLike[str] | None, name: str) -> Iterator[Path]:
-    """The new directory of a recording. Leaves no empty one behind when nothing was recorded; an interrupt is told
-    where the rest is."""
-    folder = _folder(out, name)
-    made = [path for path in (folder, *folder.parents) if not path.exists()]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadInput(f"{folder} cannot be made: {error.strerror}") from error
-    try:
-        yield folder
-    except BaseException as error:
-        with contextlib.suppress(OSError):  # the first that is not empty ends it
-            for path in made:
-                path.rmdir()
-        if isinstance(error, KeyboardInterrupt) and any(folder.glob("**/run.json")):
-            error.add_note(f"what was recorded until then is in {folder}")
-        raise
-
-
-def _folder(out: str | os.PathLike[str] | None, name: str) -> Path:
-    if out is None:
-        stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-        return (Path("runs") / f"{name.replace('@', '-')}-{stamp}").resolve()
-    folder = Path(out).resolve()
-    if folder.exists() and not folder.is_dir():
-        raise BadInput(f"{folder} is a file; a recording is a directory", mend="choose another --out")
-    if folder.exists() and any(folder.iterdir()):
-        raise BadInput(f"{folder} is not empty; a recording never overwrites another", mend="choose another --out")
-    return folder
-
-
-def _machine(address: str | None, device: str, stall_s: float) -> dict[str, str | None]:
-    """The options of a command line that say where and how it runs, without those that have their default."""
-    return {
-        "address": address or None,
-        "device": device if device != "auto" else None,
-        "stall": duration(stall_s) if stall_s != STALL_S else None,
-    }
-
-
-def _written(verdict: Verdict, folder: Path) -> Verdict:
-    """The verdict with its paths, written into the folder. A disk without room costs the files, not the verdict."""
-    import reports
-
-    files = {"verdict": folder / "verdict.json", "report": folder / "report.html"}
-    complete = dataclasses.replace(
-        verdict, paths={"run": str(folder)} | {name: str(file) for name, file in files.items()}
-    )
-    try:
-        files["verdict"].write_text(complete.to_json(), encoding="utf-8")
-        files["report"].write_text(reports.render(complete, "html"), encoding="utf-8")
-    except OSError as error:
-        for file in files.values():
-            file.unlink(missing_ok=True)  # half a verdict would be read as one
-        lost = f"verdict.json and report.html: they could not be written to {folder}: {error.strerror}"
-        return dataclasses.replace(verdict, missing=[*verdict.missing, lost], paths={"run": str(folder)})
-    return complete

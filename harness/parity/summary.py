@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from harness.parity.evidence import Evidence, Side
-from harness.parity.surroundings import engine_infos, hit_rate
+from harness.parity.parameters import engine_infos
+from harness.parity.surroundings import hit_rate
 from harness.store import Recording
 from harness.tables import mapping, number
 from reports.model import RunSummary
@@ -81,7 +82,7 @@ def _series(side: Side, steps: list[int]) -> dict[str, list[float]]:
     spans = spans_by_step(run)
     seconds = step_seconds(side)
     sizes: dict[int, list[float]] = {}
-    for event in run.all("shapes"):
+    for event in run.all("shapes", mention="experience"):
         if event.get("phase") == "experience" and isinstance(event.get("step"), int):
             entry = sizes.setdefault(event["step"], [0.0, 0.0])
             entry[0] += number(event.get("padded_tokens"), 0.0)
@@ -179,7 +180,8 @@ def _probe_share(side: Side) -> float | None:
 
 def mode_name(e: Evidence) -> str:
     train = "" if e.notes.get("train") else ", rollouts only"
-    return f"{e.mode}{', guided' if e.guided else ', free' if e.mode in ('coupled', 'greedy') else ''}{train}"
+    seeded = ", same sampler and seeds" if e.notes.get("seeded") else ""
+    return f"{e.mode}{', guided' if e.guided else ', free' if e.mode in ('coupled', 'greedy') else seeded}{train}"
 
 
 def _known(value: float) -> float | None:

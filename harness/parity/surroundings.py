@@ -1,7 +1,6 @@
-"""The suspicions about what surrounds the engines: collective backends, parameters, cache, environment.
+"""The suspicions about what surrounds the engines: collective backends, cache, environment.
 
-Most of these find differences that are no divergence by themselves: a parameter that was not honoured and moved nothing
-is a finding, and the finding says that it moved nothing.
+Most of these find differences that are no divergence by themselves: they are findings with their effect.
 """
 
 from __future__ import annotations
@@ -11,30 +10,12 @@ from typing import Any
 
 from harness.parity.confounders import differences, learner_devices, learner_packages, show
 from harness.parity.evidence import Evidence, Side
-from harness.parity.native import NativeResult
 from harness.parity.registry import Outcome, check, outcome
+from harness.parity.rules.restrictions import only_cached
 from harness.tables import mapping, number
 from reports.model import SUSPICIONS, CheckState, Finding
 from reports.text import figure
-from scenarios.settings import Engine
 
-# A canonical parameter is honoured when the engine resolved exactly it; of these, more than was asked for takes
-# nothing away.
-_MORE_IS_FINE = {"max_model_len", "kv_cache_tokens", "max_num_seqs"}
-_NOT_REPORTED = {"memory_fraction", "engines"}  # shares and counts that no engine reports back
-_ALTERS = {
-    "dtype",
-    "seed",
-    "enforce_eager",
-    "prefix_caching",
-    "chunked_prefill",
-    "tensor_parallel",
-    "max_model_len",
-    "max_num_seqs",
-}
-
-
-_SPEED_ONLY = {"prefix_caching", "chunked_prefill"}
 _NAMED = 6  # differing variables that a finding names; all of them with their values stand in its details
 
 
@@ -89,119 +70,6 @@ def _group(group: set[tuple[str, int]]) -> str:
     return ", ".join(f"{backend} of {size}" for backend, size in sorted(group))
 
 
-@check(SUSPICIONS[6], 6)
-def engine_parameter_map(e: Evidence) -> Outcome:
-    """Asked against resolved: what each live engine reports of every canonical parameter."""
-    name, number = SUSPICIONS[6], 6
-    altered: list[Finding] = []
-    checked, silent = 0, []
-    for side in e.sides:
-        model = side.recording.scenario.get("model") or {}
-        asked = {**mapping(side.recording.scenario.get("engine")), "dtype": model.get("dtype")}
-        asked = {key: value for key, value in asked.items() if value is not None}
-        infos = [event for event in engine_infos(side, e.mode) if mapping(event.get("resolved"))]
-        if not infos or not asked:
-            text = f"the {side.name} recorded no {'resolved' if not infos else 'asked'} engine parameters"
-            return outcome(name, "not tested", text, number=number, findings=altered)
-        engine, resolved = infos[0].get("engine", "the engine"), infos[0]["resolved"]
-        silent += [f"{side.name}: {key}" for key in asked if resolved.get(key) is None and key not in _NOT_REPORTED]
-        for key, value in asked.items():
-            got = resolved.get(key)
-            checked += got is not None
-            if got is None or got == value or (key in _MORE_IS_FINE and got >= value):
-                continue
-            text = f"{key}: asked {value!r}, {engine} resolved {got!r}"
-            own = key in _SPEED_ONLY and value == getattr(Engine(), key)  # our default, and it changes no result
-            severity: Any = "warning" if key in _ALTERS and not own else "info"
-            details = {"asked": value, "resolved": got}
-            altered.append(Finding(key, text, effect(e), severity, side.name, details))
-    one, two = (side.recording.scenario.get("engine") or {} for side in e.sides)
-    findings = altered + [
-        Finding(f"engine.{key}", f"{key} was asked as {a!r} of the baseline and {b!r} of the candidate", effect(e))
-        for key, (a, b) in differences(one, two).items()
-    ]
-    missing = [f"{name}: not reported by the engine: {', '.join(silent)}"] if silent else []
-    if altered:
-        text = f"{len(altered)} of {checked} parameters are not what was asked: {altered[0].summary}"
-        text += f"; effect {effect(e)}"
-        return outcome(name, "confirmed", text, number=number, decides=False, findings=findings, missing=missing)
-    text = f"{checked} parameters resolved as asked on both sides"
-    return outcome(name, "ruled out", text, number=number, findings=findings, missing=missing)
-
-
-def engine_infos(side: Side, mode: str) -> list[dict[str, Any]]:
-    """`engine_info` events of the engines that sampled in this mode: the native stage has an engine of its own."""
-    modes = {event["file"]: event.get("mode") for event in side.recording.all("sampling")}
-    events = side.recording.all("engine_info")
-    return [event for event in events if modes.get(event["file"]) == mode] or events
-
-
-@check(SUSPICIONS[7], 7)
-def sampling_parameter_map(e: Evidence) -> Outcome:
-    """Canonical sampling parameters against what was asked and against each other, and the engines' own samplers by
-    their samples.
-    """
-    name, number = SUSPICIONS[7], 7
-    recorded = [
-        {str(event.get("mode")): mapping(event.get("canonical")) for event in side.recording.all("sampling")}
-        for side in e.sides
-    ]
-    findings = []
-    for side, modes in zip(e.sides, recorded, strict=True):
-        asked = side.recording.scenario.get("sampling") or {}
-        for mode, canonical in modes.items():
-            for key, (a, b) in differences(asked, canonical).items() if asked else ():
-                if a is not None:
-                    summary = f"{key}: asked {a!r}, the {side.name}'s engine samples with {b!r} ({mode})"
-                    findings.append(
-                        Finding(
-                            f"sampling.{key}",
-                            summary,
-                            effect(e),
-                            "warning",
-                            side.name,
-                            {"asked": a, "used": b, "mode": mode},
-                        )
-                    )
-    for mode in recorded[0].keys() & recorded[1].keys():
-        for key, (a, b) in differences(recorded[0][mode], recorded[1][mode]).items():
-            e.notes.setdefault("sampling differs", {})[key] = (a, b)
-            if not any(finding.name == f"sampling.{key}" for finding in findings):
-                findings.append(
-                    Finding(
-                        f"sampling.{key}",
-                        f"{key} is {a!r} in the baseline and {b!r} in the candidate ({mode})",
-                        effect(e),
-                        "warning",
-                        "both",
-                    )
-                )
-    result: NativeResult | None = e.notes.get("native")
-    if findings:
-        text = f"{'; '.join(finding.summary for finding in findings[:3])}; effect {effect(e)}"
-        return outcome(name, "confirmed", text, number=number, decides=False, findings=findings)
-    if any(kind.split(":")[0] in ("native", "native learner", "collision") for kind in e.first):
-        return outcome(
-            name,
-            "confirmed",
-            "parameters agree, but the engines' own samplers do not draw alike (see native)",
-            number=number,
-            decides=False,
-        )
-    if not all(recorded):
-        return outcome(name, "not tested", "no sampling parameters were recorded", number=number)
-    if result is None or result.skipped or not result.adequate:
-        text = "parameters agree; the engines' own samplers were not tested: no native stage with enough samples"
-        return outcome(name, "not tested", text, number=number)
-    smallest = min(test["p_holm"] for test in result.tests.values())
-    return outcome(
-        name,
-        "ruled out",
-        f"parameters agree; native stage: {len(result.tests)} tests, smallest corrected p {figure(smallest)}",
-        number=number,
-    )
-
-
 @check(SUSPICIONS[8], 8)
 def cache_hit_rate(e: Evidence) -> Outcome:
     """Is a difference on samples with cached tokens only (stale KV), and how much was cached?"""
@@ -213,11 +81,10 @@ def cache_hit_rate(e: Evidence) -> Outcome:
     if abs(rates["baseline"] - rates["candidate"]) > 0.05:
         findings.append(Finding("cache hit rate", f"hit rates differ: {shown}", effect(e)))
     for side in e.sides:
-        if only_cached(e, side):
+        if only_cached(e, side) is not None:
             text = f"the {side.name} differs from its learner on samples with cached tokens only; hit rates {shown}"
             return outcome(name, "confirmed", text, number=number, decides=False, findings=findings, **buckets)
-    cached = {side: bucket.get("cached", {"tokens": 0, "max": 0.0}) for side, bucket in buckets.items()}
-    if not any(bucket["tokens"] for bucket in cached.values()):
+    if not any("cached" in bucket for bucket in buckets.values()):
         return outcome(
             name,
             "not tested",
@@ -226,13 +93,19 @@ def cache_hit_rate(e: Evidence) -> Outcome:
             findings=findings,
         )
     parts = [
-        f"{side} max |Δ| {figure(bucket['max'])} with cached tokens"
-        for side, bucket in cached.items()
-        if bucket["tokens"]
+        f"{side} {' and '.join(_bucket(bucket, label) for label in ('cached', 'not cached') if label in bucket)}"
+        for side, bucket in buckets.items()
+        if "cached" in bucket
     ]
     return outcome(
         name, "ruled out", f"{'; '.join(parts)}; hit rates {shown}", number=number, findings=findings, **buckets
     )
+
+
+def _bucket(bucket: dict[str, dict[str, float]], label: str) -> str:
+    """The effect of the cache: how far tokens after a cached prompt are from the learner, and the others."""
+    one = bucket[label]
+    return f"mean |Δ| {figure(one['mean'])}, max {figure(one['max'])} over {one['tokens']:,} tokens {label}"
 
 
 def hit_rate(side: Side) -> float:
@@ -241,14 +114,6 @@ def hit_rate(side: Side) -> float:
     steps = [(number(event.get("cache_hit_rate")), number(event.get("prompt_tokens"), 1.0)) for event in events]
     known = [(rate, tokens) for rate, tokens in steps if rate == rate and tokens > 0]
     return sum(rate * tokens for rate, tokens in known) / sum(tokens for _, tokens in known) if known else float("nan")
-
-
-def only_cached(e: Evidence, side: Side) -> bool:
-    """Most samples with cached tokens are beyond the tolerance, and of several without none is."""
-    found = e.interventions.get(f"learner:{side.name}", {})
-    warm, wrong = found.get("cached samples", 0), found.get("cached samples beyond", 0)
-    cold, wrong_cold = found.get("uncached samples", 0), found.get("uncached samples beyond", 0)
-    return wrong >= 3 and 2 * wrong >= warm and cold >= 3 and wrong_cold == 0
 
 
 @check(SUSPICIONS[9], 9)

@@ -1,35 +1,45 @@
-"""Two-sample tests within strata: permutation of labels, Holm's correction, and the smallest effect they could show.
+"""Two-sample tests within strata: is there a difference (permutation), is there none that matters (equivalence)?
 
 Samples of one prompt share its distribution, samples of different prompts do not; so labels are permuted within each
 prompt. Under the null hypothesis that both sides draw from the same distribution given the prompt, that permutation is
-exact, whatever the prompts are.
+exact, whatever the prompts are. No difference found is no equality shown: for that, two one-sided tests (Schuirmann
+1987) ask whether the means differ by less than a margin, in standard deviations within prompts. Each family is
+corrected by Holm.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 from scipy import stats
 
 PERMUTATIONS = 1999
 POWER = 0.8
+MARGIN = 0.2  # standard deviations: a small effect by Cohen (1988), the usual smallest effect of interest
+EQUIVALENCE_ALPHA = 0.05  # of two one-sided tests: the interval of 90 % lies within the margin
+PLACES = 64  # of a distribution at which two are compared
 Tests = dict[str, dict[str, float]]  # name -> statistic, p, p_holm, both means, detectable
 
 
-def permuted_labels(baseline: np.ndarray, stratum: np.ndarray, *, seed: int = 0) -> np.ndarray:
+def permuted_labels(
+    baseline: np.ndarray, stratum: np.ndarray, *, seed: int = 0, permutations: int = PERMUTATIONS
+) -> np.ndarray:
     """(1 + permutations, n) booleans: row 0 is the observation, each other row permutes the labels within each
     stratum.
     """
     rng = np.random.default_rng(seed)  # a verdict must be the same twice
     n = len(baseline)
     order = np.argsort(stratum, kind="stable")
-    rounds = int(np.clip(4e7 // max(n, 1), 999, PERMUTATIONS))
+    rounds = min(permutations, max(999, int(4e7) // max(n, 1)))
     labels = np.empty((rounds + 1, n), bool)
     labels[0] = baseline
-    sorted_stratum, sorted_labels = stratum[order], baseline[order]
-    for start in range(1, rounds + 1, 200):
-        stop = min(start + 200, rounds + 1)
-        keys = sorted_stratum + rng.random((stop - start, n))
-        labels[start:stop, order] = sorted_labels[np.argsort(keys, axis=1)]
+    sizes = np.bincount(stratum)
+    start = np.cumsum(sizes) - sizes
+    for size in np.unique(sizes[sizes > 0]):  # strata of one size at once
+        place = order[start[sizes == size][:, None] + np.arange(size)]
+        drawn = np.broadcast_to(baseline[place], (rounds, *place.shape))
+        labels[1:, place] = rng.permuted(drawn, axis=2)
     return labels
 
 
@@ -37,20 +47,21 @@ def statistics_of(
     labels: np.ndarray, stratum: np.ndarray, quantities: dict[str, np.ndarray], finish: np.ndarray | None
 ) -> dict[str, dict[str, float]]:
     counts = labels[0].sum(), (~labels[0]).sum()
-    weight = labels / counts[0] - ~labels / counts[1]  # a row times values is the difference of means
+    # a row times values is the difference of means
+    weight = np.where(labels, np.float32(1 / counts[0]), np.float32(-1 / counts[1]))
     found: dict[str, dict[str, float]] = {}
     for name, values in quantities.items():
         centred = values - (np.bincount(stratum, values) / np.maximum(np.bincount(stratum), 1))[stratum]
         means = {"baseline": float(values[labels[0]].mean()), "candidate": float(values[~labels[0]].mean())}
-        found[f"{name}: mean"] = _p_value(np.abs(weight @ centred)) | means
-        order = np.argsort(values, kind="stable")
-        ends = np.append(np.flatnonzero(np.diff(values[order])), len(values) - 1)
-        found[f"{name}: distribution (KS)"] = (
-            _p_value(np.abs(np.cumsum(weight[:, order], axis=1)[:, ends]).max(axis=1)) | means
-        )
+        found[f"{name}: mean"] = _p_value(np.abs(weight @ centred.astype(weight.dtype))) | means
+        places = np.unique(values)
+        if len(places) > PLACES:
+            places = np.unique(np.quantile(values, np.arange(1, PLACES) / PLACES, method="inverted_cdf"))
+        below = (values[:, None] <= places).astype(weight.dtype)
+        found[f"{name}: distribution (KS)"] = _p_value(np.abs(weight @ below).max(axis=1)) | means
     if finish is not None:
         reasons = sorted(set(finish))
-        shares = np.stack([(finish == reason).astype(float) for reason in reasons], axis=1)
+        shares = np.stack([(finish == reason).astype(weight.dtype) for reason in reasons], axis=1)
         pooled = shares.mean(axis=0)
         found["finish reasons (chi²)"] = _p_value((((weight @ shares) ** 2) / pooled).sum(axis=1)) | {
             f"{side}: {reason}": float(shares[rows, i].mean())
@@ -64,7 +75,7 @@ def _p_value(statistics: np.ndarray) -> dict[str, float]:
     """The share of permutations that are at least as extreme as the observation, itself included (Phipson and Smyth
     2010).
     """
-    extreme = np.count_nonzero(statistics >= statistics[0] * (1 - 1e-9) - 1e-12)
+    extreme = np.count_nonzero(statistics >= statistics[0] * (1 - 1e-5) - 1e-7)  # ties, in float32
     return {"statistic": float(statistics[0]), "p": float(extreme / len(statistics))}
 
 
@@ -76,14 +87,60 @@ def holm(tests: Tests) -> None:
         tests[name]["p_holm"] = largest
 
 
+@dataclass(frozen=True)
+class Equivalence:
+    """Two one-sided tests of a difference of means against a margin.
+
+    `difference`, `error` (its standard error) and `margin` in units of the value; `spread`: standard deviation within
+    strata. `p`: of the larger of the two tests. `power`: chance of showing equality were there no difference, by as
+    many samples as these, at the family's strictest level; `enough`: samples a side with which it is `POWER`.
+    """
+
+    difference: float
+    error: float
+    margin: float
+    spread: float
+    p: float
+    power: float
+    enough: int
+
+
+def equivalence(
+    values: np.ndarray, stratum: np.ndarray, baseline: np.ndarray, *, margin: float = MARGIN, family: int = 1
+) -> Equivalence:
+    """Are the means equal to within `margin` standard deviations within strata?
+
+    The difference is the mean of the strata's differences, each with the weight n m / (n + m) of its two sizes, and its
+    error takes each stratum's own variance, so prompts of unequal spread do no harm.
+    """
+    cell = 2 * stratum + baseline
+    count = np.bincount(cell, minlength=2 * (stratum.max() + 1)).astype(float)
+    mean = np.bincount(cell, values, minlength=len(count)) / np.maximum(count, 1)
+    residue = (values - mean[cell]) ** 2
+    free = np.maximum(count - 1, 0).reshape(-1, 2).sum(axis=1)
+    square = np.bincount(stratum, residue, minlength=len(free))
+    n = count.reshape(-1, 2)
+    weight = n.prod(axis=1) / np.maximum(n.sum(axis=1), 1)
+    used, freedom = weight > 0, float(free.sum())
+    if freedom <= 0 or not used.any():
+        return Equivalence(float("nan"), float("inf"), float("nan"), float("nan"), 1.0, 0.0, 0)
+    pooled = float(square.sum() / freedom)
+    own = np.where(free > 0, square / np.maximum(free, 1), pooled)
+    total = float(weight[used].sum())
+    difference = float((weight * (mean[0::2] - mean[1::2]))[used].sum() / total)
+    error = float(np.sqrt((weight * own)[used].sum()) / total)
+    spread = float(np.sqrt(pooled))
+    strictest = stats.norm.ppf(1 - EQUIVALENCE_ALPHA / family)
+    if error == 0.0:
+        return Equivalence(difference, 0.0, margin * spread, spread, float(difference != 0.0), 1.0, 0)
+    p = float(stats.t.sf((margin * spread - abs(difference)) / error, freedom))
+    sides = n[used].sum(axis=0)
+    design = (error / spread) ** 2 / float((1 / sides).sum())
+    enough = 2 * design * ((strictest + stats.norm.ppf((1 + POWER) / 2)) / margin) ** 2
+    power = max(0.0, 2 * float(stats.norm.cdf(margin * spread / error - strictest)) - 1)
+    return Equivalence(difference, error, margin * spread, spread, p, power, int(np.ceil(enough)))
+
+
 def quantile_sum(alpha: float, family: int) -> float:
     """z of a two-sided test at alpha / family, plus z of the power: effects are this many standard errors."""
     return float(stats.norm.ppf(1 - alpha / (2 * family)) + stats.norm.ppf(POWER))
-
-
-def spread_within(values: np.ndarray, stratum: np.ndarray) -> float:
-    """Standard deviation within strata."""
-    sizes = np.bincount(stratum)
-    centred = values - (np.bincount(stratum, values) / np.maximum(sizes, 1))[stratum]
-    free = max(1, len(values) - int(np.count_nonzero(sizes)))
-    return float(np.sqrt((centred**2).sum() / free))

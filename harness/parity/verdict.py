@@ -7,12 +7,14 @@ confounds, the verdict is INCONCLUSIVE for that reason.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from harness.parity import causes, checks, checks_engine, surroundings, suspicions
+from harness.parity import causes, checks, checks_engine, parameter_maps, sizes, surroundings, suspicions
+from harness.parity.boundaries import with_text
 from harness.parity.compare import compare
 from harness.parity.confounders import Weights
 from harness.parity.confounders import find as find_confounders
@@ -20,9 +22,12 @@ from harness.parity.evidence import Evidence, Side
 from harness.parity.floor import CAPS, Tolerance, measure
 from harness.parity.integrity import LEAST, Minimum, integrity, same_recording, too_little
 from harness.parity.learners import learners
-from harness.parity.native import alpha_of, native_stage
+from harness.parity.native import NOT_RUN, alpha_of, native_stage, samplers_said
 from harness.parity.one_engine import note_floors
-from harness.parity.registry import CHECKS, Outcome, Registered
+from harness.parity.patience import Told, nobody
+from harness.parity.registry import CHECKS, Outcome, Registered, coupled, unless_native
+from harness.parity.replayed import replayed
+from harness.parity.seeded import same_sampler
 from harness.parity.summary import mode_name, summary
 from harness.parity.weightsync import weight_syncs
 from harness.store import Recording
@@ -31,7 +36,18 @@ from probes.format import FormatError, Run
 from reports.model import EXIT_CODES, SUSPICIONS, Cause, Finding, Parity, Verdict
 from reports.text import figure
 
-CHECKED_BY = (checks, checks_engine, suspicions, surroundings)  # importing them registers their checks
+# Importing them registers their checks.
+CHECKED_BY = (checks, checks_engine, suspicions, sizes, surroundings, parameter_maps)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A verdict with what it was made from, for interventions on engines that are still up. `kinds`: the divergences
+    that decided it. `evidence`: None where nothing could be compared."""
+
+    verdict: Verdict
+    evidence: Evidence | None = None
+    kinds: list[str] = field(default_factory=list)
 
 
 def judge(
@@ -42,29 +58,52 @@ def judge(
     cap: float | None = None,
     minimum: Minimum = LEAST,
     reproduce: str = "",
+    tell: Told = nobody,
 ) -> Verdict:
+    """The verdict of `judged`."""
+    return judged(baseline, candidate, native=native, cap=cap, minimum=minimum, reproduce=reproduce, tell=tell).verdict
+
+
+def judged(
+    baseline: Path | str | Run,
+    candidate: Path | str | Run,
+    *,
+    native: bool = True,
+    cap: float | None = None,
+    minimum: Minimum = LEAST,
+    reproduce: str = "",
+    tell: Told = nobody,
+) -> Judged:
     """Compare two recorded runs. Reads files only; raises nothing for bad input, which is an ERROR verdict.
 
     `native`: read the native stages, where recorded. `cap`: largest floor that can be noise in nats, instead of the
-    one of the model's dtype. `reproduce`: the command that makes this verdict again.
+    one of the model's dtype. `reproduce`: the command that makes this verdict again. `tell`: is told what is being
+    done.
     """
     recordings = []
     paths = [Path(one.path if isinstance(one, Run) else one) for one in (baseline, candidate)]
     for path in paths:
         try:
-            recordings.append(Recording(path))
+            recordings.append(Recording(path, tell=tell))
         except (FormatError, OSError) as error:
-            return _early("INCONCLUSIVE" if _is_torn_manifest(path) else "ERROR", str(error), paths, reproduce)
+            found = _early("INCONCLUSIVE" if _is_torn_manifest(path) else "ERROR", str(error), paths, reproduce)
+            return Judged(found)
+    window = replayed(recordings[1])
+    if window is not None:
+        for recording in recordings:
+            recording.restrict(window)
     e, malformed = None, []
     try:
-        e = _gather(recordings[0], recordings[1], native=native, cap=cap)
+        e = gather(recordings[0], recordings[1], native=native, cap=cap, tell=tell)
     except FormatError as error:
         malformed.append(f"malformed recording: {error}")
     if e is None:
         broken = [*malformed, *integrity(recordings)]
-        return _early("INCONCLUSIVE", broken[0], paths, reproduce, broken)
+        return Judged(_early("INCONCLUSIVE", broken[0], paths, reproduce, broken))
+    tell("looking for what differs")
     outcomes = [(one, one.run(e)) for one in sorted(CHECKS, key=lambda one: one.number or len(SUSPICIONS) + 1)]
-    return _decide(e, outcomes, minimum, reproduce)
+    kinds = _kinds(outcomes)
+    return Judged(_decide(e, outcomes, kinds, minimum, reproduce), e, kinds)
 
 
 def _is_torn_manifest(path: Path) -> bool:
@@ -80,24 +119,29 @@ def _other_version(path: Path) -> bool:
     return False
 
 
-def _gather(baseline: Recording, candidate: Recording, *, native: bool, cap: float | None) -> Evidence:
+def gather(
+    baseline: Recording, candidate: Recording, *, native: bool, cap: float | None, tell: Told = nobody
+) -> Evidence:
+    """Everything that two recordings show, before any decision. Raises FormatError for a malformed one."""
     sides = [
         Side(name, recording, measure(recording))
         for name, recording in (("baseline", baseline), ("candidate", candidate))
     ]
     confounders = find_confounders(baseline, candidate)
     mode = str(mapping(baseline.scenario.get("rollout")).get("mode") or _first_field(baseline, "mode") or "coupled")
+    drawn = mode
     if _first_field(candidate, "mode") == "replay":
         mode = "replay"  # the candidate only scored what the baseline had drawn
     sampling = baseline.scenario.get("sampling") or next(
         (mapping(event.get("canonical")) for event in baseline.all("sampling")), {}
     )
-    temperature = 1.0 if mode == "greedy" else number(sampling.get("temperature"), 1.0)
+    temperature = 1.0 if drawn == "greedy" else number(sampling.get("temperature"), 1.0)
     dtype = str(mapping(baseline.scenario.get("model")).get("dtype") or "")
     tolerance = Tolerance.of(
         dtype, [side.floor for side in sides], scale=_scale(baseline), temperature=temperature, cap=cap
     )
     e = Evidence(sides[0], sides[1], tolerance, confounders, Weights(baseline, candidate), mode)
+    e.notes["seeded"] = mode == "native" and same_sampler(baseline, candidate)
     e.notes["train"] = bool(
         baseline.scenario.get("train", bool(baseline.count("learner") or candidate.count("learner")))
     )
@@ -106,7 +150,7 @@ def _gather(baseline: Recording, candidate: Recording, *, native: bool, cap: flo
             f"the model's dtype is {dtype or 'not recorded'}: the strictest cap, {figure(CAPS['float32'])}, was used"
         )
     note_floors(e)
-    compare(e)
+    compare(e, tell)
     weight_syncs(e)
     learners(e)
     if native:
@@ -135,16 +179,23 @@ def _scale(baseline: Recording) -> float:
 # --- the decision ---------------------------------------------------------------------------------
 
 
-def _decide(e: Evidence, outcomes: list[tuple[Registered, Outcome]], minimum: Minimum, reproduce: str) -> Verdict:
+def _kinds(outcomes: list[tuple[Registered, Outcome]]) -> list[str]:
+    """The kinds of divergence that decide, in the order of the checks that confirmed them."""
+    confirmed = [found for _, found in outcomes if found.decides and found.check.state == "confirmed"]
+    return list(dict.fromkeys(kind for found in confirmed for kind in found.kinds))
+
+
+def _decide(
+    e: Evidence, outcomes: list[tuple[Registered, Outcome]], kinds: list[str], minimum: Minimum, reproduce: str
+) -> Verdict:
     stop = integrity([side.recording for side in e.sides])
     if same_recording(e):
         stop.append("the same recording twice proves nothing about the engines")
     stop += too_little(e, minimum)
     confirmed = [found for _, found in outcomes if found.decides and found.check.state == "confirmed"]
-    kinds = list(dict.fromkeys(kind for found in confirmed for kind in found.kinds))
     named = causes.find(e, kinds)
     untested = [found.check for one, found in outcomes if one.required(e) and found.check.state == "not tested"]
-    if e.unjudged_steps and not untested and not e.confounders and e.mode != "native":
+    if e.unjudged_steps and not untested and not e.confounders and unless_native(e):
         step, reason = next(iter(e.unjudged_steps.items()))
         stop_free = (
             f"the rollouts of {len(e.unjudged_steps)} steps, from step {step} on, could not be compared: {reason}"
@@ -152,7 +203,7 @@ def _decide(e: Evidence, outcomes: list[tuple[Registered, Outcome]], minimum: Mi
     else:
         stop_free = ""
     compared = e.counts.get("compared_tokens", 0)
-    if not stop_free and not untested and e.mode in ("coupled", "greedy") and compared < minimum.tokens:
+    if not stop_free and not untested and coupled(e) and compared < minimum.tokens:
         stop_free = f"only {compared} tokens could be compared, at least {minimum.tokens} are needed"
     if stop:
         verdict, reason = "INCONCLUSIVE", stop[0]
@@ -169,7 +220,8 @@ def _decide(e: Evidence, outcomes: list[tuple[Registered, Outcome]], minimum: Mi
         steps = f"{len(e.steps)} steps" if len(e.steps) != 1 else "1 step"
         samples = e.counts.get("samples", 0)
         reason = f"every check within the floor over {steps}, {samples:,} samples and {compared:,} compared tokens"
-    place = e.earliest(*kinds) if kinds else None
+        reason += f"; {samplers_said(e)}"
+    place = with_text(e, e.earliest(*kinds)) if kinds else None
     missing = list(
         dict.fromkeys(
             [
@@ -183,6 +235,7 @@ def _decide(e: Evidence, outcomes: list[tuple[Registered, Outcome]], minimum: Mi
         )
     )
     findings = [finding for _, found in outcomes for finding in found.findings] + _failed_calls(e)
+    findings = parameter_maps.measured(findings, named if verdict == "DIVERGENT" else [])
     body = Parity(
         place,
         e.tolerance.facts(e.baseline.floor, e.candidate.floor),
@@ -209,14 +262,24 @@ def _decide(e: Evidence, outcomes: list[tuple[Registered, Outcome]], minimum: Mi
 
 
 def _divergent(e: Evidence, confirmed: list[Outcome], named: list[Cause]) -> str:
-    place = e.earliest(*(kind for found in confirmed for kind in found.kinds))
-    where = f"from step {place.step} on" if place is not None and place.phase != "native" else "in the native stage"
-    explained = [cause.summary for cause in named if cause.name != "UNEXPLAINED"]
-    if explained:
-        more = f" (and {len(named) - 1} more causes)" if len(named) > 1 else ""
-        return f"{where}: {explained[0]}{more}"
+    kinds = [kind for found in confirmed for kind in found.kinds]
     names = ", ".join(found.check.name for found in confirmed)
-    return f"{where}: a difference that nothing recorded explains, in {names}; {confirmed[0].check.evidence}"
+    nothing = f"a difference that nothing recorded explains, in {names}; {confirmed[0].check.evidence}"
+    return reason_of(e, kinds, named) or f"{_where(e, kinds)}: {nothing}"
+
+
+def reason_of(e: Evidence, kinds: list[str], causes: list[Cause]) -> str:
+    """One sentence: where the difference begins and its first named cause; "" where no cause is named."""
+    explained = [cause.summary for cause in causes if cause.name != "UNEXPLAINED"]
+    if not explained:
+        return ""
+    more = f" (and {len(causes) - 1} more causes)" if len(causes) > 1 else ""
+    return f"{_where(e, kinds)}: {explained[0]}{more}"
+
+
+def _where(e: Evidence, kinds: list[str]) -> str:
+    place = e.earliest(*kinds)
+    return f"from step {place.step} on" if place is not None and place.phase != "native" else "in the native stage"
 
 
 def _noted(e: Evidence) -> list[str]:
@@ -244,6 +307,8 @@ def _noted(e: Evidence) -> list[str]:
             found.append(
                 f"the {side.name}'s run.json has no scenario: its configuration and promised steps are unknown"
             )
+        told = side.recording.manifest.get("missing")  # what a framework cannot give, by its adapter
+        found += [f"{side.name}: {one}" for one in told if isinstance(one, str)] if isinstance(told, list) else []
         if not side.recording.count("data"):
             found.append(f"the {side.name} recorded no digests of its data")
     return found
@@ -296,6 +361,7 @@ def _coverage(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> dict[s
         "logprobs_beyond_tolerance": e.beyond("logprob"),
         "tokens_after_first_difference": e.counts.get("tokens after the first difference", 0),
         **({"native_samples": list(native.samples)} if native is not None and not native.skipped else {}),
+        "native": native.covered if native is not None else NOT_RUN,
         "modes": [mode_name(e), *(["native"] if native is not None and not native.skipped else [])],
         "replaced": sorted(replaced),
         "checks": states,

@@ -34,6 +34,11 @@ class SyncRecord:
     stale: dict[str, int] = field(default_factory=dict)  # tensor -> the first version that the engine lacked
     altered: dict[str, int] = field(default_factory=dict)  # tensor -> the first version that arrived as something else
     absent: dict[str, int] = field(default_factory=dict)  # tensor -> the first version that left it out
+    # The same tensors with every version of which that is true: a later sync may have mended it.
+    stale_versions: dict[str, list[int]] = field(default_factory=dict)
+    altered_versions: dict[str, list[int]] = field(default_factory=dict)
+    absent_versions: dict[str, list[int]] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)  # every tensor that the learner had to send
     proof_beyond: dict[int, float] = field(default_factory=dict)  # version -> proof beyond the tolerance
 
 
@@ -64,9 +69,15 @@ def _read(e: Evidence, side: Side) -> SyncRecord:
         )
         altered = [name for name in wrong if name in arrived or name not in absent]
         stale = [name for name in wrong if name not in altered]
-        for listed, known in ((stale, record.stale), (altered, record.altered), (absent, record.absent)):
+        record.names.update(truth)
+        for listed, known, every in (
+            (stale, record.stale, record.stale_versions),
+            (altered, record.altered, record.altered_versions),
+            (absent, record.absent, record.absent_versions),
+        ):
             for name in listed:
                 known.setdefault(name, version)
+                every.setdefault(name, []).append(version)
         if not truth:
             record.undigested.append(version)
         if event.get("proof_max_delta") is None or number(event.get("proof_tokens", LEAST_PROOF)) < LEAST_PROOF:

@@ -70,6 +70,8 @@ class Beat:
     wait: str = ""  # what its main thread waits for by its own word: idle, collective, backward, ray, http, child, ...
     stack: tuple[str, ...] = ()  # innermost frames of its main thread, "file:line function"
     ended: bool = False  # the last beat of an interpreter that ended in order
+    # what the process said of itself: "engine": running, waiting (requests), kv_usage (0 to 1), age_s of these figures
+    states: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from harness.triage.evidence import Evidence
 from harness.triage.flight.model import Comparison
 from harness.triage.graph import Graph, Subject, build
 from harness.triage.graph.edges import title
+from harness.triage.graph.subjects import load
 from harness.triage.rules import RULES, Case, Ruling
 from reports.model import TRIAGE_EXIT_CODES, Finding, Node, Party, Triage, Verdict
 
@@ -94,15 +95,11 @@ def _body(case: Case, ruling: Ruling) -> Triage:
     because: dict[str, str] = {}
     for wait in graph.waits:
         because.setdefault(wait.waiter, wait.because)
-    nodes = [
-        Node(
-            key,
-            one.label,
-            one.state(titles.get(one.pending.group, one.pending.group) if one.pending else ""),
-            parties.get(key, "bystander"),
-        )
-        for key, one in graph.subjects.items()
-    ]
+    nodes = []
+    for key, one in graph.subjects.items():
+        group = titles.get(one.pending.group, one.pending.group) if one.pending else ""
+        state = "; ".join(filter(None, (one.state(group), load(one.process))))
+        nodes.append(Node(key, one.label, state, parties.get(key, "bystander")))
     return Triage(
         hang=ruling.hang,
         culprits=[_party(graph.subjects[key], why, ruling.frames.get(key, "")) for key, why in blamed.items()],

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Iterable
 from pathlib import Path
-from types import ModuleType
 
 from harness.errors import BadInput
+from harness.foreign import listed
 from scenarios.lab.catalog import HANGS, Hang
 
 KINDS = frozenset(f"K{number}" for number in range(1, 14))
@@ -39,10 +37,7 @@ def chosen(hangs: Iterable[Hang], names: Iterable[str], *, engines: bool = False
 
 def load(path: Path) -> tuple[Hang, ...]:
     """The `HANGS` of a Python file. Raises BadInput for one that cannot be run, or whose hangs are none."""
-    module = _executed(path)
-    found = getattr(module, "HANGS", None)
-    if not isinstance(found, (list, tuple)) or not found:
-        raise BadInput(f"{path} has no list HANGS at its top level", mend=DOCUMENT)
+    found = listed(path, "HANGS", document=DOCUMENT)
     for number, one in enumerate(found):
         wrong = problem(one, path.resolve().parent)
         if wrong:
@@ -91,35 +86,3 @@ def _placed(one: Hang, folder: Path) -> Hang:
         one, program=program, arguments=tuple(one.arguments), culprits=frozenset(one.culprits),
         cycle=frozenset(one.cycle),
     )  # fmt: skip
-
-
-def _executed(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise BadInput(f"{path}: no such file", mend="harness faults run --from FILE.py")
-    spec = importlib.util.spec_from_file_location("hangs_from_a_file", path)
-    if spec is None or spec.loader is None:
-        raise BadInput(f"{path} is no Python file", mend="harness faults run --from FILE.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up there
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # whatever somebody else's file raises, the user needs its sentence
-        raise BadInput(f"{path} cannot be executed: {_said(error)}", mend=DOCUMENT) from error
-    finally:
-        sys.modules.pop(spec.name, None)
-    return module
-
-
-def _said(error: BaseException) -> str:
-    line = getattr(error, "lineno", None) if isinstance(error, SyntaxError) else _last_line(error)
-    text = str(error).splitlines()[0] if str(error) else ""
-    return f"{type(error).__name__}{': ' + text if text else ''}" + (f" (line {line})" if line else "")
-
-
-def _last_line(error: BaseException) -> int | None:
-    trace, line = error.__traceback__, None
-    while trace is not None:
-        if trace.tb_frame.f_globals.get("__name__") == "hangs_from_a_file":
-            line = trace.tb_lineno
-        trace = trace.tb_next
-    return line

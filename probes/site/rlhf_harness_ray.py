@@ -3,6 +3,7 @@ nothing from the driver, and are told the watch directory through their runtime 
 
 import os
 
+_TOLD = ("RLHF_HARNESS_WATCH", "RLHF_HARNESS_SOCKETS", "RLHF_HARNESS_ADAPTER", "RLHF_HARNESS_DIGESTS")
 _FILE = "/tmp/ray/ray_current_cluster"  # where Ray notes the cluster that a plain `ray.init()` joins
 
 
@@ -15,9 +16,9 @@ def environment(runtime_env):
     found = dict(runtime_env or {})
     given = dict(found.get("env_vars") or {})
     here = os.path.dirname(os.path.abspath(__file__))
-    given.setdefault("RLHF_HARNESS_WATCH", directory)
-    if "RLHF_HARNESS_SOCKETS" in os.environ:
-        given.setdefault("RLHF_HARNESS_SOCKETS", os.environ["RLHF_HARNESS_SOCKETS"])
+    for name in _TOLD:
+        if name in os.environ:
+            given.setdefault(name, os.environ[name])
     given["PYTHONPATH"] = here + os.pathsep + given.get("PYTHONPATH", "${PYTHONPATH}")
     found["env_vars"] = given
     return found

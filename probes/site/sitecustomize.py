@@ -9,6 +9,8 @@ import sys
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _TRIGGERS = {"torch.distributed.distributed_c10d", "ray._private.worker"}
+_FRAMEWORK, _, _PACKAGES = os.environ.get("RLHF_HARNESS_ADAPTER", "").partition(":")
+_TRIGGERS.update(_PACKAGES.split(",") if _PACKAGES else ())
 
 
 class _Imports:
@@ -35,6 +37,8 @@ class _Imports:
 
         def exec_module(module):
             del loader.exec_module
+            if module.__name__ in _PACKAGES.split(","):
+                _attach()  # before it runs: what it imports has to find the hooks ready
             run(module)
             _TRIGGERS.discard(module.__name__)
             if module.__name__.startswith("ray."):
@@ -51,25 +55,34 @@ def _attach():
     if not directory:
         return
     try:
-        _probes().begin(directory)
+        attach, adapters = _probes()
+        attach.begin(directory)
+        if adapters is not None:
+            adapters.begin(directory, _FRAMEWORK)
     except Exception as error:  # the job goes on whatever a probe does; the watch directory says that it is off
         _failed(directory, error)
 
 
 def _probes():
-    """`probes.attach`; in sys.modules only where the job would find our package anyway, never in place of its own."""
+    """`probes.attach`, and `probes.adapters` where the job's framework is known.
+
+    In sys.modules only where the job would find our package anyway, never in place of its own.
+    """
+    import importlib
     import importlib.util
+
+    def load():
+        attach = importlib.import_module("probes.attach")
+        return attach, importlib.import_module("probes.adapters") if _FRAMEWORK else None
 
     package = os.path.dirname(_HERE)
     origin = os.path.join(package, "__init__.py")
     spec = importlib.util.find_spec("probes")
     ours = spec is not None and spec.origin is not None and os.path.realpath(spec.origin) == os.path.realpath(origin)
     if ours:
-        import probes.attach
-
-        return probes.attach
+        return load()
     if "_rlhf_harness_attach" in sys.modules:
-        return sys.modules["_rlhf_harness_attach"]
+        return sys.modules["_rlhf_harness_attach"], sys.modules.get("_rlhf_harness_adapters")
     theirs = {name: sys.modules.pop(name) for name in list(sys.modules) if name.split(".")[0] == "probes"}
     try:
         spec = importlib.util.spec_from_file_location("probes", origin, submodule_search_locations=[package])
@@ -77,10 +90,11 @@ def _probes():
         module = importlib.util.module_from_spec(spec)
         sys.modules["probes"] = module
         spec.loader.exec_module(module)
-        import probes.attach
-
-        sys.modules["_rlhf_harness_attach"] = probes.attach
-        return probes.attach
+        attach, adapters = load()
+        sys.modules["_rlhf_harness_attach"] = attach
+        if adapters is not None:
+            sys.modules["_rlhf_harness_adapters"] = adapters
+        return attach, adapters
     finally:
         for name in [name for name in sys.modules if name.split(".")[0] == "probes"]:
             del sys.modules[name]

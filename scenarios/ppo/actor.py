@@ -6,6 +6,7 @@ Log-probabilities are those of the untempered model (T = 1), like every log-prob
 from __future__ import annotations
 
 import copy
+import dataclasses
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -17,14 +18,16 @@ from torch import Tensor
 
 from probes import weights
 from scenarios import models
+from scenarios.faults.trainer import altered
 from scenarios.models.quiet import quiet
-from scenarios.ppo import losses
+from scenarios.ppo import losses, native_fit, native_scores
 from scenarios.ppo.batches import Sample
 from scenarios.ppo.margins import Margins
 from scenarios.ppo.optimizer import Optimizer
 from scenarios.ppo.role import MiniBatch, Report, Role, Rows, Trained, flat, response_logits, to_rows, token_logprobs
 from scenarios.rollout.engine import SyncGroup, WeightMeta
 from scenarios.rollout.sync import WeightSender
+from scenarios.settings import Sampling
 
 EXACT_LIMIT = 1_000_000_000  # parameters
 
@@ -78,6 +81,37 @@ class ActorRole(Role):
                     scored.margin.append(margin)
                     scored.runner_up.append(runner_up)
         return scored
+
+    @torch.no_grad()
+    def score_native(self, samples: list[Sample], sampling: dict[str, Any]) -> list[dict[str, NDArray[np.float32]]]:
+        """What the learner says of samples that a sampler drew by itself, asked for `sampling`: see `native_scores`."""
+        asked = Sampling(**sampling)
+        ends = self._ends(asked)
+        rows = []
+        for part in self._micro(samples):
+            batch = self._batch(samples[part], self.model.dtype)
+            logits = batch.split(response_logits(self.model, batch))
+            rows += [native_scores.scores(*one, asked, ends) for one in zip(samples[part], logits, strict=True)]
+        return rows
+
+    @torch.no_grad()
+    def fit_native(self, samples: list[Sample], sampling: dict[str, Any]) -> list[dict[str, Any]]:
+        """What the sampler did instead of `sampling`, as `native_fit.Fit`s, from as many samples as can be held."""
+        asked, held = Sampling(**sampling), list[tuple[Sample, Tensor]]()
+        room = max(native_fit.MOST, native_fit.FEWEST * self.model.config.vocab_size)
+        for part in self._micro(samples):
+            batch = self._batch(samples[part], self.model.dtype)
+            logits = response_logits(self.model, batch)
+            held += zip(samples[part], batch.split(logits), strict=True)
+            room -= logits.numel()
+            if room <= 0:
+                break
+        return [dataclasses.asdict(fit) for fit in native_fit.Fitter(held, self._ends(asked)).fits(asked)]
+
+    def _ends(self, sampling: Sampling) -> tuple[int, ...]:
+        eos = self.model.generation_config.eos_token_id
+        model = () if eos is None or sampling.ignore_eos else ((eos,) if isinstance(eos, int) else tuple(eos))
+        return tuple(sorted({*model, *sampling.stop_token_ids}))
 
     @torch.no_grad()
     def teacher_forced(self, sequences: list[tuple[int, ...]]) -> list[list[float]]:
@@ -160,10 +194,16 @@ class ActorRole(Role):
         """Wait until every engine worker has joined. Raises EngineError."""
         self._sender.connect()
 
-    def send_weights(self, omit: tuple[str, ...] = ()) -> float:
-        """Broadcast every tensor but `omit`, which only a planted fault names; returns seconds. Raises SyncAborted."""
+    def send_weights(self, omit: tuple[str, ...] = (), alter: dict[str, str] | None = None) -> float:
+        """Broadcast every tensor; returns seconds. Raises SyncAborted. `omit` and `alter`: planted, `alter` as in
+        `scenarios.faults.trainer.altered`."""
+        changes = alter or {}
         with self.recorder.span("sync_send"):
-            return self._sender.send((name, tensor) for name, tensor in self._named().items() if name not in omit)
+            return self._sender.send(
+                (name, altered(tensor, changes[name]) if name in changes else tensor)
+                for name, tensor in self._named().items()
+                if name not in omit
+            )
 
     def abort_sync(self) -> None:
         """Stop a sync in progress. Urgent: runs beside `send_weights`."""

@@ -76,6 +76,11 @@ class Role:
             self.load()
             self.pristine = True
 
+    def configure(self, scenario: dict[str, Any]) -> None:
+        """Serve runs of another scenario from the next `reset` on. The world size and the models stay."""
+        self.scenario = Scenario.from_json(scenario)
+        self.pristine = False
+
     def policy_path(self) -> str:
         """The directory of the initial policy, with its tokenizer."""
         return self.settings.policy

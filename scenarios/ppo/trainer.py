@@ -22,6 +22,7 @@ import numpy as np
 from probes import install, weights
 from probes.format import Flat, Ragged
 from scenarios import models, prompts
+from scenarios.faults.trainer import TrainerPlants
 from scenarios.ppo import batches, checkpoint, experience
 from scenarios.ppo.actor import Scored
 from scenarios.ppo.batches import Sample
@@ -41,9 +42,9 @@ CLOSE_LIMIT_S = 5.0  # after a failure, for a role that may be hung
 class Trainer:
     """PPO over `roles` (by name, one handle a rank; rollout-only needs the actor alone) and one engine session.
 
-    policy: the directory of the initial policy, for its tokenizer. omit_tensors: {weight version: names}, a planted
-    fault. sync_backend: gloo, or nccl when learner and engine are on GPUs. Raises PromptError, ModelError and
-    ParameterRefused.
+    policy: the directory of the initial policy, for its tokenizer. plants: keyword arguments of TrainerPlants, of
+    planted faults. sync_backend: gloo, or nccl when learner and engine are on GPUs. replay: the engine scores the guide
+    instead of drawing. Raises PromptError, ModelError and ParameterRefused.
     """
 
     def __init__(
@@ -54,17 +55,20 @@ class Trainer:
         run_dir: Path | str,
         *,
         policy: Path | str | None = None,
-        omit_tensors: Mapping[int, tuple[str, ...]] | None = None,
+        plants: Mapping[str, Any] | None = None,
         sync_backend: str = "gloo",
+        replay: bool = False,
     ) -> None:
         self.scenario = Scenario.from_json(scenario)
         self.run_dir = Path(run_dir)
         self.version = 0
+        self.digests: dict[str, str] = {}  # of the last update: batch, actor, critic
         self._json = scenario
         self._roles = {name: list(actors) for name, actors in roles.items() if actors}
         self._session = session
-        self._omit = dict(omit_tensors or {})
+        self._plants = TrainerPlants(**(plants or {}))
         self._sync_backend = sync_backend
+        self._draw = "replay" if replay else "rollout"
         self._recorder = install.OFF
         self._resumed = False
         self._saved = -1  # the version that the last checkpoint holds
@@ -86,6 +90,7 @@ class Trainer:
         if not self._resumed:
             gather([actor.submit("reset") for actor in self._actors()])
         gather([actor.submit("record_to", str(self.run_dir)) for actor in self._actors()])
+        self._recorder.event("tokenizer", **prompts.described(self._tokenizer))
         engine = self.scenario.engine
         workers = engine.tensor_parallel * engine.engines
         self._sync.connect(world_size=1 + workers, backend=self._sync_backend)
@@ -176,7 +181,7 @@ class Trainer:
         digest = weights.combine({str(r.sample): weights.digest(np.array(r.prompt_ids, np.int32)) for r in requests})
         self._recorder.event("data", step=step, prompts=digest, samples=numbers)
         with self._recorder.span("rollout", step=step):
-            result = call(self._session, "rollout", requests, step=step, version=self.version, guide=guide)
+            result = call(self._session, self._draw, requests, step=step, version=self.version, guide=guide)
         used = result.used
         if [number for number, _, _ in used] != numbers:
             raise EngineError("the engine answered other samples than those it was asked for, or in another order")
@@ -203,7 +208,7 @@ class Trainer:
         value = self._submit("critic", "values", step, samples)
         scores: list[Scored] = gather(self._submit("actor", "score", step, samples))
         scored = Scored(
-            [row for part in scores for row in part.logprob],
+            self._plants.logprobs([row for part in scores for row in part.logprob], step),
             [row for part in scores for row in part.margin],
             [row for part in scores for row in part.runner_up],
         )
@@ -235,7 +240,7 @@ class Trainer:
             shares: list[list[MiniBatch]] = [[] for _ in actors]
             for mini in plan:
                 count = int(lengths[mini].sum())
-                for number, part in enumerate(split(mini, len(actors))):
+                for number, part in enumerate(split(mini, len(actors), self._plants.first_share)):
                     shares[number].append(made.share(part, old, target, count))
             futures[name] = [
                 actor.submit("train", step, share) for actor, share in zip(actors, shares, strict=True)
@@ -244,8 +249,8 @@ class Trainer:
         for name, ranks in trained.items():
             if len({rank.digest for rank in ranks}) > 1:
                 raise RuntimeError(f"the ranks of the {name} hold different weights after step {step}")
-        self._recorder.event("learner", step=step, actor=trained["actor"][0].digest,
-                             critic=trained["critic"][0].digest, batch=made.digest())  # fmt: skip
+        self.digests = {name: ranks[0].digest for name, ranks in trained.items()} | {"batch": made.digest()}
+        self._recorder.event("learner", step=step, **self.digests)
         seen = float(sum(lengths[mini].sum() for mini in plan))
         sums: dict[str, float] = {}
         for ranks in trained.values():
@@ -266,14 +271,18 @@ class Trainer:
     # --- parts ------------------------------------------------------------------------------------------------------
 
     def _send(self, step: int) -> Synced:
-        return self._sync(self._recorder, step=step, version=self.version, omit=self._omit.get(self.version, ()))
+        plants, version = self._plants, self.version
+        return self._sync(
+            self._recorder, step=step, version=version, omit=plants.omitted(version), alter=plants.changed(version)
+        )
 
     def _actors(self) -> list[Actor]:
         return [actor for actors in self._roles.values() for actor in actors]
 
     def _submit(self, role: str, method: str, step: int, samples: list[Sample]) -> list[Any]:
         actors = self._roles.get(role, [])
-        return [a.submit(method, step, part) for a, part in zip(actors, split(samples, len(actors)), strict=True)]
+        shares = split(samples, len(actors), self._plants.first_share)
+        return [a.submit(method, step, part) for a, part in zip(actors, shares, strict=True)]
 
     def _shapes(self, phase: str, step: int, samples: list[Sample], arrays: dict[str, Any]) -> None:
         longest = max(map(len, samples))
@@ -292,10 +301,14 @@ def mini_batches(samples: int, epochs: int, size: int, seed: int, step: int) -> 
         yield from (order[part] for part in batches.micro(order, size))
 
 
-def split(items: Iterable[Any], parts: int) -> list[list[Any]]:
-    """Consecutive shares of as equal a size as can be; later ones may be empty."""
+def split(items: Iterable[Any], parts: int, first: float = 0.0) -> list[list[Any]]:
+    """Consecutive shares of as equal a size as can be; later ones may be empty. `first`: the first one's part of the
+    whole, which only a planted fault sets."""
     whole = list(items)
     bounds = [len(whole) * part // parts for part in range(parts + 1)] if parts else []
+    if first and parts > 1:
+        lead = round(len(whole) * first)
+        bounds = [0, *(lead + (len(whole) - lead) * part // (parts - 1) for part in range(parts))]
     return [whole[start:end] for start, end in pairwise(bounds)]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,14 +48,12 @@ class Synced:
     shift_max: float | None
 
 
-class WeightSync:
-    """Weights from the actor role's rank 0 to one engine session, over a process group of their own."""
+class WeightLink:
+    """A process group between the actor role's rank 0 and one engine session, and what crosses it."""
 
-    def __init__(self, actor: Actor, session: Actor, prompts: PromptSet, seed: int) -> None:
+    def __init__(self, actor: Actor, session: Actor) -> None:
         self._actor, self._session = actor, session
-        self._sequences = proof_sequences(prompts, seed)
         self._group: SyncGroup | None = None
-        self._before: np.ndarray[Any, np.dtype[np.float64]] | None = None
 
     def connect(self, *, world_size: int, backend: str) -> None:
         """Form the group; `world_size` counts the learner and every engine worker. Raises SyncFailed."""
@@ -62,8 +61,10 @@ class WeightSync:
         self._group = group
         self._both("connect", self._actor.submit("connect_sync"), self._session.submit("join", group))
 
-    def __call__(self, recorder: Recorder, *, step: int, version: int, omit: tuple[str, ...] = ()) -> Synced:
-        """Send weight version `version`, prove it, record it. `omit`: tensors that a planted fault leaves out.
+    def send(
+        self, *, step: int, version: int, omit: tuple[str, ...] = (), alter: Mapping[str, str] | None = None
+    ) -> SyncReport:
+        """Send every tensor but `omit`; `alter`: planted changes of what is sent.
 
         Raises SyncFailed, after the other side was stopped.
         """
@@ -71,14 +72,67 @@ class WeightSync:
             raise SyncFailed("the weight sync group is not connected")
         whole: list[WeightMeta] = call(self._actor, "weight_meta")
         sent = [meta for meta in whole if meta.name not in omit]
+        sending = self._actor.submit("send_weights", tuple(omit), dict(alter or {}))
+        receiving = self._session.submit("sync", self._group, sent, step=step, version=version)
+        _, report = self._both("send", sending, receiving)
+        done: SyncReport = report
+        return done
+
+    def _both(self, what: str, sender: Future, receiver: Future) -> tuple[Any, Any]:
+        """Wait for both; when one fails, stop the sender (the only side that can be stopped) and say who failed."""
+        sides = {"learner": sender, "engine": receiver}
+        waiting = dict(sides)
+        pause = 0.0005
+        while waiting:
+            for side, future in list(waiting.items()):
+                if not future.done():
+                    continue
+                del waiting[side]
+                try:
+                    future.result()
+                except Exception as error:  # whatever a side died of, the other one must not wait for it
+                    if side == "engine" and what == "send" and waiting:
+                        call(self._actor, "abort_sync")
+                    raise SyncFailed(f"weight sync ({what}): the {side} failed: {_first_line(error)}") from error
+            time.sleep(pause if waiting else 0)
+            pause = min(0.01, pause * 2)
+        return sides["learner"].result(), sides["engine"].result()
+
+
+class WeightSync:
+    """Weights from the actor role's rank 0 to one engine session, over a process group of their own."""
+
+    def __init__(self, actor: Actor, session: Actor, prompts: PromptSet, seed: int) -> None:
+        self._actor, self._session = actor, session
+        self._link = WeightLink(actor, session)
+        self._sequences = proof_sequences(prompts, seed)
+        self._before: np.ndarray[Any, np.dtype[np.float64]] | None = None
+
+    def connect(self, *, world_size: int, backend: str) -> None:
+        """Form the group; `world_size` counts the learner and every engine worker. Raises SyncFailed."""
+        self._link.connect(world_size=world_size, backend=backend)
+
+    def __call__(
+        self,
+        recorder: Recorder,
+        *,
+        step: int,
+        version: int,
+        omit: tuple[str, ...] = (),
+        alter: Mapping[str, str] | None = None,
+    ) -> Synced:
+        """Send weight version `version`, prove it, record it. A planted fault leaves tensors out or alters them.
+
+        Raises SyncFailed, after the other side was stopped.
+        """
+        whole: list[WeightMeta] = call(self._actor, "weight_meta")
+        sent = [meta for meta in whole if meta.name not in omit]
         digests = {meta.name: meta.digest for meta in whole}
         recorder.weights(step=step, version=version, digests=digests, source="learner")
         started = time.perf_counter()
         try:
             with recorder.span("sync", step=step, version=version):
-                sending = self._actor.submit("send_weights", tuple(omit))
-                receiving = self._session.submit("sync", self._group, sent, step=step, version=version)
-                _, report = self._both("send", sending, receiving)
+                report = self._link.send(step=step, version=version, omit=omit, alter=alter)
         except SyncFailed as error:
             recorder.event("sync", step=step, version=version, ok=False, message=str(error),
                            seconds=time.perf_counter() - started)  # fmt: skip
@@ -119,26 +173,6 @@ class WeightSync:
             float((delta - ROUNDING_ALLOWANCE * rounding).max()), float(rounding.max()),
             None if moved is None else float(moved.mean()), None if moved is None else float(moved.max()),
         )  # fmt: skip
-
-    def _both(self, what: str, sender: Future, receiver: Future) -> tuple[Any, Any]:
-        """Wait for both; when one fails, stop the sender (the only side that can be stopped) and say who failed."""
-        sides = {"learner": sender, "engine": receiver}
-        waiting = dict(sides)
-        pause = 0.0005
-        while waiting:
-            for side, future in list(waiting.items()):
-                if not future.done():
-                    continue
-                del waiting[side]
-                try:
-                    future.result()
-                except Exception as error:  # whatever a side died of, the other one must not wait for it
-                    if side == "engine" and what == "send" and waiting:
-                        call(self._actor, "abort_sync")
-                    raise SyncFailed(f"weight sync ({what}): the {side} failed: {_first_line(error)}") from error
-            time.sleep(pause if waiting else 0)
-            pause = min(0.01, pause * 2)
-        return sides["learner"].result(), sides["engine"].result()
 
 
 def proof_sequences(prompts: PromptSet, seed: int) -> list[tuple[int, ...]]:

@@ -34,6 +34,10 @@ class Draw:
     min_p: float = 0.0
     min_tokens: int = 0
     end_ids: tuple[int, ...] = ()  # ids masked until min_tokens were drawn
+    # What only planted faults set: another order of the filters, noise beside the coupled one, other log-probabilities.
+    joint: bool = False  # top-p over the unfiltered mass beside top-k, as SGLang's own sampler has it
+    jitter: float = 0.0  # uniform noise of so many nats on logits/T, the same at every call
+    reported: str = "raw"  # tempered: at T; filtered: renormalised over what top-k, top-p and min-p leave
 
     def to_json(self) -> dict[str, Any]:
         return dict(vars(self), end_ids=list(self.end_ids))
@@ -60,10 +64,15 @@ def philox(counter: tuple[torch.Tensor, ...], key: tuple[int, int]) -> tuple[tor
 
 
 def gumbel(seed: int, samples: torch.Tensor, positions: torch.Tensor, vocab: int) -> torch.Tensor:
-    """Gumbel(0, 1) noise, float64, shape (n, vocab): row i is a pure function of (seed, samples[i], positions[i]).
+    """Gumbel(0, 1) noise, float64, shape (n, vocab): row i is a pure function of (seed, samples[i], positions[i])."""
+    return -torch.log(-torch.log(uniform(seed, samples, positions, vocab)))
 
-    `samples` and `positions` are int64 of shape (n,). 52 random bits a number: the tail reaches 36 nats, where 24 bits
-    would cut it at 17.
+
+def uniform(seed: int, samples: torch.Tensor, positions: torch.Tensor, vocab: int) -> torch.Tensor:
+    """Uniform numbers in (0, 1), float64, shape (n, vocab): what `gumbel` is made of.
+
+    `samples` and `positions` are int64 of shape (n,). 52 random bits a number: the tail of the Gumbel noise reaches 36
+    nats, where 24 bits would cut it at 17.
     """
     device = samples.device
     # One Philox call gives four words: enough for two numbers, so half the counters cover the vocabulary.
@@ -80,18 +89,19 @@ def gumbel(seed: int, samples: torch.Tensor, positions: torch.Tensor, vocab: int
     )
     w0, w1, w2, w3 = torch.broadcast_tensors(*words)
     bits = torch.stack(((w0 << 20) | (w1 >> 12), (w2 << 20) | (w3 >> 12)), dim=-1).flatten(-2)[:, :vocab]
-    uniform = (bits.to(torch.float64) + 0.5) * 2.0**-52
-    return -torch.log(-torch.log(uniform))
+    return (bits.to(torch.float64) + 0.5) * 2.0**-52
 
 
 def filtered(logits: torch.Tensor, draw: Draw) -> torch.Tensor:
     """logits/T in float64 with everything outside top-k, top-p and min-p at -inf. Shape (n, vocab) in and out."""
     scores = logits.to(torch.float64) / draw.temperature
     vocab = scores.shape[-1]
+    unfiltered = scores
     if 0 < draw.top_k < vocab:
         scores = scores.masked_fill(scores < torch.topk(scores, draw.top_k, dim=-1).values[..., -1:], float("-inf"))
     if draw.top_p < 1.0:
-        ordered, order = torch.sort(scores, dim=-1, descending=True, stable=True)
+        mass = unfiltered if draw.joint else scores
+        ordered, order = torch.sort(mass, dim=-1, descending=True, stable=True)
         probabilities = torch.softmax(ordered, dim=-1)
         before = probabilities.cumsum(dim=-1) - probabilities
         cut = torch.zeros_like(before, dtype=torch.bool).scatter(-1, order, before >= draw.top_p)
@@ -117,14 +127,30 @@ def perturbed(logits: torch.Tensor, draw: Draw, positions: torch.Tensor) -> torc
             ends = torch.tensor(draw.end_ids, device=logits.device)
             scores[early.nonzero(), ends] = float("-inf")
     samples = torch.full_like(positions, draw.sample)
-    return filtered(scores, draw) + gumbel(draw.seed, samples, positions, logits.shape[-1])
+    vocab = logits.shape[-1]
+    noise = gumbel(draw.seed, samples, positions, vocab)
+    if draw.jitter:
+        noise = noise + draw.jitter * (2.0 * uniform(draw.seed + 1, samples, positions, vocab) - 1.0)
+    return filtered(scores, draw) + noise
+
+
+def reported(logits: torch.Tensor, draws: list[Draw]) -> torch.Tensor:
+    """The log-probabilities that are reported for each row, (n, vocab): the model's own, unless a planted fault says
+    otherwise."""
+    rows = torch.log_softmax(logits.float(), dim=-1)
+    for row, draw in enumerate(draws):
+        if draw.reported != "raw":
+            one = logits[row : row + 1]
+            scores = filtered(one, draw) if draw.reported == "filtered" else one.float() / draw.temperature
+            rows[row] = torch.log_softmax(scores, dim=-1)[0].to(rows.dtype)
+    return rows
 
 
 def choose(logits: torch.Tensor, draws: list[Draw], positions: list[int]) -> torch.Tensor:
     """The coupled token of each row, int64 (n,). Rows may belong to different samples with different parameters."""
     device = logits.device
-    keys = {(d.seed, d.temperature, d.top_k, d.top_p, d.min_p) for d in draws}
-    if len(keys) == 1 and not any(d.min_tokens for d in draws):
+    keys = {(d.seed, d.temperature, d.top_k, d.top_p, d.min_p, d.joint) for d in draws}
+    if len(keys) == 1 and not any(d.min_tokens or d.jitter for d in draws):
         first = draws[0]
         samples = torch.tensor([d.sample for d in draws], device=device, dtype=torch.int64)
         places = torch.tensor(positions, device=device, dtype=torch.int64)

@@ -6,8 +6,12 @@ before penalties, top-k and temperature, whatever the sampling was.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    from scenarios.rollout.load import Load
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 
@@ -30,7 +34,9 @@ class Request:
     prompt_ids: tuple[int, ...]
     offset: int = 0
     max_tokens: int = 0  # tokens still to draw
-    prompt_text: str | None = None  # set only by the planted fault that sends text instead of ids
+    # Set only by planted faults: text instead of ids, and fields of the coupled `Draw` to replace.
+    prompt_text: str | None = None
+    draw: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -83,13 +89,30 @@ class EngineInfo:
 
     engine: str
     version: str
-    asked: dict[str, Any]  # native arguments that the mapping produced
+    asked: dict[str, Any]  # native arguments that the engine was started with
     resolved: dict[str, Any]  # canonical name -> value that the live engine reports
     replaced: tuple[str, ...]  # parts of the engine that the harness itself replaced (sampler, shims, weight loader)
     pids: tuple[int, ...]  # this process and the engine's own children: when one dies, the engine is dead
+    canonical: dict[str, Any] = field(default_factory=dict)  # canonical name -> value that the run asked for
+    given: dict[str, Any] = field(default_factory=dict)  # `asked` in canonical terms; None: the engine decides
+    mapping: str = "ours"  # ours, edited, or the file of a user's own
+    moves: dict[str, list[str]] = field(default_factory=dict)  # canonical name -> native arguments that follow it
+
+
+def check_scored(engine: str, sent: tuple[int, ...], seen: list[int]) -> None:
+    """Raise EngineError when an engine scored other ids than it was given."""
+    if tuple(seen) != tuple(sent):
+        at = next((i for i, pair in enumerate(zip(sent, seen, strict=False)) if pair[0] != pair[1]), len(seen))
+        raise EngineError(
+            f"{engine} scored other ids than it was given: {len(seen)} for {len(sent)}, from position {at} on "
+            f"{list(seen[at : at + 4])} for {list(sent[at : at + 4])}"
+        )
 
 
 class Engine(Protocol):
+    @property
+    def load(self) -> Load: ...  # how busy it is, for the statistics and for the heartbeat
+    def mapped(self, sampling: Any) -> Any: ...  # `mapping.Mapped`: what becomes of canonical sampling parameters
     def generate(self, requests: list[Request], sampling: Any, *, seed: int) -> list[Completion]: ...
     def rescore(self, sequences: list[tuple[int, ...]]) -> list[list[float]]: ...
     def flush(self) -> None: ...
@@ -98,3 +121,9 @@ class Engine(Protocol):
     def info(self) -> EngineInfo: ...
     def stats(self) -> dict[str, float]: ...  # since the last call; what the engine does not say is left out
     def close(self) -> None: ...
+
+
+class Bare(Engine, Protocol):
+    """An engine with nothing planted around it: where canonical parameters become its own."""
+
+    def remap(self, mapping: Any) -> None: ...  # another `mapping.ParameterMap` of sampling parameters from now on

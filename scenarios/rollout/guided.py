@@ -24,10 +24,10 @@ MAX_ROUNDS = 12
 class Guided:
     completions: list[Completion]  # output_ids[t] is the engine's choice given the guide's tokens before t
     rounds: int  # calls to the engine
-    uncompared: int  # guide positions that were not reached within MAX_ROUNDS
+    uncompared: int  # guide positions that were not reached within the rounds
 
 
-def rollout(requests: list[Request], guide: Guide, generate: Generate) -> Guided:
+def rollout(requests: list[Request], guide: Guide, generate: Generate, rounds: int = MAX_ROUNDS) -> Guided:
     """Draw each request under its guide; requests without a guide are drawn freely.
 
     A choice beyond the guide's length (the engine did not stop where the baseline stopped) ends the sample there: the
@@ -35,9 +35,9 @@ def rollout(requests: list[Request], guide: Guide, generate: Generate) -> Guided
     """
     drawn: dict[int, Completion] = {}
     pending = requests
-    rounds = 0
-    while pending and rounds < MAX_ROUNDS:
-        rounds += 1
+    made = 0
+    while pending and made < rounds:
+        made += 1
         again: list[Request] = []
         for request, answer in zip(pending, generate(pending), strict=True):
             before = drawn.get(request.sample)
@@ -71,7 +71,7 @@ def rollout(requests: list[Request], guide: Guide, generate: Generate) -> Guided
                 )
         pending = again
     uncompared = sum(len(guide[r.sample][0]) - len(drawn[r.sample].output_ids) for r in pending)
-    return Guided([drawn[request.sample] for request in requests], rounds, uncompared)
+    return Guided([drawn[request.sample] for request in requests], made, uncompared)
 
 
 def _joined(before: Completion, after: Completion) -> Completion:

@@ -3,19 +3,24 @@ third opinion."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 import transformers
 
 from scenarios.rollout import parameters
-from scenarios.rollout.coupling import Draw, choose, filtered
+from scenarios.rollout.coupling import Draw, choose, filtered, reported
 from scenarios.rollout.engine import Completion, EngineError, EngineInfo, Request, SyncGroup, SyncReport, WeightMeta
 from scenarios.rollout.load import Load
+from scenarios.rollout.mapping import Mapped, ParameterMap, sample, start
 from scenarios.rollout.sync import digest, join, receive
 from scenarios.settings import Mode, Sampling, Scenario
+
+PROJECTIONS = 4  # of each hidden state: two that differ agree in none of four by chance
 
 
 class HFEngine:
@@ -24,32 +29,69 @@ class HFEngine:
 
     name = "hf"
 
-    def __init__(self, model_path: str, scenario: Scenario, *, mode: Mode, device: str) -> None:
+    def __init__(
+        self, model_path: str, scenario: Scenario, *, mode: Mode, device: str, mapping: ParameterMap | None = None
+    ) -> None:
         self._mode = mode
         self._device = torch.device(device)
-        self._scenario = scenario
-        parameters.check_sampling("hf", scenario.sampling, mode)
+        self._mapping = mapping = mapping or ParameterMap()
+        parameters.check_sampling("hf", scenario.sampling, mode, ours=mapping.ours("hf", "sampling"))
+        asked = parameters.engine_asked(model_path, scenario.model.dtype, scenario.engine, device=self._device.type)
+        self._arguments, self._described = start(mapping, "hf", asked, parameters.hf_engine, lambda _: {})
+        dtype = str(self._arguments.get("dtype", "auto"))
         model: Any = transformers.AutoModelForCausalLM.from_pretrained(
-            model_path, dtype=getattr(torch, scenario.model.dtype)
+            model_path, dtype=dtype if dtype == "auto" else getattr(torch, dtype)
         )
         self._model = model.to(self._device).eval()
-        self._end_ids = end_ids(self._model.generation_config.eos_token_id, scenario.sampling)
-        self._generator = torch.Generator(device="cpu").manual_seed(scenario.engine.seed)
+        self._model_ends = ids_of(self._model.generation_config.eos_token_id)
+        self._defaults = self._model_defaults() if self._described["given"]["generation_config"] else {}
+        self._context = int(self._arguments.get("max_model_len") or self._model.config.max_position_embeddings)
+        self._batch_size = int(self._arguments.get("max_num_seqs") or scenario.engine.max_num_seqs)
+        own = self._arguments.get("seed")
+        self._seed = torch.Generator().seed() if own is None else int(own)
         self._group: Any = None
-        self._load = Load()
+        self.load = Load()
+
+    @property
+    def model(self) -> Any:
+        """The Transformers model itself, for what reads its logits."""
+        return self._model
+
+    def _model_defaults(self) -> dict[str, Any]:
+        """Sampling parameters of the model's generation_config.json, and what overrides them."""
+        names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+        said = {name: getattr(self._model.generation_config, name, None) for name in names}
+        said |= self._arguments.get("override_generation_config") or {}
+        return {name: value for name, value in said.items() if value is not None}
+
+    def mapped(self, sampling: Sampling) -> Mapped:
+        mapped = sample(self._mapping, "hf", sampling, defaults=self._defaults, model_ends=self._model_ends)
+        if mapped.given.repetition_penalty != 1.0:
+            raise parameters.ParameterRefused("the embedded Transformers engine has no repetition penalty")
+        return mapped
+
+    def remap(self, mapping: ParameterMap) -> None:
+        self._mapping = mapping
 
     def generate(self, requests: list[Request], sampling: Sampling, *, seed: int) -> list[Completion]:
         done: list[Completion] = []
-        for start in range(0, len(requests), self._scenario.engine.max_num_seqs):
-            batch = requests[start : start + self._scenario.engine.max_num_seqs]
-            with self._load.generating():
-                self._load.sample(running=len(batch), waiting=len(requests) - start - len(batch))
-                done += self._batch(batch, sampling, seed)
-        self._load.add(done)
+        requests = [self._encoded(one) if one.prompt_text is not None else one for one in requests]
+        mapped = self.mapped(sampling)
+        for begin in range(0, len(requests), self._batch_size):
+            batch = requests[begin : begin + self._batch_size]
+            with self.load.generating():
+                self.load.sample(running=len(batch), waiting=len(requests) - begin - len(batch))
+                done += self._batch(batch, mapped, seed)
+        self.load.add(done)
         return done
 
+    def _encoded(self, request: Request) -> Request:
+        """A text prompt as ids: with the tokenizer's special tokens, as an engine that is given text encodes it."""
+        tokenizer = transformers.AutoTokenizer.from_pretrained(self._model.config._name_or_path)
+        return dataclasses.replace(request, prompt_ids=tuple(tokenizer.encode(request.prompt_text)))
+
     @torch.no_grad()
-    def _batch(self, requests: list[Request], sampling: Sampling, seed: int) -> list[Completion]:
+    def _batch(self, requests: list[Request], mapped: Mapped, seed: int) -> list[Completion]:
         if any(not request.prompt_ids for request in requests):
             raise EngineError("hf: a prompt without tokens")
         width = max(len(r.prompt_ids) for r in requests)
@@ -58,8 +100,11 @@ class HFEngine:
         for row, request in enumerate(requests):
             ids[row, width - len(request.prompt_ids) :] = torch.tensor(request.prompt_ids, device=self._device)
             mask[row, width - len(request.prompt_ids) :] = 1
-        draws = [draw_of(r, sampling, seed, self._end_ids) for r in requests]
-        budget = [r.max_tokens or sampling.max_tokens for r in requests]
+        draws = [draw_of(r, mapped, seed) for r in requests]
+        budget = [min(r.max_tokens or mapped.given.max_tokens, self._context - len(r.prompt_ids)) for r in requests]
+        if min(budget) < 1:
+            raise EngineError(f"hf: a prompt leaves no room for a token in a context of {self._context}")
+        streams = [torch.Generator().manual_seed((self._seed * 1_000_003 + r.sample) % 2**31) for r in requests]
         outputs: list[list[int]] = [[] for _ in requests]
         logprobs: list[list[float]] = [[] for _ in requests]
         finish = [""] * len(requests)
@@ -75,14 +120,14 @@ class HFEngine:
             )
             cache = out.past_key_values
             logits = out.logits[:, -1].float()
-            tokens = self._choose(logits, draws, step, sampling)
-            raw = torch.log_softmax(logits, dim=-1).gather(-1, tokens[:, None])[:, 0].tolist()
+            tokens = self._choose(logits, draws, step, mapped.given, streams)
+            raw = reported(logits, draws).gather(-1, tokens[:, None])[:, 0].tolist()
             for row, token in enumerate(tokens.tolist()):
                 if finish[row]:
                     continue
                 outputs[row].append(token)
                 logprobs[row].append(raw[row])
-                if token in self._end_ids and len(outputs[row]) + requests[row].offset > sampling.min_tokens:
+                if token in mapped.end_ids and len(outputs[row]) + requests[row].offset > mapped.given.min_tokens:
                     finish[row] = "stop"
                 elif len(outputs[row]) >= budget[row]:
                     finish[row] = "length"
@@ -95,7 +140,9 @@ class HFEngine:
             for i, r in enumerate(requests)
         ]
 
-    def _choose(self, logits: torch.Tensor, draws: list[Draw], step: int, sampling: Sampling) -> torch.Tensor:
+    def _choose(
+        self, logits: torch.Tensor, draws: list[Draw], step: int, sampling: Sampling, streams: list[torch.Generator]
+    ) -> torch.Tensor:
         if self._mode == "coupled":
             return choose(logits, draws, [d.offset + step for d in draws])
         if self._mode == "greedy":
@@ -103,7 +150,8 @@ class HFEngine:
         if sampling.temperature == 0.0:
             return logits.argmax(dim=-1)
         probabilities = torch.softmax(filtered(logits, draws[0]), dim=-1).cpu()
-        return torch.multinomial(probabilities, 1, generator=self._generator)[:, 0].to(logits.device)
+        drawn = [torch.multinomial(row, 1, generator=own) for row, own in zip(probabilities, streams, strict=True)]
+        return torch.cat(drawn).to(logits.device)
 
     @torch.no_grad()
     def rescore(self, sequences: list[tuple[int, ...]]) -> list[list[float]]:
@@ -113,6 +161,17 @@ class HFEngine:
             logits = self._model(input_ids=ids).logits[0, :-1].float()
             scores.append(torch.log_softmax(logits, dim=-1).gather(-1, ids[0, 1:, None])[:, 0].tolist())
         return scores
+
+    @torch.no_grad()
+    def layers(self, sequence: tuple[int, ...]) -> list[list[float]]:
+        """Hidden states as a few fixed random projections of each token, [embeddings and layers][tokens x projections].
+
+        Not their norms: the last state has been through the final norm, which makes all of one size.
+        """
+        states = self._model(input_ids=torch.tensor([sequence], device=self._device), output_hidden_states=True)
+        width = states.hidden_states[0].shape[-1]
+        ways = torch.randn(width, PROJECTIONS, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        return [(one[0].double().cpu() @ ways).flatten().tolist() for one in states.hidden_states]
 
     def flush(self) -> None:
         """Nothing is cached between calls."""
@@ -134,44 +193,46 @@ class HFEngine:
         return SyncReport(True, "", time.perf_counter() - started, received)
 
     def info(self) -> EngineInfo:
-        engine = self._scenario.engine
         resolved = {
             "dtype": str(self._model.dtype).removeprefix("torch."),
-            "seed": engine.seed,
-            "max_model_len": engine.max_model_len,
-            "max_num_seqs": engine.max_num_seqs,
+            "seed": self._seed,
+            "request_seed": "honoured",
+            "max_model_len": self._context,
+            "max_num_seqs": self._batch_size,
             "prefix_caching": False,
+            "generation_config": bool(self._described["given"]["generation_config"]),
+            "default_sampling": self._defaults,
             "device": str(self._device),
-            "end_ids": sorted(self._end_ids),
+            "end_ids": sorted(self._model_ends),
         }
         replaced = ("sampler",) if self._mode == "coupled" else ()
-        return EngineInfo(
-            "hf", transformers.__version__, {"dtype": self._scenario.model.dtype}, resolved, replaced, (os.getpid(),)
-        )
+        version, asked = transformers.__version__, dict(self._arguments)
+        return EngineInfo("hf", version, asked, resolved, replaced, (os.getpid(),), **self._described)
 
     def stats(self) -> dict[str, float]:
-        return self._load.take(cache=False)
+        return self.load.take(cache=False)
 
     def close(self) -> None:
         self._model = None
 
 
-def end_ids(eos: int | list[int] | None, sampling: Sampling) -> frozenset[int]:
-    """Token ids that end a sample: the model's end-of-sequence set unless ignored, and the explicit stops."""
-    model = () if eos is None or sampling.ignore_eos else ((eos,) if isinstance(eos, int) else tuple(eos))
-    return frozenset(model) | frozenset(sampling.stop_token_ids)
+def ids_of(ends: int | Iterable[int] | None) -> frozenset[int]:
+    """Token ids of a configuration's `eos_token_id`, which may be one, several or none."""
+    return frozenset(() if ends is None else (ends,) if isinstance(ends, int) else ends)
 
 
-def draw_of(request: Request, sampling: Sampling, seed: int, ends: frozenset[int]) -> Draw:
-    """The coupled draw of one request."""
-    return Draw(
+def draw_of(request: Request, mapped: Mapped, seed: int) -> Draw:
+    """The coupled draw of one request, from what the engine was given."""
+    given = mapped.given
+    draw = Draw(
         seed=seed,
         sample=request.sample,
         offset=request.offset,
-        temperature=sampling.temperature or 1.0,
-        top_k=sampling.top_k,
-        top_p=sampling.top_p,
-        min_p=sampling.min_p,
-        min_tokens=sampling.min_tokens,
-        end_ids=tuple(sorted(ends)) if sampling.min_tokens else (),
+        temperature=given.temperature or 1.0,
+        top_k=given.top_k,
+        top_p=given.top_p,
+        min_p=given.min_p,
+        min_tokens=given.min_tokens,
+        end_ids=tuple(sorted(mapped.end_ids)) if given.min_tokens else (),
     )
+    return dataclasses.replace(draw, **request.draw) if request.draw else draw

@@ -6,16 +6,23 @@ is left out; it is never written as 0.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from scenarios.rollout.engine import Completion
+if TYPE_CHECKING:
+    from scenarios.rollout.engine import Completion
 
 
 class Load:
-    """Collects from one `take` to the next. Figures that come while nothing generates (rescoring) do not count."""
+    """Collects from one `take` to the next. Figures that come while nothing generates (rescoring) do not count.
+
+    `now`: the last look, {running, waiting, kv_usage, t_ns}, for whoever asks while the engine hangs.
+    """
 
     def __init__(self) -> None:
+        self.now: dict[str, float] = {}
         self._peaks: dict[str, float] = {}
         self._prompt_tokens = self._cached_tokens = self._generated_tokens = 0
         self._generating = False
@@ -32,9 +39,14 @@ class Load:
         """One look: requests that run and that wait, share of the KV cache in use (0 to 1)."""
         if not self._generating:
             return
-        for name, value in (("running", running), ("waiting", waiting), ("kv_usage", kv)):
-            if value is not None:
-                self._peaks[name] = max(float(value), self._peaks.get(name, 0.0))
+        seen = {
+            name: float(value)
+            for name, value in (("running", running), ("waiting", waiting), ("kv_usage", kv))
+            if value is not None
+        }
+        self.now = seen | {"t_ns": time.monotonic_ns()}
+        for name, value in seen.items():
+            self._peaks[name] = max(value, self._peaks.get(name, 0.0))
 
     def add(self, completions: list[Completion]) -> None:
         """What came of a batch: tokens of its prompts, those of them that were cached, tokens drawn."""

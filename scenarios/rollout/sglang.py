@@ -4,15 +4,26 @@ constructor."""
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import os
 import time
 from typing import Any
 
-from scenarios.rollout import parameters
-from scenarios.rollout.engine import Completion, EngineError, EngineInfo, Request, SyncGroup, SyncReport, WeightMeta
-from scenarios.rollout.hf import draw_of, end_ids
+from scenarios.rollout import given, parameters
+from scenarios.rollout.engine import (
+    Completion,
+    EngineError,
+    EngineInfo,
+    Request,
+    SyncGroup,
+    SyncReport,
+    WeightMeta,
+    check_scored,
+)
+from scenarios.rollout.hf import draw_of, ids_of
 from scenarios.rollout.load import Load
+from scenarios.rollout.mapping import Mapped, ParameterMap, sample, start
 from scenarios.rollout.processes import titled
 from scenarios.rollout.sglang_plugin import DIGESTS, SWITCH
 from scenarios.settings import Mode, Sampling, Scenario
@@ -27,8 +38,18 @@ class SGLangEngine:
 
     name = "sglang"
 
-    def __init__(self, model_path: str, scenario: Scenario, *, mode: Mode, device: str, pure: bool = False) -> None:
-        parameters.check_sampling("sglang", scenario.sampling, mode)
+    def __init__(
+        self,
+        model_path: str,
+        scenario: Scenario,
+        *,
+        mode: Mode,
+        device: str,
+        pure: bool = False,
+        mapping: ParameterMap | None = None,
+    ) -> None:
+        self._mapping = mapping = mapping or ParameterMap()
+        parameters.check_sampling("sglang", scenario.sampling, mode, ours=mapping.ours("sglang", "sampling"))
         self._mode = mode
         self._device = device
         self._seed = scenario.engine.seed
@@ -47,9 +68,12 @@ class SGLangEngine:
         config = AutoConfig.from_pretrained(model_path)
         self._version = sglang.__version__
         longest = int(getattr(config, "max_position_embeddings", scenario.engine.max_model_len))
-        self._arguments = parameters.sglang_engine(
-            model_path, scenario.model.dtype, scenario.engine, device=device, longest_context=longest
-        )
+        asked = parameters.engine_asked(model_path, scenario.model.dtype, scenario.engine, device=device)
+        ours = functools.partial(parameters.sglang_engine, longest_context=longest)
+        self._asked = asked
+        self._arguments, self._described = start(mapping, "sglang", asked, ours, parameters.sglang_machine)
+        if device == "cpu":
+            self._arguments["device"] = "cpu"  # where it runs is the harness's to say, not the mapping's
         if hasattr(ServerArgs, PUBLISH):  # 15 by default: peaks of short responses were missed (22 seen of 32)
             self._arguments[PUBLISH] = 1
         replaced: list[str] = []
@@ -63,23 +87,39 @@ class SGLangEngine:
             self._engine = sglang.Engine(**self._arguments)
         except Exception as error:  # whatever SGLang raises here, the user needs its text, not its type
             raise EngineError(f"SGLang {self._version} did not start: {error}") from error
-        self._end_ids = end_ids(config.eos_token_id, scenario.sampling)
+        manager = self._engine.tokenizer_manager
+        tokenizer = manager.tokenizer
+        self._vocabulary = int(manager.model_config.vocab_size)
+        # What SGLang itself ends a sample at: config.json, generation_config.json, its tokenizer's end token and extras
+        # (configs/model_config.py, managers/schedule_batch.py).
+        self._model_ends = ids_of(manager.model_config.hf_eos_token_id) | ids_of(
+            getattr(tokenizer, "eos_token_id", None)
+        )
+        self._model_ends |= ids_of(getattr(tokenizer, "additional_stop_token_ids", None))
+        self._defaults = dict(getattr(manager, "preferred_sampling_params", None) or {})
         self._group: SyncGroup | None = None
-        self._load = Load()
+        self.load = Load()
+
+    def mapped(self, sampling: Sampling) -> Mapped:
+        return sample(self._mapping, "sglang", sampling, defaults=self._defaults, model_ends=self._model_ends)
+
+    def remap(self, mapping: ParameterMap) -> None:
+        self._mapping = mapping
 
     def generate(self, requests: list[Request], sampling: Sampling, *, seed: int) -> list[Completion]:
-        native = parameters.sglang_sampling(sampling, self._mode)
+        mapped = self.mapped(sampling)
+        native = parameters.without_draw(mapped.native, self._mode)
         params, processors = [], []
         for request in requests:
             one = dict(
                 native,
-                max_new_tokens=request.max_tokens or sampling.max_tokens,
-                min_new_tokens=max(sampling.min_tokens - request.offset, 0),
+                max_new_tokens=request.max_tokens or mapped.given.max_tokens,
+                min_new_tokens=max(mapped.given.min_tokens - request.offset, 0),
             )
             if self._mode == "coupled":
                 from scenarios.rollout.sglang_coupled import KEY, Coupled
 
-                one["custom_params"] = {KEY: draw_of(request, sampling, seed, self._end_ids).to_json()}
+                one["custom_params"] = {KEY: draw_of(request, mapped, seed).to_json()}
                 processors.append(Coupled.to_str())
             params.append(one)
         answers: list[Any] = [None] * len(requests)
@@ -93,7 +133,7 @@ class SGLangEngine:
                 if text
                 else {"input_ids": [list(requests[i].prompt_ids) for i in rows]}
             )
-            with self._load.generating():
+            with self.load.generating():
                 batch = self._call(
                     sampling_params=[params[i] for i in rows],
                     return_logprob=True,
@@ -104,7 +144,7 @@ class SGLangEngine:
             for i, answer in zip(rows, batch, strict=True):
                 answers[i] = answer
         completions = [self._completion(request, answer) for request, answer in zip(requests, answers, strict=True)]
-        self._load.add(completions)
+        self.load.add(completions)
         return completions
 
     def _call(self, **fields: Any) -> list[dict[str, Any]]:
@@ -134,7 +174,7 @@ class SGLangEngine:
             await asyncio.sleep(LOOK_S)
             fresh = [one for one in reader.read_all() if one.timestamp >= began]  # older ones are of an earlier batch
             if fresh:
-                self._load.sample(
+                self.load.sample(
                     running=sum(one.num_running_reqs for one in fresh),
                     waiting=sum(one.num_waiting_reqs for one in fresh),
                     kv=max(one.token_usage for one in fresh),
@@ -164,8 +204,15 @@ class SGLangEngine:
             return_logprob=True,
             logprob_start_len=0,
         )
-        # The first entry is the first token, which nothing predicts.
-        return [[float(entry[0]) for entry in answer["meta_info"]["input_token_logprobs"][1:]] for answer in answers]
+        rows = [answer["meta_info"]["input_token_logprobs"] for answer in answers]
+        for sequence, row in zip(sequences, rows, strict=True):
+            check_scored("SGLang", self._echoed(sequence), [int(token) for _, token, *_ in row])
+        return [[float(entry[0]) for entry in row[1:]] for row in rows]  # nothing predicts the first token
+
+    def _echoed(self, sequence: tuple[int, ...]) -> tuple[int, ...]:
+        """These ids as SGLang says them back: 0.5.23 writes 0 for the last id of the vocabulary and beyond
+        (`logprob_result_processor`, meant for placeholders of images); their scores are right."""
+        return tuple(token if token < self._vocabulary - 1 else 0 for token in sequence)
 
     def flush(self) -> None:
         answer = self._engine.flush_cache()
@@ -203,28 +250,44 @@ class SGLangEngine:
         resolved = {
             "dtype": str(server.get("dtype")),
             "seed": server.get("random_seed"),
-            # the slack belongs to SGLang's own reserve, not to what prompt + response may use
-            "max_model_len": int(server.get("context_length") or 0) - parameters.SGLANG_CONTEXT_SLACK,
+            # its sampler draws from one generator for all requests, unless deterministic inference is on
+            "request_seed": "honoured" if server.get("enable_deterministic_inference") else "ignored",
+            # what prompt and response may use of it: the slack that the mapping adds is SGLang's own reserve
+            "max_model_len": min(
+                int(server.get("context_length") or 0) - given.SGLANG_KEEPS, self._asked["max_model_len"]
+            ),
             "context_length": server.get("context_length"),
             "enforce_eager": bool(server.get("disable_cuda_graph")),
             "prefix_caching": not server.get("disable_radix_cache"),
-            "max_num_seqs": server.get("max_running_requests"),
+            "max_num_seqs": server.get("max_running_requests")
+            or next((one.get("effective_max_running_requests_per_dp") for one in server["internal_states"]), None),
             "chunked_prefill": (server.get("chunked_prefill_size") or -1) > 0,
             "tensor_parallel": server.get("tp_size"),
             "kv_cache_tokens": server.get("max_total_num_tokens"),
             "kv_cache_dtype": str(server.get("kv_cache_dtype")),
             "logprobs_mode": "raw" if not self._pure else "after temperature",
-            "end_ids": sorted(self._end_ids),
+            "graph_padding": not server.get("disable_cuda_graph_padding"),
+            "generation_config": server.get("sampling_defaults") == "model",
+            "default_sampling": {**self._model_defaults(), **self._defaults},
+            "end_ids": sorted(self._model_ends),
+            "deterministic": bool(server.get("enable_deterministic_inference")),
             "device": str(server.get("device")),
             "attention_backend": server.get("attention_backend"),
             "sampling_backend": server.get("sampling_backend"),
         }
+        if self._device != "cpu":
+            resolved["memory_fraction"] = server.get("mem_fraction_static")
         return EngineInfo(
-            "sglang", self._version, dict(self._arguments), resolved, self._replaced, titled("sglang::")
-        )
+            "sglang", self._version, dict(self._arguments), resolved, self._replaced, titled("sglang::"),
+            **self._described,
+        )  # fmt: skip
+
+    def _model_defaults(self) -> dict[str, Any]:
+        """What SGLang would fill in from generation_config.json, at its OpenAI endpoint only."""
+        return dict(self._engine.tokenizer_manager.model_config.get_default_sampling_params())
 
     def stats(self) -> dict[str, float]:
-        return self._load.take()
+        return self.load.take()
 
     def close(self) -> None:
         self._engine.shutdown()

@@ -8,11 +8,13 @@ wrapped: keep the raw logits, let it draw, recompute from the raw ones.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from typing import Any
 
 SWITCH = "RLHF_HARNESS_SGLANG_PLUGIN"
+PLANTS = "RLHF_HARNESS_PLANTS"  # set where faults are planted: SGLang's scheduler then answers to `harness_planted`
 DIGESTS = "rlhf_harness_received"
 
 
@@ -27,24 +29,39 @@ def register() -> None:
     HookRegistry.register(f"{updater}.receive_weights_from_distributed", remember_digests, HookType.AFTER)
     scheduler = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
     HookRegistry.register(f"{scheduler}.update_weights_from_distributed", report_digests, HookType.AFTER)
+    if os.environ.get(PLANTS):
+        HookRegistry.register("sglang.srt.managers.scheduler.Scheduler.__init__", open_to_plants, HookType.AFTER)
+
+
+def open_to_plants(result: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+    """A method of the scheduler by which a planted fault reaches its model."""
+    from scenarios.faults.inside import planted
+
+    self.harness_planted = functools.partial(planted, self)
 
 
 def raw_logprobs(
     forward: Any, self: Any, logits_output: Any, sampling_info: Any, return_logprob: bool, *args: Any, **kwargs: Any
 ) -> Any:
     """`Sampler.forward` with log-probabilities of the model's own logits at T = 1."""
-    import torch
-
     if not return_logprob:
         return forward(self, logits_output, sampling_info, return_logprob, *args, **kwargs)
     raw = logits_output.next_token_logits.detach().clone()
     tokens = forward(self, logits_output, sampling_info, return_logprob, *args, **kwargs)
     top_logprobs_nums, token_ids_logprobs = args[0], args[1]
     result = self.output_logprob_processor.compute_logprobs(
-        torch.log_softmax(raw.float(), dim=-1), top_logprobs_nums, token_ids_logprobs, tokens
+        _reported(raw, getattr(sampling_info, "custom_params", None)), top_logprobs_nums, token_ids_logprobs, tokens
     )
     result.write_output_to(logits_output)
     return tokens
+
+
+def _reported(raw: Any, params: list[dict[str, Any] | None] | None) -> Any:
+    from scenarios.rollout.coupling import Draw, reported
+    from scenarios.rollout.sglang_coupled import KEY
+
+    drawn = [(item or {}).get(KEY) for item in params or []]
+    return reported(raw, [Draw.from_json(one) if one else Draw(0, 0) for one in drawn])
 
 
 _received: dict[str, str] = {}

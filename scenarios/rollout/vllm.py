@@ -10,9 +10,19 @@ import time
 from typing import Any
 
 from scenarios.rollout import parameters
-from scenarios.rollout.engine import Completion, EngineError, EngineInfo, Request, SyncGroup, SyncReport, WeightMeta
-from scenarios.rollout.hf import draw_of, end_ids
+from scenarios.rollout.engine import (
+    Completion,
+    EngineError,
+    EngineInfo,
+    Request,
+    SyncGroup,
+    SyncReport,
+    WeightMeta,
+    check_scored,
+)
+from scenarios.rollout.hf import draw_of, ids_of
 from scenarios.rollout.load import Load
+from scenarios.rollout.mapping import Mapped, ParameterMap, sample, start
 from scenarios.rollout.processes import titled
 from scenarios.settings import Mode, Sampling, Scenario
 
@@ -22,10 +32,23 @@ class VLLMEngine:
 
     name = "vllm"
 
-    def __init__(self, model_path: str, scenario: Scenario, *, mode: Mode, device: str, pure: bool = False) -> None:
-        parameters.check_sampling("vllm", scenario.sampling, mode)
+    def __init__(
+        self,
+        model_path: str,
+        scenario: Scenario,
+        *,
+        mode: Mode,
+        device: str,
+        pure: bool = False,
+        mapping: ParameterMap | None = None,
+    ) -> None:
+        self._mapping = mapping = mapping or ParameterMap()
+        parameters.check_sampling("vllm", scenario.sampling, mode, ours=mapping.ours("vllm", "sampling"))
         self._mode = mode
-        self._arguments = parameters.vllm_engine(model_path, scenario.model.dtype, scenario.engine, device=device)
+        asked = parameters.engine_asked(model_path, scenario.model.dtype, scenario.engine, device=device)
+        self._arguments, self._described = start(
+            mapping, "vllm", asked, parameters.vllm_engine, parameters.vllm_machine
+        )
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
         if device == "cpu":
@@ -59,15 +82,20 @@ class VLLMEngine:
         except Exception as error:  # whatever vLLM raises here, the user needs its text, not its type
             raise EngineError(f"vLLM {self._version} did not start: {error}") from error
         config = self._llm.llm_engine.model_config
-        self._end_ids = end_ids(config.hf_config.eos_token_id, scenario.sampling)
+        # What vLLM itself ends a sample at: its tokenizer's end token and those of generation_config.json, which it
+        # reads for them even with generation_config="vllm" (v1/engine/input_processor.py).
+        files = config.try_get_generation_config()
+        self._model_ends = ids_of(self._llm.get_tokenizer().eos_token_id) | ids_of(files.get("eos_token_id"))
+        # What vLLM's server and `get_default_sampling_params` fill in where a request says nothing.
+        self._defaults = dict(config.get_diff_sampling_param())
         self._seed = scenario.engine.seed
         self._device = device
-        self._load = Load()
+        self.load = Load()
         self._watch()
 
     def _watch(self) -> None:
         """Be told the scheduler's figures after each of its steps, as vLLM's own loggers of statistics are."""
-        load = self._load
+        load = self.load
 
         class Watching:
             def record(self, scheduler_stats: Any = None, *_: Any, **__: Any) -> None:
@@ -85,37 +113,46 @@ class VLLMEngine:
         if manager is not None:
             manager.stat_loggers.append(Watching())
 
+    def mapped(self, sampling: Sampling) -> Mapped:
+        return sample(self._mapping, "vllm", sampling, defaults=self._defaults, model_ends=self._model_ends)
+
+    def remap(self, mapping: ParameterMap) -> None:
+        self._mapping = mapping
+
     def generate(self, requests: list[Request], sampling: Sampling, *, seed: int) -> list[Completion]:
         import vllm
 
-        native = parameters.vllm_sampling(sampling, self._mode)
+        mapped = self.mapped(sampling)
+        native = parameters.without_draw(mapped.native, self._mode)
+        native |= {"logprobs": 0, "detokenize": False}  # 0: the drawn token's own log-probability
         params, prompts = [], []
         for request in requests:
             extra: dict[str, Any] = {}
             if self._mode == "coupled":
                 from scenarios.rollout.vllm_coupled import KEY
 
-                extra["extra_args"] = {KEY: draw_of(request, sampling, seed, self._end_ids).to_json()}
+                extra["extra_args"] = {KEY: draw_of(request, mapped, seed).to_json()}
             elif self._mode == "native":
                 # vLLM without request seeds does not repeat across engine starts (measured).
                 extra["seed"] = (self._seed * 1_000_003 + request.sample) % 2**31
-            left = max(sampling.min_tokens - request.offset, 0)
-            params.append(
-                vllm.SamplingParams(
-                    **dict(native, min_tokens=left), max_tokens=request.max_tokens or sampling.max_tokens, **extra
-                )
-            )
+            one = native | extra
+            one["min_tokens"] = max(mapped.given.min_tokens - request.offset, 0)
+            one["max_tokens"] = request.max_tokens or mapped.given.max_tokens
+            try:
+                params.append(vllm.SamplingParams(**one))
+            except (TypeError, ValueError) as error:
+                raise EngineError(f"vLLM refuses the sampling parameters {native}: {error}") from error
             prompts.append(
                 {"prompt": request.prompt_text}
                 if request.prompt_text is not None
                 else {"prompt_token_ids": list(request.prompt_ids)}
             )
-        with self._load.generating():
+        with self.load.generating():
             outputs = self._llm.generate(prompts, params, use_tqdm=False)
         if len(outputs) != len(requests):
             raise EngineError(f"vLLM answered {len(outputs)} of {len(requests)} requests")
         completions = [self._completion(request, output) for request, output in zip(requests, outputs, strict=True)]
-        self._load.add(completions)
+        self.load.add(completions)
         return completions
 
     def _completion(self, request: Request, output: Any) -> Completion:
@@ -136,7 +173,8 @@ class VLLMEngine:
         )
         prompts: list[Any] = [{"prompt_token_ids": list(sequence)} for sequence in sequences]
         scores = []
-        for output in self._llm.generate(prompts, params, use_tqdm=False):
+        for sequence, output in zip(sequences, self._llm.generate(prompts, params, use_tqdm=False), strict=True):
+            check_scored("vLLM", sequence, output.prompt_token_ids)
             table = output.prompt_logprobs
             scores.append([float(table[i][token].logprob) for i, token in enumerate(output.prompt_token_ids) if i > 0])
         return scores
@@ -163,6 +201,7 @@ class VLLMEngine:
         resolved = {
             "dtype": str(config.model_config.dtype).removeprefix("torch."),
             "seed": config.model_config.seed,
+            "request_seed": "honoured",
             "max_model_len": config.model_config.max_model_len,
             "enforce_eager": config.model_config.enforce_eager,
             "prefix_caching": bool(config.cache_config.enable_prefix_caching),
@@ -172,16 +211,20 @@ class VLLMEngine:
             "kv_cache_tokens": int(config.cache_config.num_gpu_blocks or 0) * int(config.cache_config.block_size or 0),
             "kv_cache_dtype": str(config.cache_config.cache_dtype),
             "logprobs_mode": str(config.model_config.logprobs_mode),
-            "end_ids": sorted(self._end_ids),
+            "generation_config": config.model_config.generation_config != "vllm",
+            "default_sampling": self._defaults,
+            "end_ids": sorted(self._model_ends),
             "device": self._device,
             "model_runner": runner,
         }
+        if self._device != "cpu":  # where it is the share of the accelerator, and not a default that nothing reads
+            resolved["memory_fraction"] = config.cache_config.gpu_memory_utilization
         return EngineInfo(
-            "vllm", self._version, dict(self._arguments), resolved, self._replaced, titled("VLLM")
+            "vllm", self._version, dict(self._arguments), resolved, self._replaced, titled("VLLM"), **self._described
         )
 
     def stats(self) -> dict[str, float]:
-        return self._load.take()
+        return self.load.take()
 
     def close(self) -> None:
         shutdown = getattr(self._llm.llm_engine.engine_core, "shutdown", None)

@@ -1,5 +1,7 @@
-"""The main job on the real engines: `harness parity vllm sglang`, then the planted faults, each with its right verdict
-and first place."""
+"""The main job on the real engines, then some planted faults, each with its right verdict, causes and first place.
+
+`harness faults run --suite parity` runs all of them.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,25 @@ import pytest
 import harness
 from harness import config
 from harness.parity import judge
-from harness.parity.faults import Outcome, outcomes
+from harness.parity.suite.outcome import Outcome
+from harness.parity.suite.run import outcomes
 from probes.format import Run
 from reports.model import Verdict
-from scenarios.faults.catalog import FAULTS, Fault, named
+from scenarios.faults.catalog import named
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(900)]
 
-CONTROL = Fault("control", "nothing is changed", expected="EQUIVALENT")
+# One of each kind of seam; all of one scenario, so that they share a baseline.
+PLANTED = (
+    "control",
+    "temperature",
+    "text-prompt",
+    "stale-tensor",
+    "shifted-logprobs",
+    "noisy-candidate",
+    "trainer-mask-shifted",
+    "train-batch-halved",
+)
 STALE = "model.layers.0.mlp.down_proj.weight"
 
 
@@ -33,7 +46,7 @@ def equivalent(recordings: Path) -> Verdict:
 @pytest.fixture(scope="module")
 def planted(recordings: Path) -> dict[str, Outcome]:
     """The control and each fault on engines that stay up, five steps each."""
-    faults = [CONTROL, *(fault for fault in FAULTS if fault.name != "engine-seed")]
+    faults = [named(name) for name in PLANTED]
     found = outcomes("vllm", "sglang", faults, scenario=config.load("ppo-tiny", steps=5), out=recordings / "faults")
     return {outcome.fault.name: outcome for outcome in found}
 
@@ -73,16 +86,17 @@ def test_the_weights_arrived_and_are_what_the_engine_computes_with(equivalent: V
         assert all(event["ok"] and not event["mismatched"] and not event["unreported"] for event in syncs)
 
 
-@pytest.mark.parametrize("name", ["control", *(fault.name for fault in FAULTS if fault.name != "engine-seed")])
+@pytest.mark.parametrize("name", PLANTED)
 def test_each_fault_gets_its_verdict_and_its_cause(planted: dict[str, Outcome], name: str) -> None:
     outcome = planted[name]
-    assert outcome.found, f"{outcome.verdict.verdict}: {outcome.verdict.reason}"
-    assert outcome.named, outcome.verdict.causes
+    assert outcome.found, (outcome.error, outcome.verdict)
+    assert outcome.right, (outcome.missing, outcome.wrong)
 
 
 def test_first_places(planted: dict[str, Outcome]) -> None:
     def first(name: str):
-        parity = planted[name].verdict.parity
+        verdict = planted[name].verdict
+        parity = verdict.parity if verdict is not None else None
         assert parity is not None and parity.first_divergence is not None
         return parity.first_divergence
 
@@ -96,9 +110,9 @@ def test_a_recording_torn_in_the_middle_is_inconclusive(
     planted: dict[str, Outcome], recordings: Path, tmp_path: Path
 ) -> None:
     torn = tmp_path / "torn"
-    shutil.copytree(recordings / "faults" / "control", torn)
+    shutil.copytree(recordings / "faults" / "control" / "candidate", torn)
     tokens = next((torn / "tokens").glob("rollout-*.bin"))
     tokens.write_bytes(tokens.read_bytes()[: tokens.stat().st_size // 2])
-    verdict = judge(recordings / "faults" / "baseline", torn)
+    verdict = judge(recordings / "faults" / "baseline-vllm-sglang", torn)
     assert verdict.verdict == "INCONCLUSIVE" and verdict.exit_code == 3
     assert tokens.name in verdict.reason or any(tokens.name in item for item in verdict.missing)

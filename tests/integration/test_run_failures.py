@@ -83,6 +83,20 @@ def test_a_role_that_is_killed_ends_the_run_with_a_sentence(tmp_path: Path) -> N
     assert list(Run(tmp_path / "run", strict=False).frames(kind="rollout"))
 
 
+def test_a_real_engine_whose_scheduler_is_killed_ends_the_run_with_a_sentence(tmp_path: Path) -> None:
+    process = start(tmp_path / "run", "--backend", "sglang")
+    until(process, "step 0 ")
+    processes = family(process)
+    scheduler = next(one for one in processes if "sglang::scheduler" in " ".join(one.cmdline()))
+    scheduler.kill()
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 3, output
+    assert f"engine process {scheduler.pid} died" in output.strip().splitlines()[-1]
+    assert gone(processes) == []
+    run = Run(tmp_path / "run", strict=False)
+    assert list(run.frames(kind="rollout")) and any(run.events(kind="engine_died"))
+
+
 def test_a_run_that_hangs_is_ended_and_names_who_stands_still(tmp_path: Path) -> None:
     process = start(tmp_path / "run", "--stall", "8s")
     until(process, "step 0 ")

@@ -22,6 +22,7 @@ from reports.model import Cause, Check, Verdict
 from scenarios.settings import PPO, Model, Native, Rollout, Sampling, Scenario
 
 BOS, EOS, VOCABULARY = 1, 2, 2048
+GENERATE = [5, 6]  # with which the chat template ends a prompt
 TENSORS = [f"model.layers.{i}.{part}.weight" for i in range(4) for part in ("self_attn.q_proj", "mlp.down_proj")]
 TYPES = {
     "sample": "i8",
@@ -150,6 +151,11 @@ def _encoded(frame: FrameRecord, log: Log) -> bytes:
     return encode_frame(frame.kind, frame.step, log.role, log.rank, frame.fields, arrays)
 
 
+def text(ids: Any) -> str:
+    """What these ids decode to: a word each."""
+    return "".join(f" w{int(one)}" for one in ids)
+
+
 def digest(*parts: Any) -> str:
     return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
 
@@ -176,7 +182,7 @@ def scenario(
         rollout=Rollout(prompts, group, mode),
         sampling=Sampling(temperature=temperature, max_tokens=max_tokens),
         ppo=PPO(train_batch_size=train_batch_size),
-        native=Native(samples=256),
+        native=Native(samples=256, margin=0.4),
     )
 
 
@@ -204,6 +210,9 @@ def make(
     for log in logs.values():
         _opened(log, side, engine=log is rollout, environment=environment)
     _described(rollout, plan, backend, plan.rollout.mode)
+    trainer.event(
+        "tokenizer", size=VOCABULARY, bos=BOS, eos=EOS, pad=0, specials=[0, BOS, EOS], generation_prompt=GENERATE
+    )
     actor.event("group", name="default", backend="gloo", rank=0, world_size=1, members=[0])
     _synced(trainer, rollout, plan, 0, 0)
     if floor:
@@ -262,7 +271,10 @@ class Step:
         n = prompts * group
         prompt_lengths = np.repeat(data.integers(8, 15, prompts), group)
         prompt = jagged(
-            [np.concatenate([[BOS], data.integers(3, VOCABULARY, length)]) for length in prompt_lengths[::group]]
+            [
+                np.concatenate([[BOS], data.integers(7, VOCABULARY, length), GENERATE])
+                for length in prompt_lengths[::group]
+            ]
         )
         lengths = np.minimum(rng.geometric(1.5 / longest, n), longest)
         total = int(lengths.sum())
@@ -322,6 +334,8 @@ def _described(log: Log, plan: Scenario, backend: str, mode: str) -> None:
         "enforce_eager": True,
         "prefix_caching": True,
         "max_num_seqs": plan.engine.max_num_seqs,
+        "kv_cache_tokens": plan.engine.kv_cache_tokens,
+        "end_ids": [EOS],
     }
     log.event(
         "engine_info",
@@ -409,9 +423,9 @@ def _rolled_out(
             prompt_len=len(prompt),
             output_len=len(row),
             specials=sorted({BOS, EOS} & {*prompt.tolist(), *row.tolist()}),
-            text_first="",
-            text_seam="",
-            text_last="",
+            text_first=text(prompt[:8]),
+            text_seam=text([*prompt[-8:], *row[:8]]),
+            text_last=text(row[-8:]),
         )
     rollout.event(
         "engine_stats",

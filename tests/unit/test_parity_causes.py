@@ -117,8 +117,8 @@ def test_log_probabilities_of_the_engine_divided_by_the_temperature(tmp_path: Pa
     for frame in candidate.frames("rollout"):
         frame.arrays["logprob"].values = frame.arrays["logprob"].values / 0.7
     verdict = put(tmp_path, baseline, candidate)
-    assert causes(verdict) == ["LOGPROB_SEMANTICS"]
-    assert cause(verdict, "LOGPROB_SEMANTICS").details["scale"] == pytest.approx(0.7, abs=1e-4)
+    assert causes(verdict) == ["LOGPROB_SEMANTICS(scaled)"]
+    assert cause(verdict, "LOGPROB_SEMANTICS(scaled)").details["scale"] == pytest.approx(0.7, abs=1e-4)
 
 
 def test_log_probabilities_of_the_learner_divided_by_the_temperature(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_log_probabilities_of_the_learner_divided_by_the_temperature(tmp_path: P
         for frame in recording.frames("experience"):
             frame.arrays["actor_logprob"].values = frame.arrays["actor_logprob"].values / np.float32(0.7)
     verdict = put(tmp_path, baseline, candidate)
-    assert {(one.name, one.party) for one in verdict.causes} == {("TRAINER", "trainer")}
+    assert {(one.name, one.party) for one in verdict.causes} == {("TRAINER(log-probabilities scaled)", "trainer")}
     assert check(verdict, "logprobs").state == "ruled out"
 
 
@@ -139,7 +139,7 @@ def test_the_context_less_two(tmp_path: Path) -> None:
             rows = frame.arrays[name].rows()
             frame.arrays[name] = jagged([row[:-2] if cut else row for row, cut in zip(rows, shorter, strict=True)])
     verdict = put(tmp_path, baseline, candidate)
-    assert causes(verdict) == ["LENGTH"]
+    assert causes(verdict) == ["LENGTH(context)"]
     place = verdict.parity.first_divergence
     assert (place.field, place.baseline, place.candidate) == ("length", 24, 22)
 

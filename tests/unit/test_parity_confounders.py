@@ -51,7 +51,7 @@ def test_settings_that_may_differ(tmp_path: Path, plan: Scenario) -> None:
 
 def test_an_engine_parameter_that_differs_is_a_finding_with_its_effect(tmp_path: Path) -> None:
     verdict = put(tmp_path, *sides(changed(engine=dataclasses.replace(scenario().engine, seed=9))))
-    finding = next(one for one in verdict.findings if one.name == "engine.seed")
+    finding = next(one for one in verdict.findings if one.name == "CONFIG(seed)")
     assert "none" in finding.effect
 
 
@@ -61,7 +61,7 @@ def test_an_inverted_eager_flag_moves_nothing_and_is_a_finding_all_the_same(tmp_
         info["resolved"]["enforce_eager"] = False
     verdict = put(tmp_path, baseline, candidate)
     assert verdict.verdict == "EQUIVALENT"
-    finding = next(one for one in verdict.findings if one.name == "enforce_eager")
+    finding = next(one for one in verdict.findings if one.name == "CONFIG(enforce_eager)")
     assert finding.severity == "warning" and finding.where == "candidate" and "none" in finding.effect
     assert check(verdict, "engine-parameter-map").state == "confirmed"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from harness.parity import metrics
 from harness.parity.metrics import Mismatch
 
 
@@ -71,3 +72,20 @@ def test_nothing_compared_is_no_metric() -> None:
 def test_a_huge_difference_does_not_overflow() -> None:
     result = collected(np.array([-1.0, -2.0]), np.array([-1.0, -5000.0]), [2]).result()
     assert all(np.isfinite(value) for value in result.values())
+
+
+def test_quantiles_of_more_values_than_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.random.default_rng(0).exponential(1e-3, 5000).astype(np.float32)
+    values[:500] = 0.0
+    shares = (0.0, 0.05, 0.5, 0.95, 0.99, 1.0)
+    exact = np.quantile(values, shares, method="higher")
+    kept = metrics.Quantiles()
+    kept.add(values)
+    assert kept.at(*shares) == exact.tolist()
+    monkeypatch.setattr(metrics, "EXACT", 700)
+    folded = metrics.Quantiles()
+    for part in np.split(values, 50):
+        folded.add(part)
+    assert folded.counts is not None
+    found = np.array(folded.at(*shares))
+    assert np.all(found >= exact) and np.all(found <= exact * (1 + 1 / 4096) + 1e-40)

@@ -32,7 +32,7 @@ PARITY: dict[str, Any] = {
     "scenario": "rollout-tiny", "overrides": ["engine.seed=3", 'model.path="builtin:tiny"'],
     "candidate_overrides": ["sampling.temperature=0.9"], "mode": "greedy", "seed": 0, "steps": 3, "rollout_only": True,
     "free": True, "native": False, "fault": "engine-seed", "cap": 1e-05, "address": "10.0.0.1:6379", "device": "cpu",
-    "stall_s": 90.5,
+    "stall_s": 90.5, "mapping": "users.py", "baseline_mapping": "users.py",
 }  # fmt: skip
 RUN: dict[str, Any] = {
     "backend": "hf", "overrides": ["ppo.epochs=2"], "mode": "coupled", "seed": 7, "steps": 9, "rollout_only": True,
@@ -79,7 +79,7 @@ def no_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Cluster, "__enter__", lambda self: self)
     monkeypatch.setattr(Cluster, "__exit__", lambda self, *exc: None)
     monkeypatch.setattr(Cluster, "gpus", lambda self: 0.0)
-    monkeypatch.setattr(run, "_guarded", nothing)
+    monkeypatch.setattr(run, "guarded", nothing)
     monkeypatch.setattr(Experiment, "begin", begin)
     monkeypatch.setattr(Experiment, "record", record)
 
@@ -103,6 +103,7 @@ def asked(command: str, function: str, monkeypatch: pytest.MonkeyPatch) -> dict[
 def test_a_verdict_names_the_command_that_asks_for_the_same_again(
     options: dict[str, Any], no_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "users.py").write_text("def hf_sampling(asked, ours):\n    return ours\n")
     once = {**options, "overrides": iter(options.get("overrides", []))}  # any iterable is welcome
     verdict = harness.run_parity("hf", "hf", **once, out="it")
     assert (verdict.verdict, verdict.reason) == ("INCONCLUSIVE", f"cut short: {CUT}")

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from recordings import make, scenario
 
+from harness import scan
 from harness.store import Recording
 from harness.tables import Rows
 from probes.format import FormatError, Run, encode_line, write_manifest
@@ -75,10 +76,56 @@ def test_a_line_that_is_broken_behind_its_kind_is_found_when_it_is_parsed(tmp_pa
     assert found.torn and "not JSON" in found.torn[0][1]
 
 
-def test_many_lines_are_indexed_like_few(tmp_path: Path) -> None:
+@pytest.mark.parametrize("block", [100, 1 << 12, scan.BLOCK])
+def test_many_lines_are_indexed_like_few(tmp_path: Path, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan, "BLOCK", block)
     kinds = ["span", "step", "span", "note"]
-    journal(tmp_path, [(kinds[i % 4], {"name": f"n{i % 3}", "step": i % 7, "dur_ns": i}) for i in range(2500)])
+    events = [(kinds[i % 4], {"name": f"n{i % 3}", "step": i % 7, "dur_ns": i}) for i in range(2500)]
+    journal(tmp_path, events)
     same(tmp_path)
+    run = Recording(tmp_path)
+    wanted = [one for kind, one in events if kind == "span" and one["name"] == "n1"]
+    assert run.spans(("n1",))["seconds"].tolist() == [one["dur_ns"] / 1e9 for one in wanted]
+    assert [line for _, line in run.every_line()] == run._journals[0].path.read_bytes().splitlines(keepends=True)
+
+
+@pytest.mark.parametrize("wrong", [0, 9, 10, 99, 100, 1234])
+def test_a_number_that_is_not_the_next_is_seen_in_any_block(
+    tmp_path: Path, wrong: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scan, "BLOCK", 2000)
+    file = journal(tmp_path, [("note", {}) for _ in range(1300)])
+    lines = file.read_bytes().splitlines(keepends=True)
+    lines[wrong] = lines[wrong].replace(b'"seq":%d' % wrong, b'"seq":%d' % (wrong + 10))
+    file.write_bytes(b"".join(lines))
+    same(tmp_path)
+    assert Recording(tmp_path).torn
+
+
+def test_a_window_holds_its_steps_and_what_they_began_with(tmp_path: Path) -> None:
+    path = make("baseline", scenario(steps=5, prompts=2, group=2)).write(tmp_path / "run")
+    whole, part = Recording(path), Recording(path)
+    part.restrict(range(2, 4))
+    assert part.steps("rollout") == part.steps("experience") == [2, 3] and part.steps("floor") == [0]
+    assert part.steps("native") == whole.steps("native")
+    assert {event["version"] for event in part.all("weights")} == {2, 3, 4}
+    assert {event["version"] for event in part.all("sync")} == {2, 3, 4}
+    for kind in ("step", "learner", "data", "boundaries"):
+        assert part.all(kind) == [event for event in whole.all(kind) if event["step"] in (2, 3)]
+        assert part.count(kind) == len(part.all(kind)) == len(list(part.lines(kind)))
+    assert part.all("open") == whole.all("open")
+    inside = np.isin(whole.content_hashes("boundaries"), part.content_hashes("boundaries"))
+    assert inside.tolist() == [event["step"] in (2, 3) for event in whole.all("boundaries")]
+    assert set(part.spans(("step",))["step"]) == {2, 3}
+
+
+def test_only_lines_that_mention_a_word_are_parsed(tmp_path: Path) -> None:
+    phases = ["experience", "actor_forward", "experience", "not experience"]
+    file = journal(tmp_path, [("shapes", {"phase": phase}) for phase in phases])
+    found = Recording(tmp_path).all("shapes", mention="experience")
+    assert [event["phase"] for event in found] == ["experience", "experience", "not experience"]
+    file.write_bytes(file.read_bytes().replace(b'"phase":"', b'"phase": "'))  # another framework's writer
+    assert len(Recording(tmp_path).all("shapes", mention="experience")) == 3
 
 
 @pytest.mark.parametrize("spaced", [False, True])

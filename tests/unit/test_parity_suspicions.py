@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from recordings import Recording, check, pair, put
+from recordings import Recording, check, pair, put, scenario
 
 from reports.model import SUSPICIONS
 
@@ -157,7 +157,7 @@ def asked_for_caching(asked: bool) -> tuple[Recording, Recording]:
 @pytest.mark.parametrize(("asked", "severity"), [(True, "info"), (False, "warning")])
 def test_a_cache_that_nobody_asked_for_is_no_warning(tmp_path: Path, asked: bool, severity: str) -> None:
     verdict = put(tmp_path, *asked_for_caching(asked))
-    found = [one for one in verdict.findings if one.name == "prefix_caching"]
+    found = [one for one in verdict.findings if one.name == "CONFIG(prefix_caching)"]
     assert [one.severity for one in found] == [severity]
 
 
@@ -177,3 +177,58 @@ def test_words_are_plain_where_nothing_differs(tmp_path: Path) -> None:
     assert "flip parted" not in check(verdict, "lengths").evidence
     assert "but for outliers" not in check(verdict, "baseline-itself").evidence
     assert "native_samples" not in verdict.coverage
+
+
+def slow_step(recording: Recording, step: int, seconds: float, tokens: float) -> None:
+    """Every step takes a millisecond a token; one of them this long, with so many tokens."""
+    for event in recording.events("shapes"):
+        size = tokens if event["step"] == step else event["real_tokens"]
+        event["real_tokens"], event["padded_tokens"] = size, 2 * size
+        for span in recording.events("span", name="step", step=event["step"]):
+            span["dur_ns"] = int((seconds if event["step"] == step else 1e-3 * size) * 1e9)
+
+
+@pytest.mark.parametrize(("tokens", "says"), [(20_000.0, "which explain 20.0 s"), (400.0, "no more than 0.4 s")])
+def test_a_slow_step_and_whether_its_size_explains_it(tmp_path: Path, tokens: float, says: str) -> None:
+    baseline, candidate = pair(plan=scenario(steps=12), native=False)
+    slow_step(candidate, 9, 20.0, tokens)
+    found = check(put(tmp_path, baseline, candidate), SUSPICIONS[11])
+    assert found.state == "confirmed" and says in found.evidence, found.evidence
+    slowest = found.details["candidate"]["slowest"]
+    assert slowest[0]["step"] == 9 and len(slowest) == 3
+    assert {"tokens", "longest", "padded_tokens", "rollout", "kv_usage"} <= set(slowest[0])
+
+
+def test_few_steps_do_not_tell_whether_a_size_explains_a_time(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    slow_step(candidate, 4, 20.0, 20_000.0)
+    found = check(put(tmp_path, baseline, candidate), SUSPICIONS[11])
+    assert "too few steps to tell" in found.evidence and found.details["candidate"]["seconds by tokens"] == {}
+
+
+def test_the_longest_sample_is_named(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    verdict = put(tmp_path, baseline, candidate)
+    skew = check(verdict, SUSPICIONS[3]).details["candidate"]
+    frame = candidate.frame("rollout", skew["longest in step"])
+    lengths = frame.arrays["prompt"].lengths + frame.arrays["output"].lengths
+    assert skew["longest sample"] == frame.arrays["sample"][int(lengths.argmax())]
+    assert skew["skew"] > 1 and len(skew["most padding"]) == 3
+
+
+def test_the_effect_of_the_cache_is_measured_on_both_kinds_of_tokens(tmp_path: Path) -> None:
+    evidence = check(put(tmp_path, *plain()), SUSPICIONS[8]).evidence
+    assert "tokens cached" in evidence and "tokens not cached" in evidence and "mean |Δ|" in evidence
+
+
+def test_an_engine_against_itself_says_what_that_does_not_cover(tmp_path: Path) -> None:
+    found = check(put(tmp_path, *plain()), SUSPICIONS[4])
+    assert "equal seeds" in found.evidence
+    assert any("another start" in one for one in found.details["not covered"])
+
+
+def test_every_report_has_the_eleven(tmp_path: Path) -> None:
+    verdict = put(tmp_path, *plain())
+    found = {one.number: one for one in verdict.parity.checks if one.number}
+    assert {number: one.name for number, one in found.items()} == SUSPICIONS
+    assert all(one.state in ("ruled out", "confirmed", "not tested") and one.evidence for one in found.values())

@@ -5,7 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harness.parity.two_samples import holm, permuted_labels, quantile_sum, spread_within, statistics_of
+from harness.parity.two_samples import (
+    EQUIVALENCE_ALPHA,
+    POWER,
+    equivalence,
+    holm,
+    permuted_labels,
+    quantile_sum,
+    statistics_of,
+)
 
 
 def draw(rng: np.random.Generator, shift: float = 0.0, prompts: int = 20, group: int = 4, skew: bool = False):
@@ -28,7 +36,7 @@ def test_the_error_under_the_null_hypothesis_is_the_level(skew: bool) -> None:
     rejected = {"x: mean": 0, "x: distribution (KS)": 0}
     for _ in range(300):
         values, stratum, side = draw(rng, prompts=8, skew=skew)
-        labels = permuted_labels(side, stratum)[:400]
+        labels = permuted_labels(side, stratum, permutations=399)
         for name, test in statistics_of(labels, stratum, {"x": values}, None).items():
             rejected[name] += test["p"] <= 0.05
     assert all(6 <= count <= 27 for count in rejected.values()), rejected
@@ -85,7 +93,71 @@ def test_the_detectable_effect_is_detected_four_times_in_five() -> None:
     effect = quantile_sum(0.05, 1) * np.sqrt(2 / (len(side) / 2))
     for _ in range(150):
         values = rng.normal(0, 1, prompts)[stratum] * 5 + rng.normal(0, 1, len(stratum)) + np.where(side, 0, effect)
-        labels = permuted_labels(side, stratum)[:400]
+        labels = permuted_labels(side, stratum, permutations=399)
         found += statistics_of(labels, stratum, {"x": values}, None)["x: mean"]["p"] <= 0.05
-        assert spread_within(values, stratum) == pytest.approx(1.0, abs=0.25)
+        assert equivalence(values, stratum, side).spread == pytest.approx(1.0, abs=0.25)
     assert 0.68 <= found / 150 <= 0.92
+
+
+def uneven(rng: np.random.Generator, group: int, prompts: int = 40, shift: float = 0.0):
+    """Two sides whose prompts differ in mean and in spread; `shift` in standard deviations within prompts."""
+    stratum, side = np.repeat(np.arange(prompts), 2 * group), np.tile(np.repeat([True, False], group), prompts)
+    scale = np.sqrt(rng.uniform(0.2, 1.8, prompts))
+    noise = rng.standard_exponential(len(side)) - 1.0
+    return rng.normal(0, 5, prompts)[stratum] + scale[stratum] * noise + np.where(side, 0.0, shift), stratum, side
+
+
+def shown_equal(rng: np.random.Generator, rounds: int, group: int, shift: float, family: int = 1) -> float:
+    level = EQUIVALENCE_ALPHA / family
+    return sum(equivalence(*uneven(rng, group, shift=shift), family=family).p <= level for _ in range(rounds)) / rounds
+
+
+@pytest.mark.parametrize("group", [6, 16])
+def test_a_difference_as_large_as_the_margin_is_called_equal_at_most_as_often_as_stated(group: int) -> None:
+    """1,500 data sets a case, of skewed values; three standard errors of a rate of 5 % are 1.7 %."""
+    rng = np.random.default_rng(11)
+    for shift in (0.2, -0.2):
+        assert shown_equal(rng, 1500, group, shift) <= EQUIVALENCE_ALPHA + 0.017
+
+
+def test_as_many_samples_as_enough_show_equality_as_often_as_stated() -> None:
+    rng = np.random.default_rng(12)
+    enough = equivalence(*uneven(rng, 6), family=4).enough
+    group = round(enough / 40)
+    rate = shown_equal(rng, 400, group, 0.0, family=4)
+    assert POWER - 0.06 <= rate <= POWER + 0.08, (enough, rate)
+    assert equivalence(*uneven(rng, group), family=4).power == pytest.approx(POWER, abs=0.08)
+
+
+def test_few_samples_show_no_equality_whatever_they_look_like() -> None:
+    rng = np.random.default_rng(13)
+    assert shown_equal(rng, 200, 1, 0.0) == 0.0
+
+
+def test_equal_values_are_equal_and_unequal_constants_are_not() -> None:
+    stratum, side = np.repeat([0, 1], 6), np.tile([True, False], 6)
+    assert equivalence(np.ones(12), stratum, side).p == 0.0
+    assert equivalence(np.where(side, 1.0, 2.0), stratum, side).p == 1.0
+
+
+def test_prompts_that_one_side_alone_has_say_nothing() -> None:
+    rng = np.random.default_rng(14)
+    values, stratum, side = uneven(rng, 8)
+    alone = equivalence(values, np.where(side, stratum, stratum + 40), side)
+    assert alone.p == 1.0 and alone.power == 0.0
+    more = np.concatenate([values, [1e6] * 4]), np.concatenate([stratum, [99] * 4]), np.concatenate([side, [True] * 4])
+    assert equivalence(*more).difference == pytest.approx(equivalence(values, stratum, side).difference)
+
+
+def test_the_family_of_a_stage_raises_a_false_alarm_as_seldom_as_stated() -> None:
+    """Seven tests under the null hypothesis, 200 stages: alpha 0.05, so 10 expected, 20 would be one in 700."""
+    rng, alarms = np.random.default_rng(15), 0
+    for _ in range(200):
+        values, stratum, side = uneven(rng, 4, prompts=12)
+        other, third = values + rng.normal(0, 2, len(values)), np.round(values)
+        finish = np.where(rng.random(len(values)) < 0.6, "stop", "length").astype(object)
+        labels = permuted_labels(side, stratum, permutations=399)
+        tests = statistics_of(labels, stratum, {"a": values, "b": other, "c": third}, finish)
+        holm(tests)
+        alarms += min(test["p_holm"] for test in tests.values()) <= 0.05
+    assert alarms <= 19

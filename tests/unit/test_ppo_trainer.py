@@ -116,7 +116,7 @@ def test_a_second_run_in_the_same_processes_is_bit_identical(
 
 
 def test_an_omitted_tensor_trips_the_next_step(running: Stack, tmp_path: Path) -> None:
-    faulty, _ = record(running, tmp_path, omit_tensors={1: ("lm_head.weight",)})
+    faulty, _ = record(running, tmp_path, plants={"omit_tensors": {1: ("lm_head.weight",)}})
     syncs = {event["version"]: event for event in faulty.events(kind="sync")}
     assert syncs[1]["absent"] == ["lm_head.weight"]
     assert syncs[1]["proof_max_delta"] > 1e-3

@@ -95,7 +95,7 @@ def test_an_engine_that_refuses_stops_the_sender_at_once(running: Stack, tmp_pat
     actor = running.roles["actor"][0]
     with install.start(tmp_path, role="trainer") as recorder:
         sync = connected(running, recorder)
-        sync._session = Refusing()
+        sync._link._session = Refusing()
         with pytest.raises(SyncFailed, match="the engine failed: RuntimeError: must begin first"):
             sync(recorder, step=0, version=1)
         assert call(actor, "policy_path")  # the actor is free again
@@ -128,7 +128,7 @@ def test_a_tensor_that_changed_on_its_way_is_named(running: Stack, tmp_path: Pat
 
     with install.start(tmp_path, role="trainer") as recorder:
         sync = connected(running, recorder)
-        sync._session = Garbling()
+        sync._link._session = Garbling()
         sync(recorder, step=-1, version=0)
         assert events(recorder, "sync")[-1]["mismatched"] == ["lm_head.weight"]
 

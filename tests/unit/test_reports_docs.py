@@ -23,6 +23,7 @@ from reports.model import (
     Parity,
     Party,
     Place,
+    Proof,
     RunSummary,
     Triage,
     Verdict,
@@ -32,7 +33,9 @@ from reports.model import (
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "verdicts.md").read_text("utf-8")
 
 
-@pytest.mark.parametrize("kind", [Verdict, Parity, Place, Check, Finding, Cause, RunSummary, Triage, Party, Node, Wait])
+@pytest.mark.parametrize(
+    "kind", [Verdict, Parity, Place, Check, Finding, Cause, Proof, RunSummary, Triage, Party, Node, Wait]
+)
 def test_every_field_is_documented(kind):
     for field in dataclasses.fields(kind):
         assert f"`{field.name}`" in DOCUMENT, f"{kind.__name__}.{field.name}"

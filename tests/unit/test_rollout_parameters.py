@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -25,35 +26,34 @@ def test_every_engine_parameter_has_an_image_in_both_engines() -> None:
             # KV room is a fraction of the accelerator on CUDA and a number of tokens on a CPU.
             if key == ("memory_fraction" if device == "cpu" else "kv_cache_tokens"):
                 continue
-            sglang = [
-                parameters.sglang_engine("m", "float32", e, device=device, longest_context=4096) for e in (base, other)
-            ]
-            assert sglang[0] != sglang[1], (device, key)
-            vllm = [parameters.vllm_engine("m", "float32", e, device=device) for e in (base, other)]
-            assert vllm[0] != vllm[1], (device, key)
+            for images in (_vllm, _sglang):
+                assert images(base, device) != images(other, device), (device, key)
+
+
+def _vllm(engine: Engine, device: str) -> dict[str, Any]:
+    return parameters.vllm_engine(parameters.engine_asked("m", "float32", engine, device=device))
+
+
+def _sglang(engine: Engine, device: str) -> dict[str, Any]:
+    asked = parameters.engine_asked("m", "float32", engine, device=device)
+    return parameters.sglang_engine(asked, longest_context=4096)
 
 
 def test_eager_is_not_inverted() -> None:
     for eager in (True, False):
-        engine = Engine(enforce_eager=eager)
-        assert parameters.vllm_engine("m", "float32", engine, device="cpu")["enforce_eager"] is eager
-        assert (
-            parameters.sglang_engine("m", "float32", engine, device="cpu", longest_context=4096)["disable_cuda_graph"]
-            is eager
-        )
+        assert _vllm(Engine(enforce_eager=eager), "cpu")["enforce_eager"] is eager
+        assert _sglang(Engine(enforce_eager=eager), "cpu")["disable_cuda_graph"] is eager
 
 
 def test_every_sampling_parameter_has_an_image_in_native_mode() -> None:
     changed = {
         "temperature": 0.5, "top_k": 7, "top_p": 0.5, "min_p": 0.1, "repetition_penalty": 1.2, "min_tokens": 3,
-        "stop_token_ids": (9,), "ignore_eos": True,
+        "stop_token_ids": (9,), "ignore_eos": True, "max_tokens": 33,
     }  # fmt: skip
-    assert set(changed) | {"max_tokens"} == {f.name for f in dataclasses.fields(Sampling)}
-    for mapping in (parameters.vllm_sampling, parameters.sglang_sampling):
+    assert set(changed) == {f.name for f in dataclasses.fields(Sampling)}
+    for mapping in parameters.SAMPLING_OF.values():
         for key, value in changed.items():
-            assert mapping(Sampling(), "native") != mapping(
-                dataclasses.replace(Sampling(), **{key: value}), "native"
-            ), key
+            assert mapping(Sampling()) != mapping(dataclasses.replace(Sampling(), **{key: value})), key
 
 
 @pytest.mark.parametrize(
@@ -64,6 +64,7 @@ def test_every_sampling_parameter_has_an_image_in_native_mode() -> None:
         ("sglang", "native", Sampling(ignore_eos=True, stop_token_ids=(3,)), "ignore_eos"),
         ("vllm", "native", Sampling(temperature=0.005), "0.01"),
         ("vllm", "native", Sampling(min_p=0.1, top_p=0.9), "min-p"),
+        ("sglang", "coupled", Sampling(ignore_eos=True, stop_token_ids=(3,)), "ignore_eos"),
         ("hf", "native", Sampling(repetition_penalty=1.1), "repetition"),
         ("vllm", "coupled", Sampling(repetition_penalty=1.1), "coupled"),
         ("vllm", "coupled", Sampling(temperature=0.0), "greedy"),

@@ -29,7 +29,8 @@ from harness.triage.collect import (
     scope,
     stacks,
 )
-from harness.triage.evidence import Frame, Group, Thread
+from harness.triage.evidence import Frame, Group, Process, Thread
+from harness.triage.graph.subjects import load
 from probes.format import encode_json
 from probes.install import start
 
@@ -164,6 +165,17 @@ def test_a_beat_with_its_ages() -> None:
     [span] = beat.open_spans
     assert (span.name, span.age_s, span.fields) == ("sync", 8.0, {"step": 3})
     assert beats.parse(block({**BEAT, "rank": None, "open": None}), 0).rank is None
+
+
+def test_a_beat_with_the_load_of_its_engine() -> None:
+    state = {"running": 4.0, "waiting": 28.0, "kv_usage": 0.93, "t_ns": 3_000_000_000, "api_key": SECRET}
+    beat = beats.parse(block({**BEAT, "states": {"engine": state}}), 10_000_000_000).beat
+    engine = beat.states["engine"]
+    assert (engine["running"], engine["waiting"], engine["kv_usage"], engine["age_s"]) == (4.0, 28.0, 0.93, 7.0)
+    assert SECRET not in str(engine)
+    process = Process("h", 7, beat=beat)
+    assert load(process) == "engine: 4 requests running, 28 requests waiting, KV cache 93% full, 7 s ago"
+    assert load(Process("h", 7)) == "" == load(Process("h", 7, beat=beats.parse(block(BEAT), 0).beat))
 
 
 def test_damaged_beats_are_notes_and_the_watchdogs_is_none(tmp_path: Path) -> None:

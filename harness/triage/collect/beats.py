@@ -70,6 +70,7 @@ def parse(block: bytes, now_ns: int) -> Pulse:
         wait=str(fields.get("wait") or ""),
         stack=tuple(str(frame) for frame in fields.get("stack") or ()),
         ended=bool(fields.get("ended")),
+        states={str(name): _state(now_ns, state) for name, state in (fields.get("states") or {}).items()},
     )
     world, rank = _number(fields.get("world_size")), _number(fields.get("rank"))
     role, socket = str(fields.get("role") or ""), str(fields.get("socket") or "")
@@ -77,6 +78,12 @@ def parse(block: bytes, now_ns: int) -> Pulse:
         str(fields["host"]), int(fields["pid"]), beat, role, rank, world, socket, int(fields.get("start_ticks") or 0),
         tuple(str(path) for path in fields.get("journals") or ()), redact.text(str(fields.get("error") or "")),
     )  # fmt: skip
+
+
+def _state(now_ns: int, fields: dict[str, Any]) -> dict[str, Any]:
+    """A process's word about itself; the time of the look becomes an age."""
+    kept = redact.fields({key: value for key, value in fields.items() if key != "t_ns"})
+    return kept | ({"age_s": _age(now_ns, fields["t_ns"])} if "t_ns" in fields else {})
 
 
 def _age(now_ns: int, then_ns: Any) -> float:

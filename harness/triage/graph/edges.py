@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from harness.triage.evidence import Evidence, Process
 from harness.triage.flight.model import Comparison, GroupState, Mismatch, RankState
 from harness.triage.graph.subjects import Subject, ended
+from harness.triage.graph.worlds import same_kind, same_world
 from reports.model import Wait
 
 RESTART_S = 1.0  # a heartbeat's period: the last beat of an attempt may lie behind the start of the next one
@@ -160,9 +161,10 @@ def store(evidence: Evidence, subjects: dict[str, Subject], known: list[Wait]) -
                 for other in subjects.values()
                 if other.rank == rank and other.process and not superseded(other.process, evidence.processes)
             ]
-            others = [other for other in alike if _same_world(one, other)]
+            others = [other for other in alike if same_world(one.process, other.process)]
             # who makes the group elsewhere has come to the wrong address, which is another fault
-            others = others or [other for other in alike if other.key in joining and _same_kind(one, other)]
+            arrived = [other for other in alike if other.key in joining]
+            others = others or [other for other in arrived if same_kind(one.process, other.process)]
             if not others:
                 name = f"rank {rank}"
                 subjects.setdefault(name, Subject(name, None, rank, seen=False))
@@ -234,29 +236,6 @@ def _attempt(process: Process) -> int:
     return int(count) if count.isdigit() else 0
 
 
-def _same_world(one: Subject, other: Subject) -> bool:
-    """Whether two met at one address; where either's is unknown, whether they are of one engine and one size."""
-    if one.process is None or other.process is None:
-        return one.process is other.process
-    mine, its = _address(one.process), _address(other.process)
-    alike = one.process.engine == other.process.engine or one.process.world_size == other.process.world_size
-    return mine == its and alike if mine and its else _same_kind(one, other)
-
-
-def _same_kind(one: Subject, other: Subject) -> bool:
-    if one.process is None or other.process is None:
-        return False
-    sizes = {one.process.world_size, other.process.world_size} - {None}
-    return one.process.engine == other.process.engine and len(sizes) < 2
-
-
-def _address(process: Process) -> tuple[str, ...]:
-    """Where its ranks meet, empty where it was not started with one."""
-    address, port = process.environ.get("MASTER_ADDR", ""), process.environ.get("MASTER_PORT", "")
-    local = address in ("localhost", "127.0.0.1", "::1")
-    return (process.host if local else address, port) if port else ()
-
-
 def unresolved(
     evidence: Evidence, subjects: dict[str, Subject], known: list[Wait]
 ) -> tuple[list[Wait], dict[str, Subject]]:
@@ -276,13 +255,13 @@ def unresolved(
         if not (one.stuck or one.doing.kind in ("user", "unknown", "lock", "select")) or one.doing.active:
             continue
         for other in broken:
-            if _same_world(one, other) and other.key != one.key:
+            if same_world(one.process, other.process) and other.key != one.key:
                 how = "has ended" if other.gone else f"is {other.blocked}"
                 found.append(Wait(one.key, other.key, "process", f"{other.label} {how}"))
     if found or known:
         return found, subjects
     for alone in ranked:
-        peers = [one for one in ranked if one is not alone and _same_world(one, alone)]
+        peers = [one for one in ranked if one is not alone and same_world(one.process, alone.process)]
         if alone.doing.waiting or not peers or not all(one.doing.kind in ("collective", "p2p") for one in peers):
             continue
         found += [Wait(one.key, alone.key, "collective", f"{one.doing.op}: by the stacks alone") for one in peers]

@@ -97,6 +97,20 @@ class Subject:
         return f"{words}, {self.doing.frame}" if self.doing.frame else words
 
 
+def load(process: Process | None) -> str:
+    """How busy its engine was when it last looked, in words; empty where no engine said it."""
+    state = process.beat.states.get("engine", {}) if process is not None and process.beat is not None else {}
+    said = [
+        f"{state[key]:g} requests {key}" for key in ("running", "waiting") if isinstance(state.get(key), (int, float))
+    ]
+    if isinstance(state.get("kv_usage"), (int, float)):
+        said.append(f"KV cache {state['kv_usage']:.0%} full")
+    if not said:
+        return ""
+    age = state.get("age_s")
+    return f"engine: {', '.join(said)}" + (f", {age:.0f} s ago" if isinstance(age, (int, float)) else "")
+
+
 def subject(process: Process, pending: Collective | None, children: Mapping[str, tuple[Process, ...]]) -> Subject:
     """The node of one process. `children`: key -> processes that it started."""
     now, before = stacks.doing(process), stacks.doing(process, 0)

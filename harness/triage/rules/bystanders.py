@@ -6,8 +6,8 @@ proof it may be meant only where waiting ends nowhere else, by a wait that no la
 
 from __future__ import annotations
 
-from harness.triage.evidence import Process
 from harness.triage.graph import Subject
+from harness.triage.graph.worlds import same_world
 from harness.triage.rules.ruling import Case
 
 
@@ -31,13 +31,6 @@ def lost(case: Case) -> list[Subject]:
     """Waiters of which nothing says for whom they wait."""
     known = {wait.waiter for wait in case.graph.waits}
     return [one for one in case.live() if one.stuck and one.key not in known and not one.blocked and not one.progress]
-
-
-def same_world(one: Process | None, other: Process | None) -> bool:
-    """Whether two processes number their ranks alike, as far as is known."""
-    if one is None or other is None:
-        return False
-    return (one.engine, one.world_size) == (other.engine, other.world_size)
 
 
 def _may_mean(case: Case, waiter: Subject, one: Subject) -> bool:

@@ -7,7 +7,8 @@ import re
 from harness.triage.evidence import Process
 from harness.triage.graph import Subject
 from harness.triage.graph.edges import superseded
-from harness.triage.rules.bystanders import elsewhere, explains, lost, same_world
+from harness.triage.graph.worlds import same_world
+from harness.triage.rules.bystanders import elsewhere, explains, lost
 from harness.triage.rules.ruling import Case, Ruling
 
 LAST_S = 5.0  # an error that much work came after is not what stopped it

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 OnStall = Literal["report", "end", "exit"]
 STALLED = 86
 NOT_FOUND, NOT_RUNNABLE = 127, 126  # as env, nice, timeout and every shell say it
+# What a process has to be told where it inherits nothing; probes/site/rlhf_harness_ray.py tells Ray's workers the same.
+TOLD = ("RLHF_HARNESS_WATCH", "RLHF_HARNESS_SOCKETS", "RLHF_HARNESS_ADAPTER", "RLHF_HARNESS_DIGESTS")
 SITE = Path(__file__).resolve().parents[3] / "probes" / "site"
 # The terminal sends these to its whole foreground group, the command included; by hand they go on to the command.
 _KEYS = (signal.SIGINT, signal.SIGQUIT)
@@ -53,7 +55,7 @@ class CommandNotRun(BadInput):
 def watch(
     command: Sequence[str],
     *,
-    stall_s: float = 60.0,
+    stall_s: float | None = 60.0,
     out: Path | None = None,
     on_stall: OnStall = "report",
     say: Callable[[str], None] = lambda line: None,
@@ -65,8 +67,8 @@ def watch(
 
     `on_stall`: `report` leaves the command alone and goes on watching, `end` ends it and everything below it, `exit`
     leaves it running and returns; the last two with exit code 86. `out`: where the recordings, evidence and verdict go;
-    without it a folder under runs/, removed when nothing was found. Raises BadInput for a command or a folder that
-    cannot be used.
+    without it a folder under runs/, removed when nothing was found. Without `stall_s` nobody watches: the processes
+    are recorded only. Raises BadInput for a command or a folder that cannot be used.
     """
     environment = dict(os.environ if environ is None else environ)
     program = _program(command, environment)
@@ -85,14 +87,18 @@ def watch(
             raise CommandNotRun(f"{command[0]} cannot be run: {error.strerror}", NOT_RUNNABLE) from error
         passed.to(child)
         try:
-            dog = watchdog(directory, (child.pid,), stall_s, say=say)
-            code = _follow(child, dog, stall_s, on_stall, say, show)
+            if stall_s is None:
+                code = _code(child.wait())
+            else:
+                dog = watchdog(directory, (child.pid,), stall_s, say=say)
+                code = _follow(child, dog, stall_s, on_stall, say, show)
         finally:
             if dog is not None:
                 dog.close()
-    kept = out is not None or (dog.verdict is not None and dog.verdict.verdict != "HEALTHY") or child.poll() is None
+    verdict = dog.verdict if dog is not None else None
+    kept = out is not None or (verdict is not None and verdict.verdict != "HEALTHY") or child.poll() is None
     _remove(None if kept else directory, sockets if child.poll() is not None else None)
-    return WatchResult(code, dog.verdict, directory if kept else None)
+    return WatchResult(code, verdict, directory if kept else None)
 
 
 def watched(environment: Mapping[str, str], directory: Path, sockets: str = "") -> dict[str, str]:
@@ -119,7 +125,7 @@ def told(command: Sequence[str], environment: Mapping[str, str]) -> list[str]:
         variables = dict(runtime.get("env_vars") or {})
     except (ValueError, AttributeError, TypeError):  # Ray will say what is wrong with it
         return words
-    for name in ("RLHF_HARNESS_WATCH", "RLHF_HARNESS_SOCKETS"):
+    for name in TOLD:
         if name in environment:
             variables.setdefault(name, environment[name])
     variables["PYTHONPATH"] = str(SITE) + os.pathsep + variables.get("PYTHONPATH", "${PYTHONPATH}")

@@ -1,0 +1,60 @@
+"""`harness adapters`: what the hooks of a framework need, and whether an installation has it."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Literal
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, help="The adapters of other frameworks: list them, check their symbols.")
+
+
+@app.command("list")
+def list_() -> None:
+    """The frameworks, their tested versions, and how many hooks each has."""
+    from probes.adapters import ADAPTERS
+
+    for name, adapter in sorted(ADAPTERS.items()):
+        first, end = adapter.versions
+        print(f"{name:10} {first} to before {end:8} {len(adapter.hooks)} hooks")
+
+
+@app.command()
+def check(
+    framework: Annotated[
+        str, typer.Option(help="only this one; default: every framework that the interpreter has", show_default=False)
+    ] = "",
+    python: Annotated[
+        str, typer.Option(help="the interpreter of the framework; default: this one", show_default=False)
+    ] = "",
+    format: Annotated[Literal["text", "json"], typer.Option("--format", help="of what is printed")] = "text",
+) -> None:
+    """Look every symbol of the hooks up in the installed framework's source, without importing or running it."""
+    from harness.errors import BadInput
+    from harness.frameworks.symbols import check as look
+    from probes.adapters import ADAPTERS
+
+    if framework and framework not in ADAPTERS:
+        raise BadInput(f"there is no adapter for {framework!r} (there are: {', '.join(sorted(ADAPTERS))})")
+    python = python or sys.executable
+    found = [look(ADAPTERS[name], python) for name in ([framework] if framework else sorted(ADAPTERS))]
+    there = [one for one in found if one.version]
+    if not there:
+        names = framework or ", ".join(sorted(ADAPTERS))
+        raise BadInput(f"{python} has none of: {names}", mend="harness adapters check --python PATH")
+    if format == "json":
+        import dataclasses
+        import json
+
+        print(json.dumps([dataclasses.asdict(one) | {"ok": one.ok} for one in there], indent=2))
+    else:
+        for one in there:
+            first, end = one.range
+            within = "" if one.tested else f": outside the tested range ({first} to before {end})"
+            print(f"{one.framework} {one.version}{within}")
+            for symbol in one.symbols:
+                print(f"  moved  {symbol.symbol}: {symbol.trouble}" if symbol.trouble else f"  ok     {symbol.symbol}")
+            good = len(one.symbols) - len(one.moved)
+            print(f"  {good} of {len(one.symbols)} symbols are where the hooks expect them")
+    raise typer.Exit(0 if all(one.ok for one in there) else 1)

@@ -1,0 +1,49 @@
+"""`harness record -- CMD…`: record a job of OpenRLHF, verl or TRL, as it is."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from harness.triage.watch import Stall
+
+
+def record(
+    command: Annotated[list[str], typer.Argument(help="the command and its arguments", show_default=False)],
+    framework: Annotated[
+        str, typer.Option(help="openrlhf, verl or trl; auto: what the command and its scripts name")
+    ] = "auto",
+    out: Annotated[
+        str, typer.Option(help="directory of the recording; default: a new one under runs/", show_default=False)
+    ] = "",
+    digests: Annotated[
+        bool, typer.Option("--digests", help="record digests of the weights too: every sync then reads all of them")
+    ] = False,
+    stall: Annotated[
+        str, typer.Option(help="also watch it: without progress for so long, it is looked at; 0: never")
+    ] = "0",
+    on_stall: Annotated[
+        Literal["report", "end", "exit"], typer.Option("--on-stall", help="as of harness watch")
+    ] = "report",
+) -> None:
+    """Record a job of OpenRLHF, verl or TRL without editing it; its output and exit code pass through."""
+    from harness.commands.watch import print_verdict, seconds
+    from harness.frameworks import record as run
+
+    def say(line: str) -> None:
+        print(f"harness: {line}", file=sys.stderr, flush=True)
+
+    def show(stalled: Stall) -> None:
+        say(f"a stall, {stalled.seconds:.0f} s after the last progress; evidence: {stalled.evidence}")
+        print_verdict(stalled.verdict, "text")
+
+    stall_s = None if stall.strip() in ("0", "0s") else seconds(stall)
+    result = run(
+        command, framework=framework, out=Path(out) if out else None, digests=digests, stall_s=stall_s,
+        on_stall=on_stall, say=say, show=show,
+    )  # fmt: skip
+    raise typer.Exit(result.exit_code)

@@ -1,0 +1,47 @@
+"""`harness replay`: a recorded run's rollouts drive the training again, and another engine only scores them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from harness.commands.parity import Address, Cap, Device, Format, Out, Stall, _progress, _seconds, _show
+
+
+def replay(
+    run: Annotated[str, typer.Argument(help="a run directory, also a side of a parity directory", show_default=False)],
+    backend: Annotated[str, typer.Option(help="engine or engine@environment or engine@version: it only scores")] = "hf",
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            help="so many steps of the run, counted from its beginning; default: all", min=1, show_default=False
+        ),
+    ] = None,
+    from_step: Annotated[
+        int, typer.Option("--from-step", help="begin at the run's last checkpoint before this step", min=0)
+    ] = 0,
+    cap: Cap = None,
+    out: Out = "",
+    address: Address = "",
+    device: Device = "auto",
+    stall: Stall = "60s",
+    format: Format = "text",
+) -> None:
+    """Train again on a recorded run's rollouts, and say whether its training or its rollouts are at fault."""
+    from harness.parity.replay import run_replay
+
+    with _progress() as progress:
+        verdict = run_replay(
+            run,
+            backend=backend,
+            steps=steps,
+            from_step=from_step,
+            cap=cap,
+            out=out or None,
+            address=address or None,
+            device=device,
+            stall_s=_seconds(stall),
+            progress=progress.update,
+        )
+    _show(verdict, format)

@@ -1,0 +1,5 @@
+"""What would bite a job of OpenRLHF, verl or TRL, told from its command before it starts."""
+
+from harness.doctor.frameworks.examine import look
+
+__all__ = ["look"]

@@ -1,0 +1,41 @@
+"""All checks of a framework's command."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+
+from harness.doctor.frameworks import flags, plan, traps
+from harness.doctor.outcome import Bite, Fine, Outcome
+from harness.frameworks.detection import AUTO, detect
+from reports.doctor_model import Hazard, Passed, Unchecked
+
+WHERE = "the command"
+
+
+def look(
+    command: Sequence[str], framework: str = AUTO, environ: Mapping[str, str] = os.environ
+) -> list[Hazard | Passed | Unchecked]:
+    """What would bite the job that this command starts. Raises BadInput for one of no framework, or of several."""
+    job = detect(command, framework, environ)
+    asked = plan.read(job, command, environ)
+    checks = [("framework-version", _version), ("framework-options", flags.known), *traps.TRAPS[job.adapter.framework]]
+    return [_item(name, outcome) for name, check in checks for outcome in check(asked)]
+
+
+def _version(asked: plan.Plan) -> Iterator[Outcome]:
+    """What `harness record` would say of the command before it starts it."""
+    for warning in asked.job.warnings:
+        yield Bite("warning", warning, "", "the recording, and what is checked here, may be about another version")
+    installed = asked.job.installed
+    if not asked.job.warnings and installed is not None:
+        yield Fine(f"{asked.job.adapter.framework} {installed.version} in {installed.python}")
+
+
+def _item(name: str, outcome: Outcome) -> Hazard | Passed | Unchecked:
+    where = (WHERE,)
+    if isinstance(outcome, Bite):
+        return Hazard(name, outcome.severity, outcome.what, where, outcome.measured, outcome.why, outcome.mend)
+    if isinstance(outcome, Fine):
+        return Passed(name, where, outcome.measured)
+    return Unchecked(name, where, outcome.reason, outcome.mend)

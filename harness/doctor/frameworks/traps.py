@@ -1,0 +1,247 @@
+"""Settings of each framework that are accepted and bite all the same: one function each, a plan in, outcomes out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from harness.doctor.frameworks.plan import Plan
+from harness.doctor.outcome import Bite, Fine, Outcome, Unseen
+
+ROLLOUT, ACTOR = "actor_rollout_ref.rollout", "actor_rollout_ref.actor"
+
+
+def verl_seed(plan: Plan) -> Iterator[Outcome]:
+    """verl 0.9 gives vLLM `rollout.seed` plus the replica's number, and SGLang no seed at all."""
+    if plan.get(f"{ROLLOUT}.name") != "sglang":
+        yield Fine(f"{ROLLOUT}.seed reaches vLLM")
+    elif plan.has(f"{ROLLOUT}.engine_kwargs.sglang.random_seed"):
+        yield Fine("SGLang is given a random_seed")
+    else:
+        yield Bite(
+            "warning", "verl gives SGLang no seed", f"{ROLLOUT}.name=sglang without engine_kwargs.sglang.random_seed",
+            "SGLang then draws one: no run of this job repeats, and two runs differ before any engine does",
+            f"+{ROLLOUT}.engine_kwargs.sglang.random_seed=0",
+        )  # fmt: skip
+
+
+def verl_determinism(plan: Plan) -> Iterator[Outcome]:
+    """Under full_determinism verl's vLLM server gives every request the seed of its replica."""
+    group = plan.number(f"{ROLLOUT}.n", 1)
+    if not plan.on(f"{ROLLOUT}.full_determinism"):
+        yield Fine("full_determinism is off")
+    elif group is None:
+        yield Unseen(f"{ROLLOUT}.n is not a number here")
+    elif group > 1 and plan.get(f"{ROLLOUT}.name") != "sglang":
+        yield Bite(
+            "error", "full_determinism makes all samples of a group the same",
+            f"{ROLLOUT}.full_determinism=True with {ROLLOUT}.n={group}",
+            "every request of a replica gets one seed: a group has one answer, its advantages are zero, nothing learns",
+            f"{ROLLOUT}.full_determinism=False",
+        )  # fmt: skip
+    else:
+        yield Fine("one sample for each prompt")
+
+
+def verl_dtype(plan: Plan) -> Iterator[Outcome]:
+    """verl's FSDP engine computes in bfloat16 unless mixed_precision says otherwise, whatever the rollout's dtype."""
+    rollout = plan.get(f"{ROLLOUT}.dtype", "bfloat16")
+    own = plan.get(f"{ACTOR}.fsdp_config.mixed_precision.param_dtype")
+    whole = plan.get(f"{ACTOR}.fsdp_config.mixed_precision")
+    trainer = "fp32" if "param_dtype:fp32" in whole.replace(" ", "").replace('"', "") else own or "bf16"
+    if plan.get(f"{ACTOR}.strategy", "fsdp") not in ("fsdp", "fsdp2"):
+        yield Unseen("only the FSDP engines' precision is known here")
+    elif rollout in ("float32", "fp32", "float") and trainer in ("bf16", "bfloat16"):
+        yield Bite(
+            "warning", "the trainer's log-probabilities are bfloat16 while the rollout's are float32",
+            f"{ROLLOUT}.dtype={rollout}, and {ACTOR}.fsdp_config.mixed_precision.param_dtype is bf16 by default",
+            "the ratio of the first update is not one: in a tiny model probabilities of tokens differed by up to 0.01",
+            f"+{ACTOR}.fsdp_config.mixed_precision={{param_dtype:fp32,reduce_dtype:fp32,buffer_dtype:fp32}}",
+        )  # fmt: skip
+    else:
+        yield Fine(f"trainer {trainer}, rollout {rollout}")
+
+
+def verl_sizes(plan: Plan) -> Iterator[Outcome]:
+    """The equalities that verl asserts after Ray and the models were started, or never."""
+    nodes, each = plan.number("trainer.nnodes", 1), plan.number("trainer.n_gpus_per_node", 8)
+    batch, group = plan.number("data.train_batch_size", 1024), plan.number(f"{ROLLOUT}.n", 1)
+    parts = [plan.number(f"{ROLLOUT}.{name}_parallel_size", default)
+             for name, default in (("tensor_model", 2), ("data", 1), ("pipeline_model", 1))]  # fmt: skip
+    mini = plan.number(f"{ACTOR}.ppo_mini_batch_size", 256)
+    if None in (nodes, each, batch, group, mini, *parts):
+        yield Unseen("a size is not a number here, as from a shell variable")
+        return
+    assert nodes is not None and each is not None and batch is not None and group is not None and mini is not None
+    gpus, replica = nodes * each, 1
+    for part in parts:
+        replica *= part or 1
+    found = []
+    if gpus % replica:
+        found.append((f"{gpus} GPUs are not whole rollout replicas of {replica}",
+                      f"trainer: {nodes} × {each}, rollout: tensor × data × pipeline = {replica}",
+                      "the GPUs that are left over have no engine to send their weights to"))  # fmt: skip
+    if batch * group % gpus and not plan.on(f"{ACTOR}.use_dynamic_bsz"):
+        found.append((f"{batch} prompts × {group} samples cannot be shared evenly by {gpus} GPUs",
+                      f"data.train_batch_size={batch}, {ROLLOUT}.n={group}",
+                      "verl asserts it before the first step"))  # fmt: skip
+    if mini > batch:
+        found.append((f"a mini-batch of {mini} prompts is larger than the batch of {batch}",
+                      f"{ACTOR}.ppo_mini_batch_size={mini}, data.train_batch_size={batch}",
+                      "verl refuses it before the first step"))  # fmt: skip
+    for what, measured, why in found:
+        yield Bite("error", what, measured, why, "make the sizes agree")
+    if not found:
+        yield Fine(f"{gpus} GPUs, replicas of {replica}, {batch} × {group} samples, mini-batches of {mini}")
+
+
+def verl_amd(plan: Plan) -> Iterator[Outcome]:
+    """verl's workers raise when ROCR_VISIBLE_DEVICES stands beside HIP's or CUDA's, or when those two differ."""
+    rocr, hip, cuda = (plan.variables.get(f"{name}_VISIBLE_DEVICES", "") for name in ("ROCR", "HIP", "CUDA"))
+    if rocr and (hip or cuda):
+        yield Bite(
+            "error", "ROCR_VISIBLE_DEVICES stands beside HIP_ or CUDA_VISIBLE_DEVICES",
+            f"ROCR={rocr} HIP={hip or '(unset)'} CUDA={cuda or '(unset)'}",
+            "verl's workers refuse it when they start", "unset ROCR_VISIBLE_DEVICES",
+        )  # fmt: skip
+    elif hip and cuda and hip != cuda:
+        yield Bite(
+            "error", "HIP_VISIBLE_DEVICES and CUDA_VISIBLE_DEVICES differ", f"HIP={hip} CUDA={cuda}",
+            "verl's workers refuse it when they start", "unset HIP_VISIBLE_DEVICES",
+        )  # fmt: skip
+    else:
+        yield Fine("no two variables choose devices")
+
+
+def openrlhf_order(plan: Plan) -> Iterator[Outcome]:
+    """OpenRLHF takes samples as they are finished, and numbers the rows of its experience by that order."""
+    yield Bite(
+        "info", "OpenRLHF takes samples in the order in which they are finished", "SamplesGenerator._generate_vllm",
+        "two runs of one seed train on the same samples in another order: mini-batches differ, and so do the updates",
+        "compare runs with harness parity or harness diff, which align samples by their prompt",
+    )  # fmt: skip
+
+
+def openrlhf_seed(plan: Plan) -> Iterator[Outcome]:
+    """Engine i gets seed + i, no request has a seed, and prompts go to whichever engine has least to do."""
+    engines = plan.number("vllm.num_engines", 0)
+    seed = plan.get("train.seed", "42")
+    if engines is None:
+        yield Unseen("--vllm.num_engines is not a number here")
+    elif engines > 1:
+        yield Bite(
+            "warning", "which seed draws a sample depends on which engine was free", f"{engines} engines: {seed} + i",
+            "the same command gives other samples with another number of engines, and on a busier machine",
+            "--vllm.num_engines 1 where runs have to repeat",
+        )  # fmt: skip
+    else:
+        yield Fine(f"one engine, seed {seed}")
+
+
+def openrlhf_dtype(plan: Plan) -> Iterator[Outcome]:
+    """OpenRLHF starts every engine in bfloat16, and its weight sync asserts that the trainer's dtype is the same."""
+    trainer = plan.get("ds.param_dtype", "bf16")
+    if trainer == "fp16":
+        yield Bite(
+            "error", "the engines are bfloat16 whatever the trainer is", "--ds.param_dtype fp16",
+            "the first weight sync ends with `mismatch dtype`, after the first step's work", "--ds.param_dtype bf16",
+        )  # fmt: skip
+    else:
+        yield Fine(f"trainer {trainer}, engines bf16")
+
+
+def openrlhf_colocation(plan: Plan) -> Iterator[Outcome]:
+    """The equalities that OpenRLHF asserts when models share GPUs."""
+    size = {}
+    for role in ("actor", "ref", "critic", "reward"):
+        size[role] = (plan.number(f"{role}.num_nodes", 1), plan.number(f"{role}.num_gpus_per_node", 8))
+    engines, parallel = plan.number("vllm.num_engines", 0), plan.number("vllm.tensor_parallel_size", 1)
+    if any(one is None for pair in size.values() for one in pair) or engines is None or parallel is None:
+        yield Unseen("a size is not a number here, as from a shell variable")
+        return
+    everything = plan.on("train.colocate_all")
+    reference = plan.get("algo.kl.init_coef", "0.01") not in ("0", "0.0")
+    found = []
+    if (everything or plan.on("train.colocate_actor_ref")) and reference and size["actor"] != size["ref"]:
+        found.append(
+            ("actor and reference share GPUs and have other numbers of them", f"{size['actor']}, {size['ref']}")
+        )
+    nodes, each = size["actor"]
+    assert nodes is not None and each is not None
+    if everything and engines and not plan.on("train.async_enable") and nodes * each != engines * parallel:
+        found.append(("the engines and the actor share GPUs and need other numbers of them",
+                      f"actor {nodes * each}, engines {engines} × {parallel}"))  # fmt: skip
+    if plan.on("train.colocate_critic_reward") and size["critic"] != size["reward"]:
+        found.append(("critic and reward share GPUs and have other numbers of them",
+                      f"{size['critic']}, {size['reward']}"))  # fmt: skip
+    for what, measured in found:
+        yield Bite("error", what, measured, "OpenRLHF asserts it once Ray has started", "make the numbers equal")
+    if plan.on("vllm.enable_sleep") and not everything:
+        yield Bite(
+            "warning", "--vllm.enable_sleep is switched off again", "without --train.colocate_all",
+            "the engines keep their memory: what was planned to fit beside them does not",
+            "--train.colocate_all, or plan without sleep",
+        )  # fmt: skip
+    elif not found:
+        yield Fine("the models that share GPUs have equal numbers of them")
+
+
+def trl_seed(plan: Plan) -> Iterator[Outcome]:
+    """TRL seeds a colocated vLLM with the process's number over the tensor parallel size, not with args.seed."""
+    if not _trl(plan, "use_vllm", False):
+        yield Fine("samples are drawn by Transformers, seeded by the trainer")
+    elif _trl(plan, "vllm_mode", "colocate") == "colocate":
+        yield Bite(
+            "warning", "the colocated engine's seed is not the trainer's", "use_vllm with vllm_mode colocate",
+            "another seed in the configuration changes the data and the weights, and not what vLLM draws",
+            "vllm_mode='server' with a seed of its own, or expect it",
+        )  # fmt: skip
+    else:
+        yield Fine("the engine is a server with a seed of its own")
+
+
+def trl_group(plan: Plan) -> Iterator[Outcome]:
+    """A seed among the generation arguments is every request's."""
+    own, group = _trl(plan, "generation_kwargs", {}), _trl(plan, "num_generations", 8)
+    if isinstance(own, dict) and "seed" in own and _trl(plan, "use_vllm", False) and group != 1:
+        yield Bite(
+            "error", "a seed in generation_kwargs makes all samples of a group the same",
+            f"generation_kwargs has seed {own['seed']}, num_generations is {group}",
+            "every request has one seed: a group has one answer, its advantages are zero, nothing learns",
+            "take seed out of generation_kwargs",
+        )  # fmt: skip
+    else:
+        yield Fine("no request carries the seed of its group")
+
+
+def trl_dtype(plan: Plan) -> Iterator[Outcome]:
+    """vLLM's dtype auto loads a float32 model as bfloat16, and TRL's trainer stays what the model is."""
+    single = _trl(plan, "bf16", None) in (False, "false", "False") and _trl(plan, "fp16", None) in (None, False)
+    own = _trl(plan, "model_init_kwargs", {})
+    single = single or (isinstance(own, dict) and str(own.get("dtype", "")).endswith("float32"))
+    if _trl(plan, "use_vllm", False) and single:
+        yield Bite(
+            "warning", "the engine is bfloat16 while the trainer is float32", "use_vllm, and bf16 is off",
+            "log-probabilities of the two differ by bfloat16's rounding from the first token on",
+            "bf16=True, or a model saved in the dtype that both shall have",
+        )  # fmt: skip
+    else:
+        yield Fine("trainer and engine are not known to differ")
+
+
+def _trl(plan: Plan, name: str, default: object) -> object:
+    """A setting of TRL's, from the command or from the script's configuration."""
+    return (plan.get(name) or True) if plan.has(name) else plan.keywords.get(name, default)
+
+
+Trap = tuple[str, Callable[[Plan], Iterator[Outcome]]]
+TRAPS: dict[str, tuple[Trap, ...]] = {
+    "verl": (
+        ("verl-seed", verl_seed), ("verl-determinism", verl_determinism), ("verl-dtype", verl_dtype),
+        ("verl-sizes", verl_sizes), ("verl-amd", verl_amd),
+    ),
+    "openrlhf": (
+        ("openrlhf-colocation", openrlhf_colocation), ("openrlhf-dtype", openrlhf_dtype),
+        ("openrlhf-seed", openrlhf_seed), ("openrlhf-order", openrlhf_order),
+    ),
+    "trl": (("trl-group", trl_group), ("trl-seed", trl_seed), ("trl-dtype", trl_dtype)),
+}  # fmt: skip

@@ -1,0 +1,45 @@
+"""Python files that somebody else wrote, for `--from`: executed, and refused in one sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from harness.errors import BadInput
+from scenarios.faults.foreign import imported, module_name
+
+MEND = "harness faults run --from FILE.py"
+
+
+def listed(path: Path, name: str, *, document: str) -> list[Any]:
+    """The list `name` at the top level of the Python file `path`, which is executed. Raises BadInput."""
+    found = getattr(executed(path, document=document), name, None)
+    if not isinstance(found, (list, tuple)) or not found:
+        raise BadInput(f"{path} has no list {name} at its top level", mend=document)
+    return list(found)
+
+
+def executed(path: Path, *, document: str) -> ModuleType:
+    """The module in the file `path`. Raises BadInput for what cannot be executed; `document`: where help is."""
+    if not path.is_file():
+        raise BadInput(f"{path}: no such file", mend=MEND)
+    try:
+        return imported(path)
+    except (Exception, SystemExit) as error:  # whatever somebody else's file raises, the user needs its sentence
+        raise BadInput(f"{path} cannot be executed: {_said(error, path)}", mend=document) from error
+
+
+def _said(error: BaseException, path: Path) -> str:
+    line = getattr(error, "lineno", None) if isinstance(error, SyntaxError) else _last_line(error, path)
+    text = str(error).splitlines()[0] if str(error) else ""
+    return f"{type(error).__name__}{': ' + text if text else ''}" + (f" (line {line})" if line else "")
+
+
+def _last_line(error: BaseException, path: Path) -> int | None:
+    trace, line = error.__traceback__, None
+    while trace is not None:
+        if trace.tb_frame.f_globals.get("__name__") == module_name(path):
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return line

@@ -1,0 +1,151 @@
+"""Which framework a command starts, in which version, and what in the command would keep the probes out.
+
+The command is read, never run: its words, and the scripts and shell files that it names.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.errors import BadInput
+from harness.frameworks.installed import Installation, ask
+from probes.adapters import ADAPTERS, DIGESTS, VARIABLE, Adapter
+
+AUTO = "auto"
+LARGEST_SCRIPT = 1 << 20  # bytes
+_SCRIPT = re.compile(r"\.(py|sh|bash|slurm|sbatch)$")
+# Words before a command that change nothing of what it starts.
+_PREFIXES = {"env", "nohup", "time", "nice", "stdbuf", "setsid", "timeout", "exec"}
+_SHELLS = {"bash", "sh", "zsh", "dash", "srun", "sbatch"}
+_OVERRIDES = re.compile(r"(?<![\w$])PYTHONPATH=(?!\S*\$\{?PYTHONPATH)")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A command of a known framework. `python`, `installed`: its interpreter and what that has, where it can be told
+    from the command. `warnings`: what the user should know before it starts, a sentence each."""
+
+    adapter: Adapter
+    python: str
+    installed: Installation | None
+    warnings: tuple[str, ...]
+
+    def variables(self, *, digests: bool = False) -> dict[str, str]:
+        """What switches the hooks on in every process that inherits it."""
+        found = {VARIABLE: f"{self.adapter.framework}:{','.join(self.adapter.triggers)}"}
+        return {**found, DIGESTS: "1"} if digests else found
+
+
+def detect(command: Sequence[str], framework: str = AUTO, environ: Mapping[str, str] = os.environ) -> Job:
+    """The job that a command starts. Raises BadInput for a command of no framework, or of several."""
+    if framework != AUTO:
+        if framework not in ADAPTERS:
+            raise BadInput(f"there is no adapter for {framework!r} (there are: {', '.join(sorted(ADAPTERS))})")
+        return _job(ADAPTERS[framework], command, environ)
+    found = recognised(command)
+    if not found:
+        raise BadInput(
+            f"neither the words of this command nor its scripts name one of: {', '.join(sorted(ADAPTERS))}",
+            mend="harness record --framework NAME -- …   # or: harness watch -- … to watch it without hooks",
+        )
+    if len(found) > 1:
+        names = " and ".join(one.framework for one in found)
+        raise BadInput(
+            f"this command could start {names}: more than one adapter matches it",
+            mend=f"harness record --framework {found[0].framework} -- …",
+        )
+    return _job(found[0], command, environ)
+
+
+def recognised(command: Sequence[str]) -> list[Adapter]:
+    """The adapters of every framework that the command's words, or the scripts among them, name."""
+    texts = list(command) + [text for _, text in scripts(command)]
+    return [
+        adapter
+        for adapter in ADAPTERS.values()
+        if any(re.search(pattern, text, re.MULTILINE) for pattern in adapter.commands for text in texts)
+    ]
+
+
+def scripts(command: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """(path, text) of the files in the command that are source or shell scripts."""
+    for word in command:
+        path = Path(word)
+        if not _SCRIPT.search(word):
+            continue
+        try:
+            if path.is_file() and path.stat().st_size <= LARGEST_SCRIPT:
+                yield word, path.read_text(encoding="utf-8", errors="replace")
+        except OSError:  # it cannot be read from here: the job will say so itself, if it matters
+            continue
+
+
+def _job(adapter: Adapter, command: Sequence[str], environ: Mapping[str, str]) -> Job:
+    python = interpreter(command, environ)
+    installed = ask(python, adapter, environ) if python else None
+    return Job(adapter, python, installed, tuple(_warnings(adapter, python, installed, command)))
+
+
+def interpreter(command: Sequence[str], environ: Mapping[str, str] = os.environ) -> str:
+    """The Python that will run the job, as far as the command tells; empty where it does not."""
+    words = list(command)
+    while words and (os.path.basename(words[0]) in _PREFIXES or "=" in words[0] or words[0].startswith("-")):
+        words = words[1:]
+        while words and re.fullmatch(r"-?\d+\S*", words[0]):  # nice -n 5, timeout 60
+            words = words[1:]
+    name = os.path.basename(words[0]) if words else ""
+    path = shutil.which(words[0], path=environ.get("PATH")) if words else None
+    if words[:3] == ["ray", "job", "submit"] or path is None:
+        return ""
+    if name.startswith("python"):
+        return path
+    if name in _SHELLS:
+        return shutil.which("python3", path=environ.get("PATH")) or ""
+    try:
+        with open(path, "rb") as stream:
+            first = stream.readline(500).decode(errors="replace")
+    except OSError:
+        return ""
+    found = re.match(r"#!\s*(\S*python\S*)\s*$", first)
+    return found[1] if found else ""
+
+
+def _warnings(adapter: Adapter, python: str, installed: Installation | None, command: Sequence[str]) -> Iterator[str]:
+    name, (first, end) = adapter.framework, adapter.versions
+    if installed is None:
+        yield f"the command does not say which Python runs it: the version of {name} is not checked before it starts"
+    elif not installed.version:
+        yield f"{python} has no {adapter.distribution}: if the job runs in another Python, its version is not checked"
+    elif not adapter.tested(installed.version):
+        yield (
+            f"{name} {installed.version} is outside the tested range ({first} to before {end}): its hooks are put "
+            f"where their symbols still are (harness adapters check --framework {name} --python {python})"
+        )
+    yield from _kept_out(command)
+
+
+def _kept_out(command: Sequence[str]) -> Iterator[str]:
+    """What takes the probes' way into the processes away: PYTHONPATH, and Python's own switches."""
+    mend = "keep what is there: PYTHONPATH=…:$PYTHONPATH"
+    for word in command:
+        if _OVERRIDES.match(word):
+            yield f"the command sets PYTHONPATH itself, so the probes are lost below it; {mend}"
+    for path, text in scripts(command):
+        if not path.endswith(".py") and _OVERRIDES.search(text):
+            yield f"{path} sets PYTHONPATH itself, so the probes are lost below it; {mend}"
+    for word in command:
+        if re.fullmatch(r"-[IES]+", word):
+            yield f"Python's {word} shuts the probes out: it reads neither PYTHONPATH nor sitecustomize; leave it out"
+        if word == "--":
+            break
+    words = [word.split("=")[0] for word in command]
+    if list(command[:3]) == ["ray", "job", "submit"] and "--runtime-env" in words and "--runtime-env-json" not in words:
+        yield (
+            "the job's runtime environment is a file, which is not rewritten: the probes reach its processes only if "
+            "its env_vars carry RLHF_HARNESS_WATCH, RLHF_HARNESS_ADAPTER and PYTHONPATH (or give --runtime-env-json)"
+        )

@@ -1,0 +1,229 @@
+"""`harness parity A B --framework NAME -- COMMAND`: the user's own job twice, its rollout engine swapped, and judged.
+
+The swap is the framework's own: verl reads its engine from `actor_rollout_ref.rollout.name`. A framework with one
+engine compares two interpreters, `vllm@A` with `vllm@B`, which is how an upgrade is gated. Nothing else of the command
+changes, and what differs between the recordings beyond the engine is a confounder of the verdict.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness import envs
+from harness.errors import BadInput
+from harness.frameworks.detection import AUTO, Job, detect, interpreter
+from harness.frameworks.installed import ask
+from harness.frameworks.record import record
+from probes.format import Run, write_manifest
+from reports.model import Finding, Verdict
+
+PYTHON = "{python}"  # in a command: where the interpreter of the side stands
+# How a framework is told its engine, by Hydra's override; the others have one engine.
+SWITCHES = {"verl": "actor_rollout_ref.rollout.name"}
+ENGINES = {"verl": ("vllm", "sglang"), "openrlhf": ("vllm",), "trl": ("vllm",)}
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two runs: its command and variables, ready to start. `python`: empty where the command's own stays."""
+
+    name: str
+    backend: str
+    command: tuple[str, ...]
+    environ: Mapping[str, str]
+    python: str = ""
+
+
+def plan(
+    baseline: str,
+    candidate: str,
+    command: Sequence[str],
+    framework: str = AUTO,
+    environ: Mapping[str, str] = os.environ,
+) -> tuple[Job, Side, Side]:
+    """Both runs, nothing started. Raises BadInput for a pair that cannot run, or that compares nothing."""
+    if not command:
+        raise BadInput("there is no command to run twice", mend="harness parity A B --framework verl -- COMMAND")
+    placed = [word.replace(PYTHON, interpreter(command, environ) or PYTHON) for word in command]
+    job = detect(placed, framework, environ)
+    name = job.adapter.framework
+    if baseline == candidate:
+        raise BadInput(
+            f"{baseline} against itself compares nothing",
+            mend=f"harness parity {baseline}@ONE {baseline}@TWO --framework {name} -- …",
+        )
+    sides = []
+    for side, backend in (("baseline", baseline), ("candidate", candidate)):
+        wanted = envs.parse(backend)
+        if wanted.engine not in ENGINES[name]:
+            only = " and ".join(ENGINES[name])
+            raise BadInput(
+                f"{name} does not generate with {wanted.engine} ({only} only)",
+                mend=f"harness parity vllm@ONE vllm@TWO --framework {name} -- …   # two environments"
+                if len(ENGINES[name]) == 1
+                else None,
+            )
+        words = _with_engine(list(command), SWITCHES.get(name), wanted.engine)
+        python = envs.resolve(backend, create=False).python if wanted.environment or wanted.version else ""
+        words, variables = _with_python(words, python, dict(environ), backend)
+        if python and not ask(python, job.adapter, environ).version:
+            raise BadInput(
+                f"{python} of {backend} has no {job.adapter.distribution}",
+                mend=f"{python} -m pip install {job.adapter.distribution}",
+            )
+        sides.append(Side(side, backend, tuple(words), variables, python))
+    return job, sides[0], sides[1]
+
+
+def run_framework_parity(
+    baseline: str,
+    candidate: str,
+    command: Sequence[str],
+    *,
+    framework: str = AUTO,
+    out: str | os.PathLike[str] | None = None,
+    digests: bool = True,
+    stall_s: float | None = None,
+    cap: float | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> Verdict:
+    """Run the command on both engines, one after the other, and judge the recordings.
+
+    `digests`: of the weights, without which equal weights are not shown. A job that fails makes the verdict
+    INCONCLUSIVE. Raises BadInput before anything starts, also for settings that would bite (`harness doctor`).
+    """
+    from harness.parity.command_line import command_line
+    from harness.parity.recording import recording_in, written
+
+    started = time.monotonic()
+    job, left, right = plan(baseline, candidate, command, framework)
+    name = job.adapter.framework
+    for side in (left, right):
+        _refuse_what_bites(side, name, say)
+    figures: dict[str, float] = {}
+    with recording_in(out, f"parity-{name}-{baseline}-{candidate}") as folder:
+        failed = ""
+        for side in (left, right):
+            say(f"{side.name}: {side.backend}")
+            began = time.monotonic()
+            result = record(
+                side.command, framework=name, out=folder / side.name, digests=digests, stall_s=stall_s, say=say,
+                environ=side.environ,
+            )  # fmt: skip
+            figures[f"{side.name}_s"] = round(time.monotonic() - began, 1)
+            _named(folder / side.name, side)
+            if result.exit_code:
+                failed = f"the job on {side.backend} ended with exit code {result.exit_code}"
+                break
+        verdict = _verdict(folder, failed, cap)
+    figures["total_s"] = round(time.monotonic() - started, 1)
+    reproduce = command_line("parity", baseline, candidate, framework=name, cap=cap) + " -- " + _quoted(command)
+    return written(
+        dataclasses.replace(
+            verdict,
+            figures=verdict.figures | figures,
+            reproduce=reproduce,
+            findings=[*verdict.findings, *_traps(right, name)],
+        ),
+        folder,
+    )
+
+
+def _verdict(folder: Path, failed: str, cap: float | None) -> Verdict:
+    from harness.parity.verdict import judge
+    from reports.model import EXIT_CODES
+
+    if failed and not (folder / "candidate" / "run.json").exists():
+        return Verdict("parity", "INCONCLUSIVE", EXIT_CODES["INCONCLUSIVE"], f"cut short: {failed}")
+    verdict = judge(folder / "baseline", folder / "candidate", native=False, cap=cap)
+    if not failed:
+        return verdict
+    return dataclasses.replace(
+        verdict, verdict="INCONCLUSIVE", exit_code=EXIT_CODES["INCONCLUSIVE"], reason=f"cut short: {failed}"
+    )
+
+
+def _refuse_what_bites(side: Side, framework: str, say: Callable[[str], None]) -> None:
+    from harness.doctor.frameworks import look
+    from reports.doctor_model import Hazard
+
+    for item in look(side.command, framework, side.environ):
+        if isinstance(item, Hazard) and item.severity == "error":
+            raise BadInput(
+                f"on {side.backend} this job would not run as asked: {item.what} ({item.measured})", mend=item.mend
+            )
+        if isinstance(item, Hazard) and item.severity == "warning":
+            say(f"{side.backend}: {item.what}; {item.why}")
+
+
+def _traps(side: Side, framework: str) -> list[Finding]:
+    """Settings that make a difference without any engine's fault, as findings of the verdict."""
+    from harness.doctor.frameworks import look
+    from reports.doctor_model import Hazard
+
+    return [
+        Finding(item.check, f"{item.what} ({item.measured})", effect=item.why, severity="warning", where=side.name)
+        for item in look(side.command, framework, side.environ)
+        if isinstance(item, Hazard) and item.severity == "warning" and item.check.startswith(framework)
+    ]
+
+
+def _with_engine(words: list[str], switch: str | None, engine: str) -> list[str]:
+    """The words with the framework's own switch on that engine, at the end where there was none."""
+    if switch is None:
+        return words
+    pattern = re.compile(rf"\+{{0,2}}{re.escape(switch)}=")
+    places = [place for place, word in enumerate(words) if pattern.match(word)]
+    for place in places:
+        words[place] = f"{switch}={engine}"
+    return words if places else [*words, f"{switch}={engine}"]
+
+
+def _with_python(
+    words: list[str], python: str, environ: dict[str, str], backend: str
+) -> tuple[list[str], dict[str, str]]:
+    """The command with that interpreter in place of its own, and first on PATH for what it starts by name."""
+    own = interpreter(words, environ)
+    if not python:
+        return [word.replace(PYTHON, own) for word in words], environ
+    found = [place for place, word in enumerate(words) if PYTHON in word or _is(word, own, environ)]
+    if not found:
+        raise BadInput(
+            f"the command does not say which Python it runs, so {backend} cannot take its place",
+            mend=f"write {PYTHON} where the interpreter stands in the command",
+        )
+    for place in found:
+        words[place] = words[place].replace(PYTHON, python) if PYTHON in words[place] else python
+    folder = os.path.dirname(python)
+    return words, {**environ, "PATH": f"{folder}{os.pathsep}{environ.get('PATH', os.defpath)}"}
+
+
+def _is(word: str, python: str, environ: Mapping[str, str]) -> bool:
+    import shutil
+
+    return (
+        bool(python)
+        and os.path.basename(word).startswith("python")
+        and shutil.which(word, path=environ.get("PATH")) == python
+    )
+
+
+def _named(folder: Path, side: Side) -> None:
+    """Which side a recording is, in its run.json; a job that recorded nothing has none to write to."""
+    if (folder / "run.json").exists():
+        run = Run(folder, strict=False)
+        write_manifest(
+            folder, {**run.manifest, "side": side.name, "backend": run.manifest.get("backend") or side.backend}
+        )
+
+
+def _quoted(command: Sequence[str]) -> str:
+    import shlex
+
+    return shlex.join(command)

@@ -1,0 +1,66 @@
+"""`harness record`: a job of a known framework under the hooks of its adapter; its exit code passes through."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.errors import BadInput
+from harness.frameworks.detection import AUTO, Job, detect
+from harness.frameworks.recording import Hooks, finish, lines
+from harness.triage.watch.command import OnStall, WatchResult, watch
+from probes.format import FormatError, RecordingError
+
+if TYPE_CHECKING:
+    from harness.triage.watch import Stall
+
+
+def record(
+    command: Sequence[str],
+    *,
+    framework: str = AUTO,
+    out: Path | None = None,
+    digests: bool = False,
+    stall_s: float | None = None,
+    on_stall: OnStall = "report",
+    say: Callable[[str], None] = lambda line: None,
+    show: Callable[[Stall], None] = lambda stall: None,
+    environ: Mapping[str, str] | None = None,
+) -> WatchResult:
+    """Run `command` with the hooks of its framework in every process; the recording is in the result's directory.
+
+    `digests`: digests of the weights as well, which reads all of them at each sync. `stall_s`: also under the watchdog,
+    as `harness watch`. Raises BadInput for a command of no framework or of several, and as `watch` does.
+    """
+    environment = dict(os.environ if environ is None else environ)
+    if not command:
+        raise BadInput("there is no command to record", mend="harness record -- python train.py")
+    job = detect(command, framework, environment)
+    for warning in job.warnings:
+        say(warning)
+    started = datetime.datetime.now()
+    directory = out or Path("runs") / f"{job.adapter.framework}-{started:%Y%m%d-%H%M%S}-{os.getpid()}"
+    if (directory / "run.json").exists():
+        raise BadInput(f"{directory} holds another recording", mend=f"harness record --out {directory}-2 -- …")
+    result = watch(
+        command, stall_s=stall_s, out=directory, on_stall=on_stall, say=say, show=show,
+        environ={**environment, **job.variables(digests=digests)},
+    )  # fmt: skip
+    finished(job, directory, result.exit_code, say)
+    return result
+
+
+def finished(job: Job, directory: Path, exit_code: int, say: Callable[[str], None]) -> Hooks | None:
+    """Make the recording whole and say what the hooks did; a recording that cannot be finished costs only that."""
+    try:
+        hooks = finish(directory, job.adapter, exit_code)
+    except (FormatError, RecordingError) as error:
+        say(f"the recording in {directory} could not be finished: {error}")
+        return None
+    for line in lines(hooks, job.adapter):
+        say(line)
+    say(f"recorded in {directory}")
+    return hooks

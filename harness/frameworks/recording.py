@@ -1,0 +1,159 @@
+"""After the job: what its processes recorded becomes a whole recording, and the hooks say whether they fired."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from probes.adapters import Adapter
+from probes.format import JournalIndex, Run, encode_line, write_manifest
+
+# A job's last processes are ended by Ray after its driver has gone: some seconds were seen.
+PATIENCE_S = 10.0
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """What became of each hook, by symbol. `never`: no call -> when the table says that it is called (empty: in every
+    job). `moved`: not where the table says. `off`: its reader failed -> why. `processes`: how many had hooks."""
+
+    version: str = ""
+    processes: int = 0
+    fired: dict[str, int] = field(default_factory=dict)
+    never: dict[str, str] = field(default_factory=dict)
+    moved: dict[str, str] = field(default_factory=dict)
+    off: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def silent(self) -> list[str]:
+        """Hooks that every job of this framework should have called."""
+        return [symbol for symbol, when in self.never.items() if not when]
+
+
+def finish(directory: Path, adapter: Adapter, exit_code: int) -> Hooks:
+    """Close what the job's end left open, and write what the processes said of their job into run.json.
+
+    Raises FormatError where the directory is no recording at all, RecordingError where run.json cannot be written.
+    """
+    run = Run(directory, strict=False)
+    if exit_code == 0 and run.incomplete:
+        _close(run)
+        run = Run(directory, strict=False)
+    hooks = _hooks(run, adapter)
+    write_manifest(directory, {**run.manifest, **_said(run, adapter, hooks), "exit_code": exit_code})
+    return hooks
+
+
+def lines(hooks: Hooks, adapter: Adapter) -> Iterator[str]:
+    """What the user should know of the hooks, a line each."""
+    name = adapter.framework
+    if not hooks.processes:
+        yield (
+            f"no process of the job met a hook of {name}, nothing of it was recorded: the job overrides PYTHONPATH or "
+            f"its runtime environment, or it is no {name} job"
+        )
+        return
+    if not adapter.tested(hooks.version):
+        first, end = adapter.versions
+        yield f"{name} {hooks.version or 'of an unknown version'} is outside the tested range ({first} to before {end})"
+    total = len(hooks.fired) + len(hooks.never) + len(hooks.moved)
+    yield f"{len(hooks.fired)} of {total} hooks fired, in {hooks.processes} processes:"
+    for symbol, count in sorted(hooks.fired.items()):
+        yield f"  {count:>7,} × {symbol}"
+    for symbol, when in sorted(hooks.never.items()):
+        yield f"    never   {symbol}" + (f" ({when})" if when else ": every job should have called it")
+    for symbol, why in sorted(hooks.moved.items()):
+        yield f"    moved   {symbol}: {why}"
+    for symbol, why in sorted(hooks.off.items()):
+        yield f"    off     {symbol}: its probe failed and turned itself off: {why}"
+
+
+def _hooks(run: Run, adapter: Adapter) -> Hooks:
+    told = list(run.events("hooks"))
+    version = next((str(one.get("version")) for one in told if one.get("version")), "")
+    fired = Counter(str(one["hook"]) for one in run.events("span") if one.get("hook"))
+    installed = {symbol for one in told for symbol in one.get("installed") or ()}
+    moved = {str(k): str(v) for one in told for k, v in (one.get("moved") or {}).items() if k not in installed}
+    known = adapter.hooks_of(version)
+    return Hooks(
+        version, len({one["pid"] for one in told}), dict(fired),
+        {one.symbol: one.when for one in known if one.symbol not in fired and one.symbol not in moved},
+        {symbol: why for symbol, why in moved.items() if symbol not in fired},
+        {str(one.get("hook")): str(one.get("error")) for one in run.events("hook_off")},
+    )  # fmt: skip
+
+
+def _said(run: Run, adapter: Adapter, hooks: Hooks) -> dict[str, Any]:
+    """The keys of run.json that only the processes know."""
+    found: dict[str, Any] = {"framework": adapter.framework, "framework_version": hooks.version}
+    missing = dict(adapter.missing)
+    for event in run.events("configuration"):
+        scenario = {**(event.get("scenario") or {}), "framework": event.get("settings") or {}}
+        found = {
+            **found, "scenario": _merged(found.get("scenario", {}), scenario), "backend": event.get("backend"),
+            "seeds": {**found.get("seeds", {}), **(event.get("seeds") or {})}, "sampling_mode": event.get("mode"),
+        }  # fmt: skip
+        missing |= event.get("missing") or {}
+    if "scenario" not in found:
+        missing["configuration"] = "no process recorded the resolved configuration"
+    for symbol in hooks.silent:
+        missing[symbol] = "its hook never fired, though every job should have called it"
+    missing |= {symbol: f"its hook could not be put there: {why}" for symbol, why in hooks.moved.items()}
+    missing |= {symbol: f"its probe turned itself off: {why}" for symbol, why in hooks.off.items()}
+    shown = {"fired": hooks.fired, "never": hooks.never, "moved": hooks.moved, "off": hooks.off}
+    return {**found, "missing": [f"{what}: {why}" for what, why in missing.items()], "hooks": shown}
+
+
+def _merged(one: dict[str, Any], two: dict[str, Any]) -> dict[str, Any]:
+    """Several processes may each know a part of the configuration."""
+    both = dict(one)
+    for key, value in two.items():
+        both[key] = _merged(both[key], value) if isinstance(value, dict) and isinstance(both.get(key), dict) else value
+    return both
+
+
+def _close(run: Run) -> None:
+    """End the journals of processes that are no more: Ray and the engines end theirs by signal, after a job that
+    succeeded as well as after one that failed. A torn one stays open, and so does one of another host."""
+    torn = {file for file, _ in run.torn}
+    frames = Counter(frame.stem for frame in _frame_files(run))
+    for journal in run._journals:
+        if journal.name in run.incomplete and journal.name not in torn and _gone(journal):
+            lines_there = sum(len(places) for places in journal.kinds.values())
+            fields = {
+                "ok": True, "reason": "", "frames": frames[journal.path.stem],
+                "ended": "its process was ended with the job, which succeeded",
+            }  # fmt: skip
+            with open(journal.path, "ab") as stream:
+                stream.write(encode_line(lines_there, time.monotonic_ns(), "close", fields))
+
+
+def _frame_files(run: Run) -> Iterator[Path]:
+    for log in run._logs:
+        for _ in log.extents:
+            yield log.path
+
+
+def _gone(journal: JournalIndex) -> bool:
+    """Has the process of a journal ended? Waits for one that is about to."""
+    if journal.opening.get("host") != os.uname().nodename:
+        return False
+    until = time.monotonic() + PATIENCE_S
+    while _runs(int(journal.opening["pid"])):
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def _runs(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"

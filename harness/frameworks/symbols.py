@@ -1,0 +1,154 @@
+"""Whether a table's symbols are where it says, read in the framework's source: nothing of it is imported or run.
+
+A method may be inherited: base classes are followed through the imports of their module, as far as the source of the
+installed packages reaches.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.frameworks.installed import Installation, ask
+from probes.adapters import Adapter
+
+DEEPEST = 12  # base classes and re-exports that are followed
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """One hook of a table. `trouble`: why the hook cannot be put there; empty where it can."""
+
+    symbol: str
+    when: str
+    trouble: str
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The table of one framework against one installation. `tested`: is the version within the tested range?"""
+
+    framework: str
+    python: str
+    version: str
+    tested: bool
+    range: tuple[str, str]
+    symbols: tuple[Symbol, ...]
+
+    @property
+    def moved(self) -> tuple[Symbol, ...]:
+        return tuple(one for one in self.symbols if one.trouble)
+
+    @property
+    def ok(self) -> bool:
+        return bool(self.version) and self.tested and not self.moved
+
+
+def check(adapter: Adapter, python: str) -> Checked:
+    """Look every symbol up in what that interpreter has installed. Raises BadInput where it does not run."""
+    installed = ask(python, adapter)
+    tested = bool(installed.version) and adapter.tested(installed.version)
+    source = _Source(installed)
+    hooks = adapter.hooks_of(installed.version) if installed.version else ()
+    found = tuple(Symbol(hook.symbol, hook.when, source.trouble(hook.module, hook.path)) for hook in hooks)
+    return Checked(adapter.framework, python, installed.version, tested, adapter.versions, found)
+
+
+class _Source:
+    """The installed source, parsed module by module."""
+
+    def __init__(self, installed: Installation) -> None:
+        self._installed = installed
+        self._parsed: dict[str, ast.Module | None] = {}
+
+    def trouble(self, module: str, path: Sequence[str]) -> str:
+        """Why a name is not to be found; empty where it is."""
+        tree = self._tree(module)
+        if tree is None:
+            package = module.split(".")[0]
+            where = f"module {module}" if package in self._installed.places else f"package {package}"
+            return f"{where} is not installed"
+        holder, *rest = path
+        node = self._find(module, holder)
+        if node is None:
+            return f"{module} has no {holder}"
+        if not rest:
+            return "" if _callable(node[1]) else f"{module}:{holder} is no function"
+        if not isinstance(node[1], ast.ClassDef):
+            return f"{module}:{holder} is no class"
+        return "" if self._has(node[0], node[1], rest[0], DEEPEST) else f"{module}:{holder} has no {rest[0]}"
+
+    def _tree(self, module: str) -> ast.Module | None:
+        if module not in self._parsed:
+            file = self._installed.source(module)
+            self._parsed[module] = _parsed(file) if file is not None else None
+        return self._parsed[module]
+
+    def _find(self, module: str, name: str, depth: int = DEEPEST) -> tuple[str, ast.stmt] | None:
+        """(module, statement) that defines a name, followed through imports."""
+        tree = self._tree(module)
+        if tree is None or not depth:
+            return None
+        for node in _statements(tree.body):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and node.name == name:
+                return module, node
+            if isinstance(node, ast.ImportFrom):
+                for alias in node.names:
+                    if (alias.asname or alias.name) == name:
+                        return self._find(_absolute(self._package(module), node), alias.name, depth - 1)
+        assigned = next((node for node in _statements(tree.body) if name in _targets(node)), None)
+        return (module, assigned) if assigned is not None else None
+
+    def _package(self, module: str) -> str:
+        """The package that relative imports of a module start from."""
+        file = self._installed.source(module)
+        return module if file is not None and file.name == "__init__.py" else module.rpartition(".")[0]
+
+    def _has(self, module: str, node: ast.ClassDef, name: str, depth: int) -> bool:
+        for statement in _statements(node.body):
+            if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)) and statement.name == name:
+                return True
+            if name in _targets(statement):
+                return True
+        for base in node.bases if depth else ():
+            found = self._find(module, base.id) if isinstance(base, ast.Name) else None
+            if found is not None and isinstance(found[1], ast.ClassDef) and self._has(*found, name, depth - 1):  # type: ignore[arg-type]
+                return True
+        return False
+
+
+def _parsed(file: Path) -> ast.Module | None:
+    try:
+        return ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError):  # unreadable, or another Python's: then nothing is found in it
+        return None
+
+
+def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements of a body, those below if, try and with among them."""
+    for node in body:
+        yield node
+        for part in ("body", "orelse", "finalbody"):
+            if isinstance(node, (ast.If, ast.Try, ast.With)):
+                yield from _statements(getattr(node, part, []))
+        for handler in getattr(node, "handlers", []):
+            yield from _statements(handler.body)
+
+
+def _targets(node: ast.stmt) -> list[str]:
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return [one.id for one in targets if isinstance(one, ast.Name)]
+
+
+def _callable(node: ast.stmt) -> bool:
+    return isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Assign, ast.AnnAssign))
+
+
+def _absolute(package: str, node: ast.ImportFrom) -> str:
+    if not node.level:
+        return node.module or ""
+    base = package.split(".")
+    base = base[: len(base) - node.level + 1]
+    return ".".join([*base, *([node.module] if node.module else [])])

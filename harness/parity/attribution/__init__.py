@@ -1,0 +1,12 @@
+"""Attribution by intervention on live engines: a named cause is one whose removal removes the symptom.
+
+`attribute` takes a judged comparison and a bench with the engines still up, reproduces the symptom on a few samples,
+and changes one thing at a time: in the reference, which then makes the fault's mistake, or on the engine, where the
+fault goes away. docs/attribution.md says what each intervention proves, and what it cannot.
+"""
+
+from harness.parity.attribution.attribute import attribute, search
+from harness.parity.attribution.bench import Bench
+from harness.parity.attribution.merge import merged
+
+__all__ = ["Bench", "attribute", "merged", "search"]

@@ -1,0 +1,107 @@
+"""From a judged difference to a proven cause: reproduce it, find the side, change the reference, then the engine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from harness.errors import HarnessError
+from harness.parity.attribution import live, reference
+from harness.parity.attribution.bench import Bench
+from harness.parity.attribution.case import choose
+from harness.parity.attribution.merge import merged
+from harness.parity.attribution.outcome import Attribution
+from harness.parity.attribution.situation import Situation
+from harness.parity.verdict import Judged
+from reports.model import Verdict
+from scenarios.bench.case import Tolerance
+from scenarios.remote import ActorFailed
+
+BUDGET_S = 60.0  # for everything but the restart of an engine
+
+
+def attribute(
+    judged: Judged,
+    bench: Bench,
+    *,
+    budget_s: float = BUDGET_S,
+    restarts: bool = True,
+    clock: Callable[[], float] = time.monotonic,
+) -> Verdict:
+    """The verdict of `judged` with the causes that live interventions prove, confirm or withdraw.
+
+    Anything but DIVERGENT comes back as it is. `bench`: both engines as the runs left them. `budget_s`: seconds for
+    everything but restarts. Never raises for an engine that fails: what was proven until then stays, the rest is said.
+    """
+    if judged.verdict.verdict != "DIVERGENT" or judged.evidence is None:
+        return judged.verdict
+    return merged(judged, search(judged, bench, budget_s=budget_s, restarts=restarts, clock=clock))
+
+
+def search(
+    judged: Judged,
+    bench: Bench,
+    *,
+    budget_s: float = BUDGET_S,
+    restarts: bool = True,
+    clock: Callable[[], float] = time.monotonic,
+) -> Attribution:
+    """Every intervention that applies, on every side that differs from its reference."""
+    found, started = Attribution(), clock()
+    try:
+        _search(judged, bench, found, started, budget_s, restarts, clock)
+    except (HarnessError, ActorFailed, RuntimeError) as error:
+        # RuntimeError: EngineError and SyncFailed of a bench in this process. Whatever an engine died of in an
+        # intervention, what was proven until then stands.
+        found.notes.append(f"attribution ended early: {error}")
+        found.broken = True
+    found.seconds = clock() - started
+    return found
+
+
+def _search(
+    judged: Judged,
+    bench: Bench,
+    found: Attribution,
+    started: float,
+    budget_s: float,
+    restarts: bool,
+    clock: Callable[[], float],
+) -> None:
+    e = judged.evidence
+    assert e is not None
+    if e.mode not in ("coupled", "greedy"):
+        found.notes.append(f"not tested on the bench: {e.mode} sampling has no common randomness")
+        return
+    samples = choose(e, judged.kinds)
+    if not samples:
+        found.notes.append("not tested on the bench: no sample of the difference can be drawn again")
+        return
+    sides = bench.open(samples, Tolerance(e.tolerance.value, e.tolerance.margin))
+    for side in sides:
+        found.first[side] = bench.read(side, again=True)
+    for side in [one for one in sides if found.first[one].total]:
+        s = Situation(
+            bench, e, side, found.first[side], clock, deadline=started + budget_s, samples=samples,
+            named=found.named, tried=found.tried, notes=found.notes,
+        )  # fmt: skip
+        try:
+            _one_side(s, restarts, found)
+        finally:
+            found.left[side] = s.symptoms
+            if found.named and found.named_after is None:
+                found.named_after = clock() - started
+
+
+def _one_side(s: Situation, restarts: bool, found: Attribution) -> None:
+    if s.symptoms.noise:
+        s.notes.append(
+            f"the {s.side}'s engine does not repeat itself: {s.symptoms.noise} tokens and log-probabilities differ "
+            "between two equal draws; nothing was undone"
+        )
+        return
+    reference.search(s)
+    if s.symptoms.total:
+        live.search(s, restarts=restarts, then=reference.search)
+    if s.symptoms.of("scores"):
+        found.layers[s.side] = live.narrowest(s)

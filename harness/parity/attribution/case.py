@@ -1,0 +1,52 @@
+"""The case: the few samples that both engines draw again, taken from the recordings."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from harness.parity.evidence import Evidence
+from scenarios.bench.case import CaseSample
+
+OFFENDING = 12  # half of them the earliest, the rest those that show most kinds of divergence
+HEALTHY = 4
+
+
+def choose(e: Evidence, kinds: list[str]) -> list[CaseSample]:
+    """Offending samples of these kinds of divergence, and healthy ones of the same steps; [] where none can be drawn.
+
+    A difference without samples of its own (a sync, a floor) is looked for in the last step.
+    """
+    found: dict[tuple[int, int], int] = {}
+    for kind in kinds:
+        for step, sample in e.found(kind).tolist():
+            if sample >= 0 and step >= 0:
+                found[step, sample] = found.get((step, sample), 0) + 1
+    if not found and e.steps:
+        last = e.steps[-1]
+        found = {(last, sample): 1 for sample in sorted(_prompts(e, last))[:OFFENDING]}
+    earliest = sorted(found)[: OFFENDING // 2]
+    worst = sorted(found, key=lambda item: (-found[item], item))
+    offending = list(dict.fromkeys([*earliest, *worst]))[:OFFENDING]
+    prompts = {step: _prompts(e, step) for step in sorted({step for step, _ in offending})}
+    healthy = [
+        (step, sample) for step, known in prompts.items() for sample in sorted(known) if (step, sample) not in found
+    ][:HEALTHY]
+    return [
+        CaseSample(
+            sample,
+            prompts[step][sample],
+            offends=(step, sample) in found,
+            leader=min(other for other, ids in prompts[step].items() if ids == prompts[step][sample]),
+        )
+        for step, sample in sorted([*offending, *healthy])
+        if sample in prompts[step]
+    ]
+
+
+def _prompts(e: Evidence, step: int) -> dict[int, tuple[int, ...]]:
+    """Prompt ids of one step as they were sent, by sample."""
+    table = e.baseline.recording.table("rollout", step)
+    rows = table.rows("prompt") if table is not None else None
+    if table is None or rows is None:
+        return {}
+    return {int(sample): tuple(np.asarray(rows.row(row)).tolist()) for row, sample in enumerate(table.sample)}

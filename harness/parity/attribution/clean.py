@@ -1,0 +1,59 @@
+"""Is one run clean by itself? Then its engine need not be kept for the bench: no fault of its own is to be looked for.
+
+Clean is an engine that agrees with its learner within the tolerance, saw the prompts that it was sent, was given what
+was asked, ended every sample for a reason that can be checked, and whose syncs are all proven.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from harness.parity.verdict import gather
+from harness.store import Recording
+from harness.tables import mapping, number
+
+
+def clean(run: Path, *, cap: float | None = None) -> bool:
+    """Whether nothing recorded in `run` speaks against its engine. False where that cannot be told."""
+    recording = Recording(run)
+    e = gather(recording, recording, native=False, cap=cap)
+    if e.first or recording.torn or recording.incomplete:
+        return False
+    proven = e.notes["sync:baseline"]
+    if proven.unproven or proven.without_digests or proven.unsynced:
+        return False
+    return _as_asked(recording) and all(_ended(recording, step) for step in recording.steps("rollout"))
+
+
+def _as_asked(recording: Recording) -> bool:
+    asked = mapping(recording.scenario.get("sampling"))
+    events = recording.all("sampling")
+    given = [mapping(event.get("given")) for event in events]
+    return bool(asked) and bool(given) and all(
+        one and all(_listed(one.get(name)) == _listed(value) for name, value in asked.items()) for one in given
+    )  # fmt: skip
+
+
+def _listed(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _ended(recording: Recording, step: int) -> bool:
+    """Samples cut at the limit have its length; those that stopped end in a token that stops, and in no other place."""
+    table = recording.table("rollout", step)
+    output = table.rows("output") if table is not None else None
+    if table is None or output is None or table.finish is None:
+        return False
+    ends = {
+        int(one) for event in recording.all("engine_info") for one in mapping(event.get("resolved")).get("end_ids", [])
+    }
+    limit = number(mapping(recording.scenario.get("sampling")).get("max_tokens"), -1.0)
+    least = number(mapping(recording.scenario.get("sampling")).get("min_tokens"), 0.0)
+    cut = np.array([str(one) == "length" for one in table.finish])
+    if not ends or (output.lengths[cut] != limit).any() or set(map(str, table.finish)) - {"length", "stop"}:
+        return False
+    stopped = np.flatnonzero(~cut)
+    last = output.values[output.offsets[stopped] + output.lengths[stopped] - 1]
+    return bool(np.isin(last, sorted(ends)).all() and (output.lengths[stopped] > least).all())

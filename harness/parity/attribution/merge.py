@@ -1,0 +1,188 @@
+"""What the bench showed, put into the verdict: causes proven, confirmed, withdrawn, and what is still unexplained."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from harness.parity.attribution.outcome import Attribution
+from harness.parity.attribution.situation import RESIDUE, Named
+from harness.parity.parameter_maps import measured
+from harness.parity.verdict import Judged, reason_of
+from reports.model import Cause, Finding, Verdict
+from reports.text import figure
+
+SIDES = ("baseline", "candidate")
+# A tensor that differs is cured by sending it, whether it is an older one or another.
+_STALE_OR_OTHER = {"STALE_WEIGHTS", "WEIGHTS"}
+
+
+def merged(judged: Judged, found: Attribution) -> Verdict:
+    """The verdict with live proofs added to its causes, new causes named, and causes withdrawn that live interventions
+    contradict."""
+    verdict, e = judged.verdict, judged.evidence
+    if verdict.verdict != "DIVERGENT" or e is None:
+        return verdict
+    causes, fresh = _proven(verdict.causes, found)
+    withdrawn = [(cause, said) for cause in causes if (said := _contradicted(cause, found))]
+    kept = [_noted(cause, found) for cause in causes if not _contradicted(cause, found)]
+    explained = bool(fresh) and _explained(found)
+    unexplained = [one for one in kept if one.name == "UNEXPLAINED"]
+    kept = [one for one in kept if one.name != "UNEXPLAINED"]
+    if not explained:
+        kept += [_narrowed(one, found) for one in unexplained]
+    if withdrawn and not kept:
+        kept = [_nothing_left(found)]
+    findings = [*verdict.findings, *(_withdrawn(cause, said) for cause, said in withdrawn), *_told(found)]
+    return dataclasses.replace(
+        verdict,
+        causes=kept,
+        reason=reason_of(e, judged.kinds, kept) or verdict.reason,
+        findings=measured(findings, kept),
+        figures=verdict.figures | {"attribution": _figures(found)},
+    )
+
+
+def same_cause(live: str, recorded: str) -> bool:
+    """Do a cause that was proven live and one from the recordings mean the same, or the second a part of the first?"""
+    if live == recorded or (recorded == "CONFIG(generation_config)" and live.startswith("SAMPLING_PARAM(")):
+        return True
+    (one, what), (two, which) = _parts(live), _parts(recorded)
+    alike = one == two or {one, two} == _STALE_OR_OTHER
+    counted = live.endswith(" tensors)") and recorded.endswith(" tensors)")
+    return alike and (not what or not which or which <= what or counted)
+
+
+def _parts(name: str) -> tuple[str, frozenset[str]]:
+    """SAMPLING_PARAM(min_tokens, top_p) as its kind and {min_tokens, top_p}."""
+    kind, _, what = name.partition("(")
+    return kind, frozenset(filter(None, what.removesuffix(")").split(", ")))
+
+
+def _proven(recorded: list[Cause], found: Attribution) -> tuple[list[Cause], list[Named]]:
+    """The recorded causes with the live proofs of the same cause; and the live causes that no recording named."""
+    causes, fresh = list(recorded), []
+    for named in found.named:
+        known = [i for i, one in enumerate(causes) if same_cause(named.name, one.name) and _party(one, named)]
+        for i in known:
+            causes[i] = dataclasses.replace(causes[i], proofs=[*causes[i].proofs, named.proof])
+        name = _unnamed(named.name, [causes[i].name for i in known])
+        if name:
+            fresh.append(named)
+            causes.append(Cause(name, named.party, named.summary, "", dict(named.details), [named.proof]))
+    return causes, fresh
+
+
+def _unnamed(live: str, known: list[str]) -> str:
+    """What of a live cause no recorded one names: all of it, some of several parameters, or nothing."""
+    if not known:
+        return live
+    kind, parts = _parts(live)
+    recorded = [_parts(name)[1] for name in known]
+    missing = parts - frozenset[str]().union(*recorded)
+    if len(parts) < 2 or not missing or not all(recorded):
+        return ""
+    return f"{kind}({', '.join(sorted(missing))})"
+
+
+def _party(cause: Cause, named: Named) -> bool:
+    return cause.party in (named.party, named.side) or cause.party not in SIDES
+
+
+def _side(cause: Cause) -> str:
+    return cause.party if cause.party in SIDES else str(cause.details.get("side", ""))
+
+
+def _live(cause: Cause) -> bool:
+    return any(proof.on == "live engines" for proof in cause.proofs)
+
+
+def _contradicted(cause: Cause, found: Attribution) -> str:
+    """Why a recorded cause does not stand: its own intervention removed nothing, and others removed everything."""
+    side = _side(cause)
+    if _live(cause) or cause.name == "UNEXPLAINED" or not _gone(found, side) or "WEIGHTS(" in cause.name:
+        return ""  # a digest that was recorded stands, whatever a sync does to the engine
+    own = [one for one in found.tried if one.side == side and same_cause(one.cause, cause.name)]
+    if not own or any(one.removed for one in own):
+        return ""
+    others = ", ".join(named.name for named in found.named if named.side == side)
+    return f"{own[0].intervention} left {own[0].after} of {own[0].before} differences; {others} explains them all"
+
+
+def _noted(cause: Cause, found: Attribution) -> Cause:
+    """The cause with what the bench has to say of it where it could not prove it."""
+    side = _side(cause)
+    if _live(cause) or cause.name == "UNEXPLAINED" or side not in found.first:
+        return cause
+    own = [one for one in found.tried if one.side == side and same_cause(one.cause, cause.name)]
+    if not found.first[side].total:
+        said = (
+            "live: the engine agrees with the reference at the last weights, so that only the recordings speak for it"
+        )
+    elif own:
+        said = f"live: {own[0].intervention} left {own[0].after} of {own[0].before} differences"
+    else:
+        return cause
+    return dataclasses.replace(cause, evidence="; ".join(filter(None, (cause.evidence, said))))
+
+
+def _gone(found: Attribution, side: str) -> bool:
+    """Did the side differ, and does it no longer?"""
+    first, left = found.first.get(side), found.left.get(side)
+    return first is not None and left is not None and first.total > 0 and left.total <= RESIDUE * first.total
+
+
+def _explained(found: Attribution) -> bool:
+    differing = [side for side, first in found.first.items() if first.total]
+    return bool(differing) and all(_gone(found, side) for side in differing)
+
+
+def _narrowed(cause: Cause, found: Attribution) -> Cause:
+    """UNEXPLAINED with what the bench adds: which side moved, whether it still does, what is left of it."""
+    if not found.first:
+        return cause
+    differing = [side for side, first in found.first.items() if first.total]
+    if not differing:
+        said = "live: at the last weights every engine on the bench agrees with the reference; the fault has passed"
+        return dataclasses.replace(cause, evidence=f"{cause.evidence}; {said}")
+    parts = []
+    for side in differing:
+        left = found.left.get(side, found.first[side])
+        kinds = ", ".join(f"{count} {kind}" for kind, count in left.counts.items()) or "nothing"
+        place = next((f"; first sample {p[0][0]}, position {p[0][1]}" for p in left.places.values() if p), "")
+        parts.append(f"the {side} differs from the reference, {len(found.tried)} interventions leave {kinds}{place}")
+    party = differing[0] if len(differing) == 1 and cause.party == "unknown" else cause.party
+    said = "; ".join([*parts, *found.layers.values()])
+    return dataclasses.replace(cause, party=party, evidence=f"{cause.evidence}; live: {said}")
+
+
+def _nothing_left(found: Attribution) -> Cause:
+    return Cause("UNEXPLAINED", "unknown", "the cause that the recordings named does not stand on the live engines")
+
+
+def _withdrawn(cause: Cause, said: str) -> Finding:
+    return Finding(
+        f"withdrawn: {cause.name}",
+        f"the recordings named it ({cause.summary}); live, {said}",
+        severity="info",
+        where=_side(cause),
+    )
+
+
+def _told(found: Attribution) -> list[Finding]:
+    """One finding that lists every intervention and what could not be tested."""
+    if not (found.tried or found.notes):
+        return []
+    removed = [one for one in found.tried if one.removed]
+    summary = f"{len(found.tried)} in {figure(found.seconds)} s, {len(removed)} of them removed a difference"
+    if found.notes:
+        summary += f"; {'; '.join(found.notes[:3])}"
+    details: dict[str, Any] = {"tried": [dataclasses.asdict(one) for one in found.tried], "notes": found.notes}
+    return [Finding("live interventions", summary, details=details)]
+
+
+def _figures(found: Attribution) -> dict[str, Any]:
+    figures: dict[str, Any] = {"seconds": round(found.seconds, 2), "interventions": len(found.tried)}
+    if found.named_after is not None:
+        figures["seconds_to_cause"] = round(found.named_after, 2)
+    return figures

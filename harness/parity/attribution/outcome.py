@@ -1,0 +1,26 @@
+"""What the bench showed of one comparison."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from harness.parity.attribution.situation import Named, Tried
+from scenarios.bench.case import Symptoms
+
+
+@dataclass
+class Attribution:
+    """`first`: symptoms of each side as it stood; `left`: after every intervention. `named_after`: seconds from the
+    start to the last cause that was named. `layers`: of what stays unexplained in a side, the first layer that
+    differs, in words. `broken`: an engine failed in an intervention, and is good for nothing more.
+    """
+
+    first: dict[str, Symptoms] = field(default_factory=dict)
+    left: dict[str, Symptoms] = field(default_factory=dict)
+    named: list[Named] = field(default_factory=list)
+    tried: list[Tried] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    layers: dict[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
+    named_after: float | None = None
+    broken: bool = False

@@ -1,0 +1,109 @@
+"""Where the search stands on one side: what still differs, what was given, what has been named so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.parity.attribution.bench import Bench
+from harness.parity.evidence import Evidence
+from harness.tables import mapping
+from reports.model import Proof
+from scenarios.bench.case import Alteration, CaseSample, Symptoms
+
+# What an intervention may leave of a kind that it removed. Next to a flip stand numbers of other tokens, and the
+# recordings' own re-readings allow as much.
+RESIDUE = 0.02
+LEAST = 3  # fewer differences vanish by chance; a record that says the same makes up for that
+
+
+@dataclass(frozen=True)
+class Named:
+    """A cause that an intervention proved on live engines."""
+
+    name: str
+    party: str
+    side: str
+    summary: str
+    proof: Proof
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One intervention that was made. `cause`: what it would have named; `removed`: whether it removed something."""
+
+    intervention: str
+    cause: str
+    side: str
+    before: int
+    after: int
+    seconds: float
+    removed: bool
+
+
+@dataclass
+class Situation:
+    """One side whose engine differs from the reference. `symptoms`: what is left under `alteration`."""
+
+    bench: Bench
+    evidence: Evidence
+    side: str
+    symptoms: Symptoms
+    clock: Callable[[], float]
+    deadline: float
+    samples: list[CaseSample]
+    alteration: Alteration = field(default_factory=Alteration)
+    named: list[Named] = field(default_factory=list)
+    tried: list[Tried] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """Canonical sampling that both sides were to use: the baseline's scenario."""
+        return mapping(self.evidence.baseline.recording.scenario.get("sampling"))
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Canonical sampling that this side's engine was given, where it was recorded."""
+        event = self._sampling()
+        return mapping(event.get("given")) or mapping(event.get("canonical"))
+
+    @property
+    def own(self) -> dict[str, Any]:
+        """Canonical sampling that this side itself asked for."""
+        return mapping(self._sampling().get("canonical"))
+
+    def _sampling(self) -> dict[str, Any]:
+        events = self.evidence.side(self.side).recording.all("sampling")
+        return next((mapping(event) for event in events if event.get("mode") == self.evidence.mode), {})
+
+    @property
+    def over(self) -> bool:
+        return self.clock() > self.deadline
+
+
+def improves(before: Symptoms, after: Symptoms, *, recorded: bool = False) -> bool:
+    """Did an intervention remove the difference, or a part of its own of it?
+
+    The total must fall by at least LEAST (by one where a recording says the same), and either a kind vanishes down to
+    RESIDUE or samples become clean. Control: no healthy sample, and no kind, may get worse.
+    """
+    gained = before.total - after.total
+    if gained < (1 if recorded else LEAST):
+        return False
+    slack = RESIDUE * before.total
+    kinds = {*before.counts, *after.counts}
+    if any(after.of(kind) > before.of(kind) + slack for kind in kinds):
+        return False
+    if any(after.healthy.get(kind, 0) > before.healthy.get(kind, 0) for kind in kinds):
+        return False
+    vanished = any(count and after.of(kind) <= RESIDUE * count for kind, count in before.counts.items())
+    cleaned = set(before.by_sample) - set(after.by_sample)
+    return vanished or (bool(cleaned) and set(after.by_sample) <= set(before.by_sample))
+
+
+def gone(before: Symptoms, after: Symptoms) -> bool:
+    """Is what is left no more than the residue?"""
+    return after.total <= RESIDUE * before.total

@@ -1,0 +1,86 @@
+"""Native stage: each engine's own sampler at the same weights, compared as distributions and held against the learner.
+
+- `distributions`: the two stages against each other: different, equal, or too little data.
+- `sampler`: each against the learner's own distribution: which of the two does not draw what it was asked.
+- `semantics`: what the log-probabilities that an engine reports mean.
+- `repeats`: clones, and seeds that are not honoured.
+"""
+
+from __future__ import annotations
+
+from harness.parity.evidence import Evidence
+from harness.parity.native import semantics
+from harness.parity.native.distributions import distributions
+from harness.parity.native.repeats import collisions, repeats
+from harness.parity.native.result import NativeResult
+from harness.parity.native.sampler import sampler
+from harness.parity.native.samples import samples_of, tables
+from harness.parity.two_samples import MARGIN
+from harness.store import Recording
+from harness.tables import Table, mapping, number
+
+# Kinds of divergence of the native stage, up to the side.
+KINDS = ("native", "native learner", "native sampler", "native repeat", "collision")
+
+NOT_RUN = "not run"
+
+__all__ = ["KINDS", "NOT_RUN", "NativeResult", "alpha_of", "native_stage", "samplers_said"]
+
+
+def native_stage(e: Evidence, *, alpha: float) -> None:
+    """Read both native stages into `e.notes["native"]`, and their differences into the divergences."""
+    result = NativeResult(alpha=alpha, margin=_margin(e.baseline.recording))
+    e.notes["native"] = result
+    stages = [tables(side, "native") for side in e.sides]
+    if not all(stages):
+        absent = [side.name for side, stage in zip(e.sides, stages, strict=True) if not stage]
+        result.skipped = "no native stage was recorded" + (f" for the {absent[0]}" if len(absent) == 1 else "")
+        return
+    samples = [samples_of(side) for side in e.sides]
+    result.samples = (len(samples[0]), len(samples[1]))
+    _versions(e, stages, result)
+    for side, one in zip(e.sides, samples, strict=True):
+        result.not_compared += one.missing
+        semantics.semantics(e, side, one, result)
+        if collisions(e, side, one, result):
+            result.not_compared.append(f"{side.name}: clones are no samples of their own to hold against the learner")
+        else:
+            sampler(e, side, one, result)
+        repeats(e, side, one, result)
+    semantics.both(result)
+    everything = e.confounded("everything")
+    if everything is not None:
+        result.skipped = f"the runs differ in {everything.finding.name}"
+    if not result.skipped:
+        distributions(e, samples[0], samples[1], result)
+
+
+def _versions(e: Evidence, stages: list[list[Table]], result: NativeResult) -> None:
+    """Native stages are comparable at equal weights only."""
+    versions = [found[0].fields.get("weight_version") for found in stages]
+    one, two = e.weights.versions
+    if versions[0] in one and versions[1] in two:
+        if one[versions[0]] != two[versions[1]]:
+            result.skipped = f"the weights differ (versions {versions[0]} and {versions[1]})"
+    elif versions[0] != versions[1]:
+        result.skipped = f"the weight versions differ ({versions[0]} and {versions[1]})"
+
+
+def samplers_said(e: Evidence) -> str:
+    """What the stage showed of the engines' own samplers, for the reason of a verdict that found no difference."""
+    result: NativeResult | None = e.notes.get("native")
+    if result is None:
+        return "the engines' own samplers were not tested: no native stage"
+    if result.adequate:
+        equal = ", ".join(result.outcomes)
+        return f"the engines' own samplers: {equal} equal in the mean to within {result.margin} standard deviations"
+    return f"the engines' own samplers were not tested: {result.said()}"
+
+
+def alpha_of(recording: Recording) -> float:
+    """The scenario's `native.alpha`; 0.01 where none was recorded."""
+    return number(mapping(recording.scenario.get("native")).get("alpha"), 0.01)
+
+
+def _margin(recording: Recording) -> float:
+    return number(mapping(recording.scenario.get("native")).get("margin"), MARGIN)

@@ -1,0 +1,117 @@
+"""Two native stages as distributions: which quantities differ, which are equal, and which nobody can tell.
+
+Location (difference of means) and shape (Kolmogorov-Smirnov distance) of lengths, rewards and surprisal, and the counts
+of finish reasons: tests of a difference, permuted within prompts, in one family with those of each sampler against the
+learner. Equality is of the mean, to within a margin; of a shape only a difference can be shown.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from harness.parity.evidence import Evidence
+from harness.parity.native.result import DIFFERENT, EQUAL, TOO_LITTLE, NativeResult
+from harness.parity.native.samples import QUANTITIES, Samples
+from harness.parity.two_samples import (
+    Equivalence,
+    Tests,
+    equivalence,
+    holm,
+    permuted_labels,
+    quantile_sum,
+    statistics_of,
+)
+from reports.model import Place
+from reports.text import figure
+
+MOST_SAMPLES = 20_000
+
+
+def distributions(e: Evidence, one: Samples, two: Samples, result: NativeResult) -> None:
+    """Fill the tests and quantities of `result`, `result.tests` holding those of the samplers, and note differences."""
+    shared_prompts = sorted(set(one.prompt) & set(two.prompt))
+    result.prompts = len(shared_prompts)
+    if not shared_prompts:
+        result.skipped = "the two stages have no prompt in common"
+        _reject(e, result)
+        return
+    if len(one) + len(two) > MOST_SAMPLES:
+        shared_prompts = shared_prompts[: max(1, len(shared_prompts) * MOST_SAMPLES // (len(one) + len(two)))]
+        result.not_compared.append(
+            f"native samples beyond the first {len(shared_prompts)} prompts: the permutations would not fit in memory"
+        )
+    number_of = {prompt: index for index, prompt in enumerate(shared_prompts)}
+    keep = [np.array([i for i, p in enumerate(s.prompt) if p in number_of], int) for s in (one, two)]
+    for side, samples, kept in zip(e.sides, (one, two), keep, strict=True):
+        if len(kept) < len(samples):
+            result.not_compared.append(
+                f"{side.name}: {len(samples) - len(kept)} native samples of prompts that the other run does not have"
+            )
+    stratum = np.concatenate(
+        [[number_of[s.prompt[i]] for i in kept] for s, kept in zip((one, two), keep, strict=True)]
+    ).astype(int)
+    baseline = np.repeat([True, False], [len(keep[0]), len(keep[1])])
+    finish = np.concatenate([one.finish[keep[0]], two.finish[keep[1]]])
+    data = {name: np.concatenate([one.values[name][keep[0]], two.values[name][keep[1]]]) for name in QUANTITIES}
+    usable = {name: values for name, values in data.items() if np.isfinite(values).all()}
+    result.not_compared += [
+        f"{name} of the native samples: not recorded for every sample" for name in QUANTITIES if name not in usable
+    ]
+    known = None not in finish
+    if not known:
+        result.not_compared.append("finish reasons of the native samples: not recorded for every sample")
+    drawn = dict(zip(one.sample.tolist(), one.output, strict=True))
+    result.identical = sum(
+        drawn.get(number) == row for number, row in zip(two.sample.tolist(), two.output, strict=True)
+    )
+    result.tests |= statistics_of(permuted_labels(baseline, stratum), stratum, usable, finish if known else None)
+    _reject(e, result)
+    means = dict(usable)
+    if known:
+        means["finish"] = (finish == _commonest(finish)).astype(np.float64)
+    found = {
+        name: equivalence(values, stratum, baseline, margin=result.margin, family=len(means))
+        for name, values in means.items()
+    }
+    _quantities(result, found)
+    for name in result.rejected:
+        if ":" not in name or name.split(":")[0] in QUANTITIES:
+            _note(e, "native", name, result)
+
+
+def _commonest(finish: np.ndarray) -> object:
+    reasons, counts = np.unique(finish.astype(str), return_counts=True)
+    return reasons[np.argmax(counts)]
+
+
+def _reject(e: Evidence, result: NativeResult) -> None:
+    """Correct the whole family, and note the samplers that do not draw what they were asked."""
+    holm(result.tests)
+    result.rejected = [name for name, test in result.tests.items() if test["p_holm"] <= result.alpha]
+    for name in result.rejected:
+        side = name.partition(" sampler: ")[0]
+        if side in result.sampler:
+            _note(e, f"native sampler:{side}", name, result)
+
+
+def _note(e: Evidence, kind: str, name: str, result: NativeResult) -> None:
+    test = result.tests[name]
+    text = f"p = {figure(test['p_holm'])} after Holm's correction, alpha {result.alpha}"
+    place = Place(-1, "native", 0, -1, -1, name, test.get("baseline"), test.get("candidate"), context=text)
+    e.diverges(kind, [], place, phase="native")
+
+
+def _quantities(result: NativeResult, found: dict[str, Equivalence]) -> None:
+    corrected: Tests = {name: {"p": one.p} for name, one in found.items()}
+    holm(corrected)
+    tested = {name: [key for key in result.rejected if key.split(":")[0] == name] for name in found}
+    tested["finish"] = [key for key in result.rejected if key.startswith("finish reasons")]
+    for name, one in found.items():
+        equal = corrected[name]["p_holm"] <= result.equivalence_alpha
+        outcome = DIFFERENT if tested[name] else EQUAL if equal else TOO_LITTLE
+        seen = quantile_sum(result.alpha, len(result.tests)) * one.error  # by the strictest test of a difference
+        numbers = dataclasses.asdict(one) | {"p_holm": corrected[name]["p_holm"], "detectable": seen}
+        result.quantities[name] = {"outcome": outcome} | numbers
+    result.enough = max((one.enough for one in found.values()), default=0)

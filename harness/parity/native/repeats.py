@@ -1,0 +1,124 @@
+"""Randomness of the native stage: does a sampler repeat itself under the same seed, and are its samples their own?
+
+Equal samples of one prompt, more than the learner's probabilities allow, are clones (RNG_COLLISION). A few samples are
+drawn twice with the same seed; an engine that honours request seeds draws them alike.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from harness.parity.align import Match
+from harness.parity.evidence import Evidence, Side
+from harness.parity.native.result import NativeResult
+from harness.parity.native.samples import Samples, tables
+from harness.parity.parameters import engine_infos
+from harness.tables import mapping
+from reports.model import Finding, Place
+from reports.text import figure
+
+COLLISION = 1e-6  # probability below which equal samples of a prompt are clones
+HONOURED = 0.8  # of the repeated samples are alike; ties that rounding turns may part a few
+CHANCE = 0.01  # probability that as many are alike by chance, above which nothing speaks for a seed
+FEWEST = 5  # samples that chance alone would not repeat; fewer show nothing
+
+
+def collisions(e: Evidence, side: Side, samples: Samples, result: NativeResult) -> bool:
+    """Note clones; returns whether there are any.
+
+    A pair of independent samples of one prompt is equal with probability E[p(x)], estimated by the mean likelihood of
+    the samples themselves; the number of equal pairs is about Poisson. A sampler that is sharper than it was asked to
+    be draws more equal ones as well: where the learner says that one is, only a majority of equal pairs are clones.
+    """
+    groups: dict[bytes, list[int]] = {}
+    for index, prompt in enumerate(samples.prompt):
+        groups.setdefault(prompt, []).append(index)
+    expected, equal, clones, pairs = 0.0, 0, 0, 0
+    for members in groups.values():
+        n = len(members)
+        likelihood = np.exp(np.nan_to_num(samples.likelihood[members], nan=-np.inf))
+        expected += (n - 1) / 2 * float(likelihood.sum())
+        pairs += n * (n - 1) // 2
+        counts = list(_counts([samples.output[i] for i in members]).values())
+        equal += sum(count * (count - 1) // 2 for count in counts)
+        clones += sum(count for count in counts if count > 1)
+    scored = bool(np.isfinite(samples.likelihood).any())
+    e.notes[f"collisions:{side.name}"] = {"equal pairs": equal, "expected": expected, "samples": clones}
+    if not scored or not equal or float(stats.poisson.sf(equal - 1, expected)) >= COLLISION:
+        return False
+    if samples.fits and 2 * equal <= pairs:
+        result.not_compared.append(
+            f"{side.name}: {equal} equal pairs of native samples, which a sampler other than asked may draw"
+        )
+        return False
+    text = f"{side.name}: {equal} equal pairs, {figure(expected)} expected"
+    place = Place(-1, "native", 0, -1, -1, "equal samples of one prompt", *side.paired(equal, expected), context=text)
+    e.diverges(f"collision:{side.name}", [], place, phase="native")
+    return True
+
+
+def _counts(values: list[bytes]) -> dict[bytes, int]:
+    found: dict[bytes, int] = {}
+    for value in values:
+        found[value] = found.get(value, 0) + 1
+    return found
+
+
+def repeats(e: Evidence, side: Side, samples: Samples, result: NativeResult) -> None:
+    """Compare the samples that were drawn twice, with what the engine promises of its seeds."""
+    drawn = tables(side, "repeat")
+    if not drawn:
+        if len(samples):
+            result.not_compared.append(f"{side.name}: no native sample was drawn twice")
+        return
+    alike, expected, compared = 0, 0.0, 0
+    for table in drawn:
+        output = table.rows("output")
+        match = Match.of(samples.sample, table.sample)
+        if output is None:
+            continue
+        for a, b in zip(match.a.tolist(), match.b.tolist(), strict=True):
+            compared += 1
+            alike += samples.output[a] == output.row(b).tobytes()
+            expected += float(np.exp(np.nan_to_num(samples.likelihood[a], nan=-np.inf)))
+    promise = str(drawn[0].fields.get("request_seed", "not reported"))
+    chance = float(stats.poisson.sf(alike - 1, expected)) if alike else 1.0
+    state = "too few samples"
+    if compared and alike >= HONOURED * compared and chance <= CHANCE:
+        state = "repeated"
+    elif compared - expected >= FEWEST:
+        state = "not repeated" if chance > CHANCE else "partly repeated"
+    result.repeats[side.name] = {
+        "samples": compared, "alike": alike, "expected": expected, "request_seed": promise, "state": state,
+    }  # fmt: skip
+    _seed(side, result)
+    text = f"{alike} of {compared} samples drawn alike under the same seed, {figure(expected)} expected by chance"
+    if state == "not repeated" and promise == "honoured":
+        shown = f"{side.name}: {text}"
+        place = Place(
+            -1, "native", 0, -1, -1, "samples drawn twice", *side.paired(alike, compared), context=shown
+        )  # fmt: skip
+        e.diverges(f"native repeat:{side.name}", [], place, phase="native")
+    elif state == "partly repeated" or (state == "not repeated" and promise == "ignored"):
+        why = "it promises no repetition: request seeds are ignored" if promise == "ignored" else "not all of them"
+        result.findings.append(Finding("native seeds", f"{text}; {why}", where=side.name))
+
+
+def _seed(side: Side, result: NativeResult) -> None:
+    """A seed that was asked and not resolved, with what it does to the draws."""
+    asked = mapping(side.recording.scenario.get("engine")).get("seed")
+    infos: list[dict[str, Any]] = engine_infos(side, "native")
+    resolved = mapping(infos[0].get("resolved")).get("seed") if infos else None
+    if asked is None or resolved is None or asked == resolved:
+        return
+    one = result.repeats[side.name]
+    effect = "the samples are repeated within a session all the same"
+    if one["state"] != "repeated":
+        effect = f"{one['alike']} of {one['samples']} samples repeat: this run cannot be drawn again"
+    text = f"the engine's seed was asked as {asked} and resolved as {resolved}"
+    result.findings.append(
+        Finding("native seeds", text, effect, "warning", side.name, {"asked": asked, "resolved": resolved})
+    )

@@ -1,0 +1,71 @@
+"""What the native stage showed: plain data, filled part by part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.parity.two_samples import EQUIVALENCE_ALPHA, MARGIN, Tests
+from reports.model import Finding
+from reports.text import figure
+
+EQUAL, DIFFERENT, TOO_LITTLE = "equal", "different", "too little data"
+NEEDED = ("length", "surprisal", "finish")  # quantities whose equality the stage must show; reward where there is one
+
+
+@dataclass
+class NativeResult:
+    """`tests`: of a difference: name -> statistic, p, p_holm. `quantities`: name -> outcome (`equal`, `different`,
+    `too little data`) with the numbers of its equivalence test. `sampler`, `semantics`, `repeats`: side -> what is in
+    the module of that name. `enough`: samples a side that would show equality of every quantity.
+    """
+
+    tests: Tests = field(default_factory=dict)
+    rejected: list[str] = field(default_factory=list)
+    quantities: dict[str, dict[str, Any]] = field(default_factory=dict)
+    margin: float = MARGIN
+    alpha: float = 0.01
+    equivalence_alpha: float = EQUIVALENCE_ALPHA
+    samples: tuple[int, int] = (0, 0)
+    identical: int = 0  # samples of one number that both sides drew alike
+    prompts: int = 0
+    enough: int = 0
+    skipped: str = ""  # why nothing was tested
+    sampler: dict[str, dict[str, Any]] = field(default_factory=dict)
+    semantics: dict[str, dict[str, Any]] = field(default_factory=dict)
+    repeats: dict[str, dict[str, Any]] = field(default_factory=dict)
+    learner_delta: dict[str, float] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    not_compared: list[str] = field(default_factory=list)
+
+    @property
+    def outcomes(self) -> dict[str, str]:
+        """Quantity -> its outcome."""
+        return {name: str(one["outcome"]) for name, one in self.quantities.items()}
+
+    @property
+    def adequate(self) -> bool:
+        """Was equality shown of everything that must be equal?"""
+        found = self.outcomes
+        return set(NEEDED) <= set(found) and all(outcome == EQUAL for outcome in found.values())
+
+    @property
+    def covered(self) -> str | dict[str, str]:
+        """Quantity -> outcome, or why there is none."""
+        return self.skipped or self.outcomes
+
+    def said(self) -> str:
+        """One line on what the distributions showed."""
+        if self.skipped:
+            return self.skipped
+        groups = [(outcome, [name for name, one in self.outcomes.items() if one == outcome])
+                  for outcome in (DIFFERENT, EQUAL, TOO_LITTLE)]  # fmt: skip
+        words = {
+            EQUAL: f"equal in the mean to within {figure(self.margin)} standard deviations",
+            DIFFERENT: "different",
+            TOO_LITTLE: f"too little data, {self.enough} samples a side would be enough",
+        }
+        shown = "; ".join(f"{', '.join(names)}: {words[outcome]}" for outcome, names in groups if names)
+        return (
+            f"{' and '.join(map(str, self.samples))} samples of {self.prompts} prompts; {shown or 'nothing compared'}"
+        )

@@ -1,0 +1,142 @@
+"""One engine's native samples, and what the learner said of each of their tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from harness.parity.align import Grid, Match, shared
+from harness.parity.evidence import Side
+from harness.tables import Rows, Table
+
+QUANTITIES = ("length", "reward", "surprisal")
+# What the learner may say of a token beside its plain log-probability (docs/format.md).
+VIEWS = ("tempered_logprob", "processed_logprob", "joint_logprob", "blind_logprob")
+READINGS = ("entropy", "varentropy", "mass_before", "outside", "outside_joint")
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Tokens that the learner scored, flat. `row`: of the samples; `reported`: the engine's own number, None without;
+    `views`: name -> the learner's log-probability of that meaning; `readings`: see `READINGS`.
+    """
+
+    table: Table
+    rows: np.ndarray  # rows of the table, one for each of the grid's
+    grid: Grid
+    learner: np.ndarray
+    output: np.ndarray
+    reported: np.ndarray | None
+    views: dict[str, np.ndarray]
+    readings: dict[str, np.ndarray]
+
+    def sums(self, values: np.ndarray) -> np.ndarray:
+        """Values of tokens added up, one for each of `rows`."""
+        return np.bincount(self.grid.row, weights=values, minlength=len(self.rows))
+
+
+@dataclass
+class Samples:
+    """One engine's native samples: an entry each."""
+
+    prompt: np.ndarray  # object: the prompt's bytes
+    output: list[bytes]
+    finish: np.ndarray
+    values: dict[str, np.ndarray]  # length, reward, surprisal (mean per token, nats); NaN where it was not scored
+    likelihood: np.ndarray  # log-probability of the whole sample under what was asked, as the learner says
+    sample: np.ndarray
+    tokens: list[Tokens] = field(default_factory=list)  # one a frame
+    fits: list[dict[str, Any]] = field(default_factory=list)  # what the learner says that the sampler did instead
+    missing: list[str] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.output)
+
+
+def tables(side: Side, kind: str) -> list[Table]:
+    """Every frame of a kind, joined by step."""
+    found = [side.recording.table(kind, step) for step in side.recording.steps(kind)]
+    return [table for table in found if table is not None]
+
+
+def samples_of(side: Side) -> Samples:
+    """The native stage of one side; empty when there was none."""
+    missing: list[str] = []
+    prompts: list[bytes] = []
+    outputs: list[bytes] = []
+    finish: list[Any] = []
+    parts: dict[str, list[np.ndarray]] = {name: [] for name in (*QUANTITIES, "likelihood", "sample")}
+    scored: list[Tokens] = []
+    fits: list[dict[str, Any]] = []
+    for table in tables(side, "native"):
+        prompt, output = table.rows("prompt"), table.rows("output")
+        if prompt is None or output is None:
+            continue
+        n = len(table.sample)
+        prompts += [prompt.row(i).tobytes() for i in range(n)]
+        outputs += [output.row(i).tobytes() for i in range(n)]
+        finish += list(table.finish) if table.finish is not None else [None] * n
+        total, drawn, reward = np.full(n, np.nan), np.full(n, np.nan), np.full(n, np.nan)
+        score = side.recording.table("native_score", table.step)
+        tokens = _scored(side, table, output, score, missing)
+        if tokens is not None and score is not None:
+            scored.append(tokens)
+            total[tokens.rows] = tokens.sums(tokens.learner)
+            drawn[tokens.rows] = tokens.sums(tokens.views.get("processed_logprob", tokens.learner))
+            reward = _rewards(table, score)
+            fits += [one for one in score.fields.get("fits") or [] if isinstance(one, dict)]
+        lengths = output.lengths.astype(np.float64)
+        values = (lengths, reward, -total / np.maximum(lengths, 1), drawn, table.sample)
+        for name, value in zip(parts, values, strict=True):
+            parts[name].append(value)
+    joined = {name: np.concatenate(found) if found else np.zeros(0) for name, found in parts.items()}
+    likelihood, sample = joined.pop("likelihood"), joined.pop("sample")
+    prompt_keys = np.array(prompts, object)
+    return Samples(
+        prompt_keys, outputs, np.array(finish, object), joined, likelihood, sample, scored, fits, missing
+    )  # fmt: skip
+
+
+def _rewards(table: Table, score: Table) -> np.ndarray:
+    reward = np.full(len(table.sample), np.nan)
+    recorded = score.flat("reward")
+    if recorded is not None:
+        match = Match.of(table.sample, score.sample)
+        reward[match.a] = recorded[match.b]
+    return reward
+
+
+def _scored(side: Side, table: Table, output: Rows, score: Table | None, missing: list[str]) -> Tokens | None:
+    learner = score.rows("learner_logprob") if score is not None else None
+    if score is None or learner is None:
+        missing.append(f"{side.name}: the learner did not score the native samples")
+        return None
+    match = Match.of(table.sample, score.sample)
+    for samples, what in ((match.only_a, "drawn but not scored"), (match.only_b, "scored but not drawn")):
+        if len(samples):
+            missing.append(f"{side.name}: {len(samples)} native samples {what}, the first is {int(samples[0])}")
+    complete = learner.lengths[match.b] == output.lengths[match.a]
+    ia, ib = match.a[complete], match.b[complete]
+    grid = shared([(output, ia), (learner, ib)])
+
+    def taken(name: str) -> np.ndarray | None:
+        rows = score.rows(name)
+        same = rows is not None and np.array_equal(rows.lengths, learner.lengths)
+        return grid.take(rows, ib).astype(np.float64) if rows is not None and same else None
+
+    logprob = table.rows("logprob")
+    if logprob is None or not np.array_equal(logprob.lengths, output.lengths):
+        missing.append(f"{side.name}: the engine reported no native log-probabilities")
+        logprob = None
+    return Tokens(
+        table,
+        ia,
+        grid,
+        grid.take(learner, ib).astype(np.float64),
+        grid.take(output, ia),
+        None if logprob is None else grid.take(logprob, ia).astype(np.float64),
+        {name: value for name in VIEWS if (value := taken(name)) is not None},
+        {name: value for name in READINGS if (value := taken(name)) is not None},
+    )

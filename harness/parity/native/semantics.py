@@ -1,0 +1,141 @@
+"""What the engine's native log-probabilities mean: the model's own, tempered, or renormalised over what was kept.
+
+Recognised by the numbers: the learner says each token's log-probability in every meaning, and the engine's own must be
+one of them. Engines differ by their documented defaults (vLLM: raw; SGLang: after penalties and temperature), which is
+a finding; an engine that reports something else than its default is a difference.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from harness.parity.evidence import Evidence, Side
+from harness.parity.native.result import NativeResult
+from harness.parity.native.samples import Samples, Tokens
+from harness.parity.parameters import engine_infos
+from harness.parity.tails import Weighed
+from harness.tables import mapping
+from reports.model import Finding, Place
+from reports.text import figure
+
+RAW, TEMPERED, RENORMALISED = "raw", "tempered", "renormalised"
+# In the order in which one is preferred where several fit: at T = 1 with nothing cut off all are one.
+MEANING = {
+    "learner_logprob": RAW,
+    "tempered_logprob": TEMPERED,
+    "blind_logprob": TEMPERED,  # after a penalty that does not see the prompt
+    "processed_logprob": RENORMALISED,
+    "joint_logprob": RENORMALISED,
+}
+# What each engine reports unless told otherwise. vLLM 0.32: config/model.py, logprobs_mode. SGLang 0.5.23:
+# layers/sampler.py, log-softmax of logits that penalties and temperature went over.
+DOCUMENTED = {"hf": RAW, "vllm": RAW, "sglang": TEMPERED}
+FEWEST = 20  # tokens; a meaning is not recognised by fewer
+
+
+def semantics(e: Evidence, side: Side, samples: Samples, result: NativeResult) -> None:
+    """Recognise this side's meaning, and note the difference where the numbers are not what they should be."""
+    parts = [one for one in samples.tokens if one.reported is not None and one.grid.size]
+    if not parts:
+        return
+    info: dict[str, Any] = next(iter(engine_infos(side, "native")), {})
+    engine, mode = str(info.get("engine", "")), str(mapping(info.get("resolved")).get("logprobs_mode", ""))
+    documented = DOCUMENTED.get(engine, RAW)
+    unread = e.tolerance.temperature != 1.0 and not all("tempered_logprob" in one.views for one in parts)
+    if unread and (documented != RAW or "temperature" in mode or "processed" in mode):
+        result.not_compared.append(
+            f"{side.name}: native log-probabilities come after temperature, which cannot be undone for one token, and "
+            "the learner did not score the samples at that temperature"
+        )
+        return
+    left = {name: _left(e, parts, name) for name in MEANING if all(name in _views(one) for one in parts)}
+    fitting = [name for name, one in left.items() if one.compared >= FEWEST and not one.diverges]
+    expected = [name for name in fitting if MEANING[name] == documented]
+    name = fitting[0] if fitting and RAW in (MEANING[fitting[0]], documented) else (expected or fitting or [""])[0]
+    meaning = MEANING.get(name, "")
+    result.semantics[side.name] = {
+        "engine": engine,
+        "said": mode,
+        "documented": documented,
+        "recognised": meaning,
+        "column": name,
+        "beyond": {other: len(one.beyond) for other, one in left.items()},
+        "tokens": left["learner_logprob"].compared,
+    }
+    sound = meaning in (RAW, documented)
+    compared = name if sound and name else "learner_logprob"
+    result.learner_delta[side.name] = max(_largest(one, compared) for one in parts)
+    if sound:
+        if meaning != RAW:
+            text = f"{engine or side.name} reports {meaning} native log-probabilities, as it documents; they were held "
+            text += f"against the learner's {meaning} ones"
+            result.findings.append(Finding("native log-probabilities", text, where=side.name))
+        for part in parts:
+            e.weigh(f"native learner:{side.name}", part.grid, *_difference(part, compared))
+        return
+    for part in parts:
+        _note(e, side, part)
+
+
+def _views(part: Tokens) -> dict[str, np.ndarray]:
+    return {"learner_logprob": part.learner, **part.views}
+
+
+def _difference(part: Tokens, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """(which tokens can be compared, |difference|). A token that rounding let in has no value in a cut-off meaning."""
+    assert part.reported is not None
+    value = _views(part)[name]
+    return np.isfinite(value), np.abs(part.reported - np.where(np.isfinite(value), value, 0.0))
+
+
+def _left(e: Evidence, parts: list[Tokens], name: str) -> Weighed:
+    found = [Weighed.of(one.grid, *_difference(one, name), e.tolerance.value, e.tolerance.extreme) for one in parts]
+    beyond = np.concatenate([one.beyond for one in found])
+    return Weighed(sum(one.compared for one in found), beyond, beyond, any(one.extreme for one in found))
+
+
+def _largest(part: Tokens, name: str) -> float:
+    size = _difference(part, name)[1]
+    return float(np.nanmax(size)) if np.isfinite(size).any() else float("nan")
+
+
+def _note(e: Evidence, side: Side, part: Tokens) -> None:
+    assert part.reported is not None
+    kind = f"native learner:{side.name}"
+    found = e.weigh(kind, part.grid, *_difference(part, "learner_logprob"))
+    if not len(found.beyond):
+        return
+    first = int(found.deciding[0])
+    row = part.rows[int(part.grid.row[first])]
+    place = Place(
+        part.table.step,
+        "native",
+        int(part.table.rank[row]),
+        int(part.table.sample[row]),
+        int(part.grid.position[first]),
+        "native logprob against the learner",
+        *side.paired(float(part.reported[first]), float(part.learner[first])),
+        context=f"{len(found.beyond)} of {part.grid.size} tokens",
+    )
+    e.differs(kind, found, part.table.sample[part.rows[np.unique(part.grid.row[found.deciding])]], place)
+
+
+def both(result: NativeResult) -> None:
+    """A finding where two engines mean different things by their documented defaults."""
+    meant: dict[str, Any] = {side: one["recognised"] for side, one in result.semantics.items()}
+    if len(meant) == 2 and len(set(meant.values())) == 2 and all(meant.values()):
+        shown = ", ".join(f"the {side}'s are {what}" for side, what in meant.items())
+        result.findings.append(
+            Finding("native log-probability semantics", f"{shown}: never mix the two in one loss", where="both")
+        )
+
+
+def evidence(result: NativeResult, side: str) -> str:
+    """How well the recognised meaning fits, in one line."""
+    one, largest = result.semantics[side], figure(result.learner_delta[side])
+    left = one["beyond"].get(one["column"], 0)
+    return (
+        f"{left} of {one['tokens']} tokens beyond the tolerance in that meaning; read as raw, the largest is {largest}"
+    )

@@ -1,0 +1,68 @@
+"""What a replay says: which steps it covers, and whether the recorded training half and the recorded rollouts hold.
+
+A replay feeds the recorded rollouts to a fresh trainer, and the candidate's engine only scores them. What the trainer
+makes of them is a statement about the recorded training, what the engine says of them one about the recorded rollouts.
+"""
+
+from __future__ import annotations
+
+from harness.store import Recording
+from harness.tables import mapping
+from reports.model import SUSPICIONS, Check, Finding, Verdict
+
+TRAINING, ROLLOUTS = "replay: training half", "replay: rollout half"
+# What speaks for each half, by the names of the checks; the first that is confirmed is quoted.
+_TRAINING = ("trained-tokens", "experience", "rewards", "learner")
+_SCORES = ("logprobs",)
+# These lean on the recorded learner, so they speak of the rollouts only while the training half agrees.
+_LEARNED = ("engine-against-learner", SUSPICIONS[10], "weight-sync")
+
+
+def replayed(candidate: Recording) -> range | None:
+    """The steps that a replay covers, from its run.json; None for any other recording."""
+    facts = mapping(candidate.manifest.get("replay"))
+    first, stop = facts.get("first_step"), facts.get("stop")
+    if isinstance(first, int) and isinstance(stop, int) and 0 <= first < stop:
+        return range(first, stop)
+    return None
+
+
+def halves(verdict: Verdict, steps: range) -> list[Finding]:
+    """One finding for each half: it agrees, it does not, or nothing is known; [] where nothing was compared."""
+    if verdict.parity is None:
+        return []
+    checks = {check.name: check for check in verdict.parity.checks}
+    where = f"steps {steps.start} to {steps.stop - 1}" if len(steps) > 1 else f"step {steps.start}"
+    training = [checks[name] for name in _TRAINING if name in checks]
+    sound = all(check.state == "ruled out" for check in training)
+    rollouts = [checks[name] for name in (*_SCORES, *(_LEARNED if sound else ())) if name in checks]
+    return [
+        _half(
+            TRAINING,
+            training,
+            checks["learner"],
+            good=f"the recorded rollouts of {where}, trained on again, give the recorded learner",
+            bad="the recorded training is not what this trainer makes of the recorded rollouts",
+            where="learner",
+        ),
+        _half(
+            ROLLOUTS,
+            rollouts,
+            checks["logprobs"],
+            good=f"the candidate scores the recorded rollouts of {where} as they were recorded",
+            bad="the recorded rollouts are not what the candidate and the learner make of the same tokens",
+            where="baseline",
+        ),
+    ]
+
+
+def _half(name: str, checks: list[Check], quoted: Check, *, good: str, bad: str, where: str) -> Finding:
+    wrong = [check for check in checks if check.state == "confirmed"]
+    untested = [check for check in checks if check.state == "not tested"]
+    states = {check.name: check.state for check in checks}
+    if wrong:
+        return Finding(name, f"{bad}: {wrong[0].evidence}", "parts", "warning", where, states)
+    if untested:
+        text = f"not known: {untested[0].name}: {untested[0].evidence}"
+        return Finding(name, text, "not tested", "warning", where, states)
+    return Finding(name, f"{good}: {quoted.evidence}", "agrees", "info", where, states)

@@ -1,0 +1,287 @@
+"""Ends: the tokens agree as far as both runs go, and one goes on. Which token it goes on from, and how long it gets."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+
+from harness.parity.evidence import Ending, Evidence, Side
+from harness.parity.explanation import Explanation, among, keys_of, kinds_of, left, when
+from harness.parity.parameters import engine_infos, sampling_given
+from harness.parity.readings import tokenizer
+from harness.tables import mapping, number
+from reports.model import Cause, Proof
+
+NEAR = 8  # tokens that an engine may keep back of a limit for itself (SGLang: 2 of the context, and whole pages)
+FEWEST = 3  # samples that stop at one token, before it is taken for an end token
+FULL = 0.95  # of the KV pool in use
+
+
+def ends(e: Evidence) -> Iterator[Explanation]:
+    """One cause for each way in which samples of unequal length end."""
+    open_ = set(keys_of(left(e, "length")).tolist())
+    remaining = [one for one in e.endings if int(keys_of(np.array([[one.step, one.sample]]))[0]) in open_]
+    for rule in (_dropped, _ignored, _other_set, _cut_short):
+        for cause, explained in rule(e, remaining):
+            keys = {(one.step, one.sample) for one in explained}
+            yield Explanation(cause, ("length", "finish"), among(keys))
+            remaining = [one for one in remaining if (one.step, one.sample) not in keys]
+
+
+Found = Iterator[tuple[Cause, list[Ending]]]
+
+
+def _sides(one: Ending) -> tuple[int, int]:
+    """(index of the shorter side, of the longer one): 0 baseline, 1 candidate."""
+    return (0, 1) if one.lengths[0] < one.lengths[1] else (1, 0)
+
+
+def _names(e: Evidence, index: int) -> Side:
+    return e.sides[index]
+
+
+def end_ids(e: Evidence, side: Side) -> set[int]:
+    """Ids that end a sample: as the engine was given them, else as it resolved them, else the tokenizer's end."""
+    given = sampling_given(side, e.mode).get("end_ids")
+    if isinstance(given, list):
+        return {int(number(one, -1)) for one in given}
+    for info in engine_infos(side, e.mode):
+        ids = mapping(info.get("resolved")).get("end_ids")
+        if isinstance(ids, list):
+            return {int(number(one, -1)) for one in ids}
+    return set(_model_ends(e))
+
+
+def _steps(found: list[Ending]) -> list[int]:
+    return sorted({one.step for one in found})
+
+
+def _dropped(e: Evidence, endings: list[Ending]) -> Found:
+    """Both stopped; one token more in one of them: its end token."""
+    for short in (0, 1):
+        found = [
+            one
+            for one in endings
+            if _sides(one)[0] == short and abs(one.lengths[0] - one.lengths[1]) == 1 and one.finish == ("stop", "stop")
+        ]
+        own = end_ids(e, _names(e, short)) - end_ids(e, _names(e, 1 - short))  # at which it stops of its own accord
+        found = [
+            one for one in found if _is_end(e, one.longer_last, _names(e, 1 - short)) and one.shorter_last not in own
+        ]
+        if not found:
+            continue
+        side = _names(e, short).name
+        tokens = Counter(one.longer_last for one in found)
+        yield (
+            Cause(
+                "STOP(end token dropped)",
+                side,
+                f"the {side} leaves the end token out of its output {when(e, _steps(found))}",
+                f"{len(found)} samples that stopped, one token shorter: "
+                f"{', '.join(str(token) for token, _ in tokens.most_common(3))} is missing at their end",
+                {"samples": len(found), "tokens": dict(tokens.most_common(5))},
+                [Proof("append the end token", len(found), 0, "samples")],
+            ),
+            found,
+        )
+
+
+def _is_end(e: Evidence, token: int, longer: Side) -> bool:
+    """Does a sample of that side end with this token?"""
+    known = end_ids(e, longer)
+    return token in known if known else longer.stops.get(token, 0) > 0
+
+
+def _ignored(e: Evidence, endings: list[Ending]) -> Found:
+    """One goes on after the model's end token, and stops at nothing but what was asked for beside it."""
+    asked = _asked_stops(e)
+    for long in (0, 1):
+        side, other = _names(e, long), _names(e, 1 - long)
+        if set(side.stops) - asked or end_ids(e, side) - asked - set(_model_ends(e)):
+            continue  # it does stop at others: then its set of end tokens is another one
+        found = [one for one in _gone_on(endings, long) if one.shorter_last not in asked]
+        if found:
+            what = f"goes on after the {other.name}'s end token, every time"
+            yield _stop(e, "ignore_eos", side, found, what), found
+
+
+def _asked_stops(e: Evidence) -> set[int]:
+    """The stop ids that the scenario asks for, beside the model's own end tokens."""
+    ids = mapping(e.baseline.recording.scenario.get("sampling")).get("stop_token_ids")
+    return {int(number(one, -1)) for one in ids} if isinstance(ids, (list, tuple)) else set()
+
+
+def _model_ends(e: Evidence) -> list[int]:
+    eos = tokenizer(e).get("eos")
+    return [int(one) for one in (eos if isinstance(eos, list) else [eos]) if isinstance(one, int)]
+
+
+def _gone_on(endings: list[Ending], long: int) -> list[Ending]:
+    return [one for one in endings if _sides(one)[1] == long and one.finish[1 - long] == "stop"]
+
+
+def _other_set(e: Evidence, endings: list[Ending]) -> Found:
+    """One stops at a token that the other goes on from, every time."""
+    for long in (0, 1):
+        side, other = _names(e, long), _names(e, 1 - long)
+        found = _gone_on(endings, long)
+        by_token: dict[int, list[Ending]] = {}
+        for one in found:
+            by_token.setdefault(one.shorter_last, []).append(one)
+        for token, those in sorted(by_token.items()):
+            # A token of the set ends every sample of the one side and none of the other. Else it stopped for another
+            # reason: cut short, a number that is none.
+            if side.stops.get(token, 0) or _went_on(other, token):
+                continue
+            missing = token in {*_model_ends(e), *_asked_stops(e)}
+            if not missing and len(those) < FEWEST:
+                continue
+            own = "candidate" if long == (1 if missing else 0) else "baseline"
+            at_fault = e.side(own)
+            what = (
+                f"goes on after {token}, at which the {other.name} stops"
+                if missing
+                else (f"stops at {token}, from which the {side.name} goes on")
+            )
+            yield _stop(e, "other end set", at_fault, those, what, token), those
+
+
+def _went_on(side: Side, token: int) -> bool:
+    return token < len(side.inner) and side.inner[token] > 0 if token >= 0 else True
+
+
+def _stop(e: Evidence, what: str, side: Side, found: list[Ending], text: str, token: int | None = None) -> Cause:
+    tokens = sorted({one.shorter_last for one in found})
+    sets = {one.name: sorted(end_ids(e, one)) for one in e.sides}
+    evidence = f"{len(found)} samples; the shorter one ends with {', '.join(map(str, tokens[:3]))}"
+    if sets["baseline"] != sets["candidate"]:
+        evidence += f"; the engines resolved the end ids {sets['baseline']} and {sets['candidate']}"
+    return Cause(
+        f"STOP({what})",
+        side.name,
+        f"the {side.name} {text}, {when(e, _steps(found))}",
+        evidence,
+        {"samples": len(found), "tokens": tokens[:20], "end ids": sets},
+        [
+            Proof(
+                f"cut the longer one after {tokens[0] if len(tokens) == 1 else 'these tokens'}",
+                len(found),
+                0,
+                "samples",
+            )
+        ],
+    )
+
+
+def _cut_short(e: Evidence, endings: list[Ending]) -> Found:
+    """One is cut by a limit that the other does not have: always at the same length, or where memory ran out."""
+    for short in (0, 1):
+        side = _names(e, short)
+        found = [
+            one
+            for one in endings
+            if _sides(one)[0] == short and one.finish[short] in ("length", "abort") and not _natural(e, one, short)
+        ]
+        if not found:
+            continue
+        missing = [abs(one.lengths[0] - one.lengths[1]) for one in found]
+        limited = [one for one in found if one.finish[1 - short] == "length"]
+        totals = {one.prompt + one.lengths[short] for one in found}
+        pool, context = _resolved(e, side, "kv_cache_tokens"), _resolved(e, side, "max_model_len")
+        total = max(totals)
+        one_total = len(totals) == 1 and len(found) > 1
+        if one_total and 0 < pool < context and pool - total <= NEAR:
+            yield _capacity(e, side, found, pool, f"each ends at {total} tokens, prompt included"), found
+        elif one_total or (limited and len({abs(one.lengths[0] - one.lengths[1]) for one in limited}) == 1):
+            by = f"at {total} tokens, prompt included" if one_total else f"{missing[0]} tokens before the limit"
+            text = f"the {side.name} ends samples {by}, {when(e, _steps(found))}"
+            evidence = f"{len(found)} samples, all of them cut by a limit" + (
+                f"; it resolved max_model_len {context:g}" if context else ""
+            )
+            rest = 0 if one_total else len(found) - len(limited)
+            explained = found if one_total else limited
+            proof = Proof("cut the other run's responses at the same limit", len(found), rest, "samples")
+            details = {"samples": len(explained), "missing": sorted(set(missing))[:20], "totals": sorted(totals)[:20]}
+            yield Cause("LENGTH(context)", side.name, text, evidence, details, [proof]), explained
+        elif len(set(missing)) > 1 and _is_short_of_memory(e, side, found, pool):
+            yield _capacity(e, side, found, pool, f"{min(missing)} to {max(missing)} tokens early"), found
+
+
+def _natural(e: Evidence, one: Ending, short: int) -> bool:
+    """Was the shorter one cut at the limit that was asked for? Then it is the longer one that is wrong."""
+    asked = number(mapping(_names(e, short).recording.scenario.get("sampling")).get("max_tokens"))
+    return one.lengths[short] >= asked if asked > 0 else False
+
+
+def _resolved(e: Evidence, side: Side, name: str) -> float:
+    return next((number(mapping(info.get("resolved")).get(name), 0.0) for info in engine_infos(side, e.mode)), 0.0)
+
+
+def _is_short_of_memory(e: Evidence, side: Side, found: list[Ending], pool: float) -> bool:
+    """Did the KV pool run full, or could it not hold what a step drew? By the engine's own figures."""
+    steps = {one.step for one in found}
+    for event in side.recording.all("engine_stats"):
+        if event.get("step") in steps and number(event.get("kv_usage"), 0.0) >= FULL:
+            return True
+    return 0 < pool < min((_needed(e, side, step) for step in steps), default=0.0)
+
+
+def _needed(e: Evidence, side: Side, step: int) -> float:
+    """Tokens that the longest `max_num_seqs` samples of the step hold together in the other run."""
+    other = e.candidate if side is e.baseline else e.baseline
+    table = other.recording.table("rollout", step)
+    prompt, output = (table.rows("prompt"), table.rows("output")) if table is not None else (None, None)
+    if prompt is None or output is None:
+        return 0.0
+    totals = np.sort(prompt.lengths + output.lengths)[::-1]
+    running = int(_resolved(e, side, "max_num_seqs")) or len(totals)
+    return float(totals[:running].sum())
+
+
+def _capacity(e: Evidence, side: Side, found: list[Ending], pool: float, text: str) -> Cause:
+    return Cause(
+        "CAPACITY(kv pool)",
+        side.name,
+        f"the {side.name}'s KV pool cuts samples short {when(e, _steps(found))}: {text}",
+        f"{len(found)} samples cut by a limit" + (f"; the pool holds {pool:g} tokens" if pool else ""),
+        {"samples": len(found), "kv_cache_tokens": pool},
+        [],
+    )
+
+
+def min_tokens(e: Evidence) -> Iterator[Explanation]:
+    """One draws an end token before the least number of tokens, where the other, and the learner, may not."""
+    asked = number(mapping(e.baseline.recording.scenario.get("sampling")).get("min_tokens"), 0.0)
+    flips = e.flips.table
+    if not asked > 0 or not len(flips):
+        return
+    for column, side in ((3, e.baseline), (4, e.candidate)):
+        ids = end_ids(e, side) or set(side.stops)
+        early = (flips[:, 2] < asked) & np.isin(flips[:, column], sorted(ids))
+        if not early.any():
+            continue
+        # A sample with other flips as well has another fault as well.
+        all_flips, own = np.unique(keys_of(flips[:, :2]), return_counts=True), keys_of(flips[early, :2])
+        counts = dict(zip(*(part.tolist() for part in all_flips), strict=True))
+        mine = dict(zip(*(part.tolist() for part in np.unique(own, return_counts=True)), strict=True))
+        alone = np.array([counts[key] == mine[key] for key in own.tolist()])
+        affected = np.unique(flips[early][:, :2][alone], axis=0)
+        if not len(affected):
+            continue
+        before = int(np.isin(keys_of(flips[:, :2]), keys_of(affected)).sum())
+        yield Explanation(
+            Cause(
+                "SAMPLING_PARAM(min_tokens)",
+                side.name,
+                f"the {side.name} ends samples before min_tokens = {asked:g} {when(e, affected[:, 0])}",
+                f"{int(early.sum())} end tokens at positions {int(flips[early, 2].min())} to "
+                f"{int(flips[early, 2].max())}, "
+                "where the other run draws on",
+                {"samples": len(affected), "asked": asked},
+                [Proof(f"forbid end tokens before position {asked:g}", before, 0)],
+            ),
+            ("flip", "length", "finish", *kinds_of(("choice:{side}",), side.name)),
+            among(affected),
+        )

@@ -1,0 +1,60 @@
+"""An engine that does not agree with itself explains differences of that size, and nothing beyond."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from harness.parity.evidence import Evidence
+from harness.parity.explanation import Explanation, left
+from harness.parity.floor import HEADROOM
+from reports.model import Cause
+from reports.text import figure
+
+
+def noisy(e: Evidence) -> Iterator[Explanation]:
+    """An engine whose own floor exceeds the cap, or that does not draw the same tokens twice."""
+    for side in e.sides:
+        if not len(left(e, f"floor:{side.name}")):
+            continue
+        floor = side.floor
+        place = e.first[f"floor:{side.name}"][1]
+        if not floor.exceeds(e.tolerance.cap):  # the numbers agree, the tokens do not
+            yield Explanation(
+                Cause(
+                    "RNG(seed ignored)",
+                    side.name,
+                    place.context,
+                    f"{floor.flips} samples were drawn otherwise at equal weights and seeds, though "
+                    f"log-probabilities of equal tokens agree within {figure(floor.largest)} nats",
+                    {"variants": floor.variants},
+                ),
+                (f"floor:{side.name}", "flip", "length", "finish", f"choice:{side.name}"),
+            )
+            continue
+        within = not np.isfinite(e.engines.largest[0]) or e.engines.largest[0] <= HEADROOM * max(
+            floor.largest, e.tolerance.cap
+        )
+        kinds: tuple[Any, ...] = (f"floor:{side.name}",)
+        if within:
+            kinds += (
+                "logprob",
+                "flip",
+                f"learner:{side.name}",
+                f"choice:{side.name}",
+                f"sync:{side.name}",
+                f"native learner:{side.name}",
+            )
+        yield Explanation(
+            Cause(
+                f"{side.name}-itself",
+                side.name,
+                place.context,
+                f"max |Δ| {figure(floor.largest)} nats of the engine against "
+                f"itself at equal weights and randomness, cap {figure(e.tolerance.cap)}",
+                {"variants": floor.variants},
+            ),
+            kinds,
+        )

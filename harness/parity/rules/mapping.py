@@ -1,0 +1,131 @@
+"""What a mapping did: parameters that an engine was given otherwise than they were asked, and whose fault that is.
+
+A record says what was given. That it made the difference is proven where the recordings show it (an end token too
+early, every sample cut at one length) or on live engines; else the record alone supports it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from harness.parity.evidence import Evidence, Side
+from harness.parity.explanation import NATIVE, Explanation, among, kinds_of, left
+from harness.parity.parameters import altered_sampling, cause_name, engine_given, engine_infos, sides_given
+from harness.tables import mapping, number
+from reports.model import Cause, Proof
+from reports.text import figure
+
+# Parameters that show in tokens alone, and in no re-reading of recorded numbers: raw log-probabilities do not see them.
+DRAWN = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+# The sampling parameters whose own evidence other rules look for; here only the party is set.
+_ENGINE_PARAMETER = {"LENGTH(context)": "max_model_len", "CAPACITY(kv pool)": "kv_cache_tokens"}
+
+
+def sampling_parameters(e: Evidence) -> Iterator[Explanation]:
+    """The engines draw with other parameters: tokens differ, raw log-probabilities of equal tokens do not."""
+    for key, (one, two) in sides_given(e).items():
+        if key not in DRAWN:
+            continue
+        asked = mapping(e.baseline.recording.scenario.get("sampling")).get(key)
+        own = "baseline" if asked == two and asked != one else "candidate"
+        beyond = e.beyond("logprob") if "logprob" in e.first else 0
+        evidence = f"{key} is {one!r} in the baseline and {two!r} in the candidate; "
+        evidence += (
+            "raw log-probabilities of equal tokens agree"
+            if not beyond
+            else f"{beyond} raw log-probabilities of equal tokens differ as well"
+        )
+        by_mapping = _altered(e, own).get(key)
+        name = by_mapping.cause if by_mapping is not None else cause_name(key)
+        summary = f"the {own} samples with another {key}"
+        if name == "CONFIG(generation_config)":
+            value = one if own == "baseline" else two
+            summary = f"the {own}'s engine takes {key} {value!r} from the model's generation_config.json"
+        yield Explanation(
+            Cause(name, own, summary, evidence, {"baseline": one, "candidate": two}),
+            ("flip", "length", "finish", f"choice:{own}", *kinds_of(NATIVE, own)),
+        )
+
+
+def most_tokens(e: Evidence) -> Iterator[Explanation]:
+    """One engine was given another largest length, and its samples end exactly there."""
+    limits = sides_given(e).get("max_tokens")
+    if limits is None:
+        return
+    short = 0 if number(limits[0]) < number(limits[1]) else 1
+    open_ = {(int(step), int(sample)) for step, sample in left(e, "length").tolist()}
+    limit = number(limits[short])
+    found = {
+        (one.step, one.sample)
+        for one in e.endings
+        if (one.step, one.sample) in open_ and one.lengths[short] == limit < one.lengths[1 - short]
+    }
+    if not found:
+        return
+    side = e.sides[short].name
+    altered = [name for name in ("baseline", "candidate") if "max_tokens" in _altered(e, name)]
+    party = altered[0] if len(altered) == 1 else side
+    yield Explanation(
+        Cause(
+            "SAMPLING_PARAM(max_tokens)",
+            party,
+            f"the {side} ends samples at {limit:g} tokens, the other run at {number(limits[1 - short]):g}",
+            f"{len(found)} samples of exactly {limit:g} tokens",
+            {"baseline": limits[0], "candidate": limits[1], "samples": len(found)},
+            [Proof(f"cut the other run's responses at {limit:g} tokens", len(found), 0, "samples")],
+        ),
+        ("length", "finish"),
+        among(found),
+    )
+
+
+def data_type(e: Evidence) -> Iterator[Explanation]:
+    """One engine computes in another type than was asked, and is as far from its learner as that type rounds."""
+    for side in e.sides:
+        asked, resolved = _types(side, e.mode)
+        moved = side.to_learner.largest[0] if side.to_learner.tokens else float("nan")
+        if not asked or not resolved or asked == resolved or not moved > e.tolerance.value:
+            continue
+        yield Explanation(
+            Cause(
+                "CONFIG(dtype)",
+                side.name,
+                f"the {side.name}'s engine computes in {resolved} where {asked} was asked",
+                f"the live engine reports {resolved}; it is up to {figure(moved)} nats from its learner in {asked}",
+                {"side": side.name, "asked": asked, "resolved": resolved},
+            ),
+            (
+                *kinds_of(("flip", "logprob", "length", "finish", "learner:{side}", "choice:{side}"), side.name),
+                *kinds_of((*NATIVE, "sync:{side}", "floor:{side}"), side.name),
+            ),
+        )
+
+
+def _types(side: Side, mode: str) -> tuple[str, str]:
+    info: dict[str, Any] = next(iter(engine_infos(side, mode)), {})
+    asked = mapping(info.get("canonical")).get("dtype") or mapping(side.recording.scenario.get("model")).get("dtype")
+    return str(asked or ""), str(mapping(info.get("resolved")).get("dtype") or "")
+
+
+def _altered(e: Evidence, side: str) -> dict[str, Any]:
+    return {one.name: one for one in altered_sampling(e.side(side), e.mode)}
+
+
+def party(e: Evidence, cause: Cause) -> Cause:
+    """The cause with the mapping as its party where the recording says that it was given what was not asked."""
+    if cause.party not in ("baseline", "candidate"):
+        return cause
+    side = e.side(cause.party)
+    for one in _altered(e, side.name).values():
+        if one.cause == cause.name:
+            return dataclasses.replace(cause, party="mapping", details={**cause.details, **one.details})
+    info: dict[str, Any] = next(iter(engine_infos(side, e.mode)), {})
+    key = _ENGINE_PARAMETER.get(cause.name) or cause.name.removeprefix("CONFIG(").rstrip(")")
+    asked, told = mapping(info.get("canonical")).get(key), engine_given(info).get(key)
+    less = isinstance(told, int | float) and isinstance(asked, int | float) and told < asked
+    if asked is not None and told is not None and (less if cause.name in _ENGINE_PARAMETER else told != asked):
+        details = {"side": side.name, "asked": asked, "given": told}
+        return dataclasses.replace(cause, party="mapping", details={**cause.details, **details})
+    return cause

@@ -1,0 +1,129 @@
+"""The native stage: what the samples are likely under, what the reported numbers mean, and whether a seed is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from harness.parity.evidence import Evidence, Side
+from harness.parity.explanation import Explanation, left
+from harness.parity.native.result import NativeResult
+from harness.parity.native.semantics import RAW, evidence
+from harness.tables import mapping, number
+from reports.model import Cause, Proof
+from reports.text import figure
+
+STRUCTURE = {"joint": "SAMPLER(joint top-k/top-p)", "blind": "SAMPLING_PARAM(repetition_penalty)"}
+SAID = {
+    "joint": "takes top-p over the unfiltered mass beside top-k, not over the renormalised top-k",
+    "blind": "lets the repetition penalty cover the output only, not prompt and output",
+}
+FIELD = {"joint": "top_p", "blind": "repetition_penalty"}
+
+
+def samplers(e: Evidence) -> Iterator[Explanation]:
+    """What the sampler did instead: the change under which the learner finds its samples likely."""
+    result: NativeResult | None = e.notes.get("native")
+    for side in e.sides:
+        kind = f"native sampler:{side.name}"
+        if result is None or not len(left(e, kind)):
+            continue
+        for fit in result.sampler[side.name]["fits"]:
+            change, value = str(fit.get("change")), number(fit.get("value"))
+            gain, before, after = (number(fit.get(name)) for name in ("gain", "before", "after"))
+            outside = [int(number(fit.get(name), 0)) for name in ("outside_before", "outside_after")]
+            asked = _asked(side).get(change)
+            did = SAID.get(change, f"draws with {change} {figure(value)}, asked was {asked!r}")
+            if outside[0] > outside[1]:
+                proof = Proof(f"read as drawn with {_words(change, value)}", outside[0], outside[1], "tokens outside")
+            else:
+                proof = Proof(
+                    f"read as drawn with {_words(change, value)}",
+                    abs(before),
+                    abs(after),
+                    "standard errors of surprisal",
+                )
+            yield Explanation(
+                Cause(
+                    STRUCTURE.get(change, f"SAMPLING_PARAM({change})"),
+                    _party(side, change),
+                    f"the {side.name}'s own sampler {did}",
+                    f"its samples are {'impossible' if gain == float('inf') else figure(gain) + ' nats less likely'} "
+                    f"under what was asked",
+                    {"side": side.name, "stage": "native", "asked": asked, "fitted": value, "gain": gain},
+                    [proof],
+                ),
+                ("native", kind),
+            )
+
+
+def meanings(e: Evidence) -> Iterator[Explanation]:
+    """Log-probabilities of another meaning than the engine documents."""
+    result: NativeResult | None = e.notes.get("native")
+    for side in e.sides:
+        kind = f"native learner:{side.name}"
+        one = result.semantics.get(side.name, {}) if result is not None else {}
+        meaning = one.get("recognised")
+        if result is None or not len(left(e, kind)) or meaning in (None, "", RAW, one["documented"]):
+            continue
+        before, after = one["beyond"]["learner_logprob"], one["beyond"][one["column"]]
+        yield Explanation(
+            Cause(
+                f"LOGPROB_SEMANTICS({meaning})",
+                "mapping" if meaning == _set(str(one["said"])) else side.name,
+                f"the {side.name}'s native log-probabilities are {meaning}, not the model's own",
+                evidence(result, side.name),
+                {"side": side.name, "stage": "native", **one},
+                [Proof(f"held against the learner's {meaning} ones", before, after, "tokens")],
+            ),
+            (kind,),
+        )
+
+
+def seeds(e: Evidence) -> Iterator[Explanation]:
+    """A request drawn again with its seed gives another sample, though the engine honours request seeds."""
+    result: NativeResult | None = e.notes.get("native")
+    for side in e.sides:
+        kind = f"native repeat:{side.name}"
+        if result is None or kind not in e.first:
+            continue
+        one = result.repeats[side.name]
+        yield Explanation(
+            Cause(
+                "RNG(seed ignored)",
+                side.name,
+                "the same requests with the same seeds draw other samples",
+                f"{one['alike']} of {one['samples']} samples alike, {figure(one['expected'])} expected by chance",
+                {"side": side.name, "stage": "native", **one},
+            ),
+            (kind,),
+        )
+
+
+def _asked(side: Side) -> dict[str, Any]:
+    return mapping(side.recording.scenario.get("sampling"))
+
+
+def _words(change: str, value: float) -> str:
+    return {"joint": "joint top-k and top-p", "blind": "a penalty blind to the prompt"}.get(
+        change, f"{change} {figure(value)}"
+    )
+
+
+def _party(side: Side, change: str) -> str:
+    """The mapping where the engine was given something else than was asked, or what it does not mean alike."""
+    name = FIELD.get(change, change)
+    for event in side.recording.all("sampling"):
+        if event.get("mode") == "native":
+            given, asked = mapping(event.get("given")), mapping(event.get("canonical"))
+            if name in given and given[name] != asked.get(name):
+                return "mapping"
+            unlike = {word for key in mapping(event.get("unlike")) for word in key.split(" with ")}
+            if event.get("mapping", "ours") != "ours" and name in unlike:
+                return "mapping"
+    return side.name
+
+
+def _set(mode: str) -> str:
+    """What an engine said that it would report, in our words."""
+    return "renormalised" if "processed" in mode else "tempered" if "temperature" in mode else RAW

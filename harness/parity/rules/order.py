@@ -1,0 +1,139 @@
+"""Whose response a sample has: another's of its step (permuted), or the same one as its whole group (clones)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import maximum_bipartite_matching
+
+from harness.parity.clones import clones
+from harness.parity.evidence import Evidence
+from harness.parity.explanation import ROLLOUT, Explanation, among, keys_of, kinds_of, left, when
+from harness.parity.prompts_seen import PERMUTED
+from reports.model import Cause, Proof
+from reports.text import figure
+
+MOST = 0.98  # of a step's differing responses that have another owner
+FEWEST = 2
+
+
+def permuted(e: Evidence) -> Iterator[Explanation]:
+    """The responses of a step are the baseline's, each under one other sample number."""
+    noted = e.notes.get("sources", [])
+    open_ = set(keys_of(np.concatenate([left(e, "flip"), left(e, "logprob")])).tolist())
+    affected: list[tuple[int, int]] = []
+    compared = 0
+    for step in sorted({one[0] for one in noted}):
+        rows = [one for one in noted if one[0] == step and int(keys_of(np.array([one[:2]]))[0]) in open_]
+        if len(rows) < FEWEST or _matched(rows) < max(FEWEST, MOST * len(rows)):
+            continue
+        # One token may agree by chance, and within a group its log-probability does too: several must not.
+        told = sum(one[2] for one in rows if one[3] and one[4])
+        if told < 2 * len(rows) and told < 20:
+            continue
+        affected += [(one[0], one[1]) for one in rows if one[4]]
+        compared += len(rows)
+    exchanged = {side.name: e.notes.get(f"prompt kinds:{side.name}", {}).get(PERMUTED, []) for side in e.sides}
+    for side in e.sides:
+        if exchanged[side.name] and not affected:
+            yield _permuted(e, side.name, [], 0, exchanged[side.name])
+    if affected:
+        party = _party(e, affected)
+        yield _permuted(e, party, affected, compared, exchanged[party])
+
+
+def _permuted(
+    e: Evidence, party: str, affected: list[tuple[int, int]], compared: int, exchanged: list[tuple[int, int]]
+) -> Explanation:
+    """`affected`: samples with another's response, of `compared`; `exchanged`: those with another's prompt."""
+    every = sorted({*affected, *exchanged})
+    proofs = (
+        [Proof("match responses by their tokens", compared, compared - len(affected), "samples")] if affected else []
+    )
+    proofs += [Proof("match prompts by their ids", len(exchanged), 0, "prompts")] if exchanged else []
+    shown = [f"{len(affected)} of {compared} differing responses are another sample's of the same step, token for "
+             "token and with its log-probabilities"] if affected else []  # fmt: skip
+    shown += [f"{len(exchanged)} prompts that the engine saw are another sample's"] if exchanged else []
+    return Explanation(
+        Cause(
+            "ORDER",
+            party,
+            f"responses are permuted {when(e, [step for step, _ in every])}: the same, under other sample numbers",
+            "; ".join(shown),
+            {"samples": [list(one) for one in every[:50]]},
+            proofs,
+        ),
+        (*kinds_of(ROLLOUT, party), f"prompt:{party}", f"trained:{party}", *_floor(e, party, every)),
+        among(set(every)),
+    )
+
+
+def _floor(e: Evidence, party: str, affected: list[tuple[int, int]]) -> tuple[str, ...]:
+    """The side's floor, where it was taken in a step whose responses are permuted: other batches permute otherwise."""
+    taken = set(e.side(party).recording.steps("floor"))
+    return (f"floor:{party}",) if taken and taken <= {step for step, _ in affected} else ()
+
+
+def _matched(rows: list[tuple[int, int, int, bool, list[int]]]) -> int:
+    """How many samples find a source of their own."""
+    sources = {source: index for index, source in enumerate(sorted({s for one in rows for s in one[4]}))}
+    if not sources:
+        return 0
+    at = [(i, sources[s]) for i, one in enumerate(rows) for s in one[4]]
+    graph = csr_array((np.ones(len(at), np.int8), tuple(zip(*at, strict=True))), shape=(len(rows), len(sources)))
+    return int(np.count_nonzero(maximum_bipartite_matching(graph, perm_type="column") >= 0))
+
+
+def _party(e: Evidence, affected: list[tuple[int, int]]) -> str:
+    """The learner's opinion at the flips: whose tokens it would have drawn."""
+    flips = e.flips.table
+    chosen = np.isin(keys_of(flips[:, :2]), keys_of(np.array(affected)))
+    margins = e.flips.margin[chosen]
+    return "baseline" if len(margins) and 2 * np.count_nonzero(margins < 0) > len(margins) else "candidate"
+
+
+def collisions(e: Evidence) -> Iterator[Explanation]:
+    """Samples of one prompt that are clones of each other, in the native stage or in the rollouts."""
+    for side in e.sides:
+        if f"collision:{side.name}" in e.first:
+            native = e.notes[f"collisions:{side.name}"]
+            yield Explanation(
+                Cause(
+                    "RNG_COLLISION",
+                    side.name,
+                    "samples of one prompt are clones of each other: their advantages are zero",
+                    f"{native['equal pairs']} equal pairs where {figure(native['expected'])} are expected",
+                    {"stage": "native", **native},
+                ),
+                ("native", f"collision:{side.name}"),
+            )
+        open_ = left(e, "flip")
+        if not len(open_):
+            continue
+        found = clones(e, side, np.unique(open_[:, 0]).tolist())
+        # Clones draw what one of their group would: a group that is alike for another reason does not.
+        if not found.implausible or not found.differing or found.told < MOST * found.differing:
+            continue
+        affected = np.array(found.samples, np.int64)
+        what = "begin alike" if e.guided else "are alike"
+        proof = Proof(
+            "hold each sample against the one of its group that it is a clone of",
+            found.differing,
+            found.differing - found.told,
+            "samples",
+        )
+        yield Explanation(
+            Cause(
+                "RNG_COLLISION",
+                side.name,
+                f"samples of one prompt are clones {when(e, affected[:, 0])}: their advantages are zero",
+                f"all samples of {found.alike} of {found.groups} prompts {what}, where {figure(found.expected)} are "
+                "expected",
+                {"stage": "rollouts", "samples": len(affected)},
+                [proof],
+            ),
+            kinds_of(ROLLOUT, side.name),
+            among(affected),
+        )

@@ -1,0 +1,117 @@
+"""Prompts: the engine saw other ids than it was sent. What became of them says which of its causes it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from harness.parity.boundaries import by_sample
+from harness.parity.evidence import Evidence, Side
+from harness.parity.explanation import ROLLOUT, Explanation, among, kinds_of, restricted, scored_otherwise, when
+from harness.parity.prompts_seen import PERMUTED
+from reports.model import Cause, Proof
+
+NAMES = {
+    "double BOS": "TOKENIZATION(double BOS)",
+    "no BOS": "TOKENIZATION(no BOS)",
+    "truncated left": "TRUNCATION(left)",
+    "truncated right": "TRUNCATION(right)",
+    "truncated in the middle": "TRUNCATION(middle)",
+    "no generation prompt": "TEMPLATE(no generation prompt)",
+    "generation prompt twice": "TEMPLATE(generation prompt twice)",
+}
+# What makes the prompt that was seen the one that was sent again.
+UNDONE = {
+    "double BOS": "leave out the first id that the engine saw",
+    "no BOS": "put the BOS in front of what the engine saw",
+    "truncated left": "leave out the ids in front, of what was sent",
+    "truncated right": "leave out the ids at the end, of what was sent",
+    "truncated in the middle": "leave out ids in the middle of what was sent",
+    "no generation prompt": "append the generation prompt to what the engine saw",
+    "generation prompt twice": "leave out the last generation prompt that the engine saw",
+    "ids added in front": "leave out the ids in front that the engine saw",
+    "ids added at the end": "leave out the ids at the end that the engine saw",
+}
+
+
+def cause_name(kind: str) -> str:
+    """The cause of a prompt that became this (`prompts_seen.how`)."""
+    return NAMES.get(kind, f"TOKENIZATION({kind})")
+
+
+def prompts(e: Evidence) -> Iterator[Explanation]:
+    """One cause for each thing that became of prompts."""
+    for side in e.sides:
+        for kind, where in _kinds(e, side).items():
+            if kind == PERMUTED:
+                continue  # a matter of order
+            affected = np.array(where, np.int64)
+            retold = _same_text(e, side, where) if kind == "other ids" else 0
+            name = "RETOKENIZATION" if retold else cause_name(kind)
+            evidence = f"{len(affected)} samples, first step {where[0][0]}, sample {where[0][1]}"
+            if retold:
+                evidence += f"; in {retold} of them the recorded text of the prompt's ends is the same"
+            yield Explanation(
+                Cause(
+                    name,
+                    side.name,
+                    f"the engine saw other prompt ids than it was sent {when(e, affected[:, 0])}: "
+                    + ("other ids of the same text" if retold else kind),
+                    evidence,
+                    {"samples": [list(one) for one in where[:50]], "kind": kind},
+                    _proofs(e, side, kind, affected),
+                ),
+                (f"prompt:{side.name}", *kinds_of(ROLLOUT, side.name), *scored_otherwise(e, side.name)),
+                among(affected),
+            )
+
+
+# What one token more or less makes of a prompt, and what it is beside prompts that were cut to the same length.
+CUT = {"no generation prompt": "truncated right", "no BOS": "truncated left"}
+
+
+def _kinds(e: Evidence, side: Side) -> dict[str, list[tuple[int, int]]]:
+    """What became of prompts -> (step, sample). Cut to one length, one may lack the generation prompt by chance."""
+    kinds = dict(e.notes.get(f"prompt kinds:{side.name}", {}))
+    lengths: dict[str, list[int]] = e.notes.get(f"prompt lengths:{side.name}", {})
+    for one, cut in CUT.items():
+        if one in kinds and len({*lengths[one], *lengths.get(cut, [-1])}) == 1:
+            kinds[cut] = sorted([*kinds[cut], *kinds.pop(one)])
+    return kinds
+
+
+def _proofs(e: Evidence, side: Side, kind: str, affected: np.ndarray) -> list[Proof]:
+    found = [Proof(UNDONE[kind], len(affected), 0, "prompts")] if kind in UNDONE else []
+    rollouts = tuple(one for one in kinds_of(ROLLOUT, side.name) if one in e.first)
+    return found + restricted(e, rollouts, affected, "leave out the samples whose prompt the engine saw otherwise")
+
+
+def _same_text(e: Evidence, side: Side, where: list[tuple[int, int]]) -> int:
+    """Of how many samples do both ends of the prompt have the same text, though the ids there differ?
+
+    The recordings hold the text of the first eight ids and of the last eight together with the output's first eight.
+    The other side's boundaries stand for what was sent. Tokens of another cut cover more or less text, so one text must
+    begin (or, at the end, end) with the other.
+    """
+    other = e.candidate if side is e.baseline else e.baseline
+    trusted = {tuple(one) for kind in e.notes.get(f"prompt kinds:{other.name}", {}).values() for one in kind}
+    wanted = {one for one in where if one not in trusted}
+    own, theirs = by_sample(side, wanted), by_sample(other, wanted)
+    return sum(_retold(own[key], theirs[key]) for key in own.keys() & theirs.keys())
+
+
+def _retold(seen: dict[str, Any], sent: dict[str, Any]) -> bool:
+    fronts = [str(one.get("text_first") or "") for one in (seen, sent)]
+    seams = [str(one.get("text_seam") or "") for one in (seen, sent)]
+    front = bool(min(fronts)) and _nested(fronts, str.startswith)
+    differs = seen.get("prompt_first") != sent.get("prompt_first")
+    if seen.get("output_first") == sent.get("output_first"):
+        seam = bool(min(seams)) and _nested(seams, str.endswith)
+        return front and seam and (differs or seen.get("prompt_last") != sent.get("prompt_last"))
+    return front and differs
+
+
+def _nested(pair: list[str], holds: Any) -> bool:
+    return bool(holds(*pair) or holds(*pair[::-1]))

@@ -1,0 +1,254 @@
+"""Causes that show when the recorded numbers are read in another way: what removes the difference names the cause."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from harness.parity.evidence import Evidence
+from harness.parity.explanation import Explanation, among, and_runs, keys_of, left, scored_otherwise, when
+from harness.parity.readings import SHIFTS, Readings
+from harness.tables import mapping
+from reports.model import Cause, Proof
+from reports.text import figure
+
+RESIDUE = 0.02  # a re-reading may leave this share of a sample's tokens
+BESIDE = 0.25  # and this one at most, next to tokens of its own
+CLEAR = 5  # tokens from which on a sample speaks for itself; shorter ones follow those of their step
+LEAST = 10  # tokens that a re-reading must have set right in all
+MOST_OF_IT = 0.1  # a re-reading that leaves less than this share of the nats is right, though more is wrong as well
+SAME_SCALE = 0.01
+MOST_SAMPLES = 0.9  # of those that differ in a step must show what is said of the step
+
+
+def _open(e: Evidence, kind: str, found: Readings) -> np.ndarray:
+    """Which rows still differ, and are explained by no cause named so far."""
+    return (found["beyond"] > 0) & np.isin(keys_of(found.keys), keys_of(left(e, kind)))
+
+
+def _with_short_ones(
+    found: Readings, open_: np.ndarray, good: np.ndarray, size: np.ndarray, least: int = LEAST
+) -> np.ndarray:
+    """Of the rows that a re-reading sets right, the clear ones, and the short ones of the same steps.
+
+    Once it is clear, a later step of short ones alone follows as well, where it sets every one of them right.
+    """
+    clear = good & (size >= CLEAR)
+    if size[clear].sum() < least:
+        return np.zeros(len(good), bool)
+    steps = found["step"]
+    contradicted = np.isin(steps, steps[open_ & ~good & (size > 0)])
+    return good & (np.isin(steps, steps[clear]) | ((steps > steps[clear].min()) & ~contradicted))
+
+
+def alignment(e: Evidence) -> Iterator[Explanation]:
+    """Read one position further, the difference vanishes."""
+    for side in e.sides:
+        kinds: tuple[str, ...]
+        for kind, trainer in ((f"learner:{side.name}", False), (f"trained:{side.name}", True)):
+            for shift in SHIFTS:
+                found = _shift(e, kind, shift)
+                if found is None:
+                    continue
+                rows, partial, proof = found
+                affected = e.readings[kind].keys[rows]
+                where = when(e, affected[:, 0])
+                learner = not trainer and not among(affected)(e.found("logprob")).any()
+                if learner:  # the engines agree with each other
+                    text = f"log-probabilities of the learner are shifted by one {where}"
+                    kinds = (kind, "experience", "learner")
+                elif trainer:
+                    text = (
+                        "the tokens trained on are those rolled out, shifted by one position (a mask off by one) "
+                        + where
+                    )
+                    kinds = (kind, f"learner:{side.name}", f"choice:{side.name}")
+                    kinds += ("experience", "reward", "learner")
+                else:
+                    text = f"log-probabilities are shifted by one {where}: each stands "
+                    text += f"{'after' if shift > 0 else 'before'} its token"
+                    kinds = ("logprob", kind, *scored_otherwise(e, side.name))
+                evidence = (
+                    f"read {shift:+d} position, {figure(proof.after)} of {figure(proof.before)} {proof.unit} are left"
+                )
+                evidence += "; what is left has another cause" if partial else ""
+                yield Explanation(
+                    Cause(
+                        "ALIGNMENT",
+                        "trainer" if trainer or learner else side.name,
+                        text,
+                        evidence,
+                        {"shift": shift, "samples": len(affected), "steps": np.unique(affected[:, 0]).tolist()},
+                        [proof],
+                    ),
+                    kinds,
+                    and_runs(affected),
+                    partial,
+                )
+
+
+def _shift(e: Evidence, kind: str, shift: int) -> tuple[np.ndarray, bool, Proof] | None:
+    """(rows that the shift sets right, whether something else is left in them, proof); None where it sets none."""
+    found = e.readings.get(kind)
+    if found is None:
+        return None
+    open_ = _open(e, kind, found)
+    compared, remaining = found[f"shift {shift:+d} compared"], found[f"shift {shift:+d} left"]
+    # Next to a token of its own, a number of another token stands: that is no fault of this reading.
+    beside = np.minimum(2 * found["other"], BESIDE * compared)
+    good = open_ & (remaining <= np.maximum(RESIDUE * compared, beside))
+    rows = _with_short_ones(found, open_, good, compared)
+    if rows.any():
+        return rows, False, Proof(f"read {shift:+d} position", int(compared[rows].sum()), int(remaining[rows].sum()))
+    if f"shift {shift:+d} size" not in found:
+        return None
+    rows = (found["beyond"] > 0) & (compared >= CLEAR)
+    before, after = (
+        float(found[f"shift {shift:+d} size before"][rows].sum()),
+        float(found[f"shift {shift:+d} size"][rows].sum()),
+    )
+    if compared[rows].sum() >= 2 * LEAST and after <= MOST_OF_IT * before:
+        return rows, True, Proof(f"read {shift:+d} position", before, after, "nats")
+    return None
+
+
+def scaled(e: Evidence) -> Iterator[Explanation]:
+    """One factor turns the engine's numbers into the learner's: log-probabilities divided by T, say."""
+    for side in e.sides:
+        kind = f"learner:{side.name}"
+        found = e.readings.get(kind)
+        if found is None:
+            continue
+        beyond, remaining = found["beyond"], found["scale left"]
+        open_ = _open(e, kind, found)
+        good = open_ & (remaining <= RESIDUE * beyond) & (np.abs(found["scale"] - 1) > SAME_SCALE)
+        rows = _with_short_ones(found, open_, good, beyond)
+        if not rows.any():
+            continue
+        factor = float(np.median(found["scale"][rows]))
+        rows &= np.abs(found["scale"] - factor) <= SAME_SCALE * abs(factor)
+        affected = found.keys[rows]
+        # Where the engines agree with each other, it is the learner that is scaled.
+        trainer = not among(affected)(e.found("logprob")).any()
+        party = "trainer" if trainer else side.name
+        name = "TRAINER(log-probabilities scaled)" if trainer else "LOGPROB_SEMANTICS(scaled)"
+        proof = Proof(f"multiply by {figure(factor)}", int(beyond[rows].sum()), int(remaining[rows].sum()))
+        details = {"scale": factor, "samples": len(affected), "steps": np.unique(affected[:, 0]).tolist()}
+        temperature = e.tolerance.temperature
+        matching = [text for text, value in (("T", temperature), ("1/T", 1 / temperature)) if temperature != 1.0
+                    and abs(factor - value) < SAME_SCALE]  # fmt: skip
+        evidence = f"after an exact linear fit {proof.after} of {proof.before} tokens still differ"
+        evidence += f"; the factor is the {matching[0]} of the run" if matching else ""
+        yield Explanation(
+            Cause(
+                name,
+                party,
+                f"log-probabilities of the {'learner' if trainer else side.name} are scaled by "
+                f"{figure(factor if trainer else 1 / factor)} {when(e, affected[:, 0])}",
+                evidence,
+                details,
+                [proof],
+            ),
+            (kind, "experience", "learner") if trainer else (kind, "logprob", *scored_otherwise(e, side.name)),
+            and_runs(affected),
+        )
+
+
+def semantics(e: Evidence) -> Iterator[Explanation]:
+    """Reported after temperature or renormalised over the nucleus: within the bounds that this sets to each token.
+
+    Bounds are no removal: one token's log-probability cannot be re-tempered without the whole distribution. So this is
+    supported by the records and proven only on a live engine.
+    """
+    for side in e.sides:
+        kind = f"learner:{side.name}"
+        found = e.readings.get(kind)
+        if found is None:
+            continue
+        for name in ("tempered", "renormalised"):
+            if f"{name} left" not in found:
+                continue
+            outside, telling = found[f"{name} left"], found[f"{name} telling"]
+            open_ = _open(e, kind, found)
+            good = open_ & (outside <= RESIDUE * found["tokens"])
+            rows = _with_short_ones(found, open_, good, found["beyond"])
+            # Bounds hold for many faults that are small: most of what differs must lie within, and tell.
+            if telling[rows].sum() < 2 * LEAST or rows.sum() < MOST_SAMPLES * _open(e, kind, found).sum():
+                continue
+            affected = found.keys[rows]
+            sampling = mapping(e.baseline.recording.scenario.get("sampling"))
+            parameter = {"tempered": "temperature", "renormalised": "top_p"}[name]
+            yield Explanation(
+                Cause(
+                    f"LOGPROB_SEMANTICS({name})",
+                    side.name,
+                    f"the {side.name}'s engine reports log-probabilities {name} by {parameter} "
+                    f"{sampling.get(parameter)} {when(e, affected[:, 0])}",
+                    f"{int((found['tokens'] - outside)[rows].sum())} of {int(found['tokens'][rows].sum())} tokens "
+                    f"lie within the bounds that this sets; at {int(telling[rows].sum())} the raw one would not",
+                    {"samples": len(affected), "steps": np.unique(affected[:, 0]).tolist()},
+                ),
+                (kind, "logprob", *scored_otherwise(e, side.name)),
+                among(affected),
+            )
+
+
+def mixed_version(e: Evidence) -> Iterator[Explanation]:
+    """Differences up to one position of each sample only, or from one on: the weights changed while it was drawn."""
+    for side in e.sides:
+        kind = f"learner:{side.name}"
+        found = e.readings.get(kind)
+        if found is None or side.name not in _moved(e):
+            continue
+        open_ = _open(e, kind, found)
+        for ahead in (True, False):
+            clean = found["after" if ahead else "before"]
+            dense = 2 * found["beyond"] >= found["tokens"] - clean
+            split = open_ & dense & (clean >= 2) & (found["beyond"] >= 2)
+            cut = found["last"] + 1 if ahead else found["first"]
+            if split.sum() < 3 or clean[split].sum() < 2 * LEAST:
+                continue
+            # Samples that lie on one side of the change altogether, or nearly, are of its steps as well.
+            consistent = (found["last"] < cut[split].max()) if ahead else (found["first"] >= cut[split].min())
+            steps = np.isin(found["step"], found["step"][split])
+            rows = open_ & dense & consistent & steps
+            if rows.sum() < MOST_SAMPLES * open_[steps].sum():
+                continue
+            affected = np.concatenate(
+                [found.keys[rows], _flipped(e, int(cut[split].max()) if ahead else 0, rows, found)]
+            )
+            words = "before" if ahead else "from"
+            proof = Proof(
+                f"read the tokens {'behind' if ahead else 'ahead of'} the position of the change only",
+                int(found["beyond"][rows].sum()),
+                0,
+            )
+            yield Explanation(
+                Cause(
+                    "MIXED_VERSION",
+                    side.name,
+                    f"the weights changed in mid-generation {when(e, affected[:, 0])}: the engine differs from its "
+                    f"learner {words} one position of each sample, and agrees {'behind' if ahead else 'ahead of'} it",
+                    f"{int(split.sum())} samples are split, at positions {int(cut[split].min())} to "
+                    f"{int(cut[split].max())}; "
+                    f"{int(clean[split].sum())} tokens on the other side agree",
+                    {"samples": len(affected), "positions": np.unique(cut[split]).tolist()[:20]},
+                    [proof],
+                ),
+                ("logprob", kind, "flip", f"choice:{side.name}"),
+                among(affected),
+            )
+
+
+def _flipped(e: Evidence, cut: int, rows: np.ndarray, found: Readings) -> np.ndarray:
+    """Samples of the same steps whose flips all lie ahead of the change: they were drawn with the older weights."""
+    flips = e.flips.table
+    flips = flips[np.isin(flips[:, 0], found["step"][rows])]
+    keys = keys_of(flips[:, :2])
+    late = np.unique(keys[flips[:, 2] > cut])
+    return flips[~np.isin(keys, late), :2] if cut else np.empty((0, 2), np.int64)
+
+
+def _moved(e: Evidence) -> set[str]:
+    return {side.name for side in e.sides if f"learner:{side.name}" in e.first}

@@ -1,0 +1,142 @@
+"""Causes that show when samples are left out: those with cached tokens, with a NaN, with an id that nobody knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from scipy import stats
+
+from harness.parity.evidence import Evidence, Side
+from harness.parity.explanation import (
+    ROLLOUT,
+    Explanation,
+    among,
+    keys_of,
+    kinds_of,
+    left,
+    restricted,
+    scored_otherwise,
+    when,
+)
+from harness.parity.readings import tokenizer
+from harness.tables import number
+from reports.model import Cause, Proof
+
+CHANCE = 1e-3  # probability that so many differing samples all have cached tokens by chance
+FEWEST = 3  # samples, on either side of a restriction
+
+
+def stale_cache(e: Evidence) -> Iterator[Explanation]:
+    """Only samples with cached tokens differ from the learner."""
+    for side in e.sides:
+        found = only_cached(e, side)
+        if found is None:
+            continue
+        affected, warm, cold = found
+        yield Explanation(
+            Cause(
+                "STALE_KV",
+                side.name,
+                f"the engine differs from its learner on samples with cached tokens only, {when(e, affected[:, 0])}",
+                f"{len(affected)} of {warm} samples with cached tokens, 0 of {cold} others",
+                {"samples": len(affected), "steps": np.unique(affected[:, 0]).tolist()},
+                [Proof("leave out the samples with cached tokens", len(affected), 0, "samples")],
+            ),
+            # scoring reads no cache: where drawing does, the engine differs from itself between the two
+            (*kinds_of(ROLLOUT, side.name), *scored_otherwise(e, side.name)),
+            among(affected),
+        )
+
+
+def only_cached(e: Evidence, side: Side) -> tuple[np.ndarray, int, int] | None:
+    """((step, sample) that differ, samples with cached tokens, samples without) where only cached ones differ, and more
+    of them than chance gives; None elsewhere.
+
+    Only what no cause named so far explains is looked at, in the steps in which it differs.
+    """
+    kind = f"learner:{side.name}"
+    found = e.readings.get(kind)
+    if found is None or not len(left(e, kind)):
+        return None
+    open_ = left(e, kind)
+    wrong = np.isin(keys_of(found.keys), keys_of(open_)) & (found["beyond"] > 0)
+    steps = np.isin(found["step"], found["step"][wrong])
+    explained = np.isin(keys_of(found.keys), keys_of(e.found(kind))) & ~wrong
+    there = steps & (found["tokens"] > 0) & ~explained
+    warm, cold = there & (found["cached"] > 0), there & (found["cached"] == 0)
+    wrong &= there
+    if (wrong & ~warm).any() or wrong.sum() < FEWEST or cold.sum() < FEWEST:
+        return None
+    chance = stats.hypergeom.sf(wrong.sum() - 1, warm.sum() + cold.sum(), warm.sum(), wrong.sum())
+    if chance > CHANCE:
+        return None
+    return found.keys[wrong], int(warm.sum()), int(cold.sum())
+
+
+def numeric(e: Evidence) -> Iterator[Explanation]:
+    """Numbers that are none, and whether the sample ends there as if it had stopped."""
+    for side in e.sides:
+        items = e.found(f"not finite:{side.name}")
+        if not len(items):
+            continue
+        affected = np.unique(items, axis=0)
+        stopped = _stopped_at_nan(e, side, affected)
+        summary = f"the engine reports log-probabilities that are not finite {when(e, affected[:, 0])}"
+        if stopped:
+            summary += ", and says that samples stopped there"
+        yield Explanation(
+            Cause(
+                "NUMERIC_FATAL",
+                side.name,
+                summary,
+                f"{len(affected)} samples" + (f", {stopped} of which end as “stop” with it" if stopped else ""),
+                {"samples": affected[:50].tolist(), "stopped": stopped},
+                restricted(
+                    e, kinds_of(ROLLOUT, side.name), affected, "leave out the samples with numbers that are none"
+                ),
+            ),
+            # an engine that agrees with itself wherever it gives numbers is not noisy as well
+            (*kinds_of(ROLLOUT, side.name), *(() if side.floor.noisy(e.tolerance.cap) else (f"floor:{side.name}",))),
+            among(affected),
+        )
+
+
+def _stopped_at_nan(e: Evidence, side: Side, affected: np.ndarray) -> int:
+    count = 0
+    for step in np.unique(affected[:, 0]).tolist():
+        table = side.recording.table("rollout", step)
+        logprob = table.rows("logprob") if table is not None else None
+        if table is None or logprob is None or table.finish is None:
+            continue
+        rows = np.flatnonzero(np.isin(table.sample, affected[affected[:, 0] == step, 1]) & (logprob.lengths > 0))
+        last = logprob.values[logprob.offsets[1:][rows] - 1]
+        count += int(np.count_nonzero(~np.isfinite(last) & (table.finish[rows] == "stop")))
+    return count
+
+
+def vocabulary(e: Evidence) -> Iterator[Explanation]:
+    """An id that the tokenizer does not know: padding of the vocabulary was drawn."""
+    size = number(tokenizer(e).get("size"))
+    flips = e.flips.table
+    if not size > 0 or not len(flips):
+        return
+    for column, side in ((3, e.baseline), (4, e.candidate)):
+        rows = flips[flips[:, column] >= size]
+        if not len(rows):
+            continue
+        affected = np.unique(rows[:, :2], axis=0)
+        proofs = restricted(e, ("flip",), affected, "leave out the samples with ids beyond the vocabulary")
+        yield Explanation(
+            Cause(
+                "VOCAB",
+                side.name,
+                f"the engine draws ids that the tokenizer does not know {when(e, affected[:, 0])}",
+                f"{len(rows)} tokens in {len(affected)} samples, the first is {int(rows[0, column])}; "
+                f"the tokenizer has {int(size)} ids",
+                {"ids": np.unique(rows[:, column]).tolist()[:20], "size": int(size)},
+                proofs,
+            ),
+            kinds_of(ROLLOUT, side.name),
+            among(affected),
+        )

@@ -1,0 +1,91 @@
+"""Responses that were decoded and encoded again: other ids of the same text, where the recordings hold the text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from harness.parity.boundaries import by_sample
+from harness.parity.evidence import Evidence
+from harness.parity.explanation import ROLLOUT, Explanation, among, keys_of, kinds_of, left, when
+from reports.model import Cause, Proof
+
+FEWEST = 2  # flips of which the text tells
+MOST = 0.9  # of the flips of which a text was recorded have the same text
+LOOKED_AT = 10_000  # flips
+
+
+def retokenized(e: Evidence) -> Iterator[Explanation]:
+    """Flips whose two tokens read the same: the ids were made anew from the text.
+
+    The recordings hold the text of a response's first and last eight ids. An id that
+    the encoding made there, it made elsewhere too.
+    """
+    flips = e.flips.table
+    open_ = np.isin(keys_of(flips[:, :2]), keys_of(left(e, "flip")))
+    flips, margins = flips[open_][:LOOKED_AT], e.flips.margin[open_][:LOOKED_AT]
+    if not len(flips):
+        return
+    wanted = {(int(step), int(sample)) for step, sample in flips[:, :2]}
+    texts = [by_sample(side, wanted) for side in e.sides]
+    told, equal, pairs = 0, 0, set()
+    for step, sample, position, one, two in flips.tolist():
+        events = [found.get((step, sample), {}) for found in texts]
+        same = _same_text(events[0], events[1], position)
+        told += same is not None
+        equal += bool(same)
+        if same:
+            pairs.add((one, two))
+    if equal < FEWEST or equal < MOST * told:
+        return
+    known = np.array([(one, two) in pairs for one, two in flips[:, 3:].tolist()])
+    party = "baseline" if 2 * np.count_nonzero(margins[known] < 0) > known.sum() else "candidate"
+    column = 3 if party == "baseline" else 4  # where the ids are that the encoding made
+    chosen = np.isin(flips[:, column], sorted({pair[column - 3] for pair in pairs}))
+    affected = np.unique(flips[chosen, :2], axis=0)
+    yield Explanation(
+        Cause(
+            "RETOKENIZATION",
+            party,
+            f"the {party}'s responses were decoded and encoded again {when(e, affected[:, 0])}: other ids, same text",
+            f"{equal} of {told} tokens that differ, and whose text was recorded, read the same, the first are "
+            f"{' and '.join(map(str, sorted(pairs)[0]))}",
+            {"samples": len(affected), "tokens": sorted(pairs)[:20]},
+            [Proof("compare texts instead of ids", told, told - equal)],
+        ),
+        kinds_of(ROLLOUT, party),
+        among(affected),
+    )
+
+
+def _same_text(one: dict[str, Any], two: dict[str, Any], position: int) -> bool | None:
+    """Do both runs read the same around this position? None where no text of it was recorded."""
+    lengths = [event.get("output_len") for event in (one, two)]
+    for field, ids, inside in (
+        ("text_seam", "output_first", lambda length, kept: position < kept),
+        ("text_last", "output_last", lambda length, kept: position >= length - kept),
+    ):
+        kept: list[Any] = [event.get(ids) for event in (one, two)]
+        if not all(isinstance(row, list) for row in kept) or not all(isinstance(length, int) for length in lengths):
+            continue
+        if all(inside(length, len(row)) for length, row in zip(lengths, kept, strict=True)):
+            text = [str(event.get(field) or "") for event in (one, two)]
+            if all(text) and kept[0] != kept[1]:
+                return text[0] == text[1] or _doubled(*text)
+    return None
+
+
+def _doubled(one: str, two: str) -> bool:
+    """Is one text the other with a piece of it twice in a row? Guided, the guide's ids follow after a longer token."""
+    short, long = sorted((one, two), key=len)
+    more = len(long) - len(short)
+    return (
+        any(
+            long[: at + more] == short[: at + more] and long[at + more :] == short[at:]
+            for at in range(len(short) - more + 1)
+        )
+        if more
+        else False
+    )

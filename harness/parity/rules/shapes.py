@@ -1,0 +1,35 @@
+"""Shapes: ranks that were given unequal shares of a batch, where the learners part or make other numbers of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.parity.evidence import Evidence
+from harness.parity.explanation import Explanation, from_step, left, when
+from harness.parity.rank_shapes import unequal_ranks
+from reports.model import Cause
+
+MADE = ("experience", "reward", "learner")
+
+
+def shapes(e: Evidence) -> Iterator[Explanation]:
+    """Unequal shares explain what the learners make of equal tokens, from the first step that has them on.
+
+    A record, no proof: other shares change the order of every sum of the learner, and nothing else is seen to differ.
+    """
+    if not any(len(left(e, kind)) for kind in MADE):
+        return
+    for side in {found.side.name for found in unequal_ranks(e)}:
+        found = [one for one in unequal_ranks(e) if one.side.name == side]
+        first = min(found, key=lambda one: one.steps[0])
+        yield Explanation(
+            Cause(
+                "SHAPE",
+                "trainer",
+                f"the ranks of the {side}'s learner get unequal shares of a batch {when(e, first.steps)}",
+                first.text,
+                {"side": side, "phases": sorted(one.phase for one in found), "steps": list(first.steps)},
+            ),
+            MADE,
+            from_step(first.steps[0]),
+        )

@@ -1,0 +1,89 @@
+"""Weights: a tensor that a sync left out, and one that arrived as something else. Digests are records, not proofs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.parity.evidence import Evidence, Side
+from harness.parity.explanation import NATIVE, ROLLOUT, Explanation, in_steps, kinds_of, when
+from harness.parity.weightsync import SyncRecord
+from reports.model import Cause
+from reports.text import figure
+
+SINGLE = 3  # so many tensors are named one by one; more are named together
+
+
+def stale_weights(e: Evidence) -> Iterator[Explanation]:
+    """Tensors that a sync left out, with a digest or the proof that says that the engine kept older ones."""
+    for side in e.sides:
+        record: SyncRecord = e.notes[f"sync:{side.name}"]
+        groups: dict[tuple[int, ...], list[str]] = {}
+        for name in {**record.absent, **record.stale}:
+            held = record.stale_versions.get(name, [])
+            proven = [v for v in record.absent_versions.get(name, []) if v in record.proof_beyond]
+            versions = tuple(sorted({*held, *proven}))
+            if versions:
+                groups.setdefault(versions, []).append(name)
+        for versions, tensors in sorted(groups.items()):
+            for title, members in _titled(sorted(tensors), record.names):
+                yield _stale(e, side, record, title, members, versions)
+
+
+def _titled(tensors: list[str], every: set[str]) -> Iterator[tuple[str, list[str]]]:
+    """Few tensors by their names; more as all of the model, as one module of it, or as their number."""
+    if len(tensors) <= SINGLE:
+        yield from ((name, [name]) for name in tensors)
+    elif set(tensors) >= every:
+        yield "all tensors", tensors
+    else:
+        prefix = tensors[0].rpartition(".")[0]
+        while prefix and not all(name.startswith(f"{prefix}.") for name in tensors):
+            prefix = prefix.rpartition(".")[0]
+        whole = prefix and {name for name in every if name.startswith(f"{prefix}.")} == set(tensors)
+        yield (prefix if whole else f"{len(tensors)} tensors"), tensors
+
+
+def _stale(
+    e: Evidence, side: Side, record: SyncRecord, title: str, tensors: list[str], versions: tuple[int, ...]
+) -> Explanation:
+    jump = max((record.proof_beyond[v] for v in versions if v in record.proof_beyond), default=None)
+    held = [name for name in tensors if name in record.stale]
+    shown = "its digest is" if len(held) == 1 else f"{len(held)} digests are"
+    evidence = f"{shown} not the learner's at version {versions[0]}" if held else ""
+    evidence += ("; " if evidence else "") + f"the proof jumps to {figure(jump)} nats" if jump else ""
+    steps = steps_of(e, side, versions)
+    details = {"tensors": tensors[:100], "versions": list(versions), "proof": jump, "steps": sorted(steps)}
+    summary = f"the sync of weight version {versions[0]} left {title} out, and the engine kept "
+    summary += "its old value" if len(tensors) == 1 else "their old values"
+    if steps:
+        summary += f"; it drew with it {when(e, steps)}"
+    return Explanation(
+        Cause(f"STALE_WEIGHTS({title})", side.name, summary, evidence, details),
+        (f"sync:{side.name}", *kinds_of((*ROLLOUT, *NATIVE), side.name)),
+        in_steps(steps | {version - 1 for version in versions}),
+    )
+
+
+def altered_weights(e: Evidence) -> Iterator[Explanation]:
+    """Tensors that arrived as something else than the learner sent."""
+    for side in e.sides:
+        record: SyncRecord = e.notes[f"sync:{side.name}"]
+        for name, versions in list(record.altered_versions.items())[:8]:
+            steps = steps_of(e, side, tuple(versions))
+            yield Explanation(
+                Cause(
+                    f"WEIGHTS({name})",
+                    side.name,
+                    f"at weight version {versions[0]} the engine received another {name} than the learner sent",
+                    "the digests of what was sent and of what was received differ",
+                    {"tensor": name, "versions": list(versions), "steps": sorted(steps)},
+                ),
+                (f"sync:{side.name}", *kinds_of((*ROLLOUT, *NATIVE), side.name)),
+                in_steps(steps | {version - 1 for version in versions}),
+            )
+
+
+def steps_of(e: Evidence, side: Side, versions: tuple[int, ...]) -> set[int]:
+    """The steps whose rollouts were drawn with these weight versions."""
+    drawn = e.notes.get(f"steps of versions:{side.name}", {})
+    return {step for version in versions for step in drawn.get(version, ())}

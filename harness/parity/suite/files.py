@@ -1,0 +1,108 @@
+"""Which faults to run: the catalogue, or those of a file that somebody else wrote (docs/parity-faults.md)."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from harness import config
+from harness.errors import BadInput
+from harness.foreign import executed, listed
+from harness.parity.suite.damage import DAMAGES
+from reports.model import EXIT_CODES
+from scenarios.faults.catalog import FAULTS
+from scenarios.faults.engine import PLANTS
+from scenarios.faults.fault import Fault
+from scenarios.faults.trainer import TrainerPlants
+from scenarios.settings import Scenario
+
+DOCUMENT = "docs/parity-faults.md describes the interface"
+PARTIES = ("baseline", "candidate", "mapping", "trainer", "comparison", "unknown")
+
+
+def faults(source: str = "") -> tuple[Fault, ...]:
+    """The catalogue, or the `FAULTS` of the Python file `source`, which is executed. Raises BadInput."""
+    if not source:
+        return FAULTS
+    path = Path(source)
+    found = listed(path, "FAULTS", document=DOCUMENT)
+    for number, one in enumerate(found):
+        wrong = problem(one, path)
+        if wrong:
+            raise BadInput(f"{path}: FAULTS[{number}] {wrong}", mend=DOCUMENT)
+    names = [one.name for one in found]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise BadInput(f"{path}: several faults are called {', '.join(twice)}", mend=DOCUMENT)
+    return tuple(_placed(one, path.resolve()) for one in found)
+
+
+def chosen(faults: Iterable[Fault], names: Iterable[str]) -> list[Fault]:
+    """Those named, or beginning with a name; without names all. BadInput for an unknown name."""
+    every, wanted = list(faults), list(names)
+    found = [] if wanted else every
+    for name in wanted:
+        hits = [one for one in every if one.name == name] or [one for one in every if one.name.startswith(name)]
+        if not hits:
+            raise BadInput(f"there is no planted fault {name!r}", mend="harness faults list --suite parity")
+        found += [one for one in hits if one not in found]
+    return found
+
+
+def problem(one: object, path: Path) -> str:
+    """What is wrong with one entry of FAULTS, empty when nothing is."""
+    if not isinstance(one, Fault):
+        return f"is a {type(one).__name__}, not a scenarios.faults.catalog.Fault"
+    if not isinstance(one.name, str) or not one.name or set(one.name) & set("/\\ \t\n\0"):
+        return f"has the name {one.name!r}, which cannot name a folder"
+    said = f"({one.name})"
+    if one.side not in ("baseline", "candidate"):
+        return f"{said} has the side {one.side!r}; it is baseline or candidate"
+    if one.stage not in ("coupled", "native", "greedy"):
+        return f"{said} has the stage {one.stage!r}; it is coupled, native or greedy"
+    if one.expected not in EXIT_CODES or one.expected == "ERROR":
+        return f"{said} expects {one.expected!r}; a verdict is {', '.join(v for v in EXIT_CODES if v != 'ERROR')}"
+    for name in ("scenario", "settings", "causes", "findings"):
+        value = getattr(one, name)
+        if not isinstance(value, (tuple, list)) or not all(isinstance(item, str) for item in value):
+            return f"{said} has {name} {value!r}; they are a tuple of strings"
+    if not set(one.parties) <= set(PARTIES) or len(one.parties) != len(one.causes):
+        return f"{said} has the party {one.party!r}; each cause has one of {', '.join(PARTIES)}"
+    for name in ("engine", "trainer", "mapping", "recording"):
+        if not isinstance(getattr(one, name), Mapping):
+            return f"{said} has {name} {getattr(one, name)!r}; it is a dict"
+    return _settings(one, said) or _plants(one, said, path)
+
+
+def _settings(one: Fault, said: str) -> str:
+    try:
+        config.changed(Scenario(), [*one.scenario, *one.settings])
+    except BadInput as error:
+        return f"{said}: {error.message}"
+    return ""
+
+
+def _plants(one: Fault, said: str, path: Path) -> str:
+    """Names that are no plant, and wrappers that the file does not define."""
+    if "wrapper" in one.engine:
+        wrapper = getattr(executed(path, document=DOCUMENT), str(one.engine["wrapper"]), None)
+        if not inspect.isclass(wrapper):
+            return f"{said} has the wrapper {one.engine['wrapper']!r}, which is no class of this file"
+        unknown = set(one.engine) - {"wrapper", "settings"}
+    else:
+        unknown = {*one.engine, *one.engine.get("native", {})} - {*PLANTS, "first_sample", "native"}
+    known = {field.name for field in dataclasses.fields(TrainerPlants)}
+    unknown |= set(one.trainer) - known | set(one.mapping) - {"edits", "file"} | set(one.recording) - set(DAMAGES)
+    return f"{said} plants {', '.join(sorted(map(repr, unknown)))}, which there is not" if unknown else ""
+
+
+def _placed(one: Fault, path: Path) -> Fault:
+    """Its wrapper by the file's absolute path; tuples where a list was given."""
+    engine: dict[str, Any] = dict(one.engine)
+    if "wrapper" in engine:
+        engine["wrapper"] = f"{path}:{engine['wrapper']}"
+    lists = {name: tuple(getattr(one, name)) for name in ("scenario", "settings", "causes", "findings")}
+    return dataclasses.replace(one, engine=engine, **lists)  # type: ignore[arg-type]

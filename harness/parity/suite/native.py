@@ -1,0 +1,76 @@
+"""Faults of the native stage: one sound pair of coupled runs, both engines pure, then one native stage a fault."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from harness import config
+from harness.errors import HarnessError
+from harness.experiment import Experiment, Side
+from harness.parity.suite.outcome import Outcome
+from harness.parity.verdict import judged
+from scenarios.faults.fault import Fault
+from scenarios.settings import Scenario
+
+
+def natively(
+    experiment: Experiment,
+    left: Side,
+    right: Side,
+    pair: tuple[str, str],
+    scenario: Scenario,
+    faults: list[Fault],
+    out: Path,
+    shared: Path,
+) -> Iterator[Outcome]:
+    """Record the sound coupled runs under `shared` and the baseline's native stage; then the candidate's, once a fault.
+
+    A fault is planted in the native stage only: what it would do to the coupled one has faults of its own.
+    """
+    one = dataclasses.replace(left, scenario=scenario, run_dir=shared / "baseline", fault=None)
+    two = dataclasses.replace(right, scenario=scenario, run_dir=shared / "candidate", fault=None)
+    try:
+        experiment.vary(one)
+        policy = experiment.record(one)
+        experiment.vary(two)
+        experiment.record(two, guide=one.run_dir if scenario.guided else None)
+        experiment.begin_native(one, policy)
+        experiment.native(one, policy)
+    except HarnessError as error:
+        for fault in faults:
+            yield Outcome(fault, None, pair=pair, error=error.message)
+        experiment.revive()
+        return
+    pure = False
+    for fault in faults:
+        started = time.monotonic()
+        settings = _natural(scenario, fault)
+        side = dataclasses.replace(two, scenario=settings, run_dir=out / fault.name / "candidate", fault=fault)
+        try:
+            shutil.copytree(two.run_dir, side.run_dir)
+            if not pure:  # with the fault's mapping: ours may refuse what the fault passes on
+                coupled = dataclasses.replace(side, scenario=config.changed(scenario, fault.settings))
+                experiment.vary(coupled, manifest=False)
+                experiment.begin_native(coupled, policy)
+            experiment.vary(side, manifest=False)
+            experiment.native(side, policy)
+            pure = True
+        except HarnessError as error:
+            yield Outcome(fault, None, round(time.monotonic() - started, 1), pair=pair, error=error.message)
+            experiment.revive()
+            pure = False
+            continue
+        ran = time.monotonic()
+        verdict = judged(one.run_dir, side.run_dir, native=True, cap=fault.cap).verdict
+        judged_s = round(time.monotonic() - ran, 2)
+        (side.run_dir.parent / "verdict.json").write_text(verdict.to_json(), encoding="utf-8")
+        yield Outcome(fault, verdict, round(ran - started, 1), judged_s, pair=pair)
+
+
+def _natural(scenario: Scenario, fault: Fault) -> Scenario:
+    """The scenario of the faulty side in the native stage."""
+    return config.changed(scenario, [*fault.settings, "rollout.mode=native"])

@@ -1,0 +1,167 @@
+"""One verdict against the truth of its fault, and the score of many."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from reports.model import Cause, Verdict
+from scenarios.faults.fault import Fault, matches
+
+NAMED_SHARE = 0.95  # of the faults with a cause, for the suite to pass
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the judge made of one planted fault. Seconds: of the runs, of judging with its re-readings, of the live
+    interventions. `error`: it could not be run."""
+
+    fault: Fault
+    verdict: Verdict | None
+    run_s: float = 0.0
+    judge_s: float = 0.0
+    live_s: float = 0.0
+    pair: tuple[str, str] = ("", "")
+    error: str = ""
+
+    @property
+    def said(self) -> str:
+        return self.verdict.verdict if self.verdict else "ERROR"
+
+    @property
+    def causes(self) -> list[Cause]:
+        return list(self.verdict.causes) if self.verdict else []
+
+    @property
+    def found(self) -> bool:
+        """The right verdict, and the findings that must stand there."""
+        names = {finding.name for finding in self.verdict.findings} if self.verdict else set()
+        return not self.error and self.said == self.fault.expected and set(self.fault.findings) <= names
+
+    @property
+    def missing(self) -> list[str]:
+        """Expected causes that were not named, or not with the right party."""
+        return [
+            f"{name} ({party})"
+            for name, party in self._expected
+            if not any(matches(name, cause.name) and self._blames(cause, party) for cause in self.causes)
+        ]
+
+    @property
+    def wrong(self) -> list[str]:
+        """Causes that were named and are none, or with the wrong party; UNEXPLAINED beside a right one is one too."""
+        return [
+            f"{cause.name} ({cause.party})"
+            for cause in self.causes
+            if not any(matches(name, cause.name) and self._blames(cause, party) for name, party in self._expected)
+        ]
+
+    @property
+    def named(self) -> bool:
+        """Every cause with the right party, and no other."""
+        return self.found and not self.missing and not self.wrong
+
+    @property
+    def party_right(self) -> bool:
+        """Whoever was named is at fault."""
+        return bool(self.causes) and all(
+            any(self._blames(cause, party) for _, party in self._expected) for cause in self.causes
+        )
+
+    @property
+    def alarm(self) -> bool:
+        """A control that was called different."""
+        return self.fault.control and self.said == "DIVERGENT"
+
+    @property
+    def seconds(self) -> float:
+        return round(self.run_s + self.judge_s + self.live_s, 1)
+
+    @property
+    def to_cause_s(self) -> float | None:
+        """Seconds from the end of the runs to the named causes, engines up; None where none had to be named."""
+        return round(self.judge_s + self.live_s, 2) if self.fault.causes and self.named else None
+
+    @property
+    def right(self) -> bool:
+        return self.named if self.fault.causes else self.found and not self.causes
+
+    @property
+    def _expected(self) -> list[tuple[str, str]]:
+        return list(zip(self.fault.causes, self.fault.parties, strict=True))
+
+    def _blames(self, cause: Cause, party: str) -> bool:
+        """Whether `cause` blames that party; a mapping, on the side at fault."""
+        if cause.party != party:
+            return False
+        return party != "mapping" or cause.details.get("side", self.fault.side) == self.fault.side
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        return {
+            "name": self.fault.name, "pair": list(self.pair), "side": self.fault.side, "expected": self.fault.expected,
+            "verdict": self.said, "causes": list(self.fault.causes), "parties": list(self.fault.parties),
+            "named": [{"name": c.name, "party": c.party, "proofs": len(c.proofs)} for c in self.causes],
+            "found": self.found, "right": self.right, "missing": self.missing, "wrong": self.wrong, "alarm": self.alarm,
+            "run_s": self.run_s, "judge_s": self.judge_s, "live_s": self.live_s, "seconds": self.seconds,
+            "reason": self.verdict.reason if self.verdict else self.error, "error": self.error,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Score:
+    """Counts over the outcomes. `faults` have something to be found, `causes` of them a cause to be named."""
+
+    faults: int
+    found: int
+    causes: int
+    named: int
+    parties: int
+    controls: int
+    quiet: int
+    alarms: list[str] = field(default_factory=list)
+    misses: list[str] = field(default_factory=list)
+    unnamed: list[str] = field(default_factory=list)
+    median_s: float | None = None
+    slowest_s: float | None = None
+    median_to_cause_s: float | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Every fault found, 95 % of the causes named with the right party, no control alarmed, each control right."""
+        enough = self.named >= NAMED_SHARE * self.causes
+        return self.found == self.faults and enough and self.quiet == self.controls and not self.alarms
+
+    @property
+    def line(self) -> str:
+        parts = [
+            f"found {self.found}/{self.faults}",
+            f"named {self.named}/{self.causes}",
+            f"right party {self.parties}/{self.causes}",
+            f"controls right {self.quiet}/{self.controls}",
+            f"false alarms {len(self.alarms)}" + (f" ({', '.join(self.alarms)})" if self.alarms else ""),
+        ]
+        if self.median_s is not None:
+            parts.append(f"{self.median_s:.1f} s a fault in the median, {self.slowest_s:.1f} s at most")
+        if self.median_to_cause_s is not None:
+            parts.append(f"{self.median_to_cause_s:.1f} s in the median from the end of the runs to the named cause")
+        return "; ".join(parts)
+
+
+def score(outcomes: Sequence[Outcome]) -> Score:
+    """The score of a whole suite."""
+    faults = [one for one in outcomes if not one.fault.control]
+    causes = [one for one in faults if one.fault.causes]
+    controls = [one for one in outcomes if one.fault.control]
+    seconds = [one.seconds for one in outcomes if not one.error]
+    to_cause = [one.to_cause_s for one in causes if one.to_cause_s is not None]
+    return Score(
+        len(faults), sum(one.found for one in faults), len(causes), sum(one.named for one in causes),
+        sum(one.party_right for one in causes), len(controls), sum(one.right for one in controls),
+        [one.fault.name for one in controls if one.alarm], [one.fault.name for one in faults if not one.found],
+        [one.fault.name for one in causes if not one.named],
+        statistics.median(seconds) if seconds else None, max(seconds, default=None),
+        statistics.median(to_cause) if to_cause else None,
+    )  # fmt: skip

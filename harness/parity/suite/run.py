@@ -1,0 +1,161 @@
+"""The planted faults of parity on warm engines: faults of one scenario share a baseline, each is run and judged."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from harness import config, envs
+from harness.errors import HarnessError
+from harness.experiment import Experiment, Side
+from harness.launch import Cluster
+from harness.parity.attribution import attribute
+from harness.parity.suite.damage import damage
+from harness.parity.suite.native import natively
+from harness.parity.suite.outcome import Outcome
+from harness.parity.verdict import judged
+from reports.progress import ProgressEvent
+from scenarios.faults.fault import Fault
+from scenarios.settings import Scenario
+
+Pair = tuple[str, str]
+REVIVALS = 8  # places for engines that had to be started again after they died
+
+
+def planned(faults: Sequence[Fault], pair: Pair) -> list[tuple[Pair, list[tuple[tuple[str, ...], list[Fault]]]]]:
+    """Faults by pair of engines and by scenario; last those that start an engine anew, which takes half a minute, then
+    those that need a baseline of their own.
+
+    Faults of other engines than the suite's are left out.
+    """
+    plans: dict[Pair, dict[tuple[str, ...], list[Fault]]] = {}
+    for fault in faults:
+        wanted = fault.pair or pair
+        if sorted(wanted) == sorted(pair):
+            plans.setdefault(wanted, {}).setdefault(fault.scenario, []).append(fault)
+    order = sorted(plans, key=lambda one: one != pair)
+    return [
+        (
+            one,
+            [
+                (shared, sorted(group, key=lambda fault: (fault.side == "baseline", restarts(fault))))
+                for shared, group in sorted(plans[one].items())
+            ],
+        )
+        for one in order
+    ]
+
+
+def restarts(fault: Fault) -> bool:
+    """Whether an engine must start anew for the fault."""
+    return bool(fault.mapping.get("edits", {}).get("engine")) or any(
+        setting.startswith(("engine.", "model.")) for setting in fault.settings
+    )
+
+
+def outcomes(
+    baseline: str,
+    candidate: str,
+    faults: Sequence[Fault],
+    *,
+    scenario: Scenario,
+    out: Path,
+    live: bool = True,
+    device: str = "auto",
+    progress: Callable[[ProgressEvent], None] = lambda event: None,
+) -> Iterator[Outcome]:
+    """Run each fault that these two engines can have, judge it, and let live interventions prove its causes (`live`).
+
+    Recordings stay under `out`, by fault.
+    """
+    pair = (baseline, candidate)
+    plans = planned(faults, pair)
+    if not plans:
+        return
+    left = Side("baseline", baseline, envs.resolve(baseline), scenario, out / "baseline")
+    right = Side("candidate", candidate, envs.resolve(candidate), scenario, out / "candidate")
+    with Cluster() as cluster:
+        experiment = Experiment(cluster, [left, right], progress=progress, device=device, planted=True)
+        experiment.begin(spare=_spare(faults, scenario))
+        for number, (engines, groups) in enumerate(plans):
+            if number:
+                experiment.exchange()
+                left, right = (
+                    dataclasses.replace(side, backend=other.backend, environment=other.environment)
+                    for side, other in ((left, right), (right, left))
+                )
+            for shared, group in groups:
+                base = config.changed(scenario, shared)
+                coupled = [fault for fault in group if fault.stage != "native"]
+                yield from _group(experiment, left, right, engines, base, shared, coupled, out, live)
+                native = [fault for fault in group if fault.stage == "native"]
+                if native:
+                    folder = out / sound_name("native", engines, shared)
+                    yield from natively(experiment, left, right, engines, base, native, out, folder)
+
+
+def sound_name(what: str, pair: Pair, shared: tuple[str, ...]) -> str:
+    """The folder of what the faults of one pair and scenario share."""
+    return "-".join((what, *pair, *(setting.replace("=", "-").replace("/", "-") for setting in shared)))
+
+
+def _spare(faults: Sequence[Fault], scenario: Scenario) -> int:
+    """Actors beyond those of a sound pair: one set of roles for each other number of ranks."""
+    sizes = {config.changed(scenario, [*fault.scenario, *fault.settings]).ppo.world_size for fault in faults} - {
+        scenario.ppo.world_size
+    }
+    return 4 * sum(sizes) + REVIVALS
+
+
+def _group(
+    experiment: Experiment,
+    left: Side,
+    right: Side,
+    pair: Pair,
+    scenario: Scenario,
+    shared: tuple[str, ...],
+    faults: list[Fault],
+    out: Path,
+    live: bool,
+) -> Iterator[Outcome]:
+    """Faults of one scenario: those of the candidate share a sound baseline, those of the baseline have their own."""
+    sound = out / sound_name("baseline", pair, shared)
+    recorded = False
+    for fault in faults:
+        started = time.monotonic()
+        folder = out / fault.name
+        try:
+            one = _side(left, fault, scenario, sound if fault.side == "candidate" else folder / "baseline")
+            two = _side(right, fault, scenario, folder / "candidate")
+            if fault.side == "baseline" or not recorded:
+                experiment.vary(one)
+                experiment.record(one)
+                recorded = fault.side == "candidate"
+            if fault.side == "candidate":
+                started = time.monotonic()  # what faults share is no time of this one
+            experiment.vary(two)
+            experiment.record(two, guide=one.run_dir if two.scenario.guided else None)
+        except HarnessError as error:
+            yield Outcome(fault, None, round(time.monotonic() - started, 1), pair=pair, error=error.message)
+            experiment.revive()
+            sound, recorded = sound.with_name(sound.name + "-again"), False
+            continue
+        damage(two.run_dir if fault.side == "candidate" else one.run_dir, fault.recording)
+        ran = time.monotonic()
+        found = judged(one.run_dir, two.run_dir, native=False, cap=fault.cap)
+        judged_at = time.monotonic()
+        verdict = found.verdict
+        if live and verdict.verdict == "DIVERGENT":
+            verdict = attribute(found, experiment.bench(one.name, two.name))
+        seconds = round(judged_at - ran, 2), round(time.monotonic() - judged_at, 2)
+        (folder / "verdict.json").write_text(verdict.to_json(), encoding="utf-8")
+        yield Outcome(fault, verdict, round(ran - started, 1), *seconds, pair=pair)
+
+
+def _side(side: Side, fault: Fault, scenario: Scenario, run_dir: Path) -> Side:
+    """One side of a fault: planted in, when it is the one at fault."""
+    faulty = side.name == fault.side
+    settings = config.changed(scenario, fault.settings) if faulty else scenario
+    return dataclasses.replace(side, scenario=settings, run_dir=run_dir, fault=fault if faulty else None)

@@ -1,0 +1,59 @@
+"""A user's own parameter mapping, `--mapping FILE.py`: looked at before anything starts, run by the engines only."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+from harness.errors import BadInput
+from scenarios.rollout.mapping import NAMES
+
+MEND = "docs/parameters.md shows a whole file"
+
+
+def load(path: str, engine: str) -> dict[str, Any]:
+    """The file as `scenarios.rollout.mapping.ParameterMap` takes it, with its text, so that a recording holds it.
+
+    Raises BadInput, with one sentence, for what is no mapping for `engine`. The file is compiled here and not executed.
+    """
+    file = Path(path).expanduser().resolve()
+    try:
+        source = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"the mapping {path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    try:
+        tree = ast.parse(source, str(file))
+    except (SyntaxError, ValueError) as error:
+        where = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        raise BadInput(f"the mapping {path} is not Python{where}: {error.args[0]}") from error
+    found = _functions(tree)
+    mine = sorted({f"{engine}_engine", f"{engine}_sampling"} & set(found))
+    if not mine:
+        other = sorted(set(found) & set(NAMES))
+        has = f"only {', '.join(other)}" if other else "no function of a mapping"
+        raise BadInput(
+            f"the mapping {path} defines {has}; for {engine} it must define {engine}_engine or {engine}_sampling, each "
+            "(asked, ours) -> a dict of native arguments",
+            mend=MEND,
+        )
+    for name in mine:
+        arguments = found[name].args
+        taken = len(arguments.posonlyargs) + len(arguments.args)
+        needed = taken - len(arguments.defaults)
+        if arguments.vararg is None and not needed <= 2 <= taken:
+            raise BadInput(
+                f"the mapping {path}, line {found[name].lineno}: {name} takes {taken} arguments; it is called with "
+                "two, what was asked and what the harness would give",
+                mend=MEND,
+            )
+    return {"file": str(file), "source": source}
+
+
+def defines(spec: dict[str, Any], name: str) -> bool:
+    """Whether a mapping that `load` returned has a function of that name."""
+    return name in _functions(ast.parse(spec.get("source", "")))
+
+
+def _functions(tree: ast.Module) -> dict[str, ast.FunctionDef]:
+    return {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}

@@ -1,0 +1,32 @@
+"""Which processes number their ranks alike: those of one launch, or of one engine's own world."""
+
+from __future__ import annotations
+
+from harness.triage.evidence import Process
+
+
+def same_world(one: Process | None, other: Process | None) -> bool:
+    """Whether two met at one address; where either's is unknown, whether they are of one engine and one size.
+
+    None is a process of which only a dump is known: two such are ranks of one job.
+    """
+    if one is None or other is None:
+        return one is other
+    mine, its = _address(one), _address(other)
+    alike = one.engine == other.engine or one.world_size == other.world_size
+    return mine == its and alike if mine and its else same_kind(one, other)
+
+
+def same_kind(one: Process | None, other: Process | None) -> bool:
+    """Whether two are of one engine, and of one size as far as is known."""
+    if one is None or other is None:
+        return False
+    sizes = {one.world_size, other.world_size} - {None}
+    return one.engine == other.engine and len(sizes) < 2
+
+
+def _address(process: Process) -> tuple[str, ...]:
+    """Where its ranks meet, empty where it was not started with one."""
+    address, port = process.environ.get("MASTER_ADDR", ""), process.environ.get("MASTER_PORT", "")
+    local = address in ("localhost", "127.0.0.1", "::1")
+    return (process.host if local else address, port) if port else ()

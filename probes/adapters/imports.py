@@ -1,0 +1,59 @@
+"""Hooks each module of a table in the moment after it ran, before anybody can take a function out of it by name."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+
+class Finder:
+    """A finder that finds nothing: it sees the modules of interest being imported and calls `imported` afterwards."""
+
+    def __init__(self, modules: Iterable[str], imported: Callable[[ModuleType], None]) -> None:
+        self.modules, self.imported = set(modules), imported
+        self._busy: set[str] = set()
+
+    def install(self) -> None:
+        """Begin, with the modules that are there already."""
+        sys.meta_path.insert(0, self)  # type: ignore[arg-type]
+        for name in sorted(self.modules & set(sys.modules)):
+            module = sys.modules[name]
+            if not getattr(getattr(module, "__spec__", None), "_initializing", False):
+                self._seen(module)
+
+    def remove(self) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)  # type: ignore[arg-type]
+
+    def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name not in self.modules or name in self._busy:
+            return None
+        self._busy.add(name)
+        try:
+            for finder in list(sys.meta_path):
+                spec = None if finder is self else finder.find_spec(name, path, target)
+                if spec is not None:
+                    self._follow(spec.loader)
+                    return spec
+            return None
+        finally:
+            self._busy.discard(name)
+
+    def _follow(self, loader: Any) -> None:
+        run = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            del loader.exec_module
+            run(module)
+            self._seen(module)
+
+        loader.exec_module = exec_module
+
+    def _seen(self, module: ModuleType) -> None:
+        self.modules.discard(module.__name__)
+        self.imported(module)
+        if not self.modules:
+            self.remove()

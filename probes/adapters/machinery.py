@@ -1,0 +1,139 @@
+"""The hooks of one process at work: a span for each call, the reader's record after it, and what was hooked at all.
+
+Nothing here may break the job. A reader that raises is turned off, with a `hook_off` event that says why; its spans
+go on. What the readers cost is counted in the recorder's `self_ns`.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from probes.adapters import patching
+from probes.adapters.calls import Call, Job
+from probes.adapters.imports import Finder
+from probes.adapters.table import Adapter
+from probes.errors import RecordingError
+from probes.spans import said
+
+if TYPE_CHECKING:
+    from probes.attach import Quiet
+
+
+class Machinery:
+    """Hooks one framework in this process and records into whatever journal the process has now."""
+
+    def __init__(
+        self, adapter: Adapter, version: str, journal: Callable[[], Quiet | None], *, digests: bool = False
+    ) -> None:
+        self.adapter, self.version, self.journal = adapter, version, journal
+        self.job = Job(adapter, digests)
+        self.hooks = {hook.symbol: hook for hook in adapter.hooks_of(version)}
+        self.installed: list[str] = []
+        self.moved: dict[str, str] = {}
+        self.off: dict[str, str] = {}  # symbol of a hook whose reader failed -> why
+        self._thread = threading.local()
+        self._finder = Finder({hook.module for hook in self.hooks.values()}, self.imported)
+
+    def install(self) -> None:
+        """Hook what is imported, and what will be."""
+        door = ModuleType(patching.MACHINERY)
+        door.begin = self.begin  # type: ignore[attr-defined]
+        sys.modules[patching.MACHINERY] = door
+        self._finder.install()
+
+    def remove(self) -> None:
+        """Hook nothing more; the hooks that are there call their originals only."""
+        self._finder.remove()
+        sys.modules.pop(patching.MACHINERY, None)
+
+    def imported(self, module: ModuleType) -> None:
+        """Hook every symbol of a module that has just run."""
+        for hook in self.hooks.values():
+            if hook.module == module.__name__:
+                try:
+                    patching.patch(module, hook)
+                    self.installed.append(hook.symbol)
+                except patching.Moved as error:
+                    self.moved[hook.symbol] = str(error)
+                except Exception as error:  # a class that guards its attributes: the job goes on without this hook
+                    self.moved[hook.symbol] = said(error)
+        journal = self.journal()
+        if journal is not None and journal.events:
+            self.greet(journal)
+
+    def greet(self, journal: Quiet) -> None:
+        """Record which hooks are there: when the journal's file has been made, and whenever there are more."""
+        if self.installed or self.moved:
+            journal.event(
+                "hooks", framework=self.adapter.framework, version=self.version,
+                tested=self.adapter.tested(self.version), installed=self.installed, moved=self.moved,
+            )  # fmt: skip
+
+    def begin(
+        self, symbol: str, original: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Running | None:
+        """A hooked function is about to run; None where nobody wants to be told of its end. Raises nothing."""
+        hook, journal = self.hooks.get(symbol), self.journal()
+        if hook is None or journal is None or getattr(self._thread, "reading", False):
+            return None
+        recorder = journal.recorder
+        if recorder is None:
+            return None
+        call = Call(hook, original, args, kwargs, recorder, self.job)
+        self.read(call, journal, _before)
+        return Running(self, call, journal)
+
+    def read(self, call: Call, journal: Quiet, reader: Callable[[Call], None]) -> None:
+        """Run a reader: its time is the recording's own, and what it raises is its end."""
+        symbol, recorder = call.hook.symbol, call.recorder
+        if symbol in self.off or journal.off:
+            return
+        began, spent = time.monotonic_ns(), recorder.self_ns
+        self._thread.reading = True  # what a reader calls is not the job's
+        try:
+            reader(call)
+        except RecordingError as error:
+            journal.off = said(error)
+        except Exception as error:  # whatever a reader trips over in another version must not reach the job
+            self.off[symbol] = said(error)
+            journal.event("hook_off", hook=symbol, error=said(error))
+        finally:
+            self._thread.reading = False
+            recorder._self_ns = spent + time.monotonic_ns() - began  # instead of what was counted on the way
+
+
+class Running:
+    """A hooked call that has begun."""
+
+    def __init__(self, machinery: Machinery, call: Call, journal: Quiet) -> None:
+        self._machinery, self._call, self._journal = machinery, call, journal
+        self._began = time.monotonic()
+        self._span = journal.span(call.name, step=call.job.step, hook=call.hook.symbol)
+        self._span.__enter__()
+
+    def returned(self, result: Any) -> None:
+        self._call.result = result
+        self._ended(None)
+
+    def failed(self, error: BaseException) -> None:
+        self._call.error = error
+        self._ended(error)
+
+    def _ended(self, error: BaseException | None) -> None:
+        call = self._call
+        call.seconds = time.monotonic() - self._began
+        self._span.__exit__(type(error) if error else None, error, None)
+        if error is None and call.hook.record is not None:
+            self._machinery.read(call, self._journal, call.hook.record)
+
+
+def _before(call: Call) -> None:
+    if call.hook.step:
+        call.job.step = int(call.find(call.hook.step))
+    if call.hook.before is not None:
+        call.hook.before(call)

@@ -1,0 +1,107 @@
+"""OpenRLHF's PPO: a Ray actor that drives, one Ray actor per rank of each model, vLLM engines in Ray actors.
+
+The driver sees every sample twice: as a response in the order of completion, where ids and ranges are taken, and as a
+row of the experience. A sample's number is its prompt's place in the order in which prompts were sent off, times the
+group's size, plus its place in the group, so that two runs agree however their engines hurried.
+"""
+
+from __future__ import annotations
+
+from probes.adapters import openrlhf_driver as driver
+from probes.adapters import openrlhf_workers as workers
+from probes.adapters.table import Adapter, Hook
+
+TRAINER = "openrlhf.trainer.ppo_trainer:PPOTrainer"
+SAMPLES = "openrlhf.trainer.ppo_utils.samples_generator:SamplesGenerator"
+MAKER = "openrlhf.trainer.ppo_utils.experience_maker:RemoteExperienceMaker"
+ENGINE = "openrlhf.trainer.ray.vllm_engine:RolloutRayActor"
+ACTOR = "openrlhf.trainer.ray.ppo_actor:ActorPPOTrainer"
+POLICY = "openrlhf.trainer.ray.ppo_actor:PolicyModelActor"
+CRITIC = "openrlhf.trainer.ray.ppo_critic:CriticPPOTrainer"
+STRATEGY = "openrlhf.utils.deepspeed.deepspeed:DeepspeedStrategy"
+WORKER = "openrlhf.trainer.ray.vllm_worker_wrap:WorkerWrap"
+
+ADAPTER = Adapter(
+    framework="openrlhf",
+    distribution="openrlhf",
+    versions=("0.11.2", "0.11.3"),
+    commands=(r"\bopenrlhf\.cli\.", r"^\s*(import|from)\s+openrlhf\b", r"\btrain_ppo_ray\b"),
+    roles={
+        "PPOTrainer": "trainer",
+        "PolicyModelActor": "actor",
+        "CriticModelActor": "critic",
+        "ReferenceModelActor": "reference",
+        "RewardModelActor": "reward",
+        "RolloutRayActor": "rollout",
+    },
+    missing={
+        "prompt_seen": "OpenRLHF does not keep which ids vLLM saw",
+        "cached": "OpenRLHF does not keep which prompt tokens came from a cache",
+        "reference_logprob": "OpenRLHF drops the reference's log-probabilities unless the KL is a loss",
+        "received": "OpenRLHF's engines report no digests of the weights that they received",
+        "floor": "a job's own engine cannot be asked to draw again",
+        "margin": "OpenRLHF keeps no margins: a flip cannot be judged",
+    },
+    hooks=(
+        Hook(f"{TRAINER}.__init__", span="start", record=driver.configured),
+        Hook(f"{TRAINER}.train_step", span="train", before=driver.training, record=driver.trained),
+        Hook(f"{TRAINER}.ppo_train", span="actor_train"),
+        Hook(f"{TRAINER}.broadcast_to_vllm", span="sync", record=driver.synced),
+        Hook(
+            f"{SAMPLES}.generate_eval_samples",
+            span="evaluate",
+            before=driver.evaluating,
+            record=driver.evaluated,
+            when="with an evaluation",
+        ),
+        Hook(f"{SAMPLES}.generate_samples", span="rollout"),
+        Hook(f"{SAMPLES}._generate_vllm", span="generate", record=driver.generated),
+        Hook(f"{SAMPLES}._dispatch_prompts_to_vllm", span="submit", before=driver.submitting),
+        Hook(f"{SAMPLES}._process_response_into_experience", span="sample", record=driver.answered),
+        Hook(
+            f"{MAKER}.make_experience_batch", span="experience", before=driver.experiencing, record=driver.experienced
+        ),
+        Hook(f"{MAKER}.make_experience", span="score"),
+        Hook(f"{MAKER}.compute_advantages_and_returns", span="advantages"),
+        Hook(f"{ENGINE}.__init__", span="start_engine", record=workers.engine_started),
+        Hook(f"{ENGINE}.generate", span="generate"),
+        Hook(f"{ENGINE}.sleep", span="sleep", when="with sleep mode"),
+        Hook(f"{ENGINE}.wake_up", span="wake_up", when="with sleep mode"),
+        Hook(f"{POLICY}.init_model_from_pretrained", span="start", record=workers.started),
+        Hook(f"{POLICY}.forward", span="actor_forward", before=workers.forwarding),
+        Hook(
+            "openrlhf.trainer.ray.ppo_critic:CriticModelActor.forward",
+            span="critic_forward",
+            before=workers.forwarding,
+            when="with a critic",
+        ),
+        Hook(
+            "openrlhf.trainer.ray.launcher:ReferenceModelActor.forward",
+            span="reference_forward",
+            before=workers.forwarding,
+            when="with a reference model",
+        ),
+        Hook(
+            "openrlhf.trainer.ray.launcher:RewardModelActor.forward",
+            span="reward_forward",
+            before=workers.forwarding,
+            when="with a reward model",
+        ),
+        Hook(f"{ACTOR}.training_step", span="actor_minibatch", before=workers.training),
+        Hook(f"{CRITIC}.training_step", span="critic_minibatch", before=workers.training, when="with a critic"),
+        Hook(f"{CRITIC}.ppo_train", span="critic_train", record=workers.stepped, when="with a critic"),
+        Hook(f"{ACTOR}.broadcast_to_vllm", span="sync_send", record=workers.sent),
+        Hook(f"{ACTOR}._init_vllm_sync_group", span="init_process_group", when="unless weights go through CUDA IPC"),
+        Hook(f"{WORKER}.update_weight", span="sync_receive", when="unless weights go through CUDA IPC"),
+        Hook(f"{STRATEGY}.setup_distributed", span="init_process_group"),
+        Hook(f"{STRATEGY}.backward", span="backward"),
+        Hook(f"{STRATEGY}.optimizer_step", span="optimizer"),
+        Hook(f"{STRATEGY}.save_ckpt", span="checkpoint", when="with checkpoints"),
+        Hook(f"{STRATEGY}.load_ckpt", span="resume", when="with --ckpt.load_enable"),
+        Hook(
+            "openrlhf.utils.distributed_util:stateless_init_process_group",
+            span="rendezvous",
+            when="unless weights go through CUDA IPC",
+        ),
+    ),
+)

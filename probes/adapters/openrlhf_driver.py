@@ -1,0 +1,221 @@
+"""Readers of OpenRLHF's driver, the Ray actor PPOTrainer: configuration, samples, experience, metrics, weight syncs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from probes.adapters.calls import Call
+from probes.adapters.reading import plain, prompts_digest, rollout_arrays, tokenizer_fields, unpadded
+from probes.frames import Flat, Ragged
+
+BOUNDARIES = 32  # samples of a step whose boundaries are recorded
+
+# Settings that bear on no number: where results go and how they are told.
+_ASIDE = (
+    "logger.",
+    "ckpt.path",
+    "ckpt.output_dir",
+    "ckpt.save",
+    "ckpt.max_",
+    "ckpt.disable_ds",
+    "use_ms",
+    "local_rank",
+)
+_METRICS = {
+    "rollout/reward_mean": "reward_mean", "kl": "kl_mean", "policy_loss": "policy_loss", "critic_loss": "value_loss",
+    "actor_grad_norm": "grad_norm", "rollout/response_length_mean": "length_mean",
+    "rollout/truncated_rate": "truncated_fraction", "entropy_loss": "entropy",
+}  # fmt: skip
+# Columns of an experience frame -> OpenRLHF's names.
+_COLUMNS = {
+    "actor_logprob": "action_log_probs", "reference_logprob": "base_action_log_probs", "value": "values",
+    "advantage": "advantages", "return": "returns",
+}  # fmt: skip
+
+
+def configured(call: Call) -> None:
+    """After the trainer was made: its arguments as it resolved them, the sampling, the tokenizer."""
+    args, given = call.arguments["strategy"].args, call.arguments["generate_kwargs"]
+    sampling = {
+        "temperature": given.get("temperature", 1.0), "top_p": given.get("top_p", 1.0), "top_k": given.get("top_k", -1),
+        "min_p": 0.0, "repetition_penalty": 1.0, "min_tokens": given.get("min_new_tokens", 1),
+        "max_tokens": given.get("max_new_tokens"),
+    }  # fmt: skip
+    scenario = {
+        "name": f"openrlhf {args.algo.advantage.estimator}", "seed": args.train.seed, "train": True, "guided": False,
+        "model": {"path": args.actor.model_name_or_path, "dtype": args.ds.param_dtype},
+        "rollout": {
+            "mode": "native", "prompts_per_step": args.rollout.batch_size,
+            "samples_per_prompt": args.rollout.n_samples_per_prompt,
+        },
+        "sampling": sampling,
+    }  # fmt: skip
+    missing = {}
+    if args.algo.advantage.is_correction_level == "off":
+        missing["logprob"] = "OpenRLHF asks vLLM for log-probabilities only with --algo.advantage.is_correction_level"
+    elif sampling["temperature"] != 1.0 or sampling["top_p"] != 1.0 or sampling["top_k"] != -1:
+        missing["logprob"] = "OpenRLHF asks vLLM for log-probabilities after temperature, top-k and the like"
+    if not call.job.digests:
+        missing["weights"] = "digests of weights were not asked for (--digests)"
+    seeds = {"trainer": args.train.seed, "data": args.train.seed, "engine": args.train.seed}
+    call.configuration(scenario, _settings(args), backend="vllm", seeds=seeds, mode="native", missing=missing)
+    call.recorder.event("sampling", canonical=plain(sampling), native=plain(sampling), mode="native")
+    call.recorder.event("tokenizer", **tokenizer_fields(call.owner.tokenizer))
+    call.recorder.environment()
+    call.job.step = 0
+    call.job.memory["raw"] = "logprob" not in missing
+
+
+def evaluating(call: Call) -> None:
+    call.job.memory["evaluates"] = True
+
+
+def evaluated(call: Call) -> None:
+    call.job.memory["evaluates"] = False
+
+
+def submitting(call: Call) -> None:
+    """Before prompts are sent off: the numbers of their samples, by the prompt's text."""
+    memory = call.job.memory
+    if memory.get("evaluates"):
+        return
+    if memory.get("submitted") != call.step:
+        memory.update(submitted=call.step, sent=0, numbers={}, told=0)
+    group = call.arguments["generate_kwargs"].get("n_samples_per_prompt", call.owner.args.rollout.n_samples_per_prompt)
+    for prompt in call.arguments["prompts"]:
+        first = memory["sent"] * group
+        memory["numbers"].setdefault(str(prompt), []).extend(range(first, first + group))
+        memory["sent"] += 1
+
+
+def answered(call: Call) -> None:
+    """One response of an engine becomes an experience: ids, the range that the policy wrote, log-probabilities."""
+    memory, response = call.job.memory, call.arguments["response"]
+    waiting = memory.get("numbers", {}).get(str(response["prompt"]))
+    if memory.get("evaluates") or not waiting or not response["action_ranges"]:
+        return
+    sample = waiting.pop(0)
+    start, end = response["action_ranges"][0]
+    ids, logprobs = list(response["observation_tokens"]), response["rollout_log_probs"]
+    memory.setdefault("answers", []).append({
+        "sample": sample, "prompt": ids[:start], "output": ids[start:end],
+        "logprob": None if logprobs is None else list(logprobs[start:end]), "turns": len(response["action_ranges"]),
+        "finish": "length" if response.get("truncated", False) else "stop",
+    })  # fmt: skip
+    memory.setdefault("known", []).append((call.result, sample))  # the object itself: an id alone may come again
+
+
+def generated(call: Call) -> None:
+    """A batch of prompts is answered: its samples, sorted by number, whatever the order in which they came."""
+    memory = call.job.memory
+    arrival = memory.pop("answers", [])
+    if not arrival:
+        return
+    made = sorted(arrival, key=lambda one: one["sample"])
+    samples, step = [one["sample"] for one in made], call.step
+    fields: dict[str, Any] = {
+        "weight_version": step, "mode": "native", "guided": False, "finish": [one["finish"] for one in made],
+        "arrival": [one["sample"] for one in arrival],
+    }  # fmt: skip
+    if any(one["turns"] > 1 for one in made):
+        fields["uncompared"] = "later turns of a sample are not recorded: an environment wrote between them"
+    raw = [one["logprob"] for one in made] if memory.get("raw") else None
+    if raw is not None and any(row is None for row in raw):
+        raw = None
+    prompts, outputs = [one["prompt"] for one in made], [one["output"] for one in made]
+    call.recorder.frame("rollout", step=step, arrays=rollout_arrays(samples, prompts, outputs, raw), fields=fields)
+    call.recorder.event("data", step=step, prompts=prompts_digest(prompts), samples=samples)
+    tokenizer = call.owner.tokenizer
+    for one in made[: max(BOUNDARIES - memory.get("told", 0), 0)]:
+        memory["told"] = memory.get("told", 0) + 1
+        call.recorder.boundaries(
+            step=step, sample=one["sample"], prompt=one["prompt"], output=one["output"], finish=one["finish"],
+            specials=tokenizer.all_special_ids, decode=tokenizer.decode,
+        )  # fmt: skip
+
+
+def experiencing(call: Call) -> None:
+    """Before the experience is made: which sample stands where, for OpenRLHF numbers rows by their place here."""
+    memory = call.job.memory
+    known = {id(made): sample for made, sample in memory.get("known", [])}
+    rows = call.arguments["rollout_samples"]
+    memory["places"] = [known.get(id(one), -1) for one in rows]
+    taken = {id(one) for one in rows}
+    memory["known"] = [pair for pair in memory.get("known", []) if id(pair[0]) not in taken]
+
+
+def experienced(call: Call) -> None:
+    """The experience of a step, whole."""
+    places = call.job.memory.pop("places", [])
+    rows: list[dict[str, Any]] = []
+    sizes: list[int] = []
+    padded = 0
+    for batch in call.result:
+        mask = batch.action_mask.bool()
+        padded += batch.sequences.numel()
+        sizes += batch.attention_mask.sum(dim=-1).tolist()
+        columns = {"tokens": unpadded(batch.sequences[:, 1:], mask)}
+        for ours, theirs in _COLUMNS.items():
+            values = getattr(batch, theirs)
+            if values is not None:
+                columns[ours] = unpadded(values.detach().float().cpu(), mask)
+        rewards = batch.info["reward"].float().tolist() if "reward" in batch.info else batch.rewards.float().tolist()
+        for row, place in enumerate(batch.index):
+            one = {"sample": places[place], "reward": rewards[row]}
+            rows.append(one | {name: column[row] for name, column in columns.items()})
+    rows = sorted((row for row in rows if row["sample"] >= 0), key=lambda row: row["sample"])
+    first = call.result[0] if call.result else None
+    if first is not None:
+        tensors = {name: one for name, one in vars(first).items() if hasattr(one, "shape")}
+        call.recorder.shapes(
+            "experience", tensors, step=call.step, padded_tokens=padded, real_tokens=sum(sizes),
+            longest=max(sizes, default=0), samples=len(sizes),
+        )  # fmt: skip
+    if not rows:
+        return
+    arrays: dict[str, Flat | Ragged] = {
+        "sample": Flat.of([row["sample"] for row in rows], "i8"),
+        "reward": Flat.of([row["reward"] for row in rows], "f4"),
+        "tokens": Ragged.of([row["tokens"] for row in rows], "i4"),
+    }
+    for name in _COLUMNS:
+        if all(name in row for row in rows):
+            arrays[name] = Ragged.of([row[name] for row in rows], "f4")
+    call.recorder.frame("experience", step=call.step, arrays=arrays, fields={"weight_version": call.step})
+
+
+def training(call: Call) -> None:
+    call.job.step = int(call.arguments["global_step"])
+
+
+def synced(call: Call) -> None:
+    """A weight sync as the driver sees it; which tensors went, the actor's own recording says."""
+    call.recorder.event(
+        "sync", step=call.step, version=call.step + 1, ok=True, message="", seconds=call.seconds, mismatched=[],
+        unreported=["all: OpenRLHF's engines report no digests of what they received"],
+    )  # fmt: skip
+
+
+def trained(call: Call) -> None:
+    """What OpenRLHF says of a step; the next one begins."""
+    status, following = call.result
+    metrics = {_METRICS.get(name, name): float(one) for name, one in status.items() if isinstance(one, (int, float))}
+    call.recorder.event("step", step=call.step, metrics=metrics)
+    call.recorder.event("probe_cost", step=call.step, self_ns=call.recorder.self_ns)
+    call.job.step = int(following)
+
+
+def _settings(args: Any) -> dict[str, Any]:
+    """The nested arguments, flat, by the names that the command line gives them."""
+    flat: dict[str, Any] = {}
+
+    def walk(value: Any, path: str) -> None:
+        own = getattr(value, "__dict__", None)
+        if own and not callable(value):
+            for name, one in own.items():
+                walk(one, f"{path}.{name}" if path else name)
+        elif not path.startswith(_ASIDE):
+            flat[path] = value
+
+    walk(args, "")
+    return dict(plain(flat))

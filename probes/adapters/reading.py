@@ -1,0 +1,90 @@
+"""What the readers of several tables need: rows without their padding, plain values of a configuration."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from probes.environment import SECRET
+from probes.frames import Flat, Ragged
+
+
+def plain(value: Any, depth: int = 6) -> Any:
+    """A configuration as JSON values: whatever is none becomes its text, a setting that sounds secret its absence."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if depth and isinstance(value, Mapping):
+        return {str(name): plain(one, depth - 1) for name, one in value.items() if not SECRET.search(str(name))}
+    if depth and isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(one, depth - 1) for one in value]
+    if isinstance(value, type) or callable(value):
+        return getattr(value, "__qualname__", type(value).__name__)
+    return str(value)[:200]
+
+
+def unpadded(values: Any, mask: Any) -> list[list[Any]]:
+    """The rows of a padded [samples, length] tensor where its mask is true."""
+    pairs = zip(values.tolist(), mask.tolist(), strict=True)
+    return [[value for value, kept in zip(row, kept_row, strict=True) if kept] for row, kept_row in pairs]
+
+
+def lists(rows: Iterable[Any]) -> list[list[Any]]:
+    """Rows of numbers as lists, whatever they came as."""
+    return [row.tolist() if hasattr(row, "tolist") else list(row) for row in rows]
+
+
+def rollout_arrays(
+    samples: Sequence[int], prompts: Iterable[Any], outputs: Iterable[Any], logprobs: Iterable[Any] | None = None
+) -> dict[str, Flat | Ragged]:
+    """The arrays of a `rollout` frame; without `logprob` where not every token has one."""
+    outputs = lists(outputs)
+    arrays: dict[str, Flat | Ragged] = {
+        "sample": Flat.of(list(samples), "i8"),
+        "prompt": Ragged.of(lists(prompts), "i4"),
+        "output": Ragged.of(outputs, "i4"),
+    }
+    if logprobs is not None:
+        rows = [[float("nan") if one is None else float(one) for one in row] for row in logprobs]
+        if [len(row) for row in rows] == [len(row) for row in outputs]:
+            arrays["logprob"] = Ragged.of(rows, "f4")
+    return arrays
+
+
+def prompts_digest(prompts: Iterable[Sequence[int]]) -> str:
+    """The `prompts` field of a `data` event: one digest of the ids of a step's prompts, in the order of the samples."""
+    return hashlib.blake2b(repr(lists(prompts)).encode(), digest_size=16).hexdigest()
+
+
+def finishes(outputs: Iterable[Sequence[int]], ends: Iterable[int]) -> list[str]:
+    """`stop` for an output whose last id is an end token, else `length`: for frameworks that keep no finish reason."""
+    ends = set(ends)
+    return ["stop" if len(row) and row[-1] in ends else "length" for row in outputs]
+
+
+def tokenizer_fields(tokenizer: Any) -> dict[str, Any]:
+    """The fields of a `tokenizer` event, of a tokenizer of Transformers."""
+    prompt: list[int] = []
+    if getattr(tokenizer, "chat_template", None):
+        talk = [{"role": "user", "content": "x"}]
+        with_prompt, without = (
+            tokenizer.apply_chat_template(talk, add_generation_prompt=add, tokenize=True, return_dict=False)
+            for add in (True, False)
+        )
+        prompt = list(with_prompt[len(without) :])
+    return {
+        "size": len(tokenizer), "bos": tokenizer.bos_token_id, "eos": tokenizer.eos_token_id,
+        "pad": tokenizer.pad_token_id, "specials": sorted(tokenizer.all_special_ids), "generation_prompt": prompt,
+    }  # fmt: skip
+
+
+def vllm_resolved(config: Any) -> dict[str, Any]:
+    """The `resolved` field of an `engine_info` event, of vLLM's own configuration object."""
+    model, schedule, cache = config.model_config, config.scheduler_config, config.cache_config
+    return dict(plain({
+        "dtype": str(model.dtype).removeprefix("torch."), "max_model_len": model.max_model_len, "seed": model.seed,
+        "enforce_eager": model.enforce_eager, "max_num_seqs": schedule.max_num_seqs,
+        "max_num_batched_tokens": schedule.max_num_batched_tokens, "prefix_caching": cache.enable_prefix_caching,
+        "logprobs_mode": str(model.logprobs_mode), "device": str(config.device_config.device_type),
+        "tensor_parallel_size": config.parallel_config.tensor_parallel_size,
+    }))  # fmt: skip

@@ -1,0 +1,334 @@
+"""TRL's GRPO: each rank a plain process that generates (Transformers, or vLLM in the same process or on a server),
+scores and trains.
+
+A step is the optimiser's (`state.global_step`). A sample's number is its place in the step: batches that were generated
+within one step follow each other, each in the order of the ranks, and the samples of a group stand side by side.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import os
+import sys
+from typing import Any
+
+from probes import weights
+from probes.adapters.calls import Call
+from probes.adapters.reading import (
+    finishes,
+    lists,
+    plain,
+    rollout_arrays,
+    tokenizer_fields,
+    unpadded,
+    vllm_resolved,
+)
+from probes.adapters.table import Adapter, Hook
+from probes.frames import Flat, Ragged
+
+TRAINER = "trl.trainer.grpo_trainer:GRPOTrainer"
+VLLM = "trl.generation.vllm_generation:VLLMGeneration"
+STEP = "self.state.global_step"
+BOUNDARIES = 32  # samples of a batch whose boundaries are decoded
+
+# Settings that bear on no number: where results go, how often they are said, how the job is called.
+_ASIDE = (
+    "output_dir", "run_name", "project", "trackio_", "hub_", "push_to_hub", "report_to", "logging_", "log_", "save_",
+    "eval_on_start", "disable_tqdm", "num_completions_to_print", "load_best_model_at_end", "skip_memory_metrics",
+    "include_", "local_rank", "ddp_timeout", "resume_from_checkpoint",
+)  # fmt: skip
+# Settings of the engine, which a comparison of engines may change; seeds stand among the seeds.
+_ENGINE = ("use_vllm", "vllm_", "use_transformers_", "transformers_", "cache_implementation")
+_SEEDS = ("seed", "data_seed")
+_SAMPLING = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": None, "repetition_penalty": 1.0}
+_METRICS = {
+    "reward": "reward_mean", "kl": "kl_mean", "loss": "policy_loss", "entropy": "entropy", "grad_norm": "grad_norm",
+    "clip_ratio/region_mean": "clip_fraction", "completions/mean_length": "length_mean",
+    "completions/max_length": "length_max", "completions/clipped_ratio": "truncated_fraction",
+    "step_time": "seconds",
+}  # fmt: skip
+
+
+def configured(call: Call) -> None:
+    """After the trainer was made: its settings as it resolved them, the sampling, the engine, the tokenizer."""
+    trainer, args = call.owner, call.owner.args
+    every = {name: value for name, value in plain(args.to_dict()).items() if not name.startswith(_ASIDE)}
+    engine = {name: value for name, value in every.items() if name.startswith(_ENGINE)}
+    settings = {name: value for name, value in every.items() if name not in engine and name not in _SEEDS}
+    sampling = _sampling(trainer)
+    samples = args.per_device_train_batch_size * args.steps_per_generation * trainer.accelerator.num_processes
+    scenario = {
+        "name": "trl grpo", "seed": args.seed, "train": True, "guided": False,
+        "model": {"path": str(trainer.model.name_or_path), "dtype": str(trainer.model.dtype).removeprefix("torch.")},
+        "rollout": {
+            "mode": "native", "prompts_per_step": samples // trainer.num_generations,
+            "samples_per_prompt": trainer.num_generations,
+        },
+        "sampling": sampling, "rollout_engine": engine,
+        **({"steps": args.max_steps} if args.max_steps > 0 and _generates_each_step(args) else {}),
+    }  # fmt: skip
+    seeds = {"trainer": args.seed, "data": args.data_seed if args.data_seed is not None else args.seed}
+    missing = {}
+    if trainer.use_vllm and trainer.vllm_generation.mode == "colocate":
+        seeds["engine"] = trainer.accelerator.process_index // trainer.vllm_generation.tensor_parallel_size
+    if trainer.use_vllm and _tempered(trainer):
+        missing["logprob"] = "TRL asks vLLM for log-probabilities after temperature, top-k and the like"
+    if not trainer.use_vllm:
+        missing["logprob"] = "Transformers' generate gives TRL no log-probabilities"
+    if not call.job.digests:
+        missing["weights"] = "digests of weights were not asked for (--digests)"
+    elif _sharded(trainer):
+        missing["weights"] = "the model is sharded: no process holds its weights"
+    backend = _backend(trainer)
+    call.configuration(scenario, settings, backend=backend, seeds=seeds, mode="native", missing=missing)
+    call.recorder.event("sampling", canonical=sampling, native=plain(_native_sampling(trainer)), mode="native")
+    call.recorder.event("engine_info", **_engine(trainer, backend), replaced=[], pids=[os.getpid()])
+    call.recorder.event("tokenizer", **tokenizer_fields(trainer._tokenizer))
+    call.recorder.environment()  # torch is loaded now
+
+
+def generating(call: Call) -> None:
+    """Before a batch is generated: the weights that will draw it."""
+    trainer, memory = call.owner, call.job.memory
+    memory["evaluates"] = not trainer.model.training
+    if memory["evaluates"]:
+        return
+    if memory.get("step") != call.step:
+        memory["step"], memory["drawn"] = call.step, 0
+    _digested(call, trainer)
+
+
+def generated(call: Call) -> None:
+    """A batch of samples as TRL keeps them: prompts, completions, and vLLM's log-probabilities."""
+    trainer, memory = call.owner, call.job.memory
+    if memory["evaluates"]:
+        return
+    prompts, outputs, tool_mask, _, logprobs = call.result[:5]
+    prompts, outputs = lists(prompts), lists(outputs)
+    rank, world = trainer.accelerator.process_index, trainer.accelerator.num_processes
+    first = memory["drawn"] + rank * len(outputs)
+    memory["drawn"] += world * len(outputs)
+    samples = list(range(first, first + len(outputs)))
+    ends = [*trainer.eos_token_ids, trainer._tokenizer.pad_token_id]
+    finish = finishes(outputs, ends)
+    raw = None if _tempered(trainer) else logprobs
+    fields = {"weight_version": call.step, "mode": "native", "guided": False, "finish": finish}
+    if tool_mask is not None:
+        fields["uncompared"] = "tools or an environment wrote a part of these outputs"
+    call.recorder.frame("rollout", step=call.step, arrays=rollout_arrays(samples, prompts, outputs, raw), fields=fields)
+    for sample, prompt, output, reason in list(zip(samples, prompts, outputs, finish, strict=True))[:BOUNDARIES]:
+        call.recorder.boundaries(
+            step=call.step, sample=sample, prompt=prompt, output=output, finish=reason,
+            specials=trainer._tokenizer.all_special_ids, decode=trainer._tokenizer.decode,
+        )  # fmt: skip
+    drawn_for = hashlib.blake2b(repr(prompts).encode(), digest_size=16).hexdigest()
+    call.recorder.event("data", step=call.step, prompts=drawn_for, samples=samples)
+    memory["batch"] = {"samples": samples, "step": call.step}
+    memory["sizes"] = [len(a) + len(b) for a, b in zip(prompts, outputs, strict=True)]
+
+
+def rewarded(call: Call) -> None:
+    """The rewards of every process's samples, weighted as TRL weights them; this process's are kept for the frame."""
+    trainer, memory = call.owner, call.job.memory
+    if not memory["evaluates"]:
+        weighted = (call.result * trainer.reward_weights.to(call.result.device).unsqueeze(0)).nansum(dim=1)
+        own = len(memory["batch"]["samples"])
+        memory["batch"]["rewards"] = weighted[trainer.accelerator.process_index * own :][:own].tolist()
+
+
+def scored(call: Call) -> None:
+    """The experience before it is shuffled and cut into batches: its shapes, and whose rows the losses will see."""
+    memory = call.job.memory
+    if memory["evaluates"]:
+        return
+    made, batch = call.result, memory["batch"]
+    tensors = {name: one for name, one in made.items() if hasattr(one, "shape")}
+    padded = made["prompt_ids"].numel() + made["completion_ids"].numel()
+    sizes = memory["sizes"]
+    call.recorder.shapes(
+        "experience", tensors, step=call.step, padded_tokens=padded, real_tokens=sum(sizes), longest=max(sizes),
+        samples=len(sizes),
+    )  # fmt: skip
+    prompts = unpadded(made["prompt_ids"], made["prompt_mask"])
+    outputs = unpadded(made["completion_ids"], made["completion_mask"])
+    waiting: dict[Any, list[tuple[int, int, float]]] = {}
+    for sample, prompt, output, reward in zip(batch["samples"], prompts, outputs, batch["rewards"], strict=True):
+        waiting.setdefault((tuple(prompt), tuple(output)), []).append((batch["step"], sample, reward))
+    memory["waiting"] = waiting
+
+
+def scoring(call: Call) -> None:
+    """Whose forward pass this is: the reference model's, or the policy's."""
+    reference = getattr(call.owner, "ref_model", None)
+    if reference is not None and call.arguments["model"] is reference:
+        call.name = "reference_forward"
+
+
+def forwarded(call: Call) -> None:
+    """The log-probabilities of a batch, for the loss that asked for them."""
+    if call.name == "actor_forward":
+        call.job.memory["logps"] = call.result[0]
+
+
+def trained(call: Call) -> None:
+    """What one loss was computed from, as a part of the step's experience; a sample's first time only."""
+    memory, inputs = call.job.memory, call.arguments["inputs"]
+    waiting, logps = memory.get("waiting"), memory.pop("logps", None)
+    if memory.get("evaluates", True) or waiting is None or logps is None:
+        return
+    prompts = unpadded(inputs["prompt_ids"], inputs["prompt_mask"])
+    mask = inputs["completion_mask"]
+    outputs = unpadded(inputs["completion_ids"], mask)
+    known = [waiting.get((tuple(one), tuple(two)), []) for one, two in zip(prompts, outputs, strict=True)]
+    found = [one.pop(0) if one else None for one in known]
+    rows = [row for row, one in enumerate(found) if one is not None]
+    if not rows:
+        return
+    old = inputs.get("old_per_token_logps")
+    columns = {"actor_logprob": logps if old is None else old, "reference_logprob": inputs.get("ref_per_token_logps")}
+    advantages = lists(inputs["advantages"].detach().cpu().reshape(len(outputs), -1))
+    spread = [
+        row * len(output) if len(row) == 1 else row[: len(output)]
+        for row, output in zip(advantages, outputs, strict=True)
+    ]
+    arrays: dict[str, Flat | Ragged] = {
+        "sample": Flat.of([found[row][1] for row in rows], "i8"),  # type: ignore[index]
+        "reward": Flat.of([found[row][2] for row in rows], "f4"),  # type: ignore[index]
+        "tokens": Ragged.of([outputs[row] for row in rows], "i4"),
+        "advantage": Ragged.of([spread[row] for row in rows], "f4"),
+    }
+    for name, values in columns.items():
+        if values is not None:
+            kept = unpadded(values.detach().float().cpu(), mask)
+            arrays[name] = Ragged.of([kept[row] for row in rows], "f4")
+    step = found[rows[0]][0]  # type: ignore[index]
+    call.recorder.frame("experience", step=step, arrays=arrays, fields={"weight_version": step})
+
+
+def logged(call: Call) -> None:
+    """What TRL says of a step."""
+    logs = call.arguments["logs"]
+    metrics = {name: logs[key] for key, name in _METRICS.items() if isinstance(logs.get(key), (int, float))}
+    others = {key: value for key, value in logs.items() if key not in _METRICS and isinstance(value, (int, float))}
+    if metrics:
+        call.recorder.event("step", step=call.step - 1, metrics={**others, **metrics})
+        call.recorder.event("probe_cost", step=call.step - 1, self_ns=call.recorder.self_ns)
+
+
+def synced(call: Call) -> None:
+    """The weights were given to vLLM; it reports nothing that could be held against them."""
+    tensors = [one for _, one in call.owner.model.named_parameters()]
+    size = sum(one.numel() * one.element_size() for one in tensors)
+    call.recorder.event(
+        "sync", step=call.step, version=call.step, ok=True, message="", seconds=call.seconds, tensors=len(tensors),
+        bytes=size, mismatched=[], unreported=[name for name, _ in call.owner.model.named_parameters()],
+    )  # fmt: skip
+
+
+def saved(call: Call) -> None:
+    folder = call.owner._get_output_dir(trial=call.arguments["trial"])
+    call.recorder.event("checkpoint", step=call.step, path=os.path.join(folder, f"checkpoint-{call.step}"))
+
+
+def ended(call: Call) -> None:
+    """The weights after the last update."""
+    call.job.step = int(call.owner.state.global_step)
+    _digested(call, call.owner)
+
+
+def _digested(call: Call, trainer: Any) -> None:
+    """Digests of the policy's weights, and of the update that made them, where they were asked for."""
+    memory, version = call.job.memory, call.step
+    if not call.job.digests or memory.get("digested") == version or _sharded(trainer):
+        return
+    memory["digested"] = version
+    found = weights.digests(trainer.accelerator.unwrap_model(trainer.model).named_parameters())
+    call.recorder.weights(step=version - 1, version=version, digests=found, source="learner")
+    if version:
+        call.recorder.event("learner", step=version - 1, actor=weights.combine(found))
+
+
+def _sharded(trainer: Any) -> bool:
+    return bool(getattr(trainer, "is_fsdp_enabled", False) or getattr(trainer, "is_deepspeed_enabled", False))
+
+
+def _generates_each_step(args: Any) -> bool:
+    return bool(args.steps_per_generation * args.num_iterations == args.gradient_accumulation_steps)
+
+
+def _sampling(trainer: Any) -> dict[str, Any]:
+    found = {name: getattr(trainer, name, default) for name, default in _SAMPLING.items()}
+    found["top_k"] = -1 if not found["top_k"] else found["top_k"]
+    found["min_p"] = found["min_p"] or 0.0
+    return {**found, "max_tokens": trainer.max_completion_length}
+
+
+def _native_sampling(trainer: Any) -> Any:
+    own = trainer.args.generation_kwargs or {}
+    return own if trainer.use_vllm else trainer.generation_config.to_diff_dict()
+
+
+def _tempered(trainer: Any) -> bool:
+    """Do log-probabilities come after something that is not the model's?"""
+    found = _sampling(trainer)
+    neutral = {"temperature": 1.0, "top_k": -1, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
+    return any(found[name] != value for name, value in neutral.items()) or bool(trainer.args.generation_kwargs)
+
+
+def _backend(trainer: Any) -> str:
+    return "vllm" if trainer.use_vllm else "transformers"
+
+
+def _engine(trainer: Any, backend: str) -> dict[str, Any]:
+    """What the engine came to: asked of vLLM's own configuration where it lives in this process."""
+    version = importlib.metadata.version("vllm" if backend == "vllm" and "vllm" in sys.modules else "transformers")
+    asked: dict[str, Any] = {}
+    resolved: dict[str, Any] = {
+        "dtype": str(trainer.model.dtype).removeprefix("torch."), "device": str(trainer.accelerator.device),
+    }  # fmt: skip
+    llm = getattr(getattr(trainer, "vllm_generation", None), "llm", None)
+    if llm is not None:
+        asked = {"dtype": "auto", "max_model_len": trainer.vllm_generation.max_model_length}
+        resolved = vllm_resolved(llm.llm_engine.vllm_config)
+    return {"engine": backend, "version": version, "asked": asked, "resolved": plain(resolved)}
+
+
+ADAPTER = Adapter(
+    framework="trl",
+    distribution="trl",
+    versions=("1.16", "1.17"),
+    commands=(r"^\s*(import|from)\s+trl\b", r"(^|/)trl$", r"\btrl\.(cli|scripts)\b"),
+    roles={"process": "trainer"},
+    missing={
+        "prompt_seen": "no backend of TRL says which ids it saw",
+        "cached": "TRL does not keep which prompt tokens came from a cache",
+        "received": "TRL's engines give no digests of the weights that they received",
+        "floor": "a job's own engine cannot be asked to draw again",
+        "margin": "TRL keeps no margins: a flip cannot be judged",
+    },
+    hooks=(
+        Hook(f"{TRAINER}.__init__", span="start", record=configured),
+        Hook(f"{TRAINER}._generate", span="rollout", step=STEP, before=generating, record=generated),
+        Hook(f"{TRAINER}._generate_single_turn", span="generate", step=STEP, when="unless a rollout function draws"),
+        Hook(f"{TRAINER}._calculate_rewards", span="reward_forward", step=STEP, record=rewarded),
+        Hook(f"{TRAINER}._generate_and_score_completions", span="experience", step=STEP, record=scored),
+        Hook(
+            f"{TRAINER}._get_per_token_logps_and_entropies",
+            span="actor_forward",
+            step=STEP,
+            before=scoring,
+            record=forwarded,
+            when="without Liger's loss",
+        ),
+        Hook(f"{TRAINER}._compute_loss", span="loss", step=STEP, record=trained, when="without Liger's loss"),
+        Hook(f"{TRAINER}.training_step", span="training_step", step=STEP),
+        Hook(f"{TRAINER}.log", span="log", step=STEP, record=logged, when="with logging"),
+        Hook(f"{TRAINER}._save_checkpoint", span="checkpoint", step=STEP, record=saved, when="with checkpoints"),
+        Hook(f"{VLLM}.__init__", span="start_engine", when="with vLLM"),
+        Hook(f"{VLLM}.generate", span="generate_vllm", when="with vLLM"),
+        Hook(f"{VLLM}.sync_weights", span="sync", record=synced, when="with vLLM"),
+        Hook("accelerate.accelerator:Accelerator.backward", span="backward"),
+        Hook("transformers.trainer:Trainer.train", span="train_all", record=ended),
+    ),
+)

@@ -1,0 +1,103 @@
+"""verl's PPO and GRPO with its v1 trainer: a Ray actor that drives, training workers, agent loops, rollout servers.
+
+A step of ours is verl's `global_steps` less one. `LLMServerClient.generate` is where ids enter and leave an engine, the
+same for vLLM and SGLang: prompts, outputs and log-probabilities are taken there, in the agent loop's process. A
+sample's number is its prompt's place in the step's batch times the group's size, plus its place in the group.
+"""
+
+from __future__ import annotations
+
+from probes.adapters import verl_driver as driver
+from probes.adapters import verl_rollout as rollout
+from probes.adapters import verl_training as training
+from probes.adapters.table import Adapter, Hook
+
+TRAINER = "verl.trainer.ppo.v1.trainer_base:PPOTrainer"
+WORKER = "verl.workers.engine_workers:TrainingWorker"
+HYBRID = "verl.workers.engine_workers:ActorRolloutRefWorker"
+LOOP = "verl.experimental.agent_loop.agent_loop:AgentLoopWorker"
+LOOPS = "verl.trainer.ppo.v1.agent_loop_tq:AgentLoopWorkerTQ"
+CLIENT = "verl.workers.rollout.llm_server:LLMServerClient"
+VLLM = "verl.workers.rollout.vllm_rollout.vllm_async_server:vLLMHttpServer"
+SGLANG = "verl.workers.rollout.sglang_rollout.async_sglang_server:SGLangHttpServer"
+EXTENSION = "verl.workers.rollout.vllm_rollout.utils:vLLMColocateWorkerExtension"
+
+ADAPTER = Adapter(
+    framework="verl",
+    distribution="verl",
+    versions=("0.9.1", "0.9.2"),
+    commands=(r"\bverl\.(trainer|experimental)\.", r"^\s*(import|from)\s+verl\b", r"\bactor_rollout_ref\."),
+    roles={
+        "TaskRunnerV1": "trainer",
+        "WorkerDict": "actor",
+        "AgentLoopWorkerTQ": "agent",
+        "vLLMHttpServer": "rollout",
+        "SGLangHttpServer": "rollout",
+        "RewardLoopWorker": "reward",
+        "agent_loop_worker_": "agent",  # named actors, which Ray calls by their names
+        "vllm_server_": "rollout",
+        "sglang_server_": "rollout",
+    },
+    missing={
+        "prompt_seen": "verl's engines do not say which ids they saw",
+        "cached": "verl records cached prompt tokens of vLLM only, per request and not per run",
+        "received": "verl's SGLang server gives no digests of the weights that it received",
+        "floor": "a job's own engine cannot be asked to draw again",
+        "margin": "verl keeps no margins: a flip cannot be judged",
+        "kl": "verl keeps no KL per token; it follows from the log-probabilities",
+    },
+    hooks=(
+        Hook(f"{TRAINER}.__init__", span="start", record=driver.configured),
+        Hook(f"{TRAINER}._init_tokenizer", record=driver.tokenized),
+        Hook(f"{TRAINER}._step_once", span="step", before=driver.driving),
+        Hook(f"{TRAINER}._submit_batch_to_rollout", span="submit", before=driver.submitted),
+        Hook(f"{TRAINER}._compute_old_log_prob", span="actor_forward"),
+        Hook(f"{TRAINER}._compute_ref_log_prob", span="reference_forward", when="with a reference policy"),
+        Hook(f"{TRAINER}._compute_values", span="critic_forward", when="with a critic"),
+        Hook(f"{TRAINER}._compute_advantage", span="advantages"),
+        Hook(
+            "verl.trainer.ppo.v1.utils:compute_advantage_for_multi_trajectories",
+            span="estimate",
+            record=driver.advantaged,
+        ),
+        Hook(f"{TRAINER}._update_critic", span="critic_train", when="with a critic"),
+        Hook(f"{TRAINER}._update_actor", span="actor_train"),
+        Hook(
+            "verl.trainer.ppo.metric_utils:get_metric_data_with_optional_routed_experts",
+            span="collect",
+            record=driver.collected,
+        ),
+        Hook(f"{TRAINER}._compute_metrics", span="metrics", record=driver.measured),
+        Hook(f"{TRAINER}._save_checkpoint", span="checkpoint", when="with checkpoints"),
+        Hook(f"{TRAINER}._load_checkpoint", span="resume"),
+        Hook(
+            "verl.checkpoint_engine.base:CheckpointEngineManager.update_weights",
+            span="sync",
+            before=driver.syncing,
+            record=driver.synced,
+        ),
+        Hook(f"{LOOPS}.generate_sequences", span="submit", before=rollout.looping),
+        Hook(f"{LOOPS}._run_prompt", span="rollout", record=rollout.grouped),
+        Hook(f"{LOOP}._run_agent_loop", span="sample", before=rollout.entered, record=rollout.left),
+        Hook(f"{CLIENT}.generate", span="generate", record=rollout.generated),
+        Hook(f"{HYBRID}.init_model", span="start"),
+        Hook(
+            f"{HYBRID}.update_weights",
+            span="sync_send",
+            before=training.receiving,
+            record=training.sent,
+        ),
+        Hook(f"{WORKER}.infer_batch", span="actor_forward", before=training.inferring),
+        Hook(f"{WORKER}.train_mini_batch", span="actor_train"),
+        Hook(f"{WORKER}.train_batch", span="actor_minibatch", before=training.training),
+        Hook(f"{VLLM}.launch_server", span="start_engine", record=rollout.vllm_started, when="with vLLM"),
+        Hook(f"{VLLM}.sleep", span="sleep", when="with vLLM and sleep mode"),
+        Hook(f"{VLLM}.wake_up", span="wake_up", when="with vLLM and sleep mode"),
+        Hook(f"{EXTENSION}.update_weights_from_ipc", span="sync_receive", when="with vLLM"),
+        Hook(f"{EXTENSION}._update_weights", span="load_weights", before=rollout.arrived, when="with vLLM"),
+        Hook(f"{SGLANG}.launch_server", span="start_engine", record=rollout.sglang_started, when="with SGLang"),
+        Hook(f"{SGLANG}.sleep", span="sleep", when="with SGLang and sleep mode"),
+        Hook(f"{SGLANG}.wake_up", span="wake_up", when="with SGLang and sleep mode"),
+        Hook("verl.utils.distributed:initialize_global_process_group_ray", span="init_process_group"),
+    ),
+)

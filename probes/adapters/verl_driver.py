@@ -1,0 +1,204 @@
+"""Readers of verl's driver, TaskRunnerV1: the configuration, a step's whole experience, metrics, weight syncs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from probes.adapters.calls import Call
+from probes.adapters.reading import plain, prompts_digest, tokenizer_fields, unpadded
+from probes.adapters.verl_values import container, each, tempered
+from probes.frames import Flat, Ragged
+
+# Settings that bear on no number: where results go and how they are told.
+_ASIDE = (
+    "trainer.logger", "trainer.project_name", "trainer.experiment_name", "trainer.default_local_dir",
+    "trainer.rollout_data_dir", "trainer.validation_data_dir", "trainer.log_val_generations", "trainer.save_freq",
+    "trainer.default_hdfs_dir", "trainer.resume", "trainer.max_", "global_profiler", "transfer_queue", "ray_kwargs",
+    "skip.",
+    # Settings of the engine, which a comparison of engines may change; seeds stand among the seeds.
+    "actor_rollout_ref.rollout.name", "actor_rollout_ref.rollout.engine_kwargs", "actor_rollout_ref.rollout.seed",
+    "data.seed",
+)  # fmt: skip
+_ASIDE_ANYWHERE = ("profiler", "prometheus", "trace", "_target_", "disable_log_stats")
+# Columns of an experience -> verl's names.
+_COLUMNS = {
+    "actor_logprob": "old_log_probs", "reference_logprob": "ref_log_prob", "value": "values",
+    "advantage": "advantages", "return": "returns",
+}  # fmt: skip
+_METRICS = {
+    "critic/score/mean": "reward_mean", "actor/kl_loss": "kl_mean", "actor/pg_loss": "policy_loss",
+    "critic/vf_loss": "value_loss", "actor/entropy": "entropy", "actor/pg_clipfrac": "clip_fraction",
+    "actor/grad_norm": "grad_norm", "response_length/mean": "length_mean", "response_length/max": "length_max",
+    "response_length/clip_ratio": "truncated_fraction", "perf/time_per_step": "seconds",
+}  # fmt: skip
+
+
+def configured(call: Call) -> None:
+    """After the trainer was made: the whole configuration as hydra resolved it."""
+    config = container(call.arguments["config"])
+    rollout, data = config["actor_rollout_ref"]["rollout"], config["data"]
+    engine = rollout["name"]
+    sampling = _sampling(rollout)
+    scenario = {
+        "name": f"verl {config['algorithm']['adv_estimator']}", "seed": data.get("seed") or 0, "train": True,
+        "guided": False, "steps": config["trainer"].get("total_training_steps"),
+        "model": {"path": config["actor_rollout_ref"]["model"]["path"], "dtype": _learner_dtype(config)},
+        "rollout": {
+            "mode": "native", "prompts_per_step": data["train_batch_size"], "samples_per_prompt": rollout["n"],
+        },
+        "sampling": sampling,
+    }  # fmt: skip
+    own = (rollout.get("engine_kwargs") or {}).get(engine) or {}
+    seeds = {"data": data.get("seed"), "engine": rollout["seed"] if engine == "vllm" else own.get("random_seed")}
+    missing = {}
+    if not rollout.get("calculate_log_probs"):
+        missing["logprob"] = "rollout.calculate_log_probs is off"
+    elif tempered(rollout):
+        missing["logprob"] = "verl asks its engines for log-probabilities after temperature, top-k and the like"
+    if not call.job.digests:
+        missing["weights"] = "digests of weights were not asked for (--digests)"
+    call.configuration(scenario, _settings(config), backend=engine, seeds=seeds, mode="native", missing=missing)
+    call.recorder.event("sampling", canonical=sampling, native=plain(sampling), mode="native")
+    call.recorder.environment()
+
+
+def tokenized(call: Call) -> None:
+    """The tokenizer of the trainer."""
+    call.recorder.event("tokenizer", **tokenizer_fields(call.owner.tokenizer))
+
+
+def driving(call: Call) -> None:
+    """The driver's step begins."""
+    call.job.step = int(call.owner.global_steps) - 1
+
+
+def submitted(call: Call) -> None:
+    """Before prompts go to the agent loops: their places in the step, by uid."""
+    batch, memory = call.arguments["batch"], call.job.memory
+    step = int(call.owner.global_steps) - 1
+    if memory.get("submitted") != step:
+        memory["submitted"], memory["batches"], memory["places"] = step, 0, {}
+    size = int(call.owner.config.data.train_batch_size)
+    first = memory["batches"] * size
+    memory["batches"] += 1
+    for place, uid in enumerate(each(batch, "uid")):
+        memory["places"][str(uid)] = first + place
+    memory["group"] = int(call.owner.config.actor_rollout_ref.rollout.n)
+
+
+def advantaged(call: Call) -> None:
+    """Log-probabilities, rewards and advantages of a step, by verl's keys; `collected` adds the tokens."""
+    data = call.result.batch
+    names = list(data.keys())
+    masks = data["response_mask"].bool().tolist()
+    rewards = data["token_level_scores"].sum(dim=-1).tolist()
+    columns = {
+        ours: unpadded(data[theirs].detach().float().cpu(), data["response_mask"].bool())
+        for ours, theirs in _COLUMNS.items()
+        if theirs in names
+    }
+    waiting = call.job.memory.setdefault("experience", {})
+    for row, key in enumerate(call.arguments["batch_keys"]):
+        waiting[str(key)] = {"reward": rewards[row], **{name: rows[row] for name, rows in columns.items()}}
+    lengths = [sum(row) for row in masks]
+    call.recorder.shapes(
+        "experience", {name: data[name] for name in names if hasattr(data[name], "shape")}, step=call.step,
+        padded_tokens=sum(map(len, masks)), real_tokens=sum(lengths), longest=max(lengths, default=0),
+        samples=len(lengths),
+    )  # fmt: skip
+
+
+def collected(call: Call) -> None:
+    """The responses of a step, as verl fetches them for its metrics: the experience is whole and is written."""
+    memory, data = call.job.memory, call.result
+    places, group = memory.get("places", {}), memory.get("group", 1)
+    waiting = memory.pop("experience", {})
+    prompts, responses, masks = (_rows(data[name]) for name in ("prompts", "responses", "response_mask"))
+    made: list[dict[str, Any]] = []
+    for row, key in enumerate(call.arguments["keys"]):
+        uid, session, turn = str(key).rsplit("_", 2)
+        known = waiting.get(str(key))
+        if known is None or uid not in places or turn != "0":
+            continue
+        tokens = [token for token, trained in zip(responses[row], masks[row], strict=True) if trained]
+        made.append({"sample": places[uid] * group + int(session), "tokens": tokens, "prompt": prompts[row], **known})
+    if not made:
+        return
+    made.sort(key=lambda one: one["sample"])
+    numbers = [one["sample"] for one in made]
+    call.recorder.event(
+        "data", step=call.step, prompts=prompts_digest([one["prompt"] for one in made]), samples=numbers
+    )
+    arrays: dict[str, Flat | Ragged] = {
+        "sample": Flat.of(numbers, "i8"),
+        "reward": Flat.of([one["reward"] for one in made], "f4"),
+        "tokens": Ragged.of([one["tokens"] for one in made], "i4"),
+    }
+    for name in _COLUMNS:
+        if all(name in one for one in made):
+            arrays[name] = Ragged.of([one[name] for one in made], "f4")
+    call.recorder.frame("experience", step=call.step, arrays=arrays, fields={"weight_version": call.step})
+
+
+def measured(call: Call) -> None:
+    """What verl says of a step."""
+    told = {key: float(value) for key, value in call.arguments["metrics"].items() if _number(value)}
+    metrics = {_METRICS.get(key, key): value for key, value in told.items()}
+    call.recorder.event("step", step=call.step, metrics=metrics)
+    call.recorder.event("probe_cost", step=call.step, self_ns=call.recorder.self_ns)
+
+
+def syncing(call: Call) -> None:
+    """The version that the engines are about to get."""
+    version = call.arguments.get("global_steps")
+    if version is not None:
+        call.job.memory["version"] = int(version)
+
+
+def synced(call: Call) -> None:
+    """A weight sync as the driver sees it; which tensors went, the workers' own recordings say."""
+    version = call.job.memory.get("version", -1)
+    call.recorder.event(
+        "sync", step=version - 1, version=version, ok=True, message="", seconds=call.seconds, mismatched=[],
+        unreported=["all: verl's engines report no digests of what they received"],
+    )  # fmt: skip
+
+
+def _learner_dtype(config: dict[str, Any]) -> str | None:
+    """What the actor computes in, which is the coarsest rounding of a run: bfloat16 unless it was told otherwise."""
+    actor = config["actor_rollout_ref"]["actor"]
+    if actor.get("strategy") not in ("fsdp", "fsdp2"):
+        return None
+    asked = (actor["fsdp_config"].get("mixed_precision") or {}).get("param_dtype") or "bf16"
+    return {"bf16": "bfloat16", "fp32": "float32", "fp16": "float16"}.get(str(asked), str(asked))
+
+
+def _settings(config: dict[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+
+    def walk(value: Any, path: str) -> None:
+        if isinstance(value, dict) and value:
+            for name, one in value.items():
+                walk(one, f"{path}.{name}" if path else str(name))
+        elif not path.startswith(_ASIDE) and not any(part in path for part in _ASIDE_ANYWHERE):
+            flat[path] = value
+
+    walk(plain(config, depth=12), "")
+    return flat
+
+
+def _sampling(rollout: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "temperature": rollout["temperature"], "top_k": rollout["top_k"], "top_p": rollout["top_p"], "min_p": 0.0,
+        "repetition_penalty": rollout.get("repetition_penalty", 1.0), "max_tokens": rollout["response_length"],
+        "ignore_eos": rollout.get("ignore_eos", False),
+    }  # fmt: skip
+
+
+def _rows(values: Any) -> list[list[int]]:
+    """The rows of a jagged or a padded tensor."""
+    return [row.tolist() for row in (values.unbind() if getattr(values, "is_nested", False) else values)]
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, (int, float)) or (hasattr(value, "item") and getattr(value, "ndim", 1) == 0)

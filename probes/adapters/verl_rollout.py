@@ -1,0 +1,179 @@
+"""Readers of verl's agent loops (several prompts and samples at once in one process) and of its rollout servers."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import sys
+from contextvars import ContextVar
+from math import ceil
+from typing import Any
+
+from probes import weights
+from probes.adapters.calls import Call
+from probes.adapters.reading import finishes, plain, rollout_arrays, vllm_resolved
+from probes.adapters.verl_values import container, each, one, tempered
+
+BOUNDARIES = 32  # samples of a step whose boundaries are recorded
+
+_trajectory: ContextVar[dict[str, Any] | None] = ContextVar("rlhf_harness_trajectory", default=None)
+
+
+def looping(call: Call) -> None:
+    """A batch of prompts arrives in an agent loop's process: the place of each in the step, by uid."""
+    batch, memory = call.arguments["batch"], call.job.memory
+    config = call.owner.config
+    if bool(one(batch, "validate", False)):
+        return
+    step = int(one(batch, "global_steps", 0)) - 1
+    if memory.get("looped") != step:
+        memory["looped"], memory["batches"], memory["places"], memory["told"] = step, 0, {}, 0
+    call.job.step = step
+    uids, size = each(batch, "uid"), int(config.data.train_batch_size)
+    share = max(len(uids), ceil(size / int(config.actor_rollout_ref.rollout.agent.num_workers)))
+    first = memory["batches"] * size + _loop_number() * share
+    memory["batches"] += 1
+    memory["places"].update({str(uid): first + place for place, uid in enumerate(uids)})
+
+
+def entered(call: Call) -> None:
+    """One sample begins: whose ids `generate` will see in this task."""
+    arguments = {**call.arguments, **call.arguments.get("kwargs", {})}
+    trajectory, uid = arguments["trajectory"], str(arguments.get("uid", ""))
+    group = int(call.owner.config.actor_rollout_ref.rollout.n)
+    place = call.job.memory.get("places", {}).get(uid)
+    if trajectory["validate"] or place is None:
+        _trajectory.set(None)
+        return
+    _trajectory.set({
+        "sample": place * group + int(arguments.get("session_id", 0)), "step": call.job.step, "turns": [],
+        "uid": uid,
+    })  # fmt: skip
+
+
+def generated(call: Call) -> None:
+    """One answer of an engine: ids in, ids out, log-probabilities."""
+    current = _trajectory.get()
+    if current is None:
+        return
+    output, turns = call.result, current["turns"]
+    prompt, made = list(call.arguments["prompt_ids"]), list(output.token_ids)
+    logprob = None if output.log_probs is None else list(output.log_probs)
+    if turns and prompt == turns[-1]["prompt"] + turns[-1]["output"]:  # an answer that was interrupted goes on
+        last = turns[-1]
+        last["output"] += made
+        last["logprob"] = None if logprob is None or last["logprob"] is None else last["logprob"] + logprob
+        last["reason"] = output.stop_reason or ""
+        return
+    version = (output.extra_fields or {}).get("global_steps")
+    turns.append({
+        "prompt": prompt, "output": made, "logprob": logprob, "reason": output.stop_reason or "", "version": version,
+    })  # fmt: skip
+
+
+def left(call: Call) -> None:
+    """The sample is done; its group is written when all of it is."""
+    current = _trajectory.get()
+    if current is not None and current["turns"]:
+        call.job.memory.setdefault("done", {}).setdefault(current["uid"], []).append(current)
+
+
+def grouped(call: Call) -> None:
+    """All samples of a prompt are done: one frame of them."""
+    uid = str(call.arguments["prompt"]["uid"])
+    done = sorted(call.job.memory.get("done", {}).pop(uid, []), key=lambda one: one["sample"])
+    if not done:
+        return
+    tokenizer, config = call.owner.tokenizer, container(call.owner.config.actor_rollout_ref.rollout)
+    first = [one["turns"][0] for one in done]
+    samples = [one["sample"] for one in done]
+    prompts, outputs = [one["prompt"] for one in first], [one["output"] for one in first]
+    finish = finishes(outputs, _ends(tokenizer, call.owner))  # both engines answer "completed", however they ended
+    finish = [why if one["reason"] in ("", "completed", "stop", "length") else one["reason"]
+              for why, one in zip(finish, first, strict=True)]  # fmt: skip
+    versions = {one["version"] for one in first if one["version"] is not None}
+    step = done[0]["step"]
+    fields: dict[str, Any] = {
+        "weight_version": min(versions, default=step), "mode": "native", "guided": False, "finish": finish,
+    }  # fmt: skip
+    if any(len(one["turns"]) > 1 for one in done):
+        fields["uncompared"] = "later turns of a sample are not recorded: tools or an environment wrote between them"
+    raw = None
+    if not tempered(config) and all(one["logprob"] is not None for one in first):
+        raw = [one["logprob"] for one in first]
+    call.recorder.frame("rollout", step=step, arrays=rollout_arrays(samples, prompts, outputs, raw), fields=fields)
+    memory = call.job.memory
+    for sample, prompt, output, reason in zip(samples, prompts, outputs, finish, strict=True):
+        if memory.get("told", 0) < BOUNDARIES:
+            memory["told"] = memory.get("told", 0) + 1
+            call.recorder.boundaries(
+                step=step, sample=sample, prompt=prompt, output=output, finish=reason,
+                specials=tokenizer.all_special_ids, decode=tokenizer.decode,
+            )  # fmt: skip
+
+
+def vllm_started(call: Call) -> None:
+    """The engine's configuration as vLLM resolved it."""
+    _engine(call, "vllm", vllm_resolved(call.owner.engine.vllm_config))
+
+
+def sglang_started(call: Call) -> None:
+    """The engine's arguments as SGLang resolved them."""
+    args = call.owner.tokenizer_manager.server_args
+    names = {
+        "dtype": "dtype", "context_length": "max_model_len", "random_seed": "seed",
+        "disable_cuda_graph": "enforce_eager",
+        "max_running_requests": "max_num_seqs", "mem_fraction_static": "mem_fraction_static", "device": "device",
+        "tp_size": "tensor_parallel_size", "attention_backend": "attention_backend",
+        "sampling_backend": "sampling_backend", "chunked_prefill_size": "chunked_prefill_size",
+    }  # fmt: skip
+    resolved = {ours: getattr(args, theirs, None) for theirs, ours in names.items()}
+    resolved["prefix_caching"] = not getattr(args, "disable_radix_cache", False)
+    _engine(call, "sglang", resolved)
+
+
+def _engine(call: Call, engine: str, resolved: dict[str, Any]) -> None:
+    rollout = call.owner.config
+    asked = {
+        name: getattr(rollout, name, None)
+        for name in ("dtype", "seed", "enforce_eager", "max_model_len", "max_num_seqs", "gpu_memory_utilization",
+                     "enable_prefix_caching", "enable_chunked_prefill", "logprobs_mode", "load_format")
+    }  # fmt: skip
+    own = dict((getattr(rollout, "engine_kwargs", None) or {}).get(engine) or {})
+    call.recorder.event(
+        "engine_info", engine=engine, version=_version(engine), asked=plain({**asked, **own}),
+        resolved=plain(resolved), replaced=[], pids=[os.getpid()],
+    )  # fmt: skip
+    call.recorder.environment()
+
+
+def arrived(call: Call) -> None:
+    """Digests of the tensors as they reached the engine's process."""
+    if call.job.digests:
+        found = weights.digests(iter(call.arguments["weights"]))
+        version = call.job.memory["received"] = call.job.memory.get("received", -1) + 1
+        call.recorder.weights(step=version - 1, version=version, digests=found, source="received")
+
+
+def _loop_number() -> int:
+    """Which of the agent loops this process is: the number in its actor's name."""
+    ray: Any = sys.modules.get("ray")
+    name = ray.get_runtime_context().get_actor_name() if ray is not None and ray.is_initialized() else ""
+    digits = (name or "").removeprefix("agent_loop_worker_").partition("_")[0]
+    return int(digits) if digits.isdigit() else 0
+
+
+def _ends(tokenizer: Any, worker: Any) -> set[int]:
+    config = getattr(getattr(worker, "model_config", None), "generation_config", None)
+    own = getattr(config, "eos_token_id", None)
+    more = own if isinstance(own, (list, tuple)) else [own]
+    return {one for one in (*more, tokenizer.eos_token_id) if one is not None}
+
+
+def _version(engine: str) -> str:
+    for name in (engine, f"{engine}-cpu"):
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return ""

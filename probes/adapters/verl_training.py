@@ -1,0 +1,75 @@
+"""Readers of verl's training workers (WorkerDict): shapes of what is trained on, weights that are sent."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from probes import weights
+from probes.adapters.calls import Call
+
+
+def receiving(call: Call) -> None:
+    """A training worker learns of the step only from the version that it is asked to send."""
+    version = call.arguments.get("global_steps")
+    if version is not None:
+        call.job.step = int(version) - 1
+
+
+def sent(call: Call) -> None:
+    """Digests of the actor's weights after a sync, where one process holds them whole and they were asked for."""
+    version = call.job.step + 1
+    actor = getattr(call.owner, "actor", None)
+    torch: Any = sys.modules.get("torch")
+    if call.job.digests and actor is not None and torch.distributed.get_world_size() == 1:
+        named = ((name, _local(one)) for name, one in actor.engine.module.named_parameters())
+        found = weights.digests(named)
+        call.recorder.weights(step=version - 1, version=version, digests=found, source="learner")
+        if version:
+            call.recorder.event("learner", step=version - 1, actor=weights.combine(found))
+    call.job.step = version  # what follows belongs to the next step
+
+
+def inferring(call: Call) -> None:
+    """Whose forward pass this is, and the shapes that go in."""
+    kind = getattr(call.owner.config, "model_type", "")
+    call.name = {"value_model": "critic_forward"}.get(kind, call.name)
+    _shapes(call, "actor_forward" if call.name != "critic_forward" else "critic_forward")
+
+
+def training(call: Call) -> None:
+    """The shapes of one mini-batch."""
+    kind = getattr(call.owner.config, "model_type", "")
+    call.name = "critic_minibatch" if kind == "value_model" else call.name
+    _shapes(call, "critic_minibatch" if kind == "value_model" else "actor_minibatch")
+
+
+def _shapes(call: Call, phase: str) -> None:
+    data = call.arguments["data"]
+    names = list(data.keys())  # iterating a TensorDict yields its rows
+    values = {name: data.get(name) for name in names}
+    tensors = {name: _Outline(one) for name, one in values.items() if hasattr(one, "dtype") and hasattr(one, "device")}
+    ids = values.get("input_ids")
+    lengths: list[int] = []
+    if ids is not None:
+        lengths = ids.offsets().diff().tolist() if getattr(ids, "is_nested", False) else [ids.shape[-1]] * len(ids)
+    call.recorder.shapes(
+        phase, tensors, step=call.step, real_tokens=sum(lengths) or None, longest=max(lengths, default=None),
+        samples=len(lengths) or None,
+    )  # fmt: skip
+
+
+class _Outline:
+    """Shape, dtype and device of a tensor; of a jagged one its rows and its longest row, so as not to name symbols."""
+
+    def __init__(self, tensor: Any) -> None:
+        self.dtype, self.device = tensor.dtype, tensor.device
+        if getattr(tensor, "is_nested", False):
+            lengths = tensor.offsets().diff()
+            self.shape = [len(lengths), int(lengths.max()) if len(lengths) else 0]
+        else:
+            self.shape = [int(size) for size in tensor.shape]
+
+
+def _local(tensor: Any) -> Any:
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor

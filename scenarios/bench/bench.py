@@ -1,0 +1,301 @@
+"""The bench itself: reads both live engines against a reference at their own weights, and undoes one thing at a time.
+
+A reading draws the case on one engine along the reference's own draw and scores the same sequences teacher-forced. What
+is undone on an engine stays undone; the caller decides what comes next. Runs in the learner's interpreter.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from scenarios.bench.case import Alteration, CaseSample, Drawn, Symptoms, Tolerance
+from scenarios.bench.reference import NOTHING, ROUNDS, Reference
+from scenarios.bench.tally import Tally, beyond
+from scenarios.ppo.weight_sync import WeightLink
+from scenarios.remote import Actor, call
+from scenarios.rollout.engine import Request
+from scenarios.settings import Scenario
+
+# Of a hidden state's size. An operation in float32 rounds by 6e-8 of it: a thousand of them in one direction.
+LAYER_APART = 1e-4
+# Modules of a checkpoint that vLLM holds as one.
+FUSED = {"q_proj": "qkv", "k_proj": "qkv", "v_proj": "qkv", "gate_proj": "gate_up", "up_proj": "gate_up"}
+PROBED = 4  # sequences that are scored after each single tensor
+
+
+@dataclass(frozen=True)
+class Stand:
+    """One side on the bench. `policy`: the directory whose weights its engine should hold, `version` their number."""
+
+    session: Actor
+    actor: Actor  # the learner that sends weights
+    policy: str
+    version: int
+    workers: int = 1
+
+
+@dataclass
+class Reading:
+    """What one engine said of the case."""
+
+    drawn: list[Drawn]
+    scores: list[list[float]]
+    noise: int = 0
+
+
+class Bench:
+    """`asked`: the scenario that both sides were to follow. `stands`: the sides whose engines are up."""
+
+    def __init__(
+        self, asked: dict[str, Any], stands: dict[str, Stand], *, device: str = "cpu", sync_backend: str = "gloo"
+    ) -> None:
+        self._asked = Scenario.from_json(asked)
+        self._stands = stands
+        self._device, self._sync_backend = device, sync_backend
+        self._references: dict[str, Reference] = {}
+        self._readings: dict[str, Reading] = {}
+        self._links: dict[str, WeightLink] = {}
+        self._adopted: dict[Actor, str] = {}
+        self._samples: list[CaseSample] = []
+        self._tolerance = Tolerance(0.0, 0.0)
+
+    def open(self, samples: list[CaseSample], tolerance: Tolerance) -> list[str]:
+        """Draw the case on the reference of each side; returns the sides. Sides of equal weights share a reference."""
+        self._samples, self._tolerance = samples, tolerance
+        made: dict[str, Reference] = {}
+        for side, stand in self._stands.items():
+            digest = _digest(stand.policy)
+            if digest not in made:
+                made[digest] = Reference(stand.policy, self._asked, device=self._device)
+                made[digest].take(samples)
+            self._references[side] = made[digest]
+        return list(self._stands)
+
+    # --- readings ---------------------------------------------------------------------------------------------------
+
+    def read(self, side: str, *, again: bool = False) -> Symptoms:
+        """Draw and score the case on one engine, and hold it against the reference. `again`: twice, for its noise."""
+        reading = self._reading(side)
+        if again:
+            reading.noise = _apart(reading, self._reading(side), self._tolerance.logprob)
+        self._readings[side] = reading
+        return self.compare(side)
+
+    def compare(self, side: str, alteration: Alteration = NOTHING) -> Symptoms:
+        """The last reading of one side against the reference under an alteration. Costs no engine call."""
+        reading, reference = self._readings[side], self._references[side]
+        expected = {one.number: one for one in reference.draw(alteration)}
+        tally = Tally(self._samples)
+        for one in reading.drawn:
+            self._sample(tally, _within(one, reference), expected[one.number], reference, alteration)
+        for sample, own, theirs in zip(self._samples, reference.scores(), reading.scores, strict=True):
+            for position, (p, q) in enumerate(zip(own, theirs, strict=True)):
+                tally.look("scores", sample.number, position, p, q, beyond(p, q, self._tolerance.logprob))
+                tally.nats += abs(p - q) if math.isfinite(q) else 0.0
+        return tally.symptoms(noise=reading.noise, cached=sum(one.cached for one in reading.drawn))
+
+    def _reading(self, side: str) -> Reading:
+        session, reference = self._stands[side].session, self._references[side]
+        requests = [Request(one.number, one.prompt) for one in self._samples]
+        stand = self._stands[side]
+        result = call(
+            session, "rollout", requests, step=-1, version=stand.version, guide=reference.guide, rounds=ROUNDS
+        )
+        rows = call(session, "rescore", reference.sequences())
+        scores = [row[len(one.prompt) - 1 :] for one, row in zip(self._samples, rows, strict=True)]
+        drawn = [
+            Drawn(c.sample, c.prompt_seen, c.output_ids, c.logprobs, c.finish_reason, c.cached_tokens)
+            for c in result.completions
+        ]
+        return Reading(drawn, scores)
+
+    def _sample(self, tally: Tally, one: Drawn, expected: Drawn, reference: Reference, alteration: Alteration) -> None:
+        number = one.number
+        seen = bool(one.prompt_seen)
+        if seen:
+            tally.look("prompts", number, -1, list(expected.prompt_seen), list(one.prompt_seen),
+                       one.prompt_seen != expected.prompt_seen)  # fmt: skip
+        flips = False
+        for position, (token, theirs) in enumerate(zip(expected.output, one.output, strict=False)):
+            gap = 0.0 if token == theirs else reference.gap(number, position, theirs, alteration)
+            flips |= token != theirs
+            tally.look("tokens", number, position, token, theirs, gap > self._tolerance.margin)
+            if token == theirs:
+                p, q = expected.logprobs[position], one.logprobs[position]
+                if math.isfinite(p):
+                    tally.look("logprobs", number, position, p, q, beyond(p, q, self._tolerance.logprob))
+        if flips and (one.finish == "flip" or expected.finish == "flip"):
+            return  # the readings were cut there; what comes after was not looked at
+        lengths = len(expected.output), len(one.output)
+        at = min(lengths) - 1
+        tally.look("lengths", number, at, *lengths, lengths[0] != lengths[1])
+        if lengths[0] == lengths[1] and not flips:
+            tally.look("finish", number, at, expected.finish, one.finish, expected.finish != one.finish)
+
+    def unmatched(self, side: str) -> tuple[int, int]:
+        """(samples whose free response is not their own guide, those of them that are nobody's guide)."""
+        stand, reference = self._stands[side], self._references[side]
+        requests = [Request(one.number, one.prompt) for one in self._samples]
+        free = call(stand.session, "rollout", requests, step=-1, version=stand.version)
+        guides = {ids for ids, _ in reference.guide.values()}
+        wrong = [c for c in free.completions if c.output_ids != reference.guide[c.sample][0]]
+        return len(wrong), sum(c.output_ids not in guides for c in wrong)
+
+    def prompts_seen(self, side: str) -> dict[int, tuple[int, ...]]:
+        """Ids that the engine says it saw, of the samples where it was sent others."""
+        sent = {one.number: one.prompt for one in self._samples}
+        return {
+            one.number: one.prompt_seen
+            for one in self._readings[side].drawn
+            if one.prompt_seen and one.prompt_seen != sent[one.number]
+        }
+
+    def reprompted(self, side: str, numbers: list[int], how: str) -> dict[int, tuple[int, ...]]:
+        """The prompts of these samples as a faulty path would send them, where that changes them."""
+        reference, sent = self._references[side], {one.number: one.prompt for one in self._samples}
+        found = {number: reference.reprompted(number, how) for number in numbers}
+        return {number: ids for number, ids in found.items() if ids and ids != sent[number]}
+
+    def slope(self, side: str, alteration: Alteration = NOTHING) -> float:
+        """The factor that best turns the reference's log-probabilities into the engine's, over equal tokens; 1.0
+        without any."""
+        expected = {one.number: one for one in self._references[side].draw(alteration)}
+        products = squares = 0.0
+        for one in self._readings[side].drawn:
+            theirs = expected[one.number]
+            for x, y, p, q in zip(theirs.output, one.output, theirs.logprobs, one.logprobs, strict=False):
+                if x == y and math.isfinite(p) and math.isfinite(q):
+                    products, squares = products + p * q, squares + p * p
+        return products / squares if squares else 1.0
+
+    def first_layer(self, side: str, number: int) -> tuple[int, float] | None:
+        """(first layer whose hidden states differ from the reference's, by how much of their size), -1 for the
+        embeddings; (number of layers, 0.0) when none does; None where the engine does not show them."""
+        reference, at = self._references[side], [one.number for one in self._samples].index(number)
+        sequence = reference.sequences()[at]
+        theirs = call(self._stands[side].session, "layers", sequence)
+        if theirs is None:
+            return None
+        own = reference.layers(sequence)
+        for layer, (p, q) in enumerate(zip(own, theirs, strict=True)):
+            apart = max(abs(x - y) for x, y in zip(p, q, strict=True)) / max(map(abs, p))
+            if not apart <= LAYER_APART:
+                return layer - 1, apart
+        return len(own) - 1, 0.0
+
+    # --- what can be undone -----------------------------------------------------------------------------------------
+
+    def flush(self, side: str) -> None:
+        """Empty the prefix cache."""
+        call(self._stands[side].session, "flush")
+
+    def tensors(self, side: str) -> list[list[str]]:
+        """Names of the learner's tensors in the order of a sync, in groups that the engine can take alone.
+
+        vLLM reloads a module as a whole: sent one of q, k and v alone, it lost the other two (measured, 0.32.0).
+        SGLang and Transformers take any tensor.
+        """
+        names = [meta.name for meta in call(self._learner(side), "weight_meta")]
+        if call(self._stands[side].session, "snapshot")["engine"] != "vllm":
+            return [[name] for name in names]
+        groups: dict[str, list[str]] = {}
+        for name in names:
+            module, _, _ = name.rpartition(".")
+            parent, _, last = module.rpartition(".")
+            groups.setdefault(f"{parent}.{FUSED.get(last, last)}", []).append(name)
+        return list(groups.values())
+
+    def sync(self, side: str, names: list[str] | None = None) -> float:
+        """Send these tensors to the engine once more, all of them for None; returns seconds. Raises SyncFailed."""
+        stand = self._stands[side]
+        started = time.perf_counter()
+        actor = self._learner(side)
+        if side not in self._links:
+            self._links = {side: WeightLink(actor, stand.session)}  # a learner sends over one group at a time
+            self._links[side].connect(world_size=1 + stand.workers, backend=self._sync_backend)
+        whole = [meta.name for meta in call(actor, "weight_meta")]
+        omit = () if names is None else tuple(name for name in whole if name not in set(names))
+        self._links[side].send(step=-1, version=stand.version, omit=omit)
+        return time.perf_counter() - started
+
+    def rescored(self, side: str) -> tuple[int, float, float]:
+        """(tokens beyond the tolerance, sum of |Δ| against the reference, largest |Δ| against the last such reading),
+        in nats, over a few sequences. The cheapest reading that sees a tensor change: no token is drawn."""
+        reference = self._references[side]
+        rows = call(self._stands[side].session, "rescore", reference.sequences()[:PROBED])
+        scores = [row[len(one.prompt) - 1 :] for one, row in zip(self._samples, rows, strict=False)]
+        before = self._readings[side].scores[:PROBED]
+        self._readings[side].scores[:PROBED] = scores
+        pairs = [
+            (p, q) for own, theirs in zip(reference.scores(), scores, strict=False)
+            for p, q in zip(own, theirs, strict=True)
+        ]  # fmt: skip
+        wrong = sum(beyond(p, q, self._tolerance.logprob) for p, q in pairs)
+        distance = sum(abs(p - q) for p, q in pairs if math.isfinite(q))
+        moved = max(
+            (abs(p - q) for a, b in zip(before, scores, strict=True) for p, q in zip(a, b, strict=True)), default=0.0
+        )
+        return wrong, distance, moved
+
+    def restart(self, side: str) -> float:
+        """A fresh engine that loads this side's weights from disk; returns seconds."""
+        started = time.perf_counter()
+        call(self._stands[side].session, "serve", self._stands[side].policy)
+        call(self._stands[side].session, "restart")
+        self._links.pop(side, None)  # its process group died with the engine
+        return time.perf_counter() - started
+
+    def set(self, side: str, name: str, value: Any) -> float:
+        """Change one parameter of a live session; returns seconds. An engine parameter restarts the engine."""
+        started = time.perf_counter()
+        session = self._stands[side].session
+        if name.startswith("engine."):
+            call(session, "serve", self._stands[side].policy)
+            self._links.pop(side, None)
+        call(session, "set", name, value)
+        return time.perf_counter() - started
+
+    def _learner(self, side: str) -> Actor:
+        """The learner at this side's weights: both runs may share it, and end at others."""
+        stand = self._stands[side]
+        if self._adopted.get(stand.actor) != stand.policy:
+            call(stand.actor, "adopt", stand.policy)
+            self._adopted[stand.actor] = stand.policy
+        return stand.actor
+
+
+def _within(one: Drawn, reference: Reference) -> Drawn:
+    """A reading that went on beyond its guide ends there, and says so."""
+    size = len(reference.guide[one.number][0])
+    if len(one.output) <= size:
+        return one
+    return replace(one, output=one.output[:size], logprobs=one.logprobs[:size], finish="longer")
+
+
+def _apart(one: Reading, two: Reading, tolerance: float) -> int:
+    """Tokens and log-probabilities in which two readings of one engine differ."""
+    found = 0
+    for a, b in zip(one.drawn, two.drawn, strict=True):
+        found += sum(p != q for p, q in zip(a.output, b.output, strict=False))
+        pairs = zip(a.output, b.output, a.logprobs, b.logprobs, strict=False)
+        found += sum(beyond(p, q, tolerance) for x, y, p, q in pairs if x == y)
+    for left, right in zip(one.scores, two.scores, strict=True):
+        found += sum(beyond(p, q, tolerance) for p, q in zip(left, right, strict=True))
+    return found
+
+
+def _digest(policy: str) -> str:
+    """What the weight files of a policy directory hold, so that equal ones are loaded once."""
+    found = hashlib.blake2b()
+    for file in sorted(Path(policy).glob("*.safetensors")) or [Path(policy)]:
+        found.update(file.name.encode() if file.is_file() else str(file).encode())
+        if file.is_file():
+            with file.open("rb") as stream:
+                while part := stream.read(1 << 22):
+                    found.update(part)
+    return found.hexdigest()

@@ -1,0 +1,94 @@
+"""What is asked of the bench and what it answers: plain data that travels between interpreters, without torch."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+KINDS = ("prompts", "tokens", "lengths", "finish", "logprobs", "scores")
+SIDES = ("baseline", "candidate")
+
+
+@dataclass(frozen=True)
+class CaseSample:
+    """One sample to draw again. `number`: as in the recording, the key of its randomness. `offends`: it differed.
+    `leader`: the first sample of its prompt in its step, -1 where that is not known."""
+
+    number: int
+    prompt: tuple[int, ...]
+    offends: bool = True
+    leader: int = -1
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """What counts as equal: `logprob` in nats, `margin` between two perturbed logits in nats of logits/T."""
+
+    logprob: float
+    margin: float
+
+
+@dataclass(frozen=True)
+class Alteration:
+    """What is done to the reference, so that it makes the fault's mistake. Alterations add up: see `with_`.
+
+    sampling: canonical parameters by name. joint: top-p over the unfiltered mass. prompts: the ids given in place of a
+    sample's own; `everywhere`: in continuations under the guide too. seed: of the common randomness. report: what
+    happens to log-probabilities, "shift:+1", "shift:-1", "temper:T", "scale:F", "support" (renormalised over what the
+    filters leave). output: "again" (decoded and encoded), "without end" (the end token is dropped). siblings: samples
+    of one prompt draw with the randomness of the first.
+    """
+
+    sampling: tuple[tuple[str, Any], ...] = ()
+    joint: bool = False
+    prompts: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    everywhere: bool = False
+    seed: int | None = None
+    report: str = ""
+    output: str = ""
+    siblings: bool = False
+
+    def with_(self, **changes: Any) -> Alteration:
+        """A further change; sampling parameters are added to those that are changed already."""
+        if "sampling" in changes:
+            changes["sampling"] = tuple(sorted({**dict(self.sampling), **dict(changes["sampling"])}.items()))
+        return dataclasses.replace(self, **changes)
+
+
+@dataclass(frozen=True)
+class Symptoms:
+    """How one side differs from the reference over the case. `counts`: kind -> how many (see KINDS); `healthy`: the
+    same among the samples that do not offend; `compared`: how many were looked at.
+
+    `nats`: sum of |Δ| of teacher-forced log-probabilities, finite ones. `noise`: log-probabilities and tokens that
+    differ between two equal draws of the engine itself. `cached`: prompt tokens served from a prefix cache.
+    """
+
+    counts: dict[str, int] = field(default_factory=dict)
+    healthy: dict[str, int] = field(default_factory=dict)
+    compared: dict[str, int] = field(default_factory=dict)
+    by_sample: dict[int, int] = field(default_factory=dict)
+    nats: float = 0.0
+    noise: int = 0
+    cached: int = 0
+    places: dict[str, list[Any]] = field(default_factory=dict)  # kind -> [sample, position, reference, engine]
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts.values())
+
+    def of(self, *kinds: str) -> int:
+        return sum(self.counts.get(kind, 0) for kind in kinds)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """One sample of a reading. `output[t]` is what was chosen given the guide's tokens before t."""
+
+    number: int
+    prompt_seen: tuple[int, ...]
+    output: tuple[int, ...]
+    logprobs: tuple[float, ...]  # NaN where the alteration leaves none
+    finish: str
+    cached: int = 0

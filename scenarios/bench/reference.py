@@ -1,0 +1,253 @@
+"""The third opinion: Transformers at a policy's recorded weights, drawing as asked, or with one thing changed.
+
+Its own draw is the guide of every reading. Given the guide every position is known from one teacher-forced forward
+pass, so that a change of the sampling costs a draw from logits that are there already, and no forward pass at all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scenarios import models
+from scenarios.bench.case import Alteration, CaseSample, Drawn
+from scenarios.rollout import guided
+from scenarios.rollout.coupling import Draw, filtered, perturbed
+from scenarios.rollout.engine import Completion, Request
+from scenarios.rollout.hf import HFEngine, ids_of
+from scenarios.settings import Sampling, Scenario
+
+ROUNDS = 4  # of every guided reading: flips beyond the fourth of a sample are not looked at
+KEPT_LOGITS = 50_000_000  # numbers; beyond, forward passes are made again
+NOTHING = Alteration()
+
+
+@dataclass(frozen=True)
+class Row:
+    """The forward pass over one prompt and the guide behind it: raw logits [response, vocabulary]."""
+
+    prompt: tuple[int, ...]
+    logits: Tensor
+
+
+class Reference:
+    """`scenario`: what was asked for. Coupled and greedy modes only: native draws have no common randomness."""
+
+    def __init__(self, policy: str, scenario: Scenario, *, device: str) -> None:
+        self.scenario = scenario
+        # The whole answer at once: the reference is no engine whose batches could matter.
+        self._engine = HFEngine(policy, scenario, mode=scenario.rollout.mode, device=device)
+        self._tokenizer: Any = models.load_tokenizer(policy)
+        self._eos = ids_of(self._engine.model.generation_config.eos_token_id)
+        self._rows: dict[tuple[int, ...], Tensor] = {}
+        self._samples: dict[int, CaseSample] = {}
+        self.guide: guided.Guide = {}
+
+    @property
+    def model(self) -> Any:
+        return self._engine.model
+
+    def take(self, samples: list[CaseSample]) -> None:
+        """Draw the case as it was asked for: the guide of every reading that follows."""
+        self._samples = {one.number: one for one in samples}
+        self._rows = {}
+        drawn = self._engine.generate(self.requests(), self.scenario.sampling, seed=self.scenario.seed)
+        self.guide = {one.sample: (one.output_ids, one.finish_reason) for one in drawn}
+
+    def layers(self, sequence: tuple[int, ...]) -> list[list[float]]:
+        return self._engine.layers(sequence)
+
+    def requests(self) -> list[Request]:
+        return [Request(one.number, one.prompt, max_tokens=0) for one in self._samples.values()]
+
+    def sequences(self) -> list[tuple[int, ...]]:
+        """Prompt and guide of each sample."""
+        return [one.prompt + self.guide[one.number][0] for one in self._samples.values()]
+
+    @torch.no_grad()
+    def scores(self) -> list[list[float]]:
+        """Teacher-forced raw log-probabilities of the guide's tokens, a row a sample."""
+        found = []
+        for one in self._samples.values():
+            ids = torch.tensor(self.guide[one.number][0])
+            found.append(
+                torch.log_softmax(self._logits(one.prompt, one.number), -1).gather(-1, ids[:, None])[:, 0].tolist()
+            )
+        return found
+
+    def draw(self, alteration: Alteration = NOTHING) -> list[Drawn]:
+        """What the reference chooses along the guide, in the protocol that engines are read by."""
+        limit = self._sampling(alteration).max_tokens
+        requests = [replace(one, max_tokens=limit) for one in self.requests()]
+        result = guided.rollout(
+            requests, self.guide, lambda pending: [self._answer(one, alteration) for one in pending], ROUNDS
+        )
+        return [
+            Drawn(one.sample, one.prompt_seen, one.output_ids, one.logprobs, one.finish_reason)
+            for one in result.completions
+        ]
+
+    def gap(self, number: int, position: int, token: int, alteration: Alteration = NOTHING) -> float:
+        """By how much the reference prefers its own choice there to `token`: 0 for the choice itself, inf if barred."""
+        sample = self._samples[number]
+        found = [float("inf")]
+        for prompt in {self._prompt(sample, alteration), sample.prompt}:  # a continuation may have had either
+            logits = self._logits(prompt, number)[position : position + 1]
+            scores = self._perturbed(logits, number, position, alteration)[0]
+            if 0 <= token < len(scores):
+                found.append(float(scores.max() - scores[token]))
+        return min(found)
+
+    # --- one answer -------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def _answer(self, request: Request, alteration: Alteration) -> Completion:
+        """The reference's answer to one request, up to and with its first token that is not the guide's."""
+        sample, sampling = self._samples[request.sample], self._sampling(alteration)
+        changed = request.offset == 0 or alteration.everywhere
+        prompt = self._prompt(sample, alteration) if changed else sample.prompt
+        guide = self.guide[sample.number][0]
+        logits = self._logits(prompt, sample.number)[request.offset :]
+        scores = self._perturbed(logits, sample.number, request.offset, alteration)
+        ends = self._ends(sampling)
+        output: list[int] = []
+        finish = "longer"  # it goes on where the guide ended
+        for place, choice in enumerate(scores.argmax(-1).tolist(), start=request.offset):
+            output.append(choice)
+            if choice in ends and place + 1 > sampling.min_tokens:
+                finish = "stop"
+                break
+            if place + 1 >= sampling.max_tokens:
+                finish = "length"
+                break
+            if choice != guide[place]:
+                finish = "flip"
+                break
+        reported = self._reported(logits[: len(output)], scores[: len(output)], output, sample.number, alteration)
+        if alteration.output == "without end" and finish == "stop":
+            output, reported = output[:-1], reported[:-1]
+        if alteration.output == "again":
+            output, reported = self._again(output, reported)
+        return Completion(sample.number, prompt, tuple(output), tuple(reported), finish)
+
+    def _reported(
+        self, logits: Tensor, scores: Tensor, output: list[int], number: int, alteration: Alteration
+    ) -> list[float]:
+        if not output:
+            return []
+        how, _, value = alteration.report.partition(":")
+        chosen = torch.tensor(output)[:, None]
+        if how == "temper":
+            table = torch.log_softmax(logits.double() / float(value), -1)
+        elif how == "support":
+            table = torch.log_softmax(self._filtered(logits, number, alteration), -1)
+        else:
+            table = torch.log_softmax(logits, -1)
+        row: list[float] = table.gather(-1, chosen)[:, 0].tolist()
+        if how == "scale":
+            return [float(value) * one for one in row]
+        if how == "shift":  # the engine's neighbour beyond the guide is unknown here
+            return [*row[1:], float("nan")] if int(value) < 0 else [float("nan"), *row[:-1]]
+        return row
+
+    def _again(self, output: list[int], reported: list[float]) -> tuple[list[int], list[float]]:
+        text = self._tokenizer.decode(output, skip_special_tokens=False)
+        again = list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+        return again, reported if len(again) == len(output) else [float("nan")] * len(again)
+
+    # --- what is changed --------------------------------------------------------------------------------------------
+
+    def _sampling(self, alteration: Alteration) -> Sampling:
+        changed: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in alteration.sampling
+        }
+        return dataclasses.replace(self.scenario.sampling, **changed)
+
+    def _prompt(self, sample: CaseSample, alteration: Alteration) -> tuple[int, ...]:
+        return dict(alteration.prompts).get(sample.number, sample.prompt)
+
+    def reprompted(self, number: int, how: str) -> tuple[int, ...]:
+        """A sample's prompt as a faulty path would send it: "text" (decoded and tokenized again, specials added),
+        "again" (the same without specials), "left:N" or "right:N" (cut there to N ids), "no generation prompt"."""
+        sample = self._samples[number]
+        how, _, size = how.partition(":")
+        if how == "text":
+            text = self._tokenizer.decode(list(sample.prompt), skip_special_tokens=False)
+            return tuple(self._tokenizer(text)["input_ids"])
+        if how == "again":
+            text = self._tokenizer.decode(list(sample.prompt), skip_special_tokens=False)
+            return tuple(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+        if how == "left":
+            return sample.prompt[-int(size) :]
+        if how == "right":
+            return sample.prompt[: int(size)]
+        if how == "no generation prompt":
+            tail = self._generation_prompt()
+            return sample.prompt[: -len(tail)] if tail and sample.prompt[-len(tail) :] == tail else sample.prompt
+        return sample.prompt
+
+    def _generation_prompt(self) -> tuple[int, ...]:
+        """The ids that the chat template adds for the answer to come; () without a template."""
+        if not getattr(self._tokenizer, "chat_template", None):
+            return ()
+        message = [{"role": "user", "content": "a"}]
+        with_, without = (
+            self._tokenizer.apply_chat_template(message, add_generation_prompt=flag, tokenize=True, return_dict=False)
+            for flag in (True, False)
+        )
+        return tuple(with_[len(without) :]) if with_[: len(without)] == without else ()
+
+    def _draw(self, number: int, alteration: Alteration) -> Draw:
+        sampling = self._sampling(alteration)
+        leader = self._samples[number].leader
+        if alteration.siblings and leader >= 0:
+            number = leader
+        seed = self.scenario.seed if alteration.seed is None else alteration.seed
+        ends = tuple(sorted(self._ends(sampling))) if sampling.min_tokens else ()
+        return Draw(
+            seed, number, 0, sampling.temperature or 1.0, sampling.top_k, sampling.top_p, sampling.min_p,
+            sampling.min_tokens, ends,
+        )  # fmt: skip
+
+    def _ends(self, sampling: Sampling) -> frozenset[int]:
+        return frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else self._eos)
+
+    def _perturbed(self, logits: Tensor, number: int, start: int, alteration: Alteration) -> Tensor:
+        draw = self._draw(number, alteration)
+        positions = torch.arange(start, start + len(logits), dtype=torch.int64)
+        if self.scenario.rollout.mode == "greedy":
+            scores = logits.double()
+            if draw.min_tokens and draw.end_ids:
+                early = (positions < draw.min_tokens).nonzero()
+                scores[early, torch.tensor(draw.end_ids)] = float("-inf")
+            return scores
+        if not alteration.joint:
+            return perturbed(logits, draw, positions)
+        # Each filter over the unfiltered mass: what passes both stays.
+        plain = perturbed(logits, replace(draw, top_k=-1, top_p=1.0), positions)
+        return plain.masked_fill(self._filtered(logits, number, alteration) == float("-inf"), float("-inf"))
+
+    def _filtered(self, logits: Tensor, number: int, alteration: Alteration) -> Tensor:
+        draw = self._draw(number, alteration)
+        if not alteration.joint:
+            return filtered(logits, draw)
+        by_k, by_p = filtered(logits, replace(draw, top_p=1.0)), filtered(logits, replace(draw, top_k=-1))
+        return torch.minimum(by_k, by_p)
+
+    @torch.no_grad()
+    def _logits(self, prompt: tuple[int, ...], number: int) -> Tensor:
+        """Raw logits that predict each token of the guide behind this prompt, [response, vocabulary] on the CPU."""
+        guide = self.guide[number][0]
+        key = prompt + guide
+        if key not in self._rows:
+            model = self.model
+            ids = torch.tensor([key[:-1]], device=model.device)
+            logits = model(input_ids=ids).logits[0, len(prompt) - 1 :].float().cpu()
+            if sum(one.numel() for one in self._rows.values()) + logits.numel() > KEPT_LOGITS:
+                self._rows.clear()
+            self._rows[key] = logits
+        return self._rows[key]

@@ -1,0 +1,43 @@
+"""Counts what differs between a reading and the reference, by kind and sample."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scenarios.bench.case import CaseSample, Symptoms
+
+SHOWN = 3  # places of each kind that are told
+
+
+class Tally:
+    """Counts what differs, by kind and sample."""
+
+    def __init__(self, samples: list[CaseSample]) -> None:
+        self._offends = {one.number: one.offends for one in samples}
+        self._counts: dict[str, int] = {}
+        self._healthy: dict[str, int] = {}
+        self._compared: dict[str, int] = {}
+        self._by_sample: dict[int, int] = {}
+        self._places: dict[str, list[Any]] = {}
+        self.nats = 0.0
+
+    def look(self, kind: str, number: int, position: int, expected: Any, found: Any, differs: bool) -> None:
+        self._compared[kind] = self._compared.get(kind, 0) + 1
+        if not differs:
+            return
+        self._counts[kind] = self._counts.get(kind, 0) + 1
+        self._by_sample[number] = self._by_sample.get(number, 0) + 1
+        if not self._offends[number]:
+            self._healthy[kind] = self._healthy.get(kind, 0) + 1
+        places = self._places.setdefault(kind, [])
+        if len(places) < SHOWN:
+            places.append([number, position, expected, found])
+
+    def symptoms(self, *, noise: int, cached: int) -> Symptoms:
+        return Symptoms(
+            self._counts, self._healthy, self._compared, self._by_sample, self.nats, noise, cached, self._places
+        )
+
+
+def beyond(p: float, q: float, tolerance: float) -> bool:
+    return not abs(p - q) <= tolerance  # NaN is a difference

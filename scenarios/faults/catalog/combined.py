@@ -1,0 +1,48 @@
+"""Two faults at once: each must be named."""
+
+from __future__ import annotations
+
+from scenarios.faults.catalog.prompts import KEEP, STEP_2
+from scenarios.faults.catalog.weights import DOWN
+from scenarios.faults.fault import Fault
+
+FAULTS = (
+    Fault(
+        "temperature-and-shift",
+        "another temperature, and log-probabilities one position late",
+        settings=("sampling.temperature=0.9",),
+        engine={"shift": 1},
+        causes=("SAMPLING_PARAM(temperature)", "ALIGNMENT"),
+        party="candidate",
+    ),
+    Fault(
+        "text-and-stale-tensor",
+        "from step 2 on prompts are sent as text, and a tensor is left out of the first sync",
+        engine={"text_samples": "all", "first_sample": STEP_2},
+        trainer={"omit_tensors": {1: (DOWN,)}},
+        causes=("TOKENIZATION(double BOS)", f"STALE_WEIGHTS({DOWN})"),
+        party="candidate",
+    ),
+    Fault(
+        "end-dropped-and-noise",
+        "the end token is not returned, and 1e-2 nats of noise",
+        engine={"drop_end": True, "noise": 1e-2},
+        causes=("STOP(end token dropped)", "candidate-itself"),
+        party="candidate",
+    ),
+    Fault(
+        "truncated-and-context",
+        "prompts lose their beginning, and samples end two tokens before a context of 68 is full",
+        engine={"truncate": {"side": "left", "keep": KEEP}, "short_context": 68},
+        causes=("TRUNCATION(left)", "LENGTH(context)"),
+        party="candidate",
+    ),
+    Fault(
+        "top-p-and-min-tokens",
+        "the mapping sets a top-p that nobody asked for, and drops a minimum of 8 tokens",
+        scenario=("sampling.min_tokens=8",),
+        mapping={"edits": {"sampling": {"top_p": 0.9, "min_new_tokens": None}}},
+        causes=("SAMPLING_PARAM(top_p)", "SAMPLING_PARAM(min_tokens)"),
+        party="mapping",
+    ),
+)

@@ -1,0 +1,133 @@
+"""What the engine computes with: stale, exchanged or altered tensors, a stale cache, tokens of two versions."""
+
+from __future__ import annotations
+
+from scenarios.faults.fault import Fault
+
+LAYERS = 4  # of the built-in policy
+DOWN = "model.layers.0.mlp.down_proj.weight"
+VALUE = "model.layers.2.self_attn.v_proj.weight"
+QUERY = "model.layers.0.self_attn.q_proj.weight"
+UP, GATE = "model.layers.1.mlp.up_proj.weight", "model.layers.1.mlp.gate_proj.weight"
+PROJECTIONS = (
+    *(f"self_attn.{part}_proj.{kind}" for part in "qkv" for kind in ("weight", "bias")),
+    "self_attn.o_proj.weight",
+    *(f"mlp.{part}_proj.weight" for part in ("gate", "up", "down")),
+)
+EVERY_LAYER = tuple(f"model.layers.{layer}.{name}" for layer in range(LAYERS) for name in PROJECTIONS)
+
+FAULTS = (
+    Fault(
+        "stale-tensor",
+        "one tensor is left out of the third weight sync and of none other",
+        trainer={"omit_tensors": {3: (DOWN,)}},
+        causes=(f"STALE_WEIGHTS({DOWN})",),
+        party="candidate",
+    ),
+    Fault(
+        "stale-tensors",
+        "two tensors are left out of the second weight sync",
+        trainer={"omit_tensors": {2: (DOWN, VALUE)}},
+        causes=(f"STALE_WEIGHTS({DOWN})", f"STALE_WEIGHTS({VALUE})"),
+        party="candidate",
+    ),
+    Fault(
+        "stale-tensor-baseline",
+        "one tensor is left out of every sync of the baseline from the second on",
+        side="baseline",
+        trainer={"omit_from": 2, "omit_names": (VALUE,)},
+        causes=(f"STALE_WEIGHTS({VALUE})",),
+        party="baseline",
+    ),
+    Fault(
+        "stale-weights",
+        "from the third sync on no tensor of a layer is sent",
+        trainer={"omit_from": 3, "omit_names": EVERY_LAYER},
+        causes=("STALE_WEIGHTS",),
+        party="candidate",
+    ),
+    Fault(
+        "other-revision",
+        "one tensor arrives as another revision of equal shape",
+        trainer={"alter": {UP: "revision"}},
+        causes=(f"WEIGHTS({UP})",),
+        party="candidate",
+    ),
+    Fault(
+        "other-revision-unsaid",
+        "from the second sync on one tensor is loaded as another revision, while the digests of all are right",
+        trainer={"alter": {UP: "revision"}, "alter_from": 2},
+        engine={"digests_repeated": True},
+        causes=(f"WEIGHTS({UP})",),
+        party="candidate",
+    ),
+    Fault(
+        "rows-swapped",
+        "halves of the rows of a query projection change places: its norm is equal, the digests are right",
+        trainer={"alter": {QUERY: "halves"}},
+        engine={"digests_repeated": True},
+        causes=(f"WEIGHTS({QUERY})",),
+        party="candidate",
+    ),
+    Fault(
+        "names-exchanged",
+        "two tensors of one shape are loaded into each other's place",
+        engine={"names_exchanged": {"names": [GATE, UP], "from": 0}},
+        causes=("WEIGHTS",),
+        party="candidate",
+    ),
+    Fault(
+        "stale-cache",
+        "the prefix cache is not flushed after a weight sync",
+        pair=("vllm", "sglang"),
+        engine={"keep_cache": True},
+        causes=("STALE_KV",),
+        party="candidate",
+    ),
+    Fault(
+        "stale-cache-vllm",
+        "vLLM's prefix cache is not flushed after a weight sync",
+        pair=("sglang", "vllm"),
+        engine={"keep_cache": True},
+        causes=("STALE_KV",),
+        party="candidate",
+    ),
+    Fault(
+        "stale-cache-baseline",
+        "the baseline's prefix cache is not flushed after a weight sync",
+        side="baseline",
+        pair=("vllm", "sglang"),
+        engine={"keep_cache": True},
+        causes=("STALE_KV",),
+        party="baseline",
+    ),
+    Fault(
+        "stale-derived",
+        "from the second sync on the last norm computes with a copy of its old weights; every parameter is right",
+        engine={"kept_copy": {"modules": ["model.norm"], "from": 2}},
+        causes=("STALE_DERIVED",),
+        party="candidate",
+    ),
+    Fault(
+        "stale-derived-baseline",
+        "in the baseline two norms compute with copies of their first weights; every parameter is right",
+        side="baseline",
+        engine={"kept_copy": {"modules": ["model.norm", "model.layers.3.post_attention_layernorm"], "from": 1}},
+        causes=("STALE_DERIVED",),
+        party="baseline",
+    ),
+    Fault(
+        "mixed-version",
+        "the first six tokens of each response are drawn before the weight sync, the rest after it",
+        engine={"drawn_before_sync": {"tokens": 6, "from": 1}},
+        causes=("MIXED_VERSION",),
+        party="candidate",
+    ),
+    Fault(
+        "mixed-version-from-step-3",
+        "from step 3 on the first twelve tokens of each response are drawn before the weight sync",
+        engine={"drawn_before_sync": {"tokens": 12, "from": 3}},
+        causes=("MIXED_VERSION",),
+        party="candidate",
+    ),
+)

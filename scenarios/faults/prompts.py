@@ -1,0 +1,42 @@
+"""Planted faults of the prompt: sent as text, cut, without its last turn."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from scenarios.faults.plant import Plant, drawn_before, prompt_of
+from scenarios.prompts import described
+from scenarios.rollout.engine import Request
+
+
+def _with(request: Request, prompt: tuple[int, ...]) -> Request:
+    return dataclasses.replace(request, prompt_ids=prompt + drawn_before(request))
+
+
+class AsText(Plant):
+    """The prompt is sent as text, so the engine's tokenizer adds its BOS again. Setting: sample numbers, or "all"."""
+
+    def affects(self, sample: int) -> bool:
+        return super().affects(sample) and (self.value == "all" or sample in self.value)
+
+    def sent(self, request: Request) -> Request:
+        if request.offset:
+            return request
+        text = self.setting.tokenizer.decode(list(request.prompt_ids), skip_special_tokens=False)
+        return dataclasses.replace(request, prompt_text=str(text))
+
+
+class Truncated(Plant):
+    """Prompts are cut to `keep` tokens. Setting: {"side": "left" | "right", "keep": tokens}; the side is what goes."""
+
+    def sent(self, request: Request) -> Request:
+        prompt, keep = prompt_of(request), int(self.value["keep"])
+        return _with(request, prompt[-keep:] if self.value["side"] == "left" else prompt[:keep])
+
+
+class Untemplated(Plant):
+    """The chat template is applied without its generation prompt. Setting: true."""
+
+    def sent(self, request: Request) -> Request:
+        prompt, end = prompt_of(request), tuple(described(self.setting.tokenizer)["generation_prompt"])
+        return _with(request, prompt[: -len(end)]) if end and prompt[-len(end) :] == end else request

@@ -1,0 +1,98 @@
+"""Real jobs of frameworks under `harness record`, once a session, or once for all with HARNESS_TEST_RECORDINGS."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import environments
+import pytest
+from jobs.material import prepare
+
+from probes.format import Ragged, Run
+
+JOBS = Path(__file__).parent / "jobs"
+LIMIT_S = 1800  # 2.5 minutes on two idle cores
+
+
+def interpreter(stack: str) -> str:
+    """The Python of a stack; skips the test where it was not made."""
+    python = environments.python(stack)
+    if not python.exists():
+        pytest.skip(f"no environment for it: python tests/frameworks/environments.py {stack}")
+    return str(python)
+
+
+def record(home: Path, name: str, framework: str, command: list[str]) -> Run:
+    """The recording of a job, made when it is not there yet."""
+    folder = home / name
+    if not (folder / "run.json").exists():
+        began = time.monotonic()
+        done = subprocess.run(
+            [str(Path(sys.executable).with_name("harness")), "record", "--framework", framework, "--digests",
+             "--out", str(folder), "--", *command],
+            capture_output=True, text=True, timeout=LIMIT_S, errors="replace",
+        )  # fmt: skip
+        print(f"{name}: {time.monotonic() - began:.0f} s")
+        (home / f"{name}.log").write_text(done.stdout + done.stderr)
+        assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    return Run(folder, strict=False)
+
+
+def verl(home: Path, engine: str) -> Run:
+    """Two steps of GRPO with verl on that engine."""
+    python, material = interpreter(engine), prepare(home / "material")
+    script = ["sh", str(JOBS / "verl_grpo.sh"), python, str(material), str(home / f"verl-{engine}-job")]
+    return record(home, f"verl-{engine}", "verl", [*script, f"actor_rollout_ref.rollout.name={engine}"])
+
+
+def openrlhf(home: Path) -> Run:
+    """Two steps of PPO with OpenRLHF."""
+    python, material = interpreter("vllm"), prepare(home / "material")
+    script = ["sh", str(JOBS / "openrlhf_ppo.sh"), python, str(material), str(home / "openrlhf-job")]
+    return record(home, "openrlhf", "openrlhf", script)
+
+
+def trl(home: Path, name: str, *options: str) -> Run:
+    """Three steps of GRPO with TRL."""
+    python, material = interpreter("trl"), prepare(home / "material")
+    shims = ["env", "FRAMEWORKS_CPU=trl", "VLLM_CPU_KVCACHE_SPACE=1", "OMP_NUM_THREADS=1"]
+    script = [*shims, python, str(JOBS / "trl_grpo.py"), str(material), str(home / f"{name}-job"), *options]
+    return record(home, name, "trl", script)
+
+
+def rows(run: Run, kind: str) -> dict[int, dict[int, dict[str, Any]]]:
+    """step -> sample -> array -> its row, over all frames of a kind; a sample that occurs twice is an error."""
+    found: dict[int, dict[int, dict[str, Any]]] = defaultdict(dict)
+    for frame in run.frames(kind):
+        columns = {
+            name: one.rows() if isinstance(one, Ragged) else list(one.values) for name, one in frame.arrays.items()
+        }
+        for place, sample in enumerate(columns.pop("sample")):
+            assert sample not in found[frame.step], f"sample {sample} of step {frame.step} twice"
+            found[frame.step][int(sample)] = {name: column[place] for name, column in columns.items()}
+    return dict(found)
+
+
+def assert_hooks(run: Run) -> None:
+    """Every hook that every job calls fired, none has moved, no probe turned itself off."""
+    hooks = run.manifest["hooks"]
+    assert hooks["moved"] == {} and hooks["off"] == {}
+    assert [symbol for symbol, when in hooks["never"].items() if not when] == []
+    assert run.torn == []
+
+
+def assert_tokens_agree(run: Run, steps: int, samples: int) -> None:
+    """What the engine drew is what the trainer trained on, sample by sample, though two processes recorded them."""
+    drawn, trained = rows(run, "rollout"), rows(run, "experience")
+    assert sorted(drawn) == sorted(trained) == list(range(steps))
+    for step in drawn:
+        assert sorted(drawn[step]) == sorted(trained[step]) == list(range(samples))
+        for sample, row in drawn[step].items():
+            assert row["output"] and row["prompt"]
+            assert row["output"] == trained[step][sample]["tokens"]
+            assert len(trained[step][sample]["advantage"]) == len(row["output"])

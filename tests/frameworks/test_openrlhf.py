@@ -1,0 +1,58 @@
+"""OpenRLHF's own PPO job, recorded: minutes, so not among the tests of `make test`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from framework_jobs import assert_hooks, assert_tokens_agree, openrlhf, rows
+
+from probes.format import Run
+
+STEPS, PROMPTS = 2, 8
+
+
+@pytest.fixture(scope="module")
+def recording(recordings: Path) -> Run:
+    return openrlhf(recordings)
+
+
+def test_every_hook_that_a_job_calls_fires(recording: Run) -> None:
+    assert_hooks(recording)
+
+
+def test_the_job_is_known_from_its_recording(recording: Run) -> None:
+    manifest = recording.manifest
+    assert (manifest["framework"], manifest["framework_version"], manifest["exit_code"]) == ("openrlhf", "0.11.2", 0)
+    assert manifest["seeds"]["engine"] == 42
+    [engine] = recording.events("engine_info")
+    assert engine["resolved"]["dtype"] == "bfloat16" and engine["resolved"]["seed"] == 42
+    assert any(line.startswith("logprob: OpenRLHF asks vLLM") for line in manifest["missing"])
+
+
+def test_what_was_drawn_is_what_was_trained_on(recording: Run) -> None:
+    assert_tokens_agree(recording, STEPS, PROMPTS)
+
+
+def test_samples_are_numbered_by_their_prompts_and_not_by_their_arrival(recording: Run) -> None:
+    for frame in recording.frames("rollout"):
+        assert sorted(frame.fields["arrival"]) == list(range(PROMPTS))
+    assert all(sorted(step) == list(range(PROMPTS)) for step in rows(recording, "rollout").values())
+
+
+def test_experience_has_values_and_returns(recording: Run) -> None:
+    for step in rows(recording, "experience").values():
+        for row in step.values():
+            assert len(row["actor_logprob"]) == len(row["value"]) == len(row["return"]) == len(row["tokens"])
+
+
+def test_each_step_syncs_and_says_what_it_measured(recording: Run) -> None:
+    assert [event["version"] for event in recording.events("sync")] == [1, 2]
+    assert [event["step"] for event in recording.events("step")] == [0, 1]
+    assert [event["version"] for event in recording.events("weights")] == [1, 2]
+
+
+def test_every_role_records_its_forward_passes(recording: Run) -> None:
+    phases = {event["phase"] for event in recording.events("shapes")}
+    assert phases >= {"actor_forward", "critic_forward", "reference_forward", "reward_forward", "actor_minibatch",
+                      "critic_minibatch", "experience"}  # fmt: skip

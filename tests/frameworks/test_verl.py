@@ -1,0 +1,70 @@
+"""verl's own job with vLLM and with SGLang, recorded and diffed: minutes, so not among the tests of `make test`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from framework_jobs import assert_hooks, assert_tokens_agree, rows, verl
+
+from harness.parity.run import diff
+from probes.format import Run
+
+STEPS, PROMPTS, GROUP = 2, 4, 4
+
+
+@pytest.fixture(scope="module", params=["vllm", "sglang"])
+def recording(request: pytest.FixtureRequest, recordings: Path) -> Run:
+    return verl(recordings, request.param)
+
+
+def test_every_hook_that_a_job_calls_fires(recording: Run) -> None:
+    assert_hooks(recording)
+
+
+def test_the_job_is_known_from_its_recording(recording: Run) -> None:
+    manifest = recording.manifest
+    assert (manifest["framework"], manifest["framework_version"], manifest["exit_code"]) == ("verl", "0.9.1", 0)
+    assert manifest["scenario"]["rollout"]["samples_per_prompt"] == GROUP
+    assert manifest["scenario"]["model"]["dtype"] == "bfloat16"  # of the learner, which nobody asked for
+    [engine] = recording.events("engine_info")
+    assert engine["engine"] == manifest["backend"]
+    assert engine["resolved"]["dtype"] == "float32"
+    assert manifest["seeds"]["engine"] == (42 if engine["engine"] == "vllm" else None)
+
+
+def test_what_was_drawn_is_what_was_trained_on(recording: Run) -> None:
+    assert_tokens_agree(recording, STEPS, PROMPTS * GROUP)
+
+
+def test_samples_of_a_group_have_one_prompt(recording: Run) -> None:
+    for step in rows(recording, "rollout").values():
+        prompts = [tuple(step[sample]["prompt"]) for sample in sorted(step)]
+        groups = [set(prompts[first : first + GROUP]) for first in range(0, len(prompts), GROUP)]
+        assert all(len(group) == 1 for group in groups) and len(set.union(*groups)) == PROMPTS
+
+
+def test_log_probabilities_are_the_engines_own(recording: Run) -> None:
+    for step in rows(recording, "rollout").values():
+        for row in step.values():
+            assert len(row["logprob"]) == len(row["output"]) and max(row["logprob"]) <= 0
+
+
+def test_each_step_syncs_and_says_what_it_measured(recording: Run) -> None:
+    assert [event["version"] for event in recording.events("sync")] == [0, 1, 2]
+    assert [event["step"] for event in recording.events("step")] == [0, 1]
+    versions = [event["version"] for event in recording.events("weights") if event["source"] == "learner"]
+    assert versions == [0, 1, 2]
+
+
+def test_vllm_received_the_weights_that_the_learner_sent(recordings: Path) -> None:
+    found = {(one["source"], one["version"]): one["digests"] for one in verl(recordings, "vllm").events("weights")}
+    for version in (0, 1, 2):
+        assert found["received", version] == found["learner", version]
+
+
+def test_the_two_engines_are_diffed(recordings: Path) -> None:
+    for engine in ("vllm", "sglang"):
+        verl(recordings, engine)
+    verdict = diff(recordings / "verl-vllm", recordings / "verl-sglang")
+    assert verdict.verdict in ("DIVERGENT", "INCONCLUSIVE")

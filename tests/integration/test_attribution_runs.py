@@ -1,0 +1,65 @@
+"""Attribution of whole recorded runs on embedded engines: recorded, judged, put on the bench, named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from bench_support import BASE, Laboratory, compared, laboratory
+from ppo_support import random_models
+
+from harness.parity.attribution import attribute
+from harness.parity.attribution.clean import clean
+from scenarios.faults.fault import Fault
+
+TENSOR = "model.layers.1.mlp.down_proj.weight"
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laboratory]:
+    with laboratory(random_models(tmp_path_factory.mktemp("models"))) as made:
+        yield made
+
+
+def test_a_sound_pair_is_left_as_it_is_and_its_baseline_is_clean(lab: Laboratory, tmp_path: Path) -> None:
+    judged, bench = compared(lab, tmp_path, Fault("control"))
+    assert judged.verdict.verdict == "EQUIVALENT", judged.verdict.reason
+    assert attribute(judged, bench) is judged.verdict
+    assert clean(tmp_path / "baseline")
+
+
+@pytest.mark.parametrize(
+    ("fault", "cause", "party"),
+    [
+        (Fault("temperature", settings=("sampling.temperature=0.8",)), "SAMPLING_PARAM(temperature)", "candidate"),
+        (
+            Fault("stale", trainer={"omit_from": 1, "omit_names": (TENSOR,)}),
+            f"STALE_WEIGHTS({TENSOR})",
+            "candidate",
+        ),
+        (
+            Fault(
+                "dropped", side="baseline", scenario=("sampling.temperature=0.7",),
+                mapping={"edits": {"sampling": {"temperature": None}}},
+            ),
+            "SAMPLING_PARAM(temperature)",
+            "mapping",
+        ),
+    ],
+    ids=lambda one: one.name if isinstance(one, Fault) else "",
+)  # fmt: skip
+def test_the_cause_is_named_with_a_live_proof(
+    lab: Laboratory, tmp_path: Path, fault: Fault, cause: str, party: str
+) -> None:
+    judged, bench = compared(lab, tmp_path, fault, BASE)
+    assert judged.verdict.verdict == "DIVERGENT", judged.verdict.reason
+    verdict = attribute(judged, bench)
+    named = {one.name: one for one in verdict.causes}
+    assert set(named) == {cause}
+    live = [proof for proof in named[cause].proofs if proof.on == "live engines"]
+    assert live and live[0].removed >= 0.98
+    assert named[cause].party == party
+    assert verdict.figures["attribution"]["seconds_to_cause"] > 0
+    if fault.side == "baseline":
+        assert not clean(tmp_path / "baseline")

@@ -1,0 +1,299 @@
+"""The readers of verl's and OpenRLHF's tables, on objects shaped like the frameworks' own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from probes import install
+from probes.adapters import openrlhf, openrlhf_driver, verl, verl_driver, verl_rollout, verl_values
+from probes.adapters.calls import Call, Job
+from probes.adapters.table import Adapter, Hook
+from probes.format import Ragged, Run
+
+
+class Desk:
+    """Calls readers one after the other in one process's job."""
+
+    def __init__(self, folder: Path, adapter: Adapter) -> None:
+        self.folder, self.job = folder, Job(adapter)
+        self.recorder = install.start(folder, role="trainer", groups=False)
+
+    def call(
+        self, reader: Callable[[Call], None], original: Callable[..., Any], *args: Any, result: Any = None, **kw: Any
+    ) -> Call:
+        one = Call(Hook("module:function"), original, args, kw, self.recorder, self.job)
+        one.result = result
+        reader(one)
+        return one
+
+    def frames(self, kind: str) -> list[tuple[int, dict[str, Any], dict[str, Any]]]:
+        """(step, fields, array -> rows) of each frame."""
+        self.recorder.close()
+        (self.folder / "run.json").write_text('{"format_version": 1}')
+        self.run = Run(self.folder)
+        return [
+            (one.step, one.fields, {
+                name: value.rows() if isinstance(value, Ragged) else list(value.values)
+                for name, value in one.arrays.items()
+            })
+            for one in self.run.frames(kind)
+        ]  # fmt: skip
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Callable[[Adapter], Desk]]:
+    made: list[Desk] = []
+
+    def make(adapter: Adapter) -> Desk:
+        made.append(Desk(tmp_path / str(len(made)), adapter))
+        return made[-1]
+
+    yield make
+    for one in made:
+        if one.recorder in install.live():
+            one.recorder.close()
+
+
+TOKENIZER = SimpleNamespace(
+    eos_token_id=2, bos_token_id=1, pad_token_id=0, all_special_ids=[0, 1, 2], decode=lambda ids, **_: str(ids)
+)
+
+
+# OpenRLHF: responses arrive in any order.
+
+
+def dispatch(self: Any, prompts: Any, labels: Any, *, images: Any = None, **generate_kwargs: Any) -> None: ...
+def process(self: Any, response: Any, **generate_kwargs: Any) -> None: ...
+def generate_all(self: Any, dataloader_iter: Any = None) -> None: ...
+def make_batch(self: Any, rollout_samples: Any) -> None: ...
+
+
+def response(prompt: str, ids: list[int], start: int, **more: Any) -> dict[str, Any]:
+    return {"prompt": prompt, "observation_tokens": ids, "action_ranges": [(start, len(ids))],
+            "rollout_log_probs": None, "truncated": False, **more}  # fmt: skip
+
+
+def generator() -> Any:
+    return SimpleNamespace(args=SimpleNamespace(rollout=SimpleNamespace(n_samples_per_prompt=2)), tokenizer=TOKENIZER)
+
+
+def test_openrlhfs_samples_are_numbered_by_prompt_whatever_order_they_arrive_in(desk: Any) -> None:
+    one = desk(openrlhf.ADAPTER)
+    one.job.step, owner = 3, generator()
+    one.call(openrlhf_driver.submitting, dispatch, owner, ["a", "b"], ["", ""])
+    for prompt, ids in (("b", [5, 6, 7]), ("b", [5, 6, 8]), ("a", [3, 4, 9, 2]), ("a", [3, 4, 2])):
+        made = SimpleNamespace(prompt=prompt, ids=ids)
+        one.call(openrlhf_driver.answered, process, owner, response(prompt, ids, 2), result=made)
+    one.call(openrlhf_driver.generated, generate_all, owner)
+    [(step, fields, arrays)] = one.frames("rollout")
+    assert step == 3 and fields["arrival"] == [2, 3, 0, 1]
+    assert arrays["sample"] == [0, 1, 2, 3]
+    assert arrays["prompt"] == [[3, 4], [3, 4], [5, 6], [5, 6]]
+    assert arrays["output"] == [[9, 2], [2], [7], [8]]
+    assert "logprob" not in arrays
+    [data] = one.run.events("data")
+    assert data["samples"] == [0, 1, 2, 3]
+
+
+def test_openrlhfs_equal_prompts_of_a_batch_get_a_number_each(desk: Any) -> None:
+    one = desk(openrlhf.ADAPTER)
+    one.job.step, owner = 0, generator()
+    one.call(openrlhf_driver.submitting, dispatch, owner, ["a", "a"], ["", ""])
+    for number in range(5):  # one more than was asked for: it belongs to nobody
+        one.call(openrlhf_driver.answered, process, owner, response("a", [3, 4, number + 5], 2), result=object())
+    one.call(openrlhf_driver.generated, generate_all, owner)
+    [(_, _, arrays)] = one.frames("rollout")
+    assert arrays["sample"] == [0, 1, 2, 3] and arrays["output"] == [[5], [6], [7], [8]]
+
+
+def test_openrlhfs_evaluation_is_not_recorded_as_a_rollout(desk: Any) -> None:
+    one = desk(openrlhf.ADAPTER)
+    owner = generator()
+    one.call(openrlhf_driver.evaluating, generate_all, owner)
+    one.call(openrlhf_driver.submitting, dispatch, owner, ["a"], [""])
+    one.call(openrlhf_driver.answered, process, owner, response("a", [3, 4, 5], 2), result=object())
+    one.call(openrlhf_driver.generated, generate_all, owner)
+    one.call(openrlhf_driver.evaluated, generate_all, owner)
+    assert one.frames("rollout") == []
+
+
+def test_openrlhfs_experience_is_that_of_the_samples(desk: Any) -> None:
+    one = desk(openrlhf.ADAPTER)
+    one.job.step, owner = 0, generator()
+    one.call(openrlhf_driver.submitting, dispatch, owner, ["a", "b"], ["", ""], n_samples_per_prompt=1)
+    arrived = []
+    for prompt, ids in (("b", [5, 6, 7]), ("a", [3, 4, 9, 2])):
+        made = SimpleNamespace(prompt=prompt)
+        arrived.append(made)
+        one.call(openrlhf_driver.answered, process, owner, response(prompt, ids, 2), result=made)
+    one.call(openrlhf_driver.experiencing, make_batch, owner, arrived)
+    mask = torch.tensor([[0, 1, 0], [0, 1, 1]])
+    numbers = torch.arange(6.0).reshape(2, 3)
+    batch = SimpleNamespace(
+        sequences=torch.tensor([[5, 6, 7, 0], [3, 4, 9, 2]]), attention_mask=torch.tensor([[1, 1, 1, 0], [1, 1, 1, 1]]),
+        action_mask=mask, action_log_probs=-numbers, base_action_log_probs=None, values=numbers, advantages=numbers,
+        returns=numbers, index=[0, 1], info={"reward": torch.tensor([0.25, 0.5])}, rewards=None,
+    )  # fmt: skip
+    one.call(openrlhf_driver.experienced, make_batch, owner, arrived, result=[batch])
+    [(_, _, arrays)] = one.frames("experience")
+    assert arrays["sample"] == [0, 1] and arrays["reward"] == [0.5, 0.25]
+    assert arrays["tokens"] == [[9, 2], [7]]
+    assert arrays["actor_logprob"] == [[-4.0, -5.0], [-1.0]]
+    assert "reference_logprob" not in arrays
+
+
+# verl: several samples at once in one process.
+
+
+async def run_loop(
+    self: Any, sampling_params: Any, trajectory: Any, *, agent_name: str = "", **kwargs: Any
+) -> None: ...
+async def generate(self: Any, request_id: Any, *, prompt_ids: Any, sampling_params: Any) -> None: ...
+async def run_prompt(self: Any, prompt: Any) -> None: ...
+async def sequences(self: Any, batch: Any) -> None: ...
+
+
+def loop(**rollout: Any) -> Any:
+    settings = {"temperature": 1.0, "top_k": -1, "top_p": 1.0, "response_length": 8, "n": 2, **rollout}
+    settings["agent"] = SimpleNamespace(num_workers=1)
+    config = SimpleNamespace(
+        actor_rollout_ref=SimpleNamespace(rollout=SimpleNamespace(**settings)),
+        data=SimpleNamespace(train_batch_size=2),
+    )
+    return SimpleNamespace(config=config, tokenizer=TOKENIZER, model_config=None)
+
+
+def drawn(ids: list[int], logprobs: list[float], reason: str = "completed") -> SimpleNamespace:
+    return SimpleNamespace(token_ids=ids, log_probs=logprobs, stop_reason=reason, extra_fields={"global_steps": 0})
+
+
+def play(one: Desk, owner: Any, answers: dict[tuple[str, int], list[tuple[list[int], SimpleNamespace]]]) -> None:
+    """Every (uid, place in the group) in a task of its own, taking turns at each answer, then each prompt's end."""
+
+    async def sample(uid: str, session: int) -> None:
+        trajectory = {"step": 1, "sample_index": 0, "rollout_n": 0, "validate": False}
+        call = {"uid": uid, "session_id": session, "agent_name": "single"}
+        one.call(verl_rollout.entered, run_loop, owner, {}, trajectory, **call)
+        for prompt, output in answers[uid, session]:
+            await asyncio.sleep(0)
+            one.call(verl_rollout.generated, generate, owner, "r", prompt_ids=prompt, sampling_params={}, result=output)
+        one.call(verl_rollout.left, run_loop, owner, {}, trajectory, **call)
+
+    async def all_samples() -> None:
+        await asyncio.gather(*(asyncio.create_task(sample(*key)) for key in answers))
+
+    batch = {"uid": ["u", "v"], "global_steps": 1, "validate": False}
+    one.call(verl_rollout.looping, sequences, owner, batch)
+    asyncio.run(all_samples())
+    for uid in ("v", "u"):
+        one.call(verl_rollout.grouped, run_prompt, owner, {"uid": uid})
+
+
+ANSWERS = {
+    ("u", 0): [([7, 8], drawn([4, 2], [-1.0, -2.0]))],
+    ("u", 1): [([7, 8], drawn([5], [-3.0]))],
+    ("v", 0): [([9], drawn([6, 6], [-4.0, -4.0]))],
+    ("v", 1): [([9], drawn([2], [-5.0]))],
+}
+
+
+def test_verls_samples_are_told_apart_though_they_run_at_once(desk: Any) -> None:
+    one = desk(verl.ADAPTER)
+    play(one, loop(), ANSWERS)
+    v, u = one.frames("rollout")
+    assert u[0] == v[0] == 0  # verl's step 1
+    assert (u[2]["sample"], v[2]["sample"]) == ([0, 1], [2, 3])
+    assert u[2]["output"] == [[4, 2], [5]] and v[2]["prompt"] == [[9], [9]]
+    assert u[2]["logprob"] == [[-1.0, -2.0], [-3.0]]
+    assert u[1]["finish"] == ["stop", "length"]
+
+
+def test_verls_interrupted_answer_goes_on_and_a_tools_turn_does_not(desk: Any) -> None:
+    one = desk(verl.ADAPTER)
+    answers = dict(ANSWERS)
+    answers["u", 0] = [([7, 8], drawn([4], [-1.0], "aborted")), ([7, 8, 4], drawn([5, 2], [-2.0, -3.0]))]
+    answers["v", 0] = [([9], drawn([6], [-4.0])), ([9, 6, 1, 1], drawn([3], [-1.0]))]
+    play(one, loop(), answers)
+    v, u = one.frames("rollout")
+    assert u[2]["output"][0] == [4, 5, 2] and u[2]["logprob"][0] == [-1.0, -2.0, -3.0]
+    assert "uncompared" not in u[1]
+    assert v[2]["output"][0] == [6] and "uncompared" in v[1]
+
+
+@pytest.mark.parametrize("setting", [{"temperature": 0.7}, {"top_p": 0.9}, {"top_k": 40}, {"repetition_penalty": 1.1}])
+def test_verls_log_probabilities_after_sampling_parameters_are_not_taken_for_the_models(
+    desk: Any, setting: Any
+) -> None:
+    one = desk(verl.ADAPTER)
+    play(one, loop(**setting), ANSWERS)
+    assert all("logprob" not in arrays for _, _, arrays in one.frames("rollout"))
+    assert verl_values.tempered(setting) and not verl_values.tempered({"temperature": 1, "top_p": 1.0, "top_k": -1})
+
+
+def test_verls_validation_is_not_recorded_as_a_rollout(desk: Any) -> None:
+    one = desk(verl.ADAPTER)
+    one.call(verl_rollout.looping, sequences, loop(), {"uid": ["u"], "global_steps": 1, "validate": True})
+    trajectory = {"step": 1, "sample_index": 0, "rollout_n": 0, "validate": True}
+    one.call(verl_rollout.entered, run_loop, loop(), {}, trajectory, uid="u", session_id=0)
+    one.call(
+        verl_rollout.generated, generate, loop(), "r", prompt_ids=[1], sampling_params={}, result=drawn([2], [-1.0])
+    )
+    one.call(verl_rollout.grouped, run_prompt, loop(), {"uid": "u"})
+    assert one.frames("rollout") == []
+
+
+def submit(self: Any, batch: Any) -> None: ...
+def estimate(data: Any, batch_keys: Any) -> None: ...
+def collect(keys: Any) -> None: ...
+
+
+def test_verls_experience_is_joined_by_its_keys(desk: Any) -> None:
+    one = desk(verl.ADAPTER)
+    owner = SimpleNamespace(
+        global_steps=1, config=SimpleNamespace(
+            data=SimpleNamespace(train_batch_size=2),
+            actor_rollout_ref=SimpleNamespace(rollout=SimpleNamespace(n=1)),
+        ),
+    )  # fmt: skip
+    one.job.step = 0
+    one.call(verl_driver.submitted, submit, owner, {"uid": ["u", "v"]})
+    keys, mask = ["v_0_0", "u_0_0"], torch.tensor([[1, 0], [1, 1]])
+    data = {"response_mask": mask, "token_level_scores": torch.tensor([[1.0, 0.0], [0.0, 0.5]]),
+            "old_log_probs": torch.tensor([[-1.0, 0.0], [-2.0, -3.0]]), "advantages": torch.ones(2, 2)}  # fmt: skip
+    one.call(verl_driver.advantaged, estimate, None, keys, result=SimpleNamespace(batch=data))
+    fetched = {"prompts": torch.tensor([[9], [7]]), "responses": torch.tensor([[5, 0], [4, 2]]), "response_mask": mask}
+    one.call(verl_driver.collected, collect, keys, result=fetched)
+    [(_, _, arrays)] = one.frames("experience")
+    assert arrays["sample"] == [0, 1] and arrays["reward"] == [0.5, 1.0]
+    assert arrays["tokens"] == [[4, 2], [5]]
+    assert arrays["actor_logprob"] == [[-2.0, -3.0], [-1.0]]
+    assert [event["samples"] for event in one.run.events("data")] == [[0, 1]]
+
+
+def test_verls_settings_leave_out_what_a_comparison_of_engines_changes() -> None:
+    config = {
+        "actor_rollout_ref": {"rollout": {"name": "vllm", "seed": 1, "engine_kwargs": {"sglang": {"a": 1}}, "n": 4}},
+        "trainer": {"logger": ["console"], "nnodes": 1}, "data": {"seed": 1, "shuffle": True},
+    }  # fmt: skip
+    assert verl_driver._settings(config) == {
+        "actor_rollout_ref.rollout.n": 4,
+        "trainer.nnodes": 1,
+        "data.shuffle": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("asked", "dtype"),
+    [(None, "bfloat16"), ({"param_dtype": "fp32"}, "float32"), ({"reduce_dtype": "fp32"}, "bfloat16")],
+)
+def test_verls_learner_computes_in_bfloat16_unless_told_otherwise(asked: Any, dtype: str) -> None:
+    actor = {"strategy": "fsdp2", "fsdp_config": {"mixed_precision": asked}}
+    assert verl_driver._learner_dtype({"actor_rollout_ref": {"actor": actor}}) == dtype
+    assert verl_driver._learner_dtype({"actor_rollout_ref": {"actor": {"strategy": "megatron"}}}) is None

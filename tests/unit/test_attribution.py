@@ -1,0 +1,357 @@
+"""Each live intervention on an embedded engine with a planted fault, and its control; what a verdict makes of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from ppo_support import random_models
+
+from harness.parity.attribution import live, merged, reference
+from harness.parity.attribution.merge import same_cause
+from harness.parity.attribution.outcome import Attribution
+from harness.parity.attribution.situation import Named, Situation, Tried, improves
+from harness.parity.verdict import Judged
+from reports.model import Cause, Proof, Verdict
+from scenarios import models
+from scenarios.bench.bench import Bench, Stand
+from scenarios.bench.case import Alteration, CaseSample, Symptoms, Tolerance
+from scenarios.models.quiet import quiet
+from scenarios.ppo.roles import ActorRole
+from scenarios.remote import Actor, Local
+from scenarios.session import EngineSession
+from scenarios.settings import Sampling, Scenario
+
+TOLERANCE = Tolerance(1e-4, 2e-4)
+TENSOR = "model.layers.1.mlp.down_proj.weight"
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    torch.set_num_threads(1)  # idle OpenMP threads spin
+    return random_models(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(scope="module")
+def actor(paths: dict[str, str]) -> Iterator[Actor]:
+    made = Local(ActorRole, Scenario().to_json(), dict(paths), urgent=("abort_sync",))
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def sessions() -> Iterator[list[Actor]]:
+    started: list[Actor] = []
+    yield started
+    for one in started:
+        one.stop()
+
+
+class Lab:
+    """One engine on a bench, as it was asked to be and as it is."""
+
+    def __init__(self, paths: dict[str, str], actor: Actor, sessions: list[Actor]) -> None:
+        self._paths, self._actor, self._sessions = paths, actor, sessions
+
+    def situation(
+        self,
+        asked: Sampling,
+        *,
+        given: Sampling | None = None,
+        engine: dict[str, Any] | None = None,
+        policy: str | None = None,
+    ) -> Situation:
+        scenario = Scenario(sampling=asked)
+        session = Local(
+            EngineSession, "hf", policy or self._paths["policy"],
+            dataclasses.replace(scenario, sampling=given or asked).to_json(), device="cpu", wrap=engine,
+        )  # fmt: skip
+        self._sessions.append(session)
+        bench = Bench(scenario.to_json(), {"candidate": Stand(session, self._actor, self._paths["policy"], 0)})
+        samples = [
+            CaseSample(number, (1, 40 + number // 2 * 3, 77, 120, 9, 33), number < 6, leader=number // 2 * 2)
+            for number in range(8)
+        ]
+        bench.open(samples, TOLERANCE)
+        said = {
+            "mode": "coupled",
+            "canonical": dataclasses.asdict(given or asked),
+            "given": dataclasses.asdict(given or asked),
+        }
+        recording = SimpleNamespace(scenario=scenario.to_json(), all=lambda kind: [said] if kind == "sampling" else [])
+        side = SimpleNamespace(recording=recording)
+        evidence: Any = SimpleNamespace(
+            baseline=side,
+            sides=[side],
+            mode="coupled",
+            side=lambda name: side,
+            notes={},
+            tolerance=SimpleNamespace(value=1e-4),
+        )
+        clock = iter(range(10**9))
+        return Situation(
+            bench, evidence, "candidate", bench.read("candidate", again=True), lambda: next(clock) * 1e-3, 1e9, samples
+        )
+
+
+@pytest.fixture
+def lab(paths: dict[str, str], actor: Actor, sessions: list[Actor]) -> Lab:
+    return Lab(paths, actor, sessions)
+
+
+ASKED = Sampling(max_tokens=12)
+COOL = dataclasses.replace(ASKED, temperature=0.7)
+
+
+def test_an_engine_without_a_fault_has_no_symptom(lab: Lab) -> None:
+    found = lab.situation(ASKED).symptoms
+    assert (found.total, found.noise) == (0, 0)
+    assert found.compared["tokens"] == found.compared["scores"] > 50 and found.compared["prompts"] == 8
+
+
+@pytest.mark.parametrize(
+    ("asked", "plants", "cause"),
+    [
+        (ASKED, {"shift": 1}, "ALIGNMENT"),
+        (ASKED, {"shift": -1}, "ALIGNMENT"),
+        (ASKED, {"truncate": {"side": "left", "keep": 3}}, "TRUNCATION(left)"),
+        (ASKED, {"truncate": {"side": "right", "keep": 4}}, "TRUNCATION(right)"),
+        (ASKED, {"clones": 2}, "RNG_COLLISION"),
+        (ASKED, {"seed_offset": 1}, "RNG(seed ignored)"),
+        (ASKED, {"sampling": {"temperature": 0.8}}, "SAMPLING_PARAM(temperature)"),
+        (ASKED, {"sampling": {"top_p": 0.8}}, "SAMPLING_PARAM(top_p)"),
+        (COOL, {"draw": {"reported": "tempered"}}, "LOGPROB_SEMANTICS(tempered)"),
+        (dataclasses.replace(ASKED, top_p=0.6), {"draw": {"reported": "filtered"}}, "LOGPROB_SEMANTICS(renormalised)"),
+        (dataclasses.replace(ASKED, top_k=20, top_p=0.6), {"draw": {"joint": True}}, "SAMPLER(joint top-k/top-p)"),
+    ],
+    ids=str,
+)
+def test_the_reference_makes_the_same_mistake(lab: Lab, asked: Sampling, plants: dict[str, Any], cause: str) -> None:
+    s = lab.situation(asked, engine=plants)
+    before = s.symptoms.total
+    assert before >= 3 and not s.symptoms.of("scores")
+    reference.search(s)
+    assert [one.name for one in s.named] == [cause]
+    assert s.symptoms.total <= 0.02 * before
+    assert (s.named[0].proof.before, s.named[0].proof.on) == (before, "live engines")
+
+
+def test_a_parameter_that_a_side_asked_for_is_its_own(lab: Lab) -> None:
+    s = lab.situation(ASKED, given=COOL)
+    reference.search(s)
+    assert [(one.name, one.party) for one in s.named] == [("SAMPLING_PARAM(temperature)", "candidate")]
+
+
+def test_two_mistakes_at_once_are_both_named(lab: Lab) -> None:
+    s = lab.situation(ASKED, engine={"sampling": {"temperature": 0.8}, "truncate": {"side": "left", "keep": 3}})
+    before = s.symptoms.total
+    reference.search(s)
+    assert {one.name for one in s.named} == {"TRUNCATION(left)", "SAMPLING_PARAM(temperature)"}
+    assert s.symptoms.total <= 0.02 * before
+
+
+def test_permuted_responses_are_found_under_other_numbers(lab: Lab) -> None:
+    s = lab.situation(ASKED, engine={"permute": "responses"})
+    live.order(s)
+    assert [one.name for one in s.named] == ["ORDER"] and not s.symptoms.total
+    sound = lab.situation(ASKED, engine={"sampling": {"temperature": 0.8}})
+    live.order(sound)
+    assert not sound.named and sound.symptoms.total
+
+
+def garbled(paths: dict[str, str], folder: Path) -> str:
+    """The policy with another value in one tensor: what an engine holds that missed a sync of it."""
+    model = models.load_policy(paths["policy"])
+    with torch.no_grad():
+        dict(model.named_parameters())[TENSOR].mul_(1.5)
+    with quiet():
+        model.save_pretrained(folder)
+        models.load_tokenizer(paths["policy"]).save_pretrained(folder)
+    return str(folder)
+
+
+def test_a_stale_tensor_is_named_by_its_own_sync_and_no_other_is(
+    lab: Lab, paths: dict[str, str], tmp_path: Path
+) -> None:
+    s = lab.situation(ASKED, policy=garbled(paths, tmp_path))
+    assert s.symptoms.of("scores")
+    reference.search(s)
+    assert not s.named  # control: no change of the reference explains other weights
+    live.search(s, restarts=False)
+    assert [(one.name, one.party) for one in s.named] == [(f"STALE_WEIGHTS({TENSOR})", "candidate")]
+    assert s.named[0].proof.after == 0 and not s.symptoms.total
+
+
+def test_vllm_is_sent_whole_modules(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = lab.situation(ASKED).bench
+    assert all(len(group) == 1 for group in bench.tensors("candidate"))
+    session = bench._stands["candidate"].session._target  # type: ignore[attr-defined]
+    monkeypatch.setattr(session, "snapshot", lambda: {"engine": "vllm"})
+    groups = bench.tensors("candidate")
+    attention = next(group for group in groups if "model.layers.1.self_attn.k_proj.bias" in group)
+    assert sorted({name.split(".")[4] for name in attention}) == ["k_proj", "q_proj", "v_proj"] and len(attention) == 6
+    assert [TENSOR] in groups
+
+
+def test_what_stays_unexplained_is_narrowed_to_a_layer(lab: Lab, paths: dict[str, str], tmp_path: Path) -> None:
+    s = lab.situation(ASKED, policy=garbled(paths, tmp_path))
+    assert "differ first in layer 1" in live.narrowest(s)  # the tensor's own
+    assert s.bench.first_layer("candidate", 0)[0] == 1  # type: ignore[index]
+    sound = lab.situation(ASKED)
+    assert sound.bench.first_layer("candidate", 0) == (2, 0.0)
+
+
+def test_two_causes_of_which_one_is_in_the_weights(lab: Lab, paths: dict[str, str], tmp_path: Path) -> None:
+    s = lab.situation(ASKED, policy=garbled(paths, tmp_path), given=COOL)
+    reference.search(s)
+    live.search(s, restarts=False, then=reference.search)
+    assert not s.symptoms.total
+    assert {one.name for one in s.named} == {f"STALE_WEIGHTS({TENSOR})", "SAMPLING_PARAM(temperature)"}
+
+
+def test_an_engine_that_keeps_what_it_made_of_earlier_weights(lab: Lab) -> None:
+    s = lab.situation(ASKED)
+    bench = Derived(s.bench)
+    s.bench, s.symptoms = bench, bench.read("candidate")
+    live.restart(s)
+    assert [one.name for one in s.named] == ["STALE_DERIVED"] and not s.symptoms.total
+    s = lab.situation(ASKED)
+    bench = Derived(s.bench, spoils=True)
+    s.bench, s.symptoms = bench, bench.read("candidate")
+    live.restart(s)
+    assert [one.name for one in s.named] == ["WEIGHTS(loading)"]
+
+
+class Derived:
+    """A bench whose engine reads wrong until it starts anew; `spoils`: and again after a sync."""
+
+    WRONG = Symptoms({"tokens": 9, "scores": 40}, by_sample={1: 49})
+
+    def __init__(self, bench: Any, spoils: bool = False) -> None:
+        self._bench, self._spoils, self._wrong = bench, spoils, True
+
+    def read(self, side: str) -> Symptoms:
+        return self.compare(side)
+
+    def compare(self, side: str, alteration: Alteration = Alteration()) -> Symptoms:  # noqa: B008
+        return self.WRONG if self._wrong else self._bench.compare(side, alteration)
+
+    def restart(self, side: str) -> float:
+        self._wrong = False
+        return self._bench.restart(side)
+
+    def sync(self, side: str) -> float:
+        self._wrong = self._spoils
+        return 0.0
+
+
+def test_a_stale_cache_goes_with_the_flush(lab: Lab) -> None:
+    s = lab.situation(ASKED)
+
+    class Cached(Derived):
+        def flush(self, side: str) -> None:
+            self._wrong = False
+
+    bench = Cached(s.bench)
+    s.bench, s.symptoms = bench, dataclasses.replace(bench.WRONG, cached=30)
+    live.flush(s)
+    assert [one.name for one in s.named] == ["STALE_KV"]
+    bench._wrong = True
+    s.named.clear()
+    s.symptoms = bench.WRONG  # nothing came from a cache: not the cache's fault, and said so
+    live.flush(s)
+    assert not s.named and "STALE_KV" in s.notes[-1]
+
+
+def test_a_healthy_sample_that_gets_worse_speaks_against_an_intervention() -> None:
+    before = Symptoms({"tokens": 20}, by_sample={1: 20})
+    assert improves(before, Symptoms())
+    assert not improves(before, Symptoms({"tokens": 1}, {"tokens": 1}, by_sample={9: 1}))
+    assert not improves(before, Symptoms({"tokens": 1, "logprobs": 4}, by_sample={1: 5}))
+    assert not improves(Symptoms({"tokens": 2}, by_sample={1: 2}), Symptoms())
+    assert improves(Symptoms({"tokens": 2}, by_sample={1: 2}), Symptoms(), recorded=True)
+
+
+# --- what the verdict makes of it ---------------------------------------------------------------------------------
+
+
+def judged(*causes: Cause) -> Judged:
+    verdict = Verdict("parity", "DIVERGENT", 1, "a difference that nothing recorded explains", causes=list(causes))
+    evidence: Any = SimpleNamespace(earliest=lambda *kinds: None)
+    return Judged(verdict, evidence, ["flip"])
+
+
+WRONG = Symptoms({"tokens": 12}, by_sample={1: 12})
+PROOF = Proof("temperature 0.9 in the reference", 12, 0, "differences", "live engines", 0.1)
+
+
+def test_a_live_proof_confirms_what_was_recorded() -> None:
+    recorded = Cause("SAMPLING_PARAM(temperature)", "candidate", "another temperature")
+    named = Named(recorded.name, "mapping", "candidate", "", PROOF)
+    verdict = merged(judged(recorded), Attribution({"candidate": WRONG}, {"candidate": Symptoms()}, [named]))
+    assert [(one.name, one.proofs) for one in verdict.causes] == [(recorded.name, [PROOF])]
+
+
+def test_a_live_proof_of_several_parameters_proves_each_and_names_the_one_that_no_recording_named() -> None:
+    named = Named("SAMPLING_PARAM(min_tokens, top_p)", "mapping", "candidate", "", PROOF)
+    found = Attribution({"candidate": WRONG}, {"candidate": Symptoms()}, [named])
+    recorded = [Cause(f"SAMPLING_PARAM({name})", "mapping", "") for name in ("top_p", "min_tokens")]
+    verdict = merged(judged(*recorded), found)
+    assert [(one.name, one.proofs) for one in verdict.causes] == [(one.name, [PROOF]) for one in recorded]
+    verdict = merged(judged(recorded[0]), found)
+    assert [one.name for one in verdict.causes] == ["SAMPLING_PARAM(top_p)", "SAMPLING_PARAM(min_tokens)"]
+
+
+def test_unexplained_is_replaced_by_what_live_interventions_name() -> None:
+    named = Named("STALE_DERIVED", "candidate", "candidate", "kept", PROOF)
+    found = Attribution({"candidate": WRONG}, {"candidate": Symptoms()}, [named])
+    verdict = merged(judged(Cause("UNEXPLAINED", "candidate", "tokens differ")), found)
+    assert [one.name for one in verdict.causes] == ["STALE_DERIVED"] and "kept" in verdict.reason
+    half = dataclasses.replace(WRONG, counts={"tokens": 6})
+    verdict = merged(
+        judged(Cause("UNEXPLAINED", "candidate", "tokens differ")),
+        Attribution({"candidate": WRONG}, {"candidate": half}, [named]),
+    )
+    assert [one.name for one in verdict.causes] == ["STALE_DERIVED", "UNEXPLAINED"]
+
+
+def test_a_recorded_cause_that_removes_nothing_while_another_removes_all_is_withdrawn() -> None:
+    recorded = Cause("SAMPLING_PARAM(temperature)", "candidate", "another temperature")
+    named = Named("STALE_KV", "candidate", "candidate", "stale", PROOF)
+    tried = Tried("temperature 0.9 in the reference", recorded.name, "candidate", 12, 12, 0.1, False)
+    gone = Attribution({"candidate": WRONG}, {"candidate": Symptoms()}, [named], [tried])
+    verdict = merged(judged(recorded), gone)
+    assert [one.name for one in verdict.causes] == ["STALE_KV"]
+    assert any(one.name == f"withdrawn: {recorded.name}" for one in verdict.findings)
+    # Control: as long as something is left, it stays, with what the bench says.
+    verdict = merged(judged(recorded), Attribution({"candidate": WRONG}, {"candidate": WRONG}, [], [tried]))
+    assert [one.name for one in verdict.causes] == [recorded.name] and "left 12 of 12" in verdict.causes[0].evidence
+
+
+def test_a_fault_that_has_passed_is_said_to_have_passed() -> None:
+    found = Attribution({"baseline": Symptoms(), "candidate": Symptoms()})
+    verdict = merged(judged(Cause("UNEXPLAINED", "unknown", "tokens differ", "narrowest place: step 2")), found)
+    assert verdict.causes[0].name == "UNEXPLAINED" and "has passed" in verdict.causes[0].evidence
+
+
+@pytest.mark.parametrize(
+    ("live_name", "recorded", "same"),
+    [
+        ("STALE_WEIGHTS(a)", "STALE_WEIGHTS(a)", True), ("STALE_WEIGHTS(a)", "STALE_WEIGHTS(b)", False),
+        ("STALE_WEIGHTS(a)", "WEIGHTS(a)", True), ("STALE_WEIGHTS(a)", "WEIGHTS(b)", False),
+        ("SAMPLING_PARAM(temperature)", "CONFIG(generation_config)", True),
+        ("SAMPLING_PARAM(top_p)", "SAMPLING_PARAM(temperature)", False), ("ORDER", "ORDER", True),
+        ("STALE_KV", "STALE_DERIVED", False),
+        ("SAMPLING_PARAM(min_tokens, top_p)", "SAMPLING_PARAM(top_p)", True),
+        ("SAMPLING_PARAM(min_tokens, top_p)", "SAMPLING_PARAM(temperature)", False),
+        ("SAMPLING_PARAM(top_p)", "SAMPLING_PARAM(min_tokens, top_p)", False),
+        ("STALE_WEIGHTS(40 of 51 tensors)", "STALE_WEIGHTS(40 tensors)", True),
+    ],
+)  # fmt: skip
+def test_when_two_names_mean_one_cause(live_name: str, recorded: str, same: bool) -> None:
+    assert same_cause(live_name, recorded) is same

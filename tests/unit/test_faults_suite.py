@@ -1,0 +1,233 @@
+"""The parity suite without engines: the catalogue, how it is planned, scored and damaged, and foreign files."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from harness import config
+from harness.errors import BadInput
+from harness.parity.suite import files
+from harness.parity.suite.damage import DAMAGES, damage
+from harness.parity.suite.outcome import Outcome, score
+from harness.parity.suite.run import planned
+from reports.model import Cause, Finding, Verdict
+from scenarios.faults.catalog import FAULTS, Fault, matches, named
+from scenarios.faults.engine import PLANTS
+from scenarios.faults.trainer import TrainerPlants
+from scenarios.settings import Scenario
+
+# Every cause that PARITY's causes list, by its first word; baseline and candidate themselves beside them.
+CAUSES = {
+    "CONFIG", "WEIGHTS", "TOKENIZATION", "TRUNCATION", "RETOKENIZATION", "TEMPLATE", "STOP", "LENGTH", "CAPACITY",
+    "SAMPLING_PARAM", "ALIGNMENT", "LOGPROB_SEMANTICS", "TRAINER", "SAMPLER", "RNG", "RNG_COLLISION", "VOCAB",
+    "STALE_WEIGHTS", "STALE_KV", "STALE_DERIVED", "MIXED_VERSION", "ORDER", "NUMERIC_FATAL", "SHAPE", "baseline-itself",
+    "candidate-itself",
+}  # fmt: skip
+
+
+def verdict(word: str, *causes: Cause, findings: tuple[str, ...] = ()) -> Verdict:
+    return Verdict("parity", word, 1, "because", causes=list(causes), findings=[Finding(name, "") for name in findings])
+
+
+def test_every_cause_has_a_planted_fault_and_every_verdict_too() -> None:
+    assert {cause.partition("(")[0] for fault in FAULTS for cause in fault.causes} >= CAUSES
+    assert {fault.expected for fault in FAULTS} == {"DIVERGENT", "CONFOUNDED", "EQUIVALENT", "INCONCLUSIVE"}
+    assert {party for fault in FAULTS for party in fault.parties} >= {"baseline", "candidate", "mapping", "trainer"}
+    assert sum(len(fault.causes) > 1 for fault in FAULTS) >= 3
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_the_catalogue_is_sound(fault: Fault) -> None:
+    assert files.problem(fault, Path(__file__)) == ""
+    assert bool(fault.causes) == bool(fault.party)
+    config.changed(Scenario(), [*fault.scenario, *fault.settings])
+
+
+def test_names_are_unique_and_an_unknown_one_is_refused() -> None:
+    assert len({fault.name for fault in FAULTS}) == len(FAULTS)
+    assert named("stale-tensor").expected == "DIVERGENT"
+    with pytest.raises(ValueError, match="there is no fault 'nope'"):
+        named("nope")
+    with pytest.raises(BadInput, match="there is no planted fault 'nope'"):
+        files.chosen(FAULTS, ["nope"])
+    assert [one.name for one in files.chosen(FAULTS, ["truncated-", "control"])][-1] == "control"
+
+
+@pytest.mark.parametrize(
+    ("expected", "cause", "right"),
+    [
+        ("STALE_WEIGHTS(a)", "STALE_WEIGHTS(a)", True),
+        ("STALE_WEIGHTS(a)", "STALE_WEIGHTS(b)", False),
+        ("STALE_WEIGHTS", "STALE_WEIGHTS(b)", True),
+        ("RNG", "RNG_COLLISION", False),
+        ("RNG(seed ignored)", "RNG", False),
+    ],
+)
+def test_a_cause_matches_by_its_detail_or_without_one(expected: str, cause: str, right: bool) -> None:
+    assert matches(expected, cause) is right
+
+
+def outcome(fault: Fault, said: str, *causes: tuple[str, str], findings: tuple[str, ...] = ()) -> Outcome:
+    return Outcome(fault, verdict(said, *(Cause(name, party, "") for name, party in causes), findings=findings), 5.0)
+
+
+SHIFT = Fault("shift", causes=("ALIGNMENT",), party="candidate")
+PAIR = Fault("pair", causes=("ALIGNMENT", "VOCAB"), party="candidate")
+QUIET = Fault("quiet", expected="EQUIVALENT")
+
+
+@pytest.mark.parametrize(
+    ("one", "found", "right"),
+    [
+        (outcome(SHIFT, "DIVERGENT", ("ALIGNMENT", "candidate")), True, True),
+        (outcome(SHIFT, "DIVERGENT", ("ALIGNMENT", "baseline")), True, False),
+        (outcome(SHIFT, "DIVERGENT", ("UNEXPLAINED", "candidate")), True, False),
+        (outcome(SHIFT, "DIVERGENT", ("ALIGNMENT", "candidate"), ("VOCAB", "candidate")), True, False),
+        (outcome(SHIFT, "EQUIVALENT"), False, False),
+        (outcome(SHIFT, "INCONCLUSIVE", ("ALIGNMENT", "candidate")), False, False),
+        (outcome(PAIR, "DIVERGENT", ("ALIGNMENT", "candidate")), True, False),
+        (outcome(PAIR, "DIVERGENT", ("VOCAB", "candidate"), ("ALIGNMENT", "candidate")), True, True),
+        (outcome(QUIET, "EQUIVALENT"), True, True),
+        (outcome(QUIET, "DIVERGENT", ("ALIGNMENT", "candidate")), False, False),
+        (Outcome(SHIFT, None, error="the engine died"), False, False),
+    ],
+)
+def test_what_counts_as_found_and_as_named(one: Outcome, found: bool, right: bool) -> None:
+    assert (one.found, one.right) == (found, right)
+
+
+def test_a_finding_that_must_stand_there() -> None:
+    told = Fault("told", expected="EQUIVALENT", findings=("engine.seed",))
+    assert outcome(told, "EQUIVALENT", findings=("engine.seed", "other")).right
+    assert not outcome(told, "EQUIVALENT", findings=("other",)).found
+
+
+def test_the_mapping_is_blamed_on_the_side_at_fault() -> None:
+    fault = Fault("map", causes=("CONFIG(dtype)",), party="mapping")
+    for side, right in (("candidate", True), ("baseline", False)):
+        cause = Cause("CONFIG(dtype)", "mapping", "", details={"side": side})
+        assert Outcome(fault, verdict("DIVERGENT", cause)).named is right
+
+
+def test_the_score_counts_and_passes_only_when_all_is_right() -> None:
+    right, missed = outcome(SHIFT, "DIVERGENT", ("ALIGNMENT", "candidate")), outcome(SHIFT, "EQUIVALENT")
+    quiet, alarm = outcome(QUIET, "EQUIVALENT"), outcome(QUIET, "DIVERGENT")
+    assert score([right, quiet]).passed
+    assert not score([right, quiet, missed]).passed and score([right, missed]).misses == ["shift"]
+    assert not score([right, alarm]).passed and score([right, alarm]).alarms == ["quiet"]
+    unnamed = outcome(SHIFT, "DIVERGENT", ("UNEXPLAINED", "candidate"))
+    assert score([right] * 19 + [unnamed]).passed  # 95 %
+    assert not score([right] * 18 + [unnamed]).passed
+    assert "found 19/19; named 18/19" in score([right] * 18 + [unnamed]).line
+
+
+def test_faults_are_planned_by_pair_and_scenario_with_restarts_last() -> None:
+    faults = [
+        Fault("restart", settings=("engine.seed=1",)),
+        Fault("baseline", side="baseline"),
+        Fault("plain"),
+        Fault("cool", scenario=("sampling.temperature=0.7",)),
+        Fault("reversed", pair=("b", "a")),
+        Fault("elsewhere", pair=("c", "d")),
+    ]
+    plans = planned(faults, ("a", "b"))
+    assert [(pair, [[one.name for one in group] for _, group in groups]) for pair, groups in plans] == [
+        (("a", "b"), [["plain", "restart", "baseline"], ["cool"]]),
+        (("b", "a"), [["reversed"]]),
+    ]
+
+
+def recording(folder: Path) -> Path:
+    for name, content in (
+        ("tokens/rollout-0.bin", b"x" * 100),
+        ("events/rollout-0.jsonl", b'{"kind":"environment","packages":{"torch":"1"}}\n'),
+        ("events/trainer-0.jsonl", b'{"kind":"environment","packages":{"torch":"1"}}\n{"kind":"other"}\n'),
+    ):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def test_damage_to_a_recording(tmp_path: Path) -> None:
+    half = recording(tmp_path / "half")
+    damage(half, {"keep": 0.5})
+    assert (half / "tokens/rollout-0.bin").stat().st_size == 50
+    assert (half / "events/rollout-0.jsonl").stat().st_size > 0
+    empty = recording(tmp_path / "empty")
+    damage(empty, {"keep": 0.0})
+    assert not any(file.stat().st_size for file in empty.rglob("*") if file.is_file())
+    other = recording(tmp_path / "other")
+    damage(other, {"packages": {"torch": "2"}})
+    assert json.loads((other / "events/rollout-0.jsonl").read_text())["packages"] == {"torch": "1"}
+    lines = (other / "events/trainer-0.jsonl").read_text().splitlines()
+    assert json.loads(lines[0])["packages"] == {"torch": "2"} and json.loads(lines[1]) == {"kind": "other"}
+
+
+HEAD = "from scenarios.faults.catalog import Fault\nfrom scenarios.faults.engine import Wrapper\n"
+GOOD = f"""{HEAD}
+class Mine(Wrapper):
+    pass
+
+FAULTS = [
+    Fault("mine", "a wrapper of my own", engine={{"wrapper": "Mine"}}, causes=["ALIGNMENT"], party="candidate"),
+    Fault("cold", settings=("sampling.temperature=0.5",), causes=("SAMPLING_PARAM(temperature)",), party="candidate"),
+]
+"""
+
+
+def test_faults_of_a_foreign_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(GOOD)
+    mine, cold = files.faults(str(file))
+    assert mine.engine["wrapper"] == f"{file}:Mine" and mine.causes == ("ALIGNMENT",)
+    assert cold.settings == ("sampling.temperature=0.5",)
+    assert files.faults() is FAULTS
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "no such file"),
+        ("1/0", r"cannot be executed: ZeroDivisionError: division by zero \(line 1\)"),
+        ("def (", "cannot be executed: SyntaxError"),
+        ("x = 1", "has no list FAULTS at its top level"),
+        ("FAULTS = []", "has no list FAULTS"),
+        ("FAULTS = [1]", r"FAULTS\[0\] is a int, not a scenarios.faults.catalog.Fault"),
+        (HEAD + 'FAULTS = [Fault("a/b")]', "cannot name a folder"),
+        (HEAD + 'FAULTS = [Fault("a", side="left")]', "it is baseline or candidate"),
+        (HEAD + 'FAULTS = [Fault("a", expected="WRONG")]', "expects 'WRONG'"),
+        (HEAD + 'FAULTS = [Fault("a", causes=("VOCAB",), party="me")]', "has the party 'me'"),
+        (HEAD + 'FAULTS = [Fault("a", causes="ALIGNMENT")]', "they are a tuple of strings"),
+        (HEAD + 'FAULTS = [Fault("a", settings=("sampling.warmth=1",))]', "did you mean|unknown key"),
+        (HEAD + 'FAULTS = [Fault("a", engine={"shft": 1})]', "plants 'shft', which there is not"),
+        (HEAD + 'FAULTS = [Fault("a", engine={"wrapper": "Nobody"})]', "which is no class of this file"),
+        (HEAD + 'FAULTS = [Fault("a", trainer={"scales": 1})]', "plants 'scales'"),
+        (HEAD + 'FAULTS = [Fault("a"), Fault("a")]', "several faults are called a"),
+    ],
+)
+def test_a_bad_file_is_refused_in_one_sentence(tmp_path: Path, content: str | None, said: str) -> None:
+    file = tmp_path / "bad.py"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(BadInput, match=said) as refused:
+        files.faults(str(file))
+    assert "\n" not in refused.value.message and refused.value.mend
+
+
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "parity-faults.md").read_text()
+
+
+def test_the_document_has_every_field_and_every_keyword() -> None:
+    plants = [field.name for kind in (Fault, TrainerPlants) for field in dataclasses.fields(kind)]
+    missing = [name for name in [*plants, *PLANTS, *DAMAGES] if f"`{name}`" not in DOCUMENT]
+    assert missing == []
+
+
+def test_the_documented_file_is_accepted(tmp_path: Path) -> None:
+    file = tmp_path / "documented.py"
+    file.write_text(DOCUMENT.split("```python\n")[1].split("```")[0])
+    assert [one.name for one in files.faults(str(file))] == ["deaf", "cold-and-late"]

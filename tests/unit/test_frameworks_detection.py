@@ -1,0 +1,101 @@
+"""Which framework a command starts, and what in it would keep the probes out: read, never run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.errors import BadInput
+from harness.frameworks import detect, recognised
+from harness.frameworks.detection import interpreter
+from probes.adapters import ADAPTERS
+
+
+def names(*command: str) -> list[str]:
+    return sorted(one.framework for one in recognised(command))
+
+
+def script(folder: Path, text: str, name: str = "train.py") -> str:
+    file = folder / name
+    file.write_text(text)
+    return str(file)
+
+
+def test_a_script_names_its_framework_by_its_imports(tmp_path: Path) -> None:
+    trl = script(tmp_path, "import os\nfrom trl import GRPOTrainer\n")
+    assert names("python", trl) == names("accelerate", "launch", "--num_processes", "2", trl) == ["trl"]
+    assert names("python", script(tmp_path, "import torch\n# from trl we learn\nimport trlx\n")) == []
+    assert names("python", str(tmp_path / "absent.py")) == [] and names() == []
+
+
+def test_a_command_line_names_its_framework() -> None:
+    assert names("trl", "grpo", "--model", "m") == names("/opt/env/bin/trl", "grpo") == ["trl"]
+    assert names("python", "-c", "print('trl')") == [] and names("echo", "control") == []
+
+
+def test_none_and_several_are_refused_in_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BadInput, match=r"name one of: .*trl") as none:
+        detect(["python", "-c", "pass"])
+    assert "--framework" in (none.value.mend or "")
+    second = ADAPTERS["trl"]
+    monkeypatch.setitem(ADAPTERS, "twin", type(second)(**{**vars(second), "framework": "twin"}))
+    both = script(tmp_path, "import trl\n")
+    with pytest.raises(BadInput, match="could start trl and twin: more than one adapter matches") as several:
+        detect([sys.executable, both])
+    assert (several.value.mend or "").startswith("harness record --framework")
+    assert detect([sys.executable, both], "trl").adapter is second
+    with pytest.raises(BadInput, match="no adapter for 'nemo'"):
+        detect([sys.executable, both], "nemo")
+
+
+def test_the_interpreter_is_the_one_that_the_command_names(tmp_path: Path) -> None:
+    python = sys.executable
+    path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    assert interpreter([python, "train.py"]) == python
+    assert interpreter(["env", "A=1", "nice", "-n", "5", python, "x.py"]) == python
+    launcher = tmp_path / "accelerate"
+    launcher.write_text(f"#!{python}\nprint()\n")
+    launcher.chmod(0o755)
+    assert interpreter(["accelerate", "launch", "x.py"], path) == python
+    assert interpreter(["ray", "job", "submit", "--", "python", "x.py"]) == "" and interpreter([]) == ""
+
+
+def package(folder: Path, version: str, python: str = sys.executable) -> dict[str, str]:
+    """An environment in which `trl` of that version is installed, for a script to be detected in."""
+    (folder / "trl").mkdir(parents=True)
+    (folder / "trl" / "__init__.py").write_text("raise SystemExit('imported')\n")
+    info = folder / f"trl-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: trl\nVersion: {version}\n")
+    return {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(folder)}
+
+
+def test_a_version_outside_the_tested_range_is_said_and_no_import_happens(tmp_path: Path) -> None:
+    train = script(tmp_path, "import trl\n")
+    good = detect([sys.executable, train], environ=package(tmp_path / "good", "1.16.3"))
+    assert good.installed is not None and good.installed.version == "1.16.3" and not good.warnings
+    assert good.variables(digests=True) == {"RLHF_HARNESS_ADAPTER": "trl:trl", "RLHF_HARNESS_DIGESTS": "1"}
+    [warning] = detect([sys.executable, train], environ=package(tmp_path / "old", "1.12.0")).warnings
+    assert "trl 1.12.0 is outside the tested range (1.16 to before 1.17)" in warning
+    [absent] = detect([sys.executable, train], environ={"PATH": "/usr/bin:/bin"}).warnings
+    assert "has no trl" in absent
+
+
+def test_what_shuts_the_probes_out_is_said_before_the_start(tmp_path: Path) -> None:
+    environ = package(tmp_path / "site", "1.16.0")
+    train = script(tmp_path, "import trl\n")
+
+    def said(*command: str) -> str:
+        return " ".join(detect(command, "trl", environ).warnings)
+
+    assert "sets PYTHONPATH itself" in said("env", "PYTHONPATH=/mine", sys.executable, train)
+    assert "sets PYTHONPATH" not in said("env", "PYTHONPATH=/mine:$PYTHONPATH", sys.executable, train)
+    launch = script(tmp_path, f"export PYTHONPATH=/mine\npython {train}\n", "launch.sh")
+    assert f"{launch} sets PYTHONPATH itself" in said("bash", launch)
+    kept = script(tmp_path, "export PYTHONPATH=/mine:${PYTHONPATH}\n", "kept.sh")
+    assert "sets PYTHONPATH" not in said("bash", kept)
+    assert "-I shuts the probes out" in said(sys.executable, "-I", train)
+    submit = ("ray", "job", "submit", "--runtime-env", "env.yaml", "--", "python", train)
+    assert "runtime environment is a file" in said(*submit)

@@ -1,0 +1,144 @@
+"""`harness record`: a small framework's job under its hooks, in processes of its own, as a user would start it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from harness.errors import BadInput
+from harness.frameworks import record
+from harness.frameworks.recording import finish, lines
+from probes.adapters import ADAPTERS
+from probes.format import Flat, Ragged, Run, write_manifest
+from probes.install import start
+
+# A `trl` of a few lines, so that the real table and the real way into a process are what is tested.
+TRAINER = """
+class State:
+    global_step = 0
+
+class GRPOTrainer:
+    state = State()
+    def __init__(self):
+        self.model = None
+    def _generate(self, prompts):
+        return self._generate_single_turn(prompts)
+    def _generate_single_turn(self, prompts):
+        return [prompt + [7] for prompt in prompts]
+    def training_step(self, model, inputs, num_items_in_batch):
+        return 0.5
+"""
+
+
+def job(folder: Path, body: str, version: str = "1.16.0") -> tuple[list[str], dict[str, str]]:
+    """(command, environment) of a script that imports that `trl`."""
+    site = folder / "site"
+    (site / "trl" / "trainer").mkdir(parents=True)
+    (site / "trl" / "__init__.py").write_text("")
+    (site / "trl" / "trainer" / "__init__.py").write_text("")
+    (site / "trl" / "trainer" / "grpo_trainer.py").write_text(TRAINER)
+    info = site / f"trl-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: trl\nVersion: {version}\n")
+    script = folder / "train.py"
+    script.write_text("import trl\nfrom trl.trainer.grpo_trainer import GRPOTrainer\n" + textwrap.dedent(body))
+    bare = {name: value for name, value in os.environ.items() if not name.startswith("RLHF_")}
+    return [sys.executable, str(script)], {**bare, "PYTHONPATH": str(site)}
+
+
+def test_a_job_is_recorded_and_says_which_hooks_fired(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    body = """
+        trainer = GRPOTrainer()
+        print(trainer._generate([[1], [2]]), trainer.training_step(None, None, 1))
+        raise SystemExit(7)
+    """
+    command, environ = job(tmp_path, body)
+    said: list[str] = []
+    result = record(command, out=tmp_path / "run", say=said.append, environ=environ)
+    assert result.exit_code == 7 and capfd.readouterr().out == "[[1, 7], [2, 7]] 0.5\n"
+    run = Run(tmp_path / "run")
+    assert run.complete and run.manifest["framework"] == "trl" and run.manifest["exit_code"] == 7
+    trainer = "trl.trainer.grpo_trainer:GRPOTrainer"
+    hooks = run.manifest["hooks"]
+    assert hooks["fired"] == {
+        f"{trainer}.{name}": 1 for name in ("__init__", "_generate", "_generate_single_turn", "training_step")
+    }  # fmt: skip
+    assert f"{trainer}._calculate_rewards" in hooks["moved"]  # this trl has none
+    assert hooks["never"]["transformers.trainer:Trainer.train"] == ""  # every job should have called it
+    assert f"{trainer}._generate" in hooks["off"]  # and its reader found no model: the job went on
+    text = "\n".join(said)
+    assert f"1 × {trainer}._generate_single_turn" in text and f"moved   {trainer}._calculate_rewards" in text
+    assert f"off     {trainer}._generate" in text and "every job should have called it" in text
+    assert any(one.startswith("configuration: no process recorded") for one in run.manifest["missing"])
+    assert {event["role"] for event in run.events("open")} == {"trainer"}
+
+
+def test_a_job_that_the_probes_do_not_reach_is_said(tmp_path: Path) -> None:
+    command, environ = job(tmp_path, "print('on its own')")
+    said: list[str] = []
+    result = record([command[0], "-I", *command[1:]], out=tmp_path / "run", say=said.append, environ=environ)
+    assert result.exit_code == 1  # -I takes its own PYTHONPATH from it as well
+    assert any("-I shuts the probes out" in line for line in said)
+    assert any("no process of the job met a hook of trl" in line for line in said)
+
+
+def test_a_broken_table_does_not_break_the_job(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    command, environ = job(tmp_path, "print(GRPOTrainer()._generate([[1]]))")
+    told = {**environ, "RLHF_HARNESS_ADAPTER": "nobody:trl", "RLHF_HARNESS_WATCH": str(tmp_path / "run")}
+    from harness.triage.watch.command import watch
+
+    result = watch(command, stall_s=None, out=tmp_path / "run", environ=told)
+    assert result.exit_code == 0 and capfd.readouterr().out == "[[1, 7]]\n"
+    [failed] = (tmp_path / "run" / "beats").glob("*.failed")
+    assert "nobody" in json.loads(failed.read_text())["failed"]
+
+
+def test_an_empty_command_and_a_used_directory_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="no command to record"):
+        record([])
+    command, environ = job(tmp_path, "")
+    record(command, out=tmp_path / "run", environ=environ)
+    with pytest.raises(BadInput, match="another recording"):
+        record(command, out=tmp_path / "run", environ=environ)
+
+
+def killed(folder: Path, *, torn: bool) -> None:
+    """A recording whose process was ended by a signal, as Ray ends its actors."""
+    write_manifest(folder, {})
+    pid = os.fork()
+    if pid == 0:
+        rec = start(folder, role="rollout")
+        rec.frame("rollout", step=0, arrays={"sample": Flat.of([1], "i8"), "output": Ragged.of([[5]], "i4")})
+        os._exit(9)
+    os.waitpid(pid, 0)
+    if torn:
+        [file] = (folder / "events").iterdir()
+        file.write_bytes(file.read_bytes() + b'{"seq":2,')
+
+
+def test_a_process_that_its_succeeded_job_ended_is_whole(tmp_path: Path) -> None:
+    killed(tmp_path / "good", torn=False)
+    assert Run(tmp_path / "good").incomplete
+    finish(tmp_path / "good", ADAPTERS["trl"], 0)
+    run = Run(tmp_path / "good")
+    [close] = run.events("close")
+    assert run.complete and close["frames"] == 1 and close["ended"]
+
+
+@pytest.mark.parametrize(("torn", "code"), [(True, 0), (False, 1)])
+def test_a_torn_or_failed_one_is_not(tmp_path: Path, torn: bool, code: int) -> None:
+    killed(tmp_path / "run", torn=torn)
+    finish(tmp_path / "run", ADAPTERS["trl"], code)
+    assert Run(tmp_path / "run", strict=False).incomplete
+
+
+def test_the_littlest_recording_says_that_no_hook_was_met(tmp_path: Path) -> None:
+    killed(tmp_path / "run", torn=False)
+    hooks = finish(tmp_path / "run", ADAPTERS["trl"], 0)
+    assert hooks.processes == 0 and len(list(lines(hooks, ADAPTERS["trl"]))) == 1
+    assert set(hooks.silent) <= set(hooks.never) and hooks.silent

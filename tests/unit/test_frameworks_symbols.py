@@ -1,0 +1,77 @@
+"""`harness adapters check`: every symbol looked up in the source that is installed, and nothing of it imported."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from adapters_support import NAME, adapter, hook, write
+
+from harness import cli
+from harness.frameworks.symbols import check
+from probes.adapters import ADAPTERS
+
+EXTRA = {
+    "inherits.py": "from .trainer import Trainer\nclass Mine(Trainer):\n    pass\n",
+    "reexports.py": (
+        "from little_rlhf.early import helper as renamed\ntry:\n    def inside(): ...\nexcept ImportError:\n    pass\n"
+    ),
+    "broken.py": "def (:\n",
+    "__init__.py": "raise SystemExit('imported')\n",
+}
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    source = write(tmp_path / "site")
+    for name, text in EXTRA.items():
+        (source / NAME / name).write_text(text)
+    info = source / f"{NAME}-1.5.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {NAME}\nVersion: 1.5\n")
+    monkeypatch.setenv("PYTHONPATH", str(source) + os.pathsep + os.environ.get("PYTHONPATH", ""))
+    return source
+
+
+def test_what_is_there_is_found_where_it_is_defined_inherited_or_reexported(installed: Path) -> None:
+    good = [
+        "trainer:Trainer.generate", "trainer:Trainer.agenerate", "trainer:Trainer.inherited", "trainer:Trainer.static",
+        "inherits:Mine.generate", "inherits:Mine.inherited", "early:helper", "reexports:renamed", "reexports:inside",
+    ]  # fmt: skip
+    found = check(adapter(*map(hook, good)), sys.executable)
+    assert [one.trouble for one in found.symbols] == [""] * len(good)
+    assert found.ok and found.tested and found.version == "1.5" and not found.moved
+
+
+def test_what_moved_is_named_with_the_place_where_it_is_missing(installed: Path) -> None:
+    wrong = {
+        "trainer:Trainer.gone": "little_rlhf.trainer:Trainer has no gone",
+        "trainer:Nobody.generate": "little_rlhf.trainer has no Nobody",
+        "trainer:profiled.x": "little_rlhf.trainer:profiled is no class",
+        "trainer:State": "little_rlhf.trainer:State is no function",
+        "absent:f": "module little_rlhf.absent is not installed",
+        "broken:f": "module little_rlhf.broken is not installed",
+    }
+    found = check(adapter(*map(hook, wrong)), sys.executable)
+    assert [one.trouble for one in found.symbols] == list(wrong.values()) and not found.ok
+    missing = check(adapter(hook("early:helper"), versions=("2", "3")), sys.executable)
+    assert not missing.tested and not missing.ok and not missing.moved
+
+
+def test_the_command_ends_with_1_for_a_moved_symbol_and_2_for_nothing_installed(
+    installed: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(ADAPTERS, NAME, adapter(hook("early:helper")))
+    line = ["adapters", "check", "--framework", NAME, "--python", sys.executable]
+    assert cli.main(line) == 0 and "1 of 1 symbols" in capsys.readouterr().out
+    monkeypatch.setitem(ADAPTERS, NAME, adapter(hook("early:gone"), hook("early:helper")))
+    assert cli.main([*line, "--format", "json"]) == 1
+    [found] = json.loads(capsys.readouterr().out)
+    assert found["symbols"][0]["trouble"] == "little_rlhf.early has no gone" and found["ok"] is False
+    monkeypatch.setenv("PYTHONPATH", "")
+    assert cli.main(line) == 2 and f"has none of: {NAME}" in capsys.readouterr().err
+    assert cli.main(["adapters", "check", "--python", "/no/such/python"]) == 2
+    assert "cannot be asked" in capsys.readouterr().err

@@ -1,0 +1,161 @@
+"""The learner's reading of native samples: exact under the right sampler, and it names what another one did."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from scenarios.ppo.batches import Sample
+from scenarios.ppo.native_fit import Fit, Fitter
+from scenarios.ppo.native_scores import NAMES, Drawn, Hypothesis, Reading, read, scores
+from scenarios.rollout.coupling import Draw, filtered
+from scenarios.settings import Sampling
+
+VOCABULARY, LENGTH, END = 48, 24, 2
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Small tensors: on a busy machine threads that wait for each other take a hundred times as long."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+PROMPT = (3, 4, 5, 6, 7, 8, 9, 10)
+
+
+def support(logits: np.ndarray, how: Hypothesis, seen: list[int]) -> np.ndarray:
+    """Probabilities of one position, written out apart from the code under test."""
+    s = how.sampling
+    score = logits.astype(float).copy()
+    for token in set(seen):
+        score[token] = score[token] / s.repetition_penalty if score[token] > 0 else score[token] * s.repetition_penalty
+    p = np.exp(score / s.temperature - (score / s.temperature).max())
+    p /= p.sum()
+    order = np.argsort(-p, kind="stable")
+    kept = np.ones(len(p), bool)
+    if s.top_k > 0:
+        kept[order[s.top_k :]] = False
+    within = p if how.joint else np.where(kept, p, 0) / np.where(kept, p, 0).sum()
+    before = np.cumsum(within[order]) - within[order]
+    kept[order[before >= s.top_p]] = False
+    kept &= p >= s.min_p * p.max()
+    return np.where(kept, p, 0) / np.where(kept, p, 0).sum()
+
+
+def drawn(count: int, how: Hypothesis, seed: int = 0) -> list[tuple[Sample, torch.Tensor]]:
+    """Samples of a model whose logits depend on nothing but the position; drawn token by token as `how` says."""
+    rng, found = np.random.default_rng(seed), []
+    for number in range(count):
+        logits = rng.normal(0, 2, (LENGTH, VOCABULARY)).astype(np.float32)
+        response: list[int] = []
+        for row in logits:
+            p = support(row, how, [*(() if how.blind else PROMPT), *response])
+            response.append(int(rng.choice(VOCABULARY, p=p)))
+        found.append((Sample(number, PROMPT, tuple(response)), torch.from_numpy(logits)))
+    return found
+
+
+def reading(sample: Sample, logits: torch.Tensor, how: Hypothesis, *ends: int) -> Reading:
+    return read(Drawn.of([(sample, logits)], penalty=True), how, ends)
+
+
+ASKED = {
+    "plain": Sampling(),
+    "tempered": Sampling(temperature=0.7),
+    "top-k and top-p": Sampling(top_k=8, top_p=0.8),
+    "min-p": Sampling(min_p=0.1),
+    "penalty": Sampling(repetition_penalty=1.3),
+}
+
+
+@pytest.mark.parametrize("sampling", ASKED.values(), ids=ASKED)
+def test_under_the_right_sampler_the_surprisal_is_centred_and_the_mass_uniform(sampling: Sampling) -> None:
+    rows = [scores(*one, sampling, (END,)) for one in drawn(60, Hypothesis(sampling))]
+    total = {name: np.concatenate([row[name] for row in rows]).astype(float) for name in NAMES}
+    surplus = -(total["processed_logprob"] + total["entropy"])
+    assert abs(surplus.sum() / math.sqrt(total["varentropy"].sum())) < 3
+    share = total["mass_before"] + np.random.default_rng(1).random(len(surplus)) * np.exp(total["processed_logprob"])
+    assert stats.kstest(share, "uniform").pvalue > 0.01
+    assert (total["outside"] <= 1e-6).all()
+
+
+def test_the_processed_distribution_is_the_canonical_one() -> None:
+    """`coupling.filtered` is what coupled runs draw from: one meaning in the whole project."""
+    sampling = Sampling(temperature=0.8, top_k=9, top_p=0.7, min_p=0.05)
+    for sample, logits in drawn(5, Hypothesis(sampling)):
+        draw = Draw(0, 0, temperature=0.8, top_k=9, top_p=0.7, min_p=0.05)
+        wanted = filtered(logits, draw).log_softmax(-1).gather(-1, torch.tensor(sample.response)[:, None])[:, 0]
+        assert torch.allclose(reading(sample, logits, Hypothesis(sampling)).processed, wanted)
+
+
+def test_a_token_outside_says_by_how_much() -> None:
+    logits = torch.tensor([[3.0, 2.0, 1.0, 0.0]])
+    third = Sample(0, (3,), (2,))
+    assert reading(third, logits, Hypothesis(Sampling(top_k=2))).outside.tolist() == [0.5]
+    assert reading(third, logits, Hypothesis(Sampling(top_k=3))).outside.tolist() == [0.0]
+    assert reading(third, logits, Hypothesis(Sampling(min_tokens=2)), 2).outside.tolist() == [float("inf")]
+    p = torch.softmax(logits[0], -1)
+    edge = float(p[0] + p[1])
+    over = reading(third, logits, Hypothesis(Sampling(top_p=edge * 0.99))).outside
+    assert over.tolist() == [pytest.approx(-math.log(0.99) / 2, rel=1e-4)]
+    assert reading(third, logits, Hypothesis(Sampling(top_p=edge * 1.01))).outside.tolist() == [0.0]
+
+
+def fits(how: Hypothesis, asked: Sampling, count: int = 40) -> list[Fit]:
+    return Fitter(drawn(count, how), (END,)).fits(asked)
+
+
+@pytest.mark.parametrize(
+    "did, change, value",
+    [
+        (Sampling(temperature=0.6), "temperature", 0.6),
+        (Sampling(temperature=1.3), "temperature", 1.3),
+        (Sampling(top_p=0.8), "top_p", 0.8),
+        (Sampling(top_k=6), "top_k", 6),
+        (Sampling(repetition_penalty=1.5), "repetition_penalty", 1.5),
+    ],
+)
+def test_a_parameter_that_nobody_asked_for_is_found_with_its_value(did: Sampling, change: str, value: float) -> None:
+    found = fits(Hypothesis(did), Sampling())
+    assert [one.change for one in found] == [change]
+    assert found[0].value == pytest.approx(value, rel=0.1)
+    assert found[0].gain > 10 and abs(found[0].after) < 3.5
+
+
+def test_a_parameter_that_was_asked_for_and_dropped() -> None:
+    assert [one.change for one in fits(Hypothesis(Sampling()), Sampling(top_p=0.7))] == ["top_p"]
+    assert [one.change for one in fits(Hypothesis(Sampling()), Sampling(repetition_penalty=1.5))] == [
+        "repetition_penalty"
+    ]
+
+
+def test_two_leaks_at_once_are_both_found() -> None:
+    found = fits(Hypothesis(Sampling(temperature=0.6, top_p=0.8)), Sampling(), 80)
+    assert {one.change for one in found} == {"temperature", "top_p"}
+
+
+def test_joint_and_sequential_are_told_apart_by_the_support() -> None:
+    asked = Sampling(top_k=8, top_p=0.8)
+    found = fits(Hypothesis(asked, joint=True), asked)
+    assert [one.change for one in found] == ["joint"]
+    assert found[0].outside_before > 0 and found[0].outside_after == 0
+
+
+def test_a_penalty_blind_to_the_prompt_is_told_from_another_penalty() -> None:
+    asked = Sampling(repetition_penalty=1.4)
+    assert [one.change for one in fits(Hypothesis(asked, blind=True), asked, 80)] == ["blind"]
+
+
+@pytest.mark.parametrize("sampling", ASKED.values(), ids=ASKED)
+def test_the_right_sampler_is_left_alone(sampling: Sampling) -> None:
+    for seed in range(3):
+        held = drawn(30, Hypothesis(sampling), seed)
+        assert Fitter(held, (END,)).fits(sampling) == []

@@ -1,0 +1,674 @@
+"""Each cause that recordings can prove: planted it is named, with its party and its proof; a control is not.
+
+What a cause does not explain stays open: pairs of faults are both named, and what is left is UNEXPLAINED.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from recordings import (
+    BOS,
+    EOS,
+    GENERATE,
+    TENSORS,
+    VOCABULARY,
+    FrameRecord,
+    Log,
+    Recording,
+    cause,
+    causes,
+    check,
+    jagged,
+    pair,
+    put,
+    scenario,
+)
+
+from reports.model import Verdict
+
+STEPS = 4
+
+
+def plain(**options: Any) -> tuple[Recording, Recording]:
+    return pair(plan=scenario(steps=STEPS, **options), native=False)
+
+
+def rolled(recording: Recording, first: int = 0) -> list[FrameRecord]:
+    return [frame for frame in recording.frames("rollout") if frame.step >= first]
+
+
+def change(frame: FrameRecord, name: str, how: Any) -> None:
+    """Replace each row of a column by `how(row number, row)`."""
+    frame.arrays[name] = jagged([how(number, row) for number, row in enumerate(frame.arrays[name].rows())])
+
+
+def cut(frame: FrameRecord, lengths: dict[int, int], reason: str = "length") -> None:
+    """Let these rows end after so many tokens."""
+    for name in ("output", "logprob"):
+        change(frame, name, lambda i, row: row[: lengths.get(i, len(row))])
+    frame.fields["finish"] = [reason if i in lengths else one for i, one in enumerate(frame.fields["finish"])]
+
+
+def go_on(frame: FrameRecord, row: int, tokens: list[int], reason: str) -> None:
+    """Let a row go on with these tokens."""
+    change(frame, "output", lambda i, ids: np.concatenate([ids, tokens]) if i == row else ids)
+    change(frame, "logprob", lambda i, ids: np.concatenate([ids, [-1.0] * len(tokens)]) if i == row else ids)
+    frame.fields["finish"][row] = reason
+
+
+def flip(frame: FrameRecord, row: int, position: int, token: int) -> None:
+    at = int(frame.arrays["output"].offsets[row]) + position
+    frame.arrays["output"].values[at] = token
+    frame.arrays["logprob"].values[at] -= 1.0
+
+
+def proven(verdict: Verdict, name: str) -> tuple[float, float]:
+    """(before, after) of the first proof of a cause."""
+    proof = cause(verdict, name).proofs[0]
+    assert proof.on == "recordings" and proof.before > proof.after
+    return proof.before, proof.after
+
+
+def settled(verdict: Verdict, name: str, party: str = "candidate") -> None:
+    """DIVERGENT with exactly this cause, proven."""
+    assert verdict.verdict == "DIVERGENT", verdict.reason
+    assert causes(verdict) == [name], [vars(one) for one in verdict.causes]
+    assert verdict.causes[0].party == party
+    proven(verdict, name)
+
+
+# --- prompts ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("become", "name"),
+    [
+        (lambda row: row[: -len(GENERATE)], "TEMPLATE(no generation prompt)"),
+        (lambda row: row[: -len(GENERATE) - 1], "TRUNCATION(right)"),
+        (lambda row: row[:-1], "TRUNCATION(right)"),
+        (lambda row: row[1:], "TOKENIZATION(no BOS)"),
+        (lambda row: row[2:], "TRUNCATION(left)"),
+        (lambda row: np.concatenate([row[:3], row[5:]]), "TRUNCATION(middle)"),
+        (lambda row: np.concatenate([[BOS], row]), "TOKENIZATION(double BOS)"),
+        (lambda row: np.concatenate([[9, 9], row]), "TOKENIZATION(ids added in front)"),
+        (lambda row: np.concatenate([row, GENERATE]), "TEMPLATE(generation prompt twice)"),
+        (lambda row: np.concatenate([row, [EOS]]), "TOKENIZATION(ids added at the end)"),
+    ],
+)
+def test_what_became_of_a_prompt(tmp_path: Path, become: Any, name: str) -> None:
+    baseline, candidate = plain()
+    for frame in rolled(candidate, 1):
+        change(frame, "prompt_seen", lambda i, row: become(row))
+        frame.arrays["logprob"].values -= 0.2
+    verdict = put(tmp_path, baseline, candidate)
+    settled(verdict, name)
+    assert "from step 1 on" in verdict.causes[0].summary
+    assert [proof.unit for proof in verdict.causes[0].proofs] == ["prompts", "samples"]
+    assert verdict.causes[0].proofs[1].after == 0
+
+
+def test_a_template_without_a_generation_prompt_knows_no_template_fault(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    for recording in (baseline, candidate):
+        for event in recording.events("tokenizer"):
+            event["generation_prompt"] = []
+    change(candidate.frame("rollout", 0), "prompt_seen", lambda i, row: row[:-2])
+    assert causes(put(tmp_path, baseline, candidate)) == ["TRUNCATION(right)"]
+
+
+@pytest.mark.parametrize("same_text", [True, False])
+def test_other_ids_of_the_same_text_were_encoded_again(tmp_path: Path, same_text: bool) -> None:
+    """Ids 1..8 became others; only what they decode to tells a tokenizer's other way from another prompt."""
+    baseline, candidate = plain()
+    frame = candidate.frame("rollout", 1)
+    change(frame, "prompt_seen", lambda i, row: np.concatenate([row[:2], [700, 701], row[3:]]))
+    for event in candidate.events("boundaries", step=1):
+        ids = event["prompt_first"]
+        words = event["text_first"].split(" ")
+        event["prompt_first"] = [*ids[:2], 700, 701, *ids[3:7]]
+        if same_text:  # one word was cut into two ids
+            event["text_first"] = " ".join(words[:8])
+        else:
+            event["text_first"] = " ".join([*words[:3], "w700", "w701", *words[4:8]])
+    name = "RETOKENIZATION" if same_text else "TOKENIZATION(other ids)"
+    verdict = put(tmp_path, baseline, candidate)
+    assert causes(verdict) == [name], verdict.causes
+
+
+# --- weights ----------------------------------------------------------------------------------------
+
+
+def leave_out(recording: Recording, tensors: list[str], versions: range) -> None:
+    for sync in recording.events("sync"):
+        if sync["version"] in versions:
+            sync.update(absent=tensors, proof_max_delta=0.08, proof_mean_delta=0.01)
+    for received in recording.events("weights", source="received"):
+        if received["version"] in versions:
+            for name in tensors:
+                received["digests"].pop(name)
+    rng = np.random.default_rng(3)
+    for frame in recording.frames("rollout"):
+        if frame.fields["weight_version"] in versions:
+            frame.arrays["logprob"].values = frame.arrays["logprob"].values + rng.normal(
+                0, 0.05, len(frame.arrays["logprob"].values)
+            )
+
+
+@pytest.mark.parametrize(
+    ("tensors", "names"),
+    [
+        (TENSORS[:2], [f"STALE_WEIGHTS({name})" for name in sorted(TENSORS[:2])]),
+        (TENSORS[:5], ["STALE_WEIGHTS(5 tensors)"]),
+        (TENSORS, ["STALE_WEIGHTS(all tensors)"]),
+    ],
+)
+def test_several_stale_tensors_and_all(tmp_path: Path, tensors: list[str], names: list[str]) -> None:
+    baseline, candidate = plain()
+    leave_out(candidate, tensors, range(2, STEPS + 1))
+    assert causes(put(tmp_path, baseline, candidate)) == names
+
+
+def test_a_stale_tensor_explains_the_steps_drawn_with_it_and_no_others(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    leave_out(candidate, TENSORS[:1], range(1, 2))
+    candidate.frame("rollout", 3).arrays["logprob"].values[:] -= 0.05
+    verdict = put(tmp_path, baseline, candidate)
+    assert causes(verdict) == [f"STALE_WEIGHTS({TENSORS[0]})", "UNEXPLAINED"]
+    assert "step 3" in cause(verdict, "UNEXPLAINED").evidence
+
+
+# --- ends -------------------------------------------------------------------------------------------
+
+
+def test_samples_that_go_on_after_the_end_token(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    for frame in rolled(candidate):
+        for row, reason in enumerate(list(frame.fields["finish"])):
+            if reason == "stop":
+                length = int(frame.arrays["output"].lengths[row])
+                go_on(frame, row, list(range(300, 300 + 24 - length)), "length")
+    settled(put(tmp_path, baseline, candidate), "STOP(ignore_eos)")
+
+
+def test_a_baseline_that_ignores_the_end_is_the_baselines_fault(tmp_path: Path) -> None:
+    """Guided, the candidate stops at the first end token of the baseline's response; the baseline had gone on."""
+    baseline, candidate = plain()
+    for step in range(STEPS):
+        frame, other = baseline.frame("rollout", step), candidate.frame("rollout", step)
+        frame.fields["finish"] = ["length"] * len(frame.fields["finish"])
+        for row, reason in enumerate(list(other.fields["finish"])):
+            if reason == "stop":
+                go_on(frame, row, [300] * 3, "length")
+        for name in ("tokens", "actor_logprob"):
+            for recording in (baseline, candidate):
+                experience = recording.frame("experience", step)
+                longer = frame.arrays["output" if name == "tokens" else "logprob"]
+                experience.arrays[name] = longer.copy()
+    verdict = put(tmp_path, baseline, candidate)
+    assert "STOP(ignore_eos)" in causes(verdict)
+    assert cause(verdict, "STOP(ignore_eos)").party == "baseline"
+
+
+def test_another_set_of_end_tokens(tmp_path: Path) -> None:
+    """The candidate stops at a token from which the baseline goes on."""
+    baseline, candidate = plain()
+    stop = 777
+    for step in range(STEPS):
+        for recording in (baseline, candidate):
+            for name, column in (("rollout", "output"), ("experience", "tokens")):
+                rows = recording.frame(name, step).arrays[column]
+                rows.values[rows.offsets[:-1][rows.lengths > 8] + 4] = stop
+        frame = candidate.frame("rollout", step)
+        lengths = {i: 5 for i, n in enumerate(frame.arrays["output"].lengths) if n > 8}
+        cut(frame, lengths, "stop")
+    verdict = put(tmp_path, baseline, candidate)
+    settled(verdict, "STOP(other end set)")
+    assert cause(verdict, "STOP(other end set)").details["tokens"] == [stop]
+
+
+def test_samples_that_stop_at_any_token_are_no_other_end_set(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    for frame in rolled(candidate):
+        cut(frame, {i: 3 for i, n in enumerate(frame.arrays["output"].lengths) if n > 8}, "stop")
+    assert causes(put(tmp_path, baseline, candidate)) == ["UNEXPLAINED"]
+
+
+def test_a_context_that_ends_at_one_total(tmp_path: Path) -> None:
+    """The context counts the prompt: long prompts leave less room, and each sample misses another number of tokens."""
+    baseline, candidate = plain()
+    limit = 26
+    for frame in rolled(candidate):
+        prompts, lengths = frame.arrays["prompt"].lengths, frame.arrays["output"].lengths
+        cut(frame, {i: int(limit - p) for i, (p, n) in enumerate(zip(prompts, lengths, strict=True)) if p + n > limit})
+    verdict = put(tmp_path, baseline, candidate)
+    settled(verdict, "LENGTH(context)")
+    assert "26 tokens, prompt included" in verdict.causes[0].summary
+
+
+def some_cut(candidate: Recording) -> None:
+    """Every third sample that was cut by its limit misses another number of tokens."""
+    for frame in rolled(candidate):
+        rows = [i for i, reason in enumerate(frame.fields["finish"]) if reason == "length"]
+        cut(frame, {i: 20 - number for number, i in enumerate(rows)})
+
+
+@pytest.mark.parametrize("record", ["usage", "pool", "none"])
+def test_a_kv_pool_that_clips(tmp_path: Path, record: str) -> None:
+    baseline, candidate = plain()
+    some_cut(candidate)
+    for event in candidate.events("engine_stats") if record == "usage" else ():
+        event["kv_usage"] = 0.99
+    for event in candidate.events("engine_info") if record == "pool" else ():
+        event["resolved"]["kv_cache_tokens"] = 128
+    verdict = put(tmp_path, baseline, candidate)
+    expected = "UNEXPLAINED" if record == "none" else "CAPACITY(kv pool)"
+    assert causes(verdict) == [expected]
+
+
+def test_ends_before_the_least_number_of_tokens(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    for recording in (baseline, candidate):
+        recording.manifest["scenario"]["sampling"]["min_tokens"] = 6
+    for frame in rolled(candidate, 1):
+        for row in range(3):
+            flip(frame, row, min(2, int(frame.arrays["output"].lengths[row]) - 1), EOS)
+    verdict = put(tmp_path, baseline, candidate)
+    name = "SAMPLING_PARAM(min_tokens)"
+    assert name in causes(verdict)
+    assert proven(verdict, name)[1] == 0
+
+
+@pytest.mark.parametrize("asked", [0, 2])
+def test_early_ends_that_nobody_forbade_are_unexplained(tmp_path: Path, asked: int) -> None:
+    baseline, candidate = plain()
+    for recording in (baseline, candidate):
+        recording.manifest["scenario"]["sampling"]["min_tokens"] = asked
+    frame = candidate.frame("rollout", 1)
+    row = int(np.argmax(frame.arrays["output"].lengths))
+    flip(frame, row, 3, EOS)
+    assert causes(put(tmp_path, baseline, candidate)) == ["UNEXPLAINED"]
+
+
+# --- tokens -----------------------------------------------------------------------------------------
+
+
+def test_an_id_that_the_tokenizer_does_not_know(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    for row in (2, 7):
+        flip(candidate.frame("rollout", 2), row, 0, VOCABULARY + 3)
+    settled(put(tmp_path, baseline, candidate), "VOCAB")
+
+
+def test_the_last_id_that_the_tokenizer_knows_is_none(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    flip(candidate.frame("rollout", 2), 2, 0, VOCABULARY - 1)
+    assert causes(put(tmp_path, baseline, candidate)) == ["UNEXPLAINED"]
+
+
+def clone(frame: FrameRecord, guide: FrameRecord, group: int = 4) -> None:
+    """Guided clones: every sample of a group chooses what the first one would, where their contexts are equal."""
+    first = guide.arrays["output"].values[guide.arrays["output"].offsets[:-1]]
+    for row in range(len(first)):
+        if first[row] != first[row - row % group]:
+            flip(frame, row, 0, int(first[row - row % group]))
+
+
+def test_clones_in_the_rollouts(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    for frame in rolled(candidate):
+        clone(frame, baseline.frame("rollout", frame.step))
+    settled(put(tmp_path, baseline, candidate), "RNG_COLLISION")
+
+
+def test_groups_that_begin_alike_because_the_model_is_sure_are_no_clones(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    for recording in (baseline, candidate):
+        for kind, tokens, numbers in (("rollout", "output", "logprob"), ("experience", "tokens", "actor_logprob")):
+            for frame in recording.frames(kind):
+                starts = frame.arrays[tokens].offsets[:-1]
+                frame.arrays[tokens].values[starts] = 40
+                frame.arrays[numbers].values[starts] = -1e-3
+    flip(candidate.frame("rollout", 1), 0, int(candidate.frame("rollout", 1).arrays["output"].lengths[0]) - 1, 99)
+    assert causes(put(tmp_path, baseline, candidate)) == ["UNEXPLAINED"]
+
+
+def test_prompts_that_are_another_samples_are_permuted(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    for frame in rolled(candidate, 1):
+        order = list(np.roll(np.arange(16), -1))
+        for name in ("output", "logprob", "prompt_seen"):
+            frame.arrays[name] = frame.arrays[name].take(order)
+        frame.fields["finish"] = [frame.fields["finish"][i] for i in order]
+    settled(put(tmp_path, baseline, candidate), "ORDER")
+
+
+# --- numbers ----------------------------------------------------------------------------------------
+
+
+def test_a_nan_that_ends_as_a_stop(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    frame = candidate.frame("rollout", 1)
+    rows = [i for i, n in enumerate(frame.arrays["output"].lengths) if n > 6][:3]
+    cut(frame, dict.fromkeys(rows, 4), "stop")
+    frame.arrays["logprob"].values[frame.arrays["logprob"].offsets[1:][rows] - 1] = np.nan
+    verdict = put(tmp_path, baseline, candidate)
+    settled(verdict, "NUMERIC_FATAL")
+    assert verdict.causes[0].details["stopped"] == 3
+
+
+def split(frame: FrameRecord, position: int, by: float = 0.05, ahead: bool = True) -> None:
+    rows = frame.arrays["logprob"]
+    at = np.arange(len(rows.values)) - np.repeat(rows.offsets[:-1], rows.lengths)
+    rows.values[(at < position) == ahead] -= by
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_weights_that_change_in_mid_generation(tmp_path: Path, ahead: bool) -> None:
+    baseline, candidate = plain()
+    for frame in rolled(candidate, 2):
+        split(frame, 6, ahead=ahead)
+    verdict = put(tmp_path, baseline, candidate)
+    settled(verdict, "MIXED_VERSION")
+    assert "from step 2 on" in verdict.causes[0].summary
+
+
+def test_a_difference_everywhere_is_no_mixed_version(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    for frame in rolled(candidate, 2):
+        frame.arrays["logprob"].values -= 0.05
+    assert causes(put(tmp_path, baseline, candidate)) == ["UNEXPLAINED"]
+
+
+def test_differences_here_and_there_are_no_mixed_version(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    rng = np.random.default_rng(5)
+    for frame in rolled(candidate, 2):
+        values = frame.arrays["logprob"].values
+        values[rng.random(len(values)) < 0.3] -= 0.05
+    assert causes(put(tmp_path, baseline, candidate)) == ["UNEXPLAINED"]
+
+
+def tempered(values: np.ndarray, temperature: float) -> np.ndarray:
+    """Of tokens of these raw log-probabilities, over a vocabulary whose other mass lies on ten tokens."""
+    a, p = 1 / temperature, np.exp(values.astype(np.float64))
+    return a * values - np.log(p**a + 10 * ((1 - p) / 10) ** a)
+
+
+def test_log_probabilities_reported_after_temperature(tmp_path: Path) -> None:
+    baseline, candidate = plain(temperature=0.7)
+    for frame in rolled(candidate):
+        frame.arrays["logprob"].values = tempered(frame.arrays["logprob"].values, 0.7)
+    verdict = put(tmp_path, baseline, candidate)
+    assert causes(verdict) == ["LOGPROB_SEMANTICS(tempered)"]
+    assert verdict.causes[0].proofs == []  # bounds remove nothing; a live engine proves it
+
+
+def test_log_probabilities_of_another_temperature_are_not_those_of_this_one(tmp_path: Path) -> None:
+    baseline, candidate = plain(temperature=0.7)
+    for frame in rolled(candidate):
+        frame.arrays["logprob"].values = tempered(frame.arrays["logprob"].values, 1.6)
+    assert "LOGPROB_SEMANTICS(tempered)" not in causes(put(tmp_path, baseline, candidate))
+
+
+def test_log_probabilities_renormalised_over_the_nucleus(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    rng = np.random.default_rng(7)
+    for recording in (baseline, candidate):
+        recording.manifest["scenario"]["sampling"]["top_p"] = 0.8
+    for frame in rolled(candidate):
+        values = frame.arrays["logprob"].values
+        frame.arrays["logprob"].values = np.minimum(values - np.log(rng.uniform(0.8, 0.99, len(values))), 0)
+    assert causes(put(tmp_path, baseline, candidate)) == ["LOGPROB_SEMANTICS(renormalised)"]
+
+
+@pytest.mark.parametrize("first", [0, 2])
+def test_a_trainer_whose_numbers_are_scaled_from_a_step_on(tmp_path: Path, first: int) -> None:
+    baseline, candidate = plain()
+    for frame in candidate.frames("experience"):
+        if frame.step >= first:
+            frame.arrays["actor_logprob"].values = frame.arrays["actor_logprob"].values / np.float32(0.7)
+    verdict = put(tmp_path, baseline, candidate)
+    settled(verdict, "TRAINER(log-probabilities scaled)", "trainer")
+    assert ("in every step" if first == 0 else "from step 2 on") in verdict.causes[0].summary
+
+
+def test_a_trainer_whose_numbers_are_shifted_is_the_trainers_fault(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    for frame in candidate.frames("experience"):
+        change(frame, "actor_logprob", lambda i, row: np.roll(row, 1))
+    settled(put(tmp_path, baseline, candidate), "ALIGNMENT", "trainer")
+
+
+# --- an engine against itself -----------------------------------------------------------------------
+
+
+def test_other_tokens_at_equal_seeds_are_a_seed_ignored(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    for frame in candidate.frames("floor", variant="order"):
+        rows = frame.arrays["output"]
+        rows.values[rows.offsets[:-1][:8]] += 1
+    verdict = put(tmp_path, baseline, candidate)
+    assert causes(verdict) == ["RNG(seed ignored)"] and verdict.causes[0].party == "candidate"
+
+
+# --- pairs, and faults that begin later -------------------------------------------------------------
+
+
+def shift(frame: FrameRecord, by: int = 1) -> None:
+    change(frame, "logprob", lambda i, row: np.roll(row, by))
+
+
+def test_a_shift_that_begins_at_a_step_says_so(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    for frame in rolled(candidate, 2):
+        shift(frame)
+    verdict = put(tmp_path, baseline, candidate)
+    settled(verdict, "ALIGNMENT")
+    assert "from step 2 on" in verdict.causes[0].summary
+
+
+def test_tokens_of_its_own_do_not_make_any_reading_right(tmp_path: Path) -> None:
+    """Half of the tokens are the candidate's own: what is left after a shift must not be put down to them."""
+    baseline, candidate = plain()
+    rng = np.random.default_rng(9)
+    for frame in rolled(candidate):
+        rows = frame.arrays["output"]
+        rows.values[rng.random(len(rows.values)) < 0.5] = 901
+        frame.arrays["logprob"].values -= 0.3
+    assert "ALIGNMENT" not in causes(put(tmp_path, baseline, candidate))
+
+
+def test_a_shift_in_one_step_and_a_scale_in_another_are_two_causes(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    shift(candidate.frame("rollout", 1))
+    numbers = candidate.frame("rollout", 3).arrays["logprob"]
+    numbers.values = numbers.values / 0.8
+    verdict = put(tmp_path, baseline, candidate)
+    assert set(causes(verdict)) == {"ALIGNMENT", "LOGPROB_SEMANTICS(scaled)"}
+    assert "in step 1" in cause(verdict, "ALIGNMENT").summary
+
+
+def test_a_shift_beside_a_stale_tensor_is_not_hidden_by_it(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    leave_out(candidate, TENSORS[:1], range(1, STEPS + 1))
+    for frame in rolled(candidate):
+        shift(frame)
+    verdict = put(tmp_path, baseline, candidate)
+    assert set(causes(verdict)) == {f"STALE_WEIGHTS({TENSORS[0]})", "ALIGNMENT"}
+
+
+def test_a_stale_cache_beside_a_double_bos(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    for frame in rolled(candidate, 1):
+        warm = frame.arrays["cached"] > 0
+        frame.arrays["logprob"].values[np.repeat(warm, frame.arrays["logprob"].lengths)] -= 0.05
+    for frame in rolled(candidate, 1):
+        change(frame, "prompt_seen", lambda i, row: np.concatenate([[BOS], row]) if i == 0 else row)
+        rows = frame.arrays["logprob"]
+        rows.values[: rows.lengths[0]] -= 0.1  # not cached, and explained by its prompt
+    verdict = put(tmp_path, baseline, candidate)
+    assert set(causes(verdict)) == {"TOKENIZATION(double BOS)", "STALE_KV"}
+
+
+def test_a_few_cached_samples_that_differ_may_be_chance(tmp_path: Path) -> None:
+    """Three quarters of the samples are cached: that three differing ones are says nothing."""
+    baseline, candidate = plain()
+    frame = candidate.frame("rollout", 1)
+    for row in (1, 2, 3):
+        rows = frame.arrays["logprob"]
+        rows.values[rows.offsets[row] : rows.offsets[row + 1]] -= 0.05
+    assert causes(put(tmp_path, baseline, candidate)) == ["UNEXPLAINED"]
+
+
+def test_another_parameter_does_not_explain_log_probabilities(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    for sampling in candidate.events("sampling"):
+        sampling["canonical"]["temperature"] = 0.9
+    flip(candidate.frame("rollout", 1), 3, 0, 99)
+    for frame in rolled(candidate, 2):
+        frame.arrays["logprob"].values -= 0.05
+    verdict = put(tmp_path, baseline, candidate)
+    assert causes(verdict) == ["SAMPLING_PARAM(temperature)", "UNEXPLAINED"]
+    assert "step 2" in cause(verdict, "UNEXPLAINED").evidence
+
+
+def floors(recording: Any, *variants: str) -> list[Any]:
+    return [frame for frame in recording.frames("floor") if frame.fields["variant"] in variants]
+
+
+def test_a_nan_in_the_floor_is_no_noise_as_well(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    candidate.frame("rollout", 1).arrays["logprob"].values[5] = np.nan
+    for frame in floors(candidate, "batch", "order"):
+        frame.arrays["logprob"].values[7] = np.nan
+    assert causes(put(tmp_path, baseline, candidate)) == ["NUMERIC_FATAL"]
+
+
+def test_noise_in_the_floor_beside_a_nan_is_noise(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    candidate.frame("rollout", 1).arrays["logprob"].values[5] = np.nan
+    for frame in floors(candidate, "batch", "order"):
+        frame.arrays["logprob"].values += np.where(np.arange(len(frame.arrays["logprob"].values)) % 2, 0.05, -0.05)
+    assert set(causes(put(tmp_path, baseline, candidate))) == {"NUMERIC_FATAL", "candidate-itself"}
+
+
+@pytest.mark.parametrize(
+    ("variant", "expected"), [("prefill", ["STALE_KV"]), ("batch", ["STALE_KV", "candidate-itself"])]
+)
+def test_a_stale_cache_shows_between_drawing_and_scoring(tmp_path: Path, variant: str, expected: list[str]) -> None:
+    baseline, candidate = plain()
+    for frame in rolled(candidate, 1):
+        warm = frame.arrays["cached"] > 0
+        frame.arrays["logprob"].values[np.repeat(warm, frame.arrays["logprob"].lengths)] -= 0.05
+    for frame in floors(candidate, variant):
+        frame.arrays["logprob"].values += 0.05
+    assert causes(put(tmp_path, baseline, candidate)) == expected
+
+
+def test_a_nan_beside_a_shift(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    for frame in rolled(candidate):
+        shift(frame)
+    candidate.frame("rollout", 2).arrays["logprob"].values[5] = np.nan
+    assert set(causes(put(tmp_path, baseline, candidate))) == {"ALIGNMENT", "NUMERIC_FATAL"}
+
+
+def test_a_fault_next_to_a_benign_flip(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    for recording in (baseline, candidate):
+        recording.frame("experience", 1).arrays["margin"].values[7] = 3e-7
+    frame, truth = candidate.frame("rollout", 1), baseline.frame("experience", 1).arrays
+    frame.arrays["output"].values[7] = truth["runner_up"].values[7]
+    for one in rolled(candidate):
+        shift(one)
+    verdict = put(tmp_path, baseline, candidate)
+    settled(verdict, "ALIGNMENT")
+    assert verdict.coverage["benign_flips"] == 1 and check(verdict, "tokens").state == "ruled out"
+
+
+# --- responses that were encoded again, ranks, what a place shows --------------------------------------
+
+
+@pytest.mark.parametrize("read", ["same", "other", "unrecorded"])
+def test_responses_that_were_encoded_again(tmp_path: Path, read: str) -> None:
+    """Two ids of one text, as bytes of a broken character are: the text that was recorded says so."""
+    baseline, candidate = plain()
+    for frame in rolled(candidate, 1):
+        for row in (0, 5, 9):
+            flip(frame, row, 0, 900)
+    for event in candidate.events("boundaries"):
+        if event["step"] >= 1 and event["sample"] % 16 in (0, 5, 9):
+            event["output_first"] = [900, *event["output_first"][1:]]
+            if read == "other":
+                event["text_seam"] += "!"
+    for recording in (baseline, candidate) if read == "unrecorded" else ():
+        for event in recording.events("boundaries"):
+            event["text_seam"] = event["text_last"] = ""
+    verdict = put(tmp_path, baseline, candidate)
+    if read == "same":
+        settled(verdict, "RETOKENIZATION")
+    else:
+        assert causes(verdict) == ["UNEXPLAINED"]
+
+
+def shares(recording: Recording, samples: tuple[int, int]) -> None:
+    """Two ranks of the actor with so many samples each."""
+    for rank, share in enumerate(samples):
+        log = Log("actor", 7000 + rank + 10 * (recording.manifest["side"] == "baseline"), rank)
+        log.event(
+            "open", host="node-1", pid=log.pid, role="actor", rank=rank, wall_ns=log.pid, packages={"torch": "2.13.0"}
+        )
+        for step in range(STEPS):
+            log.event(
+                "shapes",
+                step=step,
+                phase="actor_forward",
+                tensors={},
+                padded_tokens=40 * share,
+                real_tokens=30 * share,
+                longest=40,
+                samples=share,
+            )
+        recording.logs[f"actor-{rank}"] = log
+
+
+@pytest.mark.parametrize("samples", [(8, 8), (9, 8), (12, 4)])
+def test_ranks_with_unequal_shares(tmp_path: Path, samples: tuple[int, int]) -> None:
+    baseline, candidate = plain()
+    shares(baseline, (8, 8))
+    shares(candidate, samples)
+    next(candidate.events("learner", step=2))["actor"] = "f" * 32
+    verdict = put(tmp_path, baseline, candidate)
+    unequal = samples == (12, 4)
+    assert causes(verdict) == (["SHAPE"] if unequal else ["UNEXPLAINED"])
+    assert verdict.causes[0].party == "trainer"
+    assert check(verdict, "experience-matrix-shapes").state == ("confirmed" if unequal else "ruled out")
+
+
+def test_unequal_shares_that_change_nothing_are_a_finding(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    shares(baseline, (8, 8))
+    shares(candidate, (12, 4))
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "EQUIVALENT", verdict.reason
+    assert any("12 samples" in finding.summary for finding in verdict.findings)
+
+
+def test_the_first_divergence_shows_its_ids_and_the_text_around_them(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    row = int(np.argmax(candidate.frame("rollout", 1).arrays["output"].lengths))
+    flip(candidate.frame("rollout", 1), row, 2, 900)
+    context = put(tmp_path, baseline, candidate).parity.first_divergence.context
+    assert "[900]" in context and "“" in context and "w6" in context
+
+
+def test_the_first_divergence_says_where_no_text_was_recorded(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    row = int(np.argmax(candidate.frame("rollout", 1).arrays["output"].lengths))
+    flip(candidate.frame("rollout", 1), row, 12, 900)
+    context = put(tmp_path, baseline, candidate).parity.first_divergence.context
+    assert "[900]" in context and "first and last eight ids only" in context
