@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from harness.parity.evidence import Evidence, Key
-from harness.parity.explanation import Explanation, when
+from harness.parity.explanation import Explanation, left, when
 from harness.parity.rules import (
     ends,
     itself,
@@ -58,9 +58,9 @@ _DOWNSTREAM = {"experience", "reward", "learner", "trained:candidate"}
 
 def find(e: Evidence, kinds: list[str]) -> list[Cause]:
     """The causes of the divergences of these kinds; [] when there are none."""
-    explanations, left = explain(e, kinds)
+    explanations, open_ = explain(e, kinds)
     causes = [one.cause for one in explanations]
-    return [*causes, unexplained(e, left)] if left else causes
+    return [*causes, unexplained(e, open_)] if open_ else causes
 
 
 def explain(e: Evidence, kinds: list[str]) -> tuple[list[Explanation], dict[str, np.ndarray]]:
@@ -71,27 +71,26 @@ def explain(e: Evidence, kinds: list[str]) -> tuple[list[Explanation], dict[str,
         for one in rule(e):
             if one.partial or any(one.covers(kind, e.found(kind)).any() for kind in present):
                 e.explained.append(replace(one, cause=mapping.party(e, one.cause)))
-    left = {}
-    for kind in present:
-        items = e.found(kind)
-        open_ = np.ones(len(items), bool)
-        for one in e.explained:
-            open_ &= ~one.covers(kind, items)
-        if open_.any():
-            left[kind] = items[open_]
-    if not e.guided and left:  # tokens that differ change everything that is made of them
-        left = {kind: items for kind, items in left.items() if kind not in _DOWNSTREAM} or ({} if e.explained else left)
-    return e.explained, left
+    return e.explained, remaining(e, present)
 
 
-def unexplained(e: Evidence, left: dict[str, np.ndarray]) -> Cause:
+def remaining(e: Evidence, kinds: list[str]) -> dict[str, np.ndarray]:
+    """Kind -> (step, sample) of the divergences that the causes named so far leave open."""
+    found = {kind: items for kind in kinds if len(items := left(e, kind))}
+    if not e.guided and found:  # tokens that differ change everything that is made of them
+        rest = {kind: items for kind, items in found.items() if kind not in _DOWNSTREAM}
+        return rest or ({} if e.explained else found)
+    return found
+
+
+def unexplained(e: Evidence, open_: dict[str, np.ndarray]) -> Cause:
     """What no rule explains, with the narrowest place of it."""
-    places = {kind: _first_left(e, kind, items) for kind, items in left.items()}
-    kinds = sorted(left, key=lambda kind: places[kind][0])
+    places = {kind: _first_left(e, kind, items) for kind, items in open_.items()}
+    kinds = sorted(open_, key=lambda kind: places[kind][0])
     first = kinds[0]
     place = places[first][1]
-    samples = len(np.unique(left[first], axis=0))
-    summary = f"{_named(first)} {when(e, left[first][:, 0])}: {samples} samples; nothing recorded explains it"
+    samples = len(np.unique(open_[first], axis=0))
+    summary = f"{_named(first)} {when(e, open_[first][:, 0])}: {samples} samples; nothing recorded explains it"
     also = f"; also {', '.join(_named(kind) for kind in kinds[1:])}" if len(kinds) > 1 else ""
     weights = e.weights.equal(place.step, place.step, place.step) if place.step >= 0 else None
     evidence = f"narrowest place: step {place.step}, {place.phase}, sample {place.sample}, position {place.position}, "
@@ -106,7 +105,7 @@ def unexplained(e: Evidence, left: dict[str, np.ndarray]) -> Cause:
         _party(e, first),
         summary,
         evidence,
-        {"kinds": {kind: len(items) for kind, items in left.items()}},
+        {"kinds": {kind: len(items) for kind, items in open_.items()}},
     )
 
 

@@ -59,17 +59,28 @@ def same(one: Any, two: Any) -> bool:
     return (list(one) if isinstance(one, tuple) else one) == (list(two) if isinstance(two, tuple) else two)
 
 
+def follows_from(event: dict[str, Any]) -> dict[str, str]:
+    """Parameters of a `sampling` event that were passed on as they were asked, and that another one undoes in the
+    engine, by that one: SGLang's ignore_eos leaves no token that stops."""
+    told, native = mapping(event.get("given")), mapping(event.get("native"))
+    asked = mapping(event.get("canonical")).get("stop_token_ids")
+    names = mapping(event.get("moves")).get("stop_token_ids")
+    if not (told.get("ignore_eos") and asked and told.get("stop_token_ids") == [] and isinstance(names, list)):
+        return {}
+    return {"stop_token_ids": "ignore_eos"} if any(same(native.get(name), asked) for name in names) else {}
+
+
 def altered_sampling(side: Side, mode: str) -> Iterator[Altered]:
     """Every sampling parameter that the mapping of this side changed on its way to the engine."""
     event = mapping(sampling_events(side).get(mode))
-    told, follows = mapping(event.get("given")), mapping(event.get("moves"))
+    told, follows, undone = mapping(event.get("given")), mapping(event.get("moves")), follows_from(event)
     infos = engine_infos(side, mode)
     leaked = mapping(mapping(infos[0].get("resolved")).get("default_sampling")) if infos else {}
     reads = bool(infos) and bool(mapping(infos[0].get("resolved")).get("generation_config"))
     for name, asked in mapping(event.get("canonical")).items():
         if name in told and not same(asked, told[name]):
             fills_in = reads and follows.get(name) == [] and name in leaked and same(leaked[name], told[name])
-            yield Altered(side.name, name, asked, told[name], cause_name(name, leaked=fills_in))
+            yield Altered(side.name, name, asked, told[name], cause_name(undone.get(name, name), leaked=fills_in))
 
 
 def cause_name(name: str, *, leaked: bool = False) -> str:

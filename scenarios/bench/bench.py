@@ -18,7 +18,7 @@ from scenarios.bench.reference import NOTHING, ROUNDS, Reference
 from scenarios.bench.tally import Tally, beyond
 from scenarios.ppo.weight_sync import WeightLink
 from scenarios.remote import Actor, call
-from scenarios.rollout.engine import Request
+from scenarios.rollout.engine import Completion, Request
 from scenarios.settings import Scenario
 
 # Of a hidden state's size. An operation in float32 rounds by 6e-8 of it: a thousand of them in one direction.
@@ -61,6 +61,7 @@ class Bench:
         self._readings: dict[str, Reading] = {}
         self._links: dict[str, WeightLink] = {}
         self._adopted: dict[Actor, str] = {}
+        self._rooms: dict[str, int] = {}  # tokens that a side's engine can score; below 1: not known
         self._samples: list[CaseSample] = []
         self._tolerance = Tolerance(0.0, 0.0)
 
@@ -94,7 +95,7 @@ class Bench:
         for one in reading.drawn:
             self._sample(tally, _within(one, reference), expected[one.number], reference, alteration)
         for sample, own, theirs in zip(self._samples, reference.scores(), reading.scores, strict=True):
-            for position, (p, q) in enumerate(zip(own, theirs, strict=True)):
+            for position, (p, q) in enumerate(zip(own, theirs, strict=False)):  # theirs may end at the context
                 tally.look("scores", sample.number, position, p, q, beyond(p, q, self._tolerance.logprob))
                 tally.nats += abs(p - q) if math.isfinite(q) else 0.0
         return tally.symptoms(noise=reading.noise, cached=sum(one.cached for one in reading.drawn))
@@ -106,13 +107,33 @@ class Bench:
         result = call(
             session, "rollout", requests, step=-1, version=stand.version, guide=reference.guide, rounds=ROUNDS
         )
-        rows = call(session, "rescore", reference.sequences())
-        scores = [row[len(one.prompt) - 1 :] for one, row in zip(self._samples, rows, strict=True)]
-        drawn = [
-            Drawn(c.sample, c.prompt_seen, c.output_ids, c.logprobs, c.finish_reason, c.cached_tokens)
-            for c in result.completions
-        ]
-        return Reading(drawn, scores)
+        return Reading([_drawn(c) for c in result.completions], self._scores(side, self._samples))
+
+    def _scores(self, side: str, samples: list[CaseSample]) -> list[list[float]]:
+        """Teacher-forced scores of the guide's tokens, as many as the engine's context holds: none scores a full
+        one."""
+        session, reference = self._stands[side].session, self._references[side]
+        if side not in self._rooms:
+            self._rooms[side] = int(call(session, "snapshot")["resolved"].get("max_model_len") or 0) - 1
+        room = self._rooms[side]
+        sequences = [one.prompt + reference.guide[one.number][0] for one in samples]
+        rows = call(session, "rescore", [one[:room] if room > 0 else one for one in sequences])
+        return [row[len(one.prompt) - 1 :] for one, row in zip(samples, rows, strict=True)]
+
+    def regrouped(self, side: str) -> int:
+        """Tokens and log-probabilities that differ from the last reading when the engine draws the case in reverse, a
+        quarter at a time, and then scores it anew."""
+        session, stand, last = self._stands[side].session, self._stands[side], self._readings[side]
+        requests = [Request(one.number, one.prompt) for one in self._samples][::-1]
+        few = max(1, len(requests) // 4)
+        found: dict[int, Drawn] = {}
+        for start in range(0, len(requests), few):
+            part = requests[start : start + few]
+            guide = self._references[side].guide
+            result = call(session, "rollout", part, step=-1, version=stand.version, guide=guide, rounds=ROUNDS)
+            found |= {c.sample: _drawn(c) for c in result.completions}
+        other = Reading([found[one.number] for one in last.drawn], self._scores(side, self._samples))
+        return _apart(last, other, self._tolerance.logprob)
 
     def _sample(self, tally: Tally, one: Drawn, expected: Drawn, reference: Reference, alteration: Alteration) -> None:
         number = one.number
@@ -160,6 +181,10 @@ class Bench:
         reference, sent = self._references[side], {one.number: one.prompt for one in self._samples}
         found = {number: reference.reprompted(number, how) for number in numbers}
         return {number: ids for number, ids in found.items() if ids and ids != sent[number]}
+
+    def pieces(self, ids: list[int]) -> list[str]:
+        """The text of each id as the tokenizer of the references writes it; "" for an id that it does not have."""
+        return next(iter(self._references.values())).pieces(ids)
 
     def slope(self, side: str, alteration: Alteration = NOTHING) -> float:
         """The factor that best turns the reference's log-probabilities into the engine's, over equal tokens; 1.0
@@ -227,13 +252,12 @@ class Bench:
         """(tokens beyond the tolerance, sum of |Δ| against the reference, largest |Δ| against the last such reading),
         in nats, over a few sequences. The cheapest reading that sees a tensor change: no token is drawn."""
         reference = self._references[side]
-        rows = call(self._stands[side].session, "rescore", reference.sequences()[:PROBED])
-        scores = [row[len(one.prompt) - 1 :] for one, row in zip(self._samples, rows, strict=False)]
+        scores = self._scores(side, self._samples[:PROBED])
         before = self._readings[side].scores[:PROBED]
         self._readings[side].scores[:PROBED] = scores
         pairs = [
             (p, q) for own, theirs in zip(reference.scores(), scores, strict=False)
-            for p, q in zip(own, theirs, strict=True)
+            for p, q in zip(own, theirs, strict=False)
         ]  # fmt: skip
         wrong = sum(beyond(p, q, self._tolerance.logprob) for p, q in pairs)
         distance = sum(abs(p - q) for p, q in pairs if math.isfinite(q))
@@ -258,6 +282,7 @@ class Bench:
             call(session, "serve", self._stands[side].policy)
             self._links.pop(side, None)
         call(session, "set", name, value)
+        self._rooms.pop(side, None)
         return time.perf_counter() - started
 
     def _learner(self, side: str) -> Actor:
@@ -267,6 +292,10 @@ class Bench:
             call(stand.actor, "adopt", stand.policy)
             self._adopted[stand.actor] = stand.policy
         return stand.actor
+
+
+def _drawn(one: Completion) -> Drawn:
+    return Drawn(one.sample, one.prompt_seen, one.output_ids, one.logprobs, one.finish_reason, one.cached_tokens)
 
 
 def _within(one: Drawn, reference: Reference) -> Drawn:

@@ -170,6 +170,10 @@ class Reference:
     def _prompt(self, sample: CaseSample, alteration: Alteration) -> tuple[int, ...]:
         return dict(alteration.prompts).get(sample.number, sample.prompt)
 
+    def pieces(self, ids: list[int]) -> list[str]:
+        """As the vocabulary spells each id: the spellings of a text's ids, joined, are the text's own."""
+        return [str(one or "") for one in self._tokenizer.convert_ids_to_tokens(ids)]
+
     def reprompted(self, number: int, how: str) -> tuple[int, ...]:
         """A sample's prompt as a faulty path would send it: "text" (decoded and tokenized again, specials added),
         "again" (the same without specials), "left:N" or "right:N" (cut there to N ids), "no generation prompt"."""

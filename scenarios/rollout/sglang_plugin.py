@@ -2,8 +2,9 @@
 received weights.
  Loaded in every SGLang process through the entry-point group `sglang.srt.plugins`, and only when
 `RLHF_HARNESS_SGLANG_PLUGIN` is set: the native stage runs with nothing of this in place. SGLang computes
-log-probabilities after logit processors (measured: wrong by up to 8 nats under a forced draw), so `Sampler.forward` is
-wrapped: keep the raw logits, let it draw, recompute from the raw ones.
+log-probabilities after logit processors (measured: wrong by up to 8 nats under a forced draw) and after penalties and
+the mask of a minimal length (measured: 0.37 nats where an end token was likely), so the logits are kept before both,
+and log-probabilities are recomputed from them behind `Sampler.forward`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 SWITCH = "RLHF_HARNESS_SGLANG_PLUGIN"
 PLANTS = "RLHF_HARNESS_PLANTS"  # set where faults are planted: SGLang's scheduler then answers to `harness_planted`
 DIGESTS = "rlhf_harness_received"
+RAW = "_rlhf_harness_raw"  # the model's own logits, on the output that SGLang then changes in place
 
 
 def register() -> None:
@@ -24,6 +26,8 @@ def register() -> None:
         return
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
+    runner = "sglang.srt.model_executor.model_runner.ModelRunner"
+    HookRegistry.register(f"{runner}._preprocess_logits", keep_raw, HookType.AROUND)
     HookRegistry.register("sglang.srt.layers.sampler.Sampler.forward", raw_logprobs, HookType.AROUND)
     updater = "sglang.srt.model_executor.model_runner_components.weight_updater.WeightUpdater"
     HookRegistry.register(f"{updater}.receive_weights_from_distributed", remember_digests, HookType.AFTER)
@@ -40,13 +44,22 @@ def open_to_plants(result: Any, self: Any, *args: Any, **kwargs: Any) -> None:
     self.harness_planted = functools.partial(planted, self)
 
 
+def keep_raw(preprocess: Any, self: Any, logits_output: Any, *args: Any, **kwargs: Any) -> Any:
+    """`ModelRunner._preprocess_logits`, which applies penalties in place, with the model's own logits kept."""
+    raw = logits_output.next_token_logits
+    setattr(logits_output, RAW, None if raw is None else raw.detach().clone())
+    return preprocess(self, logits_output, *args, **kwargs)
+
+
 def raw_logprobs(
     forward: Any, self: Any, logits_output: Any, sampling_info: Any, return_logprob: bool, *args: Any, **kwargs: Any
 ) -> Any:
     """`Sampler.forward` with log-probabilities of the model's own logits at T = 1."""
     if not return_logprob:
         return forward(self, logits_output, sampling_info, return_logprob, *args, **kwargs)
-    raw = logits_output.next_token_logits.detach().clone()
+    raw = getattr(logits_output, RAW, None)
+    if raw is None:  # nothing was applied to the logits before
+        raw = logits_output.next_token_logits.detach().clone()
     tokens = forward(self, logits_output, sampling_info, return_logprob, *args, **kwargs)
     top_logprobs_nums, token_ids_logprobs = args[0], args[1]
     result = self.output_logprob_processor.compute_logprobs(

@@ -6,12 +6,14 @@ import time
 from collections.abc import Callable
 
 from harness.errors import HarnessError
+from harness.parity import causes
 from harness.parity.attribution import live, reference
 from harness.parity.attribution.bench import Bench
-from harness.parity.attribution.case import choose
+from harness.parity.attribution.case import choose, unexplained
 from harness.parity.attribution.merge import merged
 from harness.parity.attribution.outcome import Attribution
-from harness.parity.attribution.situation import Situation
+from harness.parity.attribution.situation import Situation, gone, settled
+from harness.parity.rules.retokenized import read_aloud
 from harness.parity.verdict import Judged
 from reports.model import Verdict
 from scenarios.bench.case import Tolerance
@@ -73,13 +75,17 @@ def _search(
     if e.mode not in ("coupled", "greedy"):
         found.notes.append(f"not tested on the bench: {e.mode} sampling has no common randomness")
         return
+    open_ = unexplained(e, judged.kinds)
     samples = choose(e, judged.kinds)
+    found.reproduced = bool(open_) and {sample for _, sample in open_} <= {one.number for one in samples}
     if not samples:
         found.notes.append("not tested on the bench: no sample of the difference can be drawn again")
         return
     sides = bench.open(samples, Tolerance(e.tolerance.value, e.tolerance.margin))
+    if any(cause.name == "UNEXPLAINED" for cause in judged.verdict.causes) and read_aloud(e, bench.pieces):
+        found.reread = causes.find(e, judged.kinds)
     for side in sides:
-        found.first[side] = bench.read(side, again=True)
+        found.first[side] = settled(bench.read(side, again=True), e.tolerance.extreme)
     for side in [one for one in sides if found.first[one].total]:
         s = Situation(
             bench, e, side, found.first[side], clock, deadline=started + budget_s, samples=samples,
@@ -87,6 +93,9 @@ def _search(
         )  # fmt: skip
         try:
             _one_side(s, restarts, found)
+            noisy = any(cause.name == f"{side}-itself" for cause in judged.verdict.causes)
+            if noisy and gone(found.first[side], s.symptoms):
+                live.regroup(s)
         finally:
             found.left[side] = s.symptoms
             if found.named and found.named_after is None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from harness.parity.causes import remaining
 from harness.parity.evidence import Evidence
 from scenarios.bench.case import CaseSample
 
 OFFENDING = 12  # half of them the earliest, the rest those that show most kinds of divergence
 HEALTHY = 4
+OPEN = 4  # of those that offend, from the last step, for what no recording explains
 
 
 def choose(e: Evidence, kinds: list[str]) -> list[CaseSample]:
@@ -26,7 +28,7 @@ def choose(e: Evidence, kinds: list[str]) -> list[CaseSample]:
         found = {(last, sample): 1 for sample in sorted(_prompts(e, last))[:OFFENDING]}
     earliest = sorted(found)[: OFFENDING // 2]
     worst = sorted(found, key=lambda item: (-found[item], item))
-    offending = list(dict.fromkeys([*earliest, *worst]))[:OFFENDING]
+    offending = list(dict.fromkeys([*unexplained(e, kinds), *earliest, *worst]))[:OFFENDING]
     prompts = {step: _prompts(e, step) for step in sorted({step for step, _ in offending})}
     healthy = [
         (step, sample) for step, known in prompts.items() for sample in sorted(known) if (step, sample) not in found
@@ -41,6 +43,16 @@ def choose(e: Evidence, kinds: list[str]) -> list[CaseSample]:
         for step, sample in sorted([*offending, *healthy])
         if sample in prompts[step]
     ]
+
+
+def unexplained(e: Evidence, kinds: list[str]) -> list[tuple[int, int]]:
+    """A few (step, sample) of the last step that no recorded cause explains; [] unless every kind of divergence that is
+    open was still there then: what had passed before cannot be drawn again."""
+    open_ = [items[items[:, 0] == e.steps[-1]] for items in remaining(e, kinds).values()] if e.steps else []
+    if not open_ or not all(len(items) for items in open_):
+        return []
+    found = {(int(step), int(sample)) for items in open_ for step, sample in items[:OPEN].tolist() if sample >= 0}
+    return sorted(found)[:OPEN]
 
 
 def _prompts(e: Evidence, step: int) -> dict[int, tuple[int, ...]]:

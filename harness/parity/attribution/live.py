@@ -16,6 +16,7 @@ from harness.tables import names as listed
 from reports.model import Proof
 from scenarios.bench.case import Symptoms
 
+REGROUP = "draw the case again in other batches"
 LISTED = 8  # stale tensors that are named one by one; more are one cause
 RESTART = "restart"  # the intervention that takes an engine's start: seconds that a caller may not have
 
@@ -191,6 +192,17 @@ def restart(s: Situation) -> None:
         )
         _name(s, cause, what, done, summary, {"after a sync of the same weights": synced.after.total})
     s.symptoms = done.after
+
+
+def regroup(s: Situation) -> None:
+    """Draw the case in other batches and another order, once nothing of it differs any more: an engine that is noisy of
+    itself does not agree with itself there; one whose noise was another cause's does."""
+    started = s.clock()
+    apart = s.bench.regrouped(s.side)
+    seconds = s.clock() - started
+    s.tried.append(
+        Tried(REGROUP, f"{s.side}-itself", s.side, s.symptoms.compared.get("tokens", 0), apart, seconds, False)
+    )
 
 
 SEQUENCE: tuple[tuple[str, Callable[[Situation], None]], ...] = (

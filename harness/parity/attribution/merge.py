@@ -23,10 +23,10 @@ def merged(judged: Judged, found: Attribution) -> Verdict:
     verdict, e = judged.verdict, judged.evidence
     if verdict.verdict != "DIVERGENT" or e is None:
         return verdict
-    causes, fresh = _proven(verdict.causes, found)
+    causes, fresh = _proven(verdict.causes if found.reread is None else found.reread, found)
     withdrawn = [(cause, said) for cause in causes if (said := _contradicted(cause, found))]
     kept = [_noted(cause, found) for cause in causes if not _contradicted(cause, found)]
-    explained = bool(fresh) and _explained(found)
+    explained = bool(fresh or (found.named and found.reproduced)) and _explained(found)
     unexplained = [one for one in kept if one.name == "UNEXPLAINED"]
     kept = [one for one in kept if one.name != "UNEXPLAINED"]
     if not explained:
@@ -106,6 +106,10 @@ def _contradicted(cause: Cause, found: Attribution) -> str:
     if not own or any(one.removed for one in own):
         return ""
     others = ", ".join(named.name for named in found.named if named.side == side)
+    if cause.name == f"{side}-itself":
+        if own[0].after:
+            return ""
+        return f"{others} explains it: without that, to {own[0].intervention} changes none of {own[0].before} tokens"
     return f"{own[0].intervention} left {own[0].after} of {own[0].before} differences; {others} explains them all"
 
 

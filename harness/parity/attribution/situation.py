@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from harness.parity.attribution.bench import Bench
 from harness.parity.evidence import Evidence
+from harness.parity.tails import FEWEST_OUTLIERS
 from harness.tables import mapping
 from reports.model import Proof
 from scenarios.bench.case import Alteration, CaseSample, Symptoms
@@ -67,15 +68,16 @@ class Situation:
     @property
     def given(self) -> dict[str, Any]:
         """Canonical sampling that this side's engine was given, where it was recorded."""
-        event = self._sampling()
-        return mapping(event.get("given")) or mapping(event.get("canonical"))
+        return mapping(self.said.get("given")) or mapping(self.said.get("canonical"))
 
     @property
     def own(self) -> dict[str, Any]:
         """Canonical sampling that this side itself asked for."""
-        return mapping(self._sampling().get("canonical"))
+        return mapping(self.said.get("canonical"))
 
-    def _sampling(self) -> dict[str, Any]:
+    @property
+    def said(self) -> dict[str, Any]:
+        """The `sampling` event of this side; {} without one."""
         events = self.evidence.side(self.side).recording.all("sampling")
         return next((mapping(event) for event in events if event.get("mode") == self.evidence.mode), {})
 
@@ -102,6 +104,18 @@ def improves(before: Symptoms, after: Symptoms, *, recorded: bool = False) -> bo
     vanished = any(count and after.of(kind) <= RESIDUE * count for kind, count in before.counts.items())
     cleaned = set(before.by_sample) - set(after.by_sample)
     return vanished or (bool(cleaned) and set(after.by_sample) <= set(before.by_sample))
+
+
+def settled(found: Symptoms, extreme: float) -> Symptoms:
+    """Without what two engines of equal weights may show: a few log-probabilities beyond the tolerance, none of them
+    beyond `extreme` nats, and nothing else. Recordings are allowed as many."""
+    kinds = {kind for kind, count in found.counts.items() if count}
+    if not kinds <= {"logprobs", "scores"} or any(found.of(kind) > FEWEST_OUTLIERS for kind in kinds):
+        return found
+    places = [place for kind in kinds for place in found.places.get(kind, ())]
+    if len(places) < found.total or not all(abs(one - two) <= extreme for _, _, one, two in places):
+        return found
+    return replace(found, counts={}, healthy={}, by_sample={}, places={})
 
 
 def gone(before: Symptoms, after: Symptoms) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from harness.parity.attribution.situation import Situation
+from harness.parity.parameters import follows_from
 from harness.parity.prompts_seen import how
 from harness.parity.readings import tokenizer
 from harness.parity.rules.prompts import NAMES
@@ -37,9 +38,11 @@ def prompts_seen(s: Situation) -> Iterator[Trial]:
     """Give the reference the ids that the engine says it saw."""
     if not s.symptoms.of("prompts"):
         return
-    seen = s.bench.prompts_seen(s.side)
     kinds: dict[str, dict[int, tuple[int, ...]]] = {}
     sent = _sent(s)
+    others = set(sent.values())
+    # The prompt of another sample of the same call is a matter of order: nothing happened to the ids.
+    seen = {number: ids for number, ids in s.bench.prompts_seen(s.side).items() if ids not in others}
     for number, ids in seen.items():
         kinds.setdefault(_prompt_cause(s, number, sent[number], ids), {})[number] = ids
     for cause, given in kinds.items():
@@ -114,7 +117,10 @@ def parameters(s: Situation) -> Iterator[Trial]:
     """The reference samples with what the engine was given: every parameter that is not what was asked."""
     asked, own, given = s.asked, s.own, s.given
     differing = {name: value for name, value in given.items() if name in asked and not _same(value, asked[name])}
+    undone = follows_from(s.said)
     for name, value in differing.items():
+        if undone.get(name) in differing:
+            continue  # it goes with the one that undoes it
         ours = name in own and not _same(own[name], asked[name])
         party = s.side if ours else "mapping"
         cause = _STOPS.get(name, f"SAMPLING_PARAM({name})")
@@ -122,7 +128,7 @@ def parameters(s: Situation) -> Iterator[Trial]:
             cause,
             f"{name} {_shown(value)} in the reference",
             f"the {s.side} samples with {name} {_shown(value)} where {_shown(asked[name])} was asked",
-            {"sampling": ((name, value),)},
+            {"sampling": ((name, value), *((one, given[one]) for one, by in undone.items() if by == name))},
             party,
             recorded=True,
             details={"asked": asked[name], "given": value, "side": s.side},

@@ -9,7 +9,7 @@ import numpy as np
 
 from harness.parity.evidence import Ending, Evidence, Side
 from harness.parity.explanation import Explanation, among, keys_of, kinds_of, left, when
-from harness.parity.parameters import engine_infos, sampling_given
+from harness.parity.parameters import engine_infos, follows_from, sampling_events, sampling_given
 from harness.parity.readings import tokenizer
 from harness.tables import mapping, number
 from reports.model import Cause, Proof
@@ -95,10 +95,12 @@ def _is_end(e: Evidence, token: int, longer: Side) -> bool:
 
 
 def _ignored(e: Evidence, endings: list[Ending]) -> Found:
-    """One goes on after the model's end token, and stops at nothing but what was asked for beside it."""
-    asked = _asked_stops(e)
+    """One goes on after the model's end token, and stops at nothing but what was asked for beside it: at nothing at
+    all, where its engine's ignore_eos covers that too."""
     for long in (0, 1):
         side, other = _names(e, long), _names(e, 1 - long)
+        undone = follows_from(sampling_events(side).get(e.mode, {}))
+        asked = set() if "stop_token_ids" in undone else _asked_stops(e)
         if set(side.stops) - asked or end_ids(e, side) - asked - set(_model_ends(e)):
             continue  # it does stop at others: then its set of end tokens is another one
         found = [one for one in _gone_on(endings, long) if one.shorter_last not in asked]

@@ -71,9 +71,35 @@ def _permuted(
 
 
 def _floor(e: Evidence, party: str, affected: list[tuple[int, int]]) -> tuple[str, ...]:
-    """The side's floor, where it was taken in a step whose responses are permuted: other batches permute otherwise."""
-    taken = set(e.side(party).recording.steps("floor"))
-    return (f"floor:{party}",) if taken and taken <= {step for step, _ in affected} else ()
+    """The side's floor, where it was taken in a step whose responses are permuted, or shows by itself that they are:
+    other batches permute otherwise."""
+    recording = e.side(party).recording
+    taken = set(recording.steps("floor"))
+    permuted = bool(taken) and (taken <= {step for step, _ in affected} or all(_reordered(e, party, s) for s in taken))
+    return (f"floor:{party}",) if permuted else ()
+
+
+def _reordered(e: Evidence, party: str, step: int) -> bool:
+    """Are responses of the floor's other order the first order's, token for token and with their log-probabilities,
+    under other sample numbers?"""
+    recording = e.side(party).recording
+    tables = [recording.table("floor", step, variant=variant) for variant in ("base", "order")]
+    rows = [(table.rows("output"), table.rows("logprob")) for table in tables if table is not None]
+    if len(rows) < 2 or any(part is None for pair in rows for part in pair):
+        return False
+    (one, p), (two, q) = rows
+    assert tables[0] is not None and tables[1] is not None and one and two and p and q
+    owners: dict[bytes, list[int]] = {}
+    for row in range(len(tables[0].sample)):
+        owners.setdefault(one.row(row).tobytes(), []).append(row)
+    differing = found = 0
+    for row, number in enumerate(tables[1].sample.tolist()):
+        like = owners.get(two.row(row).tobytes(), [])
+        if any(tables[0].sample[at] == number for at in like):
+            continue
+        differing += 1
+        found += any(np.all(np.abs(p.row(at) - q.row(row)) <= e.tolerance.cap) for at in like)
+    return differing >= FEWEST and found >= MOST * differing
 
 
 def _matched(rows: list[tuple[int, int, int, bool, list[int]]]) -> int:

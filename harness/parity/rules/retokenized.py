@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,25 +15,30 @@ from reports.model import Cause, Proof
 FEWEST = 2  # flips of which the text tells
 MOST = 0.9  # of the flips of which a text was recorded have the same text
 LOOKED_AT = 10_000  # flips
+AHEAD = 8  # ids of a response whose text one id of another encoding may cover
+PIECES = "pieces"  # the note of `Evidence` that holds id -> text, where a tokenizer was at hand
 
 
 def retokenized(e: Evidence) -> Iterator[Explanation]:
     """Flips whose two tokens read the same: the ids were made anew from the text.
 
-    The recordings hold the text of a response's first and last eight ids. An id that
-    the encoding made there, it made elsewhere too.
+    The recordings hold the text of a response's first and last eight ids; the text of others is known where a
+    tokenizer was asked for it (`read_aloud`). An id that the encoding made there, it made elsewhere too.
     """
-    flips = e.flips.table
-    open_ = np.isin(keys_of(flips[:, :2]), keys_of(left(e, "flip")))
-    flips, margins = flips[open_][:LOOKED_AT], e.flips.margin[open_][:LOOKED_AT]
+    flips, margins = _open(e)
     if not len(flips):
         return
     wanted = {(int(step), int(sample)) for step, sample in flips[:, :2]}
     texts = [by_sample(side, wanted) for side in e.sides]
     told, equal, pairs = 0, 0, set()
+    pieces: dict[int, str] = e.notes.get(PIECES, {})
+    follows = _followed(e, flips) if pieces else {}
     for step, sample, position, one, two in flips.tolist():
         events = [found.get((step, sample), {}) for found in texts]
         same = _same_text(events[0], events[1], position)
+        ahead = follows.get((step, sample, position))
+        if same is None and ahead is not None and pieces.get(two):
+            same = "".join(pieces.get(one, "") for one in ahead).startswith(pieces[two])
         told += same is not None
         equal += bool(same)
         if same:
@@ -58,6 +63,38 @@ def retokenized(e: Evidence) -> Iterator[Explanation]:
         kinds_of(ROLLOUT, party),
         among(affected),
     )
+
+
+def read_aloud(e: Evidence, pieces: Callable[[list[int]], list[str]]) -> bool:
+    """Ask a tokenizer for the text of the ids around every flip that nothing explains; False where there is none."""
+    flips, _ = _open(e)
+    if not len(flips):
+        return False
+    ids = sorted({*flips[:, 4].tolist(), *(one for row in _followed(e, flips).values() for one in row)})
+    e.notes[PIECES] = dict(zip(ids, pieces(ids), strict=True))
+    return True
+
+
+def _open(e: Evidence) -> tuple[np.ndarray, np.ndarray]:
+    """Flips that no cause named so far explains, and their margins."""
+    flips = e.flips.table
+    open_ = np.isin(keys_of(flips[:, :2]), keys_of(left(e, "flip")))
+    return flips[open_][:LOOKED_AT], e.flips.margin[open_][:LOOKED_AT]
+
+
+def _followed(e: Evidence, flips: np.ndarray) -> dict[tuple[int, int, int], list[int]]:
+    """(step, sample, position) of each flip -> the baseline's ids from there on."""
+    found = {}
+    for step in np.unique(flips[:, 0]).tolist():
+        table = e.baseline.recording.table("rollout", step)
+        output = table.rows("output") if table is not None else None
+        if table is None or output is None:
+            continue
+        rows = {int(number): row for row, number in enumerate(table.sample)}
+        for _, sample, position, _, _ in flips[flips[:, 0] == step].tolist():
+            ids = output.row(rows[sample])
+            found[step, sample, position] = ids[position : position + AHEAD].tolist()
+    return found
 
 
 def _same_text(one: dict[str, Any], two: dict[str, Any], position: int) -> bool | None:
