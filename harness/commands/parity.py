@@ -89,10 +89,11 @@ def parity(
 ) -> None:
     """Run one scenario, or a framework's own job, on two backends: do they agree; if not, where do they part, and why?
 
-    With a command after `--` only --framework, --out, --cap, --stall and --format count.
+    With a command after `--` only --framework, --out, --cap, --stall, --format and --mode coupled with --seed count.
     """
     if command or framework != "auto":
-        _show(_framework_parity(baseline, candidate, command or [], framework, out, cap, stall), format)
+        coupled = (seed or 0) if mode == "coupled" else None
+        _show(_framework_parity(baseline, candidate, command or [], framework, out, cap, stall, coupled), format)
     from harness.parity.run import run_parity
 
     with _progress() as progress:
@@ -123,8 +124,9 @@ def parity(
 
 
 def _framework_parity(
-    baseline: str, candidate: str, command: list[str], framework: str, out: str, cap: float | None, stall: str
-) -> Verdict:
+    baseline: str, candidate: str, command: list[str], framework: str, out: str, cap: float | None, stall: str,
+    coupled: int | None,
+) -> Verdict:  # fmt: skip
     import sys
 
     from harness.frameworks.parity import run_framework_parity
@@ -134,7 +136,7 @@ def _framework_parity(
 
     return run_framework_parity(
         baseline, candidate, command, framework=framework, out=out or None, cap=cap, say=say,
-        stall_s=_seconds(stall) or None,
+        stall_s=_seconds(stall) or None, coupled=coupled,
     )  # fmt: skip
 
 

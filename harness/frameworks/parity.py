@@ -2,7 +2,8 @@
 
 The swap is the framework's own: verl reads its engine from `actor_rollout_ref.rollout.name`. A framework with one
 engine compares two interpreters, `vllm@A` with `vllm@B`, which is how an upgrade is gated. Nothing else of the command
-changes, and what differs between the recordings beyond the engine is a confounder of the verdict.
+changes, and what differs between the recordings beyond the engine is a confounder of the verdict. With coupled sampling
+the processors of `scenarios.rollout` are loaded into both engines, through the framework's own options and plugins.
 """
 
 from __future__ import annotations
@@ -26,6 +27,17 @@ from reports.model import Finding, Verdict
 PYTHON = "{python}"  # in a command: where the interpreter of the side stands
 # How a framework is told its engine, by Hydra's override; the others have one engine.
 SWITCHES = {"verl": "actor_rollout_ref.rollout.name"}
+# How the engines load the processors of coupled sampling, and give log-probabilities of the model's own distribution.
+_KWARGS = "actor_rollout_ref.rollout.engine_kwargs"
+COUPLINGS = {
+    "verl": (
+        f"++{_KWARGS}.vllm.logits_processors=['scenarios.rollout.vllm_coupled:Coupled']",
+        f"++{_KWARGS}.vllm.async_scheduling=False",
+        "actor_rollout_ref.rollout.logprobs_mode=raw_logprobs",
+        f"++{_KWARGS}.sglang.enable_custom_logit_processor=True",
+        f"++{_KWARGS}.sglang.disable_overlap_schedule=True",
+    )
+}
 ENGINES = {"verl": ("vllm", "sglang"), "openrlhf": ("vllm",), "trl": ("vllm",)}
 
 
@@ -46,8 +58,13 @@ def plan(
     command: Sequence[str],
     framework: str = AUTO,
     environ: Mapping[str, str] = os.environ,
+    *,
+    coupled: int | None = None,
 ) -> tuple[Job, Side, Side]:
-    """Both runs, nothing started. Raises BadInput for a pair that cannot run, or that compares nothing."""
+    """Both runs, nothing started; with coupled sampling where there is a seed of it.
+
+    Raises BadInput for a pair that cannot run, or that compares nothing.
+    """
     if not command:
         raise BadInput("there is no command to run twice", mend="harness parity A B --framework verl -- COMMAND")
     placed = [word.replace(PYTHON, interpreter(command, environ) or PYTHON) for word in command]
@@ -58,6 +75,8 @@ def plan(
             f"{baseline} against itself compares nothing",
             mend=f"harness parity {baseline}@ONE {baseline}@TWO --framework {name} -- …",
         )
+    if coupled is not None and name not in COUPLINGS:
+        raise BadInput(f"{name} lets no plugin into its engines' sampling: coupled sampling is there for verl only")
     sides = []
     for side, backend in (("baseline", baseline), ("candidate", candidate)):
         wanted = envs.parse(backend)
@@ -77,6 +96,8 @@ def plan(
                 f"{python} of {backend} has no {job.adapter.distribution}",
                 mend=f"{python} -m pip install {job.adapter.distribution}",
             )
+        if coupled is not None:
+            words, variables = _coupled([*words, *COUPLINGS[name]], variables, coupled)
         sides.append(Side(side, backend, tuple(words), variables, python))
     return job, sides[0], sides[1]
 
@@ -91,18 +112,20 @@ def run_framework_parity(
     digests: bool = True,
     stall_s: float | None = None,
     cap: float | None = None,
+    coupled: int | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Verdict:
     """Run the command on both engines, one after the other, and judge the recordings.
 
-    `digests`: of the weights, without which equal weights are not shown. A job that fails makes the verdict
+    `digests`: of the weights, without which equal weights are not shown. `coupled`: a seed, with which both engines
+    draw the same samples as far as they agree; without it each draws as it does. A job that fails makes the verdict
     INCONCLUSIVE. Raises BadInput before anything starts, also for settings that would bite (`harness doctor`).
     """
     from harness.parity.command_line import command_line
     from harness.parity.recording import recording_in, written
 
     started = time.monotonic()
-    job, left, right = plan(baseline, candidate, command, framework)
+    job, left, right = plan(baseline, candidate, command, framework, coupled=coupled)
     name = job.adapter.framework
     for side in (left, right):
         _refuse_what_bites(side, name, say)
@@ -121,14 +144,18 @@ def run_framework_parity(
             if result.exit_code:
                 failed = f"the job on {side.backend} ended with exit code {result.exit_code}"
                 break
+            if coupled is not None and (alone := _uncoupled(folder / side.name)):
+                failed = f"on {side.backend} {alone}"
+                break
         verdict = _verdict(folder, failed, cap)
     figures["total_s"] = round(time.monotonic() - started, 1)
-    reproduce = command_line("parity", baseline, candidate, framework=name, cap=cap) + " -- " + _quoted(command)
+    drawn = {} if coupled is None else {"mode": "coupled", "seed": coupled}
+    again = command_line("parity", baseline, candidate, framework=name, cap=cap, **drawn)
     return written(
         dataclasses.replace(
             verdict,
             figures=verdict.figures | figures,
-            reproduce=reproduce,
+            reproduce=f"{again} -- {_quoted(command)}",
             findings=[*verdict.findings, *_traps(right, name)],
         ),
         folder,
@@ -172,6 +199,24 @@ def _traps(side: Side, framework: str) -> list[Finding]:
         for item in look(side.command, framework, side.environ)
         if isinstance(item, Hazard) and item.severity == "warning" and item.check.startswith(framework)
     ]
+
+
+def _coupled(words: list[str], environ: Mapping[str, str], seed: int) -> tuple[list[str], dict[str, str]]:
+    """The command with the variables that the plugins need: where they are, and that they are wanted."""
+    from scenarios.rollout.sglang_plugin import SWITCH
+    from scenarios.rollout.verl_coupled import SEED
+
+    path = os.pathsep.join(part for part in (str(envs.bundle(plugins=True)), environ.get("PYTHONPATH", "")) if part)
+    return words, {**environ, "PYTHONPATH": path, SEED: str(seed), SWITCH: "1"}
+
+
+def _uncoupled(folder: Path) -> str:
+    """Why a recording's samples are not the coupled ones; empty where they are."""
+    modes = [frame.fields.get("mode") for frame in Run(folder, strict=False).frames("rollout")]
+    if not modes:
+        return "no sample was recorded"
+    alone = sum(mode != "coupled" for mode in modes)
+    return f"{alone} of {len(modes)} groups of samples were drawn without the plugin" if alone else ""
 
 
 def _with_engine(words: list[str], switch: str | None, engine: str) -> list[str]:

@@ -138,8 +138,11 @@ def environment(e: Evidence) -> Outcome:
         )
     variables = differences(*(_variables(side) for side in e.sides))
     if variables:
-        names = list(dict.fromkeys(key.partition(".")[2] for key in variables))
-        listed = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+        names = sorted(dict.fromkeys(key.partition(".")[2] for key in variables), key=_weight)
+        telling = [one for one in names if not _OF_ONE_ENGINE.match(one)]
+        rest = len(names) - min(len(telling), _NAMED)
+        listed = ", ".join(telling[:_NAMED]) or "only such as one engine alone reads"
+        listed += f" and {rest} more" if telling and rest else ""
         text = f"{len(names)} {'variable differs' if len(names) == 1 else 'variables differ'}: {listed}"
         details = {key: f"{show(a)} against {show(b)}" for key, (a, b) in variables.items()}
         findings.append(Finding("environment variables", text, effect(e), where="both", details=details))
@@ -182,6 +185,14 @@ _OWN_TO_A_PROCESS = re.compile(
     r"RAY_.*|(LOCAL_)?RANK|MASTER_(ADDR|PORT)|.*_PORT|.*_PID|VIRTUAL_ENV|CONDA_.*|VLLM_DIST_IDENT|.*_SHM_BUFFER_NAME"
     r"|RLHF_HARNESS_.*"
 )
+# What an engine's own code alone reads, and says nothing about the other; they stand in the details.
+_OF_ONE_ENGINE = re.compile(r"VLLM_|SGLANG_|SGL_")
+# What changes libraries, collectives or devices comes first; where caches lie changes no number and comes last.
+_HEAVY, _LIGHT = re.compile(r"LD_|NCCL_|GLOO_|CUDA_|OMP_|TORCH_|PYTORCH_"), re.compile(r".*_CACHE_(DIR|PATH)|.*_WORKSPACE")
+
+
+def _weight(name: str) -> tuple[int, str]:
+    return (0 if _HEAVY.match(name) else 2 if _LIGHT.match(name) else 1, name)
 
 
 def _variables(side: Side) -> dict[str, str]:

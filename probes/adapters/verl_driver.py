@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from probes.adapters.calls import Call
@@ -9,6 +10,7 @@ from probes.adapters.reading import plain, prompts_digest, tokenizer_fields, unp
 from probes.adapters.verl_values import container, each, tempered
 from probes.frames import Flat, Ragged
 
+COUPLED = "RLHF_HARNESS_COUPLED"  # the seed of coupled sampling, where `harness parity --mode coupled` runs the job
 # Settings that bear on no number: where results go and how they are told.
 _ASIDE = (
     "trainer.logger", "trainer.project_name", "trainer.experiment_name", "trainer.default_local_dir",
@@ -38,13 +40,13 @@ def configured(call: Call) -> None:
     config = container(call.arguments["config"])
     rollout, data = config["actor_rollout_ref"]["rollout"], config["data"]
     engine = rollout["name"]
-    sampling = _sampling(rollout)
+    sampling, mode = _sampling(rollout), "coupled" if os.environ.get(COUPLED) else "native"
     scenario = {
         "name": f"verl {config['algorithm']['adv_estimator']}", "seed": data.get("seed") or 0, "train": True,
         "guided": False, "steps": config["trainer"].get("total_training_steps"),
         "model": {"path": config["actor_rollout_ref"]["model"]["path"], "dtype": _learner_dtype(config)},
         "rollout": {
-            "mode": "native", "prompts_per_step": data["train_batch_size"], "samples_per_prompt": rollout["n"],
+            "mode": mode, "prompts_per_step": data["train_batch_size"], "samples_per_prompt": rollout["n"],
         },
         "sampling": sampling,
     }  # fmt: skip
@@ -53,12 +55,12 @@ def configured(call: Call) -> None:
     missing = {}
     if not rollout.get("calculate_log_probs"):
         missing["logprob"] = "rollout.calculate_log_probs is off"
-    elif tempered(rollout):
+    elif tempered(rollout) and mode == "native":
         missing["logprob"] = "verl asks its engines for log-probabilities after temperature, top-k and the like"
     if not call.job.digests:
         missing["weights"] = "digests of weights were not asked for (--digests)"
-    call.configuration(scenario, _settings(config), backend=engine, seeds=seeds, mode="native", missing=missing)
-    call.recorder.event("sampling", canonical=sampling, native=plain(sampling), mode="native")
+    call.configuration(scenario, _settings(config), backend=engine, seeds=seeds, mode=mode, missing=missing)
+    call.recorder.event("sampling", canonical=sampling, native=plain(sampling), mode=mode)
     call.recorder.environment()
 
 

@@ -15,6 +15,7 @@ from probes.adapters.reading import finishes, plain, rollout_arrays, vllm_resolv
 from probes.adapters.verl_values import container, each, one, tempered
 
 BOUNDARIES = 32  # samples of a step whose boundaries are recorded
+DRAW = "rlhf_harness_draw"  # among a request's parameters: its sample is drawn as scenarios.rollout.coupling says
 
 _trajectory: ContextVar[dict[str, Any] | None] = ContextVar("rlhf_harness_trajectory", default=None)
 
@@ -66,8 +67,11 @@ def generated(call: Call) -> None:
         last["reason"] = output.stop_reason or ""
         return
     version = (output.extra_fields or {}).get("global_steps")
+    asked = call.arguments["sampling_params"]
+    coupled = any(DRAW in (asked.get(name) or {}) for name in ("extra_args", "custom_params"))
     turns.append({
         "prompt": prompt, "output": made, "logprob": logprob, "reason": output.stop_reason or "", "version": version,
+        "coupled": coupled,
     })  # fmt: skip
 
 
@@ -93,13 +97,15 @@ def grouped(call: Call) -> None:
               for why, one in zip(finish, first, strict=True)]  # fmt: skip
     versions = {one["version"] for one in first if one["version"] is not None}
     step = done[0]["step"]
+    coupled = all(one["coupled"] for one in first)
     fields: dict[str, Any] = {
-        "weight_version": min(versions, default=step), "mode": "native", "guided": False, "finish": finish,
+        "weight_version": min(versions, default=step), "mode": "coupled" if coupled else "native", "guided": False,
+        "finish": finish,
     }  # fmt: skip
     if any(len(one["turns"]) > 1 for one in done):
         fields["uncompared"] = "later turns of a sample are not recorded: tools or an environment wrote between them"
     raw = None
-    if not tempered(config) and all(one["logprob"] is not None for one in first):
+    if (coupled or not tempered(config)) and all(one["logprob"] is not None for one in first):
         raw = [one["logprob"] for one in first]
     call.recorder.frame("rollout", step=step, arrays=rollout_arrays(samples, prompts, outputs, raw), fields=fields)
     memory = call.job.memory

@@ -27,13 +27,18 @@ def interpreter(stack: str) -> str:
     return str(python)
 
 
+def harness() -> str:
+    """The command line of the project under test."""
+    return str(Path(sys.executable).with_name("harness"))
+
+
 def record(home: Path, name: str, framework: str, command: list[str]) -> Run:
     """The recording of a job, made when it is not there yet."""
     folder = home / name
     if not (folder / "run.json").exists():
         began = time.monotonic()
         done = subprocess.run(
-            [str(Path(sys.executable).with_name("harness")), "record", "--framework", framework, "--digests",
+            [harness(), "record", "--framework", framework, "--digests",
              "--out", str(folder), "--", *command],
             capture_output=True, text=True, timeout=LIMIT_S, errors="replace",
         )  # fmt: skip
@@ -50,19 +55,27 @@ def verl(home: Path, engine: str) -> Run:
     return record(home, f"verl-{engine}", "verl", [*script, f"actor_rollout_ref.rollout.name={engine}"])
 
 
-def openrlhf(home: Path) -> Run:
-    """Two steps of PPO with OpenRLHF."""
+def openrlhf_command(home: Path, name: str) -> list[str]:
+    """Two steps of PPO with OpenRLHF; its files go to a folder of that name."""
     python, material = interpreter("vllm"), prepare(home / "material")
-    script = ["sh", str(JOBS / "openrlhf_ppo.sh"), python, str(material), str(home / "openrlhf-job")]
-    return record(home, "openrlhf", "openrlhf", script)
+    return ["sh", str(JOBS / "openrlhf_ppo.sh"), python, str(material), str(home / name)]
+
+
+def openrlhf(home: Path) -> Run:
+    """The recording of that job."""
+    return record(home, "openrlhf", "openrlhf", openrlhf_command(home, "openrlhf-job"))
+
+
+def trl_command(home: Path, name: str, *options: str) -> list[str]:
+    """Three steps of GRPO with TRL; its files go to a folder of that name."""
+    python, material = interpreter("trl"), prepare(home / "material")
+    shims = ["env", "FRAMEWORKS_CPU=trl", "VLLM_CPU_KVCACHE_SPACE=1", "OMP_NUM_THREADS=1"]
+    return [*shims, python, str(JOBS / "trl_grpo.py"), str(material), str(home / name), *options]
 
 
 def trl(home: Path, name: str, *options: str) -> Run:
-    """Three steps of GRPO with TRL."""
-    python, material = interpreter("trl"), prepare(home / "material")
-    shims = ["env", "FRAMEWORKS_CPU=trl", "VLLM_CPU_KVCACHE_SPACE=1", "OMP_NUM_THREADS=1"]
-    script = [*shims, python, str(JOBS / "trl_grpo.py"), str(material), str(home / f"{name}-job"), *options]
-    return record(home, name, "trl", script)
+    """The recording of that job."""
+    return record(home, name, "trl", trl_command(home, f"{name}-job", *options))
 
 
 def rows(run: Run, kind: str) -> dict[int, dict[int, dict[str, Any]]]:

@@ -13,9 +13,10 @@ import torch
 from ppo_support import random_models
 
 from harness.parity.attribution import live, merged, reference
+from harness.parity.attribution import trials as trial
 from harness.parity.attribution.merge import same_cause
 from harness.parity.attribution.outcome import Attribution
-from harness.parity.attribution.situation import Named, Situation, Tried, improves
+from harness.parity.attribution.situation import Named, Situation, Tried, improves, settled
 from harness.parity.verdict import Judged
 from reports.model import Cause, Proof, Verdict
 from scenarios import models
@@ -164,6 +165,62 @@ def test_permuted_responses_are_found_under_other_numbers(lab: Lab) -> None:
     assert not sound.named and sound.symptoms.total
 
 
+def test_prompts_of_permuted_answers_are_a_matter_of_order(lab: Lab) -> None:
+    s = lab.situation(ASKED, engine={"permute": "answers"})
+    assert s.symptoms.of("prompts")
+    reference.search(s)
+    assert not s.named
+    live.order(s)
+    assert [one.name for one in s.named] == ["ORDER"]
+
+
+def test_other_batches_tell_a_noisy_engine_from_a_sound_one(lab: Lab) -> None:
+    s = lab.situation(ASKED)
+    live.regroup(s)
+    assert s.tried[-1].after == 0 < s.tried[-1].before and s.tried[-1].cause == "candidate-itself"
+    s = lab.situation(ASKED, engine={"noise": 1e-2})
+    live.regroup(s)
+    assert s.tried[-1].after > 3
+
+
+def test_a_sequence_that_fills_the_context_is_scored_up_to_it(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = lab.situation(ASKED).bench
+    session = bench._stands["candidate"].session._target  # type: ignore[attr-defined]
+    asked: list[int] = []
+    rescore = session.rescore
+
+    def counted(sequences: list[tuple[int, ...]]) -> list[list[float]]:
+        asked.extend(map(len, sequences))
+        return rescore(sequences)  # type: ignore[no-any-return]
+
+    snapshot = session.snapshot
+    monkeypatch.setattr(session, "rescore", counted)
+    monkeypatch.setattr(session, "snapshot", lambda: {**snapshot(), "resolved": {"max_model_len": 12}})
+    bench._rooms.clear()  # type: ignore[attr-defined]
+    assert bench.read("candidate").total == 0 and max(asked) == 11
+
+
+def test_a_stop_that_another_parameter_undoes_is_not_named_beside_it() -> None:
+    def trials(native: dict[str, Any]) -> list[trial.Trial]:
+        said = {
+            "canonical": {"stop_token_ids": [20], "ignore_eos": False},
+            "given": {"stop_token_ids": [], "ignore_eos": True},
+            "native": native,
+            "moves": {"stop_token_ids": ["stop_token_ids"]},
+        }
+        s: Any = SimpleNamespace(
+            side="candidate", asked=said["canonical"], own=said["canonical"], given=said["given"], said=said
+        )
+        return list(trial.parameters(s))
+
+    only = trials({"stop_token_ids": [20], "ignore_eos": True})[0]
+    assert only.cause == "STOP(ignore_eos)"
+    assert dict(only.change["sampling"]) == {"ignore_eos": True, "stop_token_ids": []}
+    # Control: a mapping that drops the stops as well did two things.
+    both = trials({"ignore_eos": True})
+    assert {one.cause for one in both[:2]} == {"STOP(ignore_eos)", "STOP(other end set)"}
+
+
 def garbled(paths: dict[str, str], folder: Path) -> str:
     """The policy with another value in one tensor: what an engine holds that missed a sync of it."""
     model = models.load_policy(paths["policy"])
@@ -277,6 +334,16 @@ def test_a_healthy_sample_that_gets_worse_speaks_against_an_intervention() -> No
     assert improves(Symptoms({"tokens": 2}, by_sample={1: 2}), Symptoms(), recorded=True)
 
 
+def test_a_few_outliers_are_no_symptom() -> None:
+    few = Symptoms(
+        {"scores": 1}, by_sample={3: 1}, compared={"scores": 200}, places={"scores": [[3, 9, -1.0, -1.00003]]}
+    )
+    assert settled(few, 1e-4).total == 0 and settled(few, 1e-4).compared == few.compared
+    assert settled(few, 1e-5) == few
+    tokens = Symptoms({"tokens": 1}, by_sample={3: 1}, places={"tokens": [[3, 9, 7, 8]]})
+    assert settled(tokens, 1e-4) == tokens
+
+
 # --- what the verdict makes of it ---------------------------------------------------------------------------------
 
 
@@ -331,6 +398,30 @@ def test_a_recorded_cause_that_removes_nothing_while_another_removes_all_is_with
     # Control: as long as something is left, it stays, with what the bench says.
     verdict = merged(judged(recorded), Attribution({"candidate": WRONG}, {"candidate": WRONG}, [], [tried]))
     assert [one.name for one in verdict.causes] == [recorded.name] and "left 12 of 12" in verdict.causes[0].evidence
+
+
+def test_noise_that_another_cause_explains_is_withdrawn() -> None:
+    recorded = Cause("candidate-itself", "candidate", "the candidate differs from itself")
+    named = Named("STALE_KV", "candidate", "candidate", "stale", PROOF)
+
+    def causes_with(apart: int, left: Symptoms) -> list[str]:
+        tried = [Tried(live.REGROUP, recorded.name, "candidate", 300, apart, 0.1, False)]
+        found = Attribution({"candidate": WRONG}, {"candidate": left}, [named], tried)
+        return [one.name for one in merged(judged(recorded), found).causes]
+
+    assert causes_with(0, Symptoms()) == ["STALE_KV"]
+    assert causes_with(2, Symptoms()) == ["candidate-itself", "STALE_KV"]
+    assert causes_with(0, WRONG) == ["candidate-itself", "STALE_KV"]
+
+
+def test_unexplained_goes_with_a_recorded_cause_only_where_its_samples_were_drawn_again() -> None:
+    recorded = Cause("ORDER", "candidate", "permuted")
+    open_ = Cause("UNEXPLAINED", "candidate", "log-probabilities differ")
+    named = Named("ORDER", "candidate", "candidate", "permuted", PROOF)
+    found = Attribution({"candidate": WRONG}, {"candidate": Symptoms()}, [named])
+    assert [one.name for one in merged(judged(recorded, open_), found).causes] == ["ORDER", "UNEXPLAINED"]
+    found.reproduced = True
+    assert [one.name for one in merged(judged(recorded, open_), found).causes] == ["ORDER"]
 
 
 def test_a_fault_that_has_passed_is_said_to_have_passed() -> None:

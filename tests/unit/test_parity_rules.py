@@ -194,6 +194,28 @@ def test_samples_that_go_on_after_the_end_token(tmp_path: Path) -> None:
     settled(put(tmp_path, baseline, candidate), "STOP(ignore_eos)")
 
 
+def test_an_ignored_end_that_undoes_the_stops_as_well_is_one_cause(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    for recording in (baseline, candidate):
+        recording.manifest["scenario"]["sampling"]["stop_token_ids"] = [EOS + 1]
+    for event in candidate.events("sampling"):
+        event["canonical"]["stop_token_ids"] = [EOS + 1]
+        event["native"] = {"stop_token_ids": [EOS + 1], "ignore_eos": True}
+        event["given"] = {**event["canonical"], "stop_token_ids": [], "ignore_eos": True, "end_ids": []}
+        event["moves"] = {"stop_token_ids": ["stop_token_ids"], "ignore_eos": []}
+    for one, two in zip(rolled(baseline), rolled(candidate), strict=True):
+        for row, reason in enumerate(list(one.fields["finish"])):
+            if reason == "stop":
+                length = int(one.arrays["output"].lengths[row])
+                if row % 2:
+                    for frame in (one, two):
+                        frame.arrays["output"].values[int(frame.arrays["output"].offsets[row]) + length - 1] = EOS + 1
+                go_on(two, row, list(range(300, 300 + 24 - length)), "length")
+    verdict = put(tmp_path, baseline, candidate)
+    assert "STOP(ignore_eos)" in causes(verdict) and "STOP(other end set)" not in causes(verdict)
+    assert cause(verdict, "STOP(ignore_eos)").party == "mapping"
+
+
 def test_a_baseline_that_ignores_the_end_is_the_baselines_fault(tmp_path: Path) -> None:
     """Guided, the candidate stops at the first end token of the baseline's response; the baseline had gone on."""
     baseline, candidate = plain()
@@ -344,6 +366,26 @@ def test_prompts_that_are_another_samples_are_permuted(tmp_path: Path) -> None:
             frame.arrays[name] = frame.arrays[name].take(order)
         frame.fields["finish"] = [frame.fields["finish"][i] for i in order]
     settled(put(tmp_path, baseline, candidate), "ORDER")
+
+
+def test_a_floor_that_is_permuted_as_the_responses_are_is_no_noise(tmp_path: Path) -> None:
+    """Free runs part: responses are compared in the first step, the floor is taken in the last."""
+    for name, rolls, expected in (("permuted", True, ["ORDER"]), ("noisy", False, ["ORDER", "candidate-itself"])):
+        baseline, candidate = pair(plan=scenario(steps=1), native=False)
+        order = list(np.roll(np.arange(16), -1))
+        frame = candidate.frame("rollout", 0)
+        for column in ("output", "logprob"):
+            frame.arrays[column] = frame.arrays[column].take(order)
+        frame.fields["finish"] = [frame.fields["finish"][i] for i in order]
+        for other in candidate.frames("floor"):
+            other.step = 3  # no step of the responses that were compared
+            if other.fields["variant"] == "prefill":
+                other.arrays["logprob"].values[:] -= 0.5
+            if other.fields["variant"] == "order" and rolls:
+                rows = list(np.roll(np.arange(len(other.arrays["sample"])), 1))
+                for column in ("output", "logprob"):
+                    other.arrays[column] = other.arrays[column].take(rows)
+        assert causes(put(tmp_path / name, baseline, candidate)) == expected
 
 
 # --- numbers ----------------------------------------------------------------------------------------

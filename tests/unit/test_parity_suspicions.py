@@ -172,6 +172,26 @@ def test_variables_that_differ_are_named_and_their_values_are_details(tmp_path: 
     assert found.details["rollout.SETTING_8"] == "absent against " + "x" * 50
 
 
+def test_variables_that_can_matter_come_before_an_engines_own(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    for event in candidate.events("open"):
+        if event["role"] == "rollout":
+            event["env"] = {**event.get("env", {}), "NCCL_CUMEM_ENABLE": "0", "A_CACHE_DIR": "x", "ANY": "1"}
+            event["env"] |= {f"SGLANG_{i}": "1" for i in range(9)}
+    found = next(one for one in put(tmp_path, baseline, candidate).findings if one.name == "environment variables")
+    assert found.summary == "12 variables differ: NCCL_CUMEM_ENABLE, ANY, A_CACHE_DIR and 9 more"
+    assert "rollout.SGLANG_8" in found.details
+
+
+def test_what_one_engine_alone_reads_is_not_listed(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    for event in baseline.events("open"):
+        if event["role"] == "rollout":
+            event["env"] = {**event.get("env", {}), "VLLM_LOGGING_LEVEL": "ERROR"}
+    found = next(one for one in put(tmp_path, baseline, candidate).findings if one.name == "environment variables")
+    assert found.summary == "1 variable differs: only such as one engine alone reads"
+
+
 def test_words_are_plain_where_nothing_differs(tmp_path: Path) -> None:
     verdict = put(tmp_path, *plain())
     assert "flip parted" not in check(verdict, "lengths").evidence

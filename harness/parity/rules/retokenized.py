@@ -28,6 +28,9 @@ def retokenized(e: Evidence) -> Iterator[Explanation]:
     flips, margins = _open(e)
     if not len(flips):
         return
+    if PIECES in e.notes:  # the text of each is known: a baseline encoded again has its later ids at other positions
+        first = _firsts(flips)
+        flips, margins = flips[first], margins[first]
     wanted = {(int(step), int(sample)) for step, sample in flips[:, :2]}
     texts = [by_sample(side, wanted) for side in e.sides]
     told, equal, pairs = 0, 0, set()
@@ -80,6 +83,13 @@ def _open(e: Evidence) -> tuple[np.ndarray, np.ndarray]:
     flips = e.flips.table
     open_ = np.isin(keys_of(flips[:, :2]), keys_of(left(e, "flip")))
     return flips[open_][:LOOKED_AT], e.flips.margin[open_][:LOOKED_AT]
+
+
+def _firsts(flips: np.ndarray) -> np.ndarray:
+    """The row of the first flip of each sample."""
+    order = np.lexsort((flips[:, 2], flips[:, 1], flips[:, 0]))
+    _, at = np.unique(keys_of(flips[order, :2]), return_index=True)
+    return order[at]
 
 
 def _followed(e: Evidence, flips: np.ndarray) -> dict[tuple[int, int, int], list[int]]:

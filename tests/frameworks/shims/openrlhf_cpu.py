@@ -3,13 +3,18 @@
 Asked for with FRAMEWORKS_CPU=openrlhf DS_ACCELERATOR=cpu. `WorkerWrap.update_weight` keeps its signature and its
 meaning; the broadcast is the store's instead of NCCL's. Names of `flash_attn` exist and raise when called: with `eager`
 attention and without packing nothing calls them.
+
+FRAMEWORKS_PLANT=engine-stops or engine-sleeps hangs the job in its first weight sync: the engine, at its second tensor.
 """
 
 from __future__ import annotations
 
 import importlib.abc
 import importlib.machinery
+import os
+import signal
 import sys
+import time
 from types import ModuleType
 from typing import Any
 
@@ -27,8 +32,8 @@ class _Absent:
 
 class _FlashAttention(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
-        if fullname.partition(".")[0] != "flash_attn":
-            return None
+        if fullname.partition(".")[0] != "flash_attn" or fullname.startswith("flash_attn.ops"):
+            return None  # of what lies below ops OpenRLHF knows that it may be absent
         return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
 
     def create_module(self, spec: Any) -> None:
@@ -112,8 +117,19 @@ def _communicator(module: Any) -> None:
 def _weights(module: Any) -> None:
     """vLLM on a CPU packs its weights after loading and then knows their loaders no more; `reload_weights` does."""
 
+    planted = os.environ.get("FRAMEWORKS_PLANT", "")
+
+    def hang() -> None:
+        if planted == "engine-stops":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        elif planted == "engine-sleeps":
+            time.sleep(1e6)
+
     def update_weight(self: Any, name: str, dtype: Any, shape: Any, empty_cache: bool = False) -> None:
         import torch
+
+        if self.__dict__.get("_arrived"):
+            hang()
 
         assert dtype == self.model_config.dtype, f"mismatch dtype: src {dtype}, dst {self.model_config.dtype}"
         weight = torch.empty(shape, dtype=dtype)

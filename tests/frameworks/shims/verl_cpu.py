@@ -164,7 +164,9 @@ def _sglang_weights(module: Any) -> None:
             atexit.register(shutil.rmtree, folder, ignore_errors=True)
         engine._cpu_tensors |= {name: tensor.detach().cpu().contiguous().clone() for name, tensor in params_batch}
         save_file(engine._cpu_tensors, os.path.join(folder, "model.safetensors"), metadata={"format": "pt"})
-        answer = await engine._make_async_request("update_weights_from_disk", {"model_path": folder})
+        # verl starts its engines with load_format=dummy, whose loader can load nothing later.
+        asked = {"model_path": folder, "load_format": "safetensors"}
+        answer = await engine._make_async_request("update_weights_from_disk", asked)
         if not answer.get("success"):
             raise RuntimeError(f"SGLang did not load the weights: {answer}")
 
