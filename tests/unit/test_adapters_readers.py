@@ -174,7 +174,9 @@ def drawn(ids: list[int], logprobs: list[float], reason: str = "completed") -> S
     return SimpleNamespace(token_ids=ids, log_probs=logprobs, stop_reason=reason, extra_fields={"global_steps": 0})
 
 
-def play(one: Desk, owner: Any, answers: dict[tuple[str, int], list[tuple[list[int], SimpleNamespace]]]) -> None:
+def play(
+    one: Desk, owner: Any, answers: dict[tuple[str, int], list[tuple[list[int], SimpleNamespace]]], asked: Any = None
+) -> None:
     """Every (uid, place in the group) in a task of its own, taking turns at each answer, then each prompt's end."""
 
     async def sample(uid: str, session: int) -> None:
@@ -183,7 +185,8 @@ def play(one: Desk, owner: Any, answers: dict[tuple[str, int], list[tuple[list[i
         one.call(verl_rollout.entered, run_loop, owner, {}, trajectory, **call)
         for prompt, output in answers[uid, session]:
             await asyncio.sleep(0)
-            one.call(verl_rollout.generated, generate, owner, "r", prompt_ids=prompt, sampling_params={}, result=output)
+            given = {"prompt_ids": prompt, "sampling_params": asked or {}, "result": output}
+            one.call(verl_rollout.generated, generate, owner, "r", **given)
         one.call(verl_rollout.left, run_loop, owner, {}, trajectory, **call)
 
     async def all_samples() -> None:
@@ -225,6 +228,15 @@ def test_verls_interrupted_answer_goes_on_and_a_tools_turn_does_not(desk: Any) -
     assert u[2]["output"][0] == [4, 5, 2] and u[2]["logprob"][0] == [-1.0, -2.0, -3.0]
     assert "uncompared" not in u[1]
     assert v[2]["output"][0] == [6] and "uncompared" in v[1]
+
+
+@pytest.mark.parametrize(("name", "mode"), [("extra_args", "coupled"), ("custom_params", "coupled"), ("", "native")])
+def test_verls_samples_are_coupled_only_where_each_request_carried_its_draw(desk: Any, name: str, mode: str) -> None:
+    one = desk(verl.ADAPTER)
+    play(one, loop(temperature=0.7), ANSWERS, {name: {verl_rollout.DRAW: {"seed": 0}}} if name else {})
+    for _, fields, columns in one.frames("rollout"):
+        assert fields["mode"] == mode
+        assert ("logprob" in columns) == (mode == "coupled")  # the plugins report the model's own
 
 
 @pytest.mark.parametrize("setting", [{"temperature": 0.7}, {"top_p": 0.9}, {"top_k": 40}, {"repetition_penalty": 1.1}])

@@ -61,6 +61,22 @@ def test_a_script_is_told_where_its_interpreter_stands(monkeypatch: pytest.Monke
     assert parity.PYTHON not in " ".join(left.command)
 
 
+def test_coupled_sampling_gives_both_engines_their_processors_and_nothing_else() -> None:
+    _, left, right = parity.plan("vllm", "sglang", VERL, environ={"PATH": "/usr/bin", "PYTHONPATH": "/mine"}, coupled=7)
+    assert left.environ == right.environ and left.environ["RLHF_HARNESS_COUPLED"] == "7"
+    ours, mine = left.environ["PYTHONPATH"].split(":")
+    assert mine == "/mine" and (Path(ours) / "scenarios" / "rollout" / "verl_coupled.py").exists()
+    assert "[verl.plugins]" in next(Path(ours).glob("*.dist-info/entry_points.txt")).read_text()
+    rest = [[word for word in side.command if SWITCH not in word] for side in (left, right)]
+    assert rest[0] == rest[1] and len(rest[0]) == len(VERL) + len(parity.COUPLINGS["verl"])
+
+
+def test_coupled_sampling_is_refused_where_no_plugin_can_be_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    environments(monkeypatch, a="0.11.2", b="0.11.3")
+    with pytest.raises(BadInput, match="for verl only"):
+        parity.plan("vllm@a", "vllm@b", OPENRLHF, coupled=0)
+
+
 def test_an_interpreter_that_cannot_be_placed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     environments(monkeypatch, a="0.9.1")
     with pytest.raises(BadInput, match="does not say which Python"):

@@ -1,0 +1,41 @@
+"""OpenRLHF's own PPO job, hung on purpose in its weight sync and watched: the engine is named, and not who waits."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from framework_jobs import LIMIT_S, harness, openrlhf_command
+
+STALL_S = 30
+
+pytestmark = pytest.mark.timeout(LIMIT_S + 60)
+
+
+def watched(home: Path, plant: str) -> dict[str, Any]:
+    """The verdict on the job with that plant, which the watch ended at its first stall."""
+    folder = home / f"hang-{plant}"
+    if not (folder / "verdict.json").exists():
+        command = ["env", f"FRAMEWORKS_PLANT={plant}", *openrlhf_command(home, f"hang-{plant}-job")]
+        done = subprocess.run(
+            [harness(), "watch", "--stall", f"{STALL_S}s", "--on-stall", "end", "--out", str(folder), "--", *command],
+            capture_output=True, text=True, timeout=LIMIT_S, errors="replace",
+        )  # fmt: skip
+        (home / f"hang-{plant}.log").write_text(done.stdout + done.stderr)
+        assert done.returncode == 86, (done.stdout + done.stderr)[-4000:]
+    found: dict[str, Any] = json.loads((folder / "verdict.json").read_text())
+    return found
+
+
+@pytest.mark.parametrize(("plant", "kind"), [("engine-stops", "K9"), ("engine-sleeps", "K4")])
+def test_the_engine_that_does_not_receive_is_named_and_not_who_waits_for_it(
+    recordings: Path, plant: str, kind: str
+) -> None:
+    verdict = watched(recordings, plant)
+    assert verdict["verdict"] == "HUNG"
+    [culprit] = verdict["triage"]["culprits"]
+    print(json.dumps(verdict, indent=1)[:6000])
+    assert "EngineCore" in json.dumps(culprit)
