@@ -182,9 +182,9 @@ class Bench:
         found = {number: reference.reprompted(number, how) for number in numbers}
         return {number: ids for number, ids in found.items() if ids and ids != sent[number]}
 
-    def pieces(self, ids: list[int]) -> list[str]:
-        """The text of each id as the tokenizer of the references writes it; "" for an id that it does not have."""
-        return next(iter(self._references.values())).pieces(ids)
+    def texts(self, rows: list[list[int]]) -> list[str]:
+        """The text of each of these rows of ids, special tokens included."""
+        return next(iter(self._references.values())).texts(rows)
 
     def slope(self, side: str, alteration: Alteration = NOTHING) -> float:
         """The factor that best turns the reference's log-probabilities into the engine's, over equal tokens; 1.0

@@ -170,9 +170,8 @@ class Reference:
     def _prompt(self, sample: CaseSample, alteration: Alteration) -> tuple[int, ...]:
         return dict(alteration.prompts).get(sample.number, sample.prompt)
 
-    def pieces(self, ids: list[int]) -> list[str]:
-        """As the vocabulary spells each id: the spellings of a text's ids, joined, are the text's own."""
-        return [str(one or "") for one in self._tokenizer.convert_ids_to_tokens(ids)]
+    def texts(self, rows: list[list[int]]) -> list[str]:
+        return [str(self._tokenizer.decode(row, skip_special_tokens=False)) for row in rows]
 
     def reprompted(self, number: int, how: str) -> tuple[int, ...]:
         """A sample's prompt as a faulty path would send it: "text" (decoded and tokenized again, specials added),

@@ -82,7 +82,7 @@ def _search(
         found.notes.append("not tested on the bench: no sample of the difference can be drawn again")
         return
     sides = bench.open(samples, Tolerance(e.tolerance.value, e.tolerance.margin))
-    if any(cause.name == "UNEXPLAINED" for cause in judged.verdict.causes) and read_aloud(e, bench.pieces):
+    if any(cause.name == "UNEXPLAINED" for cause in judged.verdict.causes) and read_aloud(e, bench.texts):
         found.reread = causes.find(e, judged.kinds)
     for side in sides:
         found.first[side] = settled(bench.read(side, again=True), e.tolerance.extreme)

@@ -16,32 +16,29 @@ FEWEST = 2  # flips of which the text tells
 MOST = 0.9  # of the flips of which a text was recorded have the same text
 LOOKED_AT = 10_000  # flips
 AHEAD = 8  # ids of a response whose text one id of another encoding may cover
-PIECES = "pieces"  # the note of `Evidence` that holds id -> text, where a tokenizer was at hand
+ALOUD = "read aloud"  # note of `Evidence`: (step, sample, position) of a flip -> do both tokens read the same?
 
 
 def retokenized(e: Evidence) -> Iterator[Explanation]:
     """Flips whose two tokens read the same: the ids were made anew from the text.
 
-    The recordings hold the text of a response's first and last eight ids; the text of others is known where a
-    tokenizer was asked for it (`read_aloud`). An id that the encoding made there, it made elsewhere too.
+    The recordings hold the text of a response's first and last eight ids; of others it is known where a tokenizer
+    was asked for it (`read_aloud`). An id that the encoding made there, it made elsewhere too.
     """
     flips, margins = _open(e)
     if not len(flips):
         return
-    if PIECES in e.notes:  # the text of each is known: a baseline encoded again has its later ids at other positions
+    aloud: dict[tuple[int, int, int], bool] = e.notes.get(ALOUD, {})
+    if aloud:  # a baseline that was encoded again has what follows at other positions
         first = _firsts(flips)
         flips, margins = flips[first], margins[first]
     wanted = {(int(step), int(sample)) for step, sample in flips[:, :2]}
     texts = [by_sample(side, wanted) for side in e.sides]
     told, equal, pairs = 0, 0, set()
-    pieces: dict[int, str] = e.notes.get(PIECES, {})
-    follows = _followed(e, flips) if pieces else {}
     for step, sample, position, one, two in flips.tolist():
         events = [found.get((step, sample), {}) for found in texts]
         same = _same_text(events[0], events[1], position)
-        ahead = follows.get((step, sample, position))
-        if same is None and ahead is not None and pieces.get(two):
-            same = "".join(pieces.get(one, "") for one in ahead).startswith(pieces[two])
+        same = aloud.get((step, sample, position), same)
         told += same is not None
         equal += bool(same)
         if same:
@@ -68,13 +65,19 @@ def retokenized(e: Evidence) -> Iterator[Explanation]:
     )
 
 
-def read_aloud(e: Evidence, pieces: Callable[[list[int]], list[str]]) -> bool:
-    """Ask a tokenizer for the text of the ids around every flip that nothing explains; False where there is none."""
+def read_aloud(e: Evidence, texts: Callable[[list[list[int]]], list[str]]) -> bool:
+    """Ask a tokenizer whether the candidate's token at the first flip of each sample, of those that nothing explains,
+    begins the text that the baseline goes on with. False where there is none."""
     flips, _ = _open(e)
     if not len(flips):
         return False
-    ids = sorted({*flips[:, 4].tolist(), *(one for row in _followed(e, flips).values() for one in row)})
-    e.notes[PIECES] = dict(zip(ids, pieces(ids), strict=True))
+    flips = flips[_firsts(flips)]
+    ahead = _followed(e, flips)
+    said = texts([*ahead.values(), *([token] for token in flips[:, 4].tolist())])
+    e.notes[ALOUD] = {
+        where: bool(own) and text.startswith(own)
+        for where, text, own in zip(ahead, said[: len(flips)], said[len(flips) :], strict=True)
+    }
     return True
 
 
@@ -93,8 +96,8 @@ def _firsts(flips: np.ndarray) -> np.ndarray:
 
 
 def _followed(e: Evidence, flips: np.ndarray) -> dict[tuple[int, int, int], list[int]]:
-    """(step, sample, position) of each flip -> the baseline's ids from there on."""
-    found = {}
+    """(step, sample, position) of each flip, in their order -> the baseline's ids from there on."""
+    found: dict[tuple[int, int, int], list[int]] = {tuple(one): [] for one in flips[:, :3].tolist()}  # type: ignore[misc]
     for step in np.unique(flips[:, 0]).tolist():
         table = e.baseline.recording.table("rollout", step)
         output = table.rows("output") if table is not None else None
