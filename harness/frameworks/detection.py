@@ -104,8 +104,10 @@ def interpreter(command: Sequence[str], environ: Mapping[str, str] = os.environ)
         return ""
     if name.startswith("python"):
         return path
-    if name in _SHELLS:
-        return shutil.which("python3", path=environ.get("PATH")) or ""
+    if name in _SHELLS:  # a script that is told its interpreter, or calls it by its name
+        given = [word for word in words[1:] if os.path.basename(word).startswith("python")]
+        named = (shutil.which(word, path=environ.get("PATH")) for word in (*given, "python3"))
+        return next(filter(None, named), "")
     try:
         with open(path, "rb") as stream:
             first = stream.readline(500).decode(errors="replace")

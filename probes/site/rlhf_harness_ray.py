@@ -1,5 +1,6 @@
 """Ray calls `environment` at `ray.init` (RAY_RUNTIME_ENV_HOOK): workers of a cluster that was there before inherit
-nothing from the driver, and are told the watch directory through their runtime environment."""
+nothing from the driver, and are told the watch directory through their runtime environment. So are those of a job whose
+runtime environment has a PYTHONPATH of its own, which replaces the one that they would inherit."""
 
 import os
 
@@ -11,10 +12,10 @@ def environment(runtime_env):
     """The job's runtime environment with the variables of the watch; a cluster of its own inherits them already."""
     joined = os.environ.get("RAY_ADDRESS") or os.path.exists(_FILE)
     directory = os.environ.get("RLHF_HARNESS_WATCH")
-    if not joined or not directory:
-        return runtime_env
     found = dict(runtime_env or {})
     given = dict(found.get("env_vars") or {})
+    if not directory or not (joined or "PYTHONPATH" in given):
+        return runtime_env
     here = os.path.dirname(os.path.abspath(__file__))
     for name in _TOLD:
         if name in os.environ:

@@ -59,6 +59,8 @@ def test_the_interpreter_is_the_one_that_the_command_names(tmp_path: Path) -> No
     launcher.write_text(f"#!{python}\nprint()\n")
     launcher.chmod(0o755)
     assert interpreter(["accelerate", "launch", "x.py"], path) == python
+    assert interpreter(["sh", "job.sh", python, "/data"]) == python  # a script that is told its interpreter
+    assert interpreter(["sh", "job.sh", "/nowhere/python"], path) == interpreter(["sh", "job.sh"], path)
     assert interpreter(["ray", "job", "submit", "--", "python", "x.py"]) == "" and interpreter([]) == ""
 
 

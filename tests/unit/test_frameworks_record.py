@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import probes
 from harness.errors import BadInput
 from harness.frameworks import record
 from harness.frameworks.recording import finish, lines
@@ -142,3 +145,20 @@ def test_the_littlest_recording_says_that_no_hook_was_met(tmp_path: Path) -> Non
     hooks = finish(tmp_path / "run", ADAPTERS["trl"], 0)
     assert hooks.processes == 0 and len(list(lines(hooks, ADAPTERS["trl"]))) == 1
     assert set(hooks.silent) <= set(hooks.never) and hooks.silent
+
+
+def test_a_runtime_environment_with_a_path_of_its_own_keeps_the_probes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Path(probes.__file__).parent / "site" / "rlhf_harness_ray.py"
+    hook: dict[str, Any] = runpy.run_path(str(place))
+    environment = hook["environment"]
+    monkeypatch.setitem(environment.__globals__, "_FILE", str(tmp_path / "no cluster"))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RLHF_HARNESS_WATCH", "/watch")
+    plain = {"env_vars": {"A": "1"}}
+    assert environment(plain) is plain  # a cluster of its own inherits what it needs
+    given = environment({"env_vars": {"A": "1", "PYTHONPATH": "/mine"}})["env_vars"]
+    assert given["PYTHONPATH"] == f"{place.parent}:/mine" and given["A"] == "1"
+    monkeypatch.delenv("RLHF_HARNESS_WATCH")
+    assert environment({"env_vars": {"PYTHONPATH": "/mine"}})["env_vars"] == {"PYTHONPATH": "/mine"}
