@@ -6,8 +6,14 @@ import os
 import sys
 from pathlib import Path
 
+import hypothesis
 import pytest
 
+# No test depends on timing: an example may take as long as a busy machine makes it take.
+hypothesis.settings.register_profile(
+    "any-machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any-machine")
 sys.path.insert(0, str(Path(__file__).resolve().parent / "unit"))
 
 

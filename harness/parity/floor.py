@@ -63,13 +63,18 @@ class EngineFloor:
         return [name for name in VARIANTS if name not in self.variants]
 
     def implausible_flips(self, cap: float, temperature: float) -> bool:
-        """More flips than ties of engines within the cap could give.
+        """More flips than ties of engines within the cap could give."""
+        return implausible(self.flips, self.tokens + self.flips, cap, temperature)
 
-        The gap g between the two best perturbed logits of a Gumbel-max draw has P(g < x) <= x, so a difference of
-        `cap` in each of two logits flips a token with probability 2 cap / T at most.
-        """
-        rate = min(1.0, 2.0 * cap / max(temperature, 1e-6))
-        return self.flips > 0 and float(stats.binom.sf(self.flips - 1, self.tokens + self.flips, rate)) < IMPLAUSIBLE
+
+def implausible(flips: int, tokens: int, cap: float, temperature: float) -> bool:
+    """Are these more flips of so many tokens than ties of engines within `cap` nats of each other could give?
+
+    The gap g between the two best perturbed logits of a Gumbel-max draw has P(g < x) <= x, so a difference of `cap` in
+    each of two logits flips a token with probability 2 cap / T at most.
+    """
+    rate = min(1.0, 2.0 * cap / max(temperature, 1e-6))
+    return flips > 0 and float(stats.binom.sf(flips - 1, tokens, rate)) < IMPLAUSIBLE
 
 
 def measure(recording: Recording) -> EngineFloor:

@@ -160,23 +160,30 @@ def _common(scales: np.ndarray, beyond: np.ndarray) -> float:
 def _semantics(e: Evidence, truth: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Bounds of a reported log-probability, given the raw one, if it was taken after temperature or after top-p.
 
-    Tempered: with a = 1/T, log softmax(a·logits) of a token of probability p is a·log p − log Σ pᵢᵃ, and the sum lies
-    between p^a + (1−p)^a (all other mass on one token) and p^a + (V−1)^(1−a)·(1−p)^a (spread over the vocabulary).
     Renormalised over a nucleus of mass S ≥ top_p: log p − log S.
     """
     sampling = mapping(e.baseline.recording.scenario.get("sampling"))
     temperature, top_p = number(sampling.get("temperature"), 1.0), number(sampling.get("top_p"), 1.0)
     found = {}
-    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        if temperature > 0 and temperature != 1.0:
-            a, p = 1.0 / temperature, np.exp(np.minimum(truth, 0.0))
-            own, rest = p**a, (1.0 - p) ** a
-            spread = rest * float(vocabulary(e) - 1) ** (1.0 - a)
-            ends = np.stack([a * truth - np.log(own + rest), a * truth - np.log(own + spread)])
-            found["tempered"] = (ends.min(axis=0), np.minimum(ends.max(axis=0), 0.0))
-        elif 0 < top_p < 1:
-            found["renormalised"] = (truth, np.minimum(truth - np.log(top_p), 0.0))
+    if temperature > 0 and temperature != 1.0:
+        found["tempered"] = tempered_bounds(truth, temperature, vocabulary(e))
+    elif 0 < top_p < 1:
+        found["renormalised"] = (truth, np.minimum(truth - np.log(top_p), 0.0))
     return found
+
+
+def tempered_bounds(truth: np.ndarray, temperature: float, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """(least, largest) log-probability after temperature, given the raw ones of a vocabulary of `size` ids.
+
+    With a = 1/T, log softmax(a·logits) of a token of probability p is a·log p − log Σ pᵢᵃ, and the sum lies between
+    p^a + (1−p)^a (all other mass on one token) and p^a + (V−1)^(1−a)·(1−p)^a (spread over the vocabulary).
+    """
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        a, p = 1.0 / temperature, np.exp(np.minimum(truth, 0.0))
+        own, rest = p**a, (1.0 - p) ** a
+        spread = rest * float(size - 1) ** (1.0 - a)
+        ends = np.stack([a * truth - np.log(own + rest), a * truth - np.log(own + spread)])
+    return ends.min(axis=0), np.minimum(ends.max(axis=0), 0.0)
 
 
 def vocabulary(e: Evidence) -> int:

@@ -15,6 +15,7 @@ from harness.parity import order, readings
 from harness.parity.align import Grid, Match, equal_rows, shared
 from harness.parity.confounders import Confounder
 from harness.parity.evidence import Ending, Evidence, version_of
+from harness.parity.floor import implausible
 from harness.tables import Table
 from reports.model import Finding, Place
 from reports.text import figure
@@ -146,7 +147,11 @@ def _flips(
 ) -> None:
     row, position = grid.row[flipped], grid.position[flipped]
     margin, best = lookup.at(row, position, one[flipped])
-    known = np.isfinite(margin)
+    # Without a bound the margin says that one of the two tokens lies outside of what the filters leave. Rounding may
+    # move a token at their edge over it; so many of them it does not.
+    outside = np.isinf(margin)
+    judged = implausible(int(outside.sum()), grid.size, e.tolerance.cap, e.tolerance.temperature)
+    known = np.isfinite(margin) | (outside & judged)
     benign = known & (np.abs(margin) <= e.tolerance.margin) & (best == two[flipped])
     beyond = known & ~benign
     e.count("flips", len(flipped))
@@ -177,7 +182,9 @@ def _flips(
                     int(two[flipped[at]]),
                     gap if np.isfinite(gap) else None,
                     context=f"the learner's second choice is {int(best[at])}; "
-                    f"a gap up to {figure(e.tolerance.margin)} would be benign",
+                    f"a gap up to {figure(e.tolerance.margin)} would be benign"
+                    if not np.isinf(gap)
+                    else "one of the two lies outside of what top-k, top-p and min-p leave",
                 ),
             )
     e.flips.add(

@@ -35,7 +35,8 @@ def model() -> np.ndarray:
 @dataclasses.dataclass(frozen=True)
 class Stage:
     """One side. `shift`: how far off the engine's logits are; `clones`: samples of a prompt are one; `repeats`: share
-    of the samples drawn twice that are alike; `reported`: which of the learner's columns the engine reports.
+    of the samples drawn twice that are alike; `reported`: which of the learner's columns the engine reports, or "drawn":
+    what it drew with.
     """
 
     did: Hypothesis
@@ -75,7 +76,13 @@ def frames(stage: Stage, version: int) -> list[FrameRecord]:
     raw = [logits.log_softmax(-1).gather(-1, torch.tensor(one.response)[:, None])[:, 0].numpy() for one, logits in held]
     fits = native_fit.Fitter(held, (END,)).fits(stage.asked) if native_scores.suspect(views) else []
     number, lengths = np.array([one.number for one in samples]), np.array([len(one.response) for one in samples])
-    reported = raw if stage.reported == "learner_logprob" else [view[stage.reported] for view in views]
+    if stage.reported == "drawn":
+        tables = [np.log(probabilities(stage.did)[i // GROUP]) for i in range(len(samples))]
+        reported = [
+            table[np.arange(len(one.response)), list(one.response)] for table, one in zip(tables, samples, strict=True)
+        ]
+    else:
+        reported = raw if stage.reported == "learner_logprob" else [view[stage.reported] for view in views]
     noise = [row + rng.normal(0, 3e-7, len(row)) for row in reported]
     drawn_arrays = {
         "sample": number,

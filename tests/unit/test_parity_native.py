@@ -127,6 +127,17 @@ def test_another_meaning_than_the_documented_one_is_a_cause(column: str, name: s
     assert verdict.causes[0].proofs[0].after == 0
 
 
+def test_numbers_that_follow_from_the_temperature_that_was_drawn_with_are_no_cause_of_their_own(tmp_path: Path) -> None:
+    """The candidate, SGLang, documents log-probabilities after temperature, and draws at another than was asked."""
+    cool = Stage(Hypothesis(Sampling(temperature=0.7)), Sampling(), 2, reported="drawn")
+    verdict = judged(tmp_path / "sglang", Sampling(), cool)
+    assert causes(verdict) == ["SAMPLING_PARAM(temperature)"]
+    # Control: numbers that no temperature near the drawn one gives.
+    both = pair(Sampling(), Stage(PLAIN, seed=1), cool)
+    next(both[1].frames("native")).arrays["logprob"].values *= 1.6  # type: ignore[union-attr]
+    assert causes(put(tmp_path / "other", *both)) == ["SAMPLING_PARAM(temperature)", "UNEXPLAINED"]
+
+
 def test_numbers_of_no_known_meaning_stay_unexplained(tmp_path: Path) -> None:
     both = pair(Sampling(), Stage(PLAIN, seed=1), Stage(PLAIN, seed=2))
     next(both[1].frames("native")).arrays["logprob"].values *= 1.3  # type: ignore[union-attr]

@@ -388,6 +388,25 @@ def test_a_floor_that_is_permuted_as_the_responses_are_is_no_noise(tmp_path: Pat
         assert causes(put(tmp_path / name, baseline, candidate)) == expected
 
 
+@pytest.mark.parametrize("each, expected", [(1, "DIVERGENT"), (16, "INCONCLUSIVE")])
+def test_tokens_outside_of_the_filters_differ_where_rounding_cannot_have_let_them_in(
+    each: int, expected: str, tmp_path: Path
+) -> None:
+    """The learner bars what the baseline drew. One in a step may lie at the edge of top-p; one a sample may not."""
+    baseline, candidate = plain()
+    for step in range(STEPS):
+        frame = candidate.frame("rollout", step)
+        for row in range(0, 16, each):
+            flip(frame, row, 1, 99)
+            for recording in (baseline, candidate):
+                margin = recording.frame("experience", step).arrays["margin"]
+                margin.values[int(margin.offsets[row]) + 1] = -np.inf
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == expected, verdict.reason
+    if expected == "DIVERGENT":
+        assert [one.party for one in verdict.causes] == ["baseline"]
+
+
 # --- numbers ----------------------------------------------------------------------------------------
 
 

@@ -15,8 +15,9 @@ from harness.parity.evidence import Evidence, Side
 from harness.parity.native.result import NativeResult
 from harness.parity.native.samples import Samples, Tokens
 from harness.parity.parameters import engine_infos
+from harness.parity.readings import tempered_bounds, vocabulary
 from harness.parity.tails import Weighed
-from harness.tables import mapping
+from harness.tables import mapping, number
 from reports.model import Finding, Place
 from reports.text import figure
 
@@ -33,6 +34,8 @@ MEANING = {
 # layers/sampler.py, log-softmax of logits that penalties and temperature went over.
 DOCUMENTED = {"hf": RAW, "vllm": RAW, "sglang": TEMPERED}
 FEWEST = 20  # tokens; a meaning is not recognised by fewer
+ESTIMATE, STEPS = 0.05, 5  # how far a fitted temperature may be off, as a share of it, and readings on either side
+RESIDUE = 0.02  # of the tokens
 
 
 def semantics(e: Evidence, side: Side, samples: Samples, result: NativeResult) -> None:
@@ -75,8 +78,36 @@ def semantics(e: Evidence, side: Side, samples: Samples, result: NativeResult) -
         for part in parts:
             e.weigh(f"native learner:{side.name}", part.grid, *_difference(part, compared))
         return
+    if documented == TEMPERED and not meaning and _as_drawn(e, side, parts, samples, result):
+        return
     for part in parts:
         _note(e, side, part)
+
+
+def _as_drawn(e: Evidence, side: Side, parts: list[Tokens], samples: Samples, result: NativeResult) -> bool:
+    """Are the numbers of an engine that documents tempered ones as they follow from the temperature that its samples
+    show? Then the sampler is at fault, and its reports are not. One token's number cannot be tempered again without the
+    whole distribution, but bounded."""
+    drawn = next((number(fit.get("value")) for fit in samples.fits if fit.get("change") == "temperature"), 0.0)
+    if not drawn > 0:
+        return False
+    size, slack = vocabulary(e), e.tolerance.value
+    tokens = sum(part.grid.size for part in parts)
+    outside = tokens
+    for temperature in np.linspace(1 - ESTIMATE, 1 + ESTIMATE, 2 * STEPS + 1) * drawn:
+        left = 0
+        for part in parts:
+            assert part.reported is not None
+            low, high = tempered_bounds(part.learner.astype(np.float64), float(temperature), size)
+            left += int(np.count_nonzero(~((part.reported >= low - slack) & (part.reported <= high + slack))))
+        outside = min(outside, left)
+    if outside > RESIDUE * tokens:
+        return False
+    engine = result.semantics[side.name]["engine"]
+    text = f"the {side.name} reports native log-probabilities after temperature, as {engine} documents, and after "
+    text += f"the one that they show: {outside} of {tokens} tokens lie outside of the bounds that {figure(drawn)} sets"
+    result.findings.append(Finding("native log-probabilities", text, where=side.name))
+    return True
 
 
 def _views(part: Tokens) -> dict[str, np.ndarray]:
