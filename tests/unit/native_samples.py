@@ -35,7 +35,7 @@ def model() -> np.ndarray:
 @dataclasses.dataclass(frozen=True)
 class Stage:
     """One side. `shift`: how far off the engine's logits are; `clones`: samples of a prompt are one; `repeats`: share
-    of the samples drawn twice that are alike; `reported`: which of the learner's columns the engine reports, or "drawn":
+    of the samples drawn twice that are alike; `reported`: the learner's column that the engine reports, or "drawn":
     what it drew with.
     """
 
