@@ -3,80 +3,27 @@ directory of its own."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import datetime
-import importlib.metadata
-import os
-import platform
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness import envs
 from harness.envs import home
-from harness.envs.environment import Environment
-from harness.errors import BadInput, HarnessError
+from harness.errors import HarnessError
 from harness.launch import Cluster, Seat, driver_seat
-from harness.triage.watch import phase
+from harness.side import Side
 from harness.triage.watch.guard import Guard
+from harness.waiting import RunCut, Waiting
 from probes import format as recording
-from reports.model import Verdict
 from reports.progress import ProgressEvent
-from scenarios.faults.fault import Fault
-from scenarios.remote import Actor, ActorFailed, Future, Remote
-from scenarios.rollout.processes import alive, descendants
+from scenarios.remote import Actor, Future, Remote
 from scenarios.settings import Engine, Scenario
 
 if TYPE_CHECKING:
     from harness.parity.attribution.bench import Bench
 
 ROLES = ("actor", "critic", "reward", "reference")
-# No single call of the built-in scenario takes a tenth of this; a call that does is hung, and a hung run is
-# INCONCLUSIVE.
-CALL_LIMIT_S = 600.0
-# What the errors of a full disk have in common, whoever wrote: Python, Rust (safetensors), the probes.
-FULL_DISK = ("No space left on device", "os error 28", "Disk quota exceeded", "the disk is full", "the disk quota is")
-NODE_GONE = ("raylet died", "node has died", "node is dead", "node was terminated")  # as Ray says it
-LOOK_S = 1.0  # how often a waiting controller asks the watchdog
-
-
-class RunCut(HarnessError):
-    """A run ended before its last step: an engine or a role died, a call hung, the disk was full. What was recorded
-    stays readable."""
-
-    exit_code = 3
-
-    def __init__(self, message: str, mend: str | None = None, triage: Verdict | None = None) -> None:
-        super().__init__(message, mend=mend)
-        self.triage = triage  # the watchdog's verdict, when the run hung
-
-
-@dataclass(frozen=True)
-class Side:
-    """One side of a comparison. `fault`: planted in this side, None in every real run. `mapping`: a user's own, as
-    `scenarios.rollout.mapping.ParameterMap` takes it; empty: ours."""
-
-    name: str  # baseline, candidate, or run
-    backend: str
-    environment: Environment
-    scenario: Scenario
-    run_dir: Path
-    fault: Fault | None = None
-    mapping: dict[str, Any] = field(default_factory=dict)
-    replay: dict[str, Any] | None = None  # of run.json: which recorded run drives this one, and from which step on
-
-    @property
-    def planted(self) -> Fault:
-        """What is planted here; the empty fault plants nothing."""
-        return self.fault or Fault()
-
-    @property
-    def parameter_map(self) -> dict[str, Any]:
-        """The user's mapping with the planted edits, if any, on top."""
-        return {**self.mapping, **self.planted.mapping}
 
 
 class Experiment:
@@ -109,12 +56,11 @@ class Experiment:
         self._pool: dict[tuple[int, tuple[str, ...]], dict[str, list[Actor]]] = {}  # of suites: by size and names
         self._taught: dict[int, Scenario] = {}  # id of a set of roles -> what they learn by
         self._seats = 0
-        self._raylets: list[int] = []
+        self._wait = Waiting(guard, self.tell).result
 
     def begin(self, spare: int = 0) -> None:
         """Reserve room (for `spare` more actors than the sides need), make the models, start every actor, and write
         each run's manifest."""
-        self._raylets = _raylets()
         first = self._sides[0]
         for side in self._sides:
             self.tell(side, "preparing the model and the prompts")
@@ -252,9 +198,6 @@ class Experiment:
         )
         self._wait(future, side, "the native stage")
 
-    # --- actors
-    # ----------------------------------------------------------------------------------------------------------------
-
     def _own_roles(self, side: Side) -> bool:
         """Learners are shared unless this side's settings of them differ (a confounded comparison, or a planted
         fault)."""
@@ -339,140 +282,17 @@ class Experiment:
     def _guarded(self, variables: dict[str, str], role: str) -> dict[str, str]:
         return self._guard.environment(variables, role) if self._guard is not None else variables
 
-    # --- bookkeeping
-    # -----------------------------------------------------------------------------------------------------------
-
-    def _manifest(self, side: Side) -> None:
-        try:
-            recording.write_manifest(side.run_dir, self._described(side))
-        except recording.RecordingError as error:
-            raise RunCut(f"{side.name} ({side.backend}), beginning the recording: {error}") from error
-
-    def _described(self, side: Side) -> dict[str, Any]:
-        scenario = side.scenario
-        return {
-            "scenario": scenario.to_json(),
-            "side": side.name,
-            "backend": side.backend,
-            "environment": side.environment.to_json(),
-            "sampling_mode": "replay" if side.replay is not None else scenario.rollout.mode,
-            "guided": scenario.guided and side.name == "candidate",
-            "seeds": {"scenario": scenario.seed, "engine": scenario.engine.seed},
-            "command": self._command,
-            "packages": {name: importlib.metadata.version(name) for name in ("ray", "torch", "transformers", "numpy")},
-            "hardware": {
-                "machine": platform.machine(),
-                "cpus": os.cpu_count(),
-                "gpus": self._gpus,
-                "system": platform.system(),
-            },
-            **({"replay": side.replay} if side.replay is not None else {}),
-            "mapping": side.parameter_map,
-            "planted": {"name": side.fault.name, "summary": side.fault.summary} if side.fault else {},
-            "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        }
-
     def tell(self, side: Side, phase: str, step: int = 0) -> None:
         """Say what one side does now."""
         self._progress(ProgressEvent(side.name, side.backend, step, side.scenario.steps, phase=phase))
 
-    def _wait(self, future: Future, side: Side, doing: str, step: int | None = None) -> Any:
-        """The future's value; errors of actors become sentences for the user. `step`: tell its phases meanwhile."""
-        import ray.exceptions as failures
-
-        place = f"{side.name} ({side.backend}), {doing}"
-        deadline, told = time.monotonic() + CALL_LIMIT_S, ""
+    def _manifest(self, side: Side) -> None:
         try:
-            while True:
-                try:
-                    return future.result(timeout=LOOK_S)
-                except failures.GetTimeoutError as error:
-                    self._look(place, side, deadline, error)
-                    if step is not None and self._guard is not None:
-                        now = phase.current(self._guard.directory, step)
-                        if now not in ("", told):
-                            told = now
-                            self.tell(side, told, step)
-        except failures.RuntimeEnvSetupError as error:
-            raise RunCut(
-                f"{place}: the interpreter could not be started: {_last_line(error)}", mend="harness env check"
-            ) from error
-        except failures.RayTaskError as error:
-            if isinstance(error.cause, ActorFailed):
-                raise self._failure(error.cause, place, side) from error
-            raise RunCut(f"{place}: {_last_line(error)}") from error
-        except failures.OutOfDiskError as error:
-            raise RunCut(f"{place}: {_full(str(error), side)}") from error
-        except (failures.RayActorError, failures.NodeDiedError, failures.LocalRayletDiedError) as error:
-            raise RunCut(f"{place}: {self._death(side, error)}") from error
-        except failures.RayError as error:
-            raise RunCut(f"{place}: Ray: {_last_line(error)}") from error
-
-    def _failure(self, cause: ActorFailed, place: str, side: Side) -> HarnessError:
-        """What an actor raised, for the user: bad input where he can mend it, else a run that was cut short."""
-        if cause.kind in ("ParameterRefused", "PromptError", "ModelError", "CheckpointError"):
-            return BadInput(cause.message)
-        if cause.kind == "RecordingError":
-            return RunCut(f"{place}: {cause.message}")
-        if any(words in cause.message for words in FULL_DISK):
-            return RunCut(f"{place}: {_full(cause.message, side)}")
-        if "inline_container.cc" in cause.message:  # torch.save drops what the system said
-            return RunCut(
-                f"{place}: a checkpoint could not be written, most likely because the disk is full; what was recorded "
-                f"until then is in {side.run_dir}"
-            )
-        if cause.kind in ("ActorDiedError", "RayActorError", "ActorUnavailableError"):
-            return RunCut(f"{place}: {self._death(side, cause)}")
-        return RunCut(f"{place}: {cause.kind}: {_last_line(Exception(cause.message))}")
-
-    def _look(self, place: str, side: Side, deadline: float, error: Exception) -> None:
-        """RunCut when the guard found a hang, or when the call took longer than any sound one."""
-        stall = self._guard.stall if self._guard is not None else None
-        if stall is not None:
-            raise RunCut(
-                f"{place}: hung: {stall.verdict.reason}", mend=f"harness triage {stall.evidence}", triage=stall.verdict
-            ) from error
-        if time.monotonic() > deadline:
-            raise RunCut(
-                f"{place}: no answer in {CALL_LIMIT_S:.0f} s, the run is hung; its recording is in {side.run_dir}"
-            ) from error
-
-    def _death(self, side: Side, error: BaseException) -> str:
-        """Why an actor died: what the session wrote before it ended is better than what Ray says."""
-        try:
-            run = recording.Run(side.run_dir, strict=False)
-            for event in run.events(kind="engine_died"):
-                return f"{event['message']}; what was recorded until then is in {side.run_dir}"
-        except (recording.FormatError, OSError):
-            pass
-        if any(not alive(pid) for pid in self._raylets) or any(words in str(error) for words in NODE_GONE):
-            logs = Path(os.environ.get("RAY_TMPDIR", "/tmp")) / "ray" / "session_latest" / "logs"
-            return (
-                "the Ray node of this run ended (its raylet process is gone), and its actors with it; its logs are in "
-                f"{logs}, what was recorded until then is in {side.run_dir}"
-            )
-        return f"a process of the run died: {_last_line(error)}"
+            recording.write_manifest(side.run_dir, side.manifest(command=self._command, gpus=self._gpus))
+        except recording.RecordingError as error:
+            raise RunCut(f"{side.name} ({side.backend}), beginning the recording: {error}") from error
 
 
 def _learner(scenario: Scenario) -> Scenario:
     """What the learners are made from: everything but the engine's own parameters."""
     return dataclasses.replace(scenario, engine=Engine())
-
-
-def _raylets() -> list[int]:
-    """The raylets below this process: one on a cluster that we started, none on one that we joined."""
-    found = []
-    for pid in descendants(os.getpid()):
-        with contextlib.suppress(OSError):  # it ended while we looked
-            if Path(f"/proc/{pid}/comm").read_text().strip() == "raylet":
-                found.append(pid)
-    return found
-
-
-def _full(message: str, side: Side) -> str:
-    return f"the disk is full: {_last_line(Exception(message))}; what was recorded until then is in {side.run_dir}"
-
-
-def _last_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__

@@ -17,8 +17,9 @@ from typing import Any
 
 from probes import install
 from scenarios.faults.engine import Wrapper, wrap
-from scenarios.rollout import guided, parameters
-from scenarios.rollout.engine import Bare, Completion, Engine, EngineError, Request, SyncGroup, SyncReport, WeightMeta
+from scenarios.rollout import frames, guided, parameters
+from scenarios.rollout.engine import Completion, Engine, EngineError, Request, SyncGroup, SyncReport, WeightMeta
+from scenarios.rollout.make import make_engine, resolve_device
 from scenarios.rollout.mapping import ParameterMap, described
 from scenarios.rollout.processes import alive
 from scenarios.settings import Sampling, Scenario
@@ -103,9 +104,6 @@ class EngineSession:
                 self._on_death(message)
                 return
 
-    # --- recording
-    # -------------------------------------------------------------------------------------------------------------
-
     def record_to(self, run_dir: str) -> None:
         """From now on write into this run; the previous recording is closed."""
         if self._recorder is not None:
@@ -136,9 +134,6 @@ class EngineSession:
         if self._recorder is not None:
             self._recorder.close()
             self._recorder = None
-
-    # --- the engine
-    # ------------------------------------------------------------------------------------------------------------
 
     def _generate(self, requests: list[Request], step: int) -> list[Completion]:
         return self._called(
@@ -191,42 +186,24 @@ class EngineSession:
                 "guided": guide is not None,
                 "mode": self._scenario.rollout.mode,
             }
-            self._frame("rollout", step, version, requests, completions, fields)
+            frames.samples(self._recorder, "rollout", requests, completions, step=step, version=version, fields=fields)
             self._recorder.event("engine_stats", step=step, **self._engine.stats())
         return RolloutResult(completions, used, rounds, uncompared)
-
-    def _frame(
-        self,
-        kind: str,
-        step: int,
-        version: int,
-        requests: list[Request],
-        completions: list[Completion],
-        fields: dict[str, Any],
-    ) -> None:
-        from probes.format import Flat, Ragged
-
-        assert self._recorder is not None
-        self._recorder.frame(
-            kind,
-            step=step,
-            fields={"weight_version": version, "finish": [c.finish_reason for c in completions], **fields},
-            arrays={
-                "sample": Flat.of([c.sample for c in completions], "i8"),
-                "prompt": Ragged.of([r.prompt_ids for r in requests], "i4"),
-                "prompt_seen": Ragged.of([c.prompt_seen for c in completions], "i4"),
-                "output": Ragged.of([c.output_ids for c in completions], "i4"),
-                "logprob": Ragged.of([c.logprobs for c in completions], "f4"),
-                "cached": Flat.of([c.cached_tokens for c in completions], "i4"),
-            },
-        )
 
     def replay(self, requests: list[Request], *, step: int, version: int, guide: guided.Guide) -> RolloutResult:
         """Score the responses of `guide` instead of drawing any; training goes on with them."""
         self._engine.stats()
         completions = self._scored(requests, guide, step)
         if self._recorder is not None:
-            self._frame("rollout", step, version, requests, completions, {"guided": False, "mode": "replay"})
+            frames.samples(
+                self._recorder,
+                "rollout",
+                requests,
+                completions,
+                step=step,
+                version=version,
+                fields={"guided": False, "mode": "replay"},
+            )
             self._recorder.event("engine_stats", step=step, **self._engine.stats())
         return RolloutResult(completions, [(r.sample, *guide[r.sample]) for r in requests])
 
@@ -278,7 +255,6 @@ class EngineSession:
 
         Returns the response ids.
         """
-        from probes.format import Flat, Ragged
 
         def draw(some: list[Request]) -> list[Completion]:
             return self._generate(some, step) if guide is None else self._scored(some, guide, step)
@@ -301,16 +277,7 @@ class EngineSession:
         if self._recorder is None:
             return [c.output_ids for c in base]
         for variant, rows in variants.items():
-            self._recorder.frame(
-                "floor",
-                step=step,
-                fields={"variant": variant, "weight_version": version},
-                arrays={
-                    "sample": Flat.of([c.sample for c in rows], "i8"),
-                    "output": Ragged.of([c.output_ids for c in rows], "i4"),
-                    "logprob": Ragged.of([c.logprobs for c in rows], "f4"),
-                },
-            )
+            frames.floor(self._recorder, rows, step=step, variant=variant, version=version)
         return [c.output_ids for c in base]
 
     def native(self, requests: list[Request], *, version: int) -> list[Completion]:
@@ -324,10 +291,26 @@ class EngineSession:
             c for i in range(0, len(requests), NATIVE_PART) for c in self._generate(requests[i : i + NATIVE_PART], -1)
         ]
         if self._recorder is not None:
-            self._frame("native", -1, version, requests, completions, {"engine_seed": self._scenario.engine.seed})
+            frames.samples(
+                self._recorder,
+                "native",
+                requests,
+                completions,
+                step=-1,
+                version=version,
+                fields={"engine_seed": self._scenario.engine.seed},
+            )
             few = requests[:: -(-len(requests) // REPEATS)]
             seeds = self._engine.info().resolved.get("request_seed", "not reported")
-            self._frame("repeat", -1, version, few, self._generate(few, -1), {"request_seed": seeds})
+            frames.samples(
+                self._recorder,
+                "repeat",
+                few,
+                self._generate(few, -1),
+                step=-1,
+                version=version,
+                fields={"request_seed": seeds},
+            )
         return completions
 
     def set(self, name: str, value: Any) -> None:
@@ -401,42 +384,6 @@ class EngineSession:
         self._closing.set()
         self.end_recording()
         self._engine.close()
-
-
-def make_engine(
-    backend: str,
-    model_path: str,
-    scenario: Scenario,
-    *,
-    device: str,
-    pure: bool = False,
-    mapping: ParameterMap | None = None,
-) -> Bare:
-    """The engine named `backend`; `pure`: with no sampler, log-probabilities or weight loader of ours. Raises
-    ParameterRefused for an unknown one."""
-    mode = scenario.rollout.mode
-    if backend == "hf":
-        from scenarios.rollout.hf import HFEngine
-
-        return HFEngine(model_path, scenario, mode=mode, device=device, mapping=mapping)
-    if backend == "vllm":
-        from scenarios.rollout.vllm import VLLMEngine
-
-        return VLLMEngine(model_path, scenario, mode=mode, device=device, pure=pure, mapping=mapping)
-    if backend == "sglang":
-        from scenarios.rollout.sglang import SGLangEngine
-
-        return SGLangEngine(model_path, scenario, mode=mode, device=device, pure=pure, mapping=mapping)
-    raise parameters.ParameterRefused(f"unknown engine {backend!r}: hf, vllm or sglang")
-
-
-def resolve_device(device: str) -> str:
-    """`auto` is CUDA where torch sees one, else the CPU."""
-    if device != "auto":
-        return device
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _exit(message: str) -> None:

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from harness.errors import BadInput, HarnessError
-from harness.experiment import RunCut
 from harness.parity.command_line import duration
 from harness.triage.watch.guard import Guard
+from harness.waiting import RunCut
 from reports.model import EXIT_CODES, Verdict
 from reports.progress import ProgressEvent
 

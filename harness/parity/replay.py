@@ -14,13 +14,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from harness import envs
-from harness.experiment import Experiment, RunCut, Side
+from harness.experiment import Experiment
 from harness.launch import Cluster
 from harness.parity.command_line import command_line
 from harness.parity.preflight import preflight
 from harness.parity.recording import STALL_S, compacted, guarded, judged, machine, recording_in, written
 from harness.parity.replayed import halves
 from harness.parity.source import source
+from harness.side import Side
+from harness.waiting import RunCut
 from reports.model import Finding, Verdict
 from reports.progress import ProgressEvent
 

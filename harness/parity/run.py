@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from harness import config, envs
 from harness.errors import BadInput
-from harness.experiment import Experiment, RunCut, Side
+from harness.experiment import Experiment
 from harness.launch import Cluster
 from harness.parity import user_mapping
 from harness.parity.command_line import command_line
 from harness.parity.preflight import check_pair, check_resume, preflight
 from harness.parity.recording import STALL_S, compacted, guarded, judged, machine, recording_in, written
+from harness.side import Side
 from harness.triage.watch.guard import Guard
+from harness.waiting import RunCut
 from reports.model import Finding, Verdict
 from reports.progress import ProgressEvent
 from scenarios.faults.catalog import Fault, named

@@ -188,7 +188,8 @@ _OWN_TO_A_PROCESS = re.compile(
 # What an engine's own code alone reads, and says nothing about the other; they stand in the details.
 _OF_ONE_ENGINE = re.compile(r"VLLM_|SGLANG_|SGL_")
 # What changes libraries, collectives or devices comes first; where caches lie changes no number and comes last.
-_HEAVY, _LIGHT = re.compile(r"LD_|NCCL_|GLOO_|CUDA_|OMP_|TORCH_|PYTORCH_"), re.compile(r".*_CACHE_(DIR|PATH)|.*_WORKSPACE")
+_HEAVY = re.compile(r"LD_|NCCL_|GLOO_|CUDA_|OMP_|TORCH_|PYTORCH_")
+_LIGHT = re.compile(r".*_CACHE_(DIR|PATH)|.*_WORKSPACE")
 
 
 def _weight(name: str) -> tuple[int, str]:

@@ -53,11 +53,13 @@ class Mapped:
 @dataclass(frozen=True)
 class ParameterMap:
     """`edits`: {"engine" | "sampling": {native name: value, or None to leave it out}}. `file`, `source`: a user's own
-    mapping, where it was read and its text."""
+    mapping, where it was read and its text. `restored`: canonical engine parameters that reach the engine as our own
+    mapping passes them on, whatever the rest does."""
 
     edits: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     file: str = ""
     source: str = ""
+    restored: tuple[str, ...] = ()
 
     @staticmethod
     def of(spec: Mapping[str, Any] | None) -> ParameterMap:
@@ -103,6 +105,9 @@ class ParameterMap:
             if value is None and key not in native:
                 raise ParameterRefused(f"an edit leaves out {key!r}, which {backend} is not given: {', '.join(native)}")
             native[key] = value
+        for name in self.restored if part == "engine" else ():
+            key = given.ENGINE[backend][name].name
+            native[key] = ours.get(key)
         return {key: value for key, value in native.items() if value is not None}
 
     def moves(

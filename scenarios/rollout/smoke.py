@@ -56,7 +56,7 @@ def make_model(folder: Path) -> None:
 
 def smoke(engine: str, device: str) -> dict[str, Any]:
     """Start the engine as a run would, draw from one prompt, end it. Raises what the engine raises."""
-    from scenarios.session import make_engine
+    from scenarios.rollout.make import make_engine
 
     scenario = Scenario(
         name="smoke",

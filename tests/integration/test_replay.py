@@ -17,11 +17,12 @@ from recordings import check
 
 from harness import cli, envs
 from harness.errors import BadInput
-from harness.experiment import Experiment, Side
+from harness.experiment import Experiment
 from harness.launch import Cluster
 from harness.parity import judge, replay
 from harness.parity.replay import run_replay
 from harness.parity.source import source
+from harness.side import Side
 from probes.format import Run, write_manifest
 from reports.model import Finding, Verdict
 from scenarios.faults.fault import Fault

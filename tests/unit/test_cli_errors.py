@@ -157,7 +157,7 @@ def test_every_error_has_an_exit_code_that_is_no_verdict() -> None:
     def below(kind: type[HarnessError]) -> list[type[HarnessError]]:
         return [kind, *(deeper for child in kind.__subclasses__() for deeper in below(child))]
 
-    from harness.experiment import RunCut
+    from harness.waiting import RunCut
 
     kinds = below(HarnessError)
     assert all(kind.exit_code not in (0, 1, 3) for kind in kinds if kind is not RunCut)

@@ -20,9 +20,11 @@ import pytest
 import harness
 from harness import cli, envs
 from harness.errors import BadInput, Terminated
-from harness.experiment import Experiment, RunCut, Side
+from harness.experiment import Experiment
 from harness.launch import Cluster
 from harness.parity import run
+from harness.side import Side
+from harness.waiting import RunCut, Waiting
 from probes import format as recording
 from scenarios.remote import ActorFailed
 from scenarios.settings import Scenario
@@ -135,8 +137,8 @@ class Answer:
         raise self.error
 
 
-def experiment(tmp_path: Path) -> tuple[Experiment, Side]:
-    made = Experiment.__new__(Experiment)  # what a failure says needs no cluster
+def waiting(tmp_path: Path) -> tuple[Waiting, Side]:
+    made = Waiting(None, lambda side, phase, step: None)  # what a failure says needs no cluster
     made._raylets = []
     return made, Side("run", "hf", envs.resolve("hf"), Scenario(), tmp_path)
 
@@ -144,10 +146,10 @@ def experiment(tmp_path: Path) -> tuple[Experiment, Side]:
 def failed(kind: str, message: str, tmp_path: Path) -> BaseException:
     from ray.exceptions import RayTaskError
 
-    made, side = experiment(tmp_path)
+    made, side = waiting(tmp_path)
     cause = ActorFailed(kind, message)
     with pytest.raises((BadInput, RunCut)) as caught:
-        made._wait(Answer(RayTaskError("call", "trace", cause)), side, "step 1")  # type: ignore[arg-type]
+        made.result(Answer(RayTaskError("call", "trace", cause)), side, "step 1")  # type: ignore[arg-type]
     return caught.value
 
 
@@ -176,13 +178,13 @@ def test_what_an_actor_raises_is_bad_input_only_where_the_user_can_mend_it(tmp_p
 def test_the_end_of_the_ray_node_is_said_in_plain_words(tmp_path: Path) -> None:
     from ray.exceptions import LocalRayletDiedError, RayActorError
 
-    made, side = experiment(tmp_path)
+    made, side = waiting(tmp_path)
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
 
     def said(error: Exception) -> str:
         with pytest.raises(RunCut) as caught:
-            made._wait(Answer(error), side, "step 1")  # type: ignore[arg-type]
+            made.result(Answer(error), side, "step 1")  # type: ignore[arg-type]
         return caught.value.message
 
     cancelled = RayActorError(error_msg="The actor never ran - it was cancelled before it started running.")

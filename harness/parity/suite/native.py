@@ -10,9 +10,10 @@ from pathlib import Path
 
 from harness import config
 from harness.errors import HarnessError
-from harness.experiment import Experiment, Side
+from harness.experiment import Experiment
 from harness.parity.suite.outcome import Outcome
 from harness.parity.verdict import judged
+from harness.side import Side
 from scenarios.faults.fault import Fault
 from scenarios.settings import Scenario
 

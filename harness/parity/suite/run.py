@@ -9,13 +9,14 @@ from pathlib import Path
 
 from harness import config, envs
 from harness.errors import HarnessError
-from harness.experiment import Experiment, Side
+from harness.experiment import Experiment
 from harness.launch import Cluster
 from harness.parity.attribution import attribute
 from harness.parity.suite.damage import damage
 from harness.parity.suite.native import natively
 from harness.parity.suite.outcome import Outcome
 from harness.parity.verdict import judged
+from harness.side import Side
 from reports.progress import ProgressEvent
 from scenarios.faults.fault import Fault
 from scenarios.settings import Scenario

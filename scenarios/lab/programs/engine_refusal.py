@@ -37,7 +37,7 @@ class EngineProcess:
     """The engine's side: one command a line."""
 
     def __init__(self, name: str, model: str) -> None:
-        from scenarios.session import make_engine
+        from scenarios.rollout.make import make_engine
         from scenarios.settings import Engine, Sampling, Scenario
 
         scenario = Scenario(
