@@ -205,6 +205,18 @@ def test_options_stand_in_shell_scripts_too(tmp_path: Path) -> None:
     assert not hazards(["bash", str(file), f"{R}.name=vllm"], "verl", "verl-seed")
 
 
+def test_a_variable_of_a_shell_script_is_no_override(tmp_path: Path) -> None:
+    file = tmp_path / "run.sh"
+    file.write_text(f"""python=$1 material=$2
+export RAY_worker_niceness=0 http_proxy=here
+lr=1 HIP_VISIBLE_DEVICES=0 $python -m verl.trainer.main_ppo {R}.n=2
+""")
+    command = ["sh", str(file), "a.b=c"]
+    found = read(Job(ADAPTERS["verl"], "", None, ()), command, {})
+    assert [option.name for option in found.options] == [f"{R}.n", "a.b"]
+    assert found.variables == {"RAY_worker_niceness": "0", "HIP_VISIBLE_DEVICES": "0"}
+
+
 def test_a_command_of_no_framework_is_refused() -> None:
     with pytest.raises(BadInput):
         look(["python", "-c", "pass"], "auto", {})

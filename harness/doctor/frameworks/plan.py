@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from harness.frameworks.detection import Job, scripts
 
 _OVERRIDE = re.compile(r"([+~]{0,2})([A-Za-z_][\w@/]*(?:\.[\w@]+)*)=(.*)", re.DOTALL)
-_ASSIGNMENT = re.compile(r"([A-Z_][A-Z0-9_]*)=(.*)")
+_VARIABLE = re.compile(r"[A-Za-z_]\w*=")
+_ASSIGNMENT = re.compile(r"([A-Z_][A-Za-z0-9_]*)=(.*)")
 
 
 @dataclass(frozen=True)
@@ -76,9 +77,14 @@ def _shell(text: str) -> list[str]:
     found = []
     for line in text.replace("\\\n", " ").splitlines():
         try:
-            found += shlex.split(line, comments=True)
+            words = shlex.split(line, comments=True)
         except ValueError:  # a quote that spans lines, as in a here document
             continue
+        words = words[1:] if words[:1] == ["export"] else words
+        while words and _VARIABLE.match(words[0]):  # the script's own, before a command or alone: no override
+            found += [words[0]] if _ASSIGNMENT.fullmatch(words[0]) else []
+            words = words[1:]
+        found += words
     return [word.rstrip(";") for word in found if word not in ("export", "exec", "\\")]
 
 
