@@ -128,7 +128,8 @@ class EngineSession:
     def _read_at_start(self) -> tuple[Any, ...]:
         """What a live engine cannot take anew."""
         scenario, mapping = self._scenario, self._mapping
-        return scenario.engine, scenario.model, scenario.rollout.mode, mapping.edits.get("engine"), mapping.source
+        edits = mapping.edits.get("engine")
+        return scenario.engine, scenario.model, scenario.rollout.mode, edits, mapping.source, mapping.restored
 
     def end_recording(self) -> None:
         if self._recorder is not None:
@@ -360,6 +361,11 @@ class EngineSession:
     def serve(self, model_path: str) -> None:
         """Load the weights in this directory when the engine starts the next time."""
         self._model_path = model_path
+
+    def put_back(self, names: list[str]) -> None:
+        """A fresh engine that is given these canonical engine parameters as our own mapping passes them on."""
+        self._mapping = dataclasses.replace(self._mapping, restored=tuple(names))
+        self.restart()
 
     def restart(self) -> None:
         """A fresh engine with the weights of the model path. Sync again before drawing."""

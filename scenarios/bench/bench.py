@@ -274,6 +274,17 @@ class Bench:
         self._links.pop(side, None)  # its process group died with the engine
         return time.perf_counter() - started
 
+    def put_back(self, side: str, names: list[str]) -> float:
+        """A fresh engine at this side's weights that is given these engine parameters as they were asked; returns
+        seconds."""
+        started = time.perf_counter()
+        session = self._stands[side].session
+        call(session, "serve", self._stands[side].policy)
+        call(session, "put_back", names)
+        self._links.pop(side, None)
+        self._rooms.pop(side, None)
+        return time.perf_counter() - started
+
     def set(self, side: str, name: str, value: Any) -> float:
         """Change one parameter of a live session; returns seconds. An engine parameter restarts the engine."""
         started = time.perf_counter()

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from ppo_support import random_models
@@ -16,6 +17,7 @@ from harness.parity.attribution import live, merged, reference
 from harness.parity.attribution import trials as trial
 from harness.parity.attribution.merge import same_cause
 from harness.parity.attribution.outcome import Attribution
+from harness.parity.attribution.put_back import engine_parameters
 from harness.parity.attribution.situation import Named, Situation, Tried, improves, settled
 from harness.parity.verdict import Judged
 from reports.model import Cause, Proof, Verdict
@@ -25,6 +27,7 @@ from scenarios.bench.case import Alteration, CaseSample, Symptoms, Tolerance
 from scenarios.models.quiet import quiet
 from scenarios.ppo.roles import ActorRole
 from scenarios.remote import Actor, Local
+from scenarios.rollout.mapping import ParameterMap
 from scenarios.session import EngineSession
 from scenarios.settings import Sampling, Scenario
 
@@ -66,11 +69,13 @@ class Lab:
         given: Sampling | None = None,
         engine: dict[str, Any] | None = None,
         policy: str | None = None,
+        mapping: dict[str, Any] | None = None,
     ) -> Situation:
         scenario = Scenario(sampling=asked)
         session = Local(
             EngineSession, "hf", policy or self._paths["policy"],
-            dataclasses.replace(scenario, sampling=given or asked).to_json(), device="cpu", wrap=engine,
+            dataclasses.replace(scenario, sampling=given or asked).to_json(),
+            device="cpu", wrap=engine, mapping=mapping,
         )  # fmt: skip
         self._sessions.append(session)
         bench = Bench(scenario.to_json(), {"candidate": Stand(session, self._actor, self._paths["policy"], 0)})
@@ -81,6 +86,7 @@ class Lab:
         bench.open(samples, TOLERANCE)
         said = {
             "mode": "coupled",
+            "file": "rollout",
             "canonical": dataclasses.asdict(given or asked),
             "given": dataclasses.asdict(given or asked),
         }
@@ -323,6 +329,102 @@ def test_a_stale_cache_goes_with_the_flush(lab: Lab) -> None:
     s.symptoms = bench.WRONG  # nothing came from a cache: not the cache's fault, and said so
     live.flush(s)
     assert not s.named and "STALE_KV" in s.notes[-1]
+
+
+class Started(Derived):
+    """A bench whose engine reads wrong as long as one of `guilty` is not put back; `stale`: or until it starts anew."""
+
+    def __init__(self, guilty: set[str], *, stale: bool = False) -> None:
+        super().__init__(None)
+        self._guilty, self._stale, self.starts = guilty, stale, []  # type: ignore[var-annotated]
+
+    def put_back(self, side: str, names: list[str]) -> float:
+        self.starts.append(names)
+        self._wrong = not self._stale and not self._guilty <= set(names)
+        return 0.0
+
+    def compare(self, side: str, alteration: Alteration = Alteration()) -> Symptoms:  # noqa: B008
+        return self.WRONG if self._wrong else Symptoms()
+
+
+def started(bench: Started, *, first: bool, given: dict[str, Any], takes: float = 1e-3) -> Situation:
+    asked = {"dtype": "float32", "max_model_len": 128, "enforce_eager": True, "chunked_prefill": True}
+    info = {"canonical": asked, "given": {**asked, **given}, "mapping": "edited", "file": "rollout"}
+    events = {"engine_info": [info], "sampling": []}
+    side = SimpleNamespace(recording=SimpleNamespace(scenario={}, all=lambda kind: events[kind]))
+    found = np.array([[0 if first else 1, 5]])
+    evidence: Any = SimpleNamespace(side=lambda name: side, mode="coupled", steps=[0, 1], found=lambda kind: found)
+    clock = iter(range(10**9))
+    return Situation(bench, evidence, "candidate", bench.WRONG, lambda: next(clock) * takes, 1e9, [])  # type: ignore[arg-type]
+
+
+ALL = {"dtype": "bfloat16", "max_model_len": 96, "enforce_eager": False, "chunked_prefill": False}
+
+
+@pytest.mark.parametrize(
+    ("guilty", "names"),
+    [
+        ({"dtype"}, ["CONFIG(dtype)"]),
+        ({"max_model_len"}, ["LENGTH(context)"]),
+        ({"dtype", "chunked_prefill"}, ["CONFIG(chunked_prefill)", "CONFIG(dtype)"]),
+    ],
+    ids=str,
+)
+def test_of_several_parameters_of_the_engine_the_guilty_ones_are_told(guilty: set[str], names: list[str]) -> None:
+    s = started(Started(guilty), first=True, given=ALL)
+    engine_parameters(s)
+    assert sorted(one.name for one in s.named) == names and {one.party for one in s.named} == {"mapping"}
+    assert not s.symptoms.total and s.named[0].proof.after == 0
+
+
+def test_without_time_to_tell_them_apart_parameters_of_the_engine_are_named_together() -> None:
+    s = started(Started({"dtype"}), first=True, given=ALL, takes=9.0)
+    engine_parameters(s)
+    assert [one.name for one in s.named] == ["CONFIG(chunked_prefill, dtype, enforce_eager, max_model_len)"]
+    assert "apart" in s.notes[-1]
+
+
+def test_parameters_of_the_engine_that_remove_nothing_are_not_named() -> None:
+    s = started(Started({"other"}), first=True, given={"dtype": "bfloat16"})
+    engine_parameters(s)
+    assert not s.named and s.symptoms.total and not s.tried[-1].removed
+    bench = Started(set())
+    engine_parameters(started(bench, first=True, given={}))  # nothing was given otherwise than asked
+    assert not bench.starts
+
+
+def test_a_fresh_engine_that_agrees_by_itself_speaks_for_no_parameter() -> None:
+    """The difference came after the first step: something old in the engine may have made it."""
+    s = started(Started(set(), stale=True), first=False, given={"dtype": "bfloat16"})
+    engine_parameters(s)
+    assert not s.named and s.symptoms.total
+    bench = Started({"dtype"})
+    s = started(bench, first=False, given={"dtype": "bfloat16"})
+    engine_parameters(s)
+    assert [one.name for one in s.named] == ["CONFIG(dtype)"] and bench.starts == [["dtype"], [], ["dtype"]]
+
+
+def test_a_parameter_put_back_is_what_our_mapping_passes_on() -> None:
+    edited = ParameterMap.of({"edits": {"engine": {"dtype": "bfloat16", "max_model_len": 86}}})
+    ours = {"dtype": "float32", "max_model_len": 128, "seed": 0}
+    assert edited.apply("hf", "engine", {}, ours) == {"dtype": "bfloat16", "max_model_len": 86, "seed": 0}
+    restored = dataclasses.replace(edited, restored=("dtype",))
+    assert restored.apply("hf", "engine", {}, ours) == {"dtype": "float32", "max_model_len": 86, "seed": 0}
+
+
+def test_an_engine_is_given_its_parameters_as_asked(lab: Lab) -> None:
+    """The embedded engine in another type, on the bench: the type is put back, and the difference goes."""
+    s = lab.situation(ASKED, mapping={"edits": {"engine": {"dtype": "bfloat16"}}})
+    assert s.symptoms.of("scores")
+    asked, given = {"dtype": "float32"}, {"dtype": "bfloat16"}
+    info = {"canonical": asked, "given": given, "mapping": "edited", "file": "rollout"}
+    recording = SimpleNamespace(scenario={}, all=lambda kind: [info] if kind == "engine_info" else [])
+    side = SimpleNamespace(recording=recording)
+    s.evidence = SimpleNamespace(  # type: ignore[assignment]
+        side=lambda name: side, mode="coupled", steps=[0], found=lambda kind: np.array([[0, 1]]), notes={}
+    )
+    engine_parameters(s)
+    assert [(one.name, one.party) for one in s.named] == [("CONFIG(dtype)", "mapping")] and not s.symptoms.total
 
 
 def test_a_healthy_sample_that_gets_worse_speaks_against_an_intervention() -> None:

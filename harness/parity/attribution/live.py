@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+from harness.parity.attribution.put_back import engine_parameters
 from harness.parity.attribution.situation import LEAST, RESIDUE, Named, Situation, Tried, improves
 from harness.tables import names as listed
 from reports.model import Proof
@@ -18,7 +19,7 @@ from scenarios.bench.case import Symptoms
 
 REGROUP = "draw the case again in other batches"
 LISTED = 8  # stale tensors that are named one by one; more are one cause
-RESTART = "restart"  # the intervention that takes an engine's start: seconds that a caller may not have
+PARAMETERS, RESTART = "parameters", "restart"  # they take an engine's start: seconds that a caller may not have
 
 
 @dataclass(frozen=True)
@@ -208,6 +209,7 @@ def regroup(s: Situation) -> None:
 SEQUENCE: tuple[tuple[str, Callable[[Situation], None]], ...] = (
     ("order", order),
     ("flush", flush),
+    (PARAMETERS, engine_parameters),
     ("tensors", tensors),
     (RESTART, restart),
 )
@@ -219,9 +221,10 @@ def search(s: Situation, *, restarts: bool, then: Callable[[Situation], None] = 
     for name, intervention in SEQUENCE:
         if not s.symptoms.total:
             return
-        if name == RESTART and not restarts:
-            s.notes.append(f"a fresh engine for the {s.side}: not tried, restarts are off")
-            return
+        if name in (PARAMETERS, RESTART) and not restarts:
+            if name == RESTART or s.changed:
+                s.notes.append(f"a fresh engine for the {s.side} ({name}): not tried, restarts are off")
+            continue
         if s.over and name != RESTART:
             s.notes.append(f"not tried for lack of time: {name} ({s.side})")
             continue

@@ -8,6 +8,7 @@ from typing import Any
 
 from harness.parity.attribution.bench import Bench
 from harness.parity.evidence import Evidence
+from harness.parity.parameters import engine_given, engine_infos
 from harness.parity.tails import FEWEST_OUTLIERS
 from harness.tables import mapping
 from reports.model import Proof
@@ -59,6 +60,25 @@ class Situation:
     named: list[Named] = field(default_factory=list)
     tried: list[Tried] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    last_put_back: list[str] = field(default_factory=list)
+
+    @property
+    def changed(self) -> dict[str, tuple[Any, Any]]:
+        """Parameters that this side's engine was started with otherwise than asked: name -> (asked, given)."""
+        infos = engine_infos(self.evidence.side(self.side), self.evidence.mode)
+        info = infos[0] if infos else {}
+        asked, given = mapping(info.get("canonical")), engine_given(info)
+        if info.get("mapping", "ours") == "ours":
+            return {}
+        return {name: (asked[name], value) for name, value in given.items() if name in asked and value != asked[name]}
+
+    @property
+    def from_start(self) -> bool:
+        """Did this side differ in its first step, with an engine as fresh as a start makes it?"""
+        e = self.evidence
+        kinds = (f"learner:{self.side}", f"choice:{self.side}")
+        first = min(e.steps, default=-1)
+        return any((e.found(kind)[:, 0] == first).any() for kind in kinds)
 
     @property
     def asked(self) -> dict[str, Any]:

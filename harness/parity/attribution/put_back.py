@@ -1,0 +1,104 @@
+"""Parameters of an engine's start, put back as they were asked: all that differ at once, then, bisecting, fewer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.parity.attribution.situation import Named, Situation, Tried, gone, improves
+from reports.model import Proof
+from scenarios.bench.case import Symptoms
+
+ROOM_S = 20.0  # for the starts of an engine that tell several parameters apart; then they are named together
+CAUSES = {"max_model_len": "LENGTH(context)", "kv_cache_tokens": "CAPACITY(kv pool)"}
+START = "a fresh engine that is given the same parameters"
+
+
+@dataclass
+class _Search:
+    """`floor`: what is left with every parameter put back. `spoilt`: a fresh engine was seen to differ all the same."""
+
+    s: Situation
+    before: Symptoms
+    floor: Symptoms
+    until: float
+    seconds: float  # of one start and reading
+    spoilt: bool = False
+
+    def clean(self, names: list[str]) -> bool:
+        """Does putting these back remove as much as putting back all?"""
+        after = _read(self.s, names)
+        good = after.total <= self.floor.total or gone(self.before, after)
+        self.s.tried.append(
+            Tried(_said(self.s, names), _cause(names), self.s.side, self.before.total, after.total, self.seconds, good)
+        )
+        self.spoilt |= not good
+        return good
+
+    def guilty(self, names: list[str], fixed: list[str]) -> list[list[str]]:
+        """The parameters without which the difference comes back, one by one, or together where there is no time
+        (delta debugging, Zeller 1999). `fixed`: put back all the while."""
+        if len(names) == 1:
+            return [names]
+        if self.s.clock() + self.seconds > self.until:
+            self.s.notes.append(f"no time to tell {', '.join(names)} apart: each needs a start of the engine")
+            return [names]
+        half, rest = names[: len(names) // 2], names[len(names) // 2 :]
+        if self.clean([*half, *fixed]):
+            return self.guilty(half, fixed)
+        if self.clean([*rest, *fixed]):
+            return self.guilty(rest, fixed)
+        return self.guilty(half, [*fixed, *rest]) + self.guilty(rest, [*fixed, *half])
+
+
+def engine_parameters(s: Situation) -> None:
+    """Name the parameters that the engine was started with otherwise than asked, and whose return removes the
+    difference. A fresh engine alone may do that too: where none was seen to differ, one is started as it was."""
+    names = sorted(s.changed)
+    if not names:
+        return
+    started, before = s.clock(), s.symptoms
+    after = _read(s, names)
+    seconds = s.clock() - started
+    good = improves(before, after)
+    s.tried.append(Tried(_said(s, names), _cause(names), s.side, before.total, after.total, seconds, good))
+    s.symptoms = after
+    if not good:
+        return
+    search = _Search(s, before, after, started + ROOM_S, seconds)
+    groups = search.guilty(names, [])
+    if not (search.spoilt or s.from_start):
+        again = _read(s, [])
+        alone = not gone(before, again) and again.total > after.total
+        s.tried.append(Tried(START, "STALE_DERIVED", s.side, before.total, again.total, seconds, not alone))
+        if not alone:  # left to the intervention that starts the engine anew
+            s.symptoms = before
+            return
+    if s.last_put_back != names:
+        s.symptoms = _read(s, names)
+    for group in groups:
+        told = {name: s.changed[name] for name in group}
+        summary = f"the {s.side}'s engine was started with " + ", ".join(
+            f"{name} {given!r} where {asked!r} was asked" for name, (asked, given) in told.items()
+        )
+        proof = Proof(_said(s, group), before.total, after.total, "differences", "live engines", round(seconds, 3))
+        details = {
+            "side": s.side,
+            "asked": {n: a for n, (a, _) in told.items()},
+            "given": {n: g for n, (_, g) in told.items()},
+        }
+        s.named.append(Named(_cause(group), "mapping", s.side, summary, proof, details))
+
+
+def _read(s: Situation, names: list[str]) -> Symptoms:
+    s.bench.put_back(s.side, names)
+    s.last_put_back = names
+    s.bench.read(s.side)
+    return s.bench.compare(s.side, s.alteration)
+
+
+def _said(s: Situation, names: list[str]) -> str:
+    return "put back " + ", ".join(f"{name} {s.changed[name][0]!r}" for name in names)
+
+
+def _cause(names: list[str]) -> str:
+    return CAUSES.get(names[0], f"CONFIG({names[0]})") if len(names) == 1 else f"CONFIG({', '.join(sorted(names))})"
