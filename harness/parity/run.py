@@ -326,6 +326,12 @@ def _scenario(
 
 def _planted(fault: str | None) -> Fault:
     try:
-        return named(fault) if fault else Fault()
+        found = named(fault) if fault else Fault()
     except ValueError as error:
         raise BadInput(str(error)) from error
+    if found.native:
+        raise BadInput(
+            f"{fault} has settings of the native stage alone, which a whole run does not take",
+            mend=f"harness faults run --suite parity {fault}",
+        )
+    return found

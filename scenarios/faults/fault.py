@@ -20,6 +20,7 @@ class Fault:
     side: Literal["baseline", "candidate"] = "candidate"
     scenario: tuple[str, ...] = ()  # settings of both sides
     settings: tuple[str, ...] = ()  # settings of the side at fault only
+    native: tuple[str, ...] = ()  # settings of both sides in the native stage alone: what a coupled one refuses
     engine: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments of scenarios.faults.engine.FaultyEngine
     trainer: Mapping[str, Any] = field(default_factory=dict)  # of scenarios.faults.trainer.TrainerPlants
     mapping: Mapping[str, Any] = field(default_factory=dict)  # edits of what the parameter mapping produces

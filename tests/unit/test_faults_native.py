@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from harness.errors import BadInput
+from harness.parity.run import _planted
+from harness.parity.suite.files import problem
 from scenarios.faults.catalog import FAULTS, named, native
 from scenarios.faults.engine import FaultyEngine
 from scenarios.rollout.engine import Completion, Request
@@ -63,3 +67,12 @@ def test_ignored_seeds_are_other_ones_at_every_call() -> None:
 def test_faults_of_the_native_stage_are_in_the_catalogue() -> None:
     assert all(named(one.name) is one and one.stage == "native" for one in native.FAULTS)
     assert {one.name for one in native.FAULTS} <= {one.name for one in FAULTS}
+
+
+def test_settings_of_the_native_stage_alone_are_refused_elsewhere() -> None:
+    fault = named("native-penalty-blind")
+    assert fault.native and problem(fault, Path("mine.py")) == ""
+    assert "native" in problem(dataclasses.replace(fault, stage="coupled"), Path("mine.py"))
+    assert "nonsense" in problem(dataclasses.replace(fault, native=("sampling.nonsense=1",)), Path("mine.py"))
+    with pytest.raises(BadInput, match="native stage alone"):
+        _planted(fault.name)

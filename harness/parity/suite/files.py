@@ -65,7 +65,7 @@ def problem(one: object, path: Path) -> str:
         return f"{said} has the stage {one.stage!r}; it is coupled, native or greedy"
     if one.expected not in EXIT_CODES or one.expected == "ERROR":
         return f"{said} expects {one.expected!r}; a verdict is {', '.join(v for v in EXIT_CODES if v != 'ERROR')}"
-    for name in ("scenario", "settings", "causes", "findings"):
+    for name in ("scenario", "settings", "native", "causes", "findings"):
         value = getattr(one, name)
         if not isinstance(value, (tuple, list)) or not all(isinstance(item, str) for item in value):
             return f"{said} has {name} {value!r}; they are a tuple of strings"
@@ -74,12 +74,14 @@ def problem(one: object, path: Path) -> str:
     for name in ("engine", "trainer", "mapping", "recording"):
         if not isinstance(getattr(one, name), Mapping):
             return f"{said} has {name} {getattr(one, name)!r}; it is a dict"
+    if one.native and one.stage != "native":
+        return f"{said} has native settings and the stage {one.stage!r}; they are for the native stage alone"
     return _settings(one, said) or _plants(one, said, path)
 
 
 def _settings(one: Fault, said: str) -> str:
     try:
-        config.changed(Scenario(), [*one.scenario, *one.settings])
+        config.changed(Scenario(), [*one.scenario, *one.native, *one.settings])
     except BadInput as error:
         return f"{said}: {error.message}"
     return ""
@@ -104,5 +106,5 @@ def _placed(one: Fault, path: Path) -> Fault:
     engine: dict[str, Any] = dict(one.engine)
     if "wrapper" in engine:
         engine["wrapper"] = f"{path}:{engine['wrapper']}"
-    lists = {name: tuple(getattr(one, name)) for name in ("scenario", "settings", "causes", "findings")}
+    lists = {name: tuple(getattr(one, name)) for name in ("scenario", "settings", "native", "causes", "findings")}
     return dataclasses.replace(one, engine=engine, **lists)  # type: ignore[arg-type]

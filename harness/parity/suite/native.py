@@ -30,7 +30,8 @@ def natively(
 ) -> Iterator[Outcome]:
     """Record the sound coupled runs under `shared` and the baseline's native stage; then the candidate's, once a fault.
 
-    A fault is planted in the native stage only: what it would do to the coupled one has faults of its own.
+    A fault is planted in the native stage only: what it would do to the coupled one has faults of its own. One with
+    settings of that stage has a native stage of the baseline of its own as well.
     """
     one = dataclasses.replace(left, scenario=scenario, run_dir=shared / "baseline", fault=None)
     two = dataclasses.replace(right, scenario=scenario, run_dir=shared / "candidate", fault=None)
@@ -39,6 +40,8 @@ def natively(
         policy = experiment.record(one)
         experiment.vary(two)
         experiment.record(two, guide=one.run_dir if scenario.guided else None)
+        if any(fault.native for fault in faults):
+            shutil.copytree(one.run_dir, _coupled(shared))
         experiment.begin_native(one, policy)
         experiment.native(one, policy)
     except HarnessError as error:
@@ -47,9 +50,9 @@ def natively(
         experiment.revive()
         return
     pure = False
-    for fault in faults:
+    for fault in sorted(faults, key=lambda fault: bool(fault.native)):
         started = time.monotonic()
-        settings = _natural(scenario, fault)
+        settings = _natural(scenario, (*fault.native, *fault.settings))
         side = dataclasses.replace(two, scenario=settings, run_dir=out / fault.name / "candidate", fault=fault)
         try:
             shutil.copytree(two.run_dir, side.run_dir)
@@ -57,6 +60,14 @@ def natively(
                 coupled = dataclasses.replace(side, scenario=config.changed(scenario, fault.settings))
                 experiment.vary(coupled, manifest=False)
                 experiment.begin_native(coupled, policy)
+            held = one
+            if fault.native:
+                held = dataclasses.replace(
+                    one, scenario=_natural(scenario, fault.native), run_dir=_baseline(out, fault)
+                )
+                shutil.copytree(_coupled(shared), held.run_dir)
+                experiment.vary(held, manifest=False)
+                experiment.native(held, policy)
             experiment.vary(side, manifest=False)
             experiment.native(side, policy)
             pure = True
@@ -66,12 +77,21 @@ def natively(
             pure = False
             continue
         ran = time.monotonic()
-        verdict = judged(one.run_dir, side.run_dir, native=True, cap=fault.cap).verdict
+        verdict = judged(held.run_dir, side.run_dir, native=True, cap=fault.cap).verdict
         judged_s = round(time.monotonic() - ran, 2)
         (side.run_dir.parent / "verdict.json").write_text(verdict.to_json(), encoding="utf-8")
         yield Outcome(fault, verdict, round(ran - started, 1), judged_s, pair=pair)
 
 
-def _natural(scenario: Scenario, fault: Fault) -> Scenario:
-    """The scenario of the faulty side in the native stage."""
-    return config.changed(scenario, [*fault.settings, "rollout.mode=native"])
+def _natural(scenario: Scenario, settings: tuple[str, ...]) -> Scenario:
+    """The scenario with these settings in the native stage."""
+    return config.changed(scenario, [*settings, "rollout.mode=native"])
+
+
+def _coupled(shared: Path) -> Path:
+    """The baseline without a native stage, for faults that have one of their own."""
+    return shared / "baseline-coupled"
+
+
+def _baseline(out: Path, fault: Fault) -> Path:
+    return out / fault.name / "baseline"

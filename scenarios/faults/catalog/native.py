@@ -64,6 +64,16 @@ FAULTS = (
         party="mapping",
     ),
     Fault(
+        "native-penalty-blind",
+        "the mapping passes a repetition penalty of 1.3 to SGLang, where it does not see the prompt",
+        native=("sampling.repetition_penalty=1.3",),
+        mapping={"edits": {"sampling": {"repetition_penalty": 1.3}}},
+        stage="native",
+        pair=("vllm", "sglang"),
+        causes=("SAMPLING_PARAM(repetition_penalty)",),
+        party="mapping",
+    ),
+    Fault(
         "native-engine-seed",
         "another engine seed: other samples of the same distribution",
         settings=("engine.seed=1234",),
