@@ -62,5 +62,6 @@ def finished(job: Job, directory: Path, exit_code: int, say: Callable[[str], Non
         return None
     for line in lines(hooks, job.adapter):
         say(line)
-    say(f"recorded in {directory}")
+    if hooks.processes:
+        say(f"recorded in {directory}")
     return hooks

@@ -90,7 +90,8 @@ TABLE: tuple[Entry, ...] = (
     # work inside an engine's loop, which is not its loop
     Entry(
         "compute",
-        r"forward\w*|run_batch|execute_model|load_weights\w*|load_model\w*|_call_impl|_wrapped_call_impl|backward",
+        r"forward\w*|run_batch|execute_model|load_weights\w*|load_model\w*|_call_impl|_wrapped_call_impl|backward"
+        r"|(update|receive|reload)_weights?\w*",
     ),
     # engines: their transitions, then their loops
     Entry("transition", r"sleep|wake_up|wake_up_async|pause_scheduler|resume_scheduler", r"vllm/"),
@@ -168,7 +169,7 @@ TABLE: tuple[Entry, ...] = (
 )
 
 _FOREIGN = re.compile(
-    r"site-packages/|dist-packages/|/lib/python3[^/]*/|^<|\.so(\.|$)|^lib[^/]*$|/probes/(site/)?\w+\.py$"
+    r"site-packages/|dist-packages/|/lib/python3[^/]*/|^<|\.so(\.|$)|^lib[^/]*$|/probes/((site|adapters)/)?\w+\.py$"
     r"|^[^/]*$(?<!\.py)"
 )
 _LIBRARY_SHORT = re.compile(r"^(torch|ray|vllm|sglang|transformers|threading|socket|selectors|asyncio)(/|\.py$)")

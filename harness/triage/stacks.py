@@ -109,6 +109,8 @@ def classify(thread: Thread, sample: Sample | None = None, native: Thread | None
         below = [(entry.kind, entry.op) for entry in map(match, native.frames) if entry and entry.function[0] == "<"]
         if below and (not kinds or kinds[0][0] in _AROUND):
             kinds = below[:1] + kinds
+    if len(kinds) > 1 and kinds[0][0] == "queue" and kinds[1][0] == "engine_call":
+        kinds = kinds[1:]  # the queue of an engine's answers: the call is what it waits in
     frame_text = user_frame(thread.frames)
     if not kinds:
         kind = "sleep" if sample is not None and "nanosleep" in sample.wchan and _is_leading(thread) else "user"

@@ -25,6 +25,10 @@ FILES = {
     "queue.get": "/usr/lib/python3.11/queue.py",
     "lock.wait": "/usr/lib/python3.11/threading.py",
     "event_loop_normal": "/venv/lib/python3.11/site-packages/sglang/srt/managers/scheduler.py",
+    "run_busy_loop": "/venv/lib/python3.11/site-packages/vllm/v1/engine/core.py",
+    "get_response": "/venv/lib/python3.11/site-packages/vllm/v1/executor/multiproc_executor.py",
+    "worker_busy_loop": "/venv/lib/python3.11/site-packages/vllm/v1/executor/multiproc_executor.py",
+    "zmq.poll": "/venv/lib/python3.11/site-packages/zmq/sugar/poll.py",
     "pdb.interaction": "/usr/lib/python3.11/pdb.py",
 }
 HOST = "node0"

@@ -87,18 +87,25 @@ def _serves(one: Subject) -> bool:
 def children(
     evidence: Evidence, subjects: dict[str, Subject], known: list[Wait]
 ) -> tuple[list[Wait], dict[str, Subject]]:
-    """A process that waits for its child to end; an engine's front that waits for its schedulers."""
+    """A process that waits for its child to end; an engine's front that waits for its schedulers; an asyncio actor that
+    is asked for something and awaits its engine, which no stack shows."""
     found = []
     waited = {wait.waiter for wait in known}
+    asked = {wait.target: wait.because for wait in known if wait.layer == "ray"}
     for one in subjects.values():
         process = one.process
         if process is None or one.launcher or one.key in waited or one.pending is not None:
             continue
-        if one.doing.kind not in ("join", "engine_call"):
+        awaits = one.key in asked and one.doing.idle
+        if one.doing.kind not in ("join", "engine_call") and not awaits:
             continue
-        layer = "engine" if one.doing.kind == "engine_call" else "process"
+        layer = "process" if one.doing.kind == "join" else "engine"
         for other in subjects.values():
             its = other.process
-            if its is not None and its.host == process.host and its.ppid == process.pid and not other.launcher:
+            if its is None or its.host != process.host or its.ppid != process.pid or other.launcher:
+                continue
+            if not awaits:
                 found.append(Wait(one.key, other.key, layer, f"{one.doing.op}: its child {its.pid}"))
+            elif its.engine and (other.blocked or not other.doing.idle):  # an idle engine has answered
+                found.append(Wait(one.key, other.key, layer, f"{asked[one.key]}; its engine {its.pid} is not idle"))
     return found, subjects
