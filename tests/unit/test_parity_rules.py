@@ -28,6 +28,9 @@ from recordings import (
     scenario,
 )
 
+from harness.parity.causes import find
+from harness.parity.rules.retokenized import read_aloud
+from harness.parity.verdict import judged
 from reports.model import Verdict
 
 STEPS = 4
@@ -733,3 +736,39 @@ def test_the_first_divergence_says_where_no_text_was_recorded(tmp_path: Path) ->
     flip(candidate.frame("rollout", 1), row, 12, 900)
     context = put(tmp_path, baseline, candidate).parity.first_divergence.context
     assert "[900]" in context and "first and last eight ids only" in context
+
+
+@pytest.mark.parametrize("party", ["candidate", "baseline"])
+def test_ids_of_another_encoding_are_told_by_their_text_where_a_tokenizer_is_at_hand(
+    party: str, tmp_path: Path
+) -> None:
+    """One id in the middle of two responses covers the text of two; no text was recorded there."""
+    baseline, candidate = plain()
+    spelled = {700: "ab", 701: "a", 702: "b"}
+    for step in (1, 2):
+        frame, other = baseline.frame("rollout", step), candidate.frame("rollout", step)
+        row = int(np.argmax(frame.arrays["output"].lengths))
+        at = int(frame.arrays["output"].offsets[row]) + 10
+        ids = (701, 702) if party == "candidate" else (700, 703)
+        for recording in (baseline, candidate):
+            recording.frame("rollout", step).arrays["output"].values[at : at + 2] = ids
+            experience = recording.frame("experience", step)
+            experience.arrays["tokens"].values[at : at + 2] = ids
+            experience.arrays["margin"].values[at] = 3.0 if party == "candidate" else -3.0
+        flip(other, row, 10, 700 if party == "candidate" else 701)
+    baseline.write(tmp_path / "baseline")
+    candidate.write(tmp_path / "candidate")
+    found = judged(tmp_path / "baseline", tmp_path / "candidate", native=False)
+    assert "RETOKENIZATION" not in causes(found.verdict) and found.evidence is not None
+
+    def texts(rows: list[list[int]]) -> list[str]:
+        return ["".join(spelled.get(one, f"<{one}>") for one in row) for row in rows]
+
+    assert read_aloud(found.evidence, texts)
+    named = find(found.evidence, found.kinds)
+    assert [(one.name, one.party) for one in named] == [("RETOKENIZATION", party)]
+    # Control: tokens that read otherwise.
+    spelled[700] = "x"
+    found.evidence.explained = []
+    assert read_aloud(found.evidence, texts)
+    assert [one.name for one in find(found.evidence, found.kinds)] == ["UNEXPLAINED"]
