@@ -46,6 +46,7 @@ _WITHOUT_NUMBERS = {
     "ray",
     "rlhf-harness",
     "torchvision",
+    "xgrammar",
     "vllm",
     "sglang",
     "sgl-kernel",

@@ -35,6 +35,7 @@ ADAPTER = Adapter(
         "SGLangHttpServer": "rollout",
         "RewardLoopWorker": "reward",
         "agent_loop_worker_": "agent",  # named actors, which Ray calls by their names
+        "reward_loop_worker_": "reward",
         "vllm_server_": "rollout",
         "sglang_server_": "rollout",
     },

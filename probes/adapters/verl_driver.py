@@ -21,7 +21,8 @@ _ASIDE = (
     "actor_rollout_ref.rollout.name", "actor_rollout_ref.rollout.engine_kwargs", "actor_rollout_ref.rollout.seed",
     "data.seed",
 )  # fmt: skip
-_ASIDE_ANYWHERE = ("profiler", "prometheus", "trace", "_target_", "disable_log_stats")
+# `inference.name`, of a teacher's engine, follows rollout.name.
+_ASIDE_ANYWHERE = ("profiler", "prometheus", "trace", "_target_", "disable_log_stats", "inference.name")
 # Columns of an experience -> verl's names.
 _COLUMNS = {
     "actor_logprob": "old_log_probs", "reference_logprob": "ref_log_prob", "value": "values",

@@ -138,16 +138,32 @@ def sglang_started(call: Call) -> None:
     _engine(call, "sglang", resolved)
 
 
+# Canonical name -> verl's setting; verl's setting -> the engine's argument, where verl hands it on at all: SGLang gets
+# no length, no seed and none of the switches for prefixes and chunks.
+_SETTINGS = {
+    "dtype": "dtype", "seed": "seed", "enforce_eager": "enforce_eager", "max_model_len": "max_model_len",
+    "max_num_seqs": "max_num_seqs", "memory_fraction": "gpu_memory_utilization",
+    "prefix_caching": "enable_prefix_caching", "chunked_prefill": "enable_chunked_prefill",
+}  # fmt: skip
+_GIVEN = {
+    "vllm": {name: name for name in (*_SETTINGS.values(), "logprobs_mode", "load_format", "max_num_batched_tokens")},
+    "sglang": {
+        "dtype": "dtype", "enforce_eager": "disable_cuda_graph", "max_num_seqs": "max_running_requests",
+        "gpu_memory_utilization": "mem_fraction_static", "load_format": "load_format",
+    },
+}  # fmt: skip
+
+
 def _engine(call: Call, engine: str, resolved: dict[str, Any]) -> None:
+    """What was asked by verl's names, which are canonical or have a canonical one; what verl made of it; what it came
+    to."""
     rollout = call.owner.config
-    asked = {
-        name: getattr(rollout, name, None)
-        for name in ("dtype", "seed", "enforce_eager", "max_model_len", "max_num_seqs", "gpu_memory_utilization",
-                     "enable_prefix_caching", "enable_chunked_prefill", "logprobs_mode", "load_format")
-    }  # fmt: skip
     own = dict((getattr(rollout, "engine_kwargs", None) or {}).get(engine) or {})
+    asked = {name: getattr(rollout, theirs, None) for name, theirs in _SETTINGS.items()}
+    given = {theirs: getattr(rollout, ours, None) for ours, theirs in _GIVEN[engine].items()}
     call.recorder.event(
-        "engine_info", engine=engine, version=_version(engine), asked=plain({**asked, **own}),
+        "engine_info", engine=engine, version=_version(engine), asked=plain({**given, **own}),
+        canonical={name: one for name, one in plain(asked).items() if one is not None and name != "memory_fraction"},
         resolved=plain(resolved), replaced=[], pids=[os.getpid()],
     )  # fmt: skip
     call.recorder.environment()

@@ -1,8 +1,11 @@
 """Interpreters that hold a framework and an engine on a CPU, for the tests of `harness record`: made once, kept.
 
-    python tests/frameworks/environments.py vllm       verl and OpenRLHF with vLLM
+    python tests/frameworks/environments.py vllm       verl with vLLM
     python tests/frameworks/environments.py sglang     verl with SGLang
+    python tests/frameworks/environments.py openrlhf   OpenRLHF with vLLM
     python tests/frameworks/environments.py trl        TRL with Transformers and with vLLM
+
+verl's learner lives beside its engine, so its two environments agree in all but the engines and what those ask for.
 
 They live beside the engines' environments, under `frameworks/` of the harness's home. Everything that a CPU needs and a
 user does not is a shim of `tests/frameworks/shims`, which only these environments see.
@@ -23,12 +26,13 @@ LOADER = "rlhf_frameworks_cpu.pth"
 VERL = ("verl==0.9.1", "TransferQueue==0.1.11", "cachetools")
 TRL = ("trl==1.16.0",)
 OPENRLHF = ("openrlhf==0.11.2", "deepspeed==0.19.6")
-# What both frameworks pin differently; the versions below are those that ran.
+# What frameworks and engines pin differently; the versions below are those that ran.
 COMMON = (
     "transformers==5.19.0",  # verl asks for less than 5.11
     "ray[default]==2.60.0",  # OpenRLHF asks for 2.55
     "deepspeed==0.19.6",
     "tensordict==0.10.0",
+    "tokenizers==0.23.3",
     "flash-attn; sys_platform == 'never'",  # CUDA only
     "bitsandbytes; sys_platform == 'never'",
 )
@@ -44,8 +48,9 @@ class Stack:
 
 
 STACKS = {
-    "vllm": Stack("vllm", (*VERL, *OPENRLHF)),
+    "vllm": Stack("vllm", VERL),
     "sglang": Stack("sglang", VERL),
+    "openrlhf": Stack("vllm", OPENRLHF),
     "trl": Stack("vllm", TRL),
 }
 

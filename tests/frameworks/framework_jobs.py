@@ -57,7 +57,7 @@ def verl(home: Path, engine: str) -> Run:
 
 def openrlhf_command(home: Path, name: str) -> list[str]:
     """Two steps of PPO with OpenRLHF; its files go to a folder of that name."""
-    python, material = interpreter("vllm"), prepare(home / "material")
+    python, material = interpreter("openrlhf"), prepare(home / "material")
     return ["sh", str(JOBS / "openrlhf_ppo.sh"), python, str(material), str(home / name)]
 
 

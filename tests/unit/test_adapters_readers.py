@@ -309,3 +309,19 @@ def test_verls_learner_computes_in_bfloat16_unless_told_otherwise(asked: Any, dt
     actor = {"strategy": "fsdp2", "fsdp_config": {"mixed_precision": asked}}
     assert verl_driver._learner_dtype({"actor_rollout_ref": {"actor": actor}}) == dtype
     assert verl_driver._learner_dtype({"actor_rollout_ref": {"actor": {"strategy": "megatron"}}}) is None
+
+
+def test_what_verl_does_not_hand_on_to_sglang_is_asked_and_not_given(desk: Any) -> None:
+    one = desk(verl.ADAPTER)
+    rollout = SimpleNamespace(dtype="float32", seed=42, enforce_eager=True, engine_kwargs={"sglang": {"device": "cpu"}})
+    live = SimpleNamespace(dtype="float32", random_seed=991, disable_radix_cache=False)
+    owner = SimpleNamespace(config=rollout, tokenizer_manager=SimpleNamespace(server_args=live))
+
+    async def launch_server(self: Any) -> None: ...
+
+    one.call(verl_rollout.sglang_started, launch_server, owner)
+    one.frames("rollout")
+    [event] = one.run.events("engine_info")
+    assert event["canonical"] == {"dtype": "float32", "seed": 42, "enforce_eager": True}
+    assert event["asked"]["disable_cuda_graph"] is True and event["asked"]["device"] == "cpu"
+    assert "random_seed" not in event["asked"] and event["resolved"]["seed"] == 991
