@@ -152,6 +152,9 @@ def run(
     steps: Steps = None,
     seed: Seed = None,
     rollout_only: RolloutOnly = False,
+    mapping: Annotated[
+        str, typer.Option(help="a parameter mapping of your own, FILE.py (docs/parameters.md)", show_default=False)
+    ] = "",
     resume: Annotated[
         str, typer.Option(help="continue from this checkpoint (…/checkpoints/step-N)", show_default=False)
     ] = "",
@@ -175,6 +178,7 @@ def run(
             seed=seed,
             steps=steps,
             rollout_only=rollout_only,
+            mapping=mapping or None,
             resume=resume or None,
             out=out or None,
             address=address or None,

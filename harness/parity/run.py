@@ -125,6 +125,7 @@ def run_scenario(
     seed: int | None = None,
     steps: int | None = None,
     rollout_only: bool = False,
+    mapping: str | None = None,
     resume: str | None = None,
     out: str | os.PathLike[str] | None = None,
     address: str | None = None,
@@ -132,18 +133,20 @@ def run_scenario(
     stall_s: float = STALL_S,
     progress: Callable[[ProgressEvent], None] = lambda event: None,
 ) -> Path:
-    """One recorded run; returns its directory. Raises RunCut when it ends early (what was recorded stays readable)."""
+    """One recorded run; returns its directory. `mapping`: a parameter mapping of your own, a file (docs/parameters.md).
+    Raises RunCut when it ends early (what was recorded stays readable)."""
     overrides = list(overrides)
     command = command_line(
         "run", scenario, backend=backend, set=overrides, mode=mode, steps=steps, seed=seed, rollout_only=rollout_only,
-        resume=resume, **machine(address, device, stall_s),
+        mapping=mapping, resume=resume, **machine(address, device, stall_s),
     )  # fmt: skip
     base = _scenario(scenario, overrides, mode=mode, seed=seed, steps=steps, rollout_only=rollout_only, free=False)
+    map_of_user = user_mapping.load(mapping, envs.parse(backend).engine) if mapping else {}
     preflight(base, backend)
     if resume is not None:
         check_resume(resume, base)
     with recording_in(out, f"run-{base.name}-{backend}") as folder:
-        side = Side("run", str(envs.parse(backend)), envs.resolve(backend), base, folder)
+        side = Side("run", str(envs.parse(backend)), envs.resolve(backend), base, folder, mapping=map_of_user)
         with guarded(folder, stall_s, progress) as guard, Cluster(address) as cluster:
             experiment = Experiment(
                 cluster, [side], progress=progress, device=device, guard=guard, command=command

@@ -38,7 +38,7 @@ PARITY: dict[str, Any] = {
 }  # fmt: skip
 RUN: dict[str, Any] = {
     "backend": "hf", "overrides": ["ppo.epochs=2"], "mode": "coupled", "seed": 7, "steps": 9, "rollout_only": True,
-    "resume": None, "address": "10.0.0.1:6379", "device": "cpu", "stall_s": 0.0,
+    "resume": None, "address": "10.0.0.1:6379", "device": "cpu", "stall_s": 0.0, "mapping": "users.py",
 }  # fmt: skip
 DEFAULTS = {name: getattr(run, name).__kwdefaults__ for name in ("run_parity", "run_scenario")}
 
@@ -120,9 +120,12 @@ def test_a_verdict_names_the_command_that_asks_for_the_same_again(
 def test_a_run_records_the_command_that_makes_it_again(
     options: dict[str, Any], no_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "users.py").write_text("def hf_sampling(asked, ours):\n    return ours\n")
     with pytest.raises(RunCut):
         harness.run_scenario("ppo-tiny", **options, out=tmp_path / "it")
-    command = json.loads((tmp_path / "it" / "run.json").read_text())["command"]
+    manifest = json.loads((tmp_path / "it" / "run.json").read_text())
+    assert ("return ours" in str(manifest["mapping"])) == ("mapping" in options)
+    command = manifest["command"]
     again = asked(command, "run_scenario", monkeypatch)
     assert again == complete("run_scenario", options) | {"positional": ("ppo-tiny",)}
 
