@@ -412,7 +412,7 @@ def test_a_parameter_put_back_is_what_our_mapping_passes_on() -> None:
     assert restored.apply("hf", "engine", {}, ours) == {"dtype": "float32", "max_model_len": 86, "seed": 0}
 
 
-def test_an_engine_is_given_its_parameters_as_asked(lab: Lab) -> None:
+def test_an_engine_is_given_its_parameters_as_asked(lab: Lab, paths: dict[str, str]) -> None:
     """The embedded engine in another type, on the bench: the type is put back, and the difference goes."""
     s = lab.situation(ASKED, mapping={"edits": {"engine": {"dtype": "bfloat16"}}})
     assert s.symptoms.of("scores")
@@ -425,6 +425,11 @@ def test_an_engine_is_given_its_parameters_as_asked(lab: Lab) -> None:
     )
     engine_parameters(s)
     assert [(one.name, one.party) for one in s.named] == [("CONFIG(dtype)", "mapping")] and not s.symptoms.total
+    # The native stage is none of the bench: it gets what the mapping makes of the parameters.
+    session = s.bench._stands["candidate"].session  # type: ignore[attr-defined]
+    assert session._target.snapshot()["given"]["dtype"] == "float32"
+    session._target.become_pure(paths["policy"])
+    assert session._target.snapshot()["given"]["dtype"] == "bfloat16"
 
 
 def test_a_healthy_sample_that_gets_worse_speaks_against_an_intervention() -> None:
