@@ -350,7 +350,7 @@ class EngineSession:
             self.restart()
 
     def become_pure(self, model_path: str) -> None:
-        """A fresh engine for the native stage: its own sampler, the weights of `model_path`, nothing of ours loaded, and
+        """A fresh engine for the native stage: its own sampler, the weights of `model_path`, nothing of ours, and
         nothing put back."""
         self._pure = True
         self._mapping = dataclasses.replace(self._mapping, restored=())
