@@ -43,10 +43,13 @@ class Finder:
             self._busy.discard(name)
 
     def _follow(self, loader: Any) -> None:
-        run = loader.exec_module
+        run, before = loader.exec_module, vars(loader).get("exec_module")  # another one may follow it as well
 
         def exec_module(module: ModuleType) -> None:
-            del loader.exec_module
+            if before is None:
+                vars(loader).pop("exec_module", None)
+            else:
+                loader.exec_module = before
             run(module)
             self._seen(module)
 

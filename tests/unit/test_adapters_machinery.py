@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import inspect
 import json
 import os
@@ -18,6 +19,7 @@ from adapters_support import Noted, at_work, hook, module
 
 from probes.adapters import ADAPTERS
 from probes.adapters.calls import Call
+from probes.adapters.imports import Finder
 from probes.adapters.table import Adapter, Hook
 from probes.format import Run, write_manifest
 
@@ -91,6 +93,25 @@ def test_a_module_that_is_there_already_is_hooked_at_once(tmp_path: Path, monkey
     with at_work(tmp_path / "src", tmp_path / "run", hook("trainer:Trainer.generate")) as machinery:
         assert machinery.installed == ["little_rlhf.trainer:Trainer.generate"] and trainer.generate([1])
     assert len(spans(tmp_path / "run")) == 1
+
+
+def test_two_finders_see_one_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "seen_twice.py").write_text("value = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    seen: list[tuple[str, int]] = []
+    finders = [
+        Finder(["seen_twice"], lambda module, name=name: seen.append((name, module.value)))  # type: ignore[misc]
+        for name in ("inner", "outer")
+    ]
+    for one in finders:
+        one.install()
+    try:
+        importlib.import_module("seen_twice")
+    finally:
+        for one in finders:
+            one.remove()
+        sys.modules.pop("seen_twice", None)
+    assert sorted(seen) == [("inner", 1), ("outer", 1)]
 
 
 def test_the_jobs_own_exception_passes_and_is_recorded(tmp_path: Path) -> None:
