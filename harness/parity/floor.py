@@ -14,7 +14,7 @@ import numpy as np
 from scipy import stats
 
 from harness.parity.align import Match, equal_rows, shared
-from harness.parity.tails import EXTREME, outliers
+from harness.parity.tails import EXTREME, EXTREME_HALF, outliers
 from harness.store import Recording
 from harness.tables import Table
 
@@ -171,7 +171,7 @@ class Tolerance:
     @property
     def extreme(self) -> float:
         """What no single token may differ by."""
-        return EXTREME * self.cap
+        return (EXTREME if self.dtype == "float32" else EXTREME_HALF) * self.cap
 
     @property
     def margin(self) -> float:

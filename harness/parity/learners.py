@@ -62,5 +62,8 @@ def _losses(e: Evidence, steps: list[int]) -> None:
 
 
 def _trained_apart(e: Evidence, step: int) -> bool:
-    """In a free run: did the samples themselves differ, in this step or before? Then the update had to."""
+    """In a free run: did the samples themselves differ, in this step or before? Then the update had to. Samples of the
+    engines' own samplers do."""
+    if e.mode == "native" and not e.notes.get("seeded"):
+        return True
     return bool([one for one in e.notes.get("trained on other tokens", []) if one <= step])

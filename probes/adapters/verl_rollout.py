@@ -135,6 +135,7 @@ def sglang_started(call: Call) -> None:
     }  # fmt: skip
     resolved = {ours: getattr(args, theirs, None) for theirs, ours in names.items()}
     resolved["prefix_caching"] = not getattr(args, "disable_radix_cache", False)
+    resolved["chunked_prefill"] = (getattr(args, "chunked_prefill_size", None) or -1) > 0
     _engine(call, "sglang", resolved)
 
 
@@ -163,7 +164,7 @@ def _engine(call: Call, engine: str, resolved: dict[str, Any]) -> None:
     given = {theirs: getattr(rollout, ours, None) for ours, theirs in _GIVEN[engine].items()}
     call.recorder.event(
         "engine_info", engine=engine, version=_version(engine), asked=plain({**given, **own}),
-        canonical={name: one for name, one in plain(asked).items() if one is not None and name != "memory_fraction"},
+        canonical={name: one for name, one in plain(asked).items() if one is not None},
         resolved=plain(resolved), replaced=[], pids=[os.getpid()],
     )  # fmt: skip
     call.recorder.environment()

@@ -130,6 +130,14 @@ def test_native_mode_without_a_native_stage_is_inconclusive(tmp_path: Path) -> N
     assert put(tmp_path, *pair(plan=scenario(mode="native"), native=False)).verdict == "INCONCLUSIVE"
 
 
+def test_learners_part_where_each_engine_drew_its_own_samples(tmp_path: Path) -> None:
+    baseline, candidate = pair(plan=scenario(mode="native"), native=False)
+    next(candidate.events("learner", step=2)).update(actor="f" * 32)
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "INCONCLUSIVE", verdict.reason
+    assert check(verdict, "learner").evidence == "the runs trained on other tokens from step 2 on"
+
+
 def test_too_few_native_samples_are_insufficient_and_say_how_many_would_do(tmp_path: Path) -> None:
     baseline, candidate = pair()
     for recording in (baseline, candidate):
