@@ -132,6 +132,8 @@ def test_native_mode_without_a_native_stage_is_inconclusive(tmp_path: Path) -> N
 
 def test_learners_part_where_each_engine_drew_its_own_samples(tmp_path: Path) -> None:
     baseline, candidate = pair(plan=scenario(mode="native"), native=False)
+    for frame in candidate.frames("rollout"):
+        frame.fields["guided"] = False
     next(candidate.events("learner", step=2)).update(actor="f" * 32)
     verdict = put(tmp_path, baseline, candidate)
     assert verdict.verdict == "INCONCLUSIVE", verdict.reason
