@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from harness.parity.evidence import Evidence
+from harness.store import Recording
 from harness.tables import mapping
 from reports.model import Place
 
@@ -39,6 +40,8 @@ def learners(e: Evidence) -> None:
             e.notes["learners confounded"] = confounder.finding.summary
         elif not e.guided and _trained_apart(e, step):
             e.notes["learners followed"] = step
+        elif _reordered(e, step):
+            e.notes["learners reordered"] = step
         else:
             name, phase = wrong[0]
             names = ", ".join(name for name, _ in wrong)
@@ -67,3 +70,21 @@ def _trained_apart(e: Evidence, step: int) -> bool:
     if e.mode == "native" and not e.notes.get("seeded"):
         return True
     return bool([one for one in e.notes.get("trained on other tokens", []) if one <= step])
+
+
+def _reordered(e: Evidence, step: int) -> bool:
+    """Did the learners take the samples in another order, in this step or before? Frameworks take them as engines
+    finish them, and a sum in another order rounds otherwise. Only recordings that say their order are asked."""
+    for each in range(step + 1):
+        one, two = (_order(side.recording, each) for side in e.sides)
+        if one is not None and two is not None and one != two:
+            return True
+    return False
+
+
+def _order(recording: Recording, step: int) -> Any:
+    for kind, name in (("experience", "order"), ("rollout", "arrival")):
+        table = recording.table(kind, step) if step in recording.steps(kind) else None
+        if table is not None and table.fields.get(name):
+            return table.fields[name]
+    return None

@@ -127,6 +127,7 @@ def collected(call: Call) -> None:
         made.append({"sample": places[uid] * group + int(session), "tokens": tokens, "prompt": prompts[row], **known})
     if not made:
         return
+    order = [one["sample"] for one in made]  # as they are trained on: groups in the order in which they were finished
     made.sort(key=lambda one: one["sample"])
     numbers = [one["sample"] for one in made]
     call.recorder.event(
@@ -140,7 +141,8 @@ def collected(call: Call) -> None:
     for name in _COLUMNS:
         if all(name in one for one in made):
             arrays[name] = Ragged.of([one[name] for one in made], "f4")
-    call.recorder.frame("experience", step=call.step, arrays=arrays, fields={"weight_version": call.step})
+    fields = {"weight_version": call.step, "order": order}
+    call.recorder.frame("experience", step=call.step, arrays=arrays, fields=fields)
 
 
 def measured(call: Call) -> None:

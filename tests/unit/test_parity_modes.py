@@ -140,6 +140,18 @@ def test_learners_part_where_each_engine_drew_its_own_samples(tmp_path: Path) ->
     assert check(verdict, "learner").evidence == "the runs trained on other tokens from step 2 on"
 
 
+@pytest.mark.parametrize("same", [True, False])
+def test_learners_that_took_equal_samples_in_another_order_round_otherwise(tmp_path: Path, same: bool) -> None:
+    """Seen with verl on two coupled engines: groups are trained on in the order in which they were finished."""
+    baseline, candidate = pair(native=False)
+    for recording, order in ((baseline, [0, 1, 2, 3]), (candidate, [0, 1, 2, 3] if same else [1, 0, 2, 3])):
+        recording.frame("experience", 2).fields["order"] = order
+    next(candidate.events("learner", step=2)).update(actor="f" * 32)
+    verdict = put(tmp_path, baseline, candidate)
+    assert check(verdict, "learner").state == ("confirmed" if same else "not tested")
+    assert verdict.verdict == ("DIVERGENT" if same else "INCONCLUSIVE")
+
+
 def test_too_few_native_samples_are_insufficient_and_say_how_many_would_do(tmp_path: Path) -> None:
     baseline, candidate = pair()
     for recording in (baseline, candidate):
