@@ -382,6 +382,16 @@ def test_without_time_to_tell_them_apart_parameters_of_the_engine_are_named_toge
     engine_parameters(s)
     assert [one.name for one in s.named] == ["CONFIG(chunked_prefill, dtype, enforce_eager, max_model_len)"]
     assert "apart" in s.notes[-1]
+    s = started(Started({"dtype"}), first=True, given=ALL, takes=9.0)
+    s.recorded = frozenset({"CONFIG(dtype)"})
+    engine_parameters(s)
+    assert [one.name for one in s.named] == ["CONFIG(dtype)"]  # the one that a recording names
+
+
+def test_a_reserve_beyond_what_was_asked_is_no_change() -> None:
+    assert set(started(Started(set()), first=True, given={**ALL, "max_model_len": 134}).changed) == {*ALL} - {
+        "max_model_len"
+    }
 
 
 def test_parameters_of_the_engine_that_remove_nothing_are_not_named() -> None:

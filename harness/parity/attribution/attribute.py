@@ -90,6 +90,7 @@ def _search(
         s = Situation(
             bench, e, side, found.first[side], clock, deadline=started + budget_s, samples=samples,
             named=found.named, tried=found.tried, notes=found.notes,
+            recorded=frozenset(cause.name for cause in judged.verdict.causes),
         )  # fmt: skip
         try:
             _one_side(s, restarts, found)

@@ -75,7 +75,7 @@ def engine_parameters(s: Situation) -> None:
             return
     if s.last_put_back != names:
         s.symptoms = _read(s, names)
-    for group in groups:
+    for group in (part for one in groups for part in _narrowed(s, one)):
         told = {name: s.changed[name] for name in group}
         summary = f"the {s.side}'s engine was started with " + ", ".join(
             f"{name} {given!r} where {asked!r} was asked" for name, (asked, given) in told.items()
@@ -87,6 +87,12 @@ def engine_parameters(s: Situation) -> None:
             "given": {n: g for n, (_, g) in told.items()},
         }
         s.named.append(Named(_cause(group), "mapping", s.side, summary, proof, details))
+
+
+def _narrowed(s: Situation, group: list[str]) -> list[list[str]]:
+    """What recordings name of a group that could not be told apart; else the group."""
+    known = [[name] for name in group if _cause([name]) in s.recorded]
+    return known or [group]
 
 
 def _read(s: Situation, names: list[str]) -> Symptoms:
