@@ -15,12 +15,11 @@ import transformers
 from scenarios.rollout import parameters
 from scenarios.rollout.coupling import Draw, choose, filtered, reported
 from scenarios.rollout.engine import Completion, EngineError, EngineInfo, Request, SyncGroup, SyncReport, WeightMeta
+from scenarios.rollout.layers import projections
 from scenarios.rollout.load import Load
 from scenarios.rollout.mapping import Mapped, ParameterMap, sample, start
 from scenarios.rollout.sync import digest, join, receive
 from scenarios.settings import Mode, Sampling, Scenario
-
-PROJECTIONS = 4  # of each hidden state: two that differ agree in none of four by chance
 
 
 class HFEngine:
@@ -164,14 +163,9 @@ class HFEngine:
 
     @torch.no_grad()
     def layers(self, sequence: tuple[int, ...]) -> list[list[float]]:
-        """Hidden states as a few fixed random projections of each token, [embeddings and layers][tokens x projections].
-
-        Not their norms: the last state has been through the final norm, which makes all of one size.
-        """
+        """Hidden states as projections (`scenarios.rollout.layers`), [embeddings and layers][tokens x projections]."""
         states = self._model(input_ids=torch.tensor([sequence], device=self._device), output_hidden_states=True)
-        width = states.hidden_states[0].shape[-1]
-        ways = torch.randn(width, PROJECTIONS, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-        return [(one[0].double().cpu() @ ways).flatten().tolist() for one in states.hidden_states]
+        return [projections(one[0]).flatten().tolist() for one in states.hidden_states]
 
     def flush(self) -> None:
         """Nothing is cached between calls."""

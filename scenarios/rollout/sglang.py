@@ -7,6 +7,7 @@ import asyncio
 import functools
 import json
 import os
+import tempfile
 import time
 from typing import Any
 
@@ -56,6 +57,7 @@ class SGLangEngine:
         if device == "cpu":
             os.environ["SGLANG_USE_CPU_ENGINE"] = "1"
         self._pure = pure
+        self._tensor_parallel = scenario.engine.tensor_parallel
         if pure:
             os.environ.pop(SWITCH, None)
         else:
@@ -213,6 +215,20 @@ class SGLangEngine:
         """These ids as SGLang says them back: 0.5.23 writes 0 for the last id of the vocabulary and beyond
         (`logprob_result_processor`, meant for placeholders of images); their scores are right."""
         return tuple(token if token < self._vocabulary - 1 else 0 for token in sequence)
+
+    def layers(self, sequence: tuple[int, ...]) -> list[list[float]] | None:
+        """Hidden states as projections (`scenarios.rollout.layers`); None in the native stage, and on several workers,
+        which may hold parts of a state that the next layer adds up."""
+        if self._pure or self._tensor_parallel > 1:
+            return None
+        with tempfile.NamedTemporaryFile("r", encoding="utf-8") as file:
+            self._engine.collective_rpc("harness_capture")
+            try:
+                self.rescore([sequence])
+            finally:
+                self._engine.collective_rpc("harness_captured", tokens=len(sequence), path=file.name)
+            captured: list[list[float]] | None = json.load(file)
+        return captured
 
     def flush(self) -> None:
         answer = self._engine.flush_cache()

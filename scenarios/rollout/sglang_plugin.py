@@ -33,8 +33,27 @@ def register() -> None:
     HookRegistry.register(f"{updater}.receive_weights_from_distributed", remember_digests, HookType.AFTER)
     scheduler = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
     HookRegistry.register(f"{scheduler}.update_weights_from_distributed", report_digests, HookType.AFTER)
+    made = "sglang.srt.managers.scheduler.Scheduler.__init__"
+    HookRegistry.register(made, show_layers, HookType.AFTER)
     if os.environ.get(PLANTS):
-        HookRegistry.register("sglang.srt.managers.scheduler.Scheduler.__init__", open_to_plants, HookType.AFTER)
+        HookRegistry.register(made, open_to_plants, HookType.AFTER)
+
+
+def show_layers(result: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+    """Two methods of the scheduler: capture hidden states from now on; write those of so many tokens to a file, since
+    an answer to a call of the scheduler carries no value."""
+    from scenarios.rollout.layers import Capture
+
+    captured: list[Capture] = []
+
+    def capture() -> None:
+        captured[:] = [Capture(self.tp_worker.model_runner.model)]
+
+    def write(tokens: int, path: str) -> None:
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(captured.pop().take(tokens), file)
+
+    self.harness_capture, self.harness_captured = capture, write
 
 
 def open_to_plants(result: Any, self: Any, *args: Any, **kwargs: Any) -> None:

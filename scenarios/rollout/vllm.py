@@ -179,6 +179,19 @@ class VLLMEngine:
             scores.append([float(table[i][token].logprob) for i, token in enumerate(output.prompt_token_ids) if i > 0])
         return scores
 
+    def layers(self, sequence: tuple[int, ...]) -> list[list[float]] | None:
+        """Hidden states as projections (`scenarios.rollout.layers`); None of a compiled model, and in the native
+        stage. vLLM reads no cached prefix where log-probabilities of the prompt are asked for, so all tokens come by.
+        """
+        if self._pure:
+            return None
+        self._llm.collective_rpc("harness_capture")
+        try:
+            self.rescore([sequence])
+        finally:
+            captured: list[list[float]] | None = self._llm.collective_rpc("harness_captured", args=(len(sequence),))[0]
+        return captured
+
     def flush(self) -> None:
         if not self._llm.reset_prefix_cache():
             raise EngineError("vLLM refused to reset its prefix cache: requests are still running")

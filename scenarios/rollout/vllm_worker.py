@@ -14,6 +14,7 @@ import torch
 
 from probes.weights import digest
 from scenarios.rollout.engine import SyncGroup, WeightMeta
+from scenarios.rollout.layers import Capture
 from scenarios.rollout.sync import join, receive
 
 
@@ -41,6 +42,12 @@ class WeightReceiver:
 
         self.model_runner.reload_weights(weights_iterator=stream())
         return {"received": received, "seconds": time.perf_counter() - started}
+
+    def harness_capture(self) -> None:
+        self._harness_captured = Capture(self.model_runner.model)
+
+    def harness_captured(self, tokens: int) -> list[list[float]] | None:
+        return self._harness_captured.take(tokens)
 
     def harness_runner(self) -> str:
         kind = type(self.model_runner)
