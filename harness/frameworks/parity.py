@@ -97,7 +97,7 @@ def plan(
                 mend=f"{python} -m pip install {job.adapter.distribution}",
             )
         if coupled is not None:
-            words, variables = _coupled([*words, *COUPLINGS[name]], variables, coupled)
+            words, variables = with_coupling([*words, *COUPLINGS[name]], variables, coupled)
         sides.append(Side(side, backend, tuple(words), variables, python))
     return job, sides[0], sides[1]
 
@@ -201,8 +201,8 @@ def _traps(side: Side, framework: str) -> list[Finding]:
     ]
 
 
-def _coupled(words: list[str], environ: Mapping[str, str], seed: int) -> tuple[list[str], dict[str, str]]:
-    """The command with the variables that the plugins need: where they are, and that they are wanted."""
+def with_coupling(words: list[str], environ: Mapping[str, str], seed: int) -> tuple[list[str], dict[str, str]]:
+    """A command that has its COUPLINGS, with the variables that the plugins need: where they are, and their seed."""
     from scenarios.rollout.sglang_plugin import SWITCH
     from scenarios.rollout.verl_coupled import SEED
 

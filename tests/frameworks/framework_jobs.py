@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ import environments
 import pytest
 from jobs.material import prepare
 
+from harness.frameworks import parity
 from probes.format import Ragged, Run
 
 JOBS = Path(__file__).parent / "jobs"
@@ -32,7 +34,7 @@ def harness() -> str:
     return str(Path(sys.executable).with_name("harness"))
 
 
-def record(home: Path, name: str, framework: str, command: list[str]) -> Run:
+def record(home: Path, name: str, framework: str, command: list[str], environ: dict[str, str] | None = None) -> Run:
     """The recording of a job, made when it is not there yet."""
     folder = home / name
     if not (folder / "run.json").exists():
@@ -40,7 +42,7 @@ def record(home: Path, name: str, framework: str, command: list[str]) -> Run:
         done = subprocess.run(
             [harness(), "record", "--framework", framework, "--digests",
              "--out", str(folder), "--", *command],
-            capture_output=True, text=True, timeout=LIMIT_S, errors="replace",
+            capture_output=True, text=True, timeout=LIMIT_S, errors="replace", env=environ,
         )  # fmt: skip
         print(f"{name}: {time.monotonic() - began:.0f} s")
         (home / f"{name}.log").write_text(done.stdout + done.stderr)
@@ -48,11 +50,15 @@ def record(home: Path, name: str, framework: str, command: list[str]) -> Run:
     return Run(folder, strict=False)
 
 
-def verl(home: Path, engine: str) -> Run:
-    """Two steps of GRPO with verl on that engine."""
+def verl(home: Path, engine: str, seed: int | None = None) -> Run:
+    """Two steps of GRPO with verl on that engine; with a seed, its samples are the coupled ones."""
+    name = f"verl-{engine}" if seed is None else f"verl-{engine}-coupled"
     python, material = interpreter(engine), prepare(home / "material")
-    script = ["sh", str(JOBS / "verl_grpo.sh"), python, str(material), str(home / f"verl-{engine}-job")]
-    return record(home, f"verl-{engine}", "verl", [*script, f"actor_rollout_ref.rollout.name={engine}"])
+    script = ["sh", str(JOBS / "verl_grpo.sh"), python, str(material), str(home / f"{name}-job")]
+    words, environ = [*script, f"actor_rollout_ref.rollout.name={engine}"], dict(os.environ)
+    if seed is not None:
+        words, environ = parity.with_coupling([*words, *parity.COUPLINGS["verl"]], environ, seed)
+    return record(home, name, "verl", words, environ)
 
 
 def openrlhf_command(home: Path, name: str) -> list[str]:

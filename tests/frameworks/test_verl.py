@@ -63,8 +63,26 @@ def test_vllm_received_the_weights_that_the_learner_sent(recordings: Path) -> No
         assert found["received", version] == found["learner", version]
 
 
-def test_the_two_engines_are_diffed(recordings: Path) -> None:
+def test_the_two_engines_are_diffed_and_neither_is_blamed_for_its_own_samples(recordings: Path) -> None:
     for engine in ("vllm", "sglang"):
         verl(recordings, engine)
     verdict = diff(recordings / "verl-vllm", recordings / "verl-sglang")
-    assert verdict.verdict in ("DIVERGENT", "INCONCLUSIVE")
+    assert verdict.verdict == "INCONCLUSIVE" and verdict.parity is not None
+    assert verdict.causes == [] and verdict.confounders == []
+    states = {check.name: check.state for check in verdict.parity.checks}
+    assert states["engine-against-learner"] == states["trained-tokens"] == "ruled out"
+    assert states["learner"] == "not tested"  # it trained on other samples
+
+
+def test_two_coupled_engines_draw_the_same_samples(recordings: Path) -> None:
+    for engine in ("vllm", "sglang"):
+        verl(recordings, engine, seed=7)
+    one, two = (rows(Run(recordings / f"verl-{engine}-coupled"), "rollout") for engine in ("vllm", "sglang"))
+    for step in range(STEPS):
+        for sample, row in one[step].items():
+            assert row["output"] == two[step][sample]["output"]
+            assert row["logprob"] == pytest.approx(two[step][sample]["logprob"], abs=1e-4)
+    verdict = diff(recordings / "verl-vllm-coupled", recordings / "verl-sglang-coupled")
+    states = {check.name: check.state for check in verdict.parity.checks} if verdict.parity else {}
+    for name in ("tokens", "lengths", "finish-reasons", "logprobs", "experience", "rewards"):
+        assert states[name] == "ruled out", (name, verdict.reason)
