@@ -21,6 +21,7 @@ _ASIDE = (
     "use_ms",
     "local_rank",
 )
+_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 _METRICS = {
     "rollout/reward_mean": "reward_mean", "kl": "kl_mean", "policy_loss": "policy_loss", "critic_loss": "value_loss",
     "actor_grad_norm": "grad_norm", "rollout/response_length_mean": "length_mean",
@@ -43,7 +44,7 @@ def configured(call: Call) -> None:
     }  # fmt: skip
     scenario = {
         "name": f"openrlhf {args.algo.advantage.estimator}", "seed": args.train.seed, "train": True, "guided": False,
-        "model": {"path": args.actor.model_name_or_path, "dtype": args.ds.param_dtype},
+        "model": {"path": args.actor.model_name_or_path, "dtype": _DTYPES.get(args.ds.param_dtype)},
         "rollout": {
             "mode": "native", "prompts_per_step": args.rollout.batch_size,
             "samples_per_prompt": args.rollout.n_samples_per_prompt,

@@ -103,8 +103,9 @@ def test_a_variable_before_the_command_counts() -> None:
     assert hazards(command, "verl", "verl-amd", HIP_VISIBLE_DEVICES="0")
 
 
-def test_openrlhf_always_tells_of_the_order_of_its_samples() -> None:
-    assert [item.severity for item in hazards(OPENRLHF, "openrlhf", "openrlhf-order")] == ["info"]
+@pytest.mark.parametrize(("check", "severity"), [("openrlhf-order", "info"), ("openrlhf-data", "warning")])
+def test_openrlhf_always_tells_of_the_order_of_its_samples_and_prompts(check: str, severity: str) -> None:
+    assert [item.severity for item in hazards(OPENRLHF, "openrlhf", check)] == [severity]
 
 
 def script(path: Path, arguments: str) -> list[str]:
