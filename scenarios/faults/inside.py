@@ -42,6 +42,16 @@ def keep(model: Any, modules: list[str]) -> None:
         module.forward = kept.forward
 
 
+def bend(model: Any, modules: list[str]) -> None:
+    """From now on these modules return 1.01 times what they should, as a wrong kernel would. A restart undoes it."""
+
+    def bent(module: Any, inputs: Any, output: Any) -> Any:
+        return (output[0] * 1.01, *output[1:]) if isinstance(output, tuple) else output * 1.01
+
+    for name in modules:
+        model.get_submodule(name).register_forward_hook(bent)
+
+
 def release(model: Any, modules: list[str]) -> None:
     """Undo `keep`."""
     for name in modules:
@@ -65,4 +75,4 @@ def reach(engine: Any, change: Any, modules: list[str]) -> None:
 def planted(scheduler: Any, what: str, modules: str) -> None:
     """SGLang's side of `reach`: a method of its scheduler."""
     model = scheduler.tp_worker.model_runner.model
-    {"keep": keep, "release": release}[what](model, json.loads(modules))
+    {"keep": keep, "release": release, "bend": bend}[what](model, json.loads(modules))
