@@ -40,6 +40,7 @@ PLANTS: dict[str, type[Plant]] = {
     "keep_cache": weights.CacheKept,
     "drawn_before_sync": weights.DrawnBeforeSync,
     "kept_copy": inside.KeptCopy,
+    "bent": inside.Bent,
 }
 
 

@@ -28,7 +28,7 @@ if __name__ == "__main__":  # SGLang's children import this file
     engine = make_engine(name, model, Scenario(), device="cpu")
     shown = [engine.layers(ids)]
     if name != "hf":
-        inside.reach(engine, inside.bend, [module])
+        inside.reach(engine, inside.bend, [module], by=1.01)
         shown.append(engine.layers(ids))
     Path(out).write_text(json.dumps(shown), encoding="utf-8")
     engine.close()

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from probes import install
-from probes.adapters import openrlhf, openrlhf_driver, verl, verl_driver, verl_rollout, verl_values
+from probes.adapters import openrlhf, openrlhf_driver, reading, verl, verl_driver, verl_rollout, verl_values
 from probes.adapters.calls import Call, Job
 from probes.adapters.table import Adapter, Hook
 from probes.format import Ragged, Run
@@ -325,3 +325,8 @@ def test_what_verl_does_not_hand_on_to_sglang_is_asked_and_not_given(desk: Any) 
     assert event["canonical"] == {"dtype": "float32", "seed": 42, "enforce_eager": True}
     assert event["asked"]["disable_cuda_graph"] is True and event["asked"]["device"] == "cpu"
     assert "random_seed" not in event["asked"] and event["resolved"]["seed"] == 991
+
+
+def test_numbers_called_tokens_are_no_secrets_and_texts_are() -> None:
+    given = {"max_tokens": 32, "stop_token_ids": [2, 3], "hub_token": "hf_x", "tokens": {"a": "b"}}
+    assert reading.plain(given) == {"max_tokens": 32, "stop_token_ids": [2, 3]}

@@ -117,6 +117,13 @@ FAULTS = (
         party="baseline",
     ),
     Fault(
+        "wrong-kernel",
+        "one layer's down projection computes 2 % too much; nothing that can be put back removes it",
+        engine={"bent": {"modules": ["model.layers.2.mlp.down_proj"], "by": 1.02}},
+        causes=("UNEXPLAINED",),
+        party="candidate",
+    ),
+    Fault(
         "mixed-version",
         "the first six tokens of each response are drawn before the weight sync, the rest after it",
         engine={"drawn_before_sync": {"tokens": 6, "from": 1}},
