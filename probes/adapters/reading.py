@@ -15,12 +15,19 @@ def plain(value: Any, depth: int = 6) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if depth and isinstance(value, Mapping):
-        return {str(name): plain(one, depth - 1) for name, one in value.items() if not SECRET.search(str(name))}
+        return {str(name): plain(one, depth - 1) for name, one in value.items() if not _secret(str(name), one)}
     if depth and isinstance(value, (list, tuple, set, frozenset)):
         return [plain(one, depth - 1) for one in value]
     if isinstance(value, type) or callable(value):
         return getattr(value, "__qualname__", type(value).__name__)
     return str(value)[:200]
+
+
+def _secret(name: str, value: Any) -> bool:
+    """Does a setting sound secret and could be? `max_tokens` and `stop_token_ids` are numbers."""
+    values = value if isinstance(value, (list, tuple)) else [value]
+    numbers = all(one is None or isinstance(one, (bool, int, float)) for one in values)
+    return bool(SECRET.search(name)) and not numbers
 
 
 def unpadded(values: Any, mask: Any) -> list[list[Any]]:
