@@ -127,7 +127,7 @@ def collected(call: Call) -> None:
         made.append({"sample": places[uid] * group + int(session), "tokens": tokens, "prompt": prompts[row], **known})
     if not made:
         return
-    order = [one["sample"] for one in made]  # as they are trained on: balanced by length, from the order in which they came
+    order = [one["sample"] for one in made]  # of training: balanced by length, from the order in which they came
     made.sort(key=lambda one: one["sample"])
     numbers = [one["sample"] for one in made]
     call.recorder.event(

@@ -142,7 +142,7 @@ def test_learners_part_where_each_engine_drew_its_own_samples(tmp_path: Path) ->
 
 @pytest.mark.parametrize("same", [True, False])
 def test_learners_that_took_equal_samples_in_another_order_round_otherwise(tmp_path: Path, same: bool) -> None:
-    """Seen with verl on two coupled engines: samples are trained on in an order that depends on who was finished first."""
+    """Seen with verl on two coupled engines: the order of training depends on who was finished first."""
     baseline, candidate = pair(native=False)
     for recording, order in ((baseline, [0, 1, 2, 3]), (candidate, [0, 1, 2, 3] if same else [1, 0, 2, 3])):
         recording.frame("experience", 2).fields["order"] = order
