@@ -29,7 +29,7 @@ def run(home: Path, name: str, way: list[str]) -> tuple[float, float, float]:
     """(processor seconds of the job, its wall seconds, wall seconds of the wrapper around it) of one run."""
     began_at = home / f"{name}.began"
     timed = ["sh", "-c", 'date +%s.%N > "$0"; "$@" || exit; date +%s.%N >> "$0"; times', str(began_at)]
-    command = [*timed, *trl_command(home, f"{name}-job", "--steps", "40")]
+    command = [*timed, *trl_command(home, f"{name}-job", "--steps", "10")]
     if way:
         command = [harness(), *way, "--framework", "trl", "--out", str(home / name), "--", *command]
     before = time.time()
