@@ -89,11 +89,12 @@ def parity(
 ) -> None:
     """Run one scenario, or a framework's own job, on two backends: do they agree; if not, where do they part, and why?
 
-    With a command after `--` only --framework, --out, --cap, --stall, --format and --mode coupled with --seed count.
+    With a command after `--` only --framework, --out, --cap, --stall, --format, --seed and --mode coupled count.
     """
     if command or framework != "auto":
         coupled = (seed or 0) if mode == "coupled" else None
-        _show(_framework_parity(baseline, candidate, command or [], framework, out, cap, stall, coupled), format)
+        alone = seed if mode != "coupled" else None
+        _show(_framework_parity(baseline, candidate, command or [], framework, out, cap, stall, alone, coupled), format)
     from harness.parity.run import run_parity
 
     with _progress() as progress:
@@ -125,7 +126,7 @@ def parity(
 
 def _framework_parity(
     baseline: str, candidate: str, command: list[str], framework: str, out: str, cap: float | None, stall: str,
-    coupled: int | None,
+    seed: int | None, coupled: int | None,
 ) -> Verdict:  # fmt: skip
     import sys
 
@@ -136,7 +137,7 @@ def _framework_parity(
 
     return run_framework_parity(
         baseline, candidate, command, framework=framework, out=out or None, cap=cap, say=say,
-        stall_s=_seconds(stall) or None, coupled=coupled,
+        stall_s=_seconds(stall) or None, seed=seed, coupled=coupled,
     )  # fmt: skip
 
 

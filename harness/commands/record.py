@@ -23,6 +23,10 @@ def record(
     digests: Annotated[
         bool, typer.Option("--digests", help="record digests of the weights too: every sync then reads all of them")
     ] = False,
+    seed: Annotated[
+        int | None,
+        typer.Option(help="of the order of OpenRLHF's prompts, which has none of its own", show_default=False),
+    ] = None,
     stall: Annotated[
         str, typer.Option(help="also watch it: without progress for so long, it is looked at; 0: never")
     ] = "0",
@@ -43,7 +47,7 @@ def record(
 
     stall_s = None if stall.strip() in ("0", "0s") else seconds(stall)
     result = run(
-        command, framework=framework, out=Path(out) if out else None, digests=digests, stall_s=stall_s,
-        on_stall=on_stall, say=say, show=show,
+        command, framework=framework, out=Path(out) if out else None, digests=digests, seed=seed,
+        stall_s=stall_s, on_stall=on_stall, say=say, show=show,
     )  # fmt: skip
     raise typer.Exit(result.exit_code)

@@ -2,8 +2,8 @@
 
 The swap is the framework's own: verl reads its engine from `actor_rollout_ref.rollout.name`. A framework with one
 engine compares two interpreters, `vllm@A` with `vllm@B`, which is how an upgrade is gated. Nothing else of the command
-changes, and what differs between the recordings beyond the engine is a confounder of the verdict. With coupled sampling
-the processors of `scenarios.rollout` are loaded into both engines, through the framework's own options and plugins.
+changes, and what differs between the recordings beyond the engine is a confounder of the verdict. A seed and coupled
+sampling are given to both (`steering`).
 """
 
 from __future__ import annotations
@@ -21,23 +21,13 @@ from harness.errors import BadInput
 from harness.frameworks.detection import AUTO, Job, detect, interpreter
 from harness.frameworks.installed import ask
 from harness.frameworks.record import record
+from harness.frameworks.steering import refuse, steered, unsteered
 from probes.format import Run, write_manifest
 from reports.model import Finding, Verdict
 
 PYTHON = "{python}"  # in a command: where the interpreter of the side stands
 # How a framework is told its engine, by Hydra's override; the others have one engine.
 SWITCHES = {"verl": "actor_rollout_ref.rollout.name"}
-# How the engines load the processors of coupled sampling, and give log-probabilities of the model's own distribution.
-_KWARGS = "actor_rollout_ref.rollout.engine_kwargs"
-COUPLINGS = {
-    "verl": (
-        f"++{_KWARGS}.vllm.logits_processors=['scenarios.rollout.vllm_coupled:Coupled']",
-        f"++{_KWARGS}.vllm.async_scheduling=False",
-        "actor_rollout_ref.rollout.logprobs_mode=raw_logprobs",
-        f"++{_KWARGS}.sglang.enable_custom_logit_processor=True",
-        f"++{_KWARGS}.sglang.disable_overlap_schedule=True",
-    )
-}
 ENGINES = {"verl": ("vllm", "sglang"), "openrlhf": ("vllm",), "trl": ("vllm",)}
 
 
@@ -59,9 +49,10 @@ def plan(
     framework: str = AUTO,
     environ: Mapping[str, str] = os.environ,
     *,
+    seed: int | None = None,
     coupled: int | None = None,
 ) -> tuple[Job, Side, Side]:
-    """Both runs, nothing started; with coupled sampling where there is a seed of it.
+    """Both runs, nothing started; with a seed of the prompts' order, or of coupled sampling, where there is one.
 
     Raises BadInput for a pair that cannot run, or that compares nothing.
     """
@@ -75,8 +66,7 @@ def plan(
             f"{baseline} against itself compares nothing",
             mend=f"harness parity {baseline}@ONE {baseline}@TWO --framework {name} -- …",
         )
-    if coupled is not None and name not in COUPLINGS:
-        raise BadInput(f"{name} lets no plugin into its engines' sampling: coupled sampling is there for verl only")
+    refuse(name, seed=seed, coupled=coupled)
     sides = []
     for side, backend in (("baseline", baseline), ("candidate", candidate)):
         wanted = envs.parse(backend)
@@ -96,8 +86,7 @@ def plan(
                 f"{python} of {backend} has no {job.adapter.distribution}",
                 mend=f"{python} -m pip install {job.adapter.distribution}",
             )
-        if coupled is not None:
-            words, variables = with_coupling([*words, *COUPLINGS[name]], variables, coupled)
+        words, variables = steered(name, words, variables, seed=seed, coupled=coupled)
         sides.append(Side(side, backend, tuple(words), variables, python))
     return job, sides[0], sides[1]
 
@@ -112,20 +101,22 @@ def run_framework_parity(
     digests: bool = True,
     stall_s: float | None = None,
     cap: float | None = None,
+    seed: int | None = None,
     coupled: int | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Verdict:
     """Run the command on both engines, one after the other, and judge the recordings.
 
-    `digests`: of the weights, without which equal weights are not shown. `coupled`: a seed, with which both engines
-    draw the same samples as far as they agree; without it each draws as it does. A job that fails makes the verdict
-    INCONCLUSIVE. Raises BadInput before anything starts, also for settings that would bite (`harness doctor`).
+    `digests`: of the weights, without which equal weights are not shown. `seed`: of the order of the prompts, for a
+    framework that seeds it nowhere. `coupled`: a seed, with which both engines draw the same samples as far as they
+    agree; without it each draws as it does. A job that fails makes the verdict INCONCLUSIVE. Raises BadInput before
+    anything starts, also for settings that would bite (`harness doctor`).
     """
     from harness.parity.command_line import command_line
     from harness.parity.recording import recording_in, written
 
     started = time.monotonic()
-    job, left, right = plan(baseline, candidate, command, framework, coupled=coupled)
+    job, left, right = plan(baseline, candidate, command, framework, seed=seed, coupled=coupled)
     name = job.adapter.framework
     for side in (left, right):
         _refuse_what_bites(side, name, say)
@@ -144,19 +135,19 @@ def run_framework_parity(
             if result.exit_code:
                 failed = f"the job on {side.backend} ended with exit code {result.exit_code}"
                 break
-            if coupled is not None and (alone := _uncoupled(folder / side.name)):
-                failed = f"on {side.backend} {alone}"
+            if why := unsteered(folder / side.name, name, seed=seed, coupled=coupled):
+                failed = f"on {side.backend} {why}"
                 break
         verdict = _verdict(folder, failed, cap)
     figures["total_s"] = round(time.monotonic() - started, 1)
-    drawn = {} if coupled is None else {"mode": "coupled", "seed": coupled}
+    drawn = {"seed": seed} if coupled is None else {"mode": "coupled", "seed": coupled}
     again = command_line("parity", baseline, candidate, framework=name, cap=cap, **drawn)
     return written(
         dataclasses.replace(
             verdict,
             figures=verdict.figures | figures,
             reproduce=f"{again} -- {_quoted(command)}",
-            findings=[*verdict.findings, *_traps(right, name)],
+            findings=[*verdict.findings, *_traps(right, name, seeded=seed is not None or coupled is not None)],
         ),
         folder,
     )
@@ -189,34 +180,20 @@ def _refuse_what_bites(side: Side, framework: str, say: Callable[[str], None]) -
             say(f"{side.backend}: {item.what}; {item.why}")
 
 
-def _traps(side: Side, framework: str) -> list[Finding]:
-    """Settings that make a difference without any engine's fault, as findings of the verdict."""
+def _traps(side: Side, framework: str, *, seeded: bool) -> list[Finding]:
+    """Settings that make a difference without any engine's fault, as findings of the verdict; `seeded`: not the order
+    of the prompts."""
     from harness.doctor.frameworks import look
     from reports.doctor_model import Hazard
 
     return [
         Finding(item.check, f"{item.what} ({item.measured})", effect=item.why, severity="warning", where=side.name)
         for item in look(side.command, framework, side.environ)
-        if isinstance(item, Hazard) and item.severity == "warning" and item.check.startswith(framework)
+        if isinstance(item, Hazard)
+        and item.severity == "warning"
+        and item.check.startswith(framework)
+        and not (seeded and item.check == "openrlhf-data")
     ]
-
-
-def with_coupling(words: list[str], environ: Mapping[str, str], seed: int) -> tuple[list[str], dict[str, str]]:
-    """A command that has its COUPLINGS, with the variables that the plugins need: where they are, and their seed."""
-    from scenarios.rollout.sglang_plugin import SWITCH
-    from scenarios.rollout.verl_coupled import SEED
-
-    path = os.pathsep.join(part for part in (str(envs.bundle(plugins=True)), environ.get("PYTHONPATH", "")) if part)
-    return words, {**environ, "PYTHONPATH": path, SEED: str(seed), SWITCH: "1"}
-
-
-def _uncoupled(folder: Path) -> str:
-    """Why a recording's samples are not the coupled ones; empty where they are."""
-    modes = [frame.fields.get("mode") for frame in Run(folder, strict=False).frames("rollout")]
-    if not modes:
-        return "no sample was recorded"
-    alone = sum(mode != "coupled" for mode in modes)
-    return f"{alone} of {len(modes)} groups of samples were drawn without the plugin" if alone else ""
 
 
 def _with_engine(words: list[str], switch: str | None, engine: str) -> list[str]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from harness.errors import BadInput
 from harness.frameworks.detection import AUTO, Job, detect
 from harness.frameworks.recording import Hooks, finish, lines
+from harness.frameworks.steering import steered
 from harness.triage.watch.command import OnStall, WatchResult, watch
 from probes.format import FormatError, RecordingError
 
@@ -24,6 +25,7 @@ def record(
     framework: str = AUTO,
     out: Path | None = None,
     digests: bool = False,
+    seed: int | None = None,
     stall_s: float | None = None,
     on_stall: OnStall = "report",
     say: Callable[[str], None] = lambda line: None,
@@ -32,13 +34,15 @@ def record(
 ) -> WatchResult:
     """Run `command` with the hooks of its framework in every process; the recording is in the result's directory.
 
-    `digests`: digests of the weights as well, which reads all of them at each sync. `stall_s`: also under the watchdog,
-    as `harness watch`. Raises BadInput for a command of no framework or of several, and as `watch` does.
+    `digests`: digests of the weights as well, which reads all of them at each sync. `seed`: of the order of the
+    prompts, for a framework that seeds it nowhere. `stall_s`: also under the watchdog, as `harness watch`. Raises
+    BadInput for a command of no framework or of several, and as `watch` does.
     """
     environment = dict(os.environ if environ is None else environ)
     if not command:
         raise BadInput("there is no command to record", mend="harness record -- python train.py")
     job = detect(command, framework, environment)
+    command, environment = steered(job.adapter.framework, command, environment, seed=seed)
     for warning in job.warnings:
         say(warning)
     started = datetime.datetime.now()

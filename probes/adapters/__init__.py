@@ -6,6 +6,7 @@ only; a table imports nothing of its framework.
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import os
 
@@ -16,11 +17,12 @@ from probes.adapters.table import Adapter, Hook
 from probes.adapters.trl import ADAPTER as TRL
 from probes.adapters.verl import ADAPTER as VERL
 
-__all__ = ["ADAPTERS", "DIGESTS", "VARIABLE", "Adapter", "Hook", "Machinery", "begin"]
+__all__ = ["ADAPTERS", "DIGESTS", "PLUGIN", "VARIABLE", "Adapter", "Hook", "Machinery", "begin"]
 
 ADAPTERS: dict[str, Adapter] = {one.framework: one for one in (OPENRLHF, TRL, VERL)}
 # Told to every process of a recorded job: `framework:package,package`, and whether digests of weights are wanted.
 VARIABLE, DIGESTS = "RLHF_HARNESS_ADAPTER", "RLHF_HARNESS_DIGESTS"
+PLUGIN = "RLHF_HARNESS_PLUGIN"  # a module that changes the job as its user asked (`--seed`), imported in each process
 
 _begun: Machinery | None = None
 
@@ -39,4 +41,6 @@ def begin(directory: str, framework: str) -> Machinery | None:
         attach.roles.update(adapter.roles)
         attach.greetings.append(_begun.greet)
         _begun.install()
+        if plugin := os.environ.get(PLUGIN):
+            importlib.import_module(plugin)  # after the hooks, so that they see what it made of a call
     return _begun

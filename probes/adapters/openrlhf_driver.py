@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from probes.adapters.calls import Call
 from probes.adapters.reading import plain, prompts_digest, rollout_arrays, tokenizer_fields, unpadded
 from probes.frames import Flat, Ragged
 
+COUPLED = "RLHF_HARNESS_COUPLED"  # the seed of coupled sampling, where `harness parity --mode coupled` runs the job
+DRAW = "rlhf_harness_draw"  # in an engine's response: its sample was drawn as scenarios.rollout.coupling says
+SEEDED = "rlhf_harness_seed"  # of a loader that shuffles with a seed of ours
 BOUNDARIES = 32  # samples of a step whose boundaries are recorded
 
 # Settings that bear on no number: where results go and how they are told.
@@ -42,11 +46,12 @@ def configured(call: Call) -> None:
         "min_p": 0.0, "repetition_penalty": 1.0, "min_tokens": given.get("min_new_tokens", 1),
         "max_tokens": given.get("max_new_tokens"),
     }  # fmt: skip
+    mode = "coupled" if os.environ.get(COUPLED) else "native"
     scenario = {
         "name": f"openrlhf {args.algo.advantage.estimator}", "seed": args.train.seed, "train": True, "guided": False,
         "model": {"path": args.actor.model_name_or_path, "dtype": _DTYPES.get(args.ds.param_dtype)},
         "rollout": {
-            "mode": "native", "prompts_per_step": args.rollout.batch_size,
+            "mode": mode, "prompts_per_step": args.rollout.batch_size,
             "samples_per_prompt": args.rollout.n_samples_per_prompt,
         },
         "sampling": sampling,
@@ -58,9 +63,14 @@ def configured(call: Call) -> None:
         missing["logprob"] = "OpenRLHF asks vLLM for log-probabilities after temperature, top-k and the like"
     if not call.job.digests:
         missing["weights"] = "digests of weights were not asked for (--digests)"
-    seeds = {"trainer": args.train.seed, "data": args.train.seed, "engine": args.train.seed}
-    call.configuration(scenario, _settings(args), backend="vllm", seeds=seeds, mode="native", missing=missing)
-    call.recorder.event("sampling", canonical=plain(sampling), native=plain(sampling), mode="native")
+    seeds = {"trainer": args.train.seed, "engine": args.train.seed}
+    data = getattr(getattr(call.owner, "prompts_dataloader", None), SEEDED, None)
+    if data is None:
+        missing["data seed"] = "OpenRLHF shuffles its prompts with a generator that nobody seeds (--seed N does)"
+    else:
+        seeds["data"] = data
+    call.configuration(scenario, _settings(args), backend="vllm", seeds=seeds, mode=mode, missing=missing)
+    call.recorder.event("sampling", canonical=plain(sampling), native=plain(sampling), mode=mode)
     call.recorder.event("tokenizer", **tokenizer_fields(call.owner.tokenizer))
     call.recorder.environment()
     call.job.step = 0
@@ -101,7 +111,7 @@ def answered(call: Call) -> None:
     memory.setdefault("answers", []).append({
         "sample": sample, "prompt": ids[:start], "output": ids[start:end],
         "logprob": None if logprobs is None else list(logprobs[start:end]), "turns": len(response["action_ranges"]),
-        "finish": "length" if response.get("truncated", False) else "stop",
+        "finish": "length" if response.get("truncated", False) else "stop", "coupled": DRAW in response,
     })  # fmt: skip
     memory.setdefault("known", []).append((call.result, sample))  # the object itself: an id alone may come again
 
@@ -115,8 +125,8 @@ def generated(call: Call) -> None:
     made = sorted(arrival, key=lambda one: one["sample"])
     samples, step = [one["sample"] for one in made], call.step
     fields: dict[str, Any] = {
-        "weight_version": step, "mode": "native", "guided": False, "finish": [one["finish"] for one in made],
-        "arrival": [one["sample"] for one in arrival],
+        "weight_version": step, "mode": "coupled" if all(one["coupled"] for one in made) else "native",
+        "guided": False, "finish": [one["finish"] for one in made], "arrival": [one["sample"] for one in arrival],
     }  # fmt: skip
     if any(one["turns"] > 1 for one in made):
         fields["uncompared"] = "later turns of a sample are not recorded: an environment wrote between them"
@@ -164,6 +174,7 @@ def experienced(call: Call) -> None:
         for row, place in enumerate(batch.index):
             one = {"sample": places[place], "reward": rewards[row]}
             rows.append(one | {name: column[row] for name, column in columns.items()})
+    order = [row["sample"] for row in rows]
     rows = sorted((row for row in rows if row["sample"] >= 0), key=lambda row: row["sample"])
     first = call.result[0] if call.result else None
     if first is not None:
@@ -182,7 +193,8 @@ def experienced(call: Call) -> None:
     for name in _COLUMNS:
         if all(name in row for row in rows):
             arrays[name] = Ragged.of([row[name] for row in rows], "f4")
-    call.recorder.frame("experience", step=call.step, arrays=arrays, fields={"weight_version": call.step})
+    call.recorder.frame("experience", step=call.step, arrays=arrays,
+                        fields={"weight_version": call.step, "order": order})  # fmt: skip
 
 
 def training(call: Call) -> None:

@@ -3,6 +3,7 @@
     python tests/frameworks/environments.py vllm       verl with vLLM
     python tests/frameworks/environments.py sglang     verl with SGLang
     python tests/frameworks/environments.py openrlhf   OpenRLHF with vLLM
+    python tests/frameworks/environments.py openrlhf-before   the same with the vLLM before that one: an upgrade gate
     python tests/frameworks/environments.py trl        TRL with Transformers and with vLLM
 
 verl's learner lives beside its engine, so its two environments agree in all but the engines and what those ask for.
@@ -45,12 +46,14 @@ class Stack:
     engine: str
     frameworks: tuple[str, ...]
     overrides: tuple[str, ...] = COMMON
+    version: str = ""  # of the engine; the recipe's own where there is none
 
 
 STACKS = {
     "vllm": Stack("vllm", VERL),
     "sglang": Stack("sglang", VERL),
     "openrlhf": Stack("vllm", OPENRLHF),
+    "openrlhf-before": Stack("vllm", OPENRLHF, version="0.31.0"),  # of the same torch, so that the learners are equal
     "trl": Stack("vllm", TRL),
 }
 
@@ -69,7 +72,7 @@ def make(name: str) -> Path:
     uv = Uv(uv_binary(), indexes.uv_environment(indexes.pip_configuration()), lambda line: print(line, flush=True))
     if not where.exists():
         uv.run("venv", "--no-project", "--python", sys.executable, str(home.directory("frameworks") / name))
-    packages = [*plan.packages("", "2.60.0"), *stack.frameworks]
+    packages = [*plan.packages(stack.version, "2.60.0"), *stack.frameworks]
     uv.install(where, packages, overrides=plan.overrides, cpu=True, torch=plan.torch)
     if plan.no_deps:
         uv.install(where, plan.no_deps, cpu=True, extra=["--no-deps"])

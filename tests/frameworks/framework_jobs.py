@@ -14,7 +14,7 @@ import environments
 import pytest
 from jobs.material import prepare
 
-from harness.frameworks import parity
+from harness.frameworks.steering import steered
 from probes.format import Ragged, Run
 
 JOBS = Path(__file__).parent / "jobs"
@@ -57,7 +57,7 @@ def verl(home: Path, engine: str, seed: int | None = None) -> Run:
     script = ["sh", str(JOBS / "verl_grpo.sh"), python, str(material), str(home / f"{name}-job")]
     words, environ = [*script, f"actor_rollout_ref.rollout.name={engine}"], dict(os.environ)
     if seed is not None:
-        words, environ = parity.with_coupling([*words, *parity.COUPLINGS["verl"]], environ, seed)
+        words, environ = steered("verl", words, environ, coupled=seed)
     return record(home, name, "verl", words, environ)
 
 

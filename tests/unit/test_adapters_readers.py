@@ -102,6 +102,46 @@ def test_openrlhfs_samples_are_numbered_by_prompt_whatever_order_they_arrive_in(
     assert data["samples"] == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize(("drawn", "mode"), [((True, True), "coupled"), ((True, False), "native")])
+def test_openrlhfs_samples_are_coupled_where_every_one_was_drawn_so(desk: Any, drawn: Any, mode: str) -> None:
+    one = desk(openrlhf.ADAPTER)
+    one.call(openrlhf_driver.submitting, dispatch, generator(), ["a"], [""])
+    for place, told in enumerate(drawn):
+        more = {openrlhf_driver.DRAW: place} if told else {}
+        one.call(openrlhf_driver.answered, process, generator(), response("a", [3, 4, 5], 2, **more), result=object())
+    one.call(openrlhf_driver.generated, generate_all, generator())
+    [(_, fields, _)] = one.frames("rollout")
+    assert fields["mode"] == mode
+
+
+class Tokenizer:
+    eos_token_id, bos_token_id, pad_token_id, all_special_ids = 2, 1, 0, (0, 1, 2)
+
+    def __len__(self) -> int:
+        return 32
+
+
+def make_trainer(self: Any, strategy: Any, **generate_kwargs: Any) -> None: ...
+
+
+@pytest.mark.parametrize("seed", [None, 7])
+def test_openrlhfs_prompts_have_a_seed_only_where_their_loader_says_so(desk: Any, seed: int | None) -> None:
+    one, loader = desk(openrlhf.ADAPTER), SimpleNamespace()
+    if seed is not None:
+        setattr(loader, openrlhf_driver.SEEDED, seed)
+    args = SimpleNamespace(
+        algo=SimpleNamespace(advantage=SimpleNamespace(estimator="gae", is_correction_level="off")),
+        train=SimpleNamespace(seed=42), actor=SimpleNamespace(model_name_or_path="m"),
+        ds=SimpleNamespace(param_dtype="bf16"), rollout=SimpleNamespace(batch_size=8, n_samples_per_prompt=1),
+    )  # fmt: skip
+    owner = SimpleNamespace(prompts_dataloader=loader, tokenizer=Tokenizer())
+    one.call(openrlhf_driver.configured, make_trainer, owner, SimpleNamespace(args=args), temperature=1.0)
+    one.frames("rollout")
+    [event] = one.run.events("configuration")
+    assert event["seeds"] == {"trainer": 42, "engine": 42, **({} if seed is None else {"data": seed})}
+    assert ("data seed" in event["missing"]) == (seed is None)
+
+
 def test_openrlhfs_equal_prompts_of_a_batch_get_a_number_each(desk: Any) -> None:
     one = desk(openrlhf.ADAPTER)
     one.job.step, owner = 0, generator()
@@ -142,7 +182,8 @@ def test_openrlhfs_experience_is_that_of_the_samples(desk: Any) -> None:
         returns=numbers, index=[0, 1], info={"reward": torch.tensor([0.25, 0.5])}, rewards=None,
     )  # fmt: skip
     one.call(openrlhf_driver.experienced, make_batch, owner, arrived, result=[batch])
-    [(_, _, arrays)] = one.frames("experience")
+    [(_, fields, arrays)] = one.frames("experience")
+    assert fields["order"] == [1, 0]
     assert arrays["sample"] == [0, 1] and arrays["reward"] == [0.5, 0.25]
     assert arrays["tokens"] == [[9, 2], [7]]
     assert arrays["actor_logprob"] == [[-4.0, -5.0], [-1.0]]

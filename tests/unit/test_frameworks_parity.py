@@ -12,6 +12,7 @@ import pytest
 from harness.errors import BadInput
 from harness.frameworks import parity
 from harness.frameworks.installed import Installation
+from harness.frameworks.steering import OVERRIDES
 
 SWITCH = "actor_rollout_ref.rollout.name"
 VERL = [sys.executable, "-m", "verl.trainer.main_ppo"]
@@ -68,13 +69,20 @@ def test_coupled_sampling_gives_both_engines_their_processors_and_nothing_else()
     assert mine == "/mine" and (Path(ours) / "scenarios" / "rollout" / "verl_coupled.py").exists()
     assert "[verl.plugins]" in next(Path(ours).glob("*.dist-info/entry_points.txt")).read_text()
     rest = [[word for word in side.command if SWITCH not in word] for side in (left, right)]
-    assert rest[0] == rest[1] and len(rest[0]) == len(VERL) + len(parity.COUPLINGS["verl"])
+    assert rest[0] == rest[1] and len(rest[0]) == len(VERL) + len(OVERRIDES["verl"])
 
 
-def test_coupled_sampling_is_refused_where_no_plugin_can_be_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_environments_of_a_gate_get_the_same_seed_and_the_same_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     environments(monkeypatch, a="0.11.2", b="0.11.3")
-    with pytest.raises(BadInput, match="for verl only"):
-        parity.plan("vllm@a", "vllm@b", OPENRLHF, coupled=0)
+    _, left, right = parity.plan("vllm@a", "vllm@b", OPENRLHF, coupled=5)
+    names = ("RLHF_HARNESS_COUPLED", "RLHF_HARNESS_SEED", "RLHF_HARNESS_PLUGIN", "PYTHONPATH")
+    assert [left.environ[name] for name in names] == [right.environ[name] for name in names]
+    assert left.environ["RLHF_HARNESS_SEED"] == "5"
+
+
+def test_a_seed_is_refused_where_the_framework_has_its_own() -> None:
+    with pytest.raises(BadInput, match="verl has seeds of its own"):
+        parity.plan("vllm", "sglang", VERL, seed=5)
 
 
 def test_an_interpreter_that_cannot_be_placed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

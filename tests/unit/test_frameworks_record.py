@@ -81,6 +81,38 @@ def test_a_job_is_recorded_and_says_which_hooks_fired(tmp_path: Path, capfd: pyt
     assert {event["role"] for event in run.events("open")} == {"trainer"}
 
 
+PLUGIN = """
+from probes.adapters.imports import Finder
+
+def imported(module):
+    original = module.GRPOTrainer._generate_single_turn
+    module.GRPOTrainer._generate_single_turn = lambda self, prompts: original(self, [*prompts, [5]])
+
+Finder({"trl.trainer.grpo_trainer"}, imported).install()
+"""
+
+
+def test_a_plugin_changes_the_job_and_the_hooks_see_what_it_made(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command, environ = job(tmp_path, "print(GRPOTrainer()._generate([[1]]))")
+    (tmp_path / "site" / "changes.py").write_text(PLUGIN)
+    record(command, out=tmp_path / "run", environ={**environ, "RLHF_HARNESS_PLUGIN": "changes"})
+    assert capfd.readouterr().out == "[[1, 7], [5, 7]]\n"
+    fired = Run(tmp_path / "run").manifest["hooks"]["fired"]
+    assert fired["trl.trainer.grpo_trainer:GRPOTrainer._generate_single_turn"] == 1
+
+
+def test_a_plugin_that_is_not_there_is_said_and_the_job_goes_on(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command, environ = job(tmp_path, "print(GRPOTrainer()._generate([[1]]))")
+    record(command, out=tmp_path / "run", environ={**environ, "RLHF_HARNESS_PLUGIN": "nowhere.at_all"})
+    assert capfd.readouterr().out == "[[1, 7]]\n"
+    [failed] = (tmp_path / "run" / "beats").glob("*.failed")
+    assert "nowhere" in json.loads(failed.read_text())["failed"]
+
+
 def test_a_job_that_the_probes_do_not_reach_is_said(tmp_path: Path) -> None:
     command, environ = job(tmp_path, "print('on its own')")
     said: list[str] = []

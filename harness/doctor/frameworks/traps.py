@@ -127,7 +127,7 @@ def openrlhf_data(plan: Plan) -> Iterator[Outcome]:
     yield Bite(
         "warning", "OpenRLHF shuffles its prompts without its seed", "DeepspeedStrategy.setup_dataloader in PPOTrainer",
         "each run meets the prompts in another order: two runs train on other data from their first step",
-        "expect harness parity to find the pair confounded; --train.seed does not reach it",
+        "harness parity --seed N, or harness record --seed N: --train.seed does not reach that generator",
     )  # fmt: skip
 
 

@@ -1,0 +1,92 @@
+"""What a framework's job is told beyond its own options: a seed for what it leaves unseeded, and coupled sampling.
+
+Both are asked for (`--seed`, `--mode coupled`), both change the job, and both are in the recording. verl's engines and
+processes look for plugins themselves; OpenRLHF's are given one by the adapters' loader.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from harness import envs
+from harness.errors import BadInput
+from probes.format import Run
+
+# How verl's engines load the processors of coupled sampling, and give log-probabilities of the model's distribution.
+_KWARGS = "actor_rollout_ref.rollout.engine_kwargs"
+OVERRIDES = {
+    "verl": (
+        f"++{_KWARGS}.vllm.logits_processors=['scenarios.rollout.vllm_coupled:Coupled']",
+        f"++{_KWARGS}.vllm.async_scheduling=False",
+        "actor_rollout_ref.rollout.logprobs_mode=raw_logprobs",
+        f"++{_KWARGS}.sglang.enable_custom_logit_processor=True",
+        f"++{_KWARGS}.sglang.disable_overlap_schedule=True",
+    )
+}
+COUPLED = ("openrlhf", "verl")
+# A framework whose prompts no option of its own seeds; the others -> the options that do.
+SEEDED = ("openrlhf",)
+_OWN_SEEDS = {"verl": "data.seed=N actor_rollout_ref.rollout.seed=N", "trl": "seed=N among the trainer's arguments"}
+
+
+def refuse(framework: str, *, seed: int | None, coupled: int | None) -> None:
+    """Raises BadInput for what cannot be asked of a framework."""
+    if coupled is not None and framework not in COUPLED:
+        raise BadInput(
+            f"{framework} lets no plugin into its engines' sampling: coupled sampling is there for "
+            f"{' and '.join(COUPLED)} only"
+        )
+    if coupled is None and seed is not None and framework not in SEEDED:
+        raise BadInput(
+            f"{framework} has seeds of its own, and --seed reaches none of them", mend=f"… {_OWN_SEEDS[framework]}"
+        )
+
+
+def steered(
+    framework: str, words: Sequence[str], environ: Mapping[str, str], *, seed: int | None = None,
+    coupled: int | None = None,
+) -> tuple[list[str], dict[str, str]]:  # fmt: skip
+    """A command and its variables with a seed of the prompts' order, or with coupled sampling; as they are without.
+
+    Coupled samples need equal prompts: where the framework leaves their order unseeded it gets the same seed. Raises
+    BadInput as `refuse`.
+    """
+    refuse(framework, seed=seed, coupled=coupled)
+    if seed is None and coupled is None:
+        return list(words), dict(environ)
+    found = dict(environ)
+    if coupled is not None:
+        from scenarios.rollout.openrlhf_coupled import COUPLED as COUPLED_SEED
+        from scenarios.rollout.sglang_plugin import SWITCH
+
+        found |= {COUPLED_SEED: str(coupled), SWITCH: "1"}
+    if framework in SEEDED:
+        from probes.adapters import PLUGIN
+        from scenarios.rollout import openrlhf_coupled
+
+        found |= {
+            PLUGIN: openrlhf_coupled.__name__,
+            openrlhf_coupled.SEED: str(seed if coupled is None else coupled),
+        }
+    path = (str(envs.bundle(plugins=framework == "verl")), environ.get("PYTHONPATH", ""))
+    found["PYTHONPATH"] = os.pathsep.join(part for part in path if part)
+    return [*words, *(OVERRIDES.get(framework, ()) if coupled is not None else ())], found
+
+
+def unsteered(folder: Path, framework: str, *, seed: int | None, coupled: int | None) -> str:
+    """Why a recording is not as it was asked for; empty where it is."""
+    if seed is None and coupled is None:
+        return ""
+    run = Run(folder, strict=False)
+    wanted = seed if coupled is None else coupled
+    if framework in SEEDED and (got := (run.manifest.get("seeds") or {}).get("data")) != wanted:
+        return f"the prompts were not shuffled with the seed {wanted} (recorded: {got})"
+    if coupled is None:
+        return ""
+    modes = [frame.fields.get("mode") for frame in run.frames("rollout")]
+    if not modes:
+        return "no sample was recorded"
+    alone = sum(mode != "coupled" for mode in modes)
+    return f"{alone} of {len(modes)} groups of samples were drawn without the plugin" if alone else ""
