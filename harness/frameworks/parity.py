@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness import envs
 from harness.errors import BadInput
@@ -24,6 +25,9 @@ from harness.frameworks.record import record
 from harness.frameworks.steering import refuse, steered, unsteered
 from probes.format import Run, write_manifest
 from reports.model import Finding, Verdict
+
+if TYPE_CHECKING:
+    from reports.doctor_model import Hazard
 
 PYTHON = "{python}"  # in a command: where the interpreter of the side stands
 # How a framework is told its engine, by Hydra's override; the others have one engine.
@@ -118,8 +122,10 @@ def run_framework_parity(
     started = time.monotonic()
     job, left, right = plan(baseline, candidate, command, framework, seed=seed, coupled=coupled)
     name = job.adapter.framework
+    seeded = seed is not None or coupled is not None
+    hazards = {side.name: _hazards(side, name, seeded=seeded) for side in (left, right)}
     for side in (left, right):
-        _refuse_what_bites(side, name, say)
+        _refuse_what_bites(side, hazards[side.name], say)
     figures: dict[str, float] = {}
     with recording_in(out, f"parity-{name}-{baseline}-{candidate}") as folder:
         failed = ""
@@ -147,7 +153,7 @@ def run_framework_parity(
             verdict,
             figures=verdict.figures | figures,
             reproduce=f"{again} -- {_quoted(command)}",
-            findings=[*verdict.findings, *_traps(right, name, seeded=seed is not None or coupled is not None)],
+            findings=[*verdict.findings, *_traps(right, name, hazards[right.name])],
         ),
         folder,
     )
@@ -167,33 +173,32 @@ def _verdict(folder: Path, failed: str, cap: float | None) -> Verdict:
     )
 
 
-def _refuse_what_bites(side: Side, framework: str, say: Callable[[str], None]) -> None:
-    from harness.doctor.frameworks import look
-    from reports.doctor_model import Hazard
-
-    for item in look(side.command, framework, side.environ):
-        if isinstance(item, Hazard) and item.severity == "error":
+def _refuse_what_bites(side: Side, hazards: list[Hazard], say: Callable[[str], None]) -> None:
+    for item in hazards:
+        if item.severity == "error":
             raise BadInput(
                 f"on {side.backend} this job would not run as asked: {item.what} ({item.measured})", mend=item.mend
             )
-        if isinstance(item, Hazard) and item.severity == "warning":
+        if item.severity == "warning":
             say(f"{side.backend}: {item.what}; {item.why}")
 
 
-def _traps(side: Side, framework: str, *, seeded: bool) -> list[Finding]:
-    """Settings that make a difference without any engine's fault, as findings of the verdict; `seeded`: not the order
-    of the prompts."""
+def _traps(side: Side, framework: str, hazards: list[Hazard]) -> list[Finding]:
+    """Settings that make a difference without any engine's fault, as findings of the verdict."""
+    return [
+        Finding(item.check, f"{item.what} ({item.measured})", effect=item.why, severity="warning", where=side.name)
+        for item in hazards
+        if item.severity == "warning" and item.check.startswith(framework)
+    ]
+
+
+def _hazards(side: Side, framework: str, *, seeded: bool) -> list[Hazard]:
+    """What `harness doctor` says of the job, but for what a seed mends."""
     from harness.doctor.frameworks import look
     from reports.doctor_model import Hazard
 
-    return [
-        Finding(item.check, f"{item.what} ({item.measured})", effect=item.why, severity="warning", where=side.name)
-        for item in look(side.command, framework, side.environ)
-        if isinstance(item, Hazard)
-        and item.severity == "warning"
-        and item.check.startswith(framework)
-        and not (seeded and item.check == "openrlhf-data")
-    ]
+    found = [item for item in look(side.command, framework, side.environ) if isinstance(item, Hazard)]
+    return [item for item in found if not (seeded and item.check == "openrlhf-data")]
 
 
 def _with_engine(words: list[str], switch: str | None, engine: str) -> list[str]:

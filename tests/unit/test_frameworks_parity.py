@@ -132,3 +132,16 @@ def test_a_job_that_fails_is_inconclusive_and_its_other_half_is_not_run(tmp_path
     assert not (tmp_path / "pair" / "candidate").exists()
     assert any("verl gives SGLang no seed" in line for line in said)
     assert verdict.reproduce.startswith("harness parity vllm sglang --framework verl -- ")
+
+
+@pytest.mark.parametrize(("seed", "told"), [(None, True), (5, False)])
+def test_a_trap_that_the_seed_mends_is_not_told(tmp_path: Path, monkeypatch: Any, seed: int | None, told: bool) -> None:
+    environments(monkeypatch, a="0.11.2", b="0.11.3")
+    monkeypatch.setattr(parity, "record", lambda *args, **kwargs: SimpleNamespace(exit_code=3))
+    said: list[str] = []
+    verdict = parity.run_framework_parity(
+        "vllm@a", "vllm@b", OPENRLHF, out=tmp_path / "pair", seed=seed, say=said.append
+    )
+    assert any("shuffles its prompts without its seed" in line for line in said) == told
+    assert ("openrlhf-data" in {one.name for one in verdict.findings}) == told
+    assert ("--seed 5" in verdict.reproduce) != told
