@@ -127,6 +127,18 @@ def test_another_meaning_than_the_documented_one_is_a_cause(column: str, name: s
     assert verdict.causes[0].proofs[0].after == 0
 
 
+@pytest.mark.parametrize(("said", "party"), [("processed_logprobs", "mapping"), ("raw_logprobs", "baseline")])
+def test_processed_log_probabilities_without_filters_are_tempered_ones(said: str, party: str, tmp_path: Path) -> None:
+    asked = Sampling(temperature=0.7)
+    both = pair(
+        asked, Stage(Hypothesis(asked), asked, 1, reported="tempered_logprob"), Stage(Hypothesis(asked), asked, 2)
+    )
+    for event in both[0].events("engine_info"):
+        event["resolved"] = {**event["resolved"], "logprobs_mode": said}
+    verdict = put(tmp_path, *both)
+    assert [(cause.name, cause.party) for cause in verdict.causes] == [("LOGPROB_SEMANTICS(tempered)", party)]
+
+
 def test_numbers_that_follow_from_the_temperature_that_was_drawn_with_are_no_cause_of_their_own(tmp_path: Path) -> None:
     """The candidate, SGLang, documents log-probabilities after temperature, and draws at another than was asked."""
     cool = Stage(Hypothesis(Sampling(temperature=0.7)), Sampling(), 2, reported="drawn")

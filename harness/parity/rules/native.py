@@ -70,7 +70,7 @@ def meanings(e: Evidence) -> Iterator[Explanation]:
         yield Explanation(
             Cause(
                 f"LOGPROB_SEMANTICS({meaning})",
-                "mapping" if meaning == _set(str(one["said"])) else side.name,
+                "mapping" if meaning in _set(str(one["said"])) else side.name,
                 f"the {side.name}'s native log-probabilities are {meaning}, not the model's own",
                 evidence(result, side.name),
                 {"side": side.name, "stage": "native", **one},
@@ -124,6 +124,8 @@ def _party(side: Side, change: str) -> str:
     return side.name
 
 
-def _set(mode: str) -> str:
-    """What an engine said that it would report, in our words."""
-    return "renormalised" if "processed" in mode else "tempered" if "temperature" in mode else RAW
+def _set(mode: str) -> tuple[str, ...]:
+    """What an engine said that it would report, in our words. Processed are also tempered, where nothing is filtered."""
+    if "processed" in mode:
+        return "renormalised", "tempered"
+    return ("tempered",) if "temperature" in mode else (RAW,)
