@@ -125,7 +125,7 @@ def _party(side: Side, change: str) -> str:
 
 
 def _set(mode: str) -> tuple[str, ...]:
-    """What an engine said that it would report, in our words. Processed are also tempered, where nothing is filtered."""
+    """What an engine said that it would report, in our words. Processed are also tempered where nothing is filtered."""
     if "processed" in mode:
         return "renormalised", "tempered"
     return ("tempered",) if "temperature" in mode else (RAW,)
