@@ -6,13 +6,14 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from harness import envs
 from scenarios.bench.bench import LAYER_APART
+from scenarios.rollout.hf import HFEngine
+from scenarios.settings import Scenario
 
 IDS = [1, *range(40, 90)]
 LAYER = 2
@@ -27,9 +28,8 @@ if __name__ == "__main__":  # SGLang's children import this file
     name, model, out, ids, module = *sys.argv[1:4], tuple(json.loads(sys.argv[4])), sys.argv[5]
     engine = make_engine(name, model, Scenario(), device="cpu")
     shown = [engine.layers(ids)]
-    if name != "hf":
-        inside.reach(engine, inside.bend, [module], by=1.01)
-        shown.append(engine.layers(ids))
+    inside.reach(engine, inside.bend, [module], by=1.01)
+    shown.append(engine.layers(ids))
     Path(out).write_text(json.dumps(shown), encoding="utf-8")
     engine.close()
     os._exit(0)
@@ -39,13 +39,12 @@ if __name__ == "__main__":  # SGLang's children import this file
 def shown(backend: str, policy: str, folder: Path) -> list[list[list[float]]]:
     environment, out, script = envs.resolve(backend), folder / f"{backend}.json", folder / "show.py"
     script.write_text(SHOW, encoding="utf-8")
-    python = sys.executable if backend == "hf" else environment.python
     variables = {
-        **os.environ, **environment.env, "PYTHONPATH": str(envs.bundle(plugins=backend != "hf")),
+        **os.environ, **environment.env, "PYTHONPATH": str(envs.bundle(plugins=True)),
         "RLHF_HARNESS_PLANTS": "1", "OMP_NUM_THREADS": "1",
     }  # fmt: skip
     module = f"model.layers.{LAYER - 1}.mlp.down_proj"
-    command = [str(python), str(script), backend, policy, str(out), json.dumps(IDS), module]
+    command = [str(environment.python), str(script), backend, policy, str(out), json.dumps(IDS), module]
     done = subprocess.run(command, env=variables, cwd=folder, capture_output=True, text=True, timeout=300)
     assert out.exists(), done.stdout[-2000:] + done.stderr[-2000:]
     return json.loads(out.read_text())  # type: ignore[no-any-return]
@@ -61,7 +60,7 @@ def apart(one: list[list[float]], two: list[list[float]]) -> list[float]:
 def test_the_layer_that_computes_otherwise_is_the_first_that_differs(
     backend: str, built_in: dict[str, str], tmp_path: Path
 ) -> None:
-    (own,) = shown("hf", built_in["policy"], tmp_path)
+    own = HFEngine(built_in["policy"], Scenario(), mode="coupled", device="cpu").layers(tuple(IDS))
     sound, bent = shown(backend, built_in["policy"], tmp_path)
     assert max(apart(own, sound)) <= LAYER_APART / 10
     differs = [one > LAYER_APART for one in apart(own, bent)]
