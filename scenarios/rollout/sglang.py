@@ -84,7 +84,7 @@ class SGLangEngine:
         if mode == "coupled":
             self._arguments["enable_custom_logit_processor"] = True
             replaced.append("sampler")
-        self._replaced = (*replaced, *_active_shims())
+        self._replaced = tuple(replaced)
         try:
             self._engine = sglang.Engine(**self._arguments)
         except Exception as error:  # whatever SGLang raises here, the user needs its text, not its type
@@ -294,7 +294,9 @@ class SGLangEngine:
         if self._device != "cpu":
             resolved["memory_fraction"] = server.get("mem_fraction_static")
         return EngineInfo(
-            "sglang", self._version, dict(self._arguments), resolved, self._replaced, titled("sglang::"),
+            "sglang", self._version, dict(self._arguments), resolved,
+            (*self._replaced, *_active_shims()),  # now: a shim becomes active when SGLang imports what it stands for
+            titled("sglang::"),
             **self._described,
         )  # fmt: skip
 
