@@ -97,9 +97,12 @@ def cache_hit_rate(e: Evidence) -> Outcome:
         for side, bucket in buckets.items()
         if "cached" in bucket
     ]
-    return outcome(
-        name, "ruled out", f"{'; '.join(parts)}; hit rates {shown}", number=number, findings=findings, **buckets
-    )
+    text = f"{'; '.join(parts)}; hit rates {shown}"
+    alone = [side for side, bucket in buckets.items() if "cached" in bucket and "not cached" not in bucket]
+    if alone:
+        text = f"every compared token came after a cached prompt in the {' and the '.join(alone)}: {text}"
+    state: CheckState = "not tested" if alone else "ruled out"
+    return outcome(name, state, text, number=number, findings=findings, **buckets)
 
 
 def _bucket(bucket: dict[str, dict[str, float]], label: str) -> str:

@@ -116,6 +116,16 @@ def test_no_cached_token_tests_nothing_about_the_cache(tmp_path: Path) -> None:
     assert check(put(tmp_path, baseline, candidate), "cache-hit-rate").state == "not tested"
 
 
+def test_without_a_token_that_nothing_cached_the_cache_is_not_tested(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    for recording in (baseline, candidate):
+        for frame in recording.frames("rollout"):
+            frame.arrays["cached"][:] = 1
+    found = check(put(tmp_path, baseline, candidate), "cache-hit-rate")
+    assert found.state == "not tested" and "every compared token came after a cached prompt" in found.evidence
+    assert "tokens cached" in found.evidence  # the figures are still told
+
+
 def test_an_environment_that_differs_beside_a_divergence_is_not_ruled_out(tmp_path: Path) -> None:
     baseline, candidate = plain()
     candidate.frame("rollout", 1).arrays["logprob"].values[3] -= 0.5
