@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from recordings import Recording, check, pair, put, scenario
+from recordings import Recording, check, jagged, pair, put, scenario
 
 from reports.model import SUSPICIONS
 
@@ -65,6 +65,23 @@ def test_boundaries_of_a_benign_flip_are_no_difference(tmp_path: Path) -> None:
     verdict = put(tmp_path, baseline, candidate)
     assert verdict.coverage["benign_flips"] == 1
     assert check(verdict, "token-boundaries").state == "ruled out"
+
+
+def test_boundaries_say_of_how_many_samples_only_the_prompts_were_compared(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    shorter = 0
+    for frame in candidate.frames("rollout"):
+        stopped = [reason == "stop" for reason in frame.fields["finish"]]
+        for name in ("output", "logprob"):
+            rows = zip(frame.arrays[name].rows(), stopped, strict=True)
+            frame.arrays[name] = jagged([row[:-1] if cut else row for row, cut in rows])
+        for event, cut in zip(candidate.events("boundaries", step=frame.step), stopped, strict=True):
+            event["output_len"] -= int(cut)
+        shorter += sum(stopped)
+    total = sum(1 for _ in candidate.events("boundaries"))
+    found = check(put(tmp_path, baseline, candidate), "token-boundaries")
+    assert f"output ends agree in {total - shorter:,} samples" in found.evidence
+    assert f"output ends of {shorter:,} samples were not compared" in found.evidence
 
 
 def test_other_padding_of_the_same_tokens(tmp_path: Path) -> None:
