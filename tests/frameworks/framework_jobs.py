@@ -61,15 +61,22 @@ def verl(home: Path, engine: str, seed: int | None = None) -> Run:
     return record(home, name, "verl", words, environ)
 
 
-def openrlhf_command(home: Path, name: str) -> list[str]:
+def openrlhf_command(home: Path, name: str, stack: str = "openrlhf") -> list[str]:
     """Two steps of PPO with OpenRLHF; its files go to a folder of that name."""
-    python, material = interpreter("openrlhf"), prepare(home / "material")
+    python, material = interpreter(stack), prepare(home / "material")
     return ["sh", str(JOBS / "openrlhf_ppo.sh"), python, str(material), str(home / name)]
 
 
 def openrlhf(home: Path) -> Run:
     """The recording of that job."""
     return record(home, "openrlhf", "openrlhf", openrlhf_command(home, "openrlhf-job"))
+
+
+def openrlhf_coupled(home: Path, stack: str, seed: int) -> Run:
+    """The recording of that job in one of its environments, its samples the coupled ones, with log-probabilities."""
+    name = f"{stack}-coupled"
+    command = [*openrlhf_command(home, f"{name}-job", stack), "--algo.advantage.is_correction_level", "token"]
+    return record(home, name, "openrlhf", *steered("openrlhf", command, os.environ, coupled=seed))
 
 
 def trl_command(home: Path, name: str, *options: str) -> list[str]:

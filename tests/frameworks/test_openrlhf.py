@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from framework_jobs import assert_hooks, assert_tokens_agree, openrlhf, rows
+from framework_jobs import assert_hooks, assert_tokens_agree, openrlhf, openrlhf_coupled, rows
 
+from harness.parity.run import diff
 from probes.format import Run
 
-STEPS, PROMPTS = 2, 8
+STEPS, PROMPTS, SEED = 2, 8, 7
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +29,7 @@ def test_the_job_is_known_from_its_recording(recording: Run) -> None:
     [engine] = recording.events("engine_info")
     assert engine["resolved"]["dtype"] == "bfloat16" and engine["resolved"]["seed"] == 42
     assert any(line.startswith("logprob: OpenRLHF asks vLLM") for line in manifest["missing"])
+    assert "data" not in manifest["seeds"] and any(line.startswith("data seed: ") for line in manifest["missing"])
 
 
 def test_what_was_drawn_is_what_was_trained_on(recording: Run) -> None:
@@ -56,3 +58,19 @@ def test_every_role_records_its_forward_passes(recording: Run) -> None:
     phases = {event["phase"] for event in recording.events("shapes")}
     assert phases >= {"actor_forward", "critic_forward", "reference_forward", "reward_forward", "actor_minibatch",
                       "critic_minibatch", "experience"}  # fmt: skip
+
+
+def test_two_versions_of_vllm_meet_the_same_prompts_with_the_same_draws(recordings: Path) -> None:
+    one, two = (openrlhf_coupled(recordings, stack, SEED) for stack in ("openrlhf-before", "openrlhf"))
+    versions = []
+    for run in (one, two):
+        assert_hooks(run)
+        assert_tokens_agree(run, STEPS, PROMPTS)
+        assert run.manifest["seeds"]["data"] == SEED
+        assert {frame.fields["mode"] for frame in run.frames("rollout")} == {"coupled"}
+        versions += [event["version"] for event in run.events("engine_info")]
+    assert len(set(versions)) == 2
+    assert [event["prompts"] for event in one.events("data")] == [event["prompts"] for event in two.events("data")]
+    orders = [[frame.fields["order"] for frame in run.frames("experience")] for run in (one, two)]
+    assert orders[0] == orders[1] == [list(range(PROMPTS))] * STEPS
+    assert diff(recordings / "openrlhf-before-coupled", recordings / "openrlhf-coupled").confounders == []
