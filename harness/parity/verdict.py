@@ -29,6 +29,7 @@ from harness.parity.registry import CHECKS, Outcome, Registered, coupled, unless
 from harness.parity.replayed import replayed
 from harness.parity.seeded import same_sampler
 from harness.parity.summary import mode_name, summary
+from harness.parity.suspected import followed
 from harness.parity.weightsync import weight_syncs
 from harness.store import Recording
 from harness.tables import mapping, names, number
@@ -244,7 +245,7 @@ def _decide(
         _metrics(e),
         e.series,
     )
-    return Verdict(
+    found = Verdict(
         "parity",
         verdict,
         EXIT_CODES[verdict],
@@ -259,6 +260,7 @@ def _decide(
         reproduce=reproduce,
         paths={side.name: str(side.recording.path) for side in e.sides},
     )
+    return followed(found)
 
 
 def _divergent(e: Evidence, confirmed: list[Outcome], named: list[Cause]) -> str:

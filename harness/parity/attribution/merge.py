@@ -8,6 +8,7 @@ from typing import Any
 from harness.parity.attribution.outcome import Attribution
 from harness.parity.attribution.situation import RESIDUE, Named
 from harness.parity.parameter_maps import measured
+from harness.parity.suspected import followed
 from harness.parity.verdict import Judged, reason_of
 from reports.model import Cause, Finding, Verdict
 from reports.text import figure
@@ -34,13 +35,22 @@ def merged(judged: Judged, found: Attribution) -> Verdict:
     if withdrawn and not kept:
         kept = [_nothing_left(found)]
     findings = [*verdict.findings, *(_withdrawn(cause, said) for cause, said in withdrawn), *_told(found)]
-    return dataclasses.replace(
+    changed = dataclasses.replace(
         verdict,
         causes=kept,
         reason=reason_of(e, judged.kinds, kept) or verdict.reason,
         findings=measured(findings, kept),
         figures=verdict.figures | {"attribution": _figures(found)},
     )
+    return followed(changed, removed_by=_removed_by(kept) if _explained(found) else [])
+
+
+def _removed_by(causes: list[Cause]) -> list[str]:
+    """The live interventions that removed every difference; [] where a cause has none, or something is unexplained."""
+    if not all(_live(cause) for cause in causes):
+        return []
+    live = [proof.intervention for cause in causes for proof in cause.proofs if proof.on == "live engines"]
+    return list(dict.fromkeys(live))
 
 
 def same_cause(live: str, recorded: str) -> bool:

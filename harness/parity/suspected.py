@@ -1,0 +1,96 @@
+"""The suspicions once the causes are known: a proven cause confirms the suspicion that it belongs to."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from reports.model import SUSPICIONS, Cause, Check, Verdict
+from reports.text import figure
+
+# Which suspicion a cause belongs to, by its kind; a whole name comes before its kind. LENGTH, NUMERIC_FATAL, weights
+# and others are guessed at by none of the eleven.
+BELONGS_TO = {
+    "STOP(end token dropped)": 2,
+    "SHAPE": 3,
+    "baseline-itself": 4,
+    "CONFIG": 6,
+    "CAPACITY": 6,
+    "SAMPLING_PARAM": 7,
+    "SAMPLER": 7,
+    "STOP": 7,
+    "RNG": 7,
+    "RNG_COLLISION": 7,
+    "STALE_KV": 8,
+    "RETOKENIZATION": 1,
+    "TOKENIZATION": 10,
+    "TRUNCATION": 10,
+    "TEMPLATE": 10,
+}
+ENVIRONMENT = 9
+_OWN = "without the causes"  # in a check's details: its own state and evidence, for when the causes change
+
+
+def followed(verdict: Verdict, *, removed_by: list[str] | None = None) -> Verdict:
+    """The verdict with its suspicions confirmed by its causes; call it again when the causes have changed.
+
+    `removed_by`: the interventions on live engines that removed every difference there was; they rule out the
+    environment, which they left as it is. Anything but DIVERGENT comes back as it is.
+    """
+    body = verdict.parity
+    if verdict.verdict != "DIVERGENT" or body is None:
+        return verdict
+    checks, missing = [], list(verdict.missing)
+    for one in body.checks:
+        found = _follows(_own(one), verdict.causes, removed_by or [])
+        if found != one:
+            missing = [item for item in missing if item != f"{one.name}: {one.evidence}"]
+            missing += [f"{found.name}: {found.evidence}"] if found.state == "not tested" else []
+        checks.append(found)
+    states: dict[str, int] = {}
+    for one in checks:
+        states[one.state] = states.get(one.state, 0) + 1
+    return dataclasses.replace(
+        verdict,
+        parity=dataclasses.replace(body, checks=checks),
+        missing=missing,
+        coverage=verdict.coverage | {"checks": states},
+    )
+
+
+def suspicion(cause: Cause) -> int:
+    """The number of the suspicion that a cause belongs to; 0 for none."""
+    return BELONGS_TO.get(cause.name) or BELONGS_TO.get(cause.name.partition("(")[0], 0)
+
+
+def _own(check: Check) -> Check:
+    if _OWN not in check.details:
+        return check
+    details = dict(check.details)
+    own = details.pop(_OWN)
+    return dataclasses.replace(check, state=own["state"], evidence=own["evidence"], details=details)
+
+
+def _follows(check: Check, causes: list[Cause], removed_by: list[str]) -> Check:
+    if check.number not in SUSPICIONS or check.state == "confirmed":
+        return check
+    proven = [cause for cause in causes if suspicion(cause) == check.number]
+    own = {_OWN: {"state": check.state, "evidence": check.evidence}}
+    if proven:
+        said = "; ".join(f"{cause.name}: {_shown(cause)}" for cause in proven)
+        text = f"{said}; on its own the check was {check.state}: {check.evidence}"
+        return dataclasses.replace(check, state="confirmed", evidence=text, details=check.details | own)
+    if check.number == ENVIRONMENT and check.state == "not tested" and removed_by:
+        text = f"what differs was removed by: {', '.join(removed_by)}; on its own the check was not tested: "
+        return dataclasses.replace(
+            check, state="ruled out", evidence=text + check.evidence, details=check.details | own
+        )
+    return check
+
+
+def _shown(cause: Cause) -> str:
+    """What the cause says, and the first proof of it."""
+    if not cause.proofs:
+        return cause.summary
+    proof = cause.proofs[0]
+    removed = f"{figure(proof.before)} {proof.unit} before, {figure(proof.after)} after"
+    return f"{cause.summary} ({proof.intervention}: {removed})"

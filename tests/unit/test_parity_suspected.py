@@ -1,0 +1,95 @@
+"""A proven cause confirms the suspicion it belongs to; a live proof of everything rules out the environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from recordings import Recording, check, jagged, pair
+
+from harness.parity.attribution import merged
+from harness.parity.attribution.outcome import Attribution
+from harness.parity.attribution.situation import Named
+from harness.parity.verdict import Judged, judged
+from reports.model import Proof
+from scenarios.bench.case import Symptoms
+
+SAMPLERS = "sampling-parameter-map"
+
+
+def judge(folder: Path, baseline: Recording, candidate: Recording) -> Judged:
+    return judged(baseline.write(folder / "baseline"), candidate.write(folder / "candidate"))
+
+
+def moved(folder: Path) -> Judged:
+    """A candidate whose log-probabilities lie away for no recorded reason."""
+    baseline, candidate = pair(native=False)
+    candidate.frame("rollout", 1).arrays["logprob"].values[3:9] -= 0.5
+    return judge(folder, baseline, candidate)
+
+
+def proven(name: str, left: int) -> Attribution:
+    """What a bench shows whose intervention leaves so many of 20 differences."""
+    proof = Proof("undo it", 20, left, "differences", "live engines")
+    return Attribution(
+        first={"candidate": Symptoms(counts={"logprobs": 20})}, left={"candidate": Symptoms(counts={"logprobs": left})},
+        named=[Named(name, "candidate", "candidate", "the engine does otherwise", proof)], reproduced=True,
+    )  # fmt: skip
+
+
+def test_an_end_token_left_out_confirms_the_token_boundaries(tmp_path: Path) -> None:
+    baseline, candidate = pair(native=False)
+    for frame in candidate.frames("rollout"):
+        for name in ("output", "logprob"):
+            rows = zip(frame.arrays[name].rows(), frame.fields["finish"], strict=True)
+            frame.arrays[name] = jagged([row[:-1] if reason == "stop" else row for row, reason in rows])
+    verdict = judge(tmp_path, baseline, candidate).verdict
+    found = check(verdict, "token-boundaries")
+    assert found.state == "confirmed" and "append the end token" in found.evidence
+    confirmed = [one for one in verdict.parity.checks if one.state == "confirmed"]
+    assert verdict.coverage["checks"]["confirmed"] == len(confirmed)
+
+
+@pytest.mark.parametrize(
+    ("cause", "suspicion"),
+    [("SAMPLING_PARAM(top_p)", SAMPLERS), ("RNG_COLLISION", SAMPLERS), ("STALE_KV", "cache-hit-rate")],
+)
+def test_a_cause_proven_live_confirms_its_suspicion(tmp_path: Path, cause: str, suspicion: str) -> None:
+    found = moved(tmp_path)
+    assert check(found.verdict, suspicion).state != "confirmed"
+    verdict = merged(found, proven(cause, 0))
+    assert [one.name for one in verdict.causes] == [cause]
+    now = check(verdict, suspicion)
+    assert now.state == "confirmed" and cause in now.evidence and "undo it" in now.evidence
+    assert not any(item.startswith(f"{suspicion}: ") for item in verdict.missing)
+
+
+def test_a_cause_that_belongs_to_no_suspicion_confirms_none(tmp_path: Path) -> None:
+    found = moved(tmp_path)
+    verdict = merged(found, proven("STALE_DERIVED", 0))
+    states = {one.name: one.state for one in found.verdict.parity.checks if one.name != "environment"}
+    assert {one.name: one.state for one in verdict.parity.checks if one.name != "environment"} == states
+
+
+def test_a_live_proof_of_everything_rules_out_the_environment(tmp_path: Path) -> None:
+    found = moved(tmp_path)
+    assert check(found.verdict, "environment").state == "not tested"
+    now = merged(found, proven("STALE_DERIVED", 0))
+    assert check(now, "environment").state == "ruled out"
+    assert "what differs was removed by: undo it" in check(now, "environment").evidence
+    assert not any(item.startswith("environment: ") for item in now.missing)
+
+
+def test_an_environment_is_not_ruled_out_where_something_is_left(tmp_path: Path) -> None:
+    found = merged(moved(tmp_path), proven("STALE_DERIVED", 12))
+    assert check(found, "environment").state == "not tested"
+
+
+def test_a_withdrawn_cause_confirms_nothing_any_more(tmp_path: Path) -> None:
+    found = merged(moved(tmp_path), proven("STALE_KV", 0))
+    before = moved(tmp_path / "again")
+    again = Judged(found, before.evidence, before.kinds)
+    verdict = merged(again, Attribution(reread=[]))
+    assert check(verdict, "cache-hit-rate") == check(before.verdict, "cache-hit-rate")
+    assert check(verdict, "environment").state == "not tested"
+    assert any(item.startswith("environment: ") for item in verdict.missing)
