@@ -73,4 +73,8 @@ def test_two_versions_of_vllm_meet_the_same_prompts_with_the_same_draws(recordin
     assert [event["prompts"] for event in one.events("data")] == [event["prompts"] for event in two.events("data")]
     orders = [[frame.fields["order"] for frame in run.frames("experience")] for run in (one, two)]
     assert orders[0] == orders[1] == [list(range(PROMPTS))] * STEPS
-    assert diff(recordings / "openrlhf-before-coupled", recordings / "openrlhf-coupled").confounders == []
+    verdict = diff(recordings / "openrlhf-before-coupled", recordings / "openrlhf-coupled")
+    assert verdict.confounders == [] and verdict.causes == []
+    states = {check.name: check.state for check in verdict.parity.checks} if verdict.parity else {}
+    for name in ("tokens", "lengths", "finish-reasons", "logprobs", "experience", "rewards", "learner"):
+        assert states[name] == "ruled out", (name, verdict.reason)
