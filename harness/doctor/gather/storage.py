@@ -28,8 +28,8 @@ def shm() -> dict[str, Any]:
         age = now - about.st_mtime
         if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid() or age < _YOUNG_S:
             continue
-        if about.st_ino not in mapped:
-            stale.append({"name": entry.name, "size": about.st_size, "age_s": age})
+        if about.st_ino not in mapped:  # its blocks: a segment of gigabytes takes memory where it was written only
+            stale.append({"name": entry.name, "size": about.st_blocks * 512, "age_s": age})
     return {
         "total": found.f_blocks * found.f_frsize,
         "free": found.f_bavail * found.f_frsize,
