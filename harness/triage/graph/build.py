@@ -57,9 +57,17 @@ def build(evidence: Evidence, comparison: Comparison | None) -> Graph:
     for more in (edges.store, calls.ray, calls.http, calls.children, edges.unresolved):
         new, subjects = more(evidence, subjects, found)
         found = edges.merged(found, new)
-    waits = tuple(found)
+    waits = tuple(wait for wait in found if not _passing(evidence, wait, subjects))
     sinks, cycles = components([(wait.waiter, wait.target) for wait in waits])
     return Graph(subjects, waits, tuple(sinks), tuple(map(tuple, cycles)))
+
+
+def _passing(evidence: Evidence, wait: Wait, subjects: dict[str, Subject]) -> bool:
+    """A call of somebody who works, seen once, to somebody who does not: that one's end, or rest, holds nobody up.
+    Where a stall was watched, the waiter did not work for all that time, and the call counts."""
+    waiter, calls = subjects[wait.waiter], ("ray", "http", "engine", "process")
+    works = waiter.moved and waiter.pending is None
+    return not evidence.stall_s and works and wait.layer in calls and not subjects[wait.target].progress
 
 
 def pending_of(evidence: Evidence, comparison: Comparison | None) -> dict[str, Collective]:

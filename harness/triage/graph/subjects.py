@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from harness.triage import stacks
 from harness.triage.evidence import Frame, Process
 from harness.triage.flight.model import Collective
+from harness.triage.places import IDLE
 
 BUSY_CORES = 0.2  # of a core between the looks; a compiler on a machine with four busy jobs for two cores had 0.29
 IO_BYTES_PER_S = 5_000  # beyond the heartbeat's own 4,096 bytes a period
@@ -43,6 +44,7 @@ class Subject:
     doing: stacks.Doing = stacks.UNKNOWN
     before: stacks.Doing = stacks.UNKNOWN  # at the first look
     progress: str = ""  # what moved between the looks, in words with its rate; empty when nothing did
+    moved: bool = False  # the progress is its own, not that of a process which it started
     blocked: str = ""
     gone: bool = False
     pending: Collective | None = None  # its oldest operation that is not done
@@ -118,13 +120,17 @@ def subject(process: Process, pending: Collective | None, children: Mapping[str,
     if gone:
         pending = None
     blocked = "" if gone else _blocked(process)
-    progress = "" if gone or blocked else _progress(process, now, before, children)
+    below = "" if gone or blocked else _below(process, now, children)
+    progress = below or ("" if gone or blocked else _own(process, now, before))
     frame = now.frame or (before.frame if not now.frame else "")
     if blocked and (holder := _holder(process)):
         frame = holder
     if not frame and pending is not None:
         frame = stacks.user_frame(pending.frames)
-    return Subject(process.key, process, process.rank, now, before, progress, blocked, gone, pending, True, frame)
+    return Subject(
+        process.key, process, process.rank, now, before, progress, bool(progress) and not below, blocked, gone,
+        pending, True, frame,
+    )  # fmt: skip
 
 
 def ended(process: Process) -> bool:
@@ -184,25 +190,33 @@ def _holder(process: Process) -> str:
     return ""
 
 
-def _progress(
-    process: Process,
-    now: stacks.Doing,
-    before: stacks.Doing,
-    children: Mapping[str, tuple[Process, ...]],
-    depth: int = 0,
-) -> str:
+def _below(process: Process, now: stacks.Doing, children: Mapping[str, tuple[Process, ...]], depth: int = 0) -> str:
+    """What a process that it started does, while it stands where it may wait for that one; empty when nothing moves."""
+    if depth >= 4 or not _may_wait_for_child(now):
+        return ""
+    for child in children.get(process.key, ()):
+        if ended(child) or child.rank is not None:
+            continue  # a rank's own progress is its own
+        its = stacks.doing(child)
+        if works := _below(child, its, children, depth + 1) or _own(child, its, stacks.doing(child, 0)):
+            return f"its child {child.pid} ({_name(child)}) works, {works}"
+    return ""
+
+
+def _may_wait_for_child(now: stacks.Doing) -> bool:
+    if now.within("join", "compile", "user", "unknown", "lock"):
+        return True
+    # a pipe, a queue or a socket, but not those of a loop that waits for requests
+    return now.kind in ("select", "queue") and not (IDLE - {"queue"}) & set(now.around)
+
+
+def _own(process: Process, now: stacks.Doing, before: stacks.Doing) -> str:
     if len(process.samples) < 2:
         return ""
     first, last = process.samples[0], process.samples[-1]
     gap = last.at_s - first.at_s
     if gap <= 0:
         return ""
-    for child in children.get(process.key, ()) if depth < 4 else ():
-        if ended(child) or child.rank is not None or not now.within("join", "compile", "user", "unknown", "lock"):
-            continue  # a rank's own progress is its own
-        below = _progress(child, stacks.doing(child), stacks.doing(child, 0), children, depth + 1)
-        if below:
-            return f"its child {child.pid} ({_name(child)}) works, {below}"
     if now.idle and before.idle:
         return ""
     cores = (last.cpu_s - first.cpu_s) / gap

@@ -14,7 +14,8 @@ YOUNG_S = 3.0  # one look at a live job: a wait that is younger proves nothing
 
 def left_loop(case: Case) -> Ruling | None:
     """K1: ranks have left the loop in which the others still wait, or some go round once more than the others."""
-    ends = _absent(case)
+    grouped = {wait.target for wait in case.graph.waits if wait.layer in ("collective", "store")}
+    ends = [one for one in _absent(case) if one.key in grouped]
     waiters = _waiters(case, ends)
     if not ends or not waiters or _young(case):
         return None
@@ -145,6 +146,7 @@ def _absent(case: Case) -> list[Subject]:
         and not one.progress
         and not one.stuck
         and not one.launcher
+        and not _asked_just_now(case, one)
         and (one.doing.kind != "unknown" or one.process is None or _recorded(case, one))
     ]
 
@@ -172,6 +174,14 @@ def _young(case: Case) -> bool:
     ages = [wait.since_s for wait in case.graph.waits if wait.since_s is not None]
     ages += [one.process.beat.progress_age_s for one in case.graph.stuck() if one.process and one.process.beat]
     return bool(ages) and max([*ages, case.evidence.stall_s]) < YOUNG_S
+
+
+def _asked_just_now(case: Case, one: Subject) -> bool:
+    """Seen once, and every call that waits for it is young, however old the waits for others are."""
+    if case.evidence.source != "live" or case.evidence.stall_s:
+        return False
+    waits = [wait for wait in case.graph.waits if wait.target == one.key]
+    return all(wait.layer == "ray" and wait.since_s is not None and wait.since_s < YOUNG_S for wait in waits)
 
 
 def _left(one: Subject, waiters: list[Subject]) -> int:
