@@ -12,6 +12,13 @@ from probes import weights
 from probes.adapters.calls import Call
 from probes.adapters.reading import plain, vllm_resolved
 
+# Canonical name -> the engine's argument: what OpenRLHF's own settings come to.
+_CANONICAL = {
+    "dtype": "dtype", "seed": "seed", "max_model_len": "max_model_len", "enforce_eager": "enforce_eager",
+    "prefix_caching": "enable_prefix_caching", "memory_fraction": "gpu_memory_utilization",
+    "tensor_parallel": "tensor_parallel_size",
+}  # fmt: skip
+
 
 def started(call: Call) -> None:
     """The policy's rank is ready; a resumed run goes on at its checkpoint's step."""
@@ -65,6 +72,7 @@ def engine_started(call: Call) -> None:
     given = {name: one for name, one in call.owner.kwargs.items() if name != "hf_tokenizer"}
     call.recorder.event(
         "engine_info", engine="vllm", version=_version(), asked=plain(given),
+        canonical={ours: plain(given[name]) for ours, name in _CANONICAL.items() if given.get(name) is not None},
         resolved=vllm_resolved(call.owner.llm.vllm_config), replaced=[], pids=[os.getpid()],
     )  # fmt: skip
     call.recorder.environment()

@@ -12,7 +12,16 @@ import pytest
 import torch
 
 from probes import install
-from probes.adapters import openrlhf, openrlhf_driver, reading, verl, verl_driver, verl_rollout, verl_values
+from probes.adapters import (
+    openrlhf,
+    openrlhf_driver,
+    openrlhf_workers,
+    reading,
+    verl,
+    verl_driver,
+    verl_rollout,
+    verl_values,
+)
 from probes.adapters.calls import Call, Job
 from probes.adapters.table import Adapter, Hook
 from probes.format import Ragged, Run
@@ -140,6 +149,17 @@ def test_openrlhfs_prompts_have_a_seed_only_where_their_loader_says_so(desk: Any
     [event] = one.run.events("configuration")
     assert event["seeds"] == {"trainer": 42, "engine": 42, **({} if seed is None else {"data": seed})}
     assert ("data seed" in event["missing"]) == (seed is None)
+
+
+def test_openrlhfs_engine_says_what_it_was_asked_by_canonical_names(desk: Any, monkeypatch: Any) -> None:
+    one = desk(openrlhf.ADAPTER)
+    monkeypatch.setattr(openrlhf_workers, "vllm_resolved", lambda config: {"seed": 42})
+    asked = {"model": "m", "seed": 42, "enable_prefix_caching": False, "gpu_memory_utilization": None}
+    llm = SimpleNamespace(vllm_config=None)
+    one.call(openrlhf_workers.engine_started, generate_all, SimpleNamespace(kwargs=asked, llm=llm))
+    one.frames("rollout")
+    [event] = one.run.events("engine_info")
+    assert event["canonical"] == {"seed": 42, "prefix_caching": False} and event["asked"] == asked
 
 
 def test_openrlhfs_equal_prompts_of_a_batch_get_a_number_each(desk: Any) -> None:
