@@ -7,9 +7,11 @@ killed by pid.
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -33,6 +35,9 @@ MARK = "RLHF_HARNESS_LAB"
 # times over.
 START_S, STALLS = 90.0, 12.0
 ENGINE_START_S = 300.0
+
+# What a disk, a quota or a mount says that takes nothing more: the machine's fault, not the lab's.
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO})
 
 _numbers = itertools.count()
 
@@ -76,15 +81,22 @@ class _Trial:
 
     def __call__(self, hang: Hang) -> Outcome:
         self.progress(f"{hang.name}: {hang.summary}")
-        folder = _fresh(self.folder, hang.name)
-        if hang.dumps is not None:
-            from harness.triage.lab_dumps import judge_dumps
-
-            return judge_dumps(hang, folder)
         mark = f"{hang.name}-{os.getpid()}-{next(_numbers)}"
         self._marks.add(mark)
         try:
+            folder = _fresh(self.folder, hang.name)
+            if hang.dumps is not None:
+                from harness.triage.lab_dumps import judge_dumps
+
+                return judge_dumps(hang, folder)
             return self._run(hang, folder, mark)
+        except OSError as error:
+            if error.errno not in FULL:  # another one is a defect, and says so
+                raise
+            raise HarnessError(
+                f"the recordings of {hang.name} cannot be written below {self.folder}: {error.strerror}",
+                mend=f"df -h {shlex.quote(str(self.folder))}",
+            ) from error
         finally:
             end_marked(mark)
             self._marks.discard(mark)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import errno
 import json
+import os
 import re
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from harness.cli import app
-from harness.errors import BadInput
+from harness.errors import BadInput, HarnessError
 from harness.triage import directory, lab, lab_files
 from harness.triage.evidence import Evidence, Process
 from harness.triage.lab_outcome import Outcome, called, judged, score
@@ -319,3 +321,14 @@ def test_dumps_of_a_wedge_are_judged_without_a_process(tmp_path: Path) -> None:
     (found,) = lab.outcomes([small], out=tmp_path)
     assert found.right, found.verdict
     assert len(list((tmp_path / "dumps-wedge" / "dumps").iterdir())) == 4
+
+
+def test_a_full_disk_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Path, *_: object, **__: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self))
+
+    monkeypatch.setattr(Path, "write_text", full)
+    found = CliRunner().invoke(app, ["faults", "run", "order-ring", "--out", str(tmp_path)])
+    assert isinstance(found.exception, HarnessError) and found.exception.exit_code == 2
+    assert "No space left on device" in found.exception.message and "\n" not in found.exception.message
+    assert str(tmp_path) in found.exception.message and found.exception.mend == f"df -h {tmp_path}"
