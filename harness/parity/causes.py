@@ -90,11 +90,12 @@ def unexplained(e: Evidence, open_: dict[str, np.ndarray]) -> Cause:
     first = kinds[0]
     place = places[first][1]
     samples = len(np.unique(open_[first], axis=0))
-    summary = f"{_named(first)} {when(e, open_[first][:, 0])}: {samples} samples; nothing recorded explains it"
-    also = f"; also {', '.join(_named(kind) for kind in kinds[1:])}" if len(kinds) > 1 else ""
+    summary = f"{named(first)} {when(e, open_[first][:, 0])}: {samples} samples; nothing recorded explains it"
+    also = f"; also {', '.join(named(kind) for kind in kinds[1:])}" if len(kinds) > 1 else ""
     weights = e.weights.equal(place.step, place.step, place.step) if place.step >= 0 else None
-    evidence = f"narrowest place: step {place.step}, {place.phase}, sample {place.sample}, position {place.position}, "
-    evidence += f"{place.field}{also}"
+    numbered = (("step", place.step), ("sample", place.sample), ("position", place.position))
+    where = [f"{what} {number}" for what, number in numbered if number >= 0]  # -1: it has none
+    evidence = f"narrowest place: {', '.join([*where[:1], place.phase, *where[1:], place.field])}{also}"
     evidence += {
         True: "; the learners' weights are equal there",
         False: "; the learners' weights differ there",
@@ -123,7 +124,8 @@ def _first_left(e: Evidence, kind: str, items: np.ndarray) -> tuple[Key, Place]:
     )
 
 
-def _named(kind: str) -> str:
+def named(kind: str) -> str:
+    """A kind of divergence in words."""
     name, _, side = kind.partition(":")
     words = {
         "flip": "other tokens",

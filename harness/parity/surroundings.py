@@ -8,6 +8,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import numpy as np
+
+from harness.parity.causes import named
 from harness.parity.confounders import differences, learner_devices, learner_packages, show
 from harness.parity.evidence import Evidence, Side
 from harness.parity.registry import Outcome, check, outcome
@@ -24,9 +27,14 @@ def effect(e: Evidence) -> str:
     if not e.engines.tokens:
         return "not measured"
     beyond = e.counts.get("flips_beyond_margin", 0)
-    moved = f"max |Δ logprob| {figure(e.engines.largest[0])} nats, {beyond} flips beyond the margin"
-    alone = not {"logprob", "flip"} & set(e.first)
-    return f"none beyond the floor: {moved}" if alone else f"together with everything else: {moved}"
+    moved = [f"max |Δ logprob| {figure(e.engines.largest[0])} nats", f"{beyond} flips beyond the margin"]
+    for kind in e.first:
+        if kind not in ("logprob", "flip"):
+            items = e.found(kind)
+            samples = len(np.unique(items, axis=0)) if (items[:, 1] >= 0).all() else 0
+            counted = f" ({samples} {'sample' if samples == 1 else 'samples'})" if samples else ""
+            moved.append(named(kind) + counted)
+    return f"{'together with everything else' if e.first else 'none beyond the floor'}: {', '.join(moved)}"
 
 
 @check(SUSPICIONS[5], 5)
