@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,13 @@ def chosen(faults: Iterable[Fault], names: Iterable[str]) -> list[Fault]:
             raise BadInput(f"there is no planted fault {name!r}", mend="harness faults list --suite parity")
         found += [one for one in hits if one not in found]
     return found
+
+
+def reproduced_by(fault: Fault, pair: tuple[str, str]) -> str:
+    """The command that plants the fault again between these engines; "" for one of a user's file."""
+    if fault not in FAULTS:
+        return ""
+    return shlex.join(["harness", "faults", "run", "--suite", "parity", fault.name, "--backends", *pair])
 
 
 def problem(one: object, path: Path) -> str:

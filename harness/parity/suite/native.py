@@ -11,6 +11,7 @@ from pathlib import Path
 from harness import config
 from harness.errors import HarnessError
 from harness.experiment import Experiment
+from harness.parity.suite.files import reproduced_by
 from harness.parity.suite.outcome import Outcome
 from harness.parity.verdict import judged
 from harness.side import Side
@@ -77,7 +78,9 @@ def natively(
             pure = False
             continue
         ran = time.monotonic()
-        verdict = judged(held.run_dir, side.run_dir, native=True, cap=fault.cap).verdict
+        verdict = judged(
+            held.run_dir, side.run_dir, native=True, cap=fault.cap, reproduce=reproduced_by(fault, pair)
+        ).verdict
         judged_s = round(time.monotonic() - ran, 2)
         (side.run_dir.parent / "verdict.json").write_text(verdict.to_json(), encoding="utf-8")
         yield Outcome(fault, verdict, round(ran - started, 1), judged_s, pair=pair)

@@ -13,6 +13,7 @@ from harness.experiment import Experiment
 from harness.launch import Cluster
 from harness.parity.attribution import attribute
 from harness.parity.suite.damage import damage
+from harness.parity.suite.files import reproduced_by
 from harness.parity.suite.native import natively
 from harness.parity.suite.outcome import Outcome
 from harness.parity.verdict import judged
@@ -145,7 +146,7 @@ def _group(
             continue
         damage(two.run_dir if fault.side == "candidate" else one.run_dir, fault.recording)
         ran = time.monotonic()
-        found = judged(one.run_dir, two.run_dir, native=False, cap=fault.cap)
+        found = judged(one.run_dir, two.run_dir, native=False, cap=fault.cap, reproduce=reproduced_by(fault, pair))
         judged_at = time.monotonic()
         verdict = found.verdict
         if live and verdict.verdict == "DIVERGENT":
