@@ -31,6 +31,8 @@ from scenarios.rollout import given as native_terms
 from scenarios.settings import Engine
 
 _OF_PARAMETERS = ("CONFIG(", "SAMPLING_PARAM(", "STOP(", "SAMPLER(")
+# A parameter that shows under another name where it cuts samples short.
+_ACTS_AS = {"CONFIG(kv_cache_tokens)": "CAPACITY(kv pool)", "CONFIG(max_model_len)": "LENGTH(context)"}
 _UNASKED = ("kv_cache_dtype", "memory_fraction")  # resolved values that no setting asks for on every device
 
 
@@ -277,10 +279,15 @@ def _sampling(e: Evidence, side: Side) -> Iterator[Finding]:
             cause = "SAMPLER(joint top-k/top-p)" if key == "top_k with top_p" else _parameter(key.split(" ")[0])
             yield _finding(side, key, f"{key}: {title(engine)}'s is {what}", {"name": key, "mode": mode}, name=cause)
         for key, (a, b) in (differences(scenario, asked) if scenario else {}).items():
-            if a is not None and key not in told:
+            if a is not None and key not in told and not (mode == "native" and _of_both(e, mode, key, b)):
                 text = f"{key}: asked {show(a)}, the {side.name}'s engine samples with {show(b)} ({mode})"
                 told.add(key)
                 yield _finding(side, key, text, {"name": key, "asked": a, "used": b}, name=_parameter(key))
+
+
+def _of_both(e: Evidence, mode: str, key: str, value: Any) -> bool:
+    """Do both sides ask for the same value in this mode? The native stage may be asked for settings of its own."""
+    return all(mapping(sampling_events(side).get(mode, {}).get("canonical")).get(key) == value for side in e.sides)
 
 
 def _parameter(key: str) -> str:
@@ -319,8 +326,18 @@ def measured(findings: list[Finding], causes: list[Cause]) -> list[Finding]:
     else:
         rest = f"none measured: without {', '.join(named)} nothing differs beyond the floor"
     return [
-        dataclasses.replace(one, effect="the divergence: it is a named cause" if one.name in named else rest)
+        dataclasses.replace(one, effect="the divergence: it is a named cause" if _is_named(one, causes) else rest)
         if one.name.startswith(_OF_PARAMETERS)
         else one
         for one in findings
     ]
+
+
+def _is_named(one: Finding, causes: list[Cause]) -> bool:
+    """Is the finding's parameter a cause by itself, or what a cause on the same side is made of?"""
+    acts_as = _ACTS_AS.get(one.name)
+    sides = (one.where, "both")
+    return any(
+        cause.name == one.name or (cause.name == acts_as and cause.details.get("side", cause.party) in sides)
+        for cause in causes
+    )
