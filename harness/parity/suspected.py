@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from reports.model import SUSPICIONS, Cause, Check, Verdict
+from reports.model import SUSPICIONS, Cause, Check, Proof, Verdict
 from reports.text import figure
 
 # Which suspicion a cause belongs to, by its kind; a whole name comes before its kind. LENGTH, NUMERIC_FATAL, weights
@@ -91,6 +91,9 @@ def _shown(cause: Cause) -> str:
     """What the cause says, and the first proof of it."""
     if not cause.proofs:
         return cause.summary
-    proof = cause.proofs[0]
-    removed = f"{figure(proof.before)} {proof.unit} before, {figure(proof.after)} after"
-    return f"{cause.summary} ({proof.intervention}: {removed})"
+    return f"{cause.summary} ({in_words(cause.proofs[0])})"
+
+
+def in_words(proof: Proof) -> str:
+    """What was done, and how much differed before and after it."""
+    return f"{proof.intervention}: {figure(proof.before)} {proof.unit} before, {figure(proof.after)} after"

@@ -59,6 +59,7 @@ def test_a_cause_proven_live_confirms_its_suspicion(tmp_path: Path, cause: str, 
     assert check(found.verdict, suspicion).state != "confirmed"
     verdict = merged(found, proven(cause, 0))
     assert [one.name for one in verdict.causes] == [cause]
+    assert verdict.causes[0].evidence == "live: undo it: 20 differences before, 0 after"
     now = check(verdict, suspicion)
     assert now.state == "confirmed" and cause in now.evidence and "undo it" in now.evidence
     assert not any(item.startswith(f"{suspicion}: ") for item in verdict.missing)

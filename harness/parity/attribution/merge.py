@@ -8,7 +8,7 @@ from typing import Any
 from harness.parity.attribution.outcome import Attribution
 from harness.parity.attribution.situation import RESIDUE, Named
 from harness.parity.parameter_maps import measured
-from harness.parity.suspected import followed
+from harness.parity.suspected import followed, in_words
 from harness.parity.verdict import Judged, reason_of
 from reports.model import Cause, Finding, Verdict
 from reports.text import figure
@@ -79,7 +79,8 @@ def _proven(recorded: list[Cause], found: Attribution) -> tuple[list[Cause], lis
         name = _unnamed(named.name, [causes[i].name for i in known])
         if name:
             fresh.append(named)
-            causes.append(Cause(name, named.party, named.summary, "", dict(named.details), [named.proof]))
+            evidence = f"live: {in_words(named.proof)}"
+            causes.append(Cause(name, named.party, named.summary, evidence, dict(named.details), [named.proof]))
     return causes, fresh
 
 
