@@ -15,8 +15,10 @@ MEND = "harness faults run --from FILE.py"
 def listed(path: Path, name: str, *, document: str) -> list[Any]:
     """The list `name` at the top level of the Python file `path`, which is executed. Raises BadInput."""
     found = getattr(executed(path, document=document), name, None)
-    if not isinstance(found, (list, tuple)) or not found:
+    if not isinstance(found, (list, tuple)):
         raise BadInput(f"{path} has no list {name} at its top level", mend=document)
+    if not found:
+        raise BadInput(f"{path}: its list {name} is empty", mend=document)
     return list(found)
 
 

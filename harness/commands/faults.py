@@ -33,11 +33,13 @@ def list_(
     from harness.commands import fault_tables
 
     rows = []
+    if source and suite == "all":
+        suite = _suite_of(Path(source))
     if suite != "parity":
         from harness.triage import lab_files
 
         rows += [fault_tables.described(hang) for hang in lab_files.hangs(source)]
-    if suite == "parity" or not (source or suite == "hang"):
+    if suite != "hang":
         from harness.parity.suite import files
 
         rows += [fault_tables.described_parity(fault) for fault in files.faults(source)]
@@ -114,6 +116,18 @@ def _parity(names: list[str], source: str, backends: tuple[str, str], out: str, 
     else:
         print(tables.summary(rows, result, faults))
     raise typer.Exit(0 if result.passed and rows else 1)
+
+
+def _suite_of(path: Path) -> Literal["all", "hang", "parity"]:
+    """The suite of which a Python file has a list, which is executed; all where it has both. Raises BadInput."""
+    from harness.errors import BadInput
+    from harness.foreign import executed
+
+    module = executed(path, document="docs/hang-lab.md and docs/parity-faults.md describe the interface")
+    hangs, faults = hasattr(module, "HANGS"), hasattr(module, "FAULTS")
+    if not (hangs or faults):
+        raise BadInput(f"{path} has no list HANGS or FAULTS at its top level", mend="docs/parity-faults.md")
+    return "all" if hangs and faults else "hang" if hangs else "parity"
 
 
 def _folder(out: str, *, fresh: bool = False) -> Path | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness import config
+from harness.commands.faults import list_
 from harness.errors import BadInput
 from harness.parity.suite import files
 from harness.parity.suite.damage import DAMAGES, damage
@@ -45,6 +46,12 @@ def test_the_catalogue_is_sound(fault: Fault) -> None:
     assert files.problem(fault, Path(__file__)) == ""
     assert bool(fault.causes) == bool(fault.party)
     config.changed(Scenario(), [*fault.scenario, *fault.settings])
+
+
+def test_a_fault_of_the_catalogue_says_how_it_is_made_again() -> None:
+    line = files.reproduced_by(named("kv-pool"), ("sglang", "vllm"))
+    assert line == "harness faults run --suite parity kv-pool --backends sglang vllm"
+    assert files.reproduced_by(dataclasses.replace(FAULTS[0], name="of-a-file"), ("vllm", "sglang")) == ""
 
 
 def test_names_are_unique_and_an_unknown_one_is_refused() -> None:
@@ -195,7 +202,7 @@ def test_faults_of_a_foreign_file(tmp_path: Path) -> None:
         ("1/0", r"cannot be executed: ZeroDivisionError: division by zero \(line 1\)"),
         ("def (", "cannot be executed: SyntaxError"),
         ("x = 1", "has no list FAULTS at its top level"),
-        ("FAULTS = []", "has no list FAULTS"),
+        ("FAULTS = []", "its list FAULTS is empty"),
         ("FAULTS = [1]", r"FAULTS\[0\] is a int, not a scenarios.faults.catalog.Fault"),
         (HEAD + 'FAULTS = [Fault("a/b")]', "cannot name a folder"),
         (HEAD + 'FAULTS = [Fault("a", side="left")]', "it is baseline or candidate"),
@@ -219,6 +226,27 @@ def test_a_bad_file_is_refused_in_one_sentence(tmp_path: Path, content: str | No
 
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "parity-faults.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("content", "listed"),
+    [
+        (HEAD + 'FAULTS = [Fault("mine")]', ["mine"]),
+        ("x = 1", "has no list HANGS or FAULTS at its top level"),
+        ("FAULTS = []", "its list FAULTS is empty"),
+    ],
+)
+def test_a_list_of_faults_is_found_by_its_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, listed: list[str] | str
+) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(content)
+    if isinstance(listed, str):
+        with pytest.raises(BadInput, match=listed):
+            list_(source=str(file), format="json")
+        return
+    list_(source=str(file), format="json")
+    assert [one["name"] for one in json.loads(capsys.readouterr().out)] == listed
 
 
 def test_the_document_has_every_field_and_every_keyword() -> None:
