@@ -18,7 +18,7 @@ from harness.tables import mapping, number
 if TYPE_CHECKING:
     from harness.parity.evidence import Evidence
 
-SHIFTS = (1, -1)
+SHIFTS = (1, -1, 2, -2)
 
 
 @dataclass

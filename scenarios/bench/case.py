@@ -35,7 +35,7 @@ class Alteration:
 
     sampling: canonical parameters by name. joint: top-p over the unfiltered mass. prompts: the ids given in place of a
     sample's own; `everywhere`: in continuations under the guide too. seed: of the common randomness. report: what
-    happens to log-probabilities, "shift:+1", "shift:-1", "temper:T", "scale:F", "support" (renormalised over what the
+    happens to log-probabilities, "shift:+1", "shift:-2", "temper:T", "scale:F", "support" (renormalised over what the
     filters leave). output: "again" (decoded and encoded), "without end" (the end token is dropped). siblings: samples
     of one prompt draw with the randomness of the first.
     """

@@ -151,7 +151,8 @@ class Reference:
         if how == "scale":
             return [float(value) * one for one in row]
         if how == "shift":  # the engine's neighbour beyond the guide is unknown here
-            return [*row[1:], float("nan")] if int(value) < 0 else [float("nan"), *row[:-1]]
+            unknown = [float("nan")] * min(abs(int(value)), len(row))
+            return [*row[len(unknown) :], *unknown] if int(value) < 0 else [*unknown, *row[: len(row) - len(unknown)]]
         return row
 
     def _again(self, output: list[int], reported: list[float]) -> tuple[list[int], list[float]]:
@@ -175,7 +176,8 @@ class Reference:
 
     def reprompted(self, number: int, how: str) -> tuple[int, ...]:
         """A sample's prompt as a faulty path would send it: "text" (decoded and tokenized again, specials added),
-        "again" (the same without specials), "left:N" or "right:N" (cut there to N ids), "no generation prompt"."""
+        "again" (the same without specials), "left:N" or "right:N" (cut there to N ids), "no generation prompt",
+        "no BOS"."""
         sample = self._samples[number]
         how, _, size = how.partition(":")
         if how == "text":
@@ -191,6 +193,9 @@ class Reference:
         if how == "no generation prompt":
             tail = self._generation_prompt()
             return sample.prompt[: -len(tail)] if tail and sample.prompt[-len(tail) :] == tail else sample.prompt
+        if how == "no BOS":
+            first = self._tokenizer.bos_token_id
+            return sample.prompt[1:] if first is not None and sample.prompt[0] == first else sample.prompt
         return sample.prompt
 
     def _generation_prompt(self) -> tuple[int, ...]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from harness.parity.attribution.situation import Named, Situation, Tried, gone, improves
-from harness.parity.attribution.trials import FAMILIES, Trial
+from harness.parity.attribution.trials import FAMILIES, Trial, finer
 from reports.model import Proof
 from scenarios.bench.case import Symptoms
+
+HALVINGS = 5  # of the distance at which a guessed number is tried again: to 1/32 of 0.05
 
 
 def search(s: Situation) -> None:
@@ -16,6 +18,10 @@ def search(s: Situation) -> None:
                 one for one in family(s) if one.cause not in {known.name for known in s.named if known.side == s.side}
             ]
             best = _best(s, trials)
+            for halvings in range(HALVINGS) if best is not None else ():
+                if best is None or gone(s.symptoms, best[1]):
+                    break
+                best = _best(s, finer(best[0], halvings), best)
             if best is None:
                 break
             trial, after, seconds = best
@@ -23,9 +29,11 @@ def search(s: Situation) -> None:
             s.alteration, s.symptoms = s.alteration.with_(**trial.change), after
 
 
-def _best(s: Situation, trials: list[Trial]) -> tuple[Trial, Symptoms, float] | None:
-    """The first trial that removes everything, else the one that removes most."""
-    best: tuple[Trial, Symptoms, float] | None = None
+Best = tuple[Trial, Symptoms, float]
+
+
+def _best(s: Situation, trials: list[Trial], best: Best | None = None) -> Best | None:
+    """The first trial that removes everything, else the one that removes most; `best`: the one to surpass."""
     for trial in trials:
         if s.over:
             s.notes.append(f"not tried for lack of time: {trial.intervention} ({s.side})")

@@ -7,7 +7,7 @@ an engine call. To add one: write it, test it with a planted fault and a control
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from harness.parity.attribution.situation import Situation
 from harness.parity.parameters import follows_from
 from harness.parity.prompts_seen import how
-from harness.parity.readings import tokenizer
+from harness.parity.readings import SHIFTS, tokenizer
 from harness.parity.rules.prompts import NAMES
 from harness.tables import mapping
 from scenarios.bench.case import Alteration
@@ -64,6 +64,7 @@ def prompts_hidden(s: Situation) -> Iterator[Trial]:
     ways = (
         ("text", "TOKENIZATION(double BOS)", "the prompt was sent as text and tokenized again, specials added"),
         ("again", "RETOKENIZATION", "the prompt was turned into text and tokenized again"),
+        ("no BOS", NAMES["no BOS"], "the prompt lacks its BOS"),
         ("no generation prompt", "TEMPLATE(no generation prompt)", "the prompt lacks the template's generation prompt"),
     )
     for way, cause, summary in ways:
@@ -77,11 +78,11 @@ def reports(s: Situation) -> Iterator[Trial]:
     """Log-probabilities that are right, and reported in another way."""
     if s.symptoms.of("scores") or not s.symptoms.of("logprobs"):
         return
-    for shift in (1, -1):
+    for shift in SHIFTS:
         yield Trial(
             "ALIGNMENT",
             f"read {shift:+d} position",
-            f"log-probabilities are shifted by one: each stands {'after' if shift > 0 else 'before'} its token",
+            f"log-probabilities are shifted by {abs(shift)}, to {'after' if shift > 0 else 'before'} their tokens",
             {"report": f"shift:{shift:+d}"},
             details={"shift": shift},
         )
@@ -110,6 +111,7 @@ def reports(s: Situation) -> Iterator[Trial]:
         )
 
 
+NEAR = 8
 _STOPS = {"stop_token_ids": "STOP(other end set)", "ignore_eos": "STOP(ignore_eos)"}
 
 
@@ -205,7 +207,8 @@ def guesses(s: Situation) -> Iterator[Trial]:
     asked = s.asked
     scenario = s.evidence.baseline.recording.scenario
     seed = int(scenario.get("seed") or 0)
-    for other in dict.fromkeys((int(mapping(scenario.get("engine")).get("seed") or 0), seed + 1, 0, 1, 42, 1234)):
+    seeds = (seed + way * far for far in range(1, NEAR + 1) for way in (1, -1))  # a rank or a worker added to it
+    for other in dict.fromkeys((int(mapping(scenario.get("engine")).get("seed") or 0), 0, 1, 42, 1234, *seeds)):
         if other != seed:
             yield Trial(
                 "RNG(seed ignored)",
@@ -214,8 +217,9 @@ def guesses(s: Situation) -> Iterator[Trial]:
                 {"seed": other},
                 details={"asked": seed, "as if": other},
             )
+    near = [round(factor * float(asked.get("temperature") or 1.0), 4) for factor in (0.98, 1.02, 0.95, 1.05)]
     values: dict[str, list[Any]] = {
-        "temperature": [0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.5],
+        "temperature": [*near, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.5],
         "top_p": [1.0, 0.8, 0.9, 0.95],
         "top_k": [-1, 20, 40, 50],
         "min_p": [0.0, 0.05, 0.1],
@@ -225,7 +229,7 @@ def guesses(s: Situation) -> Iterator[Trial]:
     }
     for name, tries in values.items():
         for value in tries:
-            if _same(value, asked.get(name)) or (name == "temperature" and value == 0.0):
+            if _same(value, asked.get(name)):
                 continue
             yield Trial(
                 _STOPS.get(name, f"SAMPLING_PARAM({name})"),
@@ -234,6 +238,32 @@ def guesses(s: Situation) -> Iterator[Trial]:
                 {"sampling": ((name, value),)},
                 details={"asked": asked.get(name), "as if": value, "side": s.side},
             )
+
+
+# Guesses of a number, by the distance of the neighbours that are tried first, and the least that it may be.
+_FINE = {"temperature": (0.05, 0.01), "top_p": (0.05, 0.01), "min_p": (0.025, 0.0)}
+
+
+def finer(trial: Trial, halvings: int) -> list[Trial]:
+    """The same guess of a number a little lower and higher, nearer after each halving; none of anything else."""
+    name = trial.change["sampling"][0][0] if len(trial.change.get("sampling", ())) == 1 and not trial.recorded else ""
+    if name not in _FINE:
+        return []
+    (step, least), value = _FINE[name], float(trial.change["sampling"][0][1])
+    found = []
+    for other in (value - step / 2**halvings, value + step / 2**halvings):
+        other = round(other, 4)
+        if other > least and (name == "temperature" or other <= 1.0):
+            found.append(
+                replace(
+                    trial,
+                    intervention=f"{name} {_shown(other)} in the reference",
+                    summary=trial.summary.replace(f"{name} were {_shown(value)}", f"{name} were {_shown(other)}"),
+                    change={"sampling": ((name, other),)},
+                    details={**trial.details, "as if": other},
+                )
+            )
+    return found
 
 
 FAMILIES: tuple[Callable[[Situation], Iterator[Trial]], ...] = (

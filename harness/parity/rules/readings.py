@@ -56,17 +56,16 @@ def alignment(e: Evidence) -> Iterator[Explanation]:
                 where = when(e, affected[:, 0])
                 learner = not trainer and not among(affected)(e.found("logprob")).any()
                 if learner:  # the engines agree with each other
-                    text = f"log-probabilities of the learner are shifted by one {where}"
+                    text = f"log-probabilities of the learner are shifted by {abs(shift)} {where}"
                     kinds = (kind, "experience", "learner")
                 elif trainer:
                     text = (
-                        "the tokens trained on are those rolled out, shifted by one position (a mask off by one) "
-                        + where
+                        f"the tokens trained on are those rolled out, shifted by {abs(shift)} (a mask is off) {where}"
                     )
                     kinds = (kind, f"learner:{side.name}", f"choice:{side.name}")
                     kinds += ("experience", "reward", "learner")
                 else:
-                    text = f"log-probabilities are shifted by one {where}: each stands "
+                    text = f"log-probabilities are shifted by {abs(shift)} {where}: each stands "
                     text += f"{'after' if shift > 0 else 'before'} its token"
                     kinds = ("logprob", kind, *scored_otherwise(e, side.name))
                 evidence = (
