@@ -17,6 +17,7 @@ from reports.model import Verdict
 
 WHAT = "a run directory, pids, a Ray address, an evidence directory or its zip, or a directory of recorder dumps"
 LIVE = "events", "beats"
+SIDES, WATCH = ("baseline", "candidate"), "watch"  # of a directory of harness parity
 
 
 def triage(what: list[str], out: str | os.PathLike[str] | None = None) -> Verdict:
@@ -60,6 +61,7 @@ def _evidence(what: list[str], out: Path | None) -> tuple[Evidence, bool]:
             )
         if directory.is_evidence(path) or path.is_file():
             return directory.read(path), False
+        path = _watched(path)
         taken = newest(path)
         if not any((path / name).is_dir() for name in LIVE):
             return directory.read(taken or path), False
@@ -67,6 +69,21 @@ def _evidence(what: list[str], out: Path | None) -> tuple[Evidence, bool]:
     if len(what) == 1 and _pathlike(what[0]):
         raise BadInput(f"{what[0]}: no such file or directory", mend=f"harness triage takes {WHAT}")
     return _live(what, out), True
+
+
+def _watched(path: Path) -> Path:
+    """Of a directory of `harness parity`, its `watch/`: there both runs are watched. Any other path as it is."""
+    sides = [path / name for name in SIDES]
+    if not path.is_dir() or any((path / name).is_dir() for name in LIVE) or not any(side.is_dir() for side in sides):
+        return path
+    watch = path / WATCH
+    if any((watch / name).is_dir() for name in LIVE) or newest(watch) is not None:
+        return watch
+    recorded = [side for side in sides if (side / "events").is_dir()]
+    raise BadInput(
+        f"{path} is of harness parity and has no {WATCH}/: both runs ended without a hang, or no watchdog was on",
+        mend=f"harness triage {shlex.quote(str((recorded or [path])[-1]))}" if recorded else "harness triage PID",
+    )
 
 
 def _run(run: Path, taken: Path | None, out: Path | None) -> tuple[Evidence, bool]:

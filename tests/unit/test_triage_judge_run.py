@@ -88,6 +88,20 @@ def test_the_newest_evidence_of_a_run(tmp_path):
     assert run.triage([str(tmp_path)]).kind == "triage"
 
 
+def test_a_directory_of_parity_is_its_watch(tmp_path):
+    for side in ("baseline", "candidate"):
+        (tmp_path / side / "events").mkdir(parents=True)
+    (tmp_path / "verdict.json").write_text("{}")
+    with pytest.raises(BadInput, match="harness parity and has no watch/") as refused:
+        run.triage([str(tmp_path)])
+    assert refused.value.mend == f"harness triage {tmp_path / 'candidate'}"
+    evidence, _ = trial.late(3, 1, "main:10 step:44 keep_alive")
+    directory.write(evidence, tmp_path / "watch" / "evidence" / "2026-01-01")
+    (tmp_path / "watch" / "beats").mkdir()
+    verdict = run.triage([str(tmp_path)], tmp_path / "out")
+    assert verdict.verdict == "HUNG" and [party.rank for party in verdict.triage.culprits] == [1]
+
+
 def gone() -> str:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
