@@ -226,7 +226,7 @@ def test_hangs_of_a_file_are_loaded_with_their_programs_beside_it(tmp_path: Path
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("HANGS = []", "has no list HANGS"),
+        ("HANGS = []", "its list HANGS is empty"),
         ("HANGS = {", "SyntaxError"),
         ("import nowhere_at_all", "No module named"),
         ("raise SystemExit(3)", "SystemExit: 3 (line 1)"),
