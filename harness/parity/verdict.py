@@ -275,7 +275,7 @@ def reason_of(e: Evidence, kinds: list[str], causes: list[Cause]) -> str:
     explained = [cause.summary for cause in causes if cause.name != "UNEXPLAINED"]
     if not explained:
         return ""
-    more = f" (and {len(causes) - 1} more causes)" if len(causes) > 1 else ""
+    more = f" (and {len(causes) - 1} more {'cause' if len(causes) == 2 else 'causes'})" if len(causes) > 1 else ""
     return f"{_where(e, kinds)}: {explained[0]}{more}"
 
 
@@ -302,8 +302,14 @@ def _noted(e: Evidence) -> list[str]:
     ):
         if e.counts.get(count):
             found.append(f"{e.counts[count]} {what}")
-    for step, reason in list(e.unjudged_steps.items())[:3]:
-        found.append(f"the rollouts of step {step} were not compared: {reason}")
+    unjudged: dict[str, list[int]] = {}
+    for step, reason in sorted(e.unjudged_steps.items()):
+        unjudged.setdefault(reason, []).append(step)
+    for reason, steps in unjudged.items():
+        which = f"step{'s' * (len(steps) > 1)} {', '.join(map(str, steps))}"
+        if len(steps) > 2 and steps[-1] - steps[0] == len(steps) - 1:
+            which = f"steps {steps[0]} to {steps[-1]}"
+        found.append(f"the rollouts of {which} were not compared: {reason}")
     for side in e.sides:
         if not side.recording.scenario:
             found.append(

@@ -279,3 +279,27 @@ def test_every_report_has_the_eleven(tmp_path: Path) -> None:
     found = {one.number: one for one in verdict.parity.checks if one.number}
     assert {number: one.name for number, one in found.items()} == SUSPICIONS
     assert all(one.state in ("ruled out", "confirmed", "not tested") and one.evidence for one in found.values())
+
+
+def test_what_both_native_stages_were_asked_is_as_asked(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    for recording in (baseline, candidate):
+        asked = next(recording.events("sampling"))["canonical"] | {"repetition_penalty": 1.3}
+        log = next(log for log in recording.logs.values() if log.role == "rollout")
+        log.event("sampling", canonical=asked, native={"repetition_penalty": 1.3}, mode="native")
+    verdict = put(tmp_path, baseline, candidate)
+    assert not [one for one in verdict.findings if one.name == "SAMPLING_PARAM(repetition_penalty)"]
+    next(candidate.events("sampling", mode="native"))["canonical"]["repetition_penalty"] = 1.2
+    (again := tmp_path / "again").mkdir()
+    assert [one for one in put(again, baseline, candidate).findings if one.name == "SAMPLING_PARAM(repetition_penalty)"]
+
+
+def test_an_effect_counts_every_kind_of_divergence(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    for event in candidate.events("engine_stats"):
+        event["cache_hit_rate"] = 0.1
+    frame = candidate.frame("rollout", 1)
+    frame.fields["finish"][frame.fields["finish"].index("stop")] = "length"
+    verdict = put(tmp_path, baseline, candidate)
+    effect = next(one.effect for one in verdict.findings if one.name == "cache hit rate")
+    assert effect.startswith("together with everything else") and "other finish reasons (1 sample)" in effect
