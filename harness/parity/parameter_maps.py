@@ -277,7 +277,7 @@ def _sampling(e: Evidence, side: Side) -> Iterator[Finding]:
             yield _finding(side, key, text, {"name": key, "asked": asked[key]}, "info", name=_parameter(key))
         for key, what in mapping(event.get("unlike")).items():
             cause = "SAMPLER(joint top-k/top-p)" if key == "top_k with top_p" else _parameter(key.split(" ")[0])
-            yield _finding(side, key, f"{key}: {title(engine)}'s is {what}", {"name": key, "mode": mode}, name=cause)
+            yield _finding(side, key, f"{key} in {title(engine)}: {what}", {"name": key, "mode": mode}, name=cause)
         for key, (a, b) in (differences(scenario, asked) if scenario else {}).items():
             if a is not None and key not in told and not (mode == "native" and _of_both(e, mode, key, b)):
                 text = f"{key}: asked {show(a)}, the {side.name}'s engine samples with {show(b)} ({mode})"
