@@ -7,7 +7,7 @@ explain), and the earliest (`first`: everything that PARITY asks of a first dive
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -83,6 +83,16 @@ class Ending:
     longer_last: int
 
 
+class Reason(NamedTuple):
+    """A sample with equal tokens and other finish reasons: (baseline, candidate)."""
+
+    step: int
+    sample: int
+    length: int
+    last: int  # token
+    finish: tuple[str, str]
+
+
 @dataclass
 class Evidence:
     """What was found; filled by `compare`, `weightsync` and `native`, read by the checks."""
@@ -109,6 +119,7 @@ class Evidence:
     readings: dict[str, Readings] = field(default_factory=dict)  # kind -> what re-readings leave of its difference
     flips: Flips = field(default_factory=Flips)
     endings: list[Ending] = field(default_factory=list)
+    reasons: list[Reason] = field(default_factory=list)
     explained: list[Explanation] = field(default_factory=list)  # what causes, named so far, cover
     notes: dict[str, Any] = field(default_factory=dict)
 

@@ -14,7 +14,7 @@ import numpy as np
 from harness.parity import order, readings
 from harness.parity.align import Grid, Match, equal_rows, shared
 from harness.parity.confounders import Confounder
-from harness.parity.evidence import Ending, Evidence, version_of
+from harness.parity.evidence import Ending, Evidence, Reason, version_of
 from harness.parity.floor import implausible
 from harness.tables import Table
 from reports.model import Finding, Place
@@ -252,7 +252,12 @@ def _ends(
     e.count("finish reasons", np.count_nonzero(comparable))
     wrong = np.flatnonzero(comparable & (finish != finish2))
     if len(wrong):
-        row = int(wrong[0])
+        row, output = int(wrong[0]), b.rows("output")
+        assert output is not None
+        for at in wrong[: MOST_ENDINGS - len(e.reasons)].tolist():
+            token = int(output.row(int(match.a[at]))[-1]) if lengths[at] else -1
+            said = str(finish[at]), str(finish2[at])
+            e.reasons.append(Reason(b.step, int(match.sample[at]), int(lengths[at]), token, said))
         e.diverges(
             "finish",
             match.sample[wrong],

@@ -219,6 +219,17 @@ def test_an_ignored_end_that_undoes_the_stops_as_well_is_one_cause(tmp_path: Pat
     assert cause(verdict, "STOP(ignore_eos)").party == "mapping"
 
 
+@pytest.mark.parametrize(("side", "said"), [("candidate", "length"), ("baseline", "length"), ("candidate", "stop")])
+def test_a_reason_that_the_sample_itself_contradicts(side: str, said: str, tmp_path: Path) -> None:
+    pair = dict(zip(("baseline", "candidate"), plain(), strict=True))
+    for step in range(STEPS):
+        frame = pair[side].frame("rollout", step)
+        frame.fields["finish"] = [said] * len(frame.fields["finish"])
+    verdict = put(tmp_path, *pair.values())
+    assert causes(verdict) == ["STOP(finish reason)"], verdict.reason
+    assert cause(verdict, "STOP(finish reason)").party == side
+
+
 def test_a_baseline_that_ignores_the_end_is_the_baselines_fault(tmp_path: Path) -> None:
     """Guided, the candidate stops at the first end token of the baseline's response; the baseline had gone on."""
     baseline, candidate = plain()

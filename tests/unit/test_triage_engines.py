@@ -44,3 +44,15 @@ def test_an_engine_that_is_idle_has_answered_and_its_actor_is_asked_instead() ->
     assert verdict.triage is not None
     assert not any(wait.waiter.endswith(":30") for wait in verdict.triage.waits)
     assert 50 not in {one.pid for one in verdict.triage.culprits}
+
+
+@pytest.mark.parametrize("state", ["T", "R"])
+def test_an_event_loop_that_is_run_until_a_stopped_engine_answers_is_its_victim(state: str) -> None:
+    """Our own session: an event loop in its own code, which wakes now and then, and the engine's scheduler below it."""
+    host = process(20, "rollout", "call mine:9")
+    scheduler = dataclasses.replace(process(30, "rollout", "event_loop mine:7", state=state), ppid=20, engine="sglang")
+    task = RayTask("1", "Host.call", "RUNNING", 40.0, "", 20, "", caller_pid=10)
+    verdict = triage(evidence(process(10, "trainer", "result ray.get"), host, scheduler, ray_tasks=(task,)))
+    assert verdict.triage is not None
+    named = {one.pid for one in verdict.triage.culprits}
+    assert named == {30} if state == "T" else 30 not in named

@@ -97,14 +97,19 @@ def children(
         if process is None or one.launcher or one.key in waited or one.pending is not None:
             continue
         awaits = one.key in asked and one.doing.idle
-        if one.doing.kind not in ("join", "engine_call") and not awaits:
+        # An event loop that is run until its engine answers looks like code of its own that does nothing.
+        stands = one.key in asked and not one.progress and one.doing.kind in ("user", "unknown", "select", "queue")
+        if one.doing.kind not in ("join", "engine_call") and not awaits and not stands:
             continue
         layer = "process" if one.doing.kind == "join" else "engine"
         for other in subjects.values():
             its = other.process
             if its is None or its.host != process.host or its.ppid != process.pid or other.launcher:
                 continue
-            if not awaits:
+            if stands:
+                if other.blocked:
+                    found.append(Wait(one.key, other.key, "engine", f"{asked[one.key]}; its child {its.pid} is held"))
+            elif not awaits:
                 found.append(Wait(one.key, other.key, layer, f"{one.doing.op}: its child {its.pid}"))
             elif its.engine and (other.blocked or not other.doing.idle):  # an idle engine has answered
                 found.append(Wait(one.key, other.key, layer, f"{asked[one.key]}; its engine {its.pid} is not idle"))
