@@ -7,7 +7,7 @@ from harness.parity.attribution.trials import FAMILIES, Trial, finer
 from reports.model import Proof
 from scenarios.bench.case import Symptoms
 
-HALVINGS = 5  # of the distance at which a guessed number is tried again: to 1/32 of 0.05
+HALVINGS = 9  # of the distance at which a guessed number is tried again: 0.05 to 0.0002
 
 
 def search(s: Situation) -> None:

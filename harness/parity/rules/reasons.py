@@ -30,6 +30,8 @@ def reasons(e: Evidence) -> Iterator[Explanation]:
         if not found:
             continue
         (said, count), *_ = Counter(one.finish[index] for one in found).most_common()
+        # What says that of samples which end otherwise is not believed where their end does not tell.
+        silent = [one for one in items if one.finish[index] == said and not _contradicted(one, 1 - index, ends, limit)]
         steps = np.array(sorted({one.step for one in found}))
         cause = Cause(
             "STOP(finish reason)",
@@ -40,7 +42,7 @@ def reasons(e: Evidence) -> Iterator[Explanation]:
             {"samples": len(found), "said": said, "end_ids": sorted(ends), "limit": limit},
             [Proof("the reason is read from the sample's own end", len(found), 0, "samples")],
         )
-        yield Explanation(cause, ("finish",), among({(one.step, one.sample) for one in found}))
+        yield Explanation(cause, ("finish",), among({(one.step, one.sample) for one in [*found, *silent]}))
 
 
 def _contradicted(one: Reason, index: int, ends: set[int], limit: int) -> bool:
