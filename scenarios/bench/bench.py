@@ -139,8 +139,9 @@ class Bench:
         number = one.number
         seen = bool(one.prompt_seen)
         if seen:
-            tally.look("prompts", number, -1, list(expected.prompt_seen), list(one.prompt_seen),
-                       one.prompt_seen != expected.prompt_seen)  # fmt: skip
+            # An engine that changes a prompt and does not say so says what it was sent.
+            told = (expected.prompt_seen, next(sample.prompt for sample in self._samples if sample.number == number))
+            tally.look("prompts", number, -1, list(told[0]), list(one.prompt_seen), one.prompt_seen not in told)
         flips = False
         for position, (token, theirs) in enumerate(zip(expected.output, one.output, strict=False)):
             gap = 0.0 if token == theirs else reference.gap(number, position, theirs, alteration)

@@ -21,6 +21,7 @@ PLANTS: dict[str, type[Plant]] = {
     "text_samples": prompts.AsText,
     "truncate": prompts.Truncated,
     "no_generation_prompt": prompts.Untemplated,
+    "bos_lost": prompts.BosLost,
     "shift": responses.Shifted,
     "noise": responses.Noisy,
     "drop_end": responses.EndDropped,

@@ -6,7 +6,7 @@ import dataclasses
 
 from scenarios.faults.plant import Plant, drawn_before, prompt_of
 from scenarios.prompts import described
-from scenarios.rollout.engine import Request
+from scenarios.rollout.engine import Completion, Request
 
 
 def _with(request: Request, prompt: tuple[int, ...]) -> Request:
@@ -40,3 +40,14 @@ class Untemplated(Plant):
     def sent(self, request: Request) -> Request:
         prompt, end = prompt_of(request), tuple(described(self.setting.tokenizer)["generation_prompt"])
         return _with(request, prompt[: -len(end)]) if end and prompt[-len(end) :] == end else request
+
+
+class BosLost(Plant):
+    """The first id of a prompt is lost on the way, and the engine says that it saw it. Setting: true."""
+
+    def sent(self, request: Request) -> Request:
+        self._first = request.prompt_ids[:1]
+        return dataclasses.replace(request, prompt_ids=request.prompt_ids[1:])
+
+    def answered(self, request: Request, completion: Completion) -> Completion:
+        return dataclasses.replace(completion, prompt_seen=(*self._first, *completion.prompt_seen))

@@ -127,6 +127,7 @@ def test_an_engine_without_a_fault_has_no_symptom(lab: Lab) -> None:
         (ASKED, {"shift": 1}, "ALIGNMENT"),
         (ASKED, {"shift": -1}, "ALIGNMENT"),
         (ASKED, {"shift": 2}, "ALIGNMENT"),
+        (ASKED, {"bos_lost": True}, "TOKENIZATION(no BOS)"),
         (ASKED, {"seed_offset": 7}, "RNG(seed ignored)"),
         (ASKED, {"sampling": {"temperature": 0.93}}, "SAMPLING_PARAM(temperature)"),
         (ASKED, {"sampling": {"min_p": 0.07}}, "SAMPLING_PARAM(min_p)"),

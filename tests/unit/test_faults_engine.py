@@ -133,6 +133,16 @@ def test_the_generation_prompt_is_left_out(engine: HFEngine, policy: str, reques
     assert ends and [one.prompt_seen + ends for one in seen] == [request.prompt_ids for request in requests]
 
 
+def test_a_lost_bos_is_not_sent_and_not_said_to_be_lost(
+    engine: HFEngine, policy: str, requests: list[Request], sound: list[Completion]
+) -> None:
+    spy = Spy(engine)
+    seen = drawn(spy, policy, requests, bos_lost=True)
+    assert [one.prompt_ids for one in spy.sent] == [request.prompt_ids[1:] for request in requests]
+    assert [one.prompt_seen for one in seen] == [request.prompt_ids for request in requests]
+    assert [one.output_ids for one in seen] != [one.output_ids for one in sound]
+
+
 def test_the_end_token_is_dropped_from_stopped_samples_only(
     engine: HFEngine, policy: str, sound: list[Completion]
 ) -> None:

@@ -61,6 +61,13 @@ FAULTS = (
         party="baseline",
     ),
     Fault(
+        "bos-lost-unsaid",
+        "the engine loses the BOS of every prompt and says that it saw it",
+        engine={"bos_lost": True},
+        causes=("TOKENIZATION(no BOS)",),
+        party="candidate",
+    ),
+    Fault(
         "no-generation-prompt",
         "the chat template is applied without its generation prompt",
         engine={"no_generation_prompt": True},
