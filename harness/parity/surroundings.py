@@ -109,7 +109,11 @@ def cache_hit_rate(e: Evidence) -> Outcome:
     alone = [side for side, bucket in buckets.items() if "cached" in bucket and "not cached" not in bucket]
     if alone:
         text = f"every compared token came after a cached prompt in the {' and the '.join(alone)}: {text}"
-    state: CheckState = "not tested" if alone else "ruled out"
+    # A learner caches nothing: what agrees with it needs no tokens beside that were not cached.
+    apart = [side for side in alone if f"learner:{side}" in e.first]
+    if alone and not apart:
+        text += "; their learners, which cache nothing, agree"
+    state: CheckState = "not tested" if apart else "ruled out"
     return outcome(name, state, text, number=number, findings=findings, **buckets)
 
 

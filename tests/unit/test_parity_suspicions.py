@@ -133,14 +133,20 @@ def test_no_cached_token_tests_nothing_about_the_cache(tmp_path: Path) -> None:
     assert check(put(tmp_path, baseline, candidate), "cache-hit-rate").state == "not tested"
 
 
-def test_without_a_token_that_nothing_cached_the_cache_is_not_tested(tmp_path: Path) -> None:
+@pytest.mark.parametrize("wrong", [False, True])
+def test_where_every_token_was_cached_the_learner_alone_can_rule_the_cache_out(wrong: bool, tmp_path: Path) -> None:
     baseline, candidate = plain()
     for recording in (baseline, candidate):
         for frame in recording.frames("rollout"):
             frame.arrays["cached"][:] = 1
+            if wrong and recording is candidate:
+                frame.arrays["logprob"].values[:] -= 0.5
     found = check(put(tmp_path, baseline, candidate), "cache-hit-rate")
-    assert found.state == "not tested" and "every compared token came after a cached prompt" in found.evidence
-    assert "tokens cached" in found.evidence  # the figures are still told
+    assert "every compared token came after a cached prompt" in found.evidence
+    assert "tokens cached" in found.evidence  # the figures are told either way
+    assert (found.state, "cache nothing, agree" in found.evidence) == (
+        ("not tested", False) if wrong else ("ruled out", True)
+    )
 
 
 def test_an_environment_that_differs_beside_a_divergence_is_not_ruled_out(tmp_path: Path) -> None:
