@@ -31,9 +31,9 @@ from harness.envs import home  # noqa: E402
 from probes import collectives, heartbeat, identity, install, spans, weights  # noqa: E402
 from probes.attach import Attachment  # noqa: E402
 from probes.format import write_manifest  # noqa: E402
-from scenarios import models, session  # noqa: E402
+from scenarios import models  # noqa: E402
 from scenarios.ppo import experience, role, trainer  # noqa: E402
-from scenarios.rollout import hf  # noqa: E402
+from scenarios.rollout import frames, hf  # noqa: E402
 
 # What a run without probes would not do, by what it is counted as.
 METERED: dict[str, tuple[tuple[Any, str], ...]] = {
@@ -41,7 +41,7 @@ METERED: dict[str, tuple[tuple[Any, str], ...]] = {
         (install.Recorder, "event"), (install.Recorder, "shapes"), (install.Recorder, "frame"),
         (install.Recorder, "boundaries"), (spans.Span, "__enter__"), (spans.Span, "__exit__"),
         (role.Role, "_shapes"), (trainer.Trainer, "_shapes"), (experience.Experience, "arrays"),
-        (session.EngineSession, "_frame"),
+        (frames, "samples"), (frames, "floor"),
     ),
     "digests": (
         (weights, "digest"), (weights, "digests"), (weights, "combine"), (hf, "digest"),
