@@ -63,11 +63,13 @@ class Bench:
         self._adopted: dict[Actor, str] = {}
         self._rooms: dict[str, int] = {}  # tokens that a side's engine can score; below 1: not known
         self._samples: list[CaseSample] = []
+        self._sent: dict[int, tuple[int, ...]] = {}  # sample -> its prompt
         self._tolerance = Tolerance(0.0, 0.0)
 
     def open(self, samples: list[CaseSample], tolerance: Tolerance) -> list[str]:
         """Draw the case on the reference of each side; returns the sides. Sides of equal weights share a reference."""
         self._samples, self._tolerance = samples, tolerance
+        self._sent = {one.number: one.prompt for one in samples}
         made: dict[str, Reference] = {}
         for side, stand in self._stands.items():
             digest = _digest(stand.policy)
@@ -140,7 +142,7 @@ class Bench:
         seen = bool(one.prompt_seen)
         if seen:
             # An engine that changes a prompt and does not say so says what it was sent.
-            told = (expected.prompt_seen, next(sample.prompt for sample in self._samples if sample.number == number))
+            told = (expected.prompt_seen, self._sent[number])
             tally.look("prompts", number, -1, list(told[0]), list(one.prompt_seen), one.prompt_seen not in told)
         flips = False
         for position, (token, theirs) in enumerate(zip(expected.output, one.output, strict=False)):
@@ -170,18 +172,17 @@ class Bench:
 
     def prompts_seen(self, side: str) -> dict[int, tuple[int, ...]]:
         """Ids that the engine says it saw, of the samples where it was sent others."""
-        sent = {one.number: one.prompt for one in self._samples}
         return {
             one.number: one.prompt_seen
             for one in self._readings[side].drawn
-            if one.prompt_seen and one.prompt_seen != sent[one.number]
+            if one.prompt_seen and one.prompt_seen != self._sent[one.number]
         }
 
     def reprompted(self, side: str, numbers: list[int], how: str) -> dict[int, tuple[int, ...]]:
         """The prompts of these samples as a faulty path would send them, where that changes them."""
-        reference, sent = self._references[side], {one.number: one.prompt for one in self._samples}
+        reference = self._references[side]
         found = {number: reference.reprompted(number, how) for number in numbers}
-        return {number: ids for number, ids in found.items() if ids and ids != sent[number]}
+        return {number: ids for number, ids in found.items() if ids and ids != self._sent[number]}
 
     def texts(self, rows: list[list[int]]) -> list[str]:
         """The text of each of these rows of ids, special tokens included."""
