@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from harness.parity.run import diff, run_parity, run_scenario
+    from harness.parity.runs.run import diff, run_parity, run_scenario
 
 __all__ = ["diff", "run_parity", "run_scenario"]
 __version__ = "0.1.0"
@@ -18,7 +18,7 @@ __version__ = "0.1.0"
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        from harness.parity import run
+        from harness.parity.runs import run
 
         return getattr(run, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

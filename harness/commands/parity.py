@@ -95,7 +95,7 @@ def parity(
         coupled = (seed or 0) if mode == "coupled" else None
         alone = seed if mode != "coupled" else None
         _show(_framework_parity(baseline, candidate, command or [], framework, out, cap, stall, alone, coupled), format)
-    from harness.parity.run import run_parity
+    from harness.parity.runs.run import run_parity
 
     with _progress() as progress:
         verdict = run_parity(
@@ -168,7 +168,7 @@ def run(
     ] = "text",
 ) -> None:
     """Record one run of a scenario on one backend."""
-    from harness.parity.run import run_scenario
+    from harness.parity.runs.run import run_scenario
 
     with _progress() as progress:
         folder = run_scenario(
@@ -199,7 +199,7 @@ def diff(
     format: Format = "text",
 ) -> None:
     """Judge two recorded runs, ours or another framework's."""
-    from harness.parity.run import diff as judge
+    from harness.parity.runs.run import diff as judge
 
     with _progress() as progress:
         verdict = judge(baseline, candidate, cap=cap, progress=progress.update)

@@ -29,7 +29,7 @@ def replay(
     format: Format = "text",
 ) -> None:
     """Train again on a recorded run's rollouts, and say whether its training or its rollouts are at fault."""
-    from harness.parity.replay import run_replay
+    from harness.parity.runs.replay import run_replay
 
     with _progress() as progress:
         verdict = run_replay(

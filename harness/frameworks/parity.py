@@ -116,8 +116,8 @@ def run_framework_parity(
     agree; without it each draws as it does. A job that fails makes the verdict INCONCLUSIVE. Raises BadInput before
     anything starts, also for settings that would bite (`harness doctor`).
     """
-    from harness.parity.command_line import command_line
-    from harness.parity.recording import recording_in, written
+    from harness.parity.runs.command_line import command_line
+    from harness.parity.runs.recording import recording_in, written
 
     started = time.monotonic()
     job, left, right = plan(baseline, candidate, command, framework, seed=seed, coupled=coupled)

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from harness.parity.evidence import Evidence, Key
-from harness.parity.explanation import Explanation, left, when
+from harness.parity.facts.evidence import Evidence, Key
+from harness.parity.facts.explanation import Explanation, left, when
 from harness.parity.rules import (
     ends,
     itself,

@@ -13,24 +13,27 @@ from typing import Any
 
 import numpy as np
 
-from harness.parity import causes, checks, checks_engine, parameter_maps, sizes, surroundings, suspicions
-from harness.parity.boundaries import with_text
-from harness.parity.compare import compare
-from harness.parity.confounders import Weights
-from harness.parity.confounders import find as find_confounders
-from harness.parity.evidence import Evidence, Side
-from harness.parity.floor import CAPS, Tolerance, measure
-from harness.parity.integrity import LEAST, Minimum, integrity, same_recording, too_little
-from harness.parity.learners import learners
+from harness.parity import causes
+from harness.parity.checks import eleven as checks
+from harness.parity.checks import eleven_engine as checks_engine
+from harness.parity.checks import parameter_maps, sizes, surroundings, suspicions
+from harness.parity.checks.registry import CHECKS, Outcome, Registered, coupled, unless_native
+from harness.parity.checks.summary import mode_name, summary
+from harness.parity.facts.boundaries import with_text
+from harness.parity.facts.compare import compare
+from harness.parity.facts.confounders import Weights
+from harness.parity.facts.confounders import find as find_confounders
+from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.facts.floor import CAPS, Tolerance, measure
+from harness.parity.facts.integrity import LEAST, Minimum, integrity, same_recording, too_little
+from harness.parity.facts.learners import learners
+from harness.parity.facts.one_engine import note_floors
+from harness.parity.facts.patience import Told, nobody
+from harness.parity.facts.replayed import replayed
+from harness.parity.facts.seeded import same_sampler
+from harness.parity.facts.weightsync import weight_syncs
 from harness.parity.native import NOT_RUN, alpha_of, native_stage, samplers_said
-from harness.parity.one_engine import note_floors
-from harness.parity.patience import Told, nobody
-from harness.parity.registry import CHECKS, Outcome, Registered, coupled, unless_native
-from harness.parity.replayed import replayed
-from harness.parity.seeded import same_sampler
-from harness.parity.summary import mode_name, summary
-from harness.parity.suspected import followed
-from harness.parity.weightsync import weight_syncs
+from harness.parity.rules.suspected import followed
 from harness.store import Recording
 from harness.tables import mapping, names, number
 from probes.format import FormatError, Run

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from framework_jobs import assert_hooks, assert_tokens_agree, openrlhf, openrlhf_coupled, rows
 
-from harness.parity.run import diff
+from harness.parity.runs.run import diff
 from probes.format import Run
 
 STEPS, PROMPTS, SEED = 2, 8, 7

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from framework_jobs import assert_hooks, assert_tokens_agree, rows, verl
 
-from harness.parity.run import diff
+from harness.parity.runs.run import diff
 from probes.format import Run
 
 STEPS, PROMPTS, GROUP = 2, 4, 4

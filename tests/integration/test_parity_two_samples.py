@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harness.parity.two_samples import (
+from harness.parity.native.two_samples import (
     EQUIVALENCE_ALPHA,
     POWER,
     equivalence,

@@ -19,9 +19,10 @@ from harness import cli, envs
 from harness.errors import BadInput
 from harness.experiment import Experiment
 from harness.launch import Cluster
-from harness.parity import judge, replay
-from harness.parity.replay import run_replay
-from harness.parity.source import source
+from harness.parity import judge
+from harness.parity.runs import replay
+from harness.parity.runs.replay import run_replay
+from harness.parity.runs.source import source
 from harness.side import Side
 from probes.format import Run, write_manifest
 from reports.model import Finding, Verdict

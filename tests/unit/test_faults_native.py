@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harness.errors import BadInput
-from harness.parity.run import _planted
+from harness.parity.runs.run import _planted
 from harness.parity.suite.files import problem
 from scenarios.faults.catalog import FAULTS, named, native
 from scenarios.faults.engine import FaultyEngine

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.parity.align import Grid, Match, equal_rows, shared
+from harness.parity.facts.align import Grid, Match, equal_rows, shared
 from harness.tables import Rows
 
 ROWS = st.lists(st.lists(st.integers(0, 3), max_size=6), max_size=8)

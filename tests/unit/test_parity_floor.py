@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from recordings import Recording, jagged, make, scenario
 
-from harness.parity.floor import CAPS, EngineFloor, Tolerance, measure
+from harness.parity.facts.floor import CAPS, EngineFloor, Tolerance, measure
 from harness.store import Recording as Stored
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harness.parity import metrics
-from harness.parity.metrics import Mismatch
+from harness.parity.facts import metrics
+from harness.parity.facts.metrics import Mismatch
 
 
 def collected(p: np.ndarray, q: np.ndarray, lengths: list[int], steps: int = 1, **options: object) -> Mismatch:

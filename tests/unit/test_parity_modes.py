@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from recordings import Recording, check, digest, jagged, make, pair, put, scenario
 
-from harness.parity.integrity import Minimum
+from harness.parity.facts.integrity import Minimum
 from reports.model import SUSPICIONS
 from scenarios.settings import Scenario
 

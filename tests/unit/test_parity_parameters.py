@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from recordings import Recording, causes, check, jagged, make, pair, put, scenario
 
-from harness.parity import parameter_maps, semantics
+from harness.parity.checks import parameter_maps, semantics
 from reports.model import Cause, Finding, Verdict
 from scenarios.rollout import given, parameters
 from scenarios.rollout.mapping import ParameterMap, described, sample, start

@@ -8,8 +8,9 @@ import pytest
 from recordings import make, scenario
 
 from harness import cli
-from harness.parity import judge, patience
-from harness.parity.patience import Patience
+from harness.parity import judge
+from harness.parity.facts import patience
+from harness.parity.facts.patience import Patience
 
 
 def test_nothing_at_first_and_then_now_and_then() -> None:

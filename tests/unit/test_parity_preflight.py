@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from harness.errors import BadInput
-from harness.parity.preflight import check_resume, preflight
+from harness.parity.runs.preflight import check_resume, preflight
 from scenarios.settings import Engine, Model, Prompts, Scenario
 
 MANIFEST = {"format": 1, "step": 3, "version": 4, "scenario": {}, "files": {}}

@@ -22,7 +22,7 @@ from harness import cli, envs
 from harness.errors import BadInput, Terminated
 from harness.experiment import Experiment
 from harness.launch import Cluster
-from harness.parity import run
+from harness.parity.runs import run
 from harness.side import Side
 from harness.waiting import RunCut, Waiting
 from probes import format as recording

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from recordings import Recording, causes, check, jagged, make, pair, put, scenario
 
-from harness.parity.align import Grid
-from harness.parity.tails import Weighed, outliers
+from harness.parity.facts.align import Grid
+from harness.parity.facts.tails import Weighed, outliers
 
 
 def moved(recording: Recording, step: int, positions: list[int], by: float) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import BadInput
-from harness.parity import user_mapping
+from harness.parity.runs import user_mapping
 
 
 def test_a_mapping_is_taken_with_its_text(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from recordings import make, put, scenario
 
 from harness import cli
 from harness.errors import BadInput
-from harness.parity.replayed import ROLLOUTS, TRAINING, halves, replayed
-from harness.parity.source import source
+from harness.parity.facts.replayed import ROLLOUTS, TRAINING, halves, replayed
+from harness.parity.runs.source import source
 from harness.store import Recording
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from harness.parity.causes import remaining
-from harness.parity.evidence import Evidence
+from harness.parity.facts.evidence import Evidence
 from scenarios.bench.case import CaseSample
 
 OFFENDING = 12  # half of them the earliest, the rest those that show most kinds of divergence

@@ -7,8 +7,8 @@ from typing import Any
 
 from harness.parity.attribution.outcome import Attribution
 from harness.parity.attribution.situation import RESIDUE, Named
-from harness.parity.parameter_maps import measured
-from harness.parity.suspected import followed, in_words
+from harness.parity.checks.parameter_maps import measured
+from harness.parity.rules.suspected import followed, in_words
 from harness.parity.verdict import Judged, reason_of
 from reports.model import Cause, Finding, Verdict
 from reports.text import figure

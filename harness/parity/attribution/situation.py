@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from harness.parity.attribution.bench import Bench
-from harness.parity.evidence import Evidence
-from harness.parity.parameters import engine_given, engine_infos
-from harness.parity.tails import FEWEST_OUTLIERS
+from harness.parity.facts.evidence import Evidence
+from harness.parity.facts.parameters import engine_given, engine_infos
+from harness.parity.facts.tails import FEWEST_OUTLIERS
 from harness.tables import mapping
 from reports.model import Proof
 from scenarios.bench.case import Alteration, CaseSample, Symptoms

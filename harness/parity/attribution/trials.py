@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from harness.parity.attribution.situation import Situation
-from harness.parity.parameters import follows_from
-from harness.parity.prompts_seen import how
-from harness.parity.readings import SHIFTS, tokenizer
+from harness.parity.facts.parameters import follows_from
+from harness.parity.facts.prompts_seen import how
+from harness.parity.facts.readings import SHIFTS, tokenizer
 from harness.parity.rules.prompts import NAMES
 from harness.tables import mapping
 from scenarios.bench.case import Alteration

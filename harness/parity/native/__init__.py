@@ -8,14 +8,14 @@
 
 from __future__ import annotations
 
-from harness.parity.evidence import Evidence
+from harness.parity.facts.evidence import Evidence
 from harness.parity.native import semantics
 from harness.parity.native.distributions import distributions
 from harness.parity.native.repeats import collisions, repeats
 from harness.parity.native.result import NativeResult
 from harness.parity.native.sampler import sampler
 from harness.parity.native.samples import samples_of, tables
-from harness.parity.two_samples import MARGIN
+from harness.parity.native.two_samples import MARGIN
 from harness.store import Recording
 from harness.tables import Table, mapping, number
 

@@ -11,10 +11,10 @@ import dataclasses
 
 import numpy as np
 
-from harness.parity.evidence import Evidence
+from harness.parity.facts.evidence import Evidence
 from harness.parity.native.result import DIFFERENT, EQUAL, TOO_LITTLE, NativeResult
 from harness.parity.native.samples import QUANTITIES, Samples
-from harness.parity.two_samples import (
+from harness.parity.native.two_samples import (
     Equivalence,
     Tests,
     equivalence,

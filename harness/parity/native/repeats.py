@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from harness.parity.align import Match
-from harness.parity.evidence import Evidence, Side
+from harness.parity.facts.align import Match
+from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.facts.parameters import engine_infos
 from harness.parity.native.result import NativeResult
 from harness.parity.native.samples import Samples, tables
-from harness.parity.parameters import engine_infos
 from harness.tables import mapping
 from reports.model import Finding, Place
 from reports.text import figure

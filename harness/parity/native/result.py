@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.parity.two_samples import EQUIVALENCE_ALPHA, MARGIN, Tests
+from harness.parity.native.two_samples import EQUIVALENCE_ALPHA, MARGIN, Tests
 from reports.model import Finding
 from reports.text import figure
 

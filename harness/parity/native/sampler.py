@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from harness.parity.evidence import Evidence, Side
+from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.native.result import NativeResult
 from harness.parity.native.samples import Samples, Tokens
 from reports.model import Place

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from harness.parity.align import Grid, Match, shared
-from harness.parity.evidence import Side
+from harness.parity.facts.align import Grid, Match, shared
+from harness.parity.facts.evidence import Side
 from harness.tables import Rows, Table
 
 QUANTITIES = ("length", "reward", "surprisal")

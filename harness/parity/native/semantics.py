@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from harness.parity.evidence import Evidence, Side
+from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.facts.parameters import engine_infos
+from harness.parity.facts.readings import tempered_bounds, vocabulary
+from harness.parity.facts.tails import Weighed
 from harness.parity.native.result import NativeResult
 from harness.parity.native.samples import Samples, Tokens
-from harness.parity.parameters import engine_infos
-from harness.parity.readings import tempered_bounds, vocabulary
-from harness.parity.tails import Weighed
 from harness.tables import mapping, number
 from reports.model import Finding, Place
 from reports.text import figure

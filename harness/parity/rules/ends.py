@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from harness.parity.evidence import Ending, Evidence, Side
-from harness.parity.explanation import Explanation, among, keys_of, kinds_of, left, when
-from harness.parity.parameters import engine_infos, follows_from, sampling_events, sampling_given
-from harness.parity.readings import tokenizer
+from harness.parity.facts.evidence import Ending, Evidence, Side
+from harness.parity.facts.explanation import Explanation, among, keys_of, kinds_of, left, when
+from harness.parity.facts.parameters import engine_infos, follows_from, sampling_events, sampling_given
+from harness.parity.facts.readings import tokenizer
 from harness.tables import mapping, number
 from reports.model import Cause, Proof
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from harness.parity.evidence import Evidence
-from harness.parity.explanation import Explanation, left
-from harness.parity.floor import HEADROOM
+from harness.parity.facts.evidence import Evidence
+from harness.parity.facts.explanation import Explanation, left
+from harness.parity.facts.floor import HEADROOM
 from reports.model import Cause
 from reports.text import figure
 

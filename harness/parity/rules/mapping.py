@@ -10,9 +10,9 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from harness.parity.evidence import Evidence, Side
-from harness.parity.explanation import NATIVE, Explanation, among, kinds_of, left
-from harness.parity.parameters import altered_sampling, cause_name, engine_given, engine_infos, sides_given
+from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.facts.explanation import NATIVE, Explanation, among, kinds_of, left
+from harness.parity.facts.parameters import altered_sampling, cause_name, engine_given, engine_infos, sides_given
 from harness.tables import mapping, number
 from reports.model import Cause, Proof
 from reports.text import figure

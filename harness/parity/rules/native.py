@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from harness.parity.evidence import Evidence, Side
-from harness.parity.explanation import Explanation, left
+from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.facts.explanation import Explanation, left
 from harness.parity.native.result import NativeResult
 from harness.parity.native.semantics import RAW, evidence
 from harness.tables import mapping, number

@@ -8,10 +8,10 @@ import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
-from harness.parity.clones import clones
-from harness.parity.evidence import Evidence
-from harness.parity.explanation import ROLLOUT, Explanation, among, keys_of, kinds_of, left, when
-from harness.parity.prompts_seen import PERMUTED
+from harness.parity.facts.evidence import Evidence
+from harness.parity.facts.explanation import ROLLOUT, Explanation, among, keys_of, kinds_of, left, when
+from harness.parity.facts.prompts_seen import PERMUTED
+from harness.parity.rules.clones import clones
 from reports.model import Cause, Proof
 from reports.text import figure
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from harness.parity.boundaries import by_sample
-from harness.parity.evidence import Evidence, Side
-from harness.parity.explanation import ROLLOUT, Explanation, among, kinds_of, restricted, scored_otherwise, when
-from harness.parity.prompts_seen import PERMUTED
+from harness.parity.facts.boundaries import by_sample
+from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.facts.explanation import ROLLOUT, Explanation, among, kinds_of, restricted, scored_otherwise, when
+from harness.parity.facts.prompts_seen import PERMUTED
 from reports.model import Cause, Proof
 
 NAMES = {

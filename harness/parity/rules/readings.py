@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from harness.parity.evidence import Evidence
-from harness.parity.explanation import Explanation, among, and_runs, keys_of, left, scored_otherwise, when
-from harness.parity.readings import SHIFTS, Readings
+from harness.parity.facts.evidence import Evidence
+from harness.parity.facts.explanation import Explanation, among, and_runs, keys_of, left, scored_otherwise, when
+from harness.parity.facts.readings import SHIFTS, Readings
 from harness.tables import mapping
 from reports.model import Cause, Proof
 from reports.text import figure

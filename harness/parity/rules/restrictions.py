@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 from scipy import stats
 
-from harness.parity.evidence import Evidence, Side
-from harness.parity.explanation import (
+from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.facts.explanation import (
     ROLLOUT,
     Explanation,
     among,
@@ -19,7 +19,7 @@ from harness.parity.explanation import (
     scored_otherwise,
     when,
 )
-from harness.parity.readings import tokenizer
+from harness.parity.facts.readings import tokenizer
 from harness.tables import number
 from reports.model import Cause, Proof
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from harness.parity.boundaries import by_sample
-from harness.parity.evidence import Evidence
-from harness.parity.explanation import ROLLOUT, Explanation, among, keys_of, kinds_of, left, when
+from harness.parity.facts.boundaries import by_sample
+from harness.parity.facts.evidence import Evidence
+from harness.parity.facts.explanation import ROLLOUT, Explanation, among, keys_of, kinds_of, left, when
 from reports.model import Cause, Proof
 
 FEWEST = 2  # flips of which the text tells

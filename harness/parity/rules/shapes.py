@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness.parity.evidence import Evidence
-from harness.parity.explanation import Explanation, from_step, left, when
-from harness.parity.rank_shapes import unequal_ranks
+from harness.parity.facts.evidence import Evidence
+from harness.parity.facts.explanation import Explanation, from_step, left, when
+from harness.parity.facts.rank_shapes import unequal_ranks
 from reports.model import Cause
 
 MADE = ("experience", "reward", "learner")

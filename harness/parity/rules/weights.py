@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness.parity.evidence import Evidence, Side
-from harness.parity.explanation import NATIVE, ROLLOUT, Explanation, in_steps, kinds_of, when
-from harness.parity.weightsync import SyncRecord
+from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.facts.explanation import NATIVE, ROLLOUT, Explanation, in_steps, kinds_of, when
+from harness.parity.facts.weightsync import SyncRecord
 from reports.model import Cause
 from reports.text import figure
 

@@ -1,0 +1,215 @@
+"""The checks that decide between run and run: tokens, ends, log-probabilities, and what the learners made of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.parity.checks.registry import Outcome, check, coupled, outcome, trains, unless_native
+from harness.parity.facts.evidence import Evidence
+from harness.parity.facts.tails import outliers
+from reports.model import Finding
+from reports.text import figure
+
+
+@check("tokens", required=coupled)
+def tokens(e: Evidence) -> Outcome:
+    """Flips: benign only within the margin and to the learner's own second choice."""
+    compared, flips = e.counts.get("compared_tokens", 0), e.counts.get("flips", 0)
+    benign, beyond, unjudged = (
+        e.counts.get(name, 0) for name in ("benign_flips", "flips_beyond_margin", "flips without margin")
+    )
+    details: dict[str, Any] = {
+        "compared_tokens": compared,
+        "flips": flips,
+        "benign_flips": benign,
+        "flips_beyond_margin": beyond,
+        "without_margin": unjudged,
+        "margin": e.tolerance.margin,
+    }
+    if not coupled(e):
+        return outcome("tokens", "not tested", f"in {e.mode} mode the runs need not draw the same tokens", **details)
+    if not compared:
+        return outcome("tokens", "not tested", "no token could be compared", **details)
+    if beyond:
+        sides = e.counts.get("flips where the learner sides with the candidate", 0)
+        text = f"{beyond:,} of {compared:,} tokens differ beyond the margin of {figure(e.tolerance.margin)} nats "
+        text += f"(the learner sides with the baseline in {beyond - sides}, with the candidate in {sides}); "
+        text += f"{benign} benign flips"
+        return outcome("tokens", "confirmed", text, kinds=("flip",), **details)
+    if unjudged:
+        text = f"{unjudged} of {flips} flips cannot be judged: no margin of the learner was recorded at them"
+        return outcome("tokens", "not tested", text, **details)
+    return outcome(
+        "tokens",
+        "ruled out",
+        f"{compared:,} tokens compared, {flips:,} flips, all benign"
+        if flips
+        else f"{compared:,} of {compared:,} tokens equal",
+        **details,
+    )
+
+
+@check("lengths", required=coupled)
+def lengths(e: Evidence) -> Outcome:
+    if "length" in e.first:
+        return outcome(
+            "lengths",
+            "confirmed",
+            f"{len(e.found('length'))} samples have other lengths though their tokens agree",
+            kinds=("length",),
+        )
+    if not e.counts.get("samples") or not coupled(e):
+        return outcome("lengths", "not tested", "no samples were compared one by one")
+    parted = ", but for those that a flip parted" if e.counts.get("flips") else ""
+    return outcome("lengths", "ruled out", f"equal in {e.counts['samples']:,} samples{parted}")
+
+
+@check("finish-reasons", required=coupled)
+def finish_reasons(e: Evidence) -> Outcome:
+    if "finish" in e.first:
+        place = e.first["finish"][1]
+        first = f"{place.baseline} against {place.candidate}"
+        text = f"{len(e.found('finish'))} samples end for another reason, the first {first}"
+        return outcome("finish-reasons", "confirmed", text, kinds=("finish",))
+    if not e.counts.get("finish reasons") or not coupled(e):
+        return outcome("finish-reasons", "not tested", "no finish reasons were compared")
+    return outcome("finish-reasons", "ruled out", f"equal in {e.counts['finish reasons']:,} samples")
+
+
+@check("logprobs", required=unless_native)
+def logprobs(e: Evidence) -> Outcome:
+    """The two engines' log-probabilities of equal tokens."""
+    n, beyond = e.engines.tokens + e.engines.not_finite, e.beyond("logprob")
+    details: dict[str, Any] = {
+        "buckets": e.engines.by_bucket(),
+        "where": e.engines.where(),
+        "tolerance": e.tolerance.value,
+        "beyond": beyond,
+    }
+    if not n:
+        return outcome("logprobs", "not tested", "no log-probabilities of equal tokens were compared", **details)
+    largest = f"max |Δ| {figure(e.engines.largest[0])} nats over {n:,} tokens; "
+    largest += f"{beyond:,} beyond the tolerance of {figure(e.tolerance.value)}, at most {outliers(n):,} are rounding"
+    if "logprob" in e.first:
+        text = largest
+        if e.engines.not_finite:
+            text += f"; {e.engines.not_finite} are not finite"
+        return outcome("logprobs", "confirmed", text, kinds=("logprob",), **details)
+    absent = e.notes.get("no logprobs", [])
+    if absent:
+        text = f"not every token of step {absent[0]} has a log-probability in both runs; {largest}"
+        return outcome("logprobs", "not tested", text, **details)
+    return outcome("logprobs", "ruled out", largest, **details)
+
+
+# --- learner against learner -------------------------------------------------------------------
+
+
+@check("trained-tokens", required=trains)
+def trained_tokens(e: Evidence) -> Outcome:
+    kinds = tuple(kind for kind in ("trained:baseline", "trained:candidate") if kind in e.first)
+    if kinds:
+        place = e.earliest(*kinds)
+        assert place is not None
+        return outcome(
+            "trained-tokens",
+            "confirmed",
+            f"what was trained on is not what was rolled out: {place.context}",
+            kinds=kinds,
+        )
+    if not all(side.to_learner.tokens for side in e.sides):
+        return outcome("trained-tokens", "not tested", "no experience was recorded beside the rollouts")
+    return outcome(
+        "trained-tokens",
+        "ruled out",
+        "the tokens trained on are the tokens rolled out" + (" (the baseline's, in both runs)" if e.guided else ""),
+    )
+
+
+@check("experience", required=trains)
+def experience(e: Evidence) -> Outcome:
+    samples = e.counts.get("experience samples", 0)
+    if "experience" in e.first:
+        place = e.first["experience"][1]
+        return outcome(
+            "experience",
+            "confirmed",
+            f"{place.field} differs from step {place.step} on, on the same tokens",
+            kinds=("experience",),
+        )
+    if not samples:
+        return outcome("experience", "not tested", "no experience of the same tokens in both runs")
+    loose = e.notes.get("not bit-identical", {})
+    findings = (
+        [
+            Finding(
+                "experience",
+                f"not bit-identical, though within the tolerance: {', '.join(loose)}",
+                where="learner",
+                details=loose,
+            )
+        ]
+        if loose
+        else []
+    )
+    identical = "within the tolerance" if loose else "bit-identical"
+    absent = e.notes.get("experience without", {})
+    missing = [f"experience: {name} was not recorded in step {step}" for name, step in absent.items()]
+    return outcome(
+        "experience",
+        "ruled out",
+        f"what the learners made of {samples:,} samples is {identical}",
+        findings=findings,
+        missing=missing,
+    )
+
+
+@check("rewards", required=trains)
+def rewards(e: Evidence) -> Outcome:
+    if "reward" in e.first:
+        return outcome(
+            "rewards",
+            "confirmed",
+            f"{len(e.found('reward'))} samples of the same tokens have another reward",
+            kinds=("reward",),
+        )
+    if not e.counts.get("rewards"):
+        return outcome("rewards", "not tested", "no rewards of the same tokens in both runs")
+    return outcome("rewards", "ruled out", f"equal in {e.counts['rewards']:,} samples")
+
+
+@check("learner", required=trains)
+def learner(e: Evidence) -> Outcome:
+    """Learners stay bit-identical, by their digests after every update."""
+    equal, updates = e.notes.get("updates equal", []), e.notes.get("updates", {})
+    details: dict[str, Any] = {"updates": updates, "equal": equal}
+    if "learner" in e.first:
+        return outcome("learner", "confirmed", e.first["learner"][1].context, kinds=("learner",), **details)
+    if not e.notes.get("train"):
+        return outcome("learner", "not tested", "a run without training", **details)
+    if "learners confounded" in e.notes:
+        text = f"the learners part at step {e.notes['learners parted']}, as they must: {e.notes['learners confounded']}"
+        return outcome("learner", "not tested", text, **details)
+    if "learners followed" in e.notes:
+        return outcome(
+            "learner",
+            "not tested",
+            f"the runs trained on other tokens from step {e.notes['learners followed']} on",
+            **details,
+        )
+    if "learners reordered" in e.notes:
+        step = e.notes["learners reordered"]
+        text = f"the learners part after step {step}: they took the samples in another order, which rounds otherwise"
+        return outcome("learner", "not tested", text, **details)
+    absent = [step for step in e.steps if step not in equal]
+    if absent:
+        text = f"no digests of both learners after the update of step {absent[0]}"
+        return outcome("learner", "not tested", text, **details)
+    missing = [f"learner: no digest of the {part} in every step" for part in e.notes.get("learner digests absent", [])]
+    losses = e.notes.get("losses differ", {})
+    findings = [
+        Finding("losses", f"{name} differs from step {step} on, though the learners are bit-identical", where="learner")
+        for name, step in losses.items()
+    ]
+    text = f"bit-identical after {len(equal)} of {len(equal)} updates"
+    return outcome("learner", "ruled out", text, missing=missing, findings=findings, **details)

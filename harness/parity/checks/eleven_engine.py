@@ -1,0 +1,203 @@
+"""The checks that decide about one engine: against its learner, its weights, itself, and with its own sampler."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.parity.checks.registry import Outcome, always, check, coupled, outcome, trains, unless_native
+from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.facts.weightsync import SyncRecord
+from harness.parity.native import KINDS, NativeResult
+from reports.limits import limit_of
+from reports.model import SUSPICIONS, CheckState, Finding
+from reports.text import figure
+
+
+@check("engine-against-learner", required=always)
+def engine_against_learner(e: Evidence) -> Outcome:
+    """Each engine's log-probabilities, and its choices, against its own learner: the third opinion that says which
+    engine moved.
+    """
+    kinds = tuple(
+        f"{kind}:{side.name}" for side in e.sides for kind in ("learner", "choice") if f"{kind}:{side.name}" in e.first
+    )
+    details: dict[str, Any] = {
+        side.name: {
+            "buckets": side.to_learner.by_bucket(),
+            "where": side.to_learner.where(),
+            "published": published(side),
+        }
+        for side in e.sides
+    }
+    shown = "; ".join(
+        f"{side.name} max |Δ| {figure(side.to_learner.largest[0])} over {side.to_learner.tokens:,} tokens, "
+        f"{e.beyond(f'learner:{side.name}')} beyond the tolerance"
+        for side in e.sides
+    )
+    if kinds:
+        wrong = sorted({kind.split(":")[1] for kind in kinds})
+        choices = sum(e.counts.get(f"choices against the learner:{side.name}", 0) for side in e.sides)
+        text = f"the {' and the '.join(wrong)} moved away from its learner: {shown}, "
+        text += f"tolerance {figure(e.tolerance.value)}"
+        if choices:
+            text += f"; {choices} tokens that the learner would not have drawn"
+        return outcome("engine-against-learner", "confirmed", text, kinds=kinds, **details)
+    without = [side.name for side in e.sides if not side.to_learner.tokens]
+    if without:
+        return outcome(
+            "engine-against-learner",
+            "not tested",
+            f"no log-probabilities of the learner to compare with in the {' and the '.join(without)}",
+            **details,
+        )
+    partial = [f"step {step}" for side in e.sides for step in e.notes.get(f"no experience:{side.name}", [])]
+    if partial:
+        text = f"no log-probabilities of engine and learner side by side in {', '.join(partial[:5])}"
+        return outcome("engine-against-learner", "not tested", text, **details)
+    blind = [side.name for side in e.sides if coupled(e) and not e.counts.get(f"choices:{side.name}")]
+    missing = [
+        f"engine-against-learner: no margins of the {name}: are its tokens the learner's choice?" for name in blind
+    ]
+    text = f"{shown}, tolerance {figure(e.tolerance.value)}"
+    return outcome("engine-against-learner", "ruled out", text, missing=missing, **details)
+
+
+def published(side: Side) -> dict[str, dict[str, Any]]:
+    """The field's metrics of engine against learner, with the limits that others publish."""
+    found = {}
+    for name, value in side.to_learner.result().items():
+        limit = limit_of(name)
+        if limit is not None:
+            found[name] = {"value": value, "limit": limit.text, "outside": limit.outside(value)}
+    return found
+
+
+@check("weight-sync", required=always)
+def weight_sync(e: Evidence) -> Outcome:
+    """Transport digests, tensors that were not sent, and the proof, at each version that was used."""
+    records: dict[str, SyncRecord] = {side.name: e.notes[f"sync:{side.name}"] for side in e.sides}
+    kinds = tuple(kind for kind in ("sync:baseline", "sync:candidate", "version") if kind in e.first)
+    details: dict[str, Any] = {name: vars(record) for name, record in records.items()}
+    findings = [
+        Finding(
+            "weight sync",
+            f"{name}: {len(record.absent)} tensors are not sent in a sync, the first is {next(iter(record.absent))}",
+            "none measured: the proof stays within the tolerance",
+            where=name,
+            details={"tensors": dict(record.absent)},
+        )
+        for name, record in records.items()
+        if record.absent and f"sync:{name}" not in e.first
+    ]
+    if kinds:
+        place = e.earliest(*kinds)
+        assert place is not None
+        return outcome("weight-sync", "confirmed", place.context, kinds=kinds, findings=findings, **details)
+    for name, record in records.items():
+        if not record.versions:
+            return outcome(
+                "weight-sync", "not tested", f"no sync was recorded in the {name}", findings=findings, **details
+            )
+        if None in e.notes.get(f"versions:{name}", {}) and trains(e):
+            text = f"the {name}'s rollouts do not say with which weight version they were drawn"
+            return outcome("weight-sync", "not tested", text, findings=findings, **details)
+        for versions, what in (
+            (record.unsynced, "rolled out without a recorded sync"),
+            (record.unproven, "synced without a proof"),
+            (record.undigested, "sent without the learner's digests"),
+            (record.without_digests, "received without the engine's word on what arrived"),
+        ):
+            if versions:
+                text = f"{name}: weight version {versions[0]} was {what}"
+                return outcome("weight-sync", "not tested", text, findings=findings, **details)
+    syncs = " and ".join(str(len(record.versions)) for record in records.values())
+    digests = f", {max(record.tensors for record in records.values())} tensors arrived each time"
+    proof = max(record.largest_proof for record in records.values())
+    return outcome(
+        "weight-sync",
+        "ruled out",
+        f"{syncs} syncs{digests}, largest |Δ| of a proof {figure(proof)} nats",
+        findings=findings,
+        **details,
+    )
+
+
+def _not_covered(side: Side) -> list[str]:
+    """What the engine's run against itself does not say."""
+    steps = side.recording.steps("floor")
+    taken = ", ".join(map(str, steps[:5])) or "none"
+    later = [step for step in side.recording.steps("rollout") if step not in steps]
+    return [
+        "another start of the engine, with which its own sampler may draw otherwise",
+        "another machine, device or environment",
+        *([f"the weights of other steps than {taken}"] if later else []),
+        "batches larger than the sample that was drawn again",
+    ]
+
+
+def itself(e: Evidence, side: Side, number: int) -> Outcome:
+    """An engine against itself: within the cap, and with no more flips than ties explain."""
+    name, floor, cap = f"{side.name}-itself", side.floor, e.tolerance.cap
+    details: dict[str, Any] = {
+        "variants": floor.variants,
+        "where": floor.where,
+        "cap": cap,
+        "tokens": floor.tokens,
+        "flips": floor.flips,
+        "not covered": _not_covered(side),
+    }
+    if floor.largest == 0:
+        shown = "not the slightest difference"
+    elif floor.level == floor.largest:
+        shown = f"largest |Δ| {figure(floor.largest)} nats"
+    else:
+        shown = f"|Δ| at most {figure(floor.level)} nats, on a few tokens up to {figure(floor.largest)},"
+    shown += f" over {floor.tokens:,} tokens, {floor.flips:,} flips; cap {figure(cap)}"
+    if f"floor:{side.name}" in e.first:
+        text = e.first[f"floor:{side.name}"][1].context
+        return outcome(name, "confirmed", f"{text}: {shown}", number=number, kinds=(f"floor:{side.name}",), **details)
+    if not floor.measured:
+        few = f"only {floor.tokens} tokens" if floor.tokens else "nothing"
+        text = f"the floor was not measured ({few} of the engine against itself); "
+        text += f"the tolerance is the cap, {figure(cap)}"
+        return outcome(name, "not tested", text, number=number, **details)
+    missing = [f"{name}: the floor was not taken under: {', '.join(floor.absent)}"] if floor.absent else []
+    shown += f"; the engine against itself at equal seeds under another {', '.join(floor.variants)}, in one start"
+    return outcome(name, "ruled out", shown, number=number, missing=missing, **details)
+
+
+@check(SUSPICIONS[4], 4, required=unless_native)
+def baseline_itself(e: Evidence) -> Outcome:
+    return itself(e, e.baseline, 4)
+
+
+@check("candidate-itself", required=unless_native)
+def candidate_itself(e: Evidence) -> Outcome:
+    return itself(e, e.candidate, 0)
+
+
+@check("native", required=lambda e: not unless_native(e))
+def native(e: Evidence) -> Outcome:
+    """The engines' own samplers as distributions and against the learner, and their reported log-probabilities."""
+    result: NativeResult | None = e.notes.get("native")
+    if result is None:
+        return outcome("native", "not tested", "the native stage was not asked for")
+    kinds = tuple(kind for kind in e.first if kind.split(":")[0] in KINDS)
+    details: dict[str, Any] = {
+        **{key: value for key, value in vars(result).items() if key != "findings"},
+        "outcomes": result.outcomes,
+        "collisions": {side.name: e.notes.get(f"collisions:{side.name}") for side in e.sides},
+    }
+    state: CheckState = "ruled out"
+    text, missing = result.said(), list(result.not_compared)
+    if kinds:
+        place = e.earliest(*kinds)
+        assert place is not None
+        state, text = "confirmed", f"{place.field}: {place.context}; {text}"
+    elif result.skipped:
+        state, text = "not tested", f"{result.skipped}: the engines' own samplers"
+        missing = []
+    elif not result.adequate:
+        state, text = "not tested", f"insufficient: {text}"
+        missing = [f"native: {text}", *missing]
+    return outcome("native", state, text, kinds=kinds, findings=result.findings, missing=missing, **details)

@@ -1,0 +1,343 @@
+"""Checks 6 and 7: did every parameter reach each engine, mean the same there, and was it resolved as it was asked?
+
+Asked against given shows a mapping that drops, inverts or ties; given against resolved an engine that does otherwise. A
+parameter that was not honoured and moved nothing is a finding, and the finding says that it moved nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from harness.parity.checks.registry import Outcome, check, outcome
+from harness.parity.checks.semantics import BY_NAME, lost, title
+from harness.parity.checks.surroundings import effect
+from harness.parity.facts.confounders import differences, show
+from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.facts.parameters import (
+    altered_sampling,
+    engine_given,
+    engine_infos,
+    sampling_events,
+    sampling_given,
+    sides_given,
+)
+from harness.parity.native import KINDS, NativeResult
+from harness.tables import mapping, names
+from reports.model import SUSPICIONS, Cause, Finding
+from reports.text import figure
+from scenarios.rollout import given as native_terms
+from scenarios.settings import Engine
+
+_OF_PARAMETERS = ("CONFIG(", "SAMPLING_PARAM(", "STOP(", "SAMPLER(")
+# A parameter that shows under another name where it cuts samples short.
+_ACTS_AS = {"CONFIG(kv_cache_tokens)": "CAPACITY(kv pool)", "CONFIG(max_model_len)": "LENGTH(context)"}
+_UNASKED = ("kv_cache_dtype", "memory_fraction")  # resolved values that no setting asks for on every device
+
+
+@check(SUSPICIONS[6], 6)
+def engine_parameter_map(e: Evidence) -> Outcome:
+    """Asked, given, resolved: every canonical engine parameter on each side, and the candidate against the baseline."""
+    name, number = SUSPICIONS[6], 6
+    altered: list[Finding] = []
+    silent: list[str] = []
+    checked = 0
+    for side in e.sides:
+        asked, info = _asked(side, e.mode), _info(side, e.mode)
+        resolved = mapping(info.get("resolved"))
+        if not resolved or not asked:
+            text = f"the {side.name} recorded no {'resolved' if not resolved else 'asked'} engine parameters"
+            return outcome(name, "not tested", text, number=number, findings=_with(e, altered))
+        altered += _mapped(side, info, asked)
+        told = engine_given(info)
+        for key in asked:
+            # What has no argument in this engine and is not reported back is no gap: there is nothing to honour.
+            if resolved.get(key) is None and told.get(key) is None:
+                silent += [f"{side.name}: {key}"] if _expected(info, key) else []
+                continue
+            checked += 1
+        altered += _resolved_otherwise(side, info, asked, {one.name for one in altered if one.where == side.name})
+    findings = altered + list(_between(e))
+    missing = [f"{name}: not reported by the engine: {', '.join(silent)}"] if silent else []
+    wrong = [one for one in findings if one.severity == "warning"] or altered
+    if wrong:
+        several = len([one for one in altered if one.severity == "warning"]) or len(altered)
+        text = f"{several} of {checked} parameters are not what was asked: " if altered else ""
+        text += f"{wrong[0].summary}; effect {effect(e)}"
+        found = _with(e, findings)
+        return outcome(name, "confirmed", text, number=number, decides=False, findings=found, missing=missing)
+    text = f"{checked} parameters were given and resolved as asked on both sides"
+    return outcome(name, "ruled out", text, number=number, findings=_with(e, findings), missing=missing)
+
+
+def _info(side: Side, mode: str) -> dict[str, Any]:
+    return next((one for one in engine_infos(side, mode) if mapping(one.get("resolved"))), {})
+
+
+def _asked(side: Side, mode: str) -> dict[str, Any]:
+    """Canonical engine parameters that this side asked for."""
+    told = mapping(_info(side, mode).get("canonical"))
+    if told:
+        return told
+    model = side.recording.scenario.get("model") or {}
+    asked = {**mapping(side.recording.scenario.get("engine")), "dtype": model.get("dtype")}
+    return {key: value for key, value in asked.items() if value is not None and key not in ("engines", *_UNASKED)}
+
+
+def _expected(info: dict[str, Any], key: str) -> bool:
+    """Should this engine report the parameter? Not what only the other engine has."""
+    return key != "graph_padding" or "graph_padding" in native_terms.ENGINE.get(str(info.get("engine")), {})
+
+
+def _ok(key: str, asked: Any, got: Any) -> bool:
+    meaning = BY_NAME.get(key)
+    if asked == got:
+        return True
+    more = meaning is not None and meaning.more
+    return more and isinstance(asked, int | float) and isinstance(got, int | float) and got >= asked
+
+
+def _mapped(side: Side, info: dict[str, Any], asked: dict[str, Any]) -> Iterator[Finding]:
+    """Asked against given, and what of the mapping follows what: a mapping that is right by luck is not right."""
+    engine, native = str(info.get("engine")), mapping(info.get("asked"))
+    told, moves = engine_given(info), mapping(info.get("moves"))
+    for key, value in asked.items():
+        got, meaning = told.get(key), BY_NAME.get(key)
+        argument = meaning.native(engine) if meaning is not None else ""
+        follows = names(moves.get(key)) if key in moves else None
+        dropped = follows is not None and bool(argument) and argument not in follows
+        resolved = mapping(info.get("resolved")).get(key)
+        known = resolved if got is None else got
+        wrong = known is not None and not _ok(key, value, known)
+        if key == "generation_config":
+            yield from _leak(side, info, got)
+        elif dropped or (wrong and got is not None):
+            text = lost(key, engine, value, got, native, dropped=dropped)
+            if not wrong and known is not None:
+                text += "; it is what was asked here"
+            if resolved is not None and resolved != got:
+                text += f"; {title(engine)} resolved {resolved!r}"
+            details = {"asked": value, "given": got, "resolved": resolved, "native": argument}
+            yield _finding(side, key, text, details, "warning" if wrong else "info")
+    for key, got in told.items():
+        argument = BY_NAME[key].native(engine) if key in BY_NAME else ""
+        if key not in asked and native.get(argument) is not None:
+            text = f"{key}: nothing was asked, {title(engine)}'s {argument} = {native[argument]!r}"
+            text += f": {getattr(BY_NAME[key], engine, '')} ({BY_NAME[key].trap})"
+            yield _finding(side, key, text, {"asked": None, "given": got, "native": argument})
+    yield from _tied(side, info, moves)
+
+
+def _tied(side: Side, info: dict[str, Any], moves: dict[str, Any]) -> Iterator[Finding]:
+    """Native arguments that follow a parameter which is not theirs."""
+    engine, native = str(info.get("engine")), mapping(info.get("asked"))
+    owner = {argument.name: key for key, argument in native_terms.ENGINE.get(engine, {}).items()}
+    for key, followers in moves.items():
+        for argument in names(followers):
+            own = owner.get(argument, key)
+            if own != key:
+                meaning = BY_NAME[own]
+                text = f"{own}: {title(engine)}'s {argument} is tied to {key} and is {native.get(argument)!r} here"
+                yield _finding(side, own, f"{text} ({meaning.trap})", {"tied to": key, "given": native.get(argument)})
+
+
+def _leak(side: Side, info: dict[str, Any], got: Any) -> Iterator[Finding]:
+    """generation_config.json is read: what it says, and whether anything was left for it to say."""
+    if not got:
+        return
+    said = mapping(mapping(info.get("resolved")).get("default_sampling"))
+    listed = ", ".join(f"{key} {value!r}" for key, value in said.items()) or "it sets no sampling parameter"
+    text = f"generation_config: {title(info.get('engine'))} reads the model's generation_config.json: {listed}"
+    trap = BY_NAME["generation_config"].trap
+    where = " (at its OpenAI endpoint only)" if info.get("engine") == "sglang" else f" ({trap})"
+    yield _finding(side, "generation_config", text + where, {"file": said}, "warning" if said else "info")
+
+
+def _resolved_otherwise(
+    side: Side, info: dict[str, Any], asked: dict[str, Any], known: set[str]
+) -> Iterator[Finding]:
+    """Given as asked, or not said, and the live engine reports something else."""
+    resolved, told, native = mapping(info.get("resolved")), engine_given(info), mapping(info.get("asked"))
+    for key, value in asked.items():
+        got = resolved.get(key)
+        if got is None or _ok(key, value, got) or f"CONFIG({key})" in known or key == "generation_config":
+            continue
+        meaning = BY_NAME.get(key)
+        if key in told and told[key] is None and meaning is not None and meaning.native(str(info.get("engine"))):
+            text = lost(key, str(info.get("engine")), value, None, native) + f"; it resolved {got!r}"
+            yield _finding(side, key, text, {"asked": value, "given": None, "resolved": got})
+            continue
+        text = f"{key}: asked {value!r}, {title(info.get('engine'))} resolved {got!r}"
+        fast = meaning is not None and not meaning.results
+        own = fast and value == getattr(Engine(), key, None)  # our default, and it changes no result
+        severe = (meaning is not None and not meaning.more) or key in ("max_model_len", "max_num_seqs")
+        details = {"asked": value, "resolved": got}
+        yield _finding(side, key, text, details, "warning" if severe and not own else "info")
+
+
+def _between(e: Evidence) -> Iterator[Finding]:
+    """The candidate against the baseline: asked otherwise, resolved otherwise, or the same number with another
+    meaning."""
+    one, two = (mapping(side.recording.scenario.get("engine")) for side in e.sides)
+    for key, (a, b) in differences(one, two).items():
+        text = f"{key} was asked as {show(a)} of the baseline and {show(b)} of the candidate"
+        yield _both(f"CONFIG({key})", text, {"baseline": a, "candidate": b})
+    left, right = (_info(side, e.mode) for side in e.sides)
+    found, other = mapping(left.get("resolved")), mapping(right.get("resolved"))
+    ends = [one.get("end_ids") for one in (found, other)]
+    if all(isinstance(one, list) for one in ends) and ends[0] != ends[1]:
+        text = f"end_ids: by the model's files samples end at {ends[0]} in the baseline, {ends[1]} in the candidate"
+        yield _both("STOP(other end set)", text, {"baseline": ends[0], "candidate": ends[1]}, "warning")
+    for key in ("kv_cache_dtype",):
+        a, b = found.get(key), other.get(key)
+        if a is not None and b is not None and a != b:
+            yield _both(f"CONFIG({key})", f"{key} is {a!r} in the baseline and {b!r} in the candidate", {}, "info")
+    yield from _memory(left, right)
+
+
+def _memory(left: dict[str, Any], right: dict[str, Any]) -> Iterator[Finding]:
+    """The share of memory copied from one engine to the other, where it means something else."""
+    if left.get("engine") == right.get("engine"):
+        return
+    meaning, both = BY_NAME["memory_fraction"], (left, right)
+    arguments = [meaning.native(str(one.get("engine"))) for one in both]
+    shares = [mapping(one.get("asked")).get(argument) for one, argument in zip(both, arguments, strict=True)]
+    if None in shares or shares[0] != shares[1]:
+        return
+    pools = [mapping(one.get("resolved")).get("kv_cache_tokens") for one in both]
+    words = "; ".join(
+        f"{title(one.get('engine'))}'s {argument} is {getattr(meaning, str(one.get('engine')))}"
+        for one, argument in zip(both, arguments, strict=True)
+    )
+    held = f"; the KV pools hold {pools[0]} and {pools[1]} tokens" if None not in pools else ""
+    text = f"memory_fraction: {shares[0]} on both sides: {words}{held}"
+    yield _both("CONFIG(memory_fraction)", text, {"fraction": shares[0], "kv_cache_tokens": pools}, "info")
+
+
+@check(SUSPICIONS[7], 7)
+def sampling_parameter_map(e: Evidence) -> Outcome:
+    """Canonical sampling parameters asked against given, the sides against each other, and the engines' own samplers by
+    their samples."""
+    name, number = SUSPICIONS[7], 7
+    findings = [one for side in e.sides for one in _sampling(e, side)]
+    given_otherwise = {(one.details.get("name"), one.where) for one in findings}
+    for mode in sampling_events(e.baseline).keys() & sampling_events(e.candidate).keys():
+        one, two = (mapping(sampling_events(side)[mode].get("canonical")) for side in e.sides)
+        for key, (a, b) in differences(one, two).items():
+            if not any(key == known for known, _ in given_otherwise):
+                text = f"{key} is {show(a)} in the baseline and {show(b)} in the candidate ({mode})"
+                findings.append(_both(_parameter(key), text, {"name": key, "baseline": a, "candidate": b}, "warning"))
+                given_otherwise.add((key, "both"))
+    e.notes["sampling differs"] = sides_given(e)
+    result: NativeResult | None = e.notes.get("native")
+    known = all(any(mapping(event.get("canonical")) for event in sampling_events(side).values()) for side in e.sides)
+    if findings:
+        shown = "; ".join(finding.summary for finding in findings[:3])
+        text = f"{shown}; effect {effect(e)}"
+        return outcome(name, "confirmed", text, number=number, decides=False, findings=_with(e, findings))
+    if any(kind.split(":")[0] in KINDS for kind in e.first):
+        text = "parameters agree, but the engines' own samplers do not draw alike (see native)"
+        return outcome(name, "confirmed", text, number=number, decides=False)
+    if not known:
+        return outcome(name, "not tested", "no sampling parameters were recorded", number=number)
+    if result is None or result.skipped or not result.adequate:
+        text = "parameters agree; the engines' own samplers were not tested: no native stage with enough samples"
+        return outcome(name, "not tested", text, number=number)
+    smallest = min(test["p_holm"] for test in result.tests.values())
+    text = f"parameters agree; native stage: {len(result.tests)} tests, smallest corrected p {figure(smallest)}"
+    return outcome(name, "ruled out", text, number=number)
+
+
+def _sampling(e: Evidence, side: Side) -> Iterator[Finding]:
+    """What of this side's sampling parameters did not reach its engine as it was asked, in any mode."""
+    infos = engine_infos(side, e.mode)
+    engine = str(infos[0].get("engine")) if infos else "the engine"
+    told: set[str] = set()
+    scenario = mapping(side.recording.scenario.get("sampling"))
+    for mode, event in sampling_events(side).items():
+        native, moves = mapping(event.get("native")), mapping(event.get("moves"))
+        asked, got = mapping(event.get("canonical")), sampling_given(side, mode)
+        for one in altered_sampling(side, mode):
+            if one.name in told:
+                continue
+            told.add(one.name)
+            dropped = one.name in moves and BY_NAME[one.name].native(engine) not in names(moves[one.name])
+            text = lost(one.name, engine, one.asked, one.given, native, dropped=dropped)
+            if one.cause == "CONFIG(generation_config)":
+                text = f"{one.name}: asked {one.asked!r}, left out, so that the model's generation_config.json says "
+                text += repr(one.given)
+            yield _finding(side, one.name, text, one.details | {"name": one.name}, name=one.cause)
+        for key in asked:
+            argument = BY_NAME[key].native(engine) if key in BY_NAME else ""
+            if key in told or key not in moves or not argument or argument in names(moves[key]):
+                continue
+            told.add(key)
+            text = lost(key, engine, asked[key], got.get(key), native, dropped=True) + "; it is what was asked here"
+            yield _finding(side, key, text, {"name": key, "asked": asked[key]}, "info", name=_parameter(key))
+        for key, what in mapping(event.get("unlike")).items():
+            cause = "SAMPLER(joint top-k/top-p)" if key == "top_k with top_p" else _parameter(key.split(" ")[0])
+            yield _finding(side, key, f"{key} in {title(engine)}: {what}", {"name": key, "mode": mode}, name=cause)
+        for key, (a, b) in (differences(scenario, asked) if scenario else {}).items():
+            if a is not None and key not in told and not (mode == "native" and _of_both(e, mode, key, b)):
+                text = f"{key}: asked {show(a)}, the {side.name}'s engine samples with {show(b)} ({mode})"
+                told.add(key)
+                yield _finding(side, key, text, {"name": key, "asked": a, "used": b}, name=_parameter(key))
+
+
+def _of_both(e: Evidence, mode: str, key: str, value: Any) -> bool:
+    """Do both sides ask for the same value in this mode? The native stage may be asked for settings of its own."""
+    return all(mapping(sampling_events(side).get(mode, {}).get("canonical")).get(key) == value for side in e.sides)
+
+
+def _parameter(key: str) -> str:
+    return {"stop_token_ids": "STOP(other end set)", "ignore_eos": "STOP(ignore_eos)"}.get(
+        key, f"SAMPLING_PARAM({key})"
+    )
+
+
+# --- findings, and their measured effect ----------------------------------------------------------
+
+
+def _finding(
+    side: Side, key: str, text: str, details: dict[str, Any], severity: Any = "warning", *, name: str = ""
+) -> Finding:
+    return Finding(name or f"CONFIG({key})", text, "", severity, side.name, details)
+
+
+def _both(name: str, text: str, details: dict[str, Any], severity: Any = "info") -> Finding:
+    return Finding(name, text, "", severity, "both", details)
+
+
+def _with(e: Evidence, findings: list[Finding]) -> list[Finding]:
+    return [dataclasses.replace(one, effect=effect(e)) for one in findings]
+
+
+def measured(findings: list[Finding], causes: list[Cause]) -> list[Finding]:
+    """The findings with the effect of their own where they are of a parameter, now that the causes are known.
+
+    Call it again when interventions have changed the causes.
+    """
+    named = list(dict.fromkeys(cause.name for cause in causes if cause.name != "UNEXPLAINED"))
+    if not causes:
+        return findings
+    if any(cause.name == "UNEXPLAINED" for cause in causes):
+        rest = "not separated: something beyond the floor is unexplained"
+    else:
+        rest = f"none measured: without {', '.join(named)} nothing differs beyond the floor"
+    return [
+        dataclasses.replace(one, effect="the divergence: it is a named cause" if _is_named(one, causes) else rest)
+        if one.name.startswith(_OF_PARAMETERS)
+        else one
+        for one in findings
+    ]
+
+
+def _is_named(one: Finding, causes: list[Cause]) -> bool:
+    """Is the finding's parameter a cause by itself, or what a cause on the same side is made of?"""
+    acts_as = _ACTS_AS.get(one.name)
+    sides = (one.where, "both")
+    return any(
+        cause.name == one.name or (cause.name == acts_as and cause.details.get("side", cause.party) in sides)
+        for cause in causes
+    )

@@ -1,0 +1,89 @@
+"""What a check is: a name, a function of the evidence, and for which runs EQUIVALENT needs it.
+
+A check rules a difference out, confirms it, or says that it was not tested; one that finds no evidence is *not tested*,
+never a pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.parity.facts.evidence import Evidence
+from reports.model import Check, CheckState, Finding
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A check's result. `decides`: confirmed makes the verdict DIVERGENT. `kinds`: the divergences of `Evidence` that
+    it stands for.
+    """
+
+    check: Check
+    decides: bool = False
+    kinds: tuple[str, ...] = ()
+    findings: list[Finding] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Registered:
+    name: str
+    number: int
+    run: Callable[[Evidence], Outcome]
+    required: Callable[[Evidence], bool]
+
+
+CHECKS: list[Registered] = []
+
+
+def check(
+    name: str, number: int = 0, required: Callable[[Evidence], bool] = lambda e: False
+) -> Callable[[Callable[[Evidence], Outcome]], Callable[[Evidence], Outcome]]:
+    """Register a check under a name; the number is its place among the eleven suspicions, 0 for others."""
+
+    def register(function: Callable[[Evidence], Outcome]) -> Callable[[Evidence], Outcome]:
+        CHECKS.append(Registered(name, number, function, required))
+        return function
+
+    return register
+
+
+def outcome(
+    name: str,
+    state: CheckState,
+    evidence: str,
+    *,
+    number: int = 0,
+    decides: bool = True,
+    kinds: tuple[str, ...] = (),
+    missing: list[str] | None = None,
+    findings: list[Finding] | None = None,
+    **details: Any,
+) -> Outcome:
+    if state == "not tested" and not missing:
+        missing = [f"{name}: {evidence}"]
+    return Outcome(Check(name, state, evidence, number, details), decides, kinds, findings or [], missing or [])
+
+
+def coupled(e: Evidence) -> bool:
+    """Do both runs draw the same samples, so that tokens compare one by one?"""
+    return e.mode in ("coupled", "greedy") or seeded(e)
+
+
+def seeded(e: Evidence) -> bool:
+    """Runs of one framework with one engine and equal seeds, whose own sampler should repeat itself."""
+    return bool(e.notes.get("seeded"))
+
+
+def unless_native(e: Evidence) -> bool:
+    return e.mode != "native" or seeded(e)
+
+
+def always(e: Evidence) -> bool:
+    return True
+
+
+def trains(e: Evidence) -> bool:
+    return bool(e.notes.get("train")) and unless_native(e)

@@ -1,0 +1,202 @@
+"""One run as a person wants to see it beside the other: rows that must agree, rows that were measured, and one value
+a step.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from harness.parity.checks.surroundings import hit_rate
+from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.facts.parameters import engine_infos
+from harness.store import Recording
+from harness.tables import mapping, number
+from reports.model import RunSummary
+
+NAN = float("nan")
+# series -> metric of the trainer's `step` event
+_METRICS = {
+    "reward": "reward_mean",
+    "kl": "kl_mean",
+    "length_mean": "length_mean",
+    "length_max": "length_max",
+    "policy_loss": "policy_loss",
+    "value_loss": "value_loss",
+}
+STEP_SPANS = ("step", "rollout", "experience", "train", "sync")
+_SPANS = {
+    "rollout_seconds": "rollout",
+    "experience_seconds": "experience",
+    "train_seconds": "train",
+    "sync_seconds": "sync",
+}
+
+
+def summary(e: Evidence, side: Side) -> RunSummary:
+    run = side.recording
+    steps = sorted(
+        {*run.steps("rollout"), *(event["step"] for event in run.all("step") if isinstance(event.get("step"), int))}
+    )
+    series = _series(side, steps)
+    return RunSummary(
+        side.name,
+        str(run.manifest.get("backend") or ""),
+        str(run.path),
+        _rows(e, side, series),
+        series,
+        _measured(e, side, series),
+    )
+
+
+def step_seconds(side: Side) -> dict[int, float]:
+    """Seconds of each step: its `step` span, else what the trainer said, else the sum of its phases."""
+    spans = spans_by_step(side.recording)
+    found = {step: seconds for (name, step), seconds in spans.items() if name == "step" and step >= 0}
+    if not found:
+        metrics = {
+            event.get("step"): number(mapping(event.get("metrics")).get("seconds"))
+            for event in side.recording.all("step")
+        }
+        found = {step: value for step, value in metrics.items() if isinstance(step, int) and np.isfinite(value)}
+    if not found:
+        for (name, step), seconds in spans.items():
+            if name in _SPANS.values() and step >= 0:
+                found[step] = found.get(step, 0.0) + seconds
+    return dict(sorted(found.items()))
+
+
+def spans_by_step(recording: Recording) -> dict[tuple[str, int], float]:
+    """(span name, step) -> seconds: the longest process's, several spans of one process summed."""
+    spans = recording.spans(STEP_SPANS)
+    if not len(spans):
+        return {}
+    longest = spans.groupby(["name", "step", "role"])["seconds"].sum().groupby(level=["name", "step"]).max()
+    return {(str(name), int(step)): float(value) for (name, step), value in longest.items()}
+
+
+def _series(side: Side, steps: list[int]) -> dict[str, list[float]]:
+    run = side.recording
+    metrics = {event.get("step"): mapping(event.get("metrics")) for event in run.all("step")}
+    spans = spans_by_step(run)
+    seconds = step_seconds(side)
+    sizes: dict[int, list[float]] = {}
+    for event in run.all("shapes", mention="experience"):
+        if event.get("phase") == "experience" and isinstance(event.get("step"), int):
+            entry = sizes.setdefault(event["step"], [0.0, 0.0])
+            entry[0] += number(event.get("padded_tokens"), 0.0)
+            entry[1] += number(event.get("real_tokens"), 0.0)
+    series = {"step": [float(step) for step in steps], "seconds": [seconds.get(step, NAN) for step in steps]}
+    series |= {name: [number(metrics.get(step, {}).get(key)) for step in steps] for name, key in _METRICS.items()}
+    series |= {name: [spans.get((span, step), NAN) for step in steps] for name, span in _SPANS.items()}
+    series["padded_tokens"] = [sizes.get(step, [NAN, NAN])[0] for step in steps]
+    series["real_tokens"] = [sizes.get(step, [NAN, NAN])[1] for step in steps]
+    if all(np.isnan(series["length_mean"])):  # rollouts without training have no `step` metrics
+        lengths = [_lengths(run, step) for step in steps]
+        series["length_mean"] = [float(one.mean()) if len(one) else NAN for one in lengths]
+        series["length_max"] = [float(one.max()) if len(one) else NAN for one in lengths]
+    return {name: values for name, values in series.items() if name == "step" or not all(np.isnan(values))}
+
+
+def _lengths(run: Recording, step: int) -> np.ndarray:
+    table = run.table("rollout", step)
+    output = table.rows("output") if table is not None else None
+    return output.lengths if output is not None else np.zeros(0)
+
+
+def _rows(e: Evidence, side: Side, series: dict[str, list[float]]) -> dict[str, Any]:
+    run, scenario = side.recording, side.recording.scenario
+    infos = engine_infos(side, e.mode)
+    info: dict[str, Any] = infos[0] if infos else {}
+    resolved = mapping(info.get("resolved"))
+    sampling: dict[str, Any] = next(
+        (mapping(event.get("canonical")) for event in run.all("sampling") if event.get("mode") == e.mode), {}
+    )
+    steps = [mapping(event.get("metrics")) for event in run.all("step")]
+    learners = run.all("learner")
+    rows = {
+        "scenario": scenario.get("name"),
+        "model": mapping(scenario.get("model")).get("path"),
+        "mode": mode_name(e),
+        "seed": scenario.get("seed"),
+        "engine": info.get("engine"),
+        "engine version": info.get("version"),
+        **{
+            name.replace("_", " "): resolved.get(name)
+            for name in (
+                "dtype",
+                "max_model_len",
+                "prefix_caching",
+                "enforce_eager",
+                "max_num_seqs",
+                "kv_cache_tokens",
+                "attention_backend",
+                "device",
+            )
+        },
+        "temperature": sampling.get("temperature"),
+        "train batch, samples": mapping(scenario.get("ppo")).get("train_batch_size"),
+        "steps": len(run.steps("rollout")),
+        "samples": side.samples,
+        "tokens": side.tokens,
+        "reward, last step": _last(series, "reward"),
+        "KL, last step": _last(series, "kl"),
+        "length, mean": _mean(series, "length_mean"),
+        "length, longest": max((v for v in series.get("length_max", []) if v == v), default=None),
+        "ended by themselves": _mean_of(steps, "stopped_fraction"),
+        "truncated": _mean_of(steps, "truncated_fraction"),
+        "cache hit rate": _known(hit_rate(side)),
+        "learner after the last update": str(learners[-1].get("actor"))[:12] if learners else None,
+    }
+    return {title: value for title, value in rows.items() if value is not None}
+
+
+def _measured(e: Evidence, side: Side, series: dict[str, list[float]]) -> dict[str, Any]:
+    """What differs between any two runs and is no change: times, noise."""
+    rollout = [v for v in series.get("rollout_seconds", []) if v == v]
+    syncs = [number(event.get("seconds")) for event in side.recording.all("sync")]
+    rows = {
+        "seconds per step": _mean(series, "seconds"),
+        "rollout, seconds per step": _mean(series, "rollout_seconds"),
+        "train, seconds per step": _mean(series, "train_seconds"),
+        "rollout tokens per second": side.tokens / sum(rollout) if rollout and sum(rollout) else None,
+        "weight sync, s": _known(float(np.nanmean(syncs))) if any(v == v for v in syncs) else None,
+        "start of the engine, s": next(
+            (_known(number(i.get("start_seconds"))) for i in engine_infos(side, e.mode)), None
+        ),
+        "floor, nats": _known(side.floor.largest),
+        "against its learner, max |Δ|": side.to_learner.largest[0] if side.to_learner.tokens else None,
+        "probes, share of a step": _probe_share(side),
+    }
+    return {title: value for title, value in rows.items() if value is not None}
+
+
+def _probe_share(side: Side) -> float | None:
+    costs = [event for event in side.recording.all("probe_cost") if isinstance(event.get("self_ns"), int)]
+    seconds = sum(step_seconds(side).values())
+    return max(event["self_ns"] for event in costs) / 1e9 / seconds if costs and seconds else None
+
+
+def mode_name(e: Evidence) -> str:
+    train = "" if e.notes.get("train") else ", rollouts only"
+    seeded = ", same sampler and seeds" if e.notes.get("seeded") else ""
+    return f"{e.mode}{', guided' if e.guided else ', free' if e.mode in ('coupled', 'greedy') else seeded}{train}"
+
+
+def _known(value: float) -> float | None:
+    return value if np.isfinite(value) else None
+
+
+def _last(series: dict[str, list[float]], name: str) -> float | None:
+    return next((value for value in reversed(series.get(name, [])) if value == value), None)
+
+
+def _mean(series: dict[str, list[float]], name: str) -> float | None:
+    values = [value for value in series.get(name, []) if value == value]
+    return float(np.mean(values)) if values else None
+
+
+def _mean_of(steps: list[dict[str, Any]], key: str) -> float | None:
+    values = [v for v in (number(one.get(key)) for one in steps) if v == v]
+    return float(np.mean(values)) if values else None

@@ -1,0 +1,34 @@
+"""One pass over the steps of two recordings: rollouts against each other, each engine against its learner, learner
+against learner.
+"""
+
+from __future__ import annotations
+
+from harness.parity.facts.evidence import Evidence
+from harness.parity.facts.experience import experiences
+from harness.parity.facts.one_engine import one_engine
+from harness.parity.facts.patience import Told, nobody
+from harness.parity.facts.rollouts import SERIES, rollouts
+
+
+def compare(e: Evidence, tell: Told = nobody) -> None:
+    """Fill `e` from every step that either run rolled out. Raises FormatError for a malformed frame."""
+    e.series = {name: [] for name in SERIES}
+    recorded = [set(side.recording.steps("rollout")) for side in e.sides]
+    e.steps = sorted(recorded[0] & recorded[1])
+    every = sorted(recorded[0] | recorded[1])
+    for number, step in enumerate(every, 1):
+        tell(f"comparing step {number} of {len(every)}")
+        drawn = [side.recording.table("rollout", step) for side in e.sides]
+        trained = [side.recording.table("experience", step) for side in e.sides]
+        for side, rollout, experience in zip(e.sides, drawn, trained, strict=True):
+            if rollout is not None:
+                one_engine(e, side, rollout, experience)
+        if drawn[0] is None or drawn[1] is None:
+            continue
+        # A replay follows what the recorded run went on with; where that was guided, its engine drew other tokens.
+        follows = drawn[0] if e.mode == "replay" else drawn[1]
+        e.guided = bool(follows.fields.get("guided"))
+        rollouts(e, drawn[0], drawn[1], trained[0])
+        if trained[0] is not None and trained[1] is not None:
+            experiences(e, trained[0], trained[1])

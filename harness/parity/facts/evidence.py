@@ -1,0 +1,213 @@
+"""The evidence of a comparison: every fact that a check may look at, gathered in one pass over the steps.
+
+A divergence is kept three ways: how many (`counts`, `series`), where (`items`: step and sample, for causes to
+explain), and the earliest (`first`: everything that PARITY asks of a first divergence).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from harness.parity.facts.align import Grid, Match
+from harness.parity.facts.confounders import Confounder, Weights
+from harness.parity.facts.explanation import Explanation
+from harness.parity.facts.floor import EngineFloor, Tolerance
+from harness.parity.facts.metrics import Mismatch
+from harness.parity.facts.readings import Readings
+from harness.parity.facts.tails import Tail, Weighed
+from harness.store import Recording
+from harness.tables import Table, number
+from reports.model import Place
+
+# Order within a step. A sync that a step's rollout already used comes before it (see `add_sync` in `weightsync`).
+PHASES = ("floor", "prompt", "rollout", "experience", "train", "sync", "native")
+Key = tuple[int, int, int, int]  # step, phase, sample, position
+SIDES = ("baseline", "candidate")
+LAST = 1 << 60  # the native stage follows every step
+
+
+@dataclass
+class Side:
+    """One run of the comparison."""
+
+    name: str
+    recording: Recording
+    floor: EngineFloor
+    to_learner: Mismatch = field(default_factory=Mismatch)  # engine against learner
+    samples: int = 0
+    tokens: int = 0
+    stops: dict[int, int] = field(default_factory=dict)  # token -> samples that stopped at it
+    inner: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # times that each id was gone on from
+    seen_samples: int = 0  # samples whose engine said which prompt it saw
+    cached_tokens: int = 0
+
+    def paired(self, own: Any, reference: Any) -> tuple[Any, Any]:
+        """(baseline's value, candidate's value) of a place where this side's own stands against a reference."""
+        return (own, reference) if self.name == "baseline" else (reference, own)
+
+
+@dataclass
+class Flips:
+    """Every flip beyond the margin: step, sample, position, the baseline's token and the candidate's, the margin."""
+
+    parts: list[np.ndarray] = field(default_factory=list)  # (n, 5) integers
+    margins: list[np.ndarray] = field(default_factory=list)
+
+    def add(self, *columns: np.ndarray, margin: np.ndarray) -> None:
+        self.parts.append(np.stack(columns, axis=1).astype(np.int64))
+        self.margins.append(margin)
+
+    @property
+    def table(self) -> np.ndarray:
+        return np.concatenate(self.parts) if self.parts else np.empty((0, 5), np.int64)
+
+    @property
+    def margin(self) -> np.ndarray:
+        return np.concatenate(self.margins) if self.margins else np.zeros(0)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """A sample of unequal lengths whose tokens agree as far as both go: (baseline, candidate) of each."""
+
+    step: int
+    sample: int
+    prompt: int  # tokens
+    lengths: tuple[int, int]
+    finish: tuple[str, str]  # "" where it was not recorded
+    shorter_last: int  # the last token that both have, with which the shorter one ends; -1 without any
+    longer_next: int  # what the longer one goes on with
+    longer_last: int
+
+
+class Reason(NamedTuple):
+    """A sample with equal tokens and other finish reasons: (baseline, candidate)."""
+
+    step: int
+    sample: int
+    length: int
+    last: int  # token
+    finish: tuple[str, str]
+
+
+@dataclass
+class Evidence:
+    """What was found; filled by `compare`, `weightsync` and `native`, read by the checks."""
+
+    baseline: Side
+    candidate: Side
+    tolerance: Tolerance
+    confounders: list[Confounder]
+    weights: Weights
+    mode: str  # coupled, greedy, native, replay
+    engines: Mismatch = field(default_factory=Mismatch)  # candidate against baseline
+    guided: bool = False
+    first: dict[str, tuple[Key, Place]] = field(default_factory=dict)
+    places: dict[str, dict[int, tuple[Key, Place]]] = field(default_factory=dict)  # kind -> step -> its earliest
+    items: dict[str, list[np.ndarray]] = field(default_factory=dict)  # kind -> arrays of (step, sample)
+    counts: dict[str, int] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+    unmatched: list[str] = field(default_factory=list)
+    repeated: list[str] = field(default_factory=list)  # a number that several samples have aligns nothing
+    steps: list[int] = field(default_factory=list)  # steps that both runs rolled out
+    unjudged_steps: dict[int, str] = field(default_factory=dict)  # step -> why its rollouts were not compared
+    series: dict[str, list[float]] = field(default_factory=dict)
+    tails: dict[str, Tail] = field(default_factory=dict)
+    readings: dict[str, Readings] = field(default_factory=dict)  # kind -> what re-readings leave of its difference
+    flips: Flips = field(default_factory=Flips)
+    endings: list[Ending] = field(default_factory=list)
+    reasons: list[Reason] = field(default_factory=list)
+    explained: list[Explanation] = field(default_factory=list)  # what causes, named so far, cover
+    notes: dict[str, Any] = field(default_factory=dict)
+
+    def side(self, name: str) -> Side:
+        return self.baseline if name == "baseline" else self.candidate
+
+    @property
+    def sides(self) -> tuple[Side, Side]:
+        return self.baseline, self.candidate
+
+    def beyond(self, kind: str) -> int:
+        """How many tokens of a comparison lie beyond the tolerance, tolerated outliers included."""
+        return self.tails[kind].beyond if kind in self.tails else 0
+
+    def count(self, name: str, by: Any = 1) -> None:
+        self.counts[name] = self.counts.get(name, 0) + int(by)
+
+    def diverges(self, kind: str, samples: Any, place: Place, *, phase: str | None = None) -> None:
+        """Note divergences of one kind in one step; `place` is the earliest of them. `samples` may be empty: not per
+        sample.
+        """
+        phase = phase or place.phase
+        step = LAST if phase == "native" else place.step
+        key = (step, PHASES.index(phase), place.sample, place.position)
+        if kind not in self.first or key < self.first[kind][0]:
+            self.first[kind] = (key, place)
+        known = self.places.setdefault(kind, {})
+        if place.step not in known or key < known[place.step][0]:
+            known[place.step] = (key, place)
+        samples = np.asarray(samples, np.int64).reshape(-1)
+        samples = samples if len(samples) else np.array([-1])
+        self.items.setdefault(kind, []).append(np.stack([np.full(len(samples), place.step), samples], axis=1))
+
+    def differs(self, kind: str, found: Weighed, samples: Any, place: Place, *, phase: str | None = None) -> bool:
+        """Note one step's differences beyond the tolerance; returns whether they are more than outliers.
+
+        A few outliers a step are kept back: `settle` counts them over the whole run.
+        """
+        if found.diverges:
+            self.diverges(kind, samples, place, phase=phase)
+        else:
+            self.tail(kind).kept.append((samples, place))
+        return found.diverges
+
+    def tail(self, kind: str) -> Tail:
+        return self.tails.setdefault(kind, Tail())
+
+    def weigh(self, kind: str, grid: Grid, same: np.ndarray, size: np.ndarray) -> Weighed:
+        """One step's |differences| of log-probabilities against the tolerance, added to the run's tail."""
+        found = Weighed.of(grid, same, size, self.tolerance.value, self.tolerance.extreme)
+        tail = self.tail(kind)
+        tail.compared += found.compared
+        tail.beyond += len(found.beyond)
+        return found
+
+    def settle(self) -> None:
+        """Outliers of every step that are too many together are divergences after all."""
+        for kind, tail in self.tails.items():
+            if tail.too_many:
+                for samples, place in tail.kept:
+                    self.diverges(kind, samples, place)
+            tail.kept = []
+
+    def found(self, kind: str) -> np.ndarray:
+        """(step, sample) of every divergence of a kind."""
+        parts = self.items.get(kind)
+        return np.concatenate(parts) if parts else np.empty((0, 2), np.int64)
+
+    def earliest(self, *kinds: str) -> Place | None:
+        """The first divergence among these kinds."""
+        found = [self.first[kind] for kind in kinds if kind in self.first]
+        return min(found, key=lambda one: one[0])[1] if found else None
+
+    def confounded(self, *scopes: str, step: int | None = None) -> Confounder | None:
+        """The first confounder of one of these scopes that acts in `step` or before."""
+        found = [one for one in self.confounders if one.scope in scopes and (step is None or one.step <= step)]
+        return min(found, key=lambda one: one.step) if found else None
+
+    def unpaired(self, match: Match, only_a: str, only_b: str) -> None:
+        """Note samples without a partner: missing evidence, never skipped in silence."""
+        for what, samples in ((only_a, match.only_a), (only_b, match.only_b)):
+            if len(samples):
+                self.unmatched.append(f"{what}: {len(samples)} samples, the first is {int(samples[0])}")
+        if len(match.repeated):
+            where = only_a.split(":")[0]
+            self.repeated.append(f"{where}: sample {int(match.repeated[0])} was recorded more than once")
+
+
+def version_of(table: Table) -> int:
+    """The weight version that a frame was drawn with; -1 where it was not recorded."""
+    return int(number(table.fields.get("weight_version"), -1.0))

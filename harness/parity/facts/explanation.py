@@ -1,0 +1,116 @@
+"""A cause with the divergences that it explains, and no others: what a cause does not cover stays open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from reports.model import Cause, Proof
+
+if TYPE_CHECKING:
+    from harness.parity.facts.evidence import Evidence
+
+# Kinds of divergence that an engine can show in its rollouts; `{side}` is the side at fault.
+ROLLOUT = ("flip", "logprob", "length", "finish", "learner:{side}", "choice:{side}", "not finite:{side}")
+NATIVE = ("native", "native learner:{side}", "native sampler:{side}", "collision:{side}")
+_SAMPLES = 1 << 40  # sample numbers are below it; step * _SAMPLES + sample is one number for both
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """`covers(kind, items)`: which of these (step, sample) divergences the cause explains."""
+
+    cause: Cause
+    kinds: tuple[str, ...]
+    where: Callable[[np.ndarray], np.ndarray] = field(default=lambda items: np.ones(len(items), bool))
+    partial: bool = False  # it removes most of a difference and leaves the rest of it open: named, covering nothing
+
+    def covers(self, kind: str, items: np.ndarray) -> np.ndarray:
+        covered = kind in self.kinds and not self.partial
+        if covered and kind.startswith("floor:"):
+            return np.ones(len(items), bool)  # of an engine, whatever the step
+        return self.where(items) if covered else np.zeros(len(items), bool)
+
+
+def kinds_of(patterns: tuple[str, ...], side: str) -> tuple[str, ...]:
+    return tuple(pattern.format(side=side) for pattern in patterns)
+
+
+def scored_otherwise(e: Evidence, side: str) -> tuple[str, ...]:
+    """The floor of a side, where the engine disagrees with itself only between drawing and scoring.
+
+    A fault of what it is sent for a draw, or of what it reports of one, shows there and in no other variant.
+    """
+    floor = e.side(side).floor
+    beyond = {name for name, one in floor.variants.items() if one["max"] > e.tolerance.cap}
+    drawn = not floor.implausible_flips(e.tolerance.cap, e.tolerance.temperature)
+    return (f"floor:{side}",) if beyond <= {"prefill"} and drawn and not floor.not_finite else ()
+
+
+def keys_of(items: np.ndarray) -> np.ndarray:
+    """(step, sample) rows as one integer each."""
+    items = np.asarray(items, np.int64).reshape(-1, 2)
+    return items[:, 0] * _SAMPLES + items[:, 1]
+
+
+def among(affected: Any) -> Callable[[np.ndarray], np.ndarray]:
+    """These (step, sample) rows."""
+    keys = np.unique(keys_of(np.array(sorted(affected), np.int64) if isinstance(affected, set) else affected))
+    return lambda items: np.isin(keys_of(items), keys)
+
+
+def and_runs(affected: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """These rows, and what is not per sample from their first step on: a learner that was fed with them."""
+    member = among(affected)
+    first = int(affected[:, 0].min()) if len(affected) else 0
+    return lambda items: member(items) | ((items[:, 1] < 0) & (items[:, 0] >= first))
+
+
+def in_steps(steps: Iterable[int]) -> Callable[[np.ndarray], np.ndarray]:
+    """Everything of these steps, and what belongs to no step."""
+    chosen = np.array(sorted(steps), np.int64)
+    return lambda items: np.isin(items[:, 0], chosen) | (items[:, 0] < 0)
+
+
+def from_step(step: int) -> Callable[[np.ndarray], np.ndarray]:
+    """Everything from this step on, and what belongs to no step."""
+    return lambda items: (items[:, 0] >= step) | (items[:, 0] < 0)
+
+
+def when(e: Evidence, steps: Iterable[int]) -> str:
+    """In words, in which of the compared steps: "in every step", "from step 3 on", "in step 2", "in 3 of 8 steps"."""
+    found = sorted({int(step) for step in steps})
+    compared = [step for step in e.steps if step not in e.unjudged_steps]
+    if set(found) - set(compared):  # an engine and its own learner are compared in every step
+        compared = sorted({*e.steps, *found})
+    if not found or found == compared:
+        return "in every step"
+    if len(found) > 1 and found == [step for step in compared if step >= found[0]]:
+        return f"from step {found[0]} on"
+    if len(found) == 1:
+        return f"in step {found[0]}"
+    return f"in {len(found)} of {len(compared)} steps, the first is {found[0]}"
+
+
+def left(e: Evidence, kind: str) -> np.ndarray:
+    """(step, sample) of the divergences of a kind that no cause named so far explains."""
+    items = e.found(kind)
+    for one in e.explained:
+        items = items[~one.covers(kind, items)]
+    return items
+
+
+def restricted(e: Evidence, kinds: tuple[str, ...], affected: np.ndarray, what: str) -> list[Proof]:
+    """The proof by leaving samples out: how many differ in these kinds at all, and how many without the affected ones.
+
+    None where leaving them out removes nothing.
+    """
+    found = [items for kind in kinds if len(items := e.found(kind))]
+    if not found or not len(affected):
+        return []
+    differing = np.unique(np.concatenate([keys_of(items[items[:, 1] >= 0]) for items in found]))
+    rest = np.setdiff1d(differing, keys_of(affected))
+    return [Proof(what, len(differing), len(rest), "samples")] if len(rest) < len(differing) else []

@@ -1,0 +1,210 @@
+"""The floor: how far an engine is from itself, measured, and capped so that a noisy engine cannot excuse itself.
+
+Each engine draws the same samples at the same weights with the same randomness in other batch compositions and
+orders, and scores them by prefill instead of decode. The largest |Δ log-probability| before the first difference of
+tokens is its floor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from harness.parity.facts.align import Match, equal_rows, shared
+from harness.parity.facts.tails import EXTREME, EXTREME_HALF, outliers
+from harness.store import Recording
+from harness.tables import Table
+
+# Largest floor that can be noise, in nats. float32: batch composition alone reached 1.2e-5 in SGLang on a tiny model,
+# engines were within 1.4e-6 of Transformers. bfloat16: published figures are 0.01 to 0.05; larger models may need
+# another cap (`judge(cap=...)`).
+CAPS = {"float32": 1e-4, "bfloat16": 0.05, "float16": 0.05}
+EPSILON = {"float32": 2.0**-23, "bfloat16": 2.0**-7, "float16": 2.0**-10}
+VARIANTS = ("batch", "order", "prefill")
+MINIMUM_TOKENS = 64  # fewer say nothing about an extreme value
+HEADROOM = 10.0
+RESOLUTION = 16.0
+IMPLAUSIBLE = 1e-6  # probability below which so many flips of an engine against itself are not ties
+
+
+@dataclass(frozen=True)
+class EngineFloor:
+    """One engine against itself, in nats; NaN where nothing was compared.
+
+    `level`: what all but the allowed outliers stay within; `largest`: the largest of all.
+    """
+
+    largest: float = float("nan")
+    level: float = float("nan")
+    tokens: int = 0
+    flips: int = 0
+    not_finite: int = 0
+    variants: dict[str, dict[str, Any]] = field(default_factory=dict)
+    where: dict[str, Any] = field(default_factory=dict)  # step, sample, position, rank, variant, base, other
+
+    @property
+    def measured(self) -> bool:
+        return self.tokens >= MINIMUM_TOKENS
+
+    def exceeds(self, cap: float) -> bool:
+        """Beyond the cap by more than outliers, far beyond it at all, or no number."""
+        return self.noisy(cap) or self.not_finite > 0
+
+    def noisy(self, cap: float) -> bool:
+        """Whether the numbers that are numbers lie beyond the cap, by more than outliers or by far."""
+        return self.tokens > 0 and (self.level > cap or self.largest > EXTREME * cap)
+
+    @property
+    def absent(self) -> list[str]:
+        """Variants that were not recorded."""
+        return [name for name in VARIANTS if name not in self.variants]
+
+    def implausible_flips(self, cap: float, temperature: float) -> bool:
+        """More flips than ties of engines within the cap could give."""
+        return implausible(self.flips, self.tokens + self.flips, cap, temperature)
+
+
+def implausible(flips: int, tokens: int, cap: float, temperature: float) -> bool:
+    """Are these more flips of so many tokens than ties of engines within `cap` nats of each other could give?
+
+    The gap g between the two best perturbed logits of a Gumbel-max draw has P(g < x) <= x, so a difference of `cap` in
+    each of two logits flips a token with probability 2 cap / T at most.
+    """
+    rate = min(1.0, 2.0 * cap / max(temperature, 1e-6))
+    return flips > 0 and float(stats.binom.sf(flips - 1, tokens, rate)) < IMPLAUSIBLE
+
+
+def measure(recording: Recording) -> EngineFloor:
+    """The floor of the engine of one recording, over every step at which it was taken."""
+    sizes: list[np.ndarray] = []
+    not_finite = 0
+    variants: dict[str, dict[str, Any]] = {}
+    where: dict[str, Any] = {}
+    largest = 0.0
+    for step in recording.steps("floor"):
+        base = recording.table("floor", step, variant="base")
+        for variant in VARIANTS:
+            other = recording.table("floor", step, variant=variant) if base is not None else None
+            if base is None or other is None:
+                continue
+            found = _against(base, other)
+            sums = variants.setdefault(variant, {"max": 0.0, "tokens": 0, "flips": 0})
+            sums["max"] = max(sums["max"], found["max"])
+            sums["tokens"] += len(found["sizes"])
+            sums["flips"] += found["flips"]
+            sizes.append(found["sizes"])
+            not_finite += found["not_finite"]
+            if found["max"] > largest or not where:
+                largest = max(largest, found["max"])
+                where = {**found["where"], "step": step, "variant": variant}
+    every = np.concatenate(sizes) if sizes else np.zeros(0)
+    flips = sum(one["flips"] for one in variants.values())
+    if not len(every):
+        return EngineFloor(flips=flips, not_finite=not_finite, variants=variants, where=where)
+    rank = max(0, len(every) - 1 - outliers(len(every)))
+    level = float(np.partition(every, rank)[rank])
+    return EngineFloor(largest, level, len(every), flips, not_finite, variants, where)
+
+
+def _against(base: Table, other: Table) -> dict[str, Any]:
+    """One variant against the base run: over the tokens before the first difference of each sample."""
+    nothing = {"max": 0.0, "sizes": np.zeros(0), "flips": 0, "not_finite": 0, "where": {}}
+    columns = [base.rows("output"), base.rows("logprob"), other.rows("output"), other.rows("logprob")]
+    output, logprob, output2, logprob2 = columns
+    if output is None or logprob is None or output2 is None or logprob2 is None:
+        return nothing
+    match = Match.of(base.sample, other.sample)
+    if not len(match.sample):
+        return nothing
+    grid = shared([(output, match.a), (logprob, match.a), (output2, match.b), (logprob2, match.b)])
+    differs = grid.take(output, match.a) != grid.take(output2, match.b)
+    same = grid.position < grid.first(differs)[grid.row]
+    one, two = grid.take(logprob, match.a), grid.take(logprob2, match.b)
+    size = np.where(same, np.abs(two.astype(np.float64) - one), 0.0)
+    finite = np.isfinite(size)
+    flips = int(np.count_nonzero(~equal_rows(output, match.a, output2, match.b)))
+    if not grid.size:
+        return {**nothing, "flips": flips}
+    at = int(np.where(finite, size, -1.0).argmax())
+    row, position = int(grid.row[at]), int(grid.position[at])
+    return {
+        "max": float(size[at]) if finite[at] else 0.0,
+        "sizes": size[same & finite],
+        "flips": flips,
+        "not_finite": int(np.count_nonzero(~finite)),
+        "where": {
+            "sample": int(match.sample[row]),
+            "position": position,
+            "rank": int(base.rank[match.a[row]]),
+            "base": float(one[at]),
+            "other": float(two[at]),
+        },
+    }
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """What counts as equal, in nats of log-probability, and how the number came about."""
+
+    dtype: str
+    cap: float
+    resolution: float
+    floor: float  # the larger of the two engines' floors, without outliers; NaN: not measured
+    temperature: float
+
+    @property
+    def value(self) -> float:
+        """min(cap, max(10 x floor, resolution)); the cap alone where no floor was measured.
+
+        Ten times, because the floor is taken from a few hundred tokens within one engine, and the comparison covers
+        many more between two engines with other kernels and a learner with its own. The resolution, 16 eps of the
+        model's dtype at the scale of the learner's log-probabilities, is what rounding in a few operations costs:
+        vLLM's floor on a CPU was exactly 0 where its distance from the learner was 5e-6. The cap bounds both.
+        """
+        if np.isnan(self.floor):
+            return self.cap
+        return min(self.cap, max(HEADROOM * self.floor, self.resolution))
+
+    @property
+    def extreme(self) -> float:
+        """What no single token may differ by."""
+        return (EXTREME if self.dtype == "float32" else EXTREME_HALF) * self.cap
+
+    @property
+    def margin(self) -> float:
+        """The widest gap between the two best perturbed logits (logits/T + noise) that a tolerated difference can
+        turn over: 2 tol/T.
+        """
+        return 2.0 * self.value / max(self.temperature, 1e-6)
+
+    @staticmethod
+    def of(dtype: str, floors: list[EngineFloor], *, scale: float, temperature: float, cap: float | None) -> Tolerance:
+        """`scale`: largest |log-probability| of the learner, clipped to [1, 20] so that a broken number cannot widen
+        its own tolerance.
+        """
+        measured = [one.level for one in floors if one.measured]
+        floor = max(measured) if len(measured) == len(floors) else float("nan")
+        known = dtype if dtype in CAPS else "float32"  # an unknown dtype gets the strictest
+        scale = min(max(scale, 1.0), 20.0) if np.isfinite(scale) else 1.0
+        return Tolerance(known, cap or CAPS[known], RESOLUTION * EPSILON[known] * scale, floor, temperature)
+
+    def facts(self, baseline: EngineFloor, candidate: EngineFloor) -> dict[str, Any]:
+        """For the report: `baseline`, `candidate`, `combined`, `cap`, `tolerance`, all in nats."""
+        found: dict[str, Any] = {}
+        for name, one in (("baseline", baseline), ("candidate", candidate)):
+            found[name] = one.level if one.measured else "not measured"
+        found["combined"] = "not measured" if np.isnan(self.floor) else self.floor
+        for name, one in (("baseline", baseline), ("candidate", candidate)):
+            found[f"largest of the {name}"] = one.largest if one.measured else "not measured"
+        return found | {
+            "cap": self.cap,
+            "dtype": self.dtype,
+            "resolution": self.resolution,
+            "tolerance": self.value,
+            "no token beyond": self.extreme,
+            "flip margin": self.margin,
+            "unit": "nats",
+        }

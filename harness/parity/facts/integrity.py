@@ -1,0 +1,89 @@
+"""What speaks against any verdict: a recording that is torn, cut short, too small, or no other recording at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from harness.parity.facts.evidence import Evidence, Side
+from harness.store import Recording
+from harness.tables import number
+
+
+@dataclass(frozen=True)
+class Minimum:
+    """The least evidence for a verdict on the engines."""
+
+    tokens: int = 200
+    samples: int = 8
+
+
+LEAST = Minimum()
+
+
+def integrity(recordings: Iterable[Recording]) -> list[str]:
+    """Damage and unfinished processes: what makes a recording half a recording."""
+    found = []
+    for name, recording in zip(("baseline", "candidate"), recordings, strict=True):
+        found += [f"the {name}'s recording is torn: {file}: {what}" for file, what in recording.torn]
+        found += [f"the {name}'s recording was cut short: {file} has no close event" for file in recording.incomplete]
+        found += [
+            f"the {name}'s {event.get('role')} ended badly: {event.get('reason') or 'no reason given'}"
+            for event in recording.all("close")
+            if event.get("ok") is False
+        ]
+    return found
+
+
+def too_little(e: Evidence, minimum: Minimum) -> list[str]:
+    """Steps that were promised and are not there, samples without partner, too few tokens."""
+    found = []
+    for side in e.sides:
+        recorded = set(side.recording.steps("rollout"))
+        if not recorded:
+            found.append(f"the {side.name} recorded no rollouts")
+            continue
+        promised = [int(number(one.recording.scenario.get("steps"), 0)) for one in e.sides]
+        promise = e.candidate.recording.window or range(max(promised))
+        expected = set(promise) or {step for one in e.sides for step in one.recording.steps("rollout")}
+        absent = sorted(expected - recorded)
+        if absent:
+            found.append(
+                f"the {side.name} recorded no rollouts of step {absent[0]}"
+                + (f" and {len(absent) - 1} more" if len(absent) > 1 else "")
+            )
+        found += _short_steps(e, side)
+    found += e.repeated
+    if e.confounded("prompts", "everything") is None:
+        found += e.unmatched
+    tokens, samples = min(side.tokens for side in e.sides), min(side.samples for side in e.sides)
+    if tokens < minimum.tokens or samples < minimum.samples:
+        found.append(
+            f"too little was recorded: {tokens} tokens in {samples} samples, at least {minimum.tokens} in "
+            f"{minimum.samples} are needed"
+        )
+    return found
+
+
+def _short_steps(e: Evidence, side: Side) -> list[str]:
+    """Steps with fewer samples than the scenario draws."""
+    rollout = side.recording.scenario.get("rollout") or {}
+    promised = int(number(rollout.get("prompts_per_step"), 0) * number(rollout.get("samples_per_prompt"), 0))
+    counts = side.samples, promised * len(side.recording.steps("rollout"))
+    return (
+        [f"the {side.name} recorded {counts[0]} of {counts[1]} samples"] if promised and counts[0] < counts[1] else []
+    )
+
+
+def same_recording(e: Evidence) -> bool:
+    """One recording twice, or a copy of it: every process has the same start."""
+    starts = [
+        sorted(
+            (str(event.get("host")), event.get("pid"), event.get("wall_ns"), event.get("role"))
+            for event in side.recording.all("open")
+        )
+        for side in e.sides
+    ]
+    return e.baseline.recording.path.resolve() == e.candidate.recording.path.resolve() or (
+        bool(starts[0]) and starts[0] == starts[1]
+    )

@@ -1,0 +1,90 @@
+"""Learner against learner: in a guided run both make the same updates, bit for bit, for the whole run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.parity.facts.evidence import Evidence
+from harness.store import Recording
+from harness.tables import mapping
+from reports.model import Place
+
+LOSSES = ("policy_loss", "value_loss", "grad_norm", "critic_grad_norm")
+# Which digest parts first says where the runs parted.
+_DIGESTS = (("batch", "experience"), ("actor", "train"), ("critic", "train"))
+
+
+def learners(e: Evidence) -> None:
+    """Compare `learner` digests step by step, up to the first update that differs; what follows differs because of
+    it.
+    """
+    one, two = e.weights.updates
+    e.notes["updates"] = {"baseline": sorted(one), "candidate": sorted(two)}
+    compared = []
+    for step in sorted(set(one) & set(two)):
+        pairs: dict[str, tuple[Any, Any]] = {name: (one[step].get(name), two[step].get(name)) for name, _ in _DIGESTS}
+        if None in pairs["actor"]:
+            continue  # the weights themselves: without their digest the update was not compared
+        for name in (name for name, _ in _DIGESTS if None in pairs[name]):
+            e.notes.setdefault("learner digests absent", {})[name] = step
+        wrong = [
+            (name, phase) for name, phase in _DIGESTS if None not in pairs[name] and pairs[name][0] != pairs[name][1]
+        ]
+        if not wrong:
+            compared.append(step)
+            continue
+        e.notes["updates equal"] = compared
+        e.notes["learners parted"] = step
+        confounder = e.confounded("everything", "prompts", "experience", "train", step=step)
+        if confounder is not None:
+            e.notes["learners confounded"] = confounder.finding.summary
+        elif not e.guided and _trained_apart(e, step):
+            e.notes["learners followed"] = step
+        elif _reordered(e, step):
+            e.notes["learners reordered"] = step
+        else:
+            name, phase = wrong[0]
+            names = ", ".join(name for name, _ in wrong)
+            context = f"{names} differ after the update of step {step}; before it the learners were equal"
+            e.diverges("learner", [], Place(step, phase, 0, -1, -1, f"{name} digest", *pairs[name], context=context))
+        return
+    e.notes["updates equal"] = compared
+    _losses(e, compared)
+
+
+def _losses(e: Evidence, steps: list[int]) -> None:
+    """Losses of equal updates are equal numbers."""
+    one, two = (
+        {event.get("step"): mapping(event.get("metrics")) for event in side.recording.all("step")} for side in e.sides
+    )
+    for step in steps:
+        for name in LOSSES:
+            pair = (one.get(step, {}).get(name), two.get(step, {}).get(name))
+            if None not in pair and pair[0] != pair[1]:
+                e.notes.setdefault("losses differ", {}).setdefault(name, step)
+
+
+def _trained_apart(e: Evidence, step: int) -> bool:
+    """In a free run: did the samples themselves differ, in this step or before? Then the update had to. Samples of the
+    engines' own samplers do."""
+    if e.mode == "native" and not e.notes.get("seeded"):
+        return True
+    return bool([one for one in e.notes.get("trained on other tokens", []) if one <= step])
+
+
+def _reordered(e: Evidence, step: int) -> bool:
+    """Did the learners take the samples in another order, in this step or before? Frameworks take them as engines
+    finish them, and a sum in another order rounds otherwise. Only recordings that say their order are asked."""
+    for each in range(step + 1):
+        one, two = (_order(side.recording, each) for side in e.sides)
+        if one is not None and two is not None and one != two:
+            return True
+    return False
+
+
+def _order(recording: Recording, step: int) -> Any:
+    for kind, name in (("experience", "order"), ("rollout", "arrival")):
+        table = recording.table(kind, step) if step in recording.steps(kind) else None
+        if table is not None and table.fields.get(name):
+            return table.fields[name]
+    return None

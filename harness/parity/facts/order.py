@@ -1,0 +1,59 @@
+"""Responses under other sample numbers: whose response is it that a sample has?
+
+A response is known by its tokens together with their log-probabilities, as far as the runs can show it: in a guided run
+up to its first difference (there the guide takes over), else to its end.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from harness.parity.facts.align import Match, equal_rows, first_difference
+from harness.tables import Rows, Table
+
+if TYPE_CHECKING:
+    from harness.parity.facts.evidence import Evidence
+
+MOST = 2_000  # differing samples of a step; a step in which more differ says no more
+
+
+def sources(e: Evidence, b: Table, c: Table, match: Match) -> None:
+    """Note in `e.notes["sources"]`, for each differing sample of a step, the samples of the baseline whose response
+    the candidate gave it: (step, sample, response length compared, whether its log-probabilities told, sources).
+    """
+    output, output2 = b.rows("output"), c.rows("output")
+    if output is None or output2 is None:
+        return
+    differing = np.flatnonzero(~equal_rows(output, match.a, output2, match.b))
+    if len(differing) < 2:
+        return
+    own, other = _scored(b, output), _scored(c, output2)
+    by_first: dict[int, list[int]] = {}
+    for row, at in enumerate(match.a):
+        if output.lengths[at]:
+            by_first.setdefault(int(output.values[output.offsets[at]]), []).append(row)
+    found = e.notes.setdefault("sources", [])
+    for row in differing[:MOST].tolist():
+        drawn = output2.row(int(match.b[row]))
+        begun = first_difference(output.row(int(match.a[row])), drawn) + 1 if e.guided else len(drawn)
+        like, told, length = [], False, 0
+        for source in by_first.get(int(drawn[0]), []) if len(drawn) else []:
+            theirs = output.row(int(match.a[source]))
+            n = len(drawn) if np.array_equal(theirs, drawn) else begun if e.guided else 0
+            if source == row or not n or not np.array_equal(theirs[:n], drawn[:n]):
+                continue
+            if own is not None and other is not None:
+                one, two = own.row(int(match.a[source]))[:n], other.row(int(match.b[row]))[:n]
+                if not np.all(np.abs(one - two) <= e.tolerance.extreme):
+                    continue
+                told = True
+            like.append(int(match.sample[source]))
+            length = max(length, n)
+        found.append((b.step, int(match.sample[row]), length, told, like))
+
+
+def _scored(table: Table, output: Rows) -> Rows | None:
+    logprob = table.rows("logprob")
+    return logprob if logprob is not None and np.array_equal(logprob.lengths, output.lengths) else None

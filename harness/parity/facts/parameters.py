@@ -1,0 +1,100 @@
+"""What each side asked for, was given and resolved, as its recording tells it; another framework's recordings too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from harness.parity.facts.evidence import Evidence, Side
+from harness.tables import mapping
+from scenarios.rollout import given
+
+
+@dataclass(frozen=True)
+class Altered:
+    """One canonical sampling parameter that an engine was not given as it was asked. `cause`: the name that a
+    difference which it makes would have."""
+
+    side: str
+    name: str
+    asked: Any
+    given: Any
+    cause: str
+
+    @property
+    def details(self) -> dict[str, Any]:
+        return {"side": self.side, "asked": self.asked, "given": self.given}
+
+
+def engine_infos(side: Side, mode: str) -> list[dict[str, Any]]:
+    """`engine_info` events of the engines that sampled in this mode: the native stage has an engine of its own."""
+    modes = {event["file"]: event.get("mode") for event in side.recording.all("sampling")}
+    events = side.recording.all("engine_info")
+    return [event for event in events if modes.get(event["file"]) == mode] or events
+
+
+def engine_given(info: dict[str, Any]) -> dict[str, Any]:
+    """Canonical engine parameters that the engine was given; {} of one whose arguments are not known here."""
+    said, native = mapping(info.get("given")), mapping(info.get("asked"))
+    table = given.ENGINE.get(str(info.get("engine")), {})
+    if said or not native:
+        return said
+    return {name: argument.given(native) for name, argument in table.items() if argument.name in native}
+
+
+def sampling_events(side: Side) -> dict[str, dict[str, Any]]:
+    """Mode -> `sampling` event."""
+    return {str(event.get("mode")): event for event in side.recording.all("sampling")}
+
+
+def sampling_given(side: Side, mode: str) -> dict[str, Any]:
+    """Canonical sampling parameters that the engine was given in a mode: what was asked, where nothing else is said."""
+    event = mapping(sampling_events(side).get(mode))
+    return {**mapping(event.get("canonical")), **mapping(event.get("given"))}
+
+
+def same(one: Any, two: Any) -> bool:
+    """Equal as values: JSON knows no tuples."""
+    return (list(one) if isinstance(one, tuple) else one) == (list(two) if isinstance(two, tuple) else two)
+
+
+def follows_from(event: dict[str, Any]) -> dict[str, str]:
+    """Parameters of a `sampling` event that were passed on as they were asked, and that another one undoes in the
+    engine, by that one: SGLang's ignore_eos leaves no token that stops."""
+    told, native = mapping(event.get("given")), mapping(event.get("native"))
+    asked = mapping(event.get("canonical")).get("stop_token_ids")
+    names = mapping(event.get("moves")).get("stop_token_ids")
+    if not (told.get("ignore_eos") and asked and told.get("stop_token_ids") == [] and isinstance(names, list)):
+        return {}
+    return {"stop_token_ids": "ignore_eos"} if any(same(native.get(name), asked) for name in names) else {}
+
+
+def altered_sampling(side: Side, mode: str) -> Iterator[Altered]:
+    """Every sampling parameter that the mapping of this side changed on its way to the engine."""
+    event = mapping(sampling_events(side).get(mode))
+    told, follows, undone = mapping(event.get("given")), mapping(event.get("moves")), follows_from(event)
+    infos = engine_infos(side, mode)
+    leaked = mapping(mapping(infos[0].get("resolved")).get("default_sampling")) if infos else {}
+    reads = bool(infos) and bool(mapping(infos[0].get("resolved")).get("generation_config"))
+    for name, asked in mapping(event.get("canonical")).items():
+        if name in told and not same(asked, told[name]):
+            fills_in = reads and follows.get(name) == [] and name in leaked and same(leaked[name], told[name])
+            yield Altered(side.name, name, asked, told[name], cause_name(undone.get(name, name), leaked=fills_in))
+
+
+def cause_name(name: str, *, leaked: bool = False) -> str:
+    """The cause that a sampling parameter is when it was given otherwise than asked. `leaked`: its value is that of
+    generation_config.json."""
+    if leaked:
+        return "CONFIG(generation_config)"
+    return _STOPS.get(name, f"SAMPLING_PARAM({name})")
+
+
+_STOPS = {"stop_token_ids": "STOP(other end set)", "ignore_eos": "STOP(ignore_eos)"}
+
+
+def sides_given(e: Evidence) -> dict[str, tuple[Any, Any]]:
+    """Sampling parameter -> (baseline's, candidate's) that the engines were given, where they differ."""
+    one, two = (sampling_given(side, e.mode) for side in e.sides)
+    return {name: (one[name], two[name]) for name in one if name in two and not same(one[name], two[name])}

@@ -1,0 +1,169 @@
+"""Weight sync: was every tensor sent, did it arrive, and does the engine compute with it?
+
+Three kinds of evidence, per version: digests of what was received against the learner's, names that were not sent,
+and the proof, teacher-forced log-probabilities of a fixed sequence, engine against learner. A digest proves
+transport, the proof proves loading.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from harness.parity.facts.evidence import Evidence, Side
+from harness.tables import mapping, names, number
+from reports.model import Place
+from reports.text import figure
+
+LEAST_PROOF = 32  # tokens; a proof over fewer proves little, over none nothing
+
+
+@dataclass
+class SyncRecord:
+    """What one side's syncs showed."""
+
+    versions: list[int] = field(default_factory=list)  # those with a sync event
+    unproven: list[int] = field(default_factory=list)  # without a proof
+    without_digests: list[int] = field(default_factory=list)  # the engine did not say what it received
+    undigested: list[int] = field(default_factory=list)  # the learner did not say what it sent
+    unsynced: list[int] = field(default_factory=list)  # rolled out, but no sync event
+    largest_proof: float = 0.0
+    tensors: int = 0
+    stale: dict[str, int] = field(default_factory=dict)  # tensor -> the first version that the engine lacked
+    altered: dict[str, int] = field(default_factory=dict)  # tensor -> the first version that arrived as something else
+    absent: dict[str, int] = field(default_factory=dict)  # tensor -> the first version that left it out
+    # The same tensors with every version of which that is true: a later sync may have mended it.
+    stale_versions: dict[str, list[int]] = field(default_factory=dict)
+    altered_versions: dict[str, list[int]] = field(default_factory=dict)
+    absent_versions: dict[str, list[int]] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)  # every tensor that the learner had to send
+    proof_beyond: dict[int, float] = field(default_factory=dict)  # version -> proof beyond the tolerance
+
+
+def weight_syncs(e: Evidence) -> None:
+    """Read both runs' syncs into `e.notes["sync:SIDE"]`, and their failures into the divergences."""
+    for side in e.sides:
+        e.notes[f"sync:{side.name}"] = _read(e, side)
+
+
+def _read(e: Evidence, side: Side) -> SyncRecord:
+    record = SyncRecord()
+    learner, received = _digests(side, "learner"), _digests(side, "received")
+    used: dict[Any, int] = {v: s for v, s in e.notes.get(f"versions:{side.name}", {}).items() if isinstance(v, int)}
+    held: dict[str, str] = {}
+    events = [event for event in side.recording.all("sync") if isinstance(event.get("version"), int)]
+    for event in sorted(events, key=lambda one: one["version"]):
+        version = event["version"]
+        record.versions.append(version)
+        truth = learner.get(version, {})
+        arrived = received.get(version, {})
+        held.update(arrived)
+        record.tensors = max(record.tensors, len(truth))
+        if not arrived:
+            record.without_digests.append(version)
+        absent = sorted(names(event.get("absent")))
+        wrong = sorted(
+            {*names(event.get("mismatched")), *(name for name in truth if name in held and held[name] != truth[name])}
+        )
+        altered = [name for name in wrong if name in arrived or name not in absent]
+        stale = [name for name in wrong if name not in altered]
+        record.names.update(truth)
+        for listed, known, every in (
+            (stale, record.stale, record.stale_versions),
+            (altered, record.altered, record.altered_versions),
+            (absent, record.absent, record.absent_versions),
+        ):
+            for name in listed:
+                known.setdefault(name, version)
+                every.setdefault(name, []).append(version)
+        if not truth:
+            record.undigested.append(version)
+        if event.get("proof_max_delta") is None or number(event.get("proof_tokens", LEAST_PROOF)) < LEAST_PROOF:
+            record.unproven.append(version)
+        beyond = _proof(e, event)
+        if beyond is not None:
+            record.proof_beyond[version] = beyond
+        record.largest_proof = float(np.fmax(record.largest_proof, number(event.get("proof_max_delta"))))
+        _judge(e, side, event, used, stale, altered, absent, beyond)
+    record.unsynced = sorted(version for version in used if version not in record.versions)
+    return record
+
+
+def _proof(e: Evidence, event: dict[str, Any]) -> float | None:
+    """The proof's largest |Δ| where it fails, else None.
+
+    Its mean must be within the tolerance, and no position beyond the cap, less what ten times the learner's own
+    rounding explains there (`proof_excess`): the proof's sequences end in ids that no model would draw, where rounding
+    is at its worst. NaN fails: it proves nothing.
+    """
+    if event.get("proof_max_delta") is None:
+        return None
+    largest, mean = number(event.get("proof_max_delta")), event.get("proof_mean_delta")
+    if mean is None:
+        good = largest <= e.tolerance.cap
+    else:
+        unexplained = number(event.get("proof_excess", largest))
+        good = number(mean) <= e.tolerance.value and unexplained <= e.tolerance.extreme
+    return None if good else largest
+
+
+def _judge(
+    e: Evidence,
+    side: Side,
+    event: dict[str, Any],
+    used: dict[Any, int],
+    stale: list[str],
+    altered: list[str],
+    absent: list[str],
+    proof: float | None,
+) -> None:
+    """One place for the worst that a sync shows. Its step is the first one that rolled out with these weights."""
+    version = event["version"]
+    wrong = stale or altered
+    if event.get("ok") is False:
+        values: tuple[str, Any, Any] = ("status", "ok", str(event.get("message") or "failed"))
+        context = f"the engine refused weight version {version}"
+    elif wrong:
+        what = "kept an older" if stale else "received another"
+        values = ("weight digest", f"the learner's {wrong[0]}", f"{what} {wrong[0]}")
+        unsent = sum(name in absent for name in wrong)
+        context = f"weight version {version}: {len(wrong)} tensors, of which {unsent} were not sent"
+    elif proof is not None:
+        values = ("proof_max_delta", f"at most {figure(e.tolerance.extreme)}", proof)
+        context = f"weight version {version}: the engine does not compute with the learner's weights"
+        if absent:
+            context += f"; not sent: {', '.join(absent[:3])}"
+    else:
+        return
+    if proof is not None and wrong:
+        context += f"; the proof is {figure(proof)} nats from the learner"
+    name, expected, got = values
+    ordered = side.paired(got, expected)
+    shown = used.get(version)
+    place = Place(
+        _step(event) if shown is None else shown,
+        "sync",
+        int(event.get("rank") or 0),
+        -1,
+        -1,
+        name,
+        *ordered,
+        context=f"{side.name}: {context}",
+    )
+    # Weights that a step has drawn with were there before its prompts.
+    e.diverges(f"sync:{side.name}", [], place, phase="floor" if shown is not None else "sync")
+
+
+def _digests(side: Side, source: str) -> dict[int, dict[str, str]]:
+    found: dict[int, dict[str, str]] = {}
+    for event in side.recording.all("weights"):
+        if event.get("source") == source and isinstance(event.get("version"), int):
+            found.setdefault(event["version"], {}).update(mapping(event.get("digests")))
+    return found
+
+
+def _step(event: dict[str, Any]) -> int:
+    step = event.get("step")
+    return step if isinstance(step, int) else -1

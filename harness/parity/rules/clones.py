@@ -1,0 +1,100 @@
+"""Clones: samples of one prompt that draw the same, more often than the learner's probabilities allow.
+
+In a guided run the samples of a group share their context at the first token only (the guide's tokens differ from there
+on), so first tokens are compared; in a free run whole responses are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from scipy import stats
+
+from harness.parity.facts.align import Match
+from harness.parity.facts.evidence import Evidence, Side
+from harness.tables import Rows, Table
+
+CHANCE = 1e-6  # probability below which so many groups do not begin alike by chance
+
+
+@dataclass
+class Clones:
+    """Groups whose samples all draw the same: how many, of how many, and how many are expected."""
+
+    alike: int = 0
+    groups: int = 0
+    expected: float = 0.0
+    samples: list[tuple[int, int]] = field(default_factory=list)  # (step, sample) in them
+    told: int = 0  # samples that draw what another of their group draws in the other run, and not their own
+    differing: int = 0  # samples that do not draw what they draw in the other run
+
+    @property
+    def implausible(self) -> bool:
+        # Of independent groups with unequal chances, as many are alike at most as often as with equal ones (Hoeffding).
+        rate = min(1.0, self.expected / max(1, self.groups))
+        return self.alike > self.expected + 1 and float(stats.binom.sf(self.alike - 1, self.groups, rate)) < CHANCE
+
+
+def clones(e: Evidence, side: Side, steps: list[int]) -> Clones:
+    """The clones among one side's samples of these steps.
+
+    Of n independent samples of one prompt all are equal with probability E[p(x)^(n-1)], taken over the baseline's own
+    samples under its learner. Where the other run's groups are more often alike than that (another temperature, say),
+    theirs count.
+    """
+    found, theirs = Clones(), 0
+    other = e.candidate if side is e.baseline else e.baseline
+    for step in steps:
+        tables = [one.recording.table("rollout", step) for one in (side, other)]
+        if tables[0] is None or tables[1] is None:
+            continue
+        own = _drawn(e, tables[0])
+        paired = _drawn(e, tables[1])
+        chance = _probabilities(e, step)
+        for members in _groups(tables[0]):
+            n = len(members)
+            found.groups += 1
+            known = [chance[one] for one in members if one in chance]
+            found.expected += float(np.mean(np.power(known, n - 1))) if known else 1.0
+            theirs += len({paired.get(one) for one in members}) == 1
+            if len({own[one] for one in members}) > 1:
+                continue
+            found.alike += 1
+            found.samples += [(step, one) for one in members]
+            differing = [one for one in members if own[one] != paired.get(one)]
+            found.differing += len(differing)
+            found.told += sum(own[one] in {paired.get(two) for two in members} for one in differing)
+    found.expected = max(found.expected, theirs + 1.0)
+    return found
+
+
+def _drawn(e: Evidence, table: Table) -> dict[int, bytes]:
+    output = table.rows("output")
+    if output is None:
+        return {}
+    last = 1 if e.guided else None
+    return {int(number): output.row(row)[:last].tobytes() for row, number in enumerate(table.sample)}
+
+
+def _groups(table: Table) -> list[list[int]]:
+    """Sample numbers of each prompt that has several."""
+    prompt, output = table.rows("prompt"), table.rows("output")
+    if prompt is None or output is None:
+        return []
+    found: dict[bytes, list[int]] = {}
+    for row, number in enumerate(table.sample.tolist()):
+        found.setdefault(prompt.row(row).tobytes(), []).append(number)
+    return [members for members in found.values() if len(members) > 1]
+
+
+def _probabilities(e: Evidence, step: int) -> dict[int, float]:
+    """Under the learner, of what each of the baseline's samples drew: its first token, or all of it in a free run."""
+    table = e.baseline.recording.table("experience", step)
+    logprob = table.rows("actor_logprob") if table is not None else None
+    if table is None or not isinstance(logprob, Rows):
+        return {}
+    last = 1 if e.guided else None
+    rows = Match.of(table.sample, table.sample).a
+    sums = {int(table.sample[row]): float(np.sum(logprob.row(row)[:last], dtype=np.float64)) for row in rows}
+    return {number: float(np.exp(min(total, 0.0))) for number, total in sums.items() if np.isfinite(total)}

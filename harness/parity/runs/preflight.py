@@ -1,0 +1,103 @@
+"""What can be refused before anything starts: each of these would otherwise cost the start of a cluster and of engines
+first."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from harness import envs
+from harness.errors import BadInput
+from harness.parity.runs import user_mapping
+from scenarios import prompts
+from scenarios.rollout import parameters
+from scenarios.settings import Scenario
+
+BUILTIN = "builtin:tiny"
+
+
+def preflight(scenario: Scenario, backend: str, mapping: dict[str, Any] | None = None) -> None:
+    """Refuse a missing model, broken prompts, and parameters without an image in the engine. Raises BadInput.
+
+    `mapping`: a user's own; what it makes unfaithful is found later, not refused.
+    """
+    engine = envs.parse(backend).engine
+    _check_model("model.path", scenario.model.path)
+    if scenario.train:
+        _check_model("model.reward", scenario.model.reward)
+    try:
+        parameters.check_room(None, scenario.sampling, scenario.engine)
+        parameters.check_engine(scenario.engine)
+        ours = not user_mapping.defines(mapping or {}, f"{engine}_sampling")
+        parameters.check_sampling(engine, scenario.sampling, scenario.rollout.mode, ours=ours)
+        if scenario.prompts.path != prompts.BUILTIN and not prompts.check(scenario.prompts):
+            raise BadInput(f"prompts.path = {scenario.prompts.path!r} holds no prompt")
+    except (parameters.ParameterRefused, prompts.PromptError) as error:
+        raise BadInput(str(error)) from error
+
+
+def check_pair(base: Scenario, other: Scenario) -> None:
+    """Refuse two scenarios that cannot be compared, whatever the engines do. Raises BadInput."""
+    if base.rollout.mode == "native":
+        raise BadInput(
+            "whole runs in native mode part after one update and cannot be compared: the engines' own samplers are "
+            "compared in the native stage, which follows every coupled or greedy run",
+            mend="harness parity A B   # or harness run SCENARIO --mode native, for one run",
+        )
+    if base.steps != other.steps or base.rollout.mode != other.rollout.mode:
+        raise BadInput("steps and rollout.mode belong to both sides: set them for the run, not for the candidate")
+
+
+def check_resume(resume: str, scenario: Scenario) -> None:
+    """Refuse what is no checkpoint, and one after which nothing is left to do. Its files are verified by the learner.
+
+    Raises BadInput.
+    """
+    path, mend = Path(resume) / "manifest.json", "--resume RUN/checkpoints/step-N"
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise BadInput(f"{resume} is no checkpoint: it has no manifest.json", mend=mend) from error
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{path}: cannot be read: {error}", mend=mend) from error
+    expected = {"format": int, "step": int, "version": int, "scenario": dict, "files": dict}
+    for key, kind in expected.items():
+        if not isinstance(manifest, dict) or not isinstance(manifest.get(key), kind):
+            raise BadInput(f"{path}: is no manifest of a checkpoint: it has no {key!r}", mend=mend)
+    done = manifest["version"]
+    if done >= scenario.steps:
+        raise BadInput(
+            f"{resume} was written after {done} steps, and the run has {scenario.steps}: nothing is left to record",
+            mend=f"--steps {done + scenario.steps}   # counted from the beginning of the run: more than {done}",
+        )
+
+
+def _check_model(key: str, name: str) -> None:
+    """A directory with a config.json, the built-in model, or OWNER/NAME of a model that is in the local cache."""
+    if name == BUILTIN:
+        return
+    path = Path(name).expanduser()
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise BadInput(f"{key} = {name!r}: this directory holds no config.json, so it is no Hugging Face model")
+    elif path.exists():
+        raise BadInput(f"{key} = {name!r}: this is a file; a Hugging Face model is a directory")
+    elif name.startswith("builtin:"):
+        raise BadInput(f"{key} = {name!r}: no such built-in model; there is {BUILTIN!r}")
+    elif name.count("/") != 1 or name.startswith((".", "/", "~")):
+        hint = "" if "/" in name else "; a model of the Hugging Face cache is named OWNER/NAME"
+        raise BadInput(f"{key} = {name!r}: no such directory{hint}")
+    elif not _cached(name):
+        raise BadInput(f"{key} = {name!r}: no such directory, nor a downloaded model", mend=f"hf download {name}")
+
+
+def _cached(name: str) -> bool:
+    """Whether a model of the hub is in the local cache. Never asks the network."""
+    import huggingface_hub
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        return isinstance(huggingface_hub.try_to_load_from_cache(name, "config.json"), str)
+    except HFValidationError:
+        return False

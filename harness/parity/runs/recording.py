@@ -1,0 +1,118 @@
+"""What every command that records has in common: its new directory, the watchdog, the verdict and its files."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from harness.errors import BadInput, HarnessError
+from harness.parity.runs.command_line import duration
+from harness.triage.watch.guard import Guard
+from harness.waiting import RunCut
+from reports.model import EXIT_CODES, Verdict
+from reports.progress import ProgressEvent
+
+STALL_S = 60.0  # a step of the built-in scenario takes 2 s; weight sync and start-up of an engine use their CPU
+
+
+def guarded(
+    folder: Path, stall_s: float, progress: Callable[[ProgressEvent], None]
+) -> contextlib.AbstractContextManager[Guard | None]:
+    if not stall_s:
+        return contextlib.nullcontext()
+    return Guard(folder / "watch", stall_s, say=lambda line: progress(ProgressEvent("", "", message=line)))
+
+
+def judged(baseline: Path, candidate: Path, cut: RunCut | None, *, native: bool, cap: float | None) -> Verdict:
+    """The verdict on two recordings. One of a candidate that was cut short is never a pass."""
+    from harness.parity.verdict import judge
+
+    if cut is None:
+        return judge(baseline, candidate, native=native, cap=cap)
+    try:
+        verdict = judge(baseline, candidate, native=False, cap=cap)
+    except HarnessError:
+        verdict = Verdict("parity", "INCONCLUSIVE", EXIT_CODES["INCONCLUSIVE"], "")
+    # Whatever the judge makes of the parts that were recorded, a run that was cut short is never a pass.
+    return dataclasses.replace(
+        verdict,
+        verdict="INCONCLUSIVE",
+        exit_code=EXIT_CODES["INCONCLUSIVE"],
+        reason=f"cut short: {cut.message}",
+        triage=cut.triage.triage if cut.triage is not None else None,
+    )
+
+
+def compacted(*runs: Path) -> None:
+    """The same recordings as Parquet, for pandas; an extra, so a full disk does not cost the verdict."""
+    from harness.compact import compact
+    from probes.format import FormatError
+
+    for run in runs:
+        with contextlib.suppress(FormatError, OSError):
+            compact(run)
+
+
+@contextlib.contextmanager
+def recording_in(out: str | os.PathLike[str] | None, name: str) -> Iterator[Path]:
+    """The new directory of a recording. Leaves no empty one behind when nothing was recorded; an interrupt is told
+    where the rest is."""
+    folder = _folder(out, name)
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"{folder} cannot be made: {error.strerror}") from error
+    try:
+        yield folder
+    except BaseException as error:
+        with contextlib.suppress(OSError):  # the first that is not empty ends it
+            for path in made:
+                path.rmdir()
+        if isinstance(error, KeyboardInterrupt) and any(folder.glob("**/run.json")):
+            error.add_note(f"what was recorded until then is in {folder}")
+        raise
+
+
+def _folder(out: str | os.PathLike[str] | None, name: str) -> Path:
+    if out is None:
+        stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+        return (Path("runs") / f"{name.replace('@', '-')}-{stamp}").resolve()
+    folder = Path(out).resolve()
+    if folder.exists() and not folder.is_dir():
+        raise BadInput(f"{folder} is a file; a recording is a directory", mend="choose another --out")
+    if folder.exists() and any(folder.iterdir()):
+        raise BadInput(f"{folder} is not empty; a recording never overwrites another", mend="choose another --out")
+    return folder
+
+
+def machine(address: str | None, device: str, stall_s: float) -> dict[str, str | None]:
+    """The options of a command line that say where and how it runs, without those that have their default."""
+    return {
+        "address": address or None,
+        "device": device if device != "auto" else None,
+        "stall": duration(stall_s) if stall_s != STALL_S else None,
+    }
+
+
+def written(verdict: Verdict, folder: Path) -> Verdict:
+    """The verdict with its paths, written into the folder. A disk without room costs the files, not the verdict."""
+    import reports
+
+    files = {"verdict": folder / "verdict.json", "report": folder / "report.html"}
+    complete = dataclasses.replace(
+        verdict, paths={"run": str(folder)} | {name: str(file) for name, file in files.items()}
+    )
+    try:
+        files["verdict"].write_text(complete.to_json(), encoding="utf-8")
+        files["report"].write_text(reports.render(complete, "html"), encoding="utf-8")
+    except OSError as error:
+        for file in files.values():
+            file.unlink(missing_ok=True)  # half a verdict would be read as one
+        lost = f"verdict.json and report.html: they could not be written to {folder}: {error.strerror}"
+        return dataclasses.replace(verdict, missing=[*verdict.missing, lost], paths={"run": str(folder)})
+    return complete

@@ -1,0 +1,99 @@
+"""Replay: a recorded run's rollouts drive the training half again, and another engine only scores them.
+
+It tells a cause in the rollouts from a cause in the training: the tokens are the recorded ones, so the learner can part
+from the recorded one only through the training; and the candidate's scores say whether the recorded engine computed
+what it should have. From a checkpoint of the recorded run it begins in the middle.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from harness import envs
+from harness.experiment import Experiment
+from harness.launch import Cluster
+from harness.parity.runs.command_line import command_line
+from harness.parity.runs.preflight import preflight
+from harness.parity.runs.recording import STALL_S, compacted, guarded, judged, machine, recording_in, written
+from harness.parity.facts.replayed import halves
+from harness.parity.runs.source import source
+from harness.side import Side
+from harness.waiting import RunCut
+from reports.model import Finding, Verdict
+from reports.progress import ProgressEvent
+
+
+def run_replay(
+    run: str | os.PathLike[str],
+    *,
+    backend: str = "hf",
+    steps: int | None = None,
+    from_step: int = 0,
+    cap: float | None = None,
+    out: str | os.PathLike[str] | None = None,
+    address: str | None = None,
+    device: str = "auto",
+    stall_s: float = STALL_S,
+    progress: Callable[[ProgressEvent], None] = lambda event: None,
+) -> Verdict:
+    """Replay the recorded run in `run` on `backend`, and judge the replay against it.
+
+    `steps`: replay so many steps of the run, counted from its beginning; None: all that it holds whole. `from_step`:
+    begin at the last checkpoint that the run wrote before this step (at step 0 without one). The recording goes to
+    `out`, a new directory under runs/ when None. Raises BadInput for a run that cannot be replayed; a replay that was
+    cut short is INCONCLUSIVE, not an exception.
+    """
+    started = time.monotonic()
+    known = source(Path(run).resolve())
+    window = known.window(from_step, steps)
+    checkpoint = known.checkpoint(from_step)
+    first = int(checkpoint.name.removeprefix("step-")) if checkpoint is not None else 0
+    scenario = dataclasses.replace(known.scenario, steps=window.stop, guided=False)
+    environment = envs.resolve(backend)
+    preflight(scenario, backend)
+    reproduce = command_line(
+        "replay", str(run), backend=backend, steps=steps, from_step=from_step or None, cap=cap,
+        **machine(address, device, stall_s),
+    )  # fmt: skip
+    with recording_in(out, f"replay-{known.path.name}-{backend}") as folder:
+        side = Side(
+            "candidate", str(envs.parse(backend)), environment, scenario, folder,
+            replay={"of": str(known.path), "first_step": first, "stop": window.stop},
+        )  # fmt: skip
+        start = _start(first, from_step)
+        if start is not None:
+            progress(ProgressEvent("", "", message=start.summary))
+        cut = None
+        try:
+            with guarded(folder, stall_s, progress) as guard, Cluster(address) as cluster:
+                experiment = Experiment(
+                    cluster, [side], progress=progress, device=device, guard=guard, command=reproduce
+                )  # fmt: skip
+                experiment.begin()
+                experiment.record(side, replay=known.path, resume=None if checkpoint is None else str(checkpoint))
+        except RunCut as error:
+            cut = error
+        verdict = judged(known.path, folder, cut, native=False, cap=cap)
+        compacted(folder)
+    found = [*halves(verdict, range(first, window.stop)), *([start] if start is not None else [])]
+    verdict = dataclasses.replace(
+        verdict,
+        findings=[*found, *verdict.findings],
+        coverage=verdict.coverage | {"replayed": {"first_step": first, "stop": window.stop}},
+        figures=verdict.figures | {"total_s": round(time.monotonic() - started, 1)},
+        reproduce=reproduce,
+    )
+    return written(verdict, folder)
+
+
+def _start(first: int, asked: int) -> Finding | None:
+    """Where the replay began, when that is not where it was asked to."""
+    if first == asked:
+        return None
+    where = f"from the checkpoint after {first} steps" if first else "from step 0"
+    text = f"step {asked} was asked for; the run saved no later checkpoint before it, so the replay begins {where}"
+    return Finding("replay: start", text, "none", where="learner")

@@ -1,0 +1,340 @@
+"""The commands as functions: run one scenario on two backends and judge it, record one run, judge two recorded runs."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness import config, envs
+from harness.errors import BadInput
+from harness.experiment import Experiment
+from harness.launch import Cluster
+from harness.parity.runs import user_mapping
+from harness.parity.runs.command_line import command_line
+from harness.parity.runs.preflight import check_pair, check_resume, preflight
+from harness.parity.runs.recording import STALL_S, compacted, guarded, judged, machine, recording_in, written
+from harness.side import Side
+from harness.triage.watch.guard import Guard
+from harness.waiting import RunCut
+from reports.model import Finding, Verdict
+from reports.progress import ProgressEvent
+from scenarios.faults.catalog import Fault, named
+from scenarios.settings import Mode, Scenario
+
+if TYPE_CHECKING:
+    from harness.parity.attribution.outcome import Attribution
+
+
+def run_parity(
+    baseline: str,
+    candidate: str,
+    *,
+    scenario: str = "ppo-tiny",
+    overrides: Iterable[str] = (),
+    candidate_overrides: Iterable[str] = (),
+    mode: Mode | None = None,
+    seed: int | None = None,
+    steps: int | None = None,
+    rollout_only: bool = False,
+    free: bool = False,
+    native: bool = True,
+    attribution: bool = True,
+    fault: str | None = None,
+    mapping: str | None = None,
+    baseline_mapping: str | None = None,
+    cap: float | None = None,
+    out: str | os.PathLike[str] | None = None,
+    address: str | None = None,
+    device: str = "auto",
+    stall_s: float = STALL_S,
+    progress: Callable[[ProgressEvent], None] = lambda event: None,
+) -> Verdict:
+    """Run one scenario on two backends with identical seeds, diff the recordings, and return the verdict.
+
+    `overrides` (section.key=value) change both sides, `candidate_overrides` the candidate only. `mapping`,
+    `baseline_mapping`: the candidate's and the baseline's own parameter mapping, a file (docs/parameters.md).
+    `attribution`: when the runs diverge, intervene on the engines that are still up (docs/attribution.md). `cap`: the
+    largest rounding noise that is believed, in nats, instead of the dtype's own. `out`: the parity directory, made
+    under runs/ when None. `stall_s`: without progress for so long, a run is looked at and ended if it hangs; 0: nobody
+    watches. Raises HarnessError for what could not start; a run that was cut short is INCONCLUSIVE, not an exception.
+    """
+    started = time.monotonic()
+    overrides, candidate_overrides = list(overrides), list(candidate_overrides)
+    reproduce = command_line(
+        "parity", str(baseline), str(candidate), scenario=scenario, set=overrides, candidate_set=candidate_overrides,
+        mode=mode, steps=steps, seed=seed, rollout_only=rollout_only, free=free, no_native=not native,
+        no_attribution=not attribution, fault=fault, mapping=mapping, baseline_mapping=baseline_mapping, cap=cap,
+        **machine(address, device, stall_s),
+    )  # fmt: skip
+    maps = {
+        name: user_mapping.load(file, envs.parse(backend).engine) if file else {}
+        for name, file, backend in (("baseline", baseline_mapping, baseline), ("candidate", mapping, candidate))
+    }
+    shared = _scenario(scenario, overrides, mode=mode, seed=seed, steps=steps, rollout_only=rollout_only, free=free)
+    planted = _planted(fault)
+    shared = config.changed(shared, planted.scenario)
+    faulty = config.changed(shared, planted.settings)
+    base = faulty if planted.side == "baseline" else shared
+    other = config.changed(faulty if planted.side == "candidate" else shared, candidate_overrides)
+    check_pair(base, other)
+    preflight(base, baseline, maps["baseline"])
+    preflight(other, candidate, maps["candidate"])
+    with recording_in(out, f"parity-{baseline}-{candidate}") as folder:
+        plant: dict[str, Fault] = {planted.side: planted} if planted.name else {}
+        left, right = (
+            Side(
+                name,
+                str(envs.parse(one)),
+                envs.resolve(one),
+                settings,
+                folder / name,
+                fault=plant.get(name),
+                mapping=maps[name],
+            )
+            for name, one, settings in (("baseline", baseline, base), ("candidate", candidate, other))
+        )
+        figures: dict[str, Any] = {"environments_ready_s": round(time.monotonic() - started, 1)}
+        cut, found = _record_pair(
+            left, right, address=address, device=device, native=native, guarded=guarded(folder, stall_s, progress),
+            progress=progress, figures=figures, command=reproduce, attribution=attribution, cap=cap,
+        )  # fmt: skip
+        verdict = _concluded(left, right, cut, found, native=native, cap=cap)
+        if cut is None:
+            verdict = _could_fail(verdict, left)
+        compacted(left.run_dir, right.run_dir)
+    figures["total_s"] = round(time.monotonic() - started, 1)
+    verdict = dataclasses.replace(
+        verdict,
+        figures=verdict.figures | figures,
+        reproduce=reproduce,
+    )
+    return written(verdict, folder)
+
+
+def run_scenario(
+    scenario: str,
+    *,
+    backend: str = "hf",
+    overrides: Iterable[str] = (),
+    mode: Mode | None = None,
+    seed: int | None = None,
+    steps: int | None = None,
+    rollout_only: bool = False,
+    mapping: str | None = None,
+    resume: str | None = None,
+    out: str | os.PathLike[str] | None = None,
+    address: str | None = None,
+    device: str = "auto",
+    stall_s: float = STALL_S,
+    progress: Callable[[ProgressEvent], None] = lambda event: None,
+) -> Path:
+    """One recorded run; returns its directory. `mapping`: a parameter mapping of your own, a file (docs/parameters.md).
+    Raises RunCut when it ends early (what was recorded stays readable)."""
+    overrides = list(overrides)
+    command = command_line(
+        "run", scenario, backend=backend, set=overrides, mode=mode, steps=steps, seed=seed, rollout_only=rollout_only,
+        mapping=mapping, resume=resume, **machine(address, device, stall_s),
+    )  # fmt: skip
+    base = _scenario(scenario, overrides, mode=mode, seed=seed, steps=steps, rollout_only=rollout_only, free=False)
+    map_of_user = user_mapping.load(mapping, envs.parse(backend).engine) if mapping else {}
+    preflight(base, backend)
+    if resume is not None:
+        check_resume(resume, base)
+    with recording_in(out, f"run-{base.name}-{backend}") as folder:
+        side = Side("run", str(envs.parse(backend)), envs.resolve(backend), base, folder, mapping=map_of_user)
+        with guarded(folder, stall_s, progress) as guard, Cluster(address) as cluster:
+            experiment = Experiment(
+                cluster, [side], progress=progress, device=device, guard=guard, command=command
+            )  # fmt: skip
+            experiment.begin()
+            experiment.record(side, resume=resume)
+        compacted(side.run_dir)
+    return folder
+
+
+def diff(
+    baseline: str | os.PathLike[str],
+    candidate: str | os.PathLike[str],
+    *,
+    cap: float | None = None,
+    progress: Callable[[ProgressEvent], None] = lambda event: None,
+) -> Verdict:
+    """Judge two recorded runs, ours or another framework's. Raises BadInput for a directory that holds no run."""
+    from harness.parity.facts.patience import Patience
+    from harness.parity.verdict import judge
+
+    for path in (Path(baseline), Path(candidate)):
+        if not (path / "run.json").exists():
+            raise BadInput(f"{path} is no run directory: it has no run.json", mend="harness run SCENARIO --out DIR")
+    tell = Patience(lambda doing: progress(ProgressEvent("", "", message=doing)))
+    verdict = judge(Path(baseline), Path(candidate), cap=cap, tell=tell)
+    return dataclasses.replace(
+        verdict,
+        reproduce=command_line("diff", str(baseline), str(candidate), cap=cap),
+        paths={"baseline": str(baseline), "candidate": str(candidate)},
+    )
+
+
+def _record_pair(
+    left: Side,
+    right: Side,
+    *,
+    address: str | None,
+    device: str,
+    native: bool,
+    guarded: contextlib.AbstractContextManager[Guard | None],
+    progress: Callable[[ProgressEvent], None],
+    figures: dict[str, Any],
+    command: str,
+    attribution: bool,
+    cap: float | None,
+) -> tuple[RunCut | None, Attribution | None]:
+    """Record both runs, look for the cause of a difference on the engines as the runs left them, record the native
+    stage; returns (what cut it short, what the bench showed)."""
+    clock, found = _Clock(figures), None
+    try:
+        with guarded as guard, Cluster(address) as cluster:
+            experiment = Experiment(
+                cluster, [left, right], progress=progress, device=device, guard=guard, command=command
+            )  # fmt: skip
+            experiment.begin()
+            clock.lap("start_s")
+            native = native and left.scenario.native.samples > 0
+            policy = experiment.record(left)
+            clock.lap("baseline_s")
+            # The start of an engine takes most of the native stage: the baseline's goes on beside the candidate's run,
+            # unless it may be at fault itself and is wanted on the bench as it is.
+            early = native and (not attribution or _clean(left.run_dir, cap=cap))
+            if early:
+                experiment.begin_native(left, policy)
+            experiment.record(right, guide=left.run_dir if right.scenario.guided else None)
+            clock.lap("candidate_s")
+            if attribution:
+                found = _attributed(experiment, left, right, early=early, cap=cap)
+                clock.lap("attribution_s")
+            if native and not (found and found.broken):
+                if not early:
+                    experiment.begin_native(left, policy)
+                experiment.begin_native(right, policy)
+                experiment.native(left, policy)
+                experiment.native(right, policy)
+                clock.lap("native_s")
+        clock.lap("teardown_s")
+    except RunCut as cut:
+        return cut, found
+    return None, found
+
+
+def _clean(run: Path, *, cap: float | None) -> bool:
+    from harness.parity.attribution.clean import clean  # the judge's libraries, which no run needs
+
+    return clean(run, cap=cap)
+
+
+def _attributed(
+    experiment: Experiment, left: Side, right: Side, *, early: bool, cap: float | None
+) -> Attribution | None:
+    """What interventions on the live engines show of a divergence; None without one."""
+    from harness.parity.attribution import search
+    from harness.parity.verdict import judged as judgement
+
+    before = judgement(left.run_dir, right.run_dir, native=False, cap=cap)
+    if before.verdict.verdict != "DIVERGENT":
+        return None
+    experiment.tell(right, "looking for the cause")
+    bench = experiment.bench(*(side.name for side in (left, right) if not (early and side is left)))
+    found = search(before, bench)
+    if early:
+        found.notes.append("the baseline's engine, clean by its own recording, was not on the bench")
+    return found
+
+
+def _concluded(
+    left: Side, right: Side, cut: RunCut | None, found: Attribution | None, *, native: bool, cap: float | None
+) -> Verdict:
+    """The verdict on both recordings, with what the bench showed of a divergence."""
+    from harness.parity.attribution import merged
+    from harness.parity.verdict import judged as judgement
+
+    if cut is not None or found is None:
+        return judged(left.run_dir, right.run_dir, cut, native=native, cap=cap)
+    whole = merged(judgement(left.run_dir, right.run_dir, native=native and not found.broken, cap=cap), found)
+    if not (native and found.broken):
+        return whole
+    lost = "the native stage: an engine failed in an intervention on it"
+    return dataclasses.replace(whole, missing=[*whole.missing, lost])
+
+
+def _could_fail(verdict: Verdict, baseline: Side) -> Verdict:
+    """Say of the scenario itself whether its faults would have shown: an EQUIVALENT of lengths without spread proves
+    little."""
+    from probes.format import Run
+    from scenarios.ppo import selfcheck
+
+    floor = verdict.parity.floor.get("combined") if verdict.parity else None
+    known = floor if isinstance(floor, float) and floor > 0 else selfcheck.FLOOR
+    checks = selfcheck.report(Run(baseline.run_dir, strict=False), floor=known)
+    weak = [
+        Finding(
+            "scenario cannot fail",
+            f"{check.name}: {check.value:.3g}, at least {check.threshold:.3g} is needed for a fault to show",
+            effect="equality says less than it seems to",
+            severity="warning",
+            where="baseline",
+        )
+        for check in checks
+        if check.applies and not check.ok
+    ]
+    measured = {check.name: round(check.value, 6) for check in checks if check.applies}
+    return dataclasses.replace(
+        verdict, findings=[*verdict.findings, *weak], coverage=verdict.coverage | {"scenario": measured}
+    )
+
+
+class _Clock:
+    """Seconds of each part of the experiment, into the verdict's figures."""
+
+    def __init__(self, figures: dict[str, Any]) -> None:
+        self._figures, self._last = figures, time.monotonic()
+
+    def lap(self, name: str) -> None:
+        now = time.monotonic()
+        self._figures[name], self._last = round(now - self._last, 1), now
+
+
+def _scenario(
+    scenario: str,
+    overrides: Iterable[str],
+    *,
+    mode: Mode | None,
+    seed: int | None,
+    steps: int | None,
+    rollout_only: bool,
+    free: bool,
+) -> Scenario:
+    extra = [f"rollout.mode={mode}"] if mode else []
+    top: dict[str, Any] = {
+        "seed": seed,
+        "steps": steps,
+        "train": False if rollout_only else None,
+        "guided": False if free else None,
+    }
+    return config.load(scenario, [*overrides, *extra], **top)
+
+
+def _planted(fault: str | None) -> Fault:
+    try:
+        found = named(fault) if fault else Fault()
+    except ValueError as error:
+        raise BadInput(str(error)) from error
+    if found.native:
+        raise BadInput(
+            f"{fault} has settings of the native stage alone, which a whole run does not take",
+            mend=f"harness faults run --suite parity {fault}",
+        )
+    return found

@@ -1,0 +1,101 @@
+"""The recorded run that a replay starts from: which steps it holds whole, and the checkpoint to begin at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness import config
+from harness.errors import BadInput
+from harness.parity.runs.preflight import check_resume
+from harness.store import Recording
+from probes.format import FormatError
+from scenarios.settings import Scenario
+
+# Without these arrays a step can be neither scored nor trained on.
+_NEEDED = {"rollout": ("prompt", "output"), "experience": ("tokens",)}
+
+
+@dataclass(frozen=True)
+class Source:
+    """A recorded run whose rollouts can drive another one. `steps`: those that it holds whole, from 0 on."""
+
+    path: Path
+    scenario: Scenario
+    steps: int
+    backend: str
+
+    def window(self, from_step: int, steps: int | None) -> range:
+        """The steps to replay, before a checkpoint is looked for. Raises BadInput."""
+        stop = self.steps if steps is None else steps
+        if stop > self.steps:
+            raise BadInput(
+                f"{self.path} holds {self.steps} whole steps, {stop} were asked for", mend=f"--steps {self.steps}"
+            )
+        if not 0 <= from_step < stop:
+            raise BadInput(
+                f"--from-step {from_step}: the steps to replay are 0 to {stop - 1}", mend=f"--from-step {stop - 1}"
+            )
+        return range(from_step, stop)
+
+    def checkpoint(self, step: int) -> Path | None:
+        """The last checkpoint that the run wrote at or before the beginning of `step`; None: begin at step 0.
+
+        Its files are verified by the learner. Raises BadInput where it is no checkpoint.
+        """
+        folder = self.path / "checkpoints"
+        known = {_version(path): path for path in folder.glob("step-*")} if folder.is_dir() else {}
+        before = [version for version in known if 0 < version <= step]
+        if not before or not self.scenario.train:
+            return None
+        found = known[max(before)]
+        check_resume(str(found), self.scenario)
+        return found
+
+
+def source(path: Path) -> Source:
+    """Read the run in `path`. Raises BadInput where its rollouts cannot drive another one."""
+    if not (path / "run.json").exists():
+        sides = [side for side in ("baseline", "candidate") if (path / side / "run.json").exists()]
+        mend = f"harness replay {path / sides[0]} …" if sides else "harness run SCENARIO --out DIR"
+        hint = f"; it holds the runs {' and '.join(sides)}" if sides else ""
+        raise BadInput(f"{path} is no run directory: it has no run.json{hint}", mend=mend)
+    try:
+        recording = Recording(path)
+    except FormatError as error:
+        raise BadInput(str(error)) from error
+    if not recording.scenario:
+        raise BadInput(f"{path / 'run.json'} has no scenario: the harness cannot build this run's learner")
+    scenario = config.validate(recording.scenario, where=str(path / "run.json"))
+    first = recording.manifest.get("replay")
+    if isinstance(first, dict) and first.get("first_step"):
+        raise BadInput(
+            f"{path} is itself a replay that begins at step {first['first_step']}: its first steps are in another run",
+            mend=f"harness replay {first.get('of')} …",
+        )
+    kinds = ("rollout", "experience") if scenario.train else ("rollout",)
+    recorded = [set(recording.steps(kind)) for kind in kinds]
+    whole = _from_zero(set.intersection(*recorded))
+    if not whole:
+        what = "no rollouts" if not recorded[0] else "no step whole from step 0 on"
+        raise BadInput(f"{path} holds {what}: there is nothing to replay")
+    for kind in kinds:
+        table = recording.table(kind, 0)
+        absent = [name for name in _NEEDED[kind] if table is None or table.rows(name) is None]
+        if absent:
+            raise BadInput(f"{path}: the {kind} of step 0 has no {absent[0]!r}: there is nothing to replay")
+    return Source(path, scenario, whole, str(recording.manifest.get("backend") or ""))
+
+
+def _from_zero(steps: Iterable[int]) -> int:
+    """How many of 0, 1, 2, ... are there without a gap."""
+    known, count = set(steps), 0
+    while count in known:
+        count += 1
+    return count
+
+
+def _version(path: Path) -> int:
+    number = path.name.removeprefix("step-")
+    return int(number) if number.isdigit() else -1
