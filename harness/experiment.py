@@ -3,6 +3,7 @@ directory of its own."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
@@ -150,6 +151,15 @@ class Experiment:
                 self._wait(self._sessions[side.name].submit("pids"), side, "looking for the engine")
             except HarnessError:
                 self._start_session(side)
+
+    def engine_starts(self) -> tuple[int, float]:
+        """Starts of the engines that are alive, and their seconds, since each session began."""
+        number, seconds = 0, 0.0
+        for side in self._sides:
+            with contextlib.suppress(HarnessError):
+                one = self._wait(self._sessions[side.name].submit("starts"), side, "asking the engine")
+                number, seconds = number + one[0], seconds + one[1]
+        return number, seconds
 
     def exchange(self) -> None:
         """The two sessions change sides: from the next `vary` on the baseline's engine is the candidate's."""

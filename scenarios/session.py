@@ -71,6 +71,7 @@ class EngineSession:
                 "engine.engines: this session drives one engine; start one session for each"
             )
         self._started_s = 0.0
+        self._starts = (0, 0.0)  # how many, and seconds of all of them
         self._engine = self._start()
 
     def _start(self) -> Engine:
@@ -84,6 +85,7 @@ class EngineSession:
             mapping=self._mapping,
         )
         self._started_s = time.perf_counter() - started
+        self._starts = self._starts[0] + 1, self._starts[1] + self._started_s
         self._closing = threading.Event()
         children = [pid for pid in engine.info().pids if pid != os.getpid()]
         threading.Thread(target=self._watch, args=(children, self._closing), daemon=True, name="engine-watch").start()
@@ -387,6 +389,10 @@ class EngineSession:
 
     def pids(self) -> tuple[int, ...]:
         return self._engine.info().pids
+
+    def starts(self) -> tuple[int, float]:
+        """How often the engine was started in this session's life, and the seconds that this took, all together."""
+        return self._starts
 
     def close(self) -> None:
         self._closing.set()

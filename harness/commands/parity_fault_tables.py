@@ -14,7 +14,7 @@ from harness.parity.suite.outcome import Outcome, Score
 from reports.pipe import outlive_reader
 from scenarios.faults.fault import Fault
 
-HEAD = ("fault", "engines", "expected", "verdict", "causes named", "right", "seconds", "seconds to the cause")
+HEAD = ("fault", "engines", "expected", "verdict", "causes named", "right", "seconds", "engine starts", "to the cause")
 
 
 def print_outcome(one: Outcome) -> None:
@@ -25,12 +25,16 @@ def print_outcome(one: Outcome) -> None:
     with outlive_reader(console):
         console.print(
             f"[{colour}]{'ok' if one.right else 'WRONG':6}[/]{escape(one.fault.name):30} {one.said:13} "
-            f"{one.seconds:5.1f} s  {escape(causes)}",
+            f"{one.seconds:5.1f} s  {escape(causes)}{_starts(one)}",
             soft_wrap=True,
             highlight=False,
         )
         for line in _wrong(one) if not one.right else ():
             console.print(f"      [dim]{escape(line)}[/]", soft_wrap=True, highlight=False)
+
+
+def _starts(one: Outcome) -> str:
+    return f"  (of it {one.starts[1]:.1f} s to start engines)" if one.starts[0] else ""
 
 
 def _wrong(one: Outcome) -> list[str]:
@@ -70,6 +74,7 @@ def as_markdown(rows: Sequence[Outcome], score: Score) -> str:
         [
             one.fault.name, " ".join(one.pair), one.fault.expected, one.said,
             ", ".join(f"{c.name} ({c.party})" for c in one.causes) or "-", yes(one.right), f"{one.seconds:.1f}",
+            f"{one.starts[1]:.1f}" if one.starts[0] else "-",
             f"{one.to_cause_s:.1f}" if one.to_cause_s is not None else "-",
         ]
         for one in rows

@@ -13,7 +13,7 @@ from harness.commands.faults import list_
 from harness.errors import BadInput
 from harness.parity.suite import files
 from harness.parity.suite.damage import DAMAGES, damage
-from harness.parity.suite.outcome import Outcome, score
+from harness.parity.suite.outcome import Outcome, score, started_since
 from harness.parity.suite.run import planned
 from reports.model import Cause, Finding, Verdict
 from scenarios.faults.catalog import FAULTS, Fault, matches, named
@@ -130,6 +130,15 @@ def test_the_score_counts_and_passes_only_when_all_is_right() -> None:
     assert score([right] * 19 + [unnamed]).passed  # 95 %
     assert not score([right] * 18 + [unnamed]).passed
     assert "found 19/19; named 18/19" in score([right] * 18 + [unnamed]).line
+
+
+def test_the_start_of_an_engine_is_counted_apart() -> None:
+    warm = outcome(SHIFT, "DIVERGENT", ("ALIGNMENT", "candidate"))
+    cold = dataclasses.replace(warm, run_s=30.0, live_s=2.0, starts=(2, 15.5))
+    assert (warm.warm_s, cold.seconds, cold.warm_s) == (5.0, 32.0, 16.5)
+    assert "32.0 s at most; 1 faults started an engine; without such starts 16.5 s at most" in score([warm, cold]).line
+    assert "started an engine" not in score([warm]).line
+    assert started_since((1, 5.0), (3, 12.25)) == (2, 7.2) and started_since((3, 9.0), (1, 4.0)) == (0, 0.0)
 
 
 def test_faults_are_planned_by_pair_and_scenario_with_restarts_last() -> None:

@@ -12,7 +12,7 @@ from harness import config
 from harness.errors import HarnessError
 from harness.experiment import Experiment
 from harness.parity.suite.files import reproduced_by
-from harness.parity.suite.outcome import Outcome
+from harness.parity.suite.outcome import Outcome, started_since
 from harness.parity.verdict import judged
 from harness.side import Side
 from scenarios.faults.fault import Fault
@@ -52,7 +52,7 @@ def natively(
         return
     pure = False
     for fault in sorted(faults, key=lambda fault: bool(fault.native)):
-        started = time.monotonic()
+        started, before = time.monotonic(), experiment.engine_starts()
         settings = _natural(scenario, (*fault.native, *fault.settings))
         side = dataclasses.replace(two, scenario=settings, run_dir=out / fault.name / "candidate", fault=fault)
         try:
@@ -83,7 +83,8 @@ def natively(
         ).verdict
         judged_s = round(time.monotonic() - ran, 2)
         (side.run_dir.parent / "verdict.json").write_text(verdict.to_json(), encoding="utf-8")
-        yield Outcome(fault, verdict, round(ran - started, 1), judged_s, pair=pair)
+        starts = started_since(before, experiment.engine_starts())
+        yield Outcome(fault, verdict, round(ran - started, 1), judged_s, starts=starts, pair=pair)
 
 
 def _natural(scenario: Scenario, settings: tuple[str, ...]) -> Scenario:

@@ -16,13 +16,15 @@ NAMED_SHARE = 0.95  # of the faults with a cause, for the suite to pass
 @dataclass(frozen=True)
 class Outcome:
     """What the judge made of one planted fault. Seconds: of the runs, of judging with its re-readings, of the live
-    interventions. `error`: it could not be run."""
+    interventions. `starts`: engines that were started for it, in runs or interventions, and the seconds of that, which
+    are part of the others. `error`: it could not be run."""
 
     fault: Fault
     verdict: Verdict | None
     run_s: float = 0.0
     judge_s: float = 0.0
     live_s: float = 0.0
+    starts: tuple[int, float] = (0, 0.0)
     pair: tuple[str, str] = ("", "")
     error: str = ""
 
@@ -80,6 +82,11 @@ class Outcome:
         return round(self.run_s + self.judge_s + self.live_s, 1)
 
     @property
+    def warm_s(self) -> float:
+        """Seconds on warm engines: without those of starting any."""
+        return round(self.seconds - self.starts[1], 1)
+
+    @property
     def to_cause_s(self) -> float | None:
         """Seconds from the end of the runs to the named causes, engines up; None where none had to be named."""
         return round(self.judge_s + self.live_s, 2) if self.fault.causes and self.named else None
@@ -106,8 +113,14 @@ class Outcome:
             "named": [{"name": c.name, "party": c.party, "proofs": len(c.proofs)} for c in self.causes],
             "found": self.found, "right": self.right, "missing": self.missing, "wrong": self.wrong, "alarm": self.alarm,
             "run_s": self.run_s, "judge_s": self.judge_s, "live_s": self.live_s, "seconds": self.seconds,
+            "starts": self.starts[0], "starting_s": self.starts[1], "warm_s": self.warm_s,
             "reason": self.verdict.reason if self.verdict else self.error, "error": self.error,
         }  # fmt: skip
+
+
+def started_since(before: tuple[int, float], now: tuple[int, float]) -> tuple[int, float]:
+    """Engine starts between two countings, and their seconds; an engine that died takes its own with it."""
+    return max(0, now[0] - before[0]), round(max(0.0, now[1] - before[1]), 1)
 
 
 @dataclass(frozen=True)
@@ -126,6 +139,8 @@ class Score:
     unnamed: list[str] = field(default_factory=list)
     median_s: float | None = None
     slowest_s: float | None = None
+    started: int = 0  # faults for which an engine was started
+    slowest_warm_s: float | None = None  # without the seconds of those starts
     median_to_cause_s: float | None = None
 
     @property
@@ -145,6 +160,9 @@ class Score:
         ]
         if self.median_s is not None:
             parts.append(f"{self.median_s:.1f} s a fault in the median, {self.slowest_s:.1f} s at most")
+        if self.slowest_warm_s is not None and self.started:
+            what = f"{self.started} faults started an engine"
+            parts.append(f"{what}; without such starts {self.slowest_warm_s:.1f} s at most")
         if self.median_to_cause_s is not None:
             parts.append(f"{self.median_to_cause_s:.1f} s in the median from the end of the runs to the named cause")
         return "; ".join(parts)
@@ -155,7 +173,8 @@ def score(outcomes: Sequence[Outcome]) -> Score:
     faults = [one for one in outcomes if not one.fault.control]
     causes = [one for one in faults if one.fault.causes]
     controls = [one for one in outcomes if one.fault.control]
-    seconds = [one.seconds for one in outcomes if not one.error]
+    ran = [one for one in outcomes if not one.error]
+    seconds = [one.seconds for one in ran]
     to_cause = [one.to_cause_s for one in causes if one.to_cause_s is not None]
     return Score(
         len(faults), sum(one.found for one in faults), len(causes), sum(one.named for one in causes),
@@ -163,5 +182,6 @@ def score(outcomes: Sequence[Outcome]) -> Score:
         [one.fault.name for one in controls if one.alarm], [one.fault.name for one in faults if not one.found],
         [one.fault.name for one in causes if not one.named],
         statistics.median(seconds) if seconds else None, max(seconds, default=None),
+        sum(one.starts[0] > 0 for one in ran), max((one.warm_s for one in ran), default=None),
         statistics.median(to_cause) if to_cause else None,
     )  # fmt: skip

@@ -15,7 +15,7 @@ from harness.parity.attribution import attribute
 from harness.parity.suite.damage import damage
 from harness.parity.suite.files import reproduced_by
 from harness.parity.suite.native import natively
-from harness.parity.suite.outcome import Outcome
+from harness.parity.suite.outcome import Outcome, started_since
 from harness.parity.verdict import judged
 from harness.side import Side
 from reports.progress import ProgressEvent
@@ -126,7 +126,7 @@ def _group(
     sound = out / sound_name("baseline", pair, shared)
     recorded = False
     for fault in faults:
-        started = time.monotonic()
+        started, before = time.monotonic(), experiment.engine_starts()
         folder = out / fault.name
         try:
             one = _side(left, fault, scenario, sound if fault.side == "candidate" else folder / "baseline")
@@ -135,8 +135,8 @@ def _group(
                 experiment.vary(one)
                 experiment.record(one)
                 recorded = fault.side == "candidate"
-            if fault.side == "candidate":
-                started = time.monotonic()  # what faults share is no time of this one
+            if fault.side == "candidate":  # what faults share is no time of this one
+                started, before = time.monotonic(), experiment.engine_starts()
             experiment.vary(two)
             experiment.record(two, guide=one.run_dir if two.scenario.guided else None)
         except HarnessError as error:
@@ -153,7 +153,8 @@ def _group(
             verdict = attribute(found, experiment.bench(one.name, two.name))
         seconds = round(judged_at - ran, 2), round(time.monotonic() - judged_at, 2)
         (folder / "verdict.json").write_text(verdict.to_json(), encoding="utf-8")
-        yield Outcome(fault, verdict, round(ran - started, 1), *seconds, pair=pair)
+        starts = started_since(before, experiment.engine_starts())
+        yield Outcome(fault, verdict, round(ran - started, 1), *seconds, starts, pair=pair)
 
 
 def _side(side: Side, fault: Fault, scenario: Scenario, run_dir: Path) -> Side:
