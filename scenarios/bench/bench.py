@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from scenarios.bench.case import Alteration, CaseSample, Drawn, Symptoms, Tolerance
+from scenarios.bench.fit import fit
 from scenarios.bench.reference import NOTHING, ROUNDS, Reference
 from scenarios.bench.tally import Tally, beyond
 from scenarios.ppo.weight_sync import WeightLink
@@ -199,6 +200,12 @@ class Bench:
                 if x == y and math.isfinite(p) and math.isfinite(q):
                     products, squares = products + p * q, squares + p * p
         return products / squares if squares else 1.0
+
+    def fitted(self, side: str, names: list[str], alteration: Alteration = NOTHING) -> list[dict[str, Any]]:
+        """Values of these sampling parameters that explain what the engine chose: see `scenarios.bench.fit.fit`."""
+        drawn = self._readings[side].drawn
+        choices = self._references[side].choices(drawn, alteration, self._tolerance.margin)
+        return [] if choices is None else fit(choices, tuple(names))
 
     def first_layer(self, side: str, number: int) -> tuple[int, float] | None:
         """(first layer whose hidden states differ from the reference's, by how much of their size), -1 for the

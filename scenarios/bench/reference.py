@@ -15,13 +15,15 @@ from torch import Tensor
 
 from scenarios import models
 from scenarios.bench.case import Alteration, CaseSample, Drawn
+from scenarios.bench.fit import Choices
 from scenarios.rollout import guided
-from scenarios.rollout.coupling import Draw, filtered, perturbed
+from scenarios.rollout.coupling import Draw, barred, filtered, gumbel, perturbed
 from scenarios.rollout.engine import Completion, Request
 from scenarios.rollout.hf import HFEngine, ids_of
 from scenarios.settings import Sampling, Scenario
 
 ROUNDS = 4  # of every guided reading: flips beyond the fourth of a sample are not looked at
+FITTED_LOGITS = 10_000_000  # numbers that sampling parameters are fitted to
 KEPT_LOGITS = 50_000_000  # numbers; beyond, forward passes are made again
 NOTHING = Alteration()
 
@@ -101,6 +103,28 @@ class Reference:
             if 0 <= token < len(scores):
                 found.append(float(scores.max() - scores[token]))
         return min(found)
+
+    def choices(self, drawn: list[Drawn], alteration: Alteration, margin: float) -> Choices | None:
+        """What an engine chose along the guide, with the logits and the noise that it should have chosen by; None for
+        nothing, or where there is no noise to choose by."""
+        if self.scenario.rollout.mode == "greedy":
+            return None
+        logits, noise, chosen = [], [], []
+        numbers = 0
+        for one in drawn:
+            prompt, draw = self._prompt(self._samples[one.number], alteration), self._draw(one.number, alteration)
+            rows = self._logits(prompt, one.number)[: len(one.output)]
+            numbers += rows.numel()
+            if not one.output or numbers > FITTED_LOGITS:
+                continue
+            positions = torch.arange(len(rows), dtype=torch.int64)
+            logits.append(barred(rows, draw, positions))
+            noise.append(gumbel(draw.seed, torch.full_like(positions, draw.sample), positions, rows.shape[-1]))
+            chosen.append(torch.tensor(one.output[: len(rows)]))
+        if not chosen:
+            return None
+        asked = replace(self._draw(drawn[0].number, alteration), joint=alteration.joint)
+        return Choices(torch.cat(logits), torch.cat(noise), torch.cat(chosen), asked, margin)
 
     # --- one answer -------------------------------------------------------------------------------------------------
 

@@ -114,18 +114,23 @@ def filtered(logits: torch.Tensor, draw: Draw) -> torch.Tensor:
     return scores
 
 
+def barred(logits: torch.Tensor, draw: Draw, positions: torch.Tensor) -> torch.Tensor:
+    """`logits` (n, vocab) with the ids that would end the sample at -inf in the rows before `min_tokens`."""
+    if draw.min_tokens and draw.end_ids:
+        early = positions < draw.min_tokens
+        if bool(early.any()):
+            logits = logits.clone()
+            ends = torch.tensor(draw.end_ids, device=logits.device)
+            logits[early.nonzero(), ends] = float("-inf")
+    return logits
+
+
 def perturbed(logits: torch.Tensor, draw: Draw, positions: torch.Tensor) -> torch.Tensor:
     """Scores whose argmax is the coupled draw, float64 (n, vocab), for one sample at response `positions` (n,).
 
     `positions` count from the start of the response. Subtracting two entries gives a margin in nats of logits/T.
     """
-    scores = logits
-    if draw.min_tokens and draw.end_ids:
-        early = positions < draw.min_tokens
-        if bool(early.any()):
-            scores = logits.clone()
-            ends = torch.tensor(draw.end_ids, device=logits.device)
-            scores[early.nonzero(), ends] = float("-inf")
+    scores = barred(logits, draw, positions)
     samples = torch.full_like(positions, draw.sample)
     vocab = logits.shape[-1]
     noise = gumbel(draw.seed, samples, positions, vocab)

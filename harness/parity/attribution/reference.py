@@ -2,38 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from harness.parity.attribution.situation import Named, Situation, Tried, gone, improves
-from harness.parity.attribution.trials import FAMILIES, Trial, finer
+from harness.parity.attribution.trials import FAMILIES, Trial
 from reports.model import Proof
 from scenarios.bench.case import Symptoms
-
-HALVINGS = 9  # of the distance at which a guessed number is tried again: 0.05 to 0.0002
 
 
 def search(s: Situation) -> None:
     """Change the reference family by family, keep what removes a part of the difference, go on with the rest."""
     for family in FAMILIES:
         while s.symptoms.total and not s.over:
-            trials = [
-                one for one in family(s) if one.cause not in {known.name for known in s.named if known.side == s.side}
-            ]
-            best = _best(s, trials)
-            for halvings in range(HALVINGS) if best is not None else ():
-                if best is None or gone(s.symptoms, best[1]):
-                    break
-                best = _best(s, finer(best[0], halvings), best)
+            named = {known.name for known in s.named if known.side == s.side}
+            best = _best(s, (one for one in family(s) if one.cause not in named))
             if best is None:
                 break
             trial, after, seconds = best
-            s.named.append(_named(s, trial, after, seconds))
+            s.named += _named(s, trial, after, seconds)
             s.alteration, s.symptoms = s.alteration.with_(**trial.change), after
 
 
-Best = tuple[Trial, Symptoms, float]
-
-
-def _best(s: Situation, trials: list[Trial], best: Best | None = None) -> Best | None:
-    """The first trial that removes everything, else the one that removes most; `best`: the one to surpass."""
+def _best(s: Situation, trials: Iterable[Trial]) -> tuple[Trial, Symptoms, float] | None:
+    """The first trial that removes everything, else the one that removes most."""
+    best: tuple[Trial, Symptoms, float] | None = None
     for trial in trials:
         if s.over:
             s.notes.append(f"not tried for lack of time: {trial.intervention} ({s.side})")
@@ -50,6 +42,23 @@ def _best(s: Situation, trials: list[Trial], best: Best | None = None) -> Best |
     return best
 
 
-def _named(s: Situation, trial: Trial, after: Symptoms, seconds: float) -> Named:
-    proof = Proof(trial.intervention, s.symptoms.total, after.total, "differences", "live engines", round(seconds, 3))
-    return Named(trial.cause, trial.party or s.side, s.side, trial.summary, proof, trial.details)
+def _named(s: Situation, trial: Trial, after: Symptoms, seconds: float) -> list[Named]:
+    """The cause that a trial proved; of several parameters each, by what is left without it beside the others."""
+    if not trial.parts:
+        proof = Proof(
+            trial.intervention, s.symptoms.total, after.total, "differences", "live engines", round(seconds, 3)
+        )
+        return [Named(trial.cause, trial.party or s.side, s.side, trial.summary, proof, trial.details)]
+    found = []
+    for part in trial.parts:
+        started = s.clock()
+        others = [one for one in trial.parts if one is not part]
+        change = {"sampling": tuple(pair for one in others for pair in one.change["sampling"])}
+        without = s.bench.compare(s.side, s.alteration.with_(**change))
+        beside = " and ".join(one.intervention.removesuffix(" in the reference") for one in others)
+        proof = Proof(
+            f"{part.intervention}, beside {beside}", without.total, after.total, "differences", "live engines",
+            round(s.clock() - started, 3),
+        )  # fmt: skip
+        found.append(Named(part.cause, part.party or s.side, s.side, part.summary, proof, part.details))
+    return found

@@ -7,7 +7,7 @@ an engine call. To add one: write it, test it with a planted fault and a control
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ class Trial:
     party: str = ""  # the side, unless said otherwise
     recorded: bool = False
     details: dict[str, Any] = field(default_factory=dict)
+    parts: tuple[Trial, ...] = ()  # of several parameters that only explain it together: each alone
 
 
 def prompts_seen(s: Situation) -> Iterator[Trial]:
@@ -201,7 +202,7 @@ def lengths(s: Situation) -> Iterator[Trial]:
 
 
 def guesses(s: Situation) -> Iterator[Trial]:
-    """Parameters that no recording speaks of: a few common values of each."""
+    """Parameters that no recording speaks of: seeds and switches by common values, numbers by a fit."""
     if s.symptoms.of("scores", "logprobs", "prompts") or not s.symptoms.total:
         return
     asked = s.asked
@@ -217,12 +218,8 @@ def guesses(s: Situation) -> Iterator[Trial]:
                 {"seed": other},
                 details={"asked": seed, "as if": other},
             )
-    near = [round(factor * float(asked.get("temperature") or 1.0), 4) for factor in (0.98, 1.02, 0.95, 1.05)]
+    yield from _fits(s)
     values: dict[str, list[Any]] = {
-        "temperature": [*near, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.5],
-        "top_p": [1.0, 0.8, 0.9, 0.95],
-        "top_k": [-1, 20, 40, 50],
-        "min_p": [0.0, 0.05, 0.1],
         "min_tokens": [0],
         "ignore_eos": [not asked.get("ignore_eos", False)],
         "stop_token_ids": [[]],
@@ -231,39 +228,35 @@ def guesses(s: Situation) -> Iterator[Trial]:
         for value in tries:
             if _same(value, asked.get(name)):
                 continue
-            yield Trial(
-                _STOPS.get(name, f"SAMPLING_PARAM({name})"),
-                f"{name} {_shown(value)} in the reference",
-                f"the {s.side} samples as if {name} were {_shown(value)}",
-                {"sampling": ((name, value),)},
-                details={"asked": asked.get(name), "as if": value, "side": s.side},
-            )
+            yield _guess(s, name, value)
 
 
-# Guesses of a number, by the distance of the neighbours that are tried first, and the least that it may be.
-_FINE = {"temperature": (0.05, 0.01), "top_p": (0.05, 0.01), "min_p": (0.025, 0.0)}
+def _guess(s: Situation, name: str, value: Any) -> Trial:
+    return Trial(
+        _STOPS.get(name, f"SAMPLING_PARAM({name})"),
+        f"{name} {_shown(value)} in the reference",
+        f"the {s.side} samples as if {name} were {_shown(value)}",
+        {"sampling": ((name, value),)},
+        details={"asked": s.asked.get(name), "as if": value, "side": s.side},
+    )
 
 
-def finer(trial: Trial, halvings: int) -> list[Trial]:
-    """The same guess of a number a little lower and higher, nearer after each halving; none of anything else."""
-    name = trial.change["sampling"][0][0] if len(trial.change.get("sampling", ())) == 1 and not trial.recorded else ""
-    if name not in _FINE:
-        return []
-    (step, least), value = _FINE[name], float(trial.change["sampling"][0][1])
-    found = []
-    for other in (value - step / 2**halvings, value + step / 2**halvings):
-        other = round(other, 4)
-        if other > least and (name == "temperature" or other <= 1.0):
-            found.append(
-                replace(
-                    trial,
-                    intervention=f"{name} {_shown(other)} in the reference",
-                    summary=trial.summary.replace(f"{name} were {_shown(value)}", f"{name} were {_shown(other)}"),
-                    change={"sampling": ((name, other),)},
-                    details={**trial.details, "as if": other},
-                )
-            )
-    return found
+def _fits(s: Situation) -> Iterator[Trial]:
+    """Numbers that explain what the engine chose: alone, or else several at once."""
+    known = {one.name for one in s.named if one.side == s.side}
+    names = [name for name in ("temperature", "top_p", "top_k", "min_p") if f"SAMPLING_PARAM({name})" not in known]
+    for values in s.bench.fitted(s.side, names, s.alteration) if s.symptoms.of("tokens", "lengths") else ():
+        parts = [_guess(s, name, value) for name, value in values.items()]
+        if len(parts) == 1:
+            yield parts[0]
+            continue
+        yield Trial(
+            f"SAMPLING_PARAM({', '.join(sorted(values))})",
+            f"{' and '.join(f'{name} {_shown(value)}' for name, value in values.items())} in the reference",
+            f"the {s.side} samples with other parameters than were asked",
+            {"sampling": tuple(values.items())},
+            parts=tuple(parts),
+        )
 
 
 FAMILIES: tuple[Callable[[Situation], Iterator[Trial]], ...] = (

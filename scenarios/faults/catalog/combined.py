@@ -1,4 +1,4 @@
-"""Two faults at once: each must be named."""
+"""Several faults at once: each must be named."""
 
 from __future__ import annotations
 
@@ -44,5 +44,20 @@ FAULTS = (
         mapping={"edits": {"sampling": {"top_p": 0.9, "min_new_tokens": None}}},
         causes=("SAMPLING_PARAM(top_p)", "SAMPLING_PARAM(min_tokens)"),
         party="mapping",
+    ),
+    Fault(
+        "temperature-and-top-p-unsaid",
+        "the engine draws at temperature 0.83 and with a top-p of 0.95, and says nothing of either",
+        engine={"sampling": {"temperature": 0.83, "top_p": 0.95}},
+        causes=("SAMPLING_PARAM(temperature)", "SAMPLING_PARAM(top_p)"),
+        party="candidate",
+    ),
+    Fault(
+        "three-unsaid",
+        "the baseline's engine draws at temperature 0.6 with a top-p of 0.8 and a top-k of 20, and says nothing of any",
+        side="baseline",
+        engine={"sampling": {"temperature": 0.6, "top_p": 0.8, "top_k": 20}},
+        causes=("SAMPLING_PARAM(temperature)", "SAMPLING_PARAM(top_p)", "SAMPLING_PARAM(top_k)"),
+        party="baseline",
     ),
 )

@@ -31,6 +31,13 @@ FAULTS = (
         party="candidate",
     ),
     Fault(
+        "temperature-nearly",
+        "the engine draws at temperature 0.97 for 1.0, and says nothing of it",
+        engine={"sampling": {"temperature": 0.97}},
+        causes=("SAMPLING_PARAM(temperature)",),
+        party="candidate",
+    ),
+    Fault(
         "temperature-dropped",
         "the mapping drops a temperature of 0.7",
         scenario=COOL,

@@ -1,0 +1,78 @@
+"""The fit of unsaid sampling parameters: choices made with known ones must give these back, and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from scenarios.bench.fit import Choices, fit
+from scenarios.rollout.coupling import Draw, filtered, gumbel
+
+NAMES = ("temperature", "top_p", "top_k", "min_p")
+POSITIONS, VOCABULARY, MARGIN = 160, 64, 1e-3
+
+
+def choices(made: dict[str, Any], asked: dict[str, Any] | None = None, *, seed: int = 0) -> Choices:
+    """Choices of an engine that samples with `made` where `asked` was asked; logits as peaked as a small model's."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = 2.5 * torch.randn(POSITIONS, VOCABULARY, generator=generator)
+    noise = gumbel(7, torch.zeros(POSITIONS, dtype=torch.int64), torch.arange(POSITIONS), VOCABULARY)
+    draw = Draw(7, 0, **(asked or {}))
+    chosen = (filtered(logits, replace(draw, **made)) + noise).argmax(-1)
+    return Choices(logits, noise, chosen, draw, MARGIN)
+
+
+@pytest.mark.parametrize(
+    ("made", "asked"),
+    [
+        ({"temperature": 0.97}, {}),
+        ({"temperature": 1.3}, {"temperature": 0.7}),
+        ({"top_p": 0.83}, {}),
+        ({"top_p": 1.0}, {"top_p": 0.8}),
+        ({"top_k": 12}, {}),
+        ({"top_k": -1}, {"top_k": 8}),
+        ({"min_p": 0.07}, {}),
+        ({"temperature": 0.9, "top_p": 0.9}, {}),
+        ({"temperature": 1.15, "top_k": 8}, {}),
+        ({"temperature": 0.83, "top_p": 0.95}, {"temperature": 1.1}),
+        ({"temperature": 0.6, "top_p": 0.8, "top_k": 8}, {}),
+    ],
+)
+def test_what_the_engine_sampled_with_is_found(made: dict[str, Any], asked: dict[str, Any]) -> None:
+    one = choices(made, asked)
+    found = fit(one, NAMES, seconds=600)
+    assert found and all(one.short(values) == 0 for values in found)
+    assert all(len(values) <= len(made) for values in found)  # as few as explain it
+    same = [values for values in found if set(values) == set(made)]
+    if len(made) < 3:  # of three, two may do as well on so few choices
+        assert same
+    for values in same:
+        for name, value in values.items():
+            assert value == pytest.approx(made[name], rel=0.3 if name == "top_k" else 0.1, abs=0.03)
+
+
+def test_nothing_is_fitted_where_nothing_differs() -> None:
+    assert fit(choices({}), NAMES) == []
+
+
+def test_choices_of_another_noise_are_not_explained() -> None:
+    one = choices({})
+    other = gumbel(8, torch.zeros(POSITIONS, dtype=torch.int64), torch.arange(POSITIONS), VOCABULARY)
+    one = replace(one, noise=other)
+    assert all(one.short(values) > 0 for values in fit(one, NAMES))
+
+
+def test_a_few_wrong_choices_are_not_laid_to_several_parameters() -> None:
+    one = choices({})
+    chosen = one.chosen.clone()
+    chosen[[3, 50, 90, 120]] = (chosen[[3, 50, 90, 120]] + 1) % VOCABULARY
+    assert all(len(values) == 1 for values in fit(replace(one, chosen=chosen), NAMES))
+
+
+def test_larger_sets_are_given_up_in_time() -> None:
+    now = iter(range(1000))  # a second a look: four sets of one
+    found = fit(choices({"temperature": 0.9, "top_p": 0.9}), NAMES, seconds=4.5, clock=lambda: float(next(now)))
+    assert found and all(len(values) == 1 for values in found)
