@@ -159,6 +159,16 @@ def test_a_parameter_that_a_side_asked_for_is_its_own(lab: Lab) -> None:
     assert [(one.name, one.party) for one in s.named] == [("SAMPLING_PARAM(temperature)", "candidate")]
 
 
+def test_parameters_that_only_explain_it_together_are_each_proven_beside_the_others(lab: Lab) -> None:
+    s = lab.situation(ASKED, engine={"sampling": {"temperature": 0.6, "top_p": 0.9}})
+    before = s.symptoms.total
+    reference.search(s)
+    assert [one.name for one in s.named] == ["SAMPLING_PARAM(temperature)", "SAMPLING_PARAM(top_p)"]
+    assert s.symptoms.total <= 0.02 * before
+    for one in s.named:
+        assert one.proof.before > one.proof.after == s.symptoms.total and "beside" in one.proof.intervention
+
+
 def test_two_mistakes_at_once_are_both_named(lab: Lab) -> None:
     s = lab.situation(ASKED, engine={"sampling": {"temperature": 0.8}, "truncate": {"side": "left", "keep": 3}})
     before = s.symptoms.total
