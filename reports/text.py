@@ -86,6 +86,11 @@ def figure(value: float) -> str:
     return show(value, group=True)
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 sample`, `1,234 samples`: the noun is given in the singular."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def same(first: Any, second: Any) -> bool:
     """Whether two values are one and the same to a reader: NaN equals NaN, a tuple its list, 1 is 1.0 but not true."""
     if isinstance(first, dict) and isinstance(second, dict):

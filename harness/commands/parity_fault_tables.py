@@ -12,6 +12,7 @@ from rich.markup import escape
 from harness.commands.fault_tables import markdown, yes
 from harness.parity.suite.outcome import Outcome, Score
 from reports.pipe import outlive_reader
+from reports.text import counted
 from scenarios.faults.fault import Fault
 
 HEAD = ("fault", "engines", "expected", "verdict", "causes named", "right", "seconds", "engine starts", "to the cause")
@@ -56,7 +57,7 @@ def _wrong(one: Outcome) -> list[str]:
 def summary(rows: Sequence[Outcome], score: Score, asked: Sequence[Fault]) -> str:
     """The last lines: the score, and what was left out because it needs other engines."""
     left_out = len(asked) - len(rows)
-    note = f"{left_out} faults need other engines and were not run\n" if left_out else ""
+    note = f"{counted(left_out, 'fault')} need other engines and were not run\n" if left_out else ""
     return note + score.line
 
 

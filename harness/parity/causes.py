@@ -26,6 +26,7 @@ from harness.parity.rules import (
     weights,
 )
 from reports.model import Cause, Place
+from reports.text import counted
 
 # In the order in which causes are named: what a record says, then what a re-reading removes, then what is left.
 RULES = (
@@ -92,7 +93,8 @@ def unexplained(e: Evidence, open_: dict[str, np.ndarray]) -> Cause:
     first = kinds[0]
     place = places[first][1]
     samples = len(np.unique(open_[first], axis=0))
-    summary = f"{named(first)} {when(e, open_[first][:, 0])}: {samples} samples; nothing recorded explains it"
+    found = counted(samples, "sample")
+    summary = f"{named(first)} {when(e, open_[first][:, 0])}: {found}; nothing recorded explains it"
     also = f"; also {', '.join(named(kind) for kind in kinds[1:])}" if len(kinds) > 1 else ""
     weights = e.weights.equal(place.step, place.step, place.step) if place.step >= 0 else None
     numbered = (("step", place.step), ("sample", place.sample), ("position", place.position))

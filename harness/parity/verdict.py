@@ -38,7 +38,7 @@ from harness.store import Recording
 from harness.tables import mapping, names, number
 from probes.format import FormatError, Run
 from reports.model import EXIT_CODES, SUSPICIONS, Cause, Finding, Parity, Verdict
-from reports.text import figure
+from reports.text import counted, figure
 
 # Importing them registers their checks.
 CHECKED_BY = (checks, checks_engine, suspicions, sizes, surroundings, parameter_maps)
@@ -202,13 +202,14 @@ def _decide(
     if e.unjudged_steps and not untested and not e.confounders and unless_native(e):
         step, reason = next(iter(e.unjudged_steps.items()))
         stop_free = (
-            f"the rollouts of {len(e.unjudged_steps)} steps, from step {step} on, could not be compared: {reason}"
+            f"the rollouts of {counted(len(e.unjudged_steps), 'step')}, from step {step} on, could not be compared: "
+            f"{reason}"
         )
     else:
         stop_free = ""
     compared = e.counts.get("compared_tokens", 0)
     if not stop_free and not untested and coupled(e) and compared < minimum.tokens:
-        stop_free = f"only {compared} tokens could be compared, at least {minimum.tokens} are needed"
+        stop_free = f"only {counted(compared, 'token')} could be compared, at least {minimum.tokens} are needed"
     if stop:
         verdict, reason = "INCONCLUSIVE", stop[0]
     elif confirmed:
@@ -221,9 +222,8 @@ def _decide(
         reason = f"{untested[0].name} was not tested: {untested[0].evidence}" if untested else stop_free
     else:
         verdict = "EQUIVALENT"
-        steps = f"{len(e.steps)} steps" if len(e.steps) != 1 else "1 step"
-        samples = e.counts.get("samples", 0)
-        reason = f"every check within the floor over {steps}, {samples:,} samples and {compared:,} compared tokens"
+        covered = f"{counted(len(e.steps), 'step')}, {counted(e.counts.get('samples', 0), 'sample')}"
+        reason = f"every check within the floor over {covered} and {compared:,} compared tokens"
         reason += f"; {samplers_said(e)}"
     place = with_text(e, e.earliest(*kinds)) if kinds else None
     missing = list(

@@ -131,7 +131,7 @@ def _stale(s: Situation, sent: list[Sent], whole: int, done: Undone) -> None:
     names = [[name for name in one.names if name in known] or one.names for one in sent]
     count = sum(map(len, names))
     if not names or count > LISTED:
-        what = f"{count} of {whole} tensors" if names else "no tensor of its own"
+        what = f"{count} of {whole:,} tensors" if names else "no tensor of its own"
         summary = f"the {s.side}'s engine held {what} otherwise than the learner: sending all of them again mends it"
         if not names and known:
             for name in sorted(known)[:LISTED]:

@@ -18,6 +18,7 @@ from harness.parity.facts.prompts_seen import how
 from harness.parity.facts.readings import SHIFTS, tokenizer
 from harness.parity.rules.prompts import NAMES
 from harness.tables import mapping
+from reports.text import counted
 from scenarios.bench.case import Alteration
 
 
@@ -51,7 +52,7 @@ def prompts_seen(s: Situation) -> Iterator[Trial]:
             yield Trial(
                 cause,
                 f"the reference is given the ids that the engine saw{', in continuations too' if everywhere else ''}",
-                f"the engine saw other prompt ids than it was sent, in {len(given)} samples of the case",
+                f"the engine saw other prompt ids than it was sent, in {counted(len(given), 'sample')} of the case",
                 {"prompts": _joined(s.alteration, given), "everywhere": everywhere},
                 recorded=True,
             )

@@ -8,7 +8,7 @@ from harness.parity.checks.registry import Outcome, check, coupled, outcome, tra
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.tails import outliers
 from reports.model import Finding
-from reports.text import figure
+from reports.text import counted, figure
 
 
 @check("tokens", required=coupled)
@@ -37,12 +37,12 @@ def tokens(e: Evidence) -> Outcome:
         text += f"{benign} benign flips"
         return outcome("tokens", "confirmed", text, kinds=("flip",), **details)
     if unjudged:
-        text = f"{unjudged} of {flips} flips cannot be judged: no margin of the learner was recorded at them"
+        text = f"{unjudged} of {flips:,} flips cannot be judged: no margin of the learner was recorded at them"
         return outcome("tokens", "not tested", text, **details)
     return outcome(
         "tokens",
         "ruled out",
-        f"{compared:,} tokens compared, {flips:,} flips, all benign"
+        f"{counted(compared, 'token')} compared, {counted(flips, 'flip')}, all benign"
         if flips
         else f"{compared:,} of {compared:,} tokens equal",
         **details,
@@ -61,7 +61,7 @@ def lengths(e: Evidence) -> Outcome:
     if not e.counts.get("samples") or not coupled(e):
         return outcome("lengths", "not tested", "no samples were compared one by one")
     parted = ", but for those that a flip parted" if e.counts.get("flips") else ""
-    return outcome("lengths", "ruled out", f"equal in {e.counts['samples']:,} samples{parted}")
+    return outcome("lengths", "ruled out", f"equal in {counted(e.counts['samples'], 'sample')}{parted}")
 
 
 @check("finish-reasons", required=coupled)
@@ -73,7 +73,7 @@ def finish_reasons(e: Evidence) -> Outcome:
         return outcome("finish-reasons", "confirmed", text, kinds=("finish",))
     if not e.counts.get("finish reasons") or not coupled(e):
         return outcome("finish-reasons", "not tested", "no finish reasons were compared")
-    return outcome("finish-reasons", "ruled out", f"equal in {e.counts['finish reasons']:,} samples")
+    return outcome("finish-reasons", "ruled out", f"equal in {counted(e.counts['finish reasons'], 'sample')}")
 
 
 @check("logprobs", required=unless_native)
@@ -88,7 +88,7 @@ def logprobs(e: Evidence) -> Outcome:
     }
     if not n:
         return outcome("logprobs", "not tested", "no log-probabilities of equal tokens were compared", **details)
-    largest = f"max |Δ| {figure(e.engines.largest[0])} nats over {n:,} tokens; "
+    largest = f"max |Δ| {figure(e.engines.largest[0])} nats over {counted(n, 'token')}; "
     largest += f"{beyond:,} beyond the tolerance of {figure(e.tolerance.value)}, at most {outliers(n):,} are rounding"
     if "logprob" in e.first:
         text = largest
@@ -158,7 +158,7 @@ def experience(e: Evidence) -> Outcome:
     return outcome(
         "experience",
         "ruled out",
-        f"what the learners made of {samples:,} samples is {identical}",
+        f"what the learners made of {counted(samples, 'sample')} is {identical}",
         findings=findings,
         missing=missing,
     )
@@ -175,7 +175,7 @@ def rewards(e: Evidence) -> Outcome:
         )
     if not e.counts.get("rewards"):
         return outcome("rewards", "not tested", "no rewards of the same tokens in both runs")
-    return outcome("rewards", "ruled out", f"equal in {e.counts['rewards']:,} samples")
+    return outcome("rewards", "ruled out", f"equal in {counted(e.counts['rewards'], 'sample')}")
 
 
 @check("learner", required=trains)

@@ -10,7 +10,7 @@ from harness.parity.facts.weightsync import SyncRecord
 from harness.parity.native import KINDS, NativeResult
 from reports.limits import limit_of
 from reports.model import SUSPICIONS, CheckState, Finding
-from reports.text import figure
+from reports.text import counted, figure
 
 
 @check("engine-against-learner", required=always)
@@ -30,7 +30,7 @@ def engine_against_learner(e: Evidence) -> Outcome:
         for side in e.sides
     }
     shown = "; ".join(
-        f"{side.name} max |Δ| {figure(side.to_learner.largest[0])} over {side.to_learner.tokens:,} tokens, "
+        f"{side.name} max |Δ| {figure(side.to_learner.largest[0])} over {counted(side.to_learner.tokens, 'token')}, "
         f"{e.beyond(f'learner:{side.name}')} beyond the tolerance"
         for side in e.sides
     )
@@ -40,7 +40,7 @@ def engine_against_learner(e: Evidence) -> Outcome:
         text = f"the {' and the '.join(wrong)} moved away from its learner: {shown}, "
         text += f"tolerance {figure(e.tolerance.value)}"
         if choices:
-            text += f"; {choices} tokens that the learner would not have drawn"
+            text += f"; {counted(choices, 'token')} that the learner would not have drawn"
         return outcome("engine-against-learner", "confirmed", text, kinds=kinds, **details)
     without = [side.name for side in e.sides if not side.to_learner.tokens]
     if without:
@@ -152,12 +152,12 @@ def itself(e: Evidence, side: Side, number: int) -> Outcome:
         shown = f"largest |Δ| {figure(floor.largest)} nats"
     else:
         shown = f"|Δ| at most {figure(floor.level)} nats, on a few tokens up to {figure(floor.largest)},"
-    shown += f" over {floor.tokens:,} tokens, {floor.flips:,} flips; cap {figure(cap)}"
+    shown += f" over {counted(floor.tokens, 'token')}, {counted(floor.flips, 'flip')}; cap {figure(cap)}"
     if f"floor:{side.name}" in e.first:
         text = e.first[f"floor:{side.name}"][1].context
         return outcome(name, "confirmed", f"{text}: {shown}", number=number, kinds=(f"floor:{side.name}",), **details)
     if not floor.measured:
-        few = f"only {floor.tokens} tokens" if floor.tokens else "nothing"
+        few = f"only {counted(floor.tokens, 'token')}" if floor.tokens else "nothing"
         text = f"the floor was not measured ({few} of the engine against itself); "
         text += f"the tolerance is the cap, {figure(cap)}"
         return outcome(name, "not tested", text, number=number, **details)

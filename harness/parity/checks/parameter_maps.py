@@ -26,7 +26,7 @@ from harness.parity.facts.parameters import (
 from harness.parity.native import KINDS, NativeResult
 from harness.tables import mapping, names
 from reports.model import SUSPICIONS, Cause, Finding
-from reports.text import figure
+from reports.text import counted, figure
 from scenarios.rollout import given as native_terms
 from scenarios.settings import Engine
 
@@ -63,7 +63,7 @@ def engine_parameter_map(e: Evidence) -> Outcome:
     wrong = [one for one in findings if one.severity == "warning"] or altered
     if wrong:
         several = len([one for one in altered if one.severity == "warning"]) or len(altered)
-        text = f"{several} of {checked} parameters are not what was asked: " if altered else ""
+        text = f"not as asked: {counted(several, 'parameter')}, {checked} compared; " if altered else ""
         text += f"{wrong[0].summary}; effect {effect(e)}"
         found = _with(e, findings)
         return outcome(name, "confirmed", text, number=number, decides=False, findings=found, missing=missing)

@@ -13,7 +13,7 @@ from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.rank_shapes import unequal_ranks
 from harness.tables import mapping, number
 from reports.model import SUSPICIONS, Finding
-from reports.text import figure, show
+from reports.text import counted, figure, show
 
 Shapes = dict[int, dict[str, Any]]  # step -> shape (compared), sizes (of each rank)
 
@@ -42,13 +42,13 @@ def experience_matrix_shapes(e: Evidence) -> Outcome:
         if wrong:
             parts = _apart(one[wrong[0]]["shape"], two[wrong[0]]["shape"])
             why = " (the runs trained on other tokens)" if wrong[0] in parted else ""
-            text = f"shapes differ in {len(wrong)} of {len(steps)} steps, first step {wrong[0]}{why}: {parts}" + (
+            text = f"shapes differ in {len(wrong)} of {len(steps):,} steps, first step {wrong[0]}{why}: {parts}" + (
                 f"; {text}" if text else ""
             )
         text += f"; {shown}"
         finding = Finding("experience shapes", text, effect(e))
         return outcome(name, "confirmed", text, number=number, decides=False, findings=[finding], **skew)
-    return outcome(name, "ruled out", f"equal in {len(steps)} steps; {shown}", number=number, **skew)
+    return outcome(name, "ruled out", f"equal in {counted(len(steps), 'step')}; {shown}", number=number, **skew)
 
 
 def _apart(one: list[dict[str, Any]], two: list[dict[str, Any]]) -> str:

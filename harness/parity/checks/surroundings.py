@@ -17,7 +17,7 @@ from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.rules.restrictions import only_cached
 from harness.tables import mapping, number
 from reports.model import SUSPICIONS, CheckState, Finding
-from reports.text import figure
+from reports.text import counted, figure
 
 _NAMED = 6  # differing variables that a finding names; all of them with their values stand in its details
 
@@ -27,13 +27,12 @@ def effect(e: Evidence) -> str:
     if not e.engines.tokens:
         return "not measured"
     beyond = e.counts.get("flips_beyond_margin", 0)
-    moved = [f"max |Δ logprob| {figure(e.engines.largest[0])} nats", f"{beyond} flips beyond the margin"]
+    moved = [f"max |Δ logprob| {figure(e.engines.largest[0])} nats", f"{counted(beyond, 'flip')} beyond the margin"]
     for kind in e.first:
         if kind not in ("logprob", "flip"):
             items = e.found(kind)
             samples = len(np.unique(items, axis=0)) if (items[:, 1] >= 0).all() else 0
-            counted = f" ({samples} {'sample' if samples == 1 else 'samples'})" if samples else ""
-            moved.append(named(kind) + counted)
+            moved.append(named(kind) + (f" ({counted(samples, 'sample')})" if samples else ""))
     return f"{'together with everything else' if e.first else 'none beyond the floor'}: {', '.join(moved)}"
 
 

@@ -13,6 +13,7 @@ from harness.parity.checks.registry import Outcome, check, outcome, unless_nativ
 from harness.parity.checks.surroundings import effect
 from harness.parity.facts.evidence import Evidence, Side
 from reports.model import SUSPICIONS, Finding
+from reports.text import counted
 
 
 @check(SUSPICIONS[1], 1)
@@ -84,7 +85,7 @@ def token_boundaries(e: Evidence) -> Outcome:
     if wrong:
         (step, sample), field, a, b = wrong[0]
         text = (
-            f"{len(wrong)} of {compared} samples differ, first step {step}, sample {sample}, {field}: {a} against {b}"
+            f"{len(wrong)} of {compared:,} samples differ, first step {step}, sample {sample}, {field}: {a} against {b}"
         )
         finding = Finding(
             "token boundaries", text, effect(e), details={"samples": [list(key) for key, *_ in wrong[:50]]}
@@ -95,7 +96,7 @@ def token_boundaries(e: Evidence) -> Outcome:
             name, "not tested", f"the boundaries of {alone} samples were recorded in one run only", number=number
         )
     if not ends_skipped:
-        text = f"first and last ids, lengths and specials agree in {compared:,} samples"
+        text = f"first and last ids, lengths and specials agree in {counted(compared, 'sample')}"
         return outcome(name, "ruled out", text, number=number)
     text = f"prompt ends agree in {compared:,} samples, output ends agree in {compared - ends_skipped:,} samples; "
     text += f"the output ends of {ends_skipped:,} samples were not compared, for their tokens or lengths part"

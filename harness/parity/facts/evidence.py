@@ -21,6 +21,7 @@ from harness.parity.facts.tails import Tail, Weighed
 from harness.store import Recording
 from harness.tables import Table, number
 from reports.model import Place
+from reports.text import counted
 
 # Order within a step. A sync that a step's rollout already used comes before it (see `add_sync` in `weightsync`).
 PHASES = ("floor", "prompt", "rollout", "experience", "train", "sync", "native")
@@ -202,7 +203,7 @@ class Evidence:
         """Note samples without a partner: missing evidence, never skipped in silence."""
         for what, samples in ((only_a, match.only_a), (only_b, match.only_b)):
             if len(samples):
-                self.unmatched.append(f"{what}: {len(samples)} samples, the first is {int(samples[0])}")
+                self.unmatched.append(f"{what}: {counted(len(samples), 'sample')}, the first is {int(samples[0])}")
         if len(match.repeated):
             where = only_a.split(":")[0]
             self.repeated.append(f"{where}: sample {int(match.repeated[0])} was recorded more than once")

@@ -92,7 +92,7 @@ def when(e: Evidence, steps: Iterable[int]) -> str:
         return f"from step {found[0]} on"
     if len(found) == 1:
         return f"in step {found[0]}"
-    return f"in {len(found)} of {len(compared)} steps, the first is {found[0]}"
+    return f"in {len(found)} of {len(compared):,} steps, the first is {found[0]}"
 
 
 def left(e: Evidence, kind: str) -> np.ndarray:

@@ -15,7 +15,7 @@ import numpy as np
 from harness.parity.facts.evidence import Evidence, Side
 from harness.tables import mapping, names, number
 from reports.model import Place
-from reports.text import figure
+from reports.text import counted, figure
 
 LEAST_PROOF = 32  # tokens; a proof over fewer proves little, over none nothing
 
@@ -129,7 +129,7 @@ def _judge(
         what = "kept an older" if stale else "received another"
         values = ("weight digest", f"the learner's {wrong[0]}", f"{what} {wrong[0]}")
         unsent = sum(name in absent for name in wrong)
-        context = f"weight version {version}: {len(wrong)} tensors, of which {unsent} were not sent"
+        context = f"weight version {version}: {counted(len(wrong), 'tensor')}, {unsent} of them not sent"
     elif proof is not None:
         values = ("proof_max_delta", f"at most {figure(e.tolerance.extreme)}", proof)
         context = f"weight version {version}: the engine does not compute with the learner's weights"

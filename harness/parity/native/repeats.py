@@ -95,7 +95,7 @@ def repeats(e: Evidence, side: Side, samples: Samples, result: NativeResult) -> 
         "samples": compared, "alike": alike, "expected": expected, "request_seed": promise, "state": state,
     }  # fmt: skip
     _seed(side, result)
-    text = f"{alike} of {compared} samples drawn alike under the same seed, {figure(expected)} expected by chance"
+    text = f"{alike} of {compared:,} samples drawn alike under the same seed, {figure(expected)} expected by chance"
     if state == "not repeated" and promise == "honoured":
         shown = f"{side.name}: {text}"
         place = Place(

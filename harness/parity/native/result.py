@@ -7,7 +7,7 @@ from typing import Any
 
 from harness.parity.native.two_samples import EQUIVALENCE_ALPHA, MARGIN, Tests
 from reports.model import Finding
-from reports.text import figure
+from reports.text import counted, figure
 
 EQUAL, DIFFERENT, TOO_LITTLE = "equal", "different", "too little data"
 NEEDED = ("length", "surprisal", "finish")  # quantities whose equality the stage must show; reward where there is one
@@ -63,7 +63,7 @@ class NativeResult:
         words = {
             EQUAL: f"equal in the mean to within {figure(self.margin)} standard deviations",
             DIFFERENT: "different",
-            TOO_LITTLE: f"too little data, {self.enough} samples a side would be enough",
+            TOO_LITTLE: f"too little data, {counted(self.enough, 'sample')} a side would be enough",
         }
         shown = "; ".join(f"{', '.join(names)}: {words[outcome]}" for outcome, names in groups if names)
         return (

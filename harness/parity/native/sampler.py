@@ -71,6 +71,6 @@ def _outside(e: Evidence, side: Side, parts: list[Tokens], outside: np.ndarray, 
         int(first.grid.position[at]),
         "a token outside of the support",
         *side.paired(int(first.output[at]), None),
-        context=f"{len(outside)} of {tokens} tokens that the sampler could not have drawn as asked",
+        context=f"{len(outside)} of {tokens:,} tokens that the sampler could not have drawn as asked",
     )
     e.diverges(f"native sampler:{side.name}", [], place)

@@ -148,7 +148,7 @@ def _note(e: Evidence, side: Side, part: Tokens) -> None:
         int(part.grid.position[first]),
         "native logprob against the learner",
         *side.paired(float(part.reported[first]), float(part.learner[first])),
-        context=f"{len(found.beyond)} of {part.grid.size} tokens",
+        context=f"{len(found.beyond)} of {part.grid.size:,} tokens",
     )
     e.differs(kind, found, part.table.sample[part.rows[np.unique(part.grid.row[found.deciding])]], place)
 

@@ -13,6 +13,7 @@ from harness.parity.facts.parameters import engine_infos, follows_from, sampling
 from harness.parity.facts.readings import tokenizer
 from harness.tables import mapping, number
 from reports.model import Cause, Proof
+from reports.text import counted
 
 NEAR = 8  # tokens that an engine may keep back of a limit for itself (SGLang: 2 of the context, and whole pages)
 FEWEST = 3  # samples that stop at one token, before it is taken for an end token
@@ -79,7 +80,7 @@ def _dropped(e: Evidence, endings: list[Ending]) -> Found:
                 "STOP(end token dropped)",
                 side,
                 f"the {side} leaves the end token out of its output {when(e, _steps(found))}",
-                f"{len(found)} samples that stopped, one token shorter: "
+                f"{counted(len(found), 'sample')} that stopped, one token shorter: "
                 f"{', '.join(str(token) for token, _ in tokens.most_common(3))} is missing at their end",
                 {"samples": len(found), "tokens": dict(tokens.most_common(5))},
                 [Proof("append the end token", len(found), 0, "samples")],
@@ -157,7 +158,7 @@ def _went_on(side: Side, token: int) -> bool:
 def _stop(e: Evidence, what: str, side: Side, found: list[Ending], text: str, token: int | None = None) -> Cause:
     tokens = sorted({one.shorter_last for one in found})
     sets = {one.name: sorted(end_ids(e, one)) for one in e.sides}
-    evidence = f"{len(found)} samples; the shorter one ends with {', '.join(map(str, tokens[:3]))}"
+    evidence = f"{counted(len(found), 'sample')}; the shorter one ends with {', '.join(map(str, tokens[:3]))}"
     if sets["baseline"] != sets["candidate"]:
         evidence += f"; the engines resolved the end ids {sets['baseline']} and {sets['candidate']}"
     return Cause(
@@ -195,11 +196,11 @@ def _cut_short(e: Evidence, endings: list[Ending]) -> Found:
         total = max(totals)
         one_total = len(totals) == 1 and len(found) > 1
         if one_total and 0 < pool < context and pool - total <= NEAR:
-            yield _capacity(e, side, found, pool, f"each ends at {total} tokens, prompt included"), found
+            yield _capacity(e, side, found, pool, f"each ends at {counted(total, 'token')}, prompt included"), found
         elif one_total or (limited and len({abs(one.lengths[0] - one.lengths[1]) for one in limited}) == 1):
             by = f"at {total} tokens, prompt included" if one_total else f"{missing[0]} tokens before the limit"
             text = f"the {side.name} ends samples {by}, {when(e, _steps(found))}"
-            evidence = f"{len(found)} samples, all of them cut by a limit" + (
+            evidence = f"{counted(len(found), 'sample')}, all of them cut by a limit" + (
                 f"; it resolved max_model_len {context:g}" if context else ""
             )
             rest = 0 if one_total else len(found) - len(limited)
@@ -247,7 +248,7 @@ def _capacity(e: Evidence, side: Side, found: list[Ending], pool: float, text: s
         "CAPACITY(kv pool)",
         side.name,
         f"the {side.name}'s KV pool cuts samples short {when(e, _steps(found))}: {text}",
-        f"{len(found)} samples cut by a limit" + (f"; the pool holds {pool:g} tokens" if pool else ""),
+        f"{counted(len(found), 'sample')} cut by a limit" + (f"; the pool holds {pool:g} tokens" if pool else ""),
         {"samples": len(found), "kv_cache_tokens": pool},
         [],
     )

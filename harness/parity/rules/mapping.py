@@ -15,7 +15,7 @@ from harness.parity.facts.explanation import NATIVE, Explanation, among, kinds_o
 from harness.parity.facts.parameters import altered_sampling, cause_name, engine_given, engine_infos, sides_given
 from harness.tables import mapping, number
 from reports.model import Cause, Proof
-from reports.text import figure
+from reports.text import counted, figure
 
 # Parameters that show in tokens alone, and in no re-reading of recorded numbers: raw log-probabilities do not see them.
 DRAWN = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
@@ -72,7 +72,7 @@ def most_tokens(e: Evidence) -> Iterator[Explanation]:
             "SAMPLING_PARAM(max_tokens)",
             party,
             f"the {side} ends samples at {limit:g} tokens, the other run at {number(limits[1 - short]):g}",
-            f"{len(found)} samples of exactly {limit:g} tokens",
+            f"{counted(len(found), 'sample')} of exactly {limit:g} tokens",
             {"baseline": limits[0], "candidate": limits[1], "samples": len(found)},
             [Proof(f"cut the other run's responses at {limit:g} tokens", len(found), 0, "samples")],
         ),

@@ -12,6 +12,7 @@ from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import ROLLOUT, Explanation, among, kinds_of, restricted, scored_otherwise, when
 from harness.parity.facts.prompts_seen import PERMUTED
 from reports.model import Cause, Proof
+from reports.text import counted
 
 NAMES = {
     "double BOS": "TOKENIZATION(double BOS)",
@@ -50,7 +51,7 @@ def prompts(e: Evidence) -> Iterator[Explanation]:
             affected = np.array(where, np.int64)
             retold = _same_text(e, side, where) if kind == "other ids" else 0
             name = "RETOKENIZATION" if retold else cause_name(kind)
-            evidence = f"{len(affected)} samples, first step {where[0][0]}, sample {where[0][1]}"
+            evidence = f"{counted(len(affected), 'sample')}, first step {where[0][0]}, sample {where[0][1]}"
             if retold:
                 evidence += f"; in {retold} of them the recorded text of the prompt's ends is the same"
             yield Explanation(

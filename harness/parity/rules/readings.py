@@ -137,7 +137,7 @@ def scaled(e: Evidence) -> Iterator[Explanation]:
         temperature = e.tolerance.temperature
         matching = [text for text, value in (("T", temperature), ("1/T", 1 / temperature)) if temperature != 1.0
                     and abs(factor - value) < SAME_SCALE]  # fmt: skip
-        evidence = f"after an exact linear fit {proof.after} of {proof.before} tokens still differ"
+        evidence = f"after an exact linear fit {proof.after} of {proof.before:,} tokens still differ"
         evidence += f"; the factor is the {matching[0]} of the run" if matching else ""
         yield Explanation(
             Cause(

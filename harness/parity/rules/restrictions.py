@@ -22,6 +22,7 @@ from harness.parity.facts.explanation import (
 from harness.parity.facts.readings import tokenizer
 from harness.tables import number
 from reports.model import Cause, Proof
+from reports.text import counted
 
 CHANCE = 1e-3  # probability that so many differing samples all have cached tokens by chance
 FEWEST = 3  # samples, on either side of a restriction
@@ -39,7 +40,7 @@ def stale_cache(e: Evidence) -> Iterator[Explanation]:
                 "STALE_KV",
                 side.name,
                 f"the engine differs from its learner on samples with cached tokens only, {when(e, affected[:, 0])}",
-                f"{len(affected)} of {warm} samples with cached tokens, 0 of {cold} others",
+                f"{len(affected)} of {warm:,} samples with cached tokens, 0 of {cold} others",
                 {"samples": len(affected), "steps": np.unique(affected[:, 0]).tolist()},
                 [Proof("leave out the samples with cached tokens", len(affected), 0, "samples")],
             ),
@@ -90,7 +91,7 @@ def numeric(e: Evidence) -> Iterator[Explanation]:
                 "NUMERIC_FATAL",
                 side.name,
                 summary,
-                f"{len(affected)} samples" + (f", {stopped} of which end as “stop” with it" if stopped else ""),
+                counted(len(affected), "sample") + (f", {stopped} of which end as “stop” with it" if stopped else ""),
                 {"samples": affected[:50].tolist(), "stopped": stopped},
                 restricted(
                     e, kinds_of(ROLLOUT, side.name), affected, "leave out the samples with numbers that are none"

@@ -55,7 +55,7 @@ def retokenized(e: Evidence) -> Iterator[Explanation]:
             "RETOKENIZATION",
             party,
             f"the {party}'s responses were decoded and encoded again {when(e, affected[:, 0])}: other ids, same text",
-            f"{equal} of {told} tokens that differ, and whose text was recorded, read the same, the first are "
+            f"{equal} of {told:,} tokens that differ, and whose text was recorded, read the same, the first are "
             f"{' and '.join(map(str, sorted(pairs)[0]))}",
             {"samples": len(affected), "tokens": sorted(pairs)[:20]},
             [Proof("compare texts instead of ids", told, told - equal)],

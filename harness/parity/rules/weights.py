@@ -8,7 +8,7 @@ from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import NATIVE, ROLLOUT, Explanation, in_steps, kinds_of, when
 from harness.parity.facts.weightsync import SyncRecord
 from reports.model import Cause
-from reports.text import figure
+from reports.text import counted, figure
 
 SINGLE = 3  # so many tensors are named one by one; more are named together
 
@@ -40,7 +40,7 @@ def _titled(tensors: list[str], every: set[str]) -> Iterator[tuple[str, list[str
         while prefix and not all(name.startswith(f"{prefix}.") for name in tensors):
             prefix = prefix.rpartition(".")[0]
         whole = prefix and {name for name in every if name.startswith(f"{prefix}.")} == set(tensors)
-        yield (prefix if whole else f"{len(tensors)} tensors"), tensors
+        yield (prefix if whole else f"{counted(len(tensors), 'tensor')}"), tensors
 
 
 def _stale(

@@ -3,6 +3,8 @@ first."""
 
 from __future__ import annotations
 
+from reports.text import counted
+
 import json
 from pathlib import Path
 from typing import Any
@@ -68,7 +70,7 @@ def check_resume(resume: str, scenario: Scenario) -> None:
     done = manifest["version"]
     if done >= scenario.steps:
         raise BadInput(
-            f"{resume} was written after {done} steps, and the run has {scenario.steps}: nothing is left to record",
+            f"{resume} was written after {counted(done, 'step')}, and the run has {scenario.steps}: nothing is left to record",
             mend=f"--steps {done + scenario.steps}   # counted from the beginning of the run: more than {done}",
         )
 

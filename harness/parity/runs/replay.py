@@ -7,6 +7,8 @@ what it should have. From a checkpoint of the recorded run it begins in the midd
 
 from __future__ import annotations
 
+from reports.text import counted
+
 import dataclasses
 import os
 import time
@@ -94,6 +96,6 @@ def _start(first: int, asked: int) -> Finding | None:
     """Where the replay began, when that is not where it was asked to."""
     if first == asked:
         return None
-    where = f"from the checkpoint after {first} steps" if first else "from step 0"
+    where = f"from the checkpoint after {counted(first, 'step')}" if first else "from step 0"
     text = f"step {asked} was asked for; the run saved no later checkpoint before it, so the replay begins {where}"
     return Finding("replay: start", text, "none", where="learner")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from reports.model import Cause, Verdict
+from reports.text import counted
 from scenarios.faults.fault import Fault, matches
 
 NAMED_SHARE = 0.95  # of the faults with a cause, for the suite to pass
@@ -161,7 +162,7 @@ class Score:
         if self.median_s is not None:
             parts.append(f"{self.median_s:.1f} s a fault in the median, {self.slowest_s:.1f} s at most")
         if self.slowest_warm_s is not None and self.started:
-            what = f"{self.started} faults started an engine"
+            what = f"{counted(self.started, 'fault')} started an engine"
             parts.append(f"{what}; without such starts {self.slowest_warm_s:.1f} s at most")
         if self.median_to_cause_s is not None:
             parts.append(f"{self.median_to_cause_s:.1f} s in the median from the end of the runs to the named cause")
