@@ -136,7 +136,7 @@ def test_the_start_of_an_engine_is_counted_apart() -> None:
     warm = outcome(SHIFT, "DIVERGENT", ("ALIGNMENT", "candidate"))
     cold = dataclasses.replace(warm, run_s=30.0, live_s=2.0, starts=(2, 15.5))
     assert (warm.warm_s, cold.seconds, cold.warm_s) == (5.0, 32.0, 16.5)
-    assert "32.0 s at most; 1 faults started an engine; without such starts 16.5 s at most" in score([warm, cold]).line
+    assert "32.0 s at most; 1 fault started an engine; without such starts 16.5 s at most" in score([warm, cold]).line
     assert "started an engine" not in score([warm]).line
     assert started_since((1, 5.0), (3, 12.25)) == (2, 7.2) and started_since((3, 9.0), (1, 4.0)) == (0, 0.0)
 
