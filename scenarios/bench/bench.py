@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from scenarios.bench.case import Alteration, CaseSample, Drawn, Symptoms, Tolerance
+from scenarios.bench.case import Alteration, CaseSample, Drawn, Fitted, Symptoms, Tolerance
 from scenarios.bench.fit import fit
 from scenarios.bench.reference import NOTHING, ROUNDS, Reference
 from scenarios.bench.tally import Tally, beyond
@@ -201,7 +201,7 @@ class Bench:
                     products, squares = products + p * q, squares + p * p
         return products / squares if squares else 1.0
 
-    def fitted(self, side: str, names: list[str], alteration: Alteration = NOTHING) -> list[dict[str, Any]]:
+    def fitted(self, side: str, names: list[str], alteration: Alteration = NOTHING) -> list[Fitted]:
         """Values of these sampling parameters that explain what the engine chose: see `scenarios.bench.fit.fit`."""
         drawn = self._readings[side].drawn
         choices = self._references[side].choices(drawn, alteration, self._tolerance.margin)

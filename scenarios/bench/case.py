@@ -82,6 +82,18 @@ class Symptoms:
         return sum(self.counts.get(kind, 0) for kind in kinds)
 
 
+Values = dict[str, Any]  # sampling parameters by their canonical names
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Sampling parameters that explain an engine's choices, or come nearest alone. `bounds`: name -> the least and the
+    most that do as well beside the others; without a name where nothing was asked."""
+
+    values: Values
+    bounds: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+
 @dataclass(frozen=True)
 class Drawn:
     """One sample of a reading. `output[t]` is what was chosen given the guide's tokens before t."""

@@ -13,11 +13,11 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from scenarios.bench.case import Fitted, Values
 from scenarios.rollout.coupling import Draw, filtered
 
 BARRED = 5.0  # nats that a choice counts which the parameters do not allow at all
@@ -27,7 +27,6 @@ NEAR = 0.35  # of the whole: what the best point of a larger set's grid may leav
 LEAST_EACH = 3  # wrong choices for each parameter of a larger set: a few can be met by chance
 SECONDS = 20.0  # for the search of larger and larger sets
 HALVINGS = 12  # of a step: 0.05 to 0.00001
-Values = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -76,14 +75,14 @@ def fit(
     *,
     seconds: float = SECONDS,
     clock: Callable[[], float] = time.monotonic,
-) -> list[Values]:
+) -> list[Fitted]:
     """The sets of parameters of the smallest size under which nothing falls short. Where none of at most `MOST` is
     found in time: the single ones that come nearer, the nearest first. [] when nothing falls short as it was asked."""
     with _one_thread():
         return _fit(choices, names, seconds, clock)
 
 
-def _fit(choices: Choices, names: tuple[str, ...], seconds: float, clock: Callable[[], float]) -> list[Values]:
+def _fit(choices: Choices, names: tuple[str, ...], seconds: float, clock: Callable[[], float]) -> list[Fitted]:
     deadline, whole, wrong = clock() + seconds, choices.short({}), len(choices.gaps({}))
     nearer: list[tuple[float, Values]] = []
     for size in range(1, MOST + 1) if whole else ():
@@ -95,7 +94,7 @@ def _fit(choices: Choices, names: tuple[str, ...], seconds: float, clock: Callab
             if size == 1 or short < NEAR * whole:
                 short, values = _descend(choices, short, values)
             if not short:
-                found.append(_rounded(choices, values))
+                found.append(_bounded(choices, _rounded(choices, values)))
             elif size == 1 and short < whole:
                 nearer.append((short, values))
         if found:
@@ -103,7 +102,7 @@ def _fit(choices: Choices, names: tuple[str, ...], seconds: float, clock: Callab
         hopeless = min((short for short, _ in nearer), default=whole) > PROMISING * whole
         if hopeless or wrong < LEAST_EACH * (size + 1):
             break
-    return [values for _, values in sorted(nearer, key=lambda one: one[0])]
+    return [Fitted(values, {}) for _, values in sorted(nearer, key=lambda one: one[0])]
 
 
 @contextlib.contextmanager
@@ -157,3 +156,22 @@ def _rounded(choices: Choices, values: Values) -> Values:
                 values = other
                 break
     return values
+
+
+def _bounded(choices: Choices, values: Values) -> Fitted:
+    """How far each value can be moved while nothing falls short, found by halving; nowhere where it is switched off."""
+    bounds = {}
+    for name, value in values.items():
+        if value <= 0:
+            continue
+        axis = AXES[name]
+        ends = []
+        for end in (max(axis.least, value / 4), min(axis.most, value * 4 if name != "top_p" else 1.0)):
+            good, bad = value, end
+            for _ in range(HALVINGS):
+                middle = (good + bad) / 2
+                other = {**values, name: round(middle) if name == "top_k" else middle}
+                good, bad = (good, middle) if choices.short(other) else (middle, bad)
+            ends.append(round(good) if name == "top_k" else good)
+        bounds[name] = (ends[0], ends[1])
+    return Fitted(values, bounds)

@@ -44,13 +44,17 @@ def choices(made: dict[str, Any], asked: dict[str, Any] | None = None, *, seed: 
 def test_what_the_engine_sampled_with_is_found(made: dict[str, Any], asked: dict[str, Any]) -> None:
     one = choices(made, asked)
     found = fit(one, NAMES, seconds=600)
-    assert found and all(one.short(values) == 0 for values in found)
-    assert all(len(values) <= len(made) for values in found)  # as few as explain it
-    same = [values for values in found if set(values) == set(made)]
+    assert found and all(one.short(fitted.values) == 0 for fitted in found)
+    assert all(len(fitted.values) <= len(made) for fitted in found)  # as few as explain it
+    same = [fitted for fitted in found if set(fitted.values) == set(made)]
     if len(made) < 3:  # of three, two may do as well on so few choices
         assert same
-    for values in same:
-        for name, value in values.items():
+    for fitted in same:
+        for name, value in fitted.values.items():
+            low, high = fitted.bounds.get(name, (value, value))
+            assert low <= value <= high and not one.short({**fitted.values, name: low})
+            if len(made) == 1 and made[name] > 0:
+                assert low <= made[name] <= high
             assert value == pytest.approx(made[name], rel=0.3 if name == "top_k" else 0.1, abs=0.03)
 
 
@@ -62,17 +66,17 @@ def test_choices_of_another_noise_are_not_explained() -> None:
     one = choices({})
     other = gumbel(8, torch.zeros(POSITIONS, dtype=torch.int64), torch.arange(POSITIONS), VOCABULARY)
     one = replace(one, noise=other)
-    assert all(one.short(values) > 0 for values in fit(one, NAMES))
+    assert all(one.short(fitted.values) > 0 for fitted in fit(one, NAMES))
 
 
 def test_a_few_wrong_choices_are_not_laid_to_several_parameters() -> None:
     one = choices({})
     chosen = one.chosen.clone()
     chosen[[3, 50, 90, 120]] = (chosen[[3, 50, 90, 120]] + 1) % VOCABULARY
-    assert all(len(values) == 1 for values in fit(replace(one, chosen=chosen), NAMES))
+    assert all(len(fitted.values) == 1 for fitted in fit(replace(one, chosen=chosen), NAMES))
 
 
 def test_larger_sets_are_given_up_in_time() -> None:
     now = iter(range(1000))  # a second a look: four sets of one
     found = fit(choices({"temperature": 0.9, "top_p": 0.9}), NAMES, seconds=4.5, clock=lambda: float(next(now)))
-    assert found and all(len(values) == 1 for values in found)
+    assert found and all(len(fitted.values) == 1 for fitted in found)

@@ -232,13 +232,15 @@ def guesses(s: Situation) -> Iterator[Trial]:
             yield _guess(s, name, value)
 
 
-def _guess(s: Situation, name: str, value: Any) -> Trial:
+def _guess(s: Situation, name: str, value: Any, bounds: tuple[float, float] | None = None) -> Trial:
+    """`bounds`: what explains the engine's choices as well."""
+    more = f" ({_shown(bounds[0])} to {_shown(bounds[1])} does as well)" if bounds else ""
     return Trial(
         _STOPS.get(name, f"SAMPLING_PARAM({name})"),
         f"{name} {_shown(value)} in the reference",
-        f"the {s.side} samples as if {name} were {_shown(value)}",
+        f"the {s.side} samples as if {name} were {_shown(value)}{more}",
         {"sampling": ((name, value),)},
-        details={"asked": s.asked.get(name), "as if": value, "side": s.side},
+        details={"asked": s.asked.get(name), "as if": value, "side": s.side, **({"bounds": bounds} if bounds else {})},
     )
 
 
@@ -246,8 +248,9 @@ def _fits(s: Situation) -> Iterator[Trial]:
     """Numbers that explain what the engine chose: alone, or else several at once."""
     known = {one.name for one in s.named if one.side == s.side}
     names = [name for name in ("temperature", "top_p", "top_k", "min_p") if f"SAMPLING_PARAM({name})" not in known]
-    for values in s.bench.fitted(s.side, names, s.alteration) if s.symptoms.of("tokens", "lengths") else ():
-        parts = [_guess(s, name, value) for name, value in values.items()]
+    for fitted in s.bench.fitted(s.side, names, s.alteration) if s.symptoms.of("tokens", "lengths") else ():
+        values = fitted.values
+        parts = [_guess(s, name, value, fitted.bounds.get(name)) for name, value in values.items()]
         if len(parts) == 1:
             yield parts[0]
             continue
@@ -294,4 +297,4 @@ def _same(one: Any, two: Any) -> bool:
 
 
 def _shown(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -3,8 +3,6 @@ first."""
 
 from __future__ import annotations
 
-from reports.text import counted
-
 import json
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ from typing import Any
 from harness import envs
 from harness.errors import BadInput
 from harness.parity.runs import user_mapping
+from reports.text import counted
 from scenarios import prompts
 from scenarios.rollout import parameters
 from scenarios.settings import Scenario
@@ -70,7 +69,8 @@ def check_resume(resume: str, scenario: Scenario) -> None:
     done = manifest["version"]
     if done >= scenario.steps:
         raise BadInput(
-            f"{resume} was written after {counted(done, 'step')}, and the run has {scenario.steps}: nothing is left to record",
+            f"{resume} was written after {counted(done, 'step')}, and the run has {scenario.steps}: nothing is left to "
+            "record",
             mend=f"--steps {done + scenario.steps}   # counted from the beginning of the run: more than {done}",
         )
 

@@ -7,8 +7,6 @@ what it should have. From a checkpoint of the recorded run it begins in the midd
 
 from __future__ import annotations
 
-from reports.text import counted
-
 import dataclasses
 import os
 import time
@@ -27,6 +25,7 @@ from harness.side import Side
 from harness.waiting import RunCut
 from reports.model import Finding, Verdict
 from reports.progress import ProgressEvent
+from reports.text import counted
 
 
 def run_replay(
