@@ -11,7 +11,7 @@ import zlib
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, chain, pairwise
 from typing import Any, BinaryIO, ClassVar
 
 from probes.errors import FormatError, Torn
@@ -22,6 +22,7 @@ PREFIX = struct.Struct("<4sIQII")  # magic, header length, payload length, crc32
 TRAILER = struct.Struct("<II")  # crc32 of header and payload, zero
 CHECKSUM = "the checksum of the frame does not match its content"
 CODES: dict[str, Any] = {"i4": "i", "i8": "q", "f4": "f", "f8": "d"}  # dtype -> typecode of array and memoryview
+_SIZES = {dtype: array(code).itemsize for dtype, code in CODES.items()}
 _SAME = {"i4": "il", "i8": "lq", "f4": "f", "f8": "d"}  # native buffer formats of the same bytes, if the size agrees
 
 if sys.byteorder != "little":
@@ -67,14 +68,13 @@ class Ragged:
     @staticmethod
     def of(rows: Iterable[Any], dtype: str) -> Ragged:
         """Pack rows (each what `Flat.of` accepts)."""
-        joined, offsets = array(_code(dtype)), array("q", [0])
-        for row in rows:
-            if isinstance(row, (list, tuple)):
-                joined.extend(array(joined.typecode, row))
-            else:
-                joined.frombytes(pack(row, dtype).cast("B"))
-            offsets.append(len(joined))
-        return Ragged(dtype, memoryview(joined), memoryview(offsets))
+        rows = list(rows)
+        if all(isinstance(row, (list, tuple)) for row in rows):
+            joined, lengths = array(_code(dtype), list(chain.from_iterable(rows))), map(len, rows)
+        else:
+            packed = [pack(row, dtype) for row in rows]
+            joined, lengths = array(_code(dtype), b"".join(packed)), map(len, packed)
+        return Ragged(dtype, memoryview(joined), memoryview(array("q", accumulate(lengths, initial=0))))
 
     @staticmethod
     def joined(values: Any, offsets: Any, dtype: str) -> Ragged:
@@ -139,10 +139,9 @@ def pack(values: Any, dtype: str) -> memoryview:
     view = memoryview(values)
     if view.ndim != 1:
         raise TypeError(f"a recorded array has one dimension, not {view.ndim}: flatten it, or use Ragged")
-    size = array(code).itemsize
     if not view.nbytes:
         return memoryview(array(code))
-    if view.c_contiguous and view.itemsize == size and view.format in _SAME[dtype]:
+    if view.c_contiguous and view.itemsize == _SIZES[dtype] and view.format in _SAME[dtype]:
         return view if view.format == code else view.cast("B").cast(code)
     try:
         return memoryview(array(code, view.tolist()))

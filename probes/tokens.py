@@ -29,6 +29,7 @@ def boundaries(
     together, text_last that of the last output ids; all empty without `decode`.
     """
     prompt, output = _ids(prompt), _ids(output)
+    wanted = {*specials}
     ends = {
         "prompt_first": prompt[:n], "prompt_last": prompt[max(0, len(prompt) - n) :],
         "output_first": output[:n], "output_last": output[max(0, len(output) - n) :],
@@ -36,11 +37,11 @@ def boundaries(
     text = decode or (lambda ids: "")
     return {
         **ends, "prompt_len": len(prompt), "output_len": len(output),
-        "specials": sorted({*specials} & {*prompt, *output}),
+        "specials": sorted(wanted.intersection(prompt) | wanted.intersection(output)),
         "text_first": text(ends["prompt_first"]), "text_seam": text(ends["prompt_last"] + ends["output_first"]),
         "text_last": text(ends["output_last"]),
     }  # fmt: skip
 
 
 def _ids(values: Any) -> list[int]:
-    return [int(value) for value in (values.tolist() if hasattr(values, "tolist") else values)]
+    return list(map(int, values.tolist() if hasattr(values, "tolist") else values))

@@ -1,7 +1,11 @@
-"""Weight digests: blake2b-128 of a tensor's dtype, shape and raw bytes, equal wherever the same tensor is.
+"""Weight digests: SHA-256, cut to 128 bits, of dtype, shape and raw bytes of a tensor: equal wherever it is the same.
 
 A norm cannot tell swapped q and k rows from right ones; a digest can. It reads values and copies them from their
-device, so it is a probe of its own that the caller asks for. Speed: about one gigabyte a second on one core.
+device, so it is a probe of its own that the caller asks for.
+
+Why SHA-256: processors have instructions for it (x86 since Ice Lake and Zen, ARMv8). A model of 51 tensors and 3.0 MB
+in one thread of a Xeon, whose other thread was busy: 2.1 ms, where BLAKE2b takes 3.9 to 4.2 and an empty loop over the
+tensors 0.15. The hash decides what digests compare with, so another one is another version of the format.
 """
 
 from __future__ import annotations
@@ -11,7 +15,8 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-SIZE = 16  # bytes
+HASH = "SHA-256"
+SIZE = 16  # bytes of the hash that are kept
 _NAMES = {"b": "int8", "B": "uint8", "h": "int16", "i": "int32", "q": "int64", "f": "float32", "d": "float64"}
 
 
@@ -39,14 +44,11 @@ def digests(tensors: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> dict[str,
 
 def combine(parts: Mapping[str, str]) -> str:
     """One hex digest of named digests, whatever their order: a whole model, a whole batch."""
-    whole = hashlib.blake2b(digest_size=SIZE)
-    for name in sorted(parts):
-        whole.update(f"{name}={parts[name]}\n".encode())
-    return whole.hexdigest()
+    return hashlib.sha256("".join(f"{name}={parts[name]}\n" for name in sorted(parts)).encode()).hexdigest()[: 2 * SIZE]
 
 
 def _hash(dtype: str, shape: Iterable[int], raw: Any) -> str:
     sizes = ",".join(str(int(size)) for size in shape)
-    whole = hashlib.blake2b(f"{dtype}:{sizes}\n".encode(), digest_size=SIZE)
+    whole = hashlib.sha256(f"{dtype}:{sizes}\n".encode())
     whole.update(raw)
-    return whole.hexdigest()
+    return whole.hexdigest()[: 2 * SIZE]

@@ -57,12 +57,13 @@ class Experience:
 
     def digest(self) -> str:
         """One digest of what training sees: tokens, rewards, advantages, returns, old log-probabilities and values."""
-        tokens = [np.array(sample.prompt + sample.response, dtype=np.int32) for sample in self.samples]
-        parts: dict[str, list[NDArray[Any]]] = {
-            "tokens": [*tokens], "reward": [self.reward], "advantage": [*self.advantage], "return": [*self.returns],
-            "logprob": [*self.scored.logprob], "value": [*self.value],
+        tokens = [token for sample in self.samples for token in sample.prompt + sample.response]
+        parts: dict[str, NDArray[Any]] = {
+            "tokens": np.array(tokens, np.int32), "reward": self.reward, "advantage": np.concatenate(self.advantage),
+            "return": np.concatenate(self.returns), "logprob": np.concatenate(self.scored.logprob),
+            "value": np.concatenate(self.value),
         }  # fmt: skip
-        return weights.combine({name: weights.digest(np.concatenate(rows)) for name, rows in parts.items()})
+        return weights.combine(weights.digests(parts))
 
     def share(self, indices: list[int], old: Rows, target: Rows, count: int) -> MiniBatch:
         """The samples at `indices` as one rank's share of a mini-batch of `count` tokens."""

@@ -178,7 +178,11 @@ class Trainer:
     def _rollout(self, step: int, guide: Guide | None) -> tuple[list[Sample], list[str], int]:
         requests = [Request(sample, ids) for sample, ids in self.prompts.batch(step)]
         numbers = [request.sample for request in requests]
-        digest = weights.combine({str(r.sample): weights.digest(np.array(r.prompt_ids, np.int32)) for r in requests})
+        parts = {
+            "tokens": np.array([token for r in requests for token in r.prompt_ids], np.int32),
+            "lengths": np.array([len(r.prompt_ids) for r in requests], np.int32),
+        }
+        digest = weights.combine(weights.digests(parts))
         self._recorder.event("data", step=step, prompts=digest, samples=numbers)
         with self._recorder.span("rollout", step=step):
             result = call(self._session, self._draw, requests, step=step, version=self.version, guide=guide)

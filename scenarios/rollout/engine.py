@@ -58,7 +58,7 @@ class WeightMeta:
     name: str
     shape: tuple[int, ...]
     dtype: str
-    digest: str = ""  # blake2b-128 of the bytes the learner sent
+    digest: str = ""  # probes.weights.digest of the tensor that the learner sent
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from probes import weights
 from probes.format import Run
 from scenarios.ppo.checkpoint import CheckpointError
 from scenarios.prompts import PromptError
@@ -22,6 +23,7 @@ class Recorded:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = str(path)
         self._run = Run(path, strict=False)
+        self._comparable = self._run.hashed_by == weights.HASH
 
     def guide(self, step: int) -> Guide:
         """What the engine drew in `step`. Raises EngineError where the run holds no rollout of it."""
@@ -61,8 +63,11 @@ class Recorded:
         return found
 
     def check_weights(self, version: int, digests: dict[str, str]) -> None:
-        """Raise CheckpointError when the learner's weights are not those that the run recorded as `version`."""
-        recorded = self._weights(version)
+        """Raise CheckpointError when the learner's weights are not those that the run recorded as `version`.
+
+        A run of format version 1, whose digests another hash made, passes unchecked.
+        """
+        recorded = self._weights(version) if self._comparable else {}
         wrong = sorted(name for name in digests if recorded and digests[name] != recorded.get(name))
         if wrong:
             raise CheckpointError(
@@ -72,6 +77,8 @@ class Recorded:
 
     def parted(self, step: int, learner: dict[str, Any]) -> list[str]:
         """Which digests of a `learner` event differ from the recorded ones of that step: batch, actor, critic."""
+        if not self._comparable:
+            return []
         recorded = next((one for one in self._run.events(kind="learner") if one.get("step") == step), {})
         return [
             name for name in ("batch", "actor", "critic") if name in recorded and recorded[name] != learner.get(name)

@@ -5,8 +5,8 @@ core meanwhile: on a busy machine it said 3.2 % with digests, where processor ti
 once, at its start, is left out. Waiting for a disk does not show here; it would in test_watch_share, on against off.
 
 Digests of weights are a probe of their own, on in our runs and opt-in elsewhere. They are printed beside, not asserted:
-three roles hash a whole model each, once a step, at 1 GB/s. That was 1.1 to 1.4 % of so small a step, and is less of
-any that trains on more tokens.
+three roles hash a whole model each, once a step. That was 0.75 % of so small a step (load 11; by BLAKE2b 1.34 % in the
+same minutes), and is less of any that trains on more tokens.
 """
 
 from __future__ import annotations

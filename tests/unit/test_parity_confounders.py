@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from recordings import check, make, pair, put, scenario
 
+from harness.parity import judge
+from probes.format import FORMAT_VERSION
 from scenarios.settings import PPO, Model, Rollout, Scenario
 
 
@@ -115,6 +117,25 @@ def test_other_initial_weights_leave_each_engine_against_its_learner(tmp_path: P
     candidate.frame("rollout", 2).arrays["logprob"].values[3] -= 0.5
     verdict = put(tmp_path / "fault", baseline, candidate)
     assert verdict.verdict == "DIVERGENT", verdict.reason
+
+
+def test_digests_of_another_format_version_are_not_compared(tmp_path: Path) -> None:
+    """They were made by another hash: all differ, and none says that anything differs."""
+    baseline, candidate = pair(native=False)
+    for event in (*candidate.events("weights"), *candidate.events("learner"), *candidate.events("data")):
+        for name in {"actor", "critic", "batch", "prompts"} & set(event):
+            event[name] = event[name][::-1]
+        event |= {"digests": {name: one[::-1] for name, one in event.get("digests", {}).items()}}
+    assert put(tmp_path / "same", baseline, candidate).verdict == "CONFOUNDED"
+    put(tmp_path / "old", baseline, candidate)
+    file = tmp_path / "old" / "candidate" / "run.json"
+    file.write_text(file.read_text().replace(f'"format_version": {FORMAT_VERSION}', '"format_version": 1'))
+    verdict = judge(tmp_path / "old" / "baseline", tmp_path / "old" / "candidate")
+    assert verdict.confounders == [] and verdict.causes == []
+    assert verdict.coverage["compared_tokens"] > 0
+    assert check(verdict, "learner").state == "not tested"
+    assert "digests were not compared: those of the baseline were made by SHA-256, those of the candidate were made " \
+        "by BLAKE2b" in verdict.missing  # fmt: skip
 
 
 def test_learners_part_after_a_confounder_and_are_not_blamed(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from recordings import Recording, check, digest, jagged, make, pair, put, scenario
 
 from harness.parity.facts.integrity import Minimum
+from probes.format import FORMAT_VERSION
 from reports.model import SUSPICIONS
 from scenarios.settings import Scenario
 
@@ -315,7 +316,7 @@ def test_a_torn_run_json_is_inconclusive_and_a_newer_format_an_error(tmp_path: P
 
     file.write_text(whole[: len(whole) // 2])
     assert judge(tmp_path / "baseline", tmp_path / "candidate").verdict == "INCONCLUSIVE"
-    file.write_text(whole.replace('"format_version": 1', '"format_version": 99'))
+    file.write_text(whole.replace(f'"format_version": {FORMAT_VERSION}', '"format_version": 99'))
     verdict = judge(tmp_path / "baseline", tmp_path / "candidate")
     assert (verdict.verdict, verdict.exit_code) == ("ERROR", 2)
 

@@ -371,7 +371,7 @@ def test_a_journal_must_begin_with_open(tmp_path: Path, events: bytes, said: str
         ("{", "run.json: not JSON"),
         ("[]", "no format_version in it"),
         ('{"format_version": 0}', "no format_version in it"),
-        ('{"format_version": 99}', "format_version is 99, the newest that this installation reads is 1: upgrade"),
+        ('{"format_version": 99}', "format_version is 99, the newest that this installation reads is 2: upgrade"),
     ],
 )
 @pytest.mark.parametrize("strict", [True, False])
@@ -400,7 +400,8 @@ def test_the_manifest_is_json_everywhere(tmp_path: Path) -> None:
     write_manifest(tmp_path, {"seeds": {"run": 1}, "limit": math.inf})
     write_manifest(tmp_path, {"seeds": {"run": 2}, "limit": math.nan})
     assert [file.name for file in tmp_path.iterdir()] == ["run.json"]
-    assert Run(tmp_path, strict=False).manifest == {"format_version": 1, "seeds": {"run": 2}, "limit": "nan"}
+    manifest = Run(tmp_path, strict=False).manifest
+    assert manifest == {"format_version": FORMAT_VERSION, "seeds": {"run": 2}, "limit": "nan"}
 
 
 @settings(max_examples=50)

@@ -65,9 +65,9 @@ def test_a_digest_is_the_same_in_torch_and_numpy(dtype: torch.dtype) -> None:
 
 def test_a_digest_is_what_its_documentation_says() -> None:
     tensor = torch.tensor([[1.0, 2.0]], dtype=torch.float32)
-    expected = hashlib.blake2b(b"float32:1,2\n" + np.array([1, 2], "<f4").tobytes(), digest_size=16).hexdigest()
+    expected = hashlib.sha256(b"float32:1,2\n" + np.array([1, 2], "<f4").tobytes()).hexdigest()[:32]
     assert weights.digest(tensor) == expected
-    scalar = hashlib.blake2b(b"uint8:\n\1", digest_size=16).hexdigest()
+    scalar = hashlib.sha256(b"uint8:\n\1").hexdigest()[:32]
     assert weights.digest(torch.tensor(1, dtype=torch.uint8)) == scalar
     assert weights.digest(b"ab") == weights.digest(np.frombuffer(b"ab", "uint8"))
 

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from probes import install
+from probes.format import FORMAT_VERSION
+from scenarios.ppo.checkpoint import CheckpointError
 from scenarios.rollout.engine import Completion, Request
 from scenarios.rollout.guided import MAX_ROUNDS, rollout
+from scenarios.rollout.recorded import Recorded
 
 END = 0
 
@@ -86,3 +94,20 @@ def test_every_position_is_the_engines_own_choice_under_the_guide(rows) -> None:
         # Only a choice equal to the guide's may end the sample before the guide does; END never is (guides hold none).
         assert reached == len(base) or not flips or flips[-1] < reached
         assert len(completion.logprobs) == len(completion.output_ids)
+
+
+@pytest.mark.parametrize("version", [1, FORMAT_VERSION])
+def test_digests_that_another_hash_made_refuse_no_checkpoint_and_part_no_learner(tmp_path: Path, version: int) -> None:
+    with install.start(tmp_path, role="trainer") as recorder:
+        recorder.weights(step=1, version=2, digests={"w": "aa"}, source="learner")
+        recorder.event("learner", step=1, actor="aa", critic="bb", batch="cc")
+    (tmp_path / "run.json").write_text(json.dumps({"format_version": version}))
+    run = Recorded(tmp_path)
+    if version == 1:
+        run.check_weights(2, {"w": "bb"})
+        assert run.parted(1, {"actor": "bb", "critic": "bb", "batch": "cc"}) == []
+    else:
+        run.check_weights(2, {"w": "aa"})
+        with pytest.raises(CheckpointError, match="the first is w"):
+            run.check_weights(2, {"w": "bb"})
+        assert run.parted(1, {"actor": "bb", "critic": "bb", "batch": "cc"}) == ["actor"]

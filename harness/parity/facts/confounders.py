@@ -148,12 +148,14 @@ def show(value: Any) -> str:
 
 class Weights:
     """The learner's weights as both runs recorded them: per version (`weights` events) and per step (`learner`
-    events).
+    events). Nothing, where the digests of the runs were made by different hashes.
     """
 
     def __init__(self, baseline: Recording, candidate: Recording) -> None:
-        self.versions = (_versions(baseline), _versions(candidate))
-        self.updates = (_updates(baseline), _updates(candidate))
+        self.comparable = baseline.hashed_by == candidate.hashed_by
+        told = (baseline, candidate) if self.comparable else ()
+        self.versions = tuple(map(_versions, told)) or ({}, {})
+        self.updates = tuple(map(_updates, told)) or ({}, {})
 
     def initial(self) -> bool | None:
         """Were the first recorded weights equal? None: not recorded."""
@@ -211,6 +213,8 @@ def _data(baseline: Recording, candidate: Recording) -> Iterator[Confounder]:
         {event["step"]: (event.get("prompts"), event.get("samples")) for event in run.all("data") if _has_step(event)}
         for run in (baseline, candidate)
     )
+    if baseline.hashed_by != candidate.hashed_by:
+        one, two = ({step: (None, samples) for step, (_, samples) in run.items()} for run in (one, two))
     pairs = {step: list(zip(one[step], two[step], strict=True)) for step in sorted(set(one) & set(two))}
     steps = [step for step, both in pairs.items() if any(None not in pair and pair[0] != pair[1] for pair in both)]
     if steps:

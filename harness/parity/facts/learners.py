@@ -19,6 +19,9 @@ def learners(e: Evidence) -> None:
     it.
     """
     one, two = e.weights.updates
+    if not e.weights.comparable:
+        made = (f"those of the {side.name} were made by {side.recording.hashed_by}" for side in e.sides)
+        e.missing.append(f"digests were not compared: {', '.join(made)}")
     e.notes["updates"] = {"baseline": sorted(one), "candidate": sorted(two)}
     compared = []
     for step in sorted(set(one) & set(two)):
