@@ -11,6 +11,7 @@ from probes.frames import Flat, Ragged
 
 COUPLED = "RLHF_HARNESS_COUPLED"  # the seed of coupled sampling, where `harness parity --mode coupled` runs the job
 DRAW = "rlhf_harness_draw"  # in an engine's response: its sample was drawn as scenarios.rollout.coupling says
+SEEN = "rlhf_harness_seen"  # in an engine's response, with coupled sampling: the prompt as the engine saw it
 SEEDED = "rlhf_harness_seed"  # of a loader that shuffles with a seed of ours
 BOUNDARIES = 32  # samples of a step whose boundaries are recorded
 
@@ -57,12 +58,16 @@ def configured(call: Call) -> None:
         "sampling": sampling,
     }  # fmt: skip
     missing = {}
+    if mode == "native":
+        missing["prompt_seen"] = "OpenRLHF does not keep which ids vLLM saw (with --mode coupled the harness does)"
     if args.algo.advantage.is_correction_level == "off":
         missing["logprob"] = "OpenRLHF asks vLLM for log-probabilities only with --algo.advantage.is_correction_level"
     elif sampling["temperature"] != 1.0 or sampling["top_p"] != 1.0 or sampling["top_k"] != -1:
         missing["logprob"] = "OpenRLHF asks vLLM for log-probabilities after temperature, top-k and the like"
     if not call.job.digests:
         missing["weights"] = "digests of weights were not asked for (--digests)"
+    elif not _broadcast(args):
+        missing["received"] = "digests of what arrived are taken from a broadcast: not with CUDA IPC, not through Ray"
     seeds = {"trainer": args.train.seed, "engine": args.train.seed}
     data = getattr(getattr(call.owner, "prompts_dataloader", None), SEEDED, None)
     if data is None:
@@ -112,6 +117,7 @@ def answered(call: Call) -> None:
         "sample": sample, "prompt": ids[:start], "output": ids[start:end],
         "logprob": None if logprobs is None else list(logprobs[start:end]), "turns": len(response["action_ranges"]),
         "finish": "length" if response.get("truncated", False) else "stop", "coupled": DRAW in response,
+        "seen": response.get(SEEN),
     })  # fmt: skip
     memory.setdefault("known", []).append((call.result, sample))  # the object itself: an id alone may come again
 
@@ -134,7 +140,10 @@ def generated(call: Call) -> None:
     if raw is not None and any(row is None for row in raw):
         raw = None
     prompts, outputs = [one["prompt"] for one in made], [one["output"] for one in made]
-    call.recorder.frame("rollout", step=step, arrays=rollout_arrays(samples, prompts, outputs, raw), fields=fields)
+    arrays = rollout_arrays(samples, prompts, outputs, raw)
+    if any(one["seen"] for one in made):
+        arrays["prompt_seen"] = Ragged.of([list(one["seen"] or ()) for one in made], "i4")
+    call.recorder.frame("rollout", step=step, arrays=arrays, fields=fields)
     call.recorder.event("data", step=step, prompts=prompts_digest(prompts), samples=samples)
     tokenizer = call.owner.tokenizer
     for one in made[: max(BOUNDARIES - memory.get("told", 0), 0)]:
@@ -202,10 +211,10 @@ def training(call: Call) -> None:
 
 
 def synced(call: Call) -> None:
-    """A weight sync as the driver sees it; which tensors went, the actor's own recording says."""
+    """A weight sync as the driver sees it; what was sent and what arrived, the recordings of both ends say."""
     call.recorder.event(
         "sync", step=call.step, version=call.step + 1, ok=True, message="", seconds=call.seconds, mismatched=[],
-        unreported=["all: OpenRLHF's engines report no digests of what they received"],
+        unreported=[] if call.job.digests else ["all: digests of weights were not asked for (--digests)"],
     )  # fmt: skip
 
 
@@ -216,6 +225,12 @@ def trained(call: Call) -> None:
     call.recorder.event("step", step=call.step, metrics=metrics)
     call.recorder.event("probe_cost", step=call.step, self_ns=call.recorder.self_ns)
     call.job.step = int(following)
+
+
+def _broadcast(args: Any) -> bool:
+    """Do weights reach the engines through a group of their own? OpenRLHF's own choice, and Ray's where it is asked."""
+    ipc = args.train.colocate_all and not args.train.async_enable and args.vllm.sync_backend == "nccl"
+    return not ipc and not getattr(args.vllm, "sync_with_ray", False)
 
 
 def _settings(args: Any) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
@@ -21,9 +22,13 @@ _CANONICAL = {
 
 
 def started(call: Call) -> None:
-    """The policy's rank is ready; a resumed run goes on at its checkpoint's step."""
+    """The policy's rank is ready, with the weights that it begins with; a resumed run goes on at its checkpoint's
+    step."""
     states = getattr(call.owner, "checkpoint_states", None) or {}
     call.job.step = int(states.get("global_step", 0))
+    found = _whole(call)
+    if found:
+        call.recorder.weights(step=call.job.step - 1, version=call.job.step, digests=found, source="learner")
 
 
 def forwarding(call: Call) -> None:
@@ -58,13 +63,50 @@ def stepped(call: Call) -> None:
 def sent(call: Call) -> None:
     """After a sync: digests of the actor's weights, where one process holds them whole and they were asked for."""
     version = call.job.step + 1
-    torch: Any = sys.modules.get("torch")
-    whole = torch.distributed.get_world_size() == 1 and call.owner.strategy.args.ds.zero_stage != 3
-    if call.job.digests and whole:
-        found = weights.digests(call.owner.actor.model.module.named_parameters())
+    found = _whole(call)
+    if found:
         call.recorder.weights(step=version - 1, version=version, digests=found, source="learner")
         call.recorder.event("learner", step=version - 1, actor=weights.combine(found))
     call.job.step = version  # what follows belongs to the next step
+
+
+def _whole(call: Call) -> dict[str, str]:
+    """Digests of the actor's weights; {} where they were not asked for, or where no process holds them whole."""
+    torch: Any = sys.modules.get("torch")
+    if not call.job.digests or torch.distributed.get_world_size() != 1 or call.owner.strategy.args.ds.zero_stage == 3:
+        return {}
+    return weights.digests(call.owner.actor.model.module.named_parameters())
+
+
+def receiving(call: Call) -> None:
+    """Before a tensor arrives in the engine: a hand on what the group's broadcast fills, where digests are wanted."""
+    memory = call.job.memory
+    group: Any = getattr(call.owner, "_model_update_group", None)
+    if call.job.digests and memory.get("group") is not group and hasattr(group, "broadcast"):
+        memory["group"] = group
+        group.broadcast = _held(group.broadcast, memory)
+
+
+def _held(broadcast: Callable[..., Any], memory: dict[str, Any]) -> Callable[..., Any]:
+    def held(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        done = broadcast(tensor, *args, **kwargs)
+        memory["tensor"] = tensor
+        return done
+
+    return held
+
+
+def received(call: Call) -> None:
+    """After it: its digest; after the last one of a sync those of all."""
+    memory = call.job.memory
+    tensor = memory.pop("tensor", None)
+    if tensor is None:
+        return
+    arrived = memory.setdefault("arrived", {})
+    arrived[call.arguments["name"]] = weights.digest(tensor)
+    if call.arguments["empty_cache"]:  # OpenRLHF says it of the last one only
+        version = memory["received"] = memory.get("received", 0) + 1
+        call.recorder.weights(step=version - 1, version=version, digests=memory.pop("arrived"), source="received")
 
 
 def engine_started(call: Call) -> None:

@@ -23,6 +23,7 @@ from probes.adapters.imports import Finder
 SEED, COUPLED = "RLHF_HARNESS_SEED", "RLHF_HARNESS_COUPLED"
 KEY = "rlhf_harness_draw"  # as in the engines' processors, which cannot be imported without their engine
 PROCESSOR = "scenarios.rollout.vllm_coupled:Coupled"
+SEEN = "rlhf_harness_seen"  # in a response: the prompt as the engine's answer gives it back
 MARK = "rlhf_harness_seed"  # on a loader whose order is of that seed: the recording says so
 LOADERS = "openrlhf.utils.deepspeed.deepspeed"
 SAMPLES = "openrlhf.trainer.ppo_utils.samples_generator"
@@ -167,6 +168,7 @@ def _grouped(original: Any) -> Any:
             draw = (getattr(params, "extra_args", None) or {}).get(own.KEY)
             if draw is not None and self.__dict__.get("_rlhf_harness_turns", {}).pop(draw["sample"], 0):
                 response[own.KEY] = draw["sample"]
+                response[own.SEEN] = self.__dict__["_rlhf_harness_prompts"].pop(draw["sample"], None)
             return response
 
         return await asyncio.gather(*(one(place) for place in range(num_samples)))
@@ -180,12 +182,17 @@ def _generated(original: Any) -> Any:
         from scenarios.rollout import openrlhf_coupled as own
 
         draw = (getattr(sampling_params, "extra_args", None) or {}).get(own.KEY)
-        if draw is not None:
-            turns = self.__dict__.setdefault("_rlhf_harness_turns", {})
-            turn = turns.get(draw["sample"], 0)
-            turns[draw["sample"]] = turn + 1
-            sampling_params = own.placed(sampling_params, offset=turn << own._TURN)
-        return await original(self, prompt_token_ids, sampling_params, *args, **kwargs)
+        if draw is None:
+            return await original(self, prompt_token_ids, sampling_params, *args, **kwargs)
+        turns = self.__dict__.setdefault("_rlhf_harness_turns", {})
+        turn = turns.get(draw["sample"], 0)
+        turns[draw["sample"]] = turn + 1
+        told = own.placed(sampling_params, offset=turn << own._TURN)
+        answer = await original(self, prompt_token_ids, told, *args, **kwargs)
+        if not turn:
+            seen = getattr(answer, "prompt_token_ids", None)
+            self.__dict__.setdefault("_rlhf_harness_prompts", {})[draw["sample"]] = seen
+        return answer
 
     return generate
 

@@ -123,6 +123,55 @@ def test_openrlhfs_samples_are_coupled_where_every_one_was_drawn_so(desk: Any, d
     assert fields["mode"] == mode
 
 
+def test_openrlhfs_prompts_are_recorded_as_the_engine_saw_them_where_it_says_so(desk: Any) -> None:
+    one = desk(openrlhf.ADAPTER)
+    one.call(openrlhf_driver.submitting, dispatch, generator(), ["a"], [""])
+    for more in ({openrlhf_driver.SEEN: [1, 3, 4]}, {openrlhf_driver.SEEN: None}):
+        one.call(openrlhf_driver.answered, process, generator(), response("a", [3, 4, 5], 2, **more), result=object())
+    one.call(openrlhf_driver.generated, generate_all, generator())
+    [(_, _, arrays)] = one.frames("rollout")
+    assert arrays["prompt"] == [[3, 4], [3, 4]] and arrays["prompt_seen"] == [[1, 3, 4], []]
+
+
+def update_weight(self: Any, name: str, dtype: Any, shape: Any, empty_cache: bool = False) -> None: ...
+
+
+class Group:
+    """What weights come through: it fills the tensor that it is given."""
+
+    def broadcast(self, tensor: list[float], src: int = 0) -> str:
+        tensor[:] = [1.0, 2.0]
+        return "done"
+
+
+@pytest.mark.parametrize("digests", [True, False])
+def test_openrlhfs_engine_says_what_arrived_in_each_sync(desk: Any, monkeypatch: Any, digests: bool) -> None:
+    one = desk(openrlhf.ADAPTER)
+    one.job.digests = digests
+    monkeypatch.setattr(openrlhf_workers.weights, "digest", lambda tensor: f"of {tensor}")
+    worker = SimpleNamespace(_model_update_group=Group())
+    for _ in range(2):
+        for name, last in (("w", False), ("b", True)):
+            tensor = [0.0, 0.0]
+            one.call(openrlhf_workers.receiving, update_weight, worker, name, "bf16", [2], last)
+            assert worker._model_update_group.broadcast(tensor, src=0) == "done"
+            one.call(openrlhf_workers.received, update_weight, worker, name, "bf16", [2], last)
+    one.frames("rollout")
+    found = [(event["source"], event["version"], event["digests"]) for event in one.run.events("weights")]
+    every = {"w": "of [1.0, 2.0]", "b": "of [1.0, 2.0]"}
+    assert found == ([("received", 1, every), ("received", 2, every)] if digests else [])
+
+
+def test_openrlhfs_weights_that_come_through_ray_are_not_seen(desk: Any) -> None:
+    one = desk(openrlhf.ADAPTER)
+    one.job.digests = True
+    worker = SimpleNamespace(_model_update_group="a name of Ray's")
+    for reader in (openrlhf_workers.receiving, openrlhf_workers.received):
+        one.call(reader, update_weight, worker, "w", "bf16", [2], True)
+    one.frames("rollout")
+    assert list(one.run.events("weights")) == []
+
+
 class Tokenizer:
     eos_token_id, bos_token_id, pad_token_id, all_special_ids = 2, 1, 0, (0, 1, 2)
 

@@ -6,7 +6,7 @@ import asyncio
 import random
 import sys
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -118,12 +118,14 @@ class Rollout:
     """The engine's actor; its agent asks for `turns` answers a sample."""
 
     turns = 1
+    answers: ClassVar[list[list[int]]] = []  # the prompts that it says it saw, one for each call
 
     async def __init__(self, **kwargs: Any) -> None:  # type: ignore[misc]
         self.kwargs, self.seen = kwargs, []
 
-    async def generate(self, prompt_token_ids: Any, sampling_params: Any, multi_modal_data: Any = None) -> None:
+    async def generate(self, prompt_token_ids: Any, sampling_params: Any, multi_modal_data: Any = None) -> Any:
         self.seen.append((sampling_params.extra_args or {}).get(KEY))
+        return SimpleNamespace(prompt_token_ids=self.answers.pop(0) if self.answers else None)
 
     async def generate_responses(self, prompt: str, label: str, sampling_params: Any, num_samples: int = 1) -> Any:
         async def one() -> Any:
@@ -164,6 +166,18 @@ def test_each_sample_of_a_group_has_its_draw_and_says_so() -> None:
     first = 5 << 12
     assert [one[KEY] for one in responses] == [first, first + 1, first + 2]
     assert [(one["sample"], one["offset"]) for one in actor.seen] == [(first, 0), (first + 1, 0), (first + 2, 0)]
+
+
+def test_the_prompt_that_the_engine_saw_comes_with_each_sample_that_was_drawn() -> None:
+    """Of the first answer of a sample; of later ones an environment wrote parts."""
+
+    async def work() -> Any:
+        actor = await engine(turns=2)
+        actor.answers = [[1, 2], [3], [1, 4], [5]]
+        told = plugin.drawn(7, 5, asked())
+        return await actor.generate_responses(prompt="p", label="", sampling_params=told, num_samples=2)
+
+    assert sorted(one[plugin.SEEN] for one in asyncio.run(work())) in ([[1, 2], [1, 4]], [[1, 2], [3]])
 
 
 def test_a_sample_without_a_draw_says_nothing() -> None:
