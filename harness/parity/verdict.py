@@ -7,6 +7,7 @@ confounds, the verdict is INCONCLUSIVE for that reason.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,10 @@ from harness.parity import causes
 from harness.parity.checks import eleven as checks
 from harness.parity.checks import eleven_engine as checks_engine
 from harness.parity.checks import parameter_maps, sizes, surroundings, suspicions
+from harness.parity.checks.excused import excused
 from harness.parity.checks.registry import CHECKS, Outcome, Registered, coupled, unless_native
 from harness.parity.checks.summary import mode_name, summary
+from harness.parity.facts import second_run, ties
 from harness.parity.facts.boundaries import with_text
 from harness.parity.facts.compare import compare
 from harness.parity.facts.confounders import Weights
@@ -62,10 +65,13 @@ def judge(
     cap: float | None = None,
     minimum: Minimum = LEAST,
     reproduce: str = "",
+    again: Mapping[str, Path | str] | None = None,
     tell: Told = nobody,
 ) -> Verdict:
     """The verdict of `judged`."""
-    return judged(baseline, candidate, native=native, cap=cap, minimum=minimum, reproduce=reproduce, tell=tell).verdict
+    return judged(
+        baseline, candidate, native=native, cap=cap, minimum=minimum, reproduce=reproduce, again=again, tell=tell
+    ).verdict
 
 
 def judged(
@@ -76,36 +82,40 @@ def judged(
     cap: float | None = None,
     minimum: Minimum = LEAST,
     reproduce: str = "",
+    again: Mapping[str, Path | str] | None = None,
     tell: Told = nobody,
 ) -> Judged:
     """Compare two recorded runs. Reads files only; raises nothing for bad input, which is an ERROR verdict.
 
     `native`: read the native stages, where recorded. `cap`: largest floor that can be noise in nats, instead of the
-    one of the model's dtype. `reproduce`: the command that makes this verdict again. `tell`: is told what is being
-    done.
+    one of the model's dtype. `reproduce`: the command that makes this verdict again. `again`: side -> a second run of
+    that side's job, with which its floor is measured. `tell`: is told what is being done.
     """
     recordings = []
     paths = [Path(one.path if isinstance(one, Run) else one) for one in (baseline, candidate)]
-    for path in paths:
+    second = {side: Path(path) for side, path in (again or {}).items()}
+    for path in (*paths, *second.values()):
         try:
             recordings.append(Recording(path, tell=tell))
         except (FormatError, OSError) as error:
             found = _early("INCONCLUSIVE" if _is_torn_manifest(path) else "ERROR", str(error), paths, reproduce)
             return Judged(found)
+    recordings, others = recordings[:2], dict(zip(second, recordings[2:], strict=True))
     window = replayed(recordings[1])
     if window is not None:
         for recording in recordings:
             recording.restrict(window)
     e, malformed = None, []
     try:
-        e = gather(recordings[0], recordings[1], native=native, cap=cap, tell=tell)
+        e = gather(recordings[0], recordings[1], native=native, cap=cap, again=others, tell=tell)
     except FormatError as error:
         malformed.append(f"malformed recording: {error}")
     if e is None:
         broken = [*malformed, *integrity(recordings)]
         return Judged(_early("INCONCLUSIVE", broken[0], paths, reproduce, broken))
     tell("looking for what differs")
-    outcomes = [(one, one.run(e)) for one in sorted(CHECKS, key=lambda one: one.number or len(SUSPICIONS) + 1)]
+    registered = sorted(CHECKS, key=lambda one: one.number or len(SUSPICIONS) + 1)
+    outcomes = [(one, excused(e, one.run(e))) for one in registered]
     kinds = _kinds(outcomes)
     return Judged(_decide(e, outcomes, kinds, minimum, reproduce), e, kinds)
 
@@ -124,13 +134,24 @@ def _other_version(path: Path) -> bool:
 
 
 def gather(
-    baseline: Recording, candidate: Recording, *, native: bool, cap: float | None, tell: Told = nobody
+    baseline: Recording,
+    candidate: Recording,
+    *,
+    native: bool,
+    cap: float | None,
+    again: Mapping[str, Recording] | None = None,
+    tell: Told = nobody,
 ) -> Evidence:
     """Everything that two recordings show, before any decision. Raises FormatError for a malformed one."""
-    sides = [
-        Side(name, recording, measure(recording))
-        for name, recording in (("baseline", baseline), ("candidate", candidate))
-    ]
+    first = {"baseline": baseline, "candidate": candidate}
+    repeated = {
+        name: second_run.compared(gather(first[name], one, native=False, cap=cap, tell=tell), first.values())
+        for name, one in (again or {}).items()
+    }
+    sides = []
+    for name, recording in first.items():
+        own = repeated.get(name, second_run.SecondRun())
+        sides.append(Side(name, recording, measure(recording, own.pairs, drawn=own.drawn)))
     confounders = find_confounders(baseline, candidate)
     mode = str(mapping(baseline.scenario.get("rollout")).get("mode") or _first_field(baseline, "mode") or "coupled")
     drawn = mode
@@ -141,10 +162,10 @@ def gather(
     )
     temperature = 1.0 if drawn == "greedy" else number(sampling.get("temperature"), 1.0)
     dtype = str(mapping(baseline.scenario.get("model")).get("dtype") or "")
-    tolerance = Tolerance.of(
-        dtype, [side.floor for side in sides], scale=_scale(baseline), temperature=temperature, cap=cap
-    )
+    floors = [side.floor for side in sides if not repeated or side.name in repeated or side.floor.measured]
+    tolerance = Tolerance.of(dtype, floors, scale=_scale(baseline), temperature=temperature, cap=cap)
     e = Evidence(sides[0], sides[1], tolerance, confounders, Weights(baseline, candidate), mode)
+    e.notes["second runs"] = repeated
     e.notes["seeded"] = mode == "native" and same_sampler(baseline, candidate)
     e.notes["train"] = bool(
         baseline.scenario.get("train", bool(baseline.count("learner") or candidate.count("learner")))
@@ -160,6 +181,7 @@ def gather(
     if native:
         native_stage(e, alpha=alpha_of(baseline))
     e.settle()
+    ties.too_many(e)
     return e
 
 
@@ -210,6 +232,7 @@ def _decide(
     compared = e.counts.get("compared_tokens", 0)
     if not stop_free and not untested and coupled(e) and compared < minimum.tokens:
         stop_free = f"only {counted(compared, 'token')} could be compared, at least {minimum.tokens} are needed"
+    parted = second_run.irreproducible(e)
     if stop:
         verdict, reason = "INCONCLUSIVE", stop[0]
     elif confirmed:
@@ -217,9 +240,9 @@ def _decide(
     elif e.confounders:
         more = f" (and {len(e.confounders) - 1} more)" if len(e.confounders) > 1 else ""
         verdict, reason = "CONFOUNDED", e.confounders[0].finding.summary + more
-    elif untested or stop_free:
+    elif parted or untested or stop_free:
         verdict = "INCONCLUSIVE"
-        reason = f"{untested[0].name} was not tested: {untested[0].evidence}" if untested else stop_free
+        reason = parted or (f"{untested[0].name} was not tested: {untested[0].evidence}" if untested else stop_free)
     else:
         verdict = "EQUIVALENT"
         covered = f"{counted(len(e.steps), 'step')}, {counted(e.counts.get('samples', 0), 'sample')}"
@@ -231,6 +254,7 @@ def _decide(
             [
                 *stop,
                 *([stop_free] if stop_free else []),
+                *([parted] if parted else []),
                 *e.missing,
                 *_noted(e),
                 *e.unmatched,
@@ -319,7 +343,9 @@ def _noted(e: Evidence) -> list[str]:
                 f"the {side.name}'s run.json has no scenario: its configuration and promised steps are unknown"
             )
         told = side.recording.manifest.get("missing")  # what a framework cannot give, by its adapter
-        found += [f"{side.name}: {one}" for one in told if isinstance(one, str)] if isinstance(told, list) else []
+        lines = [one for one in told if isinstance(one, str)] if isinstance(told, list) else []
+        again = second_run.of(e, side.name) is not None  # then the floor is not what the adapter cannot give
+        found += [f"{side.name}: {one}" for one in lines if not (again and one.startswith("floor:"))]
         if not side.recording.count("data"):
             found.append(f"the {side.name} recorded no digests of its data")
     return found
@@ -353,6 +379,7 @@ def _metrics(e: Evidence) -> dict[str, Any]:
 
 def _coverage(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> dict[str, Any]:
     counted = ("compared_tokens", "benign_flips", "flips_beyond_margin")
+    again: dict[str, second_run.SecondRun] = e.notes["second runs"]
     native = e.notes.get("native")
     replaced: set[str] = set()
     for side in e.sides:
@@ -371,6 +398,7 @@ def _coverage(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> dict[s
         **{name: e.counts.get(name, 0) for name in counted},
         "logprobs_beyond_tolerance": e.beyond("logprob"),
         "tokens_after_first_difference": e.counts.get("tokens after the first difference", 0),
+        **({"repeated": {name: one.facts() for name, one in again.items()}} if again else {}),
         **({"native_samples": list(native.samples)} if native is not None and not native.skipped else {}),
         "native": native.covered if native is not None else NOT_RUN,
         "modes": [mode_name(e), *(["native"] if native is not None and not native.skipped else [])],

@@ -36,6 +36,10 @@ def tokens(e: Evidence) -> Outcome:
         text += f"(the learner sides with the baseline in {beyond - sides}, with the candidate in {sides}); "
         text += f"{benign} benign flips"
         return outcome("tokens", "confirmed", text, kinds=("flip",), **details)
+    if "too many flips" in e.notes:
+        text = f"{flips:,} of {compared:,} tokens differ, {unjudged:,} of them where no margin says how close the "
+        text += f"choice was: engines within {figure(e.tolerance.value)} nats of each other are not tied so often"
+        return outcome("tokens", "confirmed", text, kinds=("flip",), **details)
     if unjudged:
         text = f"{unjudged} of {flips:,} flips cannot be judged: no margin of the learner was recorded at them"
         return outcome("tokens", "not tested", text, **details)

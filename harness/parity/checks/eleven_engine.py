@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from harness.parity.checks.registry import Outcome, always, check, coupled, outcome, trains, unless_native
+from harness.parity.facts import second_run
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.weightsync import SyncRecord
 from harness.parity.native import KINDS, NativeResult
@@ -113,17 +116,25 @@ def weight_sync(e: Evidence) -> Outcome:
     syncs = " and ".join(str(len(record.versions)) for record in records.values())
     digests = f", {max(record.tensors for record in records.values())} tensors arrived each time"
     proof = max(record.largest_proof for record in records.values())
-    return outcome(
-        "weight-sync",
-        "ruled out",
-        f"{syncs} syncs{digests}, largest |Δ| of a proof {figure(proof)} nats",
-        findings=findings,
-        **details,
-    )
+    text = f"{syncs} syncs{digests}, largest |Δ| of a proof {figure(proof)} nats"
+    if any(record.by_samples for record in records.values()):
+        text += ", which are the samples that were drawn with the weights, engine against learner"
+    missing = [
+        f"weight-sync: nothing was drawn with weight version {record.unused[0]} of the {name}: no sample proves it"
+        for name, record in records.items()
+        if record.unused
+    ]
+    return outcome("weight-sync", "ruled out", text, findings=findings, missing=missing, **details)
 
 
-def _not_covered(side: Side) -> list[str]:
+def _not_covered(side: Side, again: second_run.SecondRun | None) -> list[str]:
     """What the engine's run against itself does not say."""
+    if again is not None:
+        later = [step for step in side.recording.steps("rollout") if step not in again.steps]
+        return [
+            "another machine, device or environment",
+            *([f"the weights of the steps {', '.join(map(str, later[:5]))}"] if later else []),
+        ]
     steps = side.recording.steps("floor")
     taken = ", ".join(map(str, steps[:5])) or "none"
     later = [step for step in side.recording.steps("rollout") if step not in steps]
@@ -138,13 +149,14 @@ def _not_covered(side: Side) -> list[str]:
 def itself(e: Evidence, side: Side, number: int) -> Outcome:
     """An engine against itself: within the cap, and with no more flips than ties explain."""
     name, floor, cap = f"{side.name}-itself", side.floor, e.tolerance.cap
+    again = second_run.of(e, side.name)
     details: dict[str, Any] = {
         "variants": floor.variants,
         "where": floor.where,
         "cap": cap,
         "tokens": floor.tokens,
         "flips": floor.flips,
-        "not covered": _not_covered(side),
+        "not covered": _not_covered(side, again),
     }
     if floor.largest == 0:
         shown = "not the slightest difference"
@@ -156,22 +168,33 @@ def itself(e: Evidence, side: Side, number: int) -> Outcome:
     if f"floor:{side.name}" in e.first:
         text = e.first[f"floor:{side.name}"][1].context
         return outcome(name, "confirmed", f"{text}: {shown}", number=number, kinds=(f"floor:{side.name}",), **details)
+    if again is not None and again.parts is not None:
+        details |= {"kinds": again.kinds, "parts at step": again.parts}
+        text = f"run again, the job is another run from step {again.parts} on: {again.why}"
+        text += f"; what its engine drew before that: {shown}" if floor.tokens else ""
+        return outcome(name, "confirmed", text, number=number, decides=False, **details)
     if not floor.measured:
         few = f"only {counted(floor.tokens, 'token')}" if floor.tokens else "nothing"
         text = f"the floor was not measured ({few} of the engine against itself); "
-        text += f"the tolerance is the cap, {figure(cap)}"
+        if again is not None and again.useless:
+            text = f"the floor was not measured: {again.useless}; "
+        alone = not second_run.required(e, side.name) and not np.isnan(e.tolerance.floor)
+        text += "the tolerance is of the other side's floor" if alone else f"the tolerance is the cap, {figure(cap)}"
         return outcome(name, "not tested", text, number=number, **details)
     missing = [f"{name}: the floor was not taken under: {', '.join(floor.absent)}"] if floor.absent else []
-    shown += f"; the engine against itself at equal seeds under another {', '.join(floor.variants)}, in one start"
+    if again is None:
+        shown += f"; the engine against itself at equal seeds under another {', '.join(floor.variants)}, in one start"
+    else:
+        shown += f"; the whole job against its own second run, equal in all of {len(again.pairs)} steps"
     return outcome(name, "ruled out", shown, number=number, missing=missing, **details)
 
 
-@check(SUSPICIONS[4], 4, required=unless_native)
+@check(SUSPICIONS[4], 4, required=lambda e: unless_native(e) and second_run.required(e, "baseline"))
 def baseline_itself(e: Evidence) -> Outcome:
     return itself(e, e.baseline, 4)
 
 
-@check("candidate-itself", required=unless_native)
+@check("candidate-itself", required=lambda e: unless_native(e) and second_run.required(e, "candidate"))
 def candidate_itself(e: Evidence) -> Outcome:
     return itself(e, e.candidate, 0)
 

@@ -160,7 +160,16 @@ class Weights:
     def initial(self) -> bool | None:
         """Were the first recorded weights equal? None: not recorded."""
         one, two = self.versions
-        return None if not one or not two else one[min(one)] == two[min(two)]
+        if not one or not two:
+            return None
+        first, first2 = self.begin()
+        return one[first] == two[first2]
+
+    def begin(self) -> tuple[int, int]:
+        """The first versions that can be compared: the first that both recorded, where there is one."""
+        one, two = self.versions
+        both = set(one) & set(two)
+        return (min(both), min(both)) if both else (min(one), min(two))
 
     def differing(self, version_b: int, version_c: int) -> list[str]:
         """Tensors whose digests differ between these versions."""
@@ -200,8 +209,7 @@ def _updates(recording: Recording) -> dict[int, dict[str, Any]]:
 def _initial_weights(baseline: Recording, candidate: Recording) -> Iterator[Confounder]:
     weights = Weights(baseline, candidate)
     if weights.initial() is False:
-        one, two = weights.versions
-        names = weights.differing(min(one), min(two))
+        names = weights.differing(*weights.begin())
         summary = f"the learners began with other weights: {len(names)} tensors differ, the first is {names[0]}"
         yield Confounder(
             Finding("initial weights", summary, where="learner", details={"tensors": names[:50]}), "everything"

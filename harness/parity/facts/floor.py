@@ -1,12 +1,13 @@
 """The floor: how far an engine is from itself, measured, and capped so that a noisy engine cannot excuse itself.
 
 Each engine draws the same samples at the same weights with the same randomness in other batch compositions and
-orders, and scores them by prefill instead of decode. The largest |Δ log-probability| before the first difference of
-tokens is its floor.
+orders, and scores them by prefill instead of decode; a user's own job is run again as a whole. The largest
+|Δ log-probability| before the first difference of tokens is its floor.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +28,7 @@ VARIANTS = ("batch", "order", "prefill")
 MINIMUM_TOKENS = 64  # fewer say nothing about an extreme value
 HEADROOM = 10.0
 RESOLUTION = 16.0
+Pair = tuple[int, str, Table, Table]  # step, variant, the base run's samples, the variant's
 IMPLAUSIBLE = 1e-6  # probability below which so many flips of an engine against itself are not ties
 
 
@@ -77,36 +79,45 @@ def implausible(flips: int, tokens: int, cap: float, temperature: float) -> bool
     return flips > 0 and float(stats.binom.sf(flips - 1, tokens, rate)) < IMPLAUSIBLE
 
 
-def measure(recording: Recording) -> EngineFloor:
-    """The floor of the engine of one recording, over every step at which it was taken."""
+def measure(recording: Recording, repeated: Iterable[Pair] = (), *, drawn: bool = True) -> EngineFloor:
+    """The floor of the engine of one recording, over every step at which it was taken.
+
+    `repeated`: pairs of a second run of the whole job. `drawn`: did it have to draw the same tokens? An engine's own
+    sampler need not, and its flips then say nothing.
+    """
     sizes: list[np.ndarray] = []
     not_finite = 0
     variants: dict[str, dict[str, Any]] = {}
     where: dict[str, Any] = {}
     largest = 0.0
-    for step in recording.steps("floor"):
-        base = recording.table("floor", step, variant="base")
-        for variant in VARIANTS:
-            other = recording.table("floor", step, variant=variant) if base is not None else None
-            if base is None or other is None:
-                continue
-            found = _against(base, other)
-            sums = variants.setdefault(variant, {"max": 0.0, "tokens": 0, "flips": 0})
-            sums["max"] = max(sums["max"], found["max"])
-            sums["tokens"] += len(found["sizes"])
-            sums["flips"] += found["flips"]
-            sizes.append(found["sizes"])
-            not_finite += found["not_finite"]
-            if found["max"] > largest or not where:
-                largest = max(largest, found["max"])
-                where = {**found["where"], "step": step, "variant": variant}
+    for step, variant, base, other in (*_own(recording), *repeated):
+        found = _against(base, other)
+        sums = variants.setdefault(variant, {"max": 0.0, "tokens": 0, "flips": 0})
+        sums["max"] = max(sums["max"], found["max"])
+        sums["tokens"] += len(found["sizes"])
+        sums["flips"] += found["flips"]
+        sizes.append(found["sizes"])
+        not_finite += found["not_finite"]
+        if found["max"] > largest or not where:
+            largest = max(largest, found["max"])
+            where = {**found["where"], "step": step, "variant": variant}
     every = np.concatenate(sizes) if sizes else np.zeros(0)
-    flips = sum(one["flips"] for one in variants.values())
+    flips = sum(one["flips"] for one in variants.values()) if drawn else 0
     if not len(every):
         return EngineFloor(flips=flips, not_finite=not_finite, variants=variants, where=where)
     rank = max(0, len(every) - 1 - outliers(len(every)))
     level = float(np.partition(every, rank)[rank])
     return EngineFloor(largest, level, len(every), flips, not_finite, variants, where)
+
+
+def _own(recording: Recording) -> Iterator[Pair]:
+    """The variants that the engine itself drew, at the steps at which it was asked to."""
+    for step in recording.steps("floor"):
+        base = recording.table("floor", step, variant="base")
+        for variant in VARIANTS if base is not None else ():
+            other = recording.table("floor", step, variant=variant)
+            if base is not None and other is not None:
+                yield step, variant, base, other
 
 
 def _against(base: Table, other: Table) -> dict[str, Any]:

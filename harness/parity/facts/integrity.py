@@ -25,14 +25,21 @@ def integrity(recordings: Iterable[Recording]) -> list[str]:
     """Damage and unfinished processes: what makes a recording half a recording."""
     found = []
     for name, recording in zip(("baseline", "candidate"), recordings, strict=True):
-        found += [f"the {name}'s recording is torn: {file}: {what}" for file, what in recording.torn]
-        found += [f"the {name}'s recording was cut short: {file} has no close event" for file in recording.incomplete]
-        found += [
+        found += damage(recording, name)
+    return found
+
+
+def damage(recording: Recording, name: str) -> list[str]:
+    """Of one recording."""
+    return [
+        *(f"the {name}'s recording is torn: {file}: {what}" for file, what in recording.torn),
+        *(f"the {name}'s recording was cut short: {file} has no close event" for file in recording.incomplete),
+        *(
             f"the {name}'s {event.get('role')} ended badly: {event.get('reason') or 'no reason given'}"
             for event in recording.all("close")
             if event.get("ok") is False
-        ]
-    return found
+        ),
+    ]
 
 
 def too_little(e: Evidence, minimum: Minimum) -> list[str]:
@@ -76,14 +83,16 @@ def _short_steps(e: Evidence, side: Side) -> list[str]:
 
 
 def same_recording(e: Evidence) -> bool:
+    return copies(e.baseline.recording, e.candidate.recording)
+
+
+def copies(one: Recording, two: Recording) -> bool:
     """One recording twice, or a copy of it: every process has the same start."""
     starts = [
         sorted(
             (str(event.get("host")), event.get("pid"), event.get("wall_ns"), event.get("role"))
-            for event in side.recording.all("open")
+            for event in recording.all("open")
         )
-        for side in e.sides
+        for recording in (one, two)
     ]
-    return e.baseline.recording.path.resolve() == e.candidate.recording.path.resolve() or (
-        bool(starts[0]) and starts[0] == starts[1]
-    )
+    return one.path.resolve() == two.path.resolve() or (bool(starts[0]) and starts[0] == starts[1])

@@ -160,6 +160,7 @@ def _flips(
     e.count("benign_flips", np.count_nonzero(benign))
     e.count("flips_beyond_margin", np.count_nonzero(beyond))
     e.count("flips without margin", np.count_nonzero(~known))
+    e.count("flips without any margin", np.count_nonzero(np.isnan(margin)))  # not even one without a bound
     e.series["flips"][-1] = float(len(flipped))
     e.series["flips_beyond_margin"][-1] = float(np.count_nonzero(beyond))
     for kind, chosen in (("flip", beyond), ("unjudged flip", ~known)):

@@ -2,7 +2,8 @@
 
 Three kinds of evidence, per version: digests of what was received against the learner's, names that were not sent,
 and the proof, teacher-forced log-probabilities of a fixed sequence, engine against learner. A digest proves
-transport, the proof proves loading.
+transport, the proof proves loading. A framework's job has no such proof: there the samples that were drawn with a
+version are one, for the learner scored them with the same weights.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ class SyncRecord:
 
     versions: list[int] = field(default_factory=list)  # those with a sync event
     unproven: list[int] = field(default_factory=list)  # without a proof
+    by_samples: list[int] = field(default_factory=list)  # proven by what was drawn, in a framework's job
+    unused: list[int] = field(default_factory=list)  # not proven, and nothing was drawn with them, in a framework's job
     without_digests: list[int] = field(default_factory=list)  # the engine did not say what it received
     undigested: list[int] = field(default_factory=list)  # the learner did not say what it sent
     unsynced: list[int] = field(default_factory=list)  # rolled out, but no sync event
@@ -81,14 +84,32 @@ def _read(e: Evidence, side: Side) -> SyncRecord:
         if not truth:
             record.undigested.append(version)
         if event.get("proof_max_delta") is None or number(event.get("proof_tokens", LEAST_PROOF)) < LEAST_PROOF:
-            record.unproven.append(version)
+            _without_proof(e, side, record, version, used)
         beyond = _proof(e, event)
         if beyond is not None:
             record.proof_beyond[version] = beyond
         record.largest_proof = float(np.fmax(record.largest_proof, number(event.get("proof_max_delta"))))
         _judge(e, side, event, used, stale, altered, absent, beyond)
-    record.unsynced = sorted(version for version in used if version not in record.versions)
+    for version in sorted(version for version in used if version not in record.versions):
+        loaded = side.recording.manifest.get("framework") and version < min(record.versions, default=0)
+        if not loaded:
+            record.unsynced.append(version)
+        else:  # the engine read them from the disk, like the learner
+            _without_proof(e, side, record, version, used)
     return record
+
+
+def _without_proof(e: Evidence, side: Side, record: SyncRecord, version: int, used: dict[Any, int]) -> None:
+    """A version that no fixed sequence proves: of a framework's job the samples may, engine against learner."""
+    tokens, total, largest = side.to_learner.versions.get(version, (0, 0.0, 0.0))
+    within = total <= tokens * e.tolerance.value and largest <= e.tolerance.extreme
+    if not side.recording.manifest.get("framework"):
+        record.unproven.append(version)
+    elif tokens >= LEAST_PROOF and within:
+        record.by_samples.append(version)
+        record.largest_proof = float(np.fmax(record.largest_proof, largest))
+    else:
+        (record.unproven if version in used else record.unused).append(version)
 
 
 def _proof(e: Evidence, event: dict[str, Any]) -> float | None:

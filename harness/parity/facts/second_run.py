@@ -1,0 +1,115 @@
+"""A job that was run again: how far it is from itself, and from which step on it is another run.
+
+The engine of a user's own job cannot be asked to draw again, but the whole job can be started a second time, with the
+same command, engine, seeds and draws. What both of its runs draw at equal weights is the floor. Where they part, the
+job does not repeat itself, and no later difference says anything about the other engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.parity.facts.evidence import Evidence
+from harness.parity.facts.floor import Pair
+from harness.parity.facts.integrity import copies, damage
+from harness.store import Recording
+
+VARIANT = "repeat"
+_TOKENS = {"flip", "unjudged flip", "length", "finish"}
+
+
+@dataclass(frozen=True)
+class SecondRun:
+    """One side against its own second run.
+
+    `useless`: why the second run says nothing; empty where it does. `pairs`: the rollouts that both drew with equal
+    weights. `parts`: the step from which on they are two different runs, with `why`; None where they never part.
+    `kinds`: what differs, with its first step. `drawn`: did both have to draw the same tokens?
+    """
+
+    useless: str = ""
+    pairs: list[Pair] = field(default_factory=list)
+    parts: int | None = None
+    why: str = ""
+    kinds: dict[str, int] = field(default_factory=dict)
+    drawn: bool = True
+
+    @property
+    def steps(self) -> list[int]:
+        return [step for step, *_ in self.pairs]
+
+    def facts(self) -> dict[str, Any]:
+        """For the verdict's coverage."""
+        return {"steps": len(self.pairs), "parts_at_step": self.parts, "why": self.useless or self.why}
+
+
+def compared(e: Evidence, others: Iterable[Recording] = ()) -> SecondRun:
+    """What the evidence of a run (`e.baseline`) against its repetition (`e.candidate`) says of the job. `others`: the
+    recordings that it is judged against, which are no repetition of it."""
+    own, again = (side.recording for side in e.sides)
+    broken = damage(again, "second run")
+    if broken:
+        return SecondRun(broken[0])
+    if any(copies(again, one) for one in (own, *others)):
+        return SecondRun("the second run is a copy of another recording of this comparison")
+    if _engines(own) != _engines(again):
+        return SecondRun(f"the second run is of another engine: {_engines(again)} instead of {_engines(own)}")
+    pairs = []
+    for step in e.steps:
+        one, two = (side.recording.table("rollout", step) for side in e.sides)
+        clear = step not in e.unjudged_steps and e.confounded("everything", "prompts", step=step) is None
+        if one is not None and two is not None and clear:
+            pairs.append((step, VARIANT, one, two))
+    # Of one step the likeliest reason comes first.
+    parts, why = min(_partings(e), key=lambda one: one[0], default=(None, ""))
+    kinds = {kind: place.step for kind, (_, place) in e.first.items()}
+    return SecondRun("", pairs, parts, why, kinds, drawn=e.mode in ("coupled", "greedy"))
+
+
+def _engines(recording: Recording) -> str:
+    found = {f"{one.get('engine')} {one.get('version')}" for one in recording.all("engine_info")}
+    return " and ".join(sorted(found)) or "unknown"
+
+
+def _partings(e: Evidence) -> Iterator[tuple[int, str]]:
+    """(step, what) of everything in which a job is not itself again."""
+    for one in e.confounders:
+        yield one.step, one.finding.summary
+    one_run, other = (set(side.recording.steps("rollout")) for side in e.sides)
+    for step in sorted(one_run ^ other)[:1]:
+        yield step, "only one of the two runs has rollouts there"
+    for kind, (_, place) in e.first.items():
+        if kind in _TOKENS:
+            yield place.step, "its engine draws other tokens"
+        elif kind == "learner":
+            yield place.step, "its learner makes other weights of the same samples"
+        elif not kind.startswith("learner:"):  # an engine against its learner: of each run by itself
+            yield place.step, f"{place.field} differs"
+    if "learners reordered" in e.notes:
+        yield e.notes["learners reordered"], "its learner takes the samples in another order, which rounds otherwise"
+    if "learners followed" in e.notes:
+        yield e.notes["learners followed"], "its learner trains on other tokens"
+    yield from e.unjudged_steps.items()
+
+
+def of(e: Evidence, side: str) -> SecondRun | None:
+    """The second run of one side, where there is one."""
+    found: SecondRun | None = e.notes.get("second runs", {}).get(side)
+    return found
+
+
+def irreproducible(e: Evidence) -> str:
+    """A sentence where a side's job does not repeat itself; empty where each that was run again does."""
+    for side in e.sides:
+        found = of(e, side.name)
+        if found is not None and found.parts is not None:
+            return f"{side.name}-itself: run again, the job is another run from step {found.parts} on: {found.why}"
+    return ""
+
+
+def required(e: Evidence, side: str) -> bool:
+    """Does a verdict need the floor of this side? Where only the other one was run again, the tolerance is that one's
+    alone: a side of which no noise was measured is allowed none."""
+    return not e.notes.get("second runs") or of(e, side) is not None
