@@ -60,6 +60,14 @@ def parity(
     ] = [],  # noqa: B006
     model: Model = "",
     prompts: Prompts = "",
+    repeat: Annotated[
+        Literal["baseline", "both", "none"] | None,
+        typer.Option(
+            help="with a command: which sides are run a second time, for the floor; default: the baseline with --mode "
+            "coupled, else none",
+            show_default=False,
+        ),
+    ] = None,
     mode: Mode = None,
     steps: Steps = None,
     seed: Seed = None,
@@ -89,12 +97,16 @@ def parity(
 ) -> None:
     """Run one scenario, or a framework's own job, on two backends: do they agree; if not, where do they part, and why?
 
-    With a command after `--` only --framework, --out, --cap, --stall, --format, --seed and --mode coupled count.
+    With a command after `--` only --framework, --repeat, --out, --cap, --stall, --format, --seed and --mode coupled
+    count.
     """
     if command or framework != "auto":
         coupled = (seed or 0) if mode == "coupled" else None
         alone = seed if mode != "coupled" else None
-        _show(_framework_parity(baseline, candidate, command or [], framework, out, cap, stall, alone, coupled), format)
+        verdict = _framework_parity(
+            baseline, candidate, command or [], framework, out, cap, stall, alone, coupled, repeat
+        )
+        _show(verdict, format)
     from harness.parity.runs.run import run_parity
 
     with _progress() as progress:
@@ -126,7 +138,7 @@ def parity(
 
 def _framework_parity(
     baseline: str, candidate: str, command: list[str], framework: str, out: str, cap: float | None, stall: str,
-    seed: int | None, coupled: int | None,
+    seed: int | None, coupled: int | None, repeat: Literal["baseline", "both", "none"] | None,
 ) -> Verdict:  # fmt: skip
     import sys
 
@@ -137,7 +149,7 @@ def _framework_parity(
 
     return run_framework_parity(
         baseline, candidate, command, framework=framework, out=out or None, cap=cap, say=say,
-        stall_s=_seconds(stall) or None, seed=seed, coupled=coupled,
+        stall_s=_seconds(stall) or None, seed=seed, coupled=coupled, repeat=repeat,
     )  # fmt: skip
 
 
@@ -195,6 +207,10 @@ def run(
 def diff(
     baseline: Annotated[str, typer.Argument(help="a run directory", show_default=False)],
     candidate: Annotated[str, typer.Argument(help="the run directory that is judged", show_default=False)],
+    again: Annotated[
+        str,
+        typer.Option(help="a second run of the baseline's job, with which its floor is measured", show_default=False),
+    ] = "",
     cap: Cap = None,
     format: Format = "text",
 ) -> None:
@@ -202,7 +218,7 @@ def diff(
     from harness.parity.runs.run import diff as judge
 
     with _progress() as progress:
-        verdict = judge(baseline, candidate, cap=cap, progress=progress.update)
+        verdict = judge(baseline, candidate, again=again or None, cap=cap, progress=progress.update)
     _show(verdict, format)
 
 

@@ -3,7 +3,8 @@
 The swap is the framework's own: verl reads its engine from `actor_rollout_ref.rollout.name`. A framework with one
 engine compares two interpreters, `vllm@A` with `vllm@B`, which is how an upgrade is gated. Nothing else of the command
 changes, and what differs between the recordings beyond the engine is a confounder of the verdict. A seed and coupled
-sampling are given to both (`steering`).
+sampling are given to both (`steering`). A side that is run a second time measures the floor: how far the job is from
+itself.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from harness import envs
 from harness.errors import BadInput
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 PYTHON = "{python}"  # in a command: where the interpreter of the side stands
 # How a framework is told its engine, by Hydra's override; the others have one engine.
 SWITCHES = {"verl": "actor_rollout_ref.rollout.name"}
+Repeat = Literal["baseline", "both", "none"]
+AGAIN = "-again"  # of the directory of a second run
 ENGINES = {"verl": ("vllm", "sglang"), "openrlhf": ("vllm",), "trl": ("vllm",)}
 
 
@@ -58,18 +61,13 @@ def plan(
 ) -> tuple[Job, Side, Side]:
     """Both runs, nothing started; with a seed of the prompts' order, or of coupled sampling, where there is one.
 
-    Raises BadInput for a pair that cannot run, or that compares nothing.
+    Raises BadInput for a pair that cannot run.
     """
     if not command:
         raise BadInput("there is no command to run twice", mend="harness parity A B --framework verl -- COMMAND")
     placed = [word.replace(PYTHON, interpreter(command, environ) or PYTHON) for word in command]
     job = detect(placed, framework, environ)
     name = job.adapter.framework
-    if baseline == candidate:
-        raise BadInput(
-            f"{baseline} against itself compares nothing",
-            mend=f"harness parity {baseline}@ONE {baseline}@TWO --framework {name} -- …",
-        )
     refuse(name, seed=seed, coupled=coupled)
     sides = []
     for side, backend in (("baseline", baseline), ("candidate", candidate)):
@@ -107,14 +105,17 @@ def run_framework_parity(
     cap: float | None = None,
     seed: int | None = None,
     coupled: int | None = None,
+    repeat: Repeat | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Verdict:
     """Run the command on both engines, one after the other, and judge the recordings.
 
     `digests`: of the weights, without which equal weights are not shown. `seed`: of the order of the prompts, for a
     framework that seeds it nowhere. `coupled`: a seed, with which both engines draw the same samples as far as they
-    agree; without it each draws as it does. A job that fails makes the verdict INCONCLUSIVE. Raises BadInput before
-    anything starts, also for settings that would bite (`harness doctor`).
+    agree; without it each draws as it does. `repeat`: which sides are run a second time at the end, without which no
+    floor is measured and nothing is EQUIVALENT; None: the baseline's with coupled sampling, where alone two runs can
+    agree. A job that fails makes the verdict INCONCLUSIVE; a second run that does is no second run. Raises BadInput
+    before anything starts, also for settings that would bite (`harness doctor`).
     """
     from harness.parity.runs.command_line import command_line
     from harness.parity.runs.recording import recording_in, written
@@ -127,45 +128,55 @@ def run_framework_parity(
     for side in (left, right):
         _refuse_what_bites(side, hazards[side.name], say)
     figures: dict[str, float] = {}
+    wanted = repeat or ("baseline" if coupled is not None else "none")
+
+    def recorded(side: Side, place: Path) -> str:
+        """Why the recording of one run is none; empty where it is."""
+        say(f"{place.name}: {side.backend}")
+        began = time.monotonic()
+        result = record(
+            side.command, framework=name, out=place, digests=digests, stall_s=stall_s, say=say, environ=side.environ
+        )
+        figures[f"{place.name}_s"] = round(time.monotonic() - began, 1)
+        _named(place, side)
+        if result.exit_code:
+            return f"the job on {side.backend} ended with exit code {result.exit_code}"
+        why = unsteered(place, name, seed=seed, coupled=coupled)
+        return f"on {side.backend} {why}" if why else ""
+
     with recording_in(out, f"parity-{name}-{baseline}-{candidate}") as folder:
-        failed = ""
-        for side in (left, right):
-            say(f"{side.name}: {side.backend}")
-            began = time.monotonic()
-            result = record(
-                side.command, framework=name, out=folder / side.name, digests=digests, stall_s=stall_s, say=say,
-                environ=side.environ,
-            )  # fmt: skip
-            figures[f"{side.name}_s"] = round(time.monotonic() - began, 1)
-            _named(folder / side.name, side)
-            if result.exit_code:
-                failed = f"the job on {side.backend} ended with exit code {result.exit_code}"
-                break
-            if why := unsteered(folder / side.name, name, seed=seed, coupled=coupled):
-                failed = f"on {side.backend} {why}"
-                break
+        failed = recorded(left, folder / left.name) or recorded(right, folder / right.name)
         verdict = _verdict(folder, failed, cap)
+        twice = {"none": [], "baseline": [left], "both": [left, right]}[wanted]
+        if twice and (failed or verdict.verdict == "CONFOUNDED"):
+            say(f"no second run: the pair is {verdict.verdict} whatever it shows")
+        elif twice:
+            broken = {side.name: recorded(side, folder / f"{side.name}{AGAIN}") for side in twice}
+            again = {side: folder / f"{side}{AGAIN}" for side, why in broken.items() if not why}
+            lost = [f"the {side}'s second run: {why}" for side, why in broken.items() if why]
+            verdict = _verdict(folder, "", cap, again)
+            verdict = dataclasses.replace(verdict, missing=[*verdict.missing, *lost])
     figures["total_s"] = round(time.monotonic() - started, 1)
     drawn = {"seed": seed} if coupled is None else {"mode": "coupled", "seed": coupled}
-    again = command_line("parity", baseline, candidate, framework=name, cap=cap, **drawn)
+    same = command_line("parity", baseline, candidate, framework=name, cap=cap, repeat=repeat, **drawn)
     return written(
         dataclasses.replace(
             verdict,
             figures=verdict.figures | figures,
-            reproduce=f"{again} -- {_quoted(command)}",
+            reproduce=f"{same} -- {_quoted(command)}",
             findings=[*verdict.findings, *_traps(right, name, hazards[right.name])],
         ),
         folder,
     )
 
 
-def _verdict(folder: Path, failed: str, cap: float | None) -> Verdict:
+def _verdict(folder: Path, failed: str, cap: float | None, again: Mapping[str, Path] | None = None) -> Verdict:
     from harness.parity.verdict import judge
     from reports.model import EXIT_CODES
 
     if failed and not (folder / "candidate" / "run.json").exists():
         return Verdict("parity", "INCONCLUSIVE", EXIT_CODES["INCONCLUSIVE"], f"cut short: {failed}")
-    verdict = judge(folder / "baseline", folder / "candidate", native=False, cap=cap)
+    verdict = judge(folder / "baseline", folder / "candidate", native=False, cap=cap, again=again)
     if not failed:
         return verdict
     return dataclasses.replace(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from framework_recordings import job
 
 from harness.errors import BadInput
 from harness.frameworks import parity
@@ -102,7 +104,6 @@ def test_an_environment_without_the_framework_is_refused(monkeypatch: pytest.Mon
     [
         (("vllm", "sglang"), OPENRLHF, "does not generate with sglang"),
         (("vllm", "hf"), VERL, "does not generate with hf"),
-        (("vllm", "vllm"), VERL, "compares nothing"),
         (("vllm", "sglang"), [], "no command"),
         (("vllm", "sglang"), ["true"], "neither the words"),
     ],
@@ -145,3 +146,98 @@ def test_a_trap_that_the_seed_mends_is_not_told(tmp_path: Path, monkeypatch: Any
     assert any("shuffles its prompts without its seed" in line for line in said) == told
     assert ("openrlhf-data" in {one.name for one in verdict.findings}) == told
     assert ("--seed 5" in verdict.reproduce) != told
+
+
+def recorded_as(monkeypatch: pytest.MonkeyPatch, *, broken: str = "", moved: str = "", other: str = "") -> list[str]:
+    """Runs that write a recording instead of starting a job; returns the names of their directories as they come.
+
+    `broken`: the one whose job fails. `moved`: the one whose log-probabilities are off. `other`: the one with
+    another seed.
+    """
+    names: list[str] = []
+
+    def record(command: Any, *, out: Path, **rest: Any) -> SimpleNamespace:
+        made = job(out.name.removesuffix(parity.AGAIN), noise=3e-7 + 1e-8 * len(names), started=10**9 * len(names))
+        names.append(out.name)
+        made.manifest["seeds"]["data"] = 5
+        if out.name == moved:
+            made.frame("rollout", 1).arrays["logprob"].values[:] += 1e-2
+        if out.name == other:
+            made.manifest["scenario"]["seed"] = 9
+        made.write(out)
+        return SimpleNamespace(exit_code=3 if out.name == broken else 0)
+
+    environments(monkeypatch, a="0.11.2", b="0.11.3")
+    monkeypatch.setattr(parity, "record", record)
+    return names
+
+
+def gate(folder: Path, *, candidate: str = "vllm@b", **options: Any) -> Any:
+    return parity.run_framework_parity("vllm@a", candidate, OPENRLHF, out=folder / "pair", **{"coupled": 5, **options})
+
+
+def test_a_coupled_pair_runs_its_baseline_again_and_can_be_equivalent(tmp_path: Path, monkeypatch: Any) -> None:
+    names = recorded_as(monkeypatch)
+    verdict = gate(tmp_path)
+    assert names == ["baseline", "candidate", "baseline-again"]
+    assert (verdict.verdict, verdict.exit_code) == ("EQUIVALENT", 0), verdict.reason
+    assert verdict.coverage["repeated"]["baseline"]["parts_at_step"] is None
+    assert "baseline-again_s" in verdict.figures and "--repeat" not in verdict.reproduce
+
+
+@pytest.mark.parametrize(
+    ("options", "runs", "outcome"),
+    [
+        ({"repeat": "none"}, 2, "INCONCLUSIVE"),
+        ({"repeat": "both"}, 4, "EQUIVALENT"),
+        ({"coupled": None, "seed": 5}, 2, "INCONCLUSIVE"),
+        ({"candidate": "vllm@a"}, 3, "EQUIVALENT"),  # does the job repeat itself?
+    ],
+)
+def test_how_often_the_job_is_run(
+    tmp_path: Path, monkeypatch: Any, options: dict[str, Any], runs: int, outcome: str
+) -> None:
+    names = recorded_as(monkeypatch)
+    verdict = gate(tmp_path, **options)
+    assert len(names) == runs and verdict.verdict == outcome, verdict.reason
+    assert ("--repeat" in verdict.reproduce) == ("repeat" in options)
+
+
+@pytest.mark.parametrize(("moved", "cause"), [("candidate", None), ("baseline-again", "baseline-itself")])
+def test_what_moves_is_found_on_its_side(tmp_path: Path, monkeypatch: Any, moved: str, cause: str | None) -> None:
+    recorded_as(monkeypatch, moved=moved)
+    verdict = gate(tmp_path)
+    assert verdict.verdict == "DIVERGENT"
+    assert ("baseline-itself" in [one.name for one in verdict.causes]) == (cause is not None)
+
+
+def test_a_second_run_that_fails_is_none_and_costs_nothing_else(tmp_path: Path, monkeypatch: Any) -> None:
+    recorded_as(monkeypatch, broken="baseline-again")
+    verdict = gate(tmp_path)
+    assert verdict.verdict == "INCONCLUSIVE" and "the floor was not measured" in verdict.reason
+    assert "the baseline's second run: the job on vllm@a ended with exit code 3" in verdict.missing
+
+
+def test_a_pair_that_failed_is_not_run_again(tmp_path: Path, monkeypatch: Any) -> None:
+    names = recorded_as(monkeypatch, broken="candidate")
+    verdict = gate(tmp_path)
+    assert names == ["baseline", "candidate"] and verdict.verdict == "INCONCLUSIVE"
+
+
+def test_a_confounded_pair_is_not_run_again(tmp_path: Path, monkeypatch: Any) -> None:
+    names = recorded_as(monkeypatch, other="candidate")
+    assert gate(tmp_path).verdict == "CONFOUNDED" and len(names) == 2
+
+
+def test_two_recordings_and_a_second_run_are_judged_from_their_directories(tmp_path: Path, monkeypatch: Any) -> None:
+    from harness.parity.runs.run import diff
+
+    recorded_as(monkeypatch)
+    gate(tmp_path)
+    folder = tmp_path / "pair"
+    assert diff(folder / "baseline", folder / "candidate").verdict == "INCONCLUSIVE"
+    verdict = diff(folder / "baseline", folder / "candidate", again=folder / "baseline-again")
+    assert verdict.verdict == "EQUIVALENT" and f"--again {folder / 'baseline-again'}" in verdict.reproduce
+    shutil.rmtree(folder / "baseline-again")
+    with pytest.raises(BadInput, match="no run directory"):
+        diff(folder / "baseline", folder / "candidate", again=folder / "baseline-again")

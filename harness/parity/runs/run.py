@@ -161,21 +161,25 @@ def diff(
     baseline: str | os.PathLike[str],
     candidate: str | os.PathLike[str],
     *,
+    again: str | os.PathLike[str] | None = None,
     cap: float | None = None,
     progress: Callable[[ProgressEvent], None] = lambda event: None,
 ) -> Verdict:
-    """Judge two recorded runs, ours or another framework's. Raises BadInput for a directory that holds no run."""
+    """Judge two recorded runs, ours or another framework's. `again`: a second run of the baseline's job, with which
+    its floor is measured. Raises BadInput for a directory that holds no run."""
     from harness.parity.facts.patience import Patience
     from harness.parity.verdict import judge
 
-    for path in (Path(baseline), Path(candidate)):
+    for path in (Path(baseline), Path(candidate), *([Path(again)] if again is not None else [])):
         if not (path / "run.json").exists():
             raise BadInput(f"{path} is no run directory: it has no run.json", mend="harness run SCENARIO --out DIR")
     tell = Patience(lambda doing: progress(ProgressEvent("", "", message=doing)))
-    verdict = judge(Path(baseline), Path(candidate), cap=cap, tell=tell)
+    second = {"baseline": Path(again)} if again is not None else None
+    verdict = judge(Path(baseline), Path(candidate), cap=cap, again=second, tell=tell)
+    own = None if again is None else str(again)
     return dataclasses.replace(
         verdict,
-        reproduce=command_line("diff", str(baseline), str(candidate), cap=cap),
+        reproduce=command_line("diff", str(baseline), str(candidate), again=own, cap=cap),
         paths={"baseline": str(baseline), "candidate": str(candidate)},
     )
 
