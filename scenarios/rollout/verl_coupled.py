@@ -1,9 +1,10 @@
 """Coupled sampling in verl's own engines: every request is told its draw, the processors beside this one obey it.
 
 verl imports this module by itself, through the entry-point group `verl.plugins`, in each of its processes; it does
-something only where RLHF_HARNESS_COUPLED names a seed. Two classes are changed in the moment after their module was
-imported: verl's agent loop, which adds the draw to a sample's parameters, and SGLang's request, which names the
-processor (vLLM's is named when the engine starts).
+something only where RLHF_HARNESS_COUPLED names a seed. Classes are changed in the moment after their module was
+imported: verl's agent loop, which adds the draw to a sample's parameters, SGLang's request, which names the processor
+(vLLM's is named when the engine starts), and verl's synchronous replay buffer, which hands samples on in the order in
+which their prompts were taken from the data instead of the order in which they were finished.
  A sample is known by its step, its row in the data and its place in the group, so two runs agree on it whatever order
 their engines answer in. A row that occurs twice in a step draws twice the same.
 """
@@ -21,6 +22,8 @@ SEED = "RLHF_HARNESS_COUPLED"
 KEY = "rlhf_harness_draw"  # as in the engines' processors, which cannot be imported without their engine
 LOOPS = "verl.experimental.agent_loop.agent_loop"
 REQUESTS = "sglang.srt.managers.io_struct"
+TRAINER = "verl.trainer.ppo.v1.trainer_base"
+BUFFER = "verl.trainer.ppo.v1.replay_buffer"
 # A sample's number has 64 bits: step, row in the data, place in the group.
 _STEP, _ROW = 44, 12
 
@@ -46,9 +49,41 @@ def _imported(module: ModuleType) -> None:
     if module.__name__ == LOOPS:
         worker = module.AgentLoopWorker
         worker._run_agent_loop = _told(worker._run_agent_loop)
+    elif module.__name__ == TRAINER:
+        module.PPOTrainer._next_train_batch = _numbered(module.PPOTrainer._next_train_batch)
+    elif module.__name__ == BUFFER:
+        module.ReplayBuffer.sample = _sorted(module.ReplayBuffer.sample)
     else:
         request = module.GenerateReqInput
         request.normalize_batch_and_arguments = _processed(request.normalize_batch_and_arguments)
+
+
+def _numbered(original: Any) -> Any:
+    """verl names its prompts at random: the buffer is told which was taken when."""
+
+    @functools.wraps(original)
+    def _next_train_batch(self: Any, *args: Any, **kwargs: Any) -> Any:
+        batch = original(self, *args, **kwargs)
+        places = self.replay_buffer.__dict__.setdefault("_rlhf_harness_places", {})
+        for uid in batch["uid"]:
+            places.setdefault(str(uid), len(places))
+        return batch
+
+    return _next_train_batch
+
+
+def _sorted(original: Any) -> Any:
+    @functools.wraps(original)
+    def sample(self: Any, *args: Any, **kwargs: Any) -> Any:
+        batch, *rest = original(self, *args, **kwargs)
+        places = self.__dict__.get("_rlhf_harness_places", {})
+        parts = [key.rsplit("_", 2) for key in batch.keys]  # prompt, place in the group, part of the answer
+        if all(len(one) == 3 and one[0] in places for one in parts):
+            numbers = [(places[uid], int(session), int(part)) for uid, session, part in parts]
+            batch.reorder(sorted(range(len(numbers)), key=numbers.__getitem__))
+        return (batch, *rest)
+
+    return sample
 
 
 # Ray pickles an actor's methods by value: what they need is imported inside.
@@ -84,4 +119,4 @@ def _processed(original: Any) -> Any:
 
 
 if os.environ.get(SEED):
-    Finder({LOOPS, REQUESTS}, _imported).install()
+    Finder({LOOPS, REQUESTS, TRAINER, BUFFER}, _imported).install()

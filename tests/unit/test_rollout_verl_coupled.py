@@ -68,3 +68,53 @@ def test_verls_loop_tells_each_sample_its_draw_and_validation_none(monkeypatch: 
         asyncio.run(worker._run_agent_loop(ASKED, trajectory=trajectory, agent_name="single", session_id=2))
     assert seen[0]["extra_args"][KEY]["seed"] == 4 and seen[0]["extra_args"][KEY]["sample"] & 0xFFF == 2
     assert seen[1] is ASKED
+
+
+class Batch:
+    """TransferQueue's KVBatchMeta, as far as the plugin asks."""
+
+    def __init__(self, *keys: str) -> None:
+        self.keys = list(keys)
+
+    def reorder(self, indexes: list[int]) -> None:
+        self.keys = [self.keys[one] for one in indexes]
+
+
+def driver(*batches: Batch) -> Any:
+    """verl's trainer with the plugin in it: it takes prompts from the data, its buffer answers with those batches."""
+
+    class ReplayBuffer:
+        def __init__(self) -> None:
+            self.batches = list(batches)
+
+        def sample(self, global_steps: int) -> Any:
+            return self.batches.pop(0), {}
+
+    class PPOTrainer:
+        def __init__(self) -> None:
+            self.replay_buffer = ReplayBuffer()
+
+        def _next_train_batch(self, uids: list[str]) -> Any:
+            return {"uid": uids}
+
+    for name, cls in ((verl_coupled.TRAINER, PPOTrainer), (verl_coupled.BUFFER, ReplayBuffer)):
+        module = ModuleType(name)
+        setattr(module, cls.__name__, cls)
+        verl_coupled._imported(module)
+    return PPOTrainer()
+
+
+def test_samples_are_trained_on_in_the_order_of_the_data_whatever_was_finished_first() -> None:
+    trainer = driver(Batch("b_1_0", "a_10_0", "a_2_0", "b_0_0"), Batch("a_0_0", "c_0_1", "c_0_0"))
+    trainer._next_train_batch(["b", "a"])
+    first, _ = trainer.replay_buffer.sample(global_steps=1)
+    assert first.keys == ["b_0_0", "b_1_0", "a_2_0", "a_10_0"]
+    trainer._next_train_batch(["c"])
+    second, _ = trainer.replay_buffer.sample(global_steps=2)
+    assert second.keys == ["a_0_0", "c_0_0", "c_0_1"]
+
+
+def test_samples_of_prompts_that_nobody_saw_taken_stay_as_they_came() -> None:
+    trainer = driver(Batch("b_1_0", "x_0_0", "b_0_0"))
+    trainer._next_train_batch(["b"])
+    assert trainer.replay_buffer.sample(global_steps=1)[0].keys == ["b_1_0", "x_0_0", "b_0_0"]
