@@ -50,9 +50,10 @@ def record(home: Path, name: str, framework: str, command: list[str], environ: d
     return Run(folder, strict=False)
 
 
-def verl(home: Path, engine: str, seed: int | None = None) -> Run:
-    """Two steps of GRPO with verl on that engine; with a seed, its samples are the coupled ones."""
-    name = f"verl-{engine}" if seed is None else f"verl-{engine}-coupled"
+def verl(home: Path, engine: str, seed: int | None = None, *, run: str = "") -> Run:
+    """Two steps of GRPO with verl on that engine; with a seed, its samples are the coupled ones. `run`: of several
+    with one engine, this one."""
+    name = f"verl-{engine}" + ("" if seed is None else "-coupled") + (f"-{run}" if run else "")
     python, material = interpreter(engine), prepare(home / "material")
     script = ["sh", str(JOBS / "verl_grpo.sh"), python, str(material), str(home / f"{name}-job")]
     words, environ = [*script, f"actor_rollout_ref.rollout.name={engine}"], dict(os.environ)
@@ -72,10 +73,14 @@ def openrlhf(home: Path) -> Run:
     return record(home, "openrlhf", "openrlhf", openrlhf_command(home, "openrlhf-job"))
 
 
-def openrlhf_coupled(home: Path, stack: str, seed: int) -> Run:
-    """The recording of that job in one of its environments, its samples the coupled ones, with log-probabilities."""
-    name = f"{stack}-coupled"
+def openrlhf_coupled(home: Path, stack: str, seed: int, *, run: str = "", plant: str = "") -> Run:
+    """The recording of that job in one of its environments, its samples the coupled ones, with log-probabilities.
+
+    `run`: of several with one environment, this one. `plant`: what the shims do to it.
+    """
+    name = f"{stack}-coupled" + (f"-{run}" if run else "")
     command = [*openrlhf_command(home, f"{name}-job", stack), "--algo.advantage.is_correction_level", "token"]
+    command = ["env", f"FRAMEWORKS_PLANT={plant}", *command] if plant else command
     return record(home, name, "openrlhf", *steered("openrlhf", command, os.environ, coupled=seed))
 
 

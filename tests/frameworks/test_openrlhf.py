@@ -75,6 +75,32 @@ def test_two_versions_of_vllm_meet_the_same_prompts_with_the_same_draws(recordin
     assert orders[0] == orders[1] == [list(range(PROMPTS))] * STEPS
     verdict = diff(recordings / "openrlhf-before-coupled", recordings / "openrlhf-coupled")
     assert verdict.confounders == [] and verdict.causes == []
+    assert verdict.verdict == "INCONCLUSIVE" and "the floor was not measured" in verdict.reason
     states = {check.name: check.state for check in verdict.parity.checks} if verdict.parity else {}
-    for name in ("tokens", "lengths", "finish-reasons", "logprobs", "experience", "rewards", "learner"):
+    for name in ("tokens", "lengths", "finish-reasons", "logprobs", "experience", "rewards", "learner", "weight-sync"):
         assert states[name] == "ruled out", (name, verdict.reason)
+
+
+def again(recordings: Path) -> Path:
+    """A second run of the older version's job, which is the floor of the gate."""
+    openrlhf_coupled(recordings, "openrlhf-before", SEED, run="again")
+    return recordings / "openrlhf-before-coupled-again"
+
+
+def test_with_a_second_run_of_the_older_one_the_upgrade_is_equivalent(recordings: Path) -> None:
+    for stack in ("openrlhf-before", "openrlhf"):
+        openrlhf_coupled(recordings, stack, SEED)
+    pair = recordings / "openrlhf-before-coupled", recordings / "openrlhf-coupled"
+    verdict = diff(*pair, again=again(recordings))
+    assert verdict.verdict == "EQUIVALENT", verdict.reason
+    assert verdict.coverage["repeated"]["baseline"] == {"steps": STEPS, "parts_at_step": None, "why": ""}
+
+
+def test_an_engine_that_draws_at_another_temperature_than_it_was_asked_to_is_not(recordings: Path) -> None:
+    for stack, run, plant in (("openrlhf-before", "", ""), ("openrlhf", "warm", "engine-warm")):
+        openrlhf_coupled(recordings, stack, SEED, run=run, plant=plant)
+    pair = recordings / "openrlhf-before-coupled", recordings / "openrlhf-coupled-warm"
+    verdict = diff(*pair, again=again(recordings))
+    assert verdict.verdict == "DIVERGENT", verdict.reason
+    states = {check.name: check.state for check in verdict.parity.checks} if verdict.parity else {}
+    assert states["tokens"] == "confirmed" and states["baseline-itself"] == "ruled out"
