@@ -12,36 +12,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from harness.parity import causes
 from harness.parity.checks import eleven as checks
 from harness.parity.checks import eleven_engine as checks_engine
 from harness.parity.checks import parameter_maps, sizes, surroundings, suspicions
 from harness.parity.checks.excused import excused
 from harness.parity.checks.registry import CHECKS, Outcome, Registered, coupled, unless_native
-from harness.parity.checks.summary import mode_name, summary
-from harness.parity.facts import second_run, ties
+from harness.parity.checks.summary import summary
+from harness.parity.coverage import coverage, failed_calls, limits
+from harness.parity.facts import second_run
 from harness.parity.facts.boundaries import with_text
-from harness.parity.facts.compare import compare
-from harness.parity.facts.confounders import Weights
-from harness.parity.facts.confounders import find as find_confounders
-from harness.parity.facts.evidence import Evidence, Side
-from harness.parity.facts.floor import CAPS, Tolerance, measure
+from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.integrity import LEAST, Minimum, integrity, same_recording, too_little
-from harness.parity.facts.learners import learners
-from harness.parity.facts.one_engine import note_floors
 from harness.parity.facts.patience import Told, nobody
 from harness.parity.facts.replayed import replayed
-from harness.parity.facts.seeded import same_sampler
-from harness.parity.facts.weightsync import weight_syncs
-from harness.parity.native import NOT_RUN, alpha_of, native_stage, samplers_said
+from harness.parity.gather import gather
+from harness.parity.native import samplers_said
 from harness.parity.rules.suspected import followed
 from harness.store import Recording
-from harness.tables import mapping, names, number
 from probes.format import FormatError, Run
-from reports.model import EXIT_CODES, SUSPICIONS, Cause, Finding, Parity, Verdict
-from reports.text import counted, figure
+from reports.model import EXIT_CODES, SUSPICIONS, Cause, Parity, Verdict
+from reports.text import counted
 
 # Importing them registers their checks.
 CHECKED_BY = (checks, checks_engine, suspicions, sizes, surroundings, parameter_maps)
@@ -133,75 +124,6 @@ def _other_version(path: Path) -> bool:
     return False
 
 
-def gather(
-    baseline: Recording,
-    candidate: Recording,
-    *,
-    native: bool,
-    cap: float | None,
-    again: Mapping[str, Recording] | None = None,
-    tell: Told = nobody,
-) -> Evidence:
-    """Everything that two recordings show, before any decision. Raises FormatError for a malformed one."""
-    first = {"baseline": baseline, "candidate": candidate}
-    repeated = {
-        name: second_run.compared(gather(first[name], one, native=False, cap=cap, tell=tell), first.values())
-        for name, one in (again or {}).items()
-    }
-    sides = []
-    for name, recording in first.items():
-        own = repeated.get(name, second_run.SecondRun())
-        sides.append(Side(name, recording, measure(recording, own.pairs, drawn=own.drawn)))
-    confounders = find_confounders(baseline, candidate)
-    mode = str(mapping(baseline.scenario.get("rollout")).get("mode") or _first_field(baseline, "mode") or "coupled")
-    drawn = mode
-    if _first_field(candidate, "mode") == "replay":
-        mode = "replay"  # the candidate only scored what the baseline had drawn
-    sampling = baseline.scenario.get("sampling") or next(
-        (mapping(event.get("canonical")) for event in baseline.all("sampling")), {}
-    )
-    temperature = 1.0 if drawn == "greedy" else number(sampling.get("temperature"), 1.0)
-    dtype = str(mapping(baseline.scenario.get("model")).get("dtype") or "")
-    floors = [side.floor for side in sides if not repeated or side.name in repeated or side.floor.measured]
-    tolerance = Tolerance.of(dtype, floors, scale=_scale(baseline), temperature=temperature, cap=cap)
-    e = Evidence(sides[0], sides[1], tolerance, confounders, Weights(baseline, candidate), mode)
-    e.notes["second runs"] = repeated
-    e.notes["seeded"] = mode == "native" and same_sampler(baseline, candidate)
-    e.notes["train"] = bool(
-        baseline.scenario.get("train", bool(baseline.count("learner") or candidate.count("learner")))
-    )
-    if dtype not in CAPS and cap is None:
-        e.missing.append(
-            f"the model's dtype is {dtype or 'not recorded'}: the strictest cap, {figure(CAPS['float32'])}, was used"
-        )
-    note_floors(e)
-    compare(e, tell)
-    weight_syncs(e)
-    learners(e)
-    if native:
-        native_stage(e, alpha=alpha_of(baseline))
-    e.settle()
-    ties.too_many(e)
-    return e
-
-
-def _first_field(recording: Recording, name: str) -> Any:
-    steps = recording.steps("rollout")
-    table = recording.table("rollout", steps[0]) if steps else None
-    return table.fields.get(name) if table is not None else None
-
-
-def _scale(baseline: Recording) -> float:
-    """The largest |log-probability| that the baseline's learner, the third opinion, computed in the first step."""
-    for kind, name in (("experience", "actor_logprob"), ("rollout", "logprob")):
-        steps = baseline.steps(kind)
-        table = baseline.table(kind, steps[0]) if steps else None
-        rows = table.rows(name) if table is not None else None
-        if rows is not None and np.isfinite(rows.values).any():
-            return float(np.abs(rows.values[np.isfinite(rows.values)]).max())
-    return float("nan")
-
-
 # --- the decision ---------------------------------------------------------------------------------
 
 
@@ -256,13 +178,13 @@ def _decide(
                 *([stop_free] if stop_free else []),
                 *([parted] if parted else []),
                 *e.missing,
-                *_noted(e),
+                *limits(e),
                 *e.unmatched,
                 *(item for _, found in outcomes for item in found.missing),
             ]
         )
     )
-    findings = [finding for _, found in outcomes for finding in found.findings] + _failed_calls(e)
+    findings = [finding for _, found in outcomes for finding in found.findings] + failed_calls(e)
     findings = parameter_maps.measured(findings, named if verdict == "DIVERGENT" else [])
     body = Parity(
         place,
@@ -281,7 +203,7 @@ def _decide(
         named,
         [one.finding for one in e.confounders],
         missing,
-        _coverage(e, outcomes),
+        coverage(e, outcomes),
         {},
         parity=body,
         reproduce=reproduce,
@@ -311,100 +233,12 @@ def _where(e: Evidence, kinds: list[str]) -> str:
     return f"from step {place.step} on" if place is not None and place.phase != "native" else "in the native stage"
 
 
-def _noted(e: Evidence) -> list[str]:
-    """What limits the evidence without belonging to one check."""
-    found = []
-    for key, what in (
-        ("weights unknown", "the learners' weights were not recorded as equal or unequal"),
-        ("prompts unknown", "prompts were not recorded"),
-        ("no finish reasons", "finish reasons were not recorded"),
-    ):
-        steps = e.notes.get(key)
-        if steps:
-            found.append(f"{what} (step {steps[0]}" + (f" and {len(steps) - 1} more)" if len(steps) > 1 else ")"))
-    for count, what in (
-        ("tokens not reached under the guide", "tokens were not reached under the guide"),
-        ("tokens after the first difference", "tokens after the first difference of their sample were not compared"),
-        ("samples with other prompts", "samples had other prompts and were not compared"),
-    ):
-        if e.counts.get(count):
-            found.append(f"{e.counts[count]} {what}")
-    unjudged: dict[str, list[int]] = {}
-    for step, reason in sorted(e.unjudged_steps.items()):
-        unjudged.setdefault(reason, []).append(step)
-    for reason, steps in unjudged.items():
-        which = f"step{'s' * (len(steps) > 1)} {', '.join(map(str, steps))}"
-        if len(steps) > 2 and steps[-1] - steps[0] == len(steps) - 1:
-            which = f"steps {steps[0]} to {steps[-1]}"
-        found.append(f"the rollouts of {which} were not compared: {reason}")
-    for side in e.sides:
-        if not side.recording.scenario:
-            found.append(
-                f"the {side.name}'s run.json has no scenario: its configuration and promised steps are unknown"
-            )
-        told = side.recording.manifest.get("missing")  # what a framework cannot give, by its adapter
-        lines = [one for one in told if isinstance(one, str)] if isinstance(told, list) else []
-        again = second_run.of(e, side.name) is not None  # then the floor is not what the adapter cannot give
-        found += [f"{side.name}: {one}" for one in lines if not (again and one.startswith("floor:"))]
-        if not side.recording.count("data"):
-            found.append(f"the {side.name} recorded no digests of its data")
-    return found
-
-
-def _failed_calls(e: Evidence) -> list[Finding]:
-    found = []
-    for side in e.sides:
-        failed = [
-            event
-            for journal, line in side.recording.lines("call")
-            if b'"ok":true' not in line
-            for event in [side.recording.parsed(journal, line)]
-            if event is not None and event.get("ok") is False
-        ]
-        if failed:
-            first = failed[0]
-            text = f"{len(failed)} engine calls failed, the first is {first.get('name')} in step {first.get('step')}: "
-            text += str(first.get("message"))
-            found.append(Finding("engine calls", text, where=side.name, severity="warning"))
-    return found
-
-
 def _metrics(e: Evidence) -> dict[str, Any]:
     found = {
         "candidate against baseline": e.engines.result(),
         **{f"{side.name} against learner": side.to_learner.result() for side in e.sides},
     }
     return {name: values for name, values in found.items() if values}
-
-
-def _coverage(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> dict[str, Any]:
-    counted = ("compared_tokens", "benign_flips", "flips_beyond_margin")
-    again: dict[str, second_run.SecondRun] = e.notes["second runs"]
-    native = e.notes.get("native")
-    replaced: set[str] = set()
-    for side in e.sides:
-        infos = side.recording.all("engine_info")
-        replaced |= {f"{side.name}: {part}" for event in infos for part in names(event.get("replaced"))}
-        if not infos or not all(isinstance(event.get("replaced"), list) for event in infos):
-            replaced.add(f"{side.name}: not recorded")
-    states: dict[str, int] = {}
-    for _, found in outcomes:
-        states[found.check.state] = states.get(found.check.state, 0) + 1
-    return {
-        "steps": len(e.steps),
-        "steps_not_compared": len(e.unjudged_steps),
-        "samples": e.counts.get("samples", 0),
-        "tokens": min(side.tokens for side in e.sides),
-        **{name: e.counts.get(name, 0) for name in counted},
-        "logprobs_beyond_tolerance": e.beyond("logprob"),
-        "tokens_after_first_difference": e.counts.get("tokens after the first difference", 0),
-        **({"repeated": {name: one.facts() for name, one in again.items()}} if again else {}),
-        **({"native_samples": list(native.samples)} if native is not None and not native.skipped else {}),
-        "native": native.covered if native is not None else NOT_RUN,
-        "modes": [mode_name(e), *(["native"] if native is not None and not native.skipped else [])],
-        "replaced": sorted(replaced),
-        "checks": states,
-    }
 
 
 def _early(verdict: str, reason: str, paths: list[Path], reproduce: str, missing: list[str] | None = None) -> Verdict:

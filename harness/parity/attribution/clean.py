@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from harness.parity.verdict import gather
+from harness.parity.gather import gather
 from harness.store import Recording
 from harness.tables import mapping, number
 

@@ -1,0 +1,103 @@
+"""How much was compared, and what was not: the limits of a verdict's evidence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.parity.checks.registry import Outcome, Registered
+from harness.parity.checks.summary import mode_name
+from harness.parity.facts import second_run
+from harness.parity.facts.evidence import Evidence
+from harness.parity.native import NOT_RUN
+from harness.tables import names
+from reports.model import Finding
+
+
+def coverage(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> dict[str, Any]:
+    """The verdict's `coverage` (docs/verdicts.md)."""
+    counted = ("compared_tokens", "benign_flips", "flips_beyond_margin")
+    again: dict[str, second_run.SecondRun] = e.notes["second runs"]
+    native = e.notes.get("native")
+    replaced: set[str] = set()
+    for side in e.sides:
+        infos = side.recording.all("engine_info")
+        replaced |= {f"{side.name}: {part}" for event in infos for part in names(event.get("replaced"))}
+        if not infos or not all(isinstance(event.get("replaced"), list) for event in infos):
+            replaced.add(f"{side.name}: not recorded")
+    states: dict[str, int] = {}
+    for _, found in outcomes:
+        states[found.check.state] = states.get(found.check.state, 0) + 1
+    return {
+        "steps": len(e.steps),
+        "steps_not_compared": len(e.unjudged_steps),
+        "samples": e.counts.get("samples", 0),
+        "tokens": min(side.tokens for side in e.sides),
+        **{name: e.counts.get(name, 0) for name in counted},
+        "logprobs_beyond_tolerance": e.beyond("logprob"),
+        "tokens_after_first_difference": e.counts.get("tokens after the first difference", 0),
+        **({"repeated": {name: one.facts() for name, one in again.items()}} if again else {}),
+        **({"native_samples": list(native.samples)} if native is not None and not native.skipped else {}),
+        "native": native.covered if native is not None else NOT_RUN,
+        "modes": [mode_name(e), *(["native"] if native is not None and not native.skipped else [])],
+        "replaced": sorted(replaced),
+        "checks": states,
+    }
+
+
+def limits(e: Evidence) -> list[str]:
+    """What limits the evidence without belonging to one check."""
+    found = []
+    for key, what in (
+        ("weights unknown", "the learners' weights were not recorded as equal or unequal"),
+        ("prompts unknown", "prompts were not recorded"),
+        ("no finish reasons", "finish reasons were not recorded"),
+    ):
+        steps = e.notes.get(key)
+        if steps:
+            found.append(f"{what} (step {steps[0]}" + (f" and {len(steps) - 1} more)" if len(steps) > 1 else ")"))
+    for count, what in (
+        ("tokens not reached under the guide", "tokens were not reached under the guide"),
+        ("tokens after the first difference", "tokens after the first difference of their sample were not compared"),
+        ("samples with other prompts", "samples had other prompts and were not compared"),
+    ):
+        if e.counts.get(count):
+            found.append(f"{e.counts[count]} {what}")
+    unjudged: dict[str, list[int]] = {}
+    for step, reason in sorted(e.unjudged_steps.items()):
+        unjudged.setdefault(reason, []).append(step)
+    for reason, steps in unjudged.items():
+        which = f"step{'s' * (len(steps) > 1)} {', '.join(map(str, steps))}"
+        if len(steps) > 2 and steps[-1] - steps[0] == len(steps) - 1:
+            which = f"steps {steps[0]} to {steps[-1]}"
+        found.append(f"the rollouts of {which} were not compared: {reason}")
+    for side in e.sides:
+        if not side.recording.scenario:
+            found.append(
+                f"the {side.name}'s run.json has no scenario: its configuration and promised steps are unknown"
+            )
+        told = side.recording.manifest.get("missing")  # what a framework cannot give, by its adapter
+        lines = [one for one in told if isinstance(one, str)] if isinstance(told, list) else []
+        again = second_run.of(e, side.name) is not None  # then the floor is not what the adapter cannot give
+        found += [f"{side.name}: {one}" for one in lines if not (again and one.startswith("floor:"))]
+        if not side.recording.count("data"):
+            found.append(f"the {side.name} recorded no digests of its data")
+    return found
+
+
+def failed_calls(e: Evidence) -> list[Finding]:
+    """A finding for each side some of whose engine calls failed."""
+    found = []
+    for side in e.sides:
+        failed = [
+            event
+            for journal, line in side.recording.lines("call")
+            if b'"ok":true' not in line
+            for event in [side.recording.parsed(journal, line)]
+            if event is not None and event.get("ok") is False
+        ]
+        if failed:
+            first = failed[0]
+            text = f"{len(failed)} engine calls failed, the first is {first.get('name')} in step {first.get('step')}: "
+            text += str(first.get("message"))
+            found.append(Finding("engine calls", text, where=side.name, severity="warning"))
+    return found

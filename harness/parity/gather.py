@@ -1,0 +1,93 @@
+"""Everything that two recordings show, gathered before any decision: the facts, the floor and the native stage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from harness.parity.facts import second_run, ties
+from harness.parity.facts.compare import compare
+from harness.parity.facts.confounders import Weights
+from harness.parity.facts.confounders import find as find_confounders
+from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.facts.floor import CAPS, Tolerance, measure
+from harness.parity.facts.learners import learners
+from harness.parity.facts.one_engine import note_floors
+from harness.parity.facts.patience import Told, nobody
+from harness.parity.facts.seeded import same_sampler
+from harness.parity.facts.weightsync import weight_syncs
+from harness.parity.native import alpha_of, native_stage
+from harness.store import Recording
+from harness.tables import mapping, number
+from reports.text import figure
+
+
+def gather(
+    baseline: Recording,
+    candidate: Recording,
+    *,
+    native: bool,
+    cap: float | None,
+    again: Mapping[str, Recording] | None = None,
+    tell: Told = nobody,
+) -> Evidence:
+    """Everything that two recordings show, before any decision. Raises FormatError for a malformed one."""
+    first = {"baseline": baseline, "candidate": candidate}
+    repeated = {
+        name: second_run.compared(gather(first[name], one, native=False, cap=cap, tell=tell), first.values())
+        for name, one in (again or {}).items()
+    }
+    sides = []
+    for name, recording in first.items():
+        own = repeated.get(name, second_run.SecondRun())
+        sides.append(Side(name, recording, measure(recording, own.pairs, drawn=own.drawn)))
+    confounders = find_confounders(baseline, candidate)
+    mode = str(mapping(baseline.scenario.get("rollout")).get("mode") or _first_field(baseline, "mode") or "coupled")
+    drawn = mode
+    if _first_field(candidate, "mode") == "replay":
+        mode = "replay"  # the candidate only scored what the baseline had drawn
+    sampling = baseline.scenario.get("sampling") or next(
+        (mapping(event.get("canonical")) for event in baseline.all("sampling")), {}
+    )
+    temperature = 1.0 if drawn == "greedy" else number(sampling.get("temperature"), 1.0)
+    dtype = str(mapping(baseline.scenario.get("model")).get("dtype") or "")
+    floors = [side.floor for side in sides if not repeated or side.name in repeated or side.floor.measured]
+    tolerance = Tolerance.of(dtype, floors, scale=_scale(baseline), temperature=temperature, cap=cap)
+    e = Evidence(sides[0], sides[1], tolerance, confounders, Weights(baseline, candidate), mode)
+    e.notes["second runs"] = repeated
+    e.notes["seeded"] = mode == "native" and same_sampler(baseline, candidate)
+    e.notes["train"] = bool(
+        baseline.scenario.get("train", bool(baseline.count("learner") or candidate.count("learner")))
+    )
+    if dtype not in CAPS and cap is None:
+        e.missing.append(
+            f"the model's dtype is {dtype or 'not recorded'}: the strictest cap, {figure(CAPS['float32'])}, was used"
+        )
+    note_floors(e)
+    compare(e, tell)
+    weight_syncs(e)
+    learners(e)
+    if native:
+        native_stage(e, alpha=alpha_of(baseline))
+    e.settle()
+    ties.too_many(e)
+    return e
+
+
+def _first_field(recording: Recording, name: str) -> Any:
+    steps = recording.steps("rollout")
+    table = recording.table("rollout", steps[0]) if steps else None
+    return table.fields.get(name) if table is not None else None
+
+
+def _scale(baseline: Recording) -> float:
+    """The largest |log-probability| that the baseline's learner, the third opinion, computed in the first step."""
+    for kind, name in (("experience", "actor_logprob"), ("rollout", "logprob")):
+        steps = baseline.steps(kind)
+        table = baseline.table(kind, steps[0]) if steps else None
+        rows = table.rows(name) if table is not None else None
+        if rows is not None and np.isfinite(rows.values).any():
+            return float(np.abs(rows.values[np.isfinite(rows.values)]).max())
+    return float("nan")
