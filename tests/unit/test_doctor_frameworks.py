@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -9,16 +11,35 @@ import pytest
 from harness.doctor.frameworks import look
 from harness.doctor.frameworks.plan import Plan, read
 from harness.errors import BadInput
+from harness.frameworks import detection
 from harness.frameworks.detection import Job
-from harness.frameworks.installed import Installation
-from probes.adapters import ADAPTERS
+from harness.frameworks.installed import Installation, ask
+from probes.adapters import ADAPTERS, Adapter
 from reports.doctor_model import Hazard, Passed, Unchecked
 
-VERL = ["python", "-m", "verl.trainer.main_ppo"]
-OPENRLHF = ["python", "-m", "openrlhf.cli.train_ppo_ray"]
+# By its path: the first `python` of a machine may be a shell script that looks for one, five times as slow to start.
+VERL = [sys.executable, "-m", "verl.trainer.main_ppo"]
+OPENRLHF = [sys.executable, "-m", "openrlhf.cli.train_ppo_ray"]
 R, A = "actor_rollout_ref.rollout", "actor_rollout_ref.actor"
 FITTING = ["trainer.n_gpus_per_node=2", f"{R}.tensor_model_parallel_size=1", "data.train_batch_size=8",
            f"{A}.ppo_mini_batch_size=8"]  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def asked_once() -> Iterator[None]:
+    """An interpreter is asked once for each framework what it has of it: a start of it for each of 80 looks says the
+    same."""
+
+    answers: dict[str, Installation] = {}
+
+    def once(python: str, adapter: Adapter, environ: Mapping[str, str]) -> Installation:
+        key = repr((python, adapter.framework, sorted(environ.items())))
+        answers[key] = answers.get(key) or ask(python, adapter, environ)
+        return answers[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(detection, "ask", once)
+        yield
 
 
 def found(command: list[str], framework: str, check: str, **variables: str) -> list[Hazard | Passed | Unchecked]:
@@ -111,7 +132,7 @@ def test_openrlhf_always_tells_of_the_order_of_its_samples_and_prompts(check: st
 def script(path: Path, arguments: str) -> list[str]:
     file = path / "grpo.py"
     file.write_text(f"from trl import GRPOConfig, GRPOTrainer\nconfig = GRPOConfig({arguments})\n")
-    return ["python", str(file)]
+    return [sys.executable, str(file)]
 
 
 @pytest.mark.parametrize(
