@@ -99,12 +99,13 @@ class _World:
         self.flights: dict[str, Flight] = {}
         self._ranks: set[int | None] = set()
         self._size: int | None = None
+        self._sample: list[Flight] = []  # one dump with operations stands for all: those it admitted are of its run
         self._members: dict[str, set[tuple[int, ...]]] = {}  # group name -> member lists
 
     def admits(self, flight: Flight) -> bool:
         if flight.rank in self._ranks or (flight.world_size and self._size and flight.world_size != self._size):
             return False
-        if any(apart_s(known, flight) for known in self._sample()):
+        if any(apart_s(known, flight) for known in self._sample):
             return False
         return all(
             group.members in self._members.get(group.name, ())
@@ -113,15 +114,13 @@ class _World:
             if group.members
         )
 
-    def _sample(self) -> list[Flight]:
-        """One dump with operations stands for all: those that it admitted are of its run."""
-        return next(([one] for one in self.flights.values() if len(one)), [])
-
     def joins(self, other: _World) -> bool:
         return all(self.admits(flight) for flight in other.flights.values())
 
     def add(self, name: str, flight: Flight) -> None:
         self.flights[name] = flight
+        if not self._sample and len(flight):
+            self._sample = [flight]
         self._ranks.add(flight.rank)
         self._size = self._size or flight.world_size
         for group in flight.groups:
