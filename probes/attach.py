@@ -158,7 +158,7 @@ class Attachment:
                 if not self.journal.path and role_now() != IDLE:  # the file is named after the role, once
                     self.journal.open()
                 self._look()
-                heart.beat()
+                heart.beat(error=self._failure())
                 if heart.count % WATCHDOG_EVERY == 0:
                     self._watch_the_watchdog()
                 self._stop.wait(self.period_s)
@@ -182,6 +182,11 @@ class Attachment:
         except (OSError, ValueError, TypeError, RuntimeError) as failed:
             self.journal.event("note", text=f"the last beat failed: {said(failed)}")
         self.journal.close(error)
+
+    def _failure(self) -> str:
+        """What the main thread ended with, while a thread that nobody ends keeps the process: before the end, since
+        that may never come."""
+        return "" if threading.main_thread().is_alive() else said(getattr(sys, "last_value", None))
 
     def _recorders(self) -> list[Any]:
         mine = self.journal._recorder

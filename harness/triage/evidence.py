@@ -44,6 +44,7 @@ class Sample:
     io_bytes: int = 0  # read + written so far, from /proc/PID/io
     wchan: str = ""  # kernel function that the main thread sleeps in
     threads: tuple[Thread, ...] = ()
+    net_bytes: int = 0  # through its open TCP connections so far, both ways
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,12 @@ def test_secrets_leave_the_command_line(argv: list[str]) -> None:
     assert SECRET not in shown and shown.startswith("python train.py") and shown.endswith("--steps 10")
 
 
+def test_an_error_keeps_what_it_says() -> None:
+    said = "KeyError: 'reward_model.score'; torch.cuda.AuthError: no such device"
+    assert redact.text(said) == said
+    assert SECRET not in redact.text(f"KeyError: 'x' with api_key={SECRET} and TokenError={SECRET}")
+
+
 def test_what_is_no_secret_stays() -> None:
     argv = ["torchrun", "--nproc-per-node=2", "train.py", "--tokenizer=gpt2", "--lr", "1e-5", "http://host:8000/v1"]
     assert redact.command(argv) == " ".join(argv)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ class Pulse:
     start_ticks: int = 0  # field 22 of /proc/PID/stat: tells the process from a later one with its pid; 0 unknown
     journals: tuple[str, ...] = ()  # files that the process writes events to, wherever they lie
     error: str = ""  # that it ended with
+    file: str = ""  # that it was read from
 
 
 def read(directory: Path, now_ns: int) -> tuple[dict[tuple[str, int], Pulse], tuple[str, ...]]:
@@ -47,9 +49,19 @@ def read(directory: Path, now_ns: int) -> tuple[dict[tuple[str, int], Pulse], tu
                     continue
                 notes.append(f"{FOLDER}/{file.name} is no heartbeat: it is damaged or was never written whole")
             else:
-                found[pulse.host, pulse.pid] = pulse
+                found[pulse.host, pulse.pid] = dataclasses.replace(pulse, file=str(file))
             break
     return found, tuple(notes)
+
+
+def again(pulse: Pulse, now_ns: int) -> Pulse:
+    """The same process's beat as it is now; the one that is there where it cannot be read, or is another process's."""
+    try:
+        later = parse(Path(pulse.file).read_bytes()[:MAX_BYTES], now_ns)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return pulse
+    same = (later.host, later.pid, later.start_ticks) == (pulse.host, pulse.pid, pulse.start_ticks)
+    return dataclasses.replace(later, file=pulse.file) if same else pulse
 
 
 def parse(block: bytes, now_ns: int) -> Pulse:

@@ -18,7 +18,7 @@ from typing import Any
 
 from harness.errors import HarnessError
 from harness.triage import directory
-from harness.triage.collect import bounded, connections, gpus, journals, proc, ras, ray, recorder, stacks
+from harness.triage.collect import beats, bounded, connections, gpus, journals, proc, ras, ray, recorder, stacks
 from harness.triage.collect.draft import Draft, absent
 from harness.triage.collect.scope import Cast, Scope, cast
 from harness.triage.evidence import Evidence, Gpu, Process, Sample
@@ -154,10 +154,14 @@ def _look(draft: Draft, terms: _Terms) -> None:
             taken = _inside(draft, terms)
             draft.notes.append(taken.note)
             silent = not taken.threads
-        sample = Sample(at, seen.state, seen.cpu_s, seen.switches, seen.io_bytes, seen.wchan, taken.threads)
+        sample = Sample(at, seen.state, seen.cpu_s, seen.switches, seen.io_bytes, seen.wchan, taken.threads,
+                        seen.net_bytes)  # fmt: skip
         draft.samples.append(sample)
         with contextlib.suppress(OSError):  # a full disk: the end says so, and what was had goes on
             directory.write_process(draft.freeze(), terms.out)
+    # A span that was open at the first look may be over at the last, and a beat of then beside a stack of now lies.
+    if draft.pulse:
+        draft.pulse = beats.again(draft.pulse, time.monotonic_ns())
     draft.doing = "its native stack"
     last = draft.samples[-1]
     if terms.native and not denied and stacks.unexplained(last.threads) and terms.left() > NATIVE_AT_LEAST_S:

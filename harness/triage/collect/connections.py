@@ -17,9 +17,9 @@ def of(pid: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
     Of one that listens on every address (0.0.0.0) those that somebody is connected to are listed as well, so that a
     client's peer is found among them. IPv6 addresses stand in brackets; IPv4 ones inside IPv6 as IPv4.
     """
-    inodes = _inodes(pid)
-    rows = [row for table in ("tcp", "tcp6") if inodes for row in _rows(pid, table)]
-    mine = [row for row in rows if len(row) >= 10 and row[9] in inodes]
+    held = inodes(pid)
+    rows = [row for table in ("tcp", "tcp6") if held for row in _rows(pid, table)]
+    mine = [row for row in rows if len(row) >= 10 and row[9] in held]
     listening = dict.fromkeys(address(row[1]) for row in mine if row[3] == LISTEN)
     ports = {one.rpartition(":")[2] for one in listening}
     local = [address(row[1]) for row in rows if len(row) >= 10 and row[3] == ESTABLISHED]
@@ -37,7 +37,8 @@ def address(coded: str) -> str:
     return f"{f'[{found}]' if found.version == 6 else found}:{int(port, 16)}"
 
 
-def _inodes(pid: int) -> set[str]:
+def inodes(pid: int) -> set[str]:
+    """Of the sockets that a process has open; empty where nobody may look."""
     found = set()
     try:
         for name in os.listdir(f"/proc/{pid}/fd"):

@@ -73,14 +73,21 @@ class Draft:
         cluster = cluster or ray.Cluster()
         parent = (others or {}).get(facts.ppid)
         rank, world = roles.own_rank(facts, parent.facts if parent else None)
-        if self.recorded_rank is not None:
+        inherited = (
+            parent is not None and parent.recorded_rank is not None and parent.recorded_rank == self.recorded_rank
+        )
+        if inherited:  # a forked child has its parent's recording and group: a loader worker is no second rank
+            rank = world = None
+        elif self.recorded_rank is not None:
             rank = self.recorded_rank
             world = (self.recording.world_size if self.recording else None) or (
                 self.pulse.world_size if self.pulse else None
             )
         actor = cluster.classes.get((self.host, self.pid), "")
         error = self.pulse.error if self.pulse else ""
-        error_age_s = self.pulse.beat.age_s if self.pulse and error else None
+        error_age_s = None
+        if self.pulse and error:  # one that has not ended failed when it last did anything
+            error_age_s = self.pulse.beat.age_s if self.pulse.beat.ended else self.pulse.beat.progress_age_s
         death = next((one.death for one in cluster.actors if (one.host, one.pid) == (self.host, self.pid)), "")
         mine = self.pulse.role if self.pulse else ""
         said = [one for one in (self.recording.roles if self.recording else ()) if one not in (mine, *roles.PLAIN)]

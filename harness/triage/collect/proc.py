@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.triage.collect import redact
+from harness.triage.collect import connections, redact, traffic
 
 PROC = Path("/proc")
 TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
@@ -28,6 +28,7 @@ class Look:
     switches: int = 0
     io_bytes: int = 0
     wchan: str = ""
+    net_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def look(pid: int) -> Look:
     if stat is None:
         return Look("gone")
     cpu = (int(stat[11]) + int(stat[12])) / TICKS  # utime and stime: fields 14 and 15 of proc(5), ours begin at 3
-    return Look(stat[0], cpu, _switches(pid), _io(pid), _read(pid, "wchan").strip("0 \n"))
+    return Look(stat[0], cpu, _switches(pid), _io(pid), _read(pid, "wchan").strip("0 \n"), _net(pid))
 
 
 def facts(pid: int) -> Facts:
@@ -148,6 +149,11 @@ def _switches(pid: int) -> int:
                     if line.startswith(b"voluntary_ctxt_switches:"):
                         total += int(line.split()[1])
     return total
+
+
+def _net(pid: int) -> int:
+    """Bytes through its open TCP connections."""
+    return traffic.of(connections.inodes(pid))
 
 
 def _io(pid: int) -> int:

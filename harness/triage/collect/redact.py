@@ -22,8 +22,10 @@ _NAME = (
     r"[\w.\-]*(?:KEY|TOKEN(?!IZER)|SECRET|PASSW|PASSPHRASE|PASS\b|CREDENTIAL|AUTH|COOKIE|PRIVATE|SIGNATURE|CERT|DSN"
     r"|(?<![A-Z])PAT(?![A-Z]))"
 )
+# KeyError and its kin are no names of secrets: what stands behind them is the first error, which a verdict needs.
+_ERROR = r"(?<![\w.\-])(?![\w.]*(?:Error|Exception): )"
 _ASSIGNED = re.compile(
-    rf"({_NAME}[\w.\-]*[\"']?\s*[=:]\s*[\"']?)(?:(?:bearer|basic|token)\s+)?[^\s\"',;&}}]+", re.IGNORECASE
+    rf"{_ERROR}({_NAME}[\w.\-]*[\"']?\s*[=:]\s*[\"']?)(?:(?:bearer|basic|token)\s+)?[^\s\"',;&}}]+", re.IGNORECASE
 )
 # Tokens of Hugging Face, OpenAI, GitHub, AWS, Slack, Google, JSON web tokens, W&B (40 hex digits).
 _SHAPED = re.compile(

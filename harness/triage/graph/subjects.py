@@ -16,6 +16,7 @@ from harness.triage.places import IDLE
 
 BUSY_CORES = 0.2  # of a core between the looks; a compiler on a machine with four busy jobs for two cores had 0.29
 IO_BYTES_PER_S = 5_000  # beyond the heartbeat's own 4,096 bytes a period
+NET_BYTES_PER_S = 20_000  # over TCP; processes of an idle Ray cluster had 2,300 with each other
 BUSY_STALE_S = 60.0  # C code that computes with the interpreter lock held may end; one that sleeps with it will not
 STALE_PERIODS, STALE_S = 4.0, 4.0  # a beat older than both: the interpreter runs no thread
 LAUNCHERS = frozenset({"launcher", "torchrun", "watch"})
@@ -64,6 +65,8 @@ class Subject:
         """As a person calls it: "rank 1 (actor)", a role, a title, or host and pid."""
         name = f"rank {self.rank}" if self.rank is not None else ""
         role = self.role or (self.process.title if self.process else "")
+        if role == "process" and self.process and not name:
+            role = _program(self.process) or role
         if name:
             return f"{name} ({role})" if role and role not in ("process", "rank") else name
         return f"{role} ({self.key})" if role else self.key
@@ -226,6 +229,8 @@ def _own(process: Process, now: stacks.Doing, before: stacks.Doing) -> str:
         return f"on a processor, or waiting for one, at both looks ({cores:.0%} of a core)"
     if not now.waiting and (rate := _moved_bytes(process)):
         return f"{rate / 1000:.0f} kB/s read and written"
+    if not now.waiting and (rate := _moved_over_net(process)):
+        return f"{rate / 1000:.0f} kB/s over the network"
     if _moved(first.threads, last.threads, process.pid):
         return "its stack moved between the two looks"
     return ""
@@ -239,6 +244,13 @@ def _moved_bytes(process: Process) -> float:
     own = 4096 / max(0.1, process.beat.period_s) if process.beat else 0.0
     rate = (last.io_bytes - first.io_bytes) / gap - own
     return rate if rate >= IO_BYTES_PER_S else 0.0
+
+
+def _moved_over_net(process: Process) -> float:
+    first, last = process.samples[0], process.samples[-1]
+    gap = last.at_s - first.at_s
+    rate = (last.net_bytes - first.net_bytes) / gap if gap > 0 else 0.0
+    return rate if rate >= NET_BYTES_PER_S else 0.0
 
 
 def _moved(first: tuple, last: tuple, pid: int) -> bool:
@@ -259,6 +271,16 @@ def _outline(trail: tuple[tuple[str, str, int], ...]) -> tuple[tuple[str, str, i
 
 def _name(process: Process) -> str:
     return process.title or process.command.split(" ", 1)[0].rsplit("/", 1)[-1] or "no name"
+
+
+def _program(process: Process) -> str:
+    """What a command line runs: "cat", or the script of an interpreter; empty where that is not to be told."""
+    words = process.command.split()
+    if not words or words[0].startswith("["):
+        return ""
+    program = words[0].rsplit("/", 1)[-1]
+    script = next((word for word in words[1:4] if not word.startswith("-")), "")
+    return script.rsplit("/", 1)[-1] if program.startswith("python") and script.endswith(".py") else program
 
 
 def _exit(code: int) -> str:
