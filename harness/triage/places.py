@@ -153,11 +153,15 @@ TABLE: tuple[Entry, ...] = (
     ),
     # plain waits
     Entry("sleep", r"<native>.*(clock_nanosleep|nanosleep|time_sleep|pysleep|usleep).*", ""),
-    Entry("join", r"join|_wait_for_tstate_lock|_shutdown", r"threading\.py|multiprocessing/process"),
+    Entry("finished", r"_shutdown", r"threading\.py", "the end of the interpreter"),
+    Entry("join", r"join", r"multiprocessing/process"),
     Entry("join", r"wait|_try_wait|communicate|poll", r"subprocess\.py|multiprocessing/popen"),
     Entry("queue", r"get|_recv|recv_bytes|recv|poll", r"(^|/)queue\.py|multiprocessing/(queues|connection)|zmq/"),
     Entry(
-        "lock", r"wait|acquire|__enter__|wait_for|result", r"threading\.py|multiprocessing/synchronize|futures/_base"
+        "lock",
+        # a thread that is joined is of this process: no other one has to do anything for it
+        r"wait|acquire|__enter__|wait_for|result|join|_wait_for_tstate_lock",
+        r"threading\.py|multiprocessing/synchronize|futures/_base",
     ),
     Entry("select", r"select|_run_once|run_forever", r"selectors\.py|asyncio/|uvloop"),
     Entry(

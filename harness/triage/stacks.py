@@ -122,6 +122,8 @@ def classify(thread: Thread, sample: Sample | None = None, native: Thread | None
             gil=thread.gil,
         )
     kind, op = kinds[0]
+    if kind in ("join", "lock") and ("finished", "the end of the interpreter") in kinds:
+        kind, op = "finished", "the end of the interpreter"  # it joins threads that keep the process
     if kind == "wait":
         kind = "collective"
     ops = [name for one, name in kinds if one == kind and name != "wait"]

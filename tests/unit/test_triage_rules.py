@@ -195,7 +195,7 @@ def test_members_that_meet_at_different_addresses():
 
 def test_whoever_waits_for_somebody_unknown_is_not_blamed():
     """A receive is in no recorder: nothing says for whom rank 1 waits."""
-    ranks = (rank(0, WAIT, world=2), rank(1, "main recv", world=2))
+    ranks = (rank(0, WAIT, world=3), rank(1, "main recv", world=3))
     verdict = triage(evidence(*ranks), compared(group("0", {0: (5, "all_reduce"), 1: 4})))
     assert verdict.verdict == "INSUFFICIENT" and not verdict.triage.culprits
     assert any("rank 1" in item for item in verdict.missing)

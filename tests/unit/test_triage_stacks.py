@@ -50,7 +50,7 @@ EXAMPLES = [  # function, file, line, kind
     ("evaluate", "/job/train.py", "evaluation"),
     ("compile_fx", f"{SITE}/torch/_inductor/compile_fx.py", "compile"),
     ("clock_nanosleep", "/usr/lib/libc.so.6", "sleep"),
-    ("join", "/usr/lib/python3.11/threading.py", "join"),
+    ("join", "/usr/lib/python3.11/threading.py", "lock"),
     ("communicate", "/usr/lib/python3.11/subprocess.py", "join"),
     ("get", "/usr/lib/python3.11/queue.py", "queue"),
     ("wait", "/usr/lib/python3.11/threading.py", "lock"),

@@ -91,26 +91,38 @@ def children(
     is asked for something and awaits its engine, which no stack shows."""
     found = []
     waited = {wait.waiter for wait in known}
-    asked = {wait.target: wait.because for wait in known if wait.layer == "ray"}
+    asked = {wait.target: wait.because for wait in known if wait.layer in ("ray", "http")}
     for one in subjects.values():
         process = one.process
         if process is None or one.launcher or one.key in waited or one.pending is not None:
             continue
         awaits = one.key in asked and one.doing.idle
         # An event loop that is run until its engine answers looks like code of its own that does nothing.
+        holds = one.rank is not None and one.doing.kind != "join" and _waits_for_child(one)
         stands = one.key in asked and not one.progress and one.doing.kind in ("user", "unknown", "select", "queue")
-        if one.doing.kind not in ("join", "engine_call") and not awaits and not stands:
+        if one.doing.kind not in ("join", "engine_call") and not awaits and not stands and not holds:
             continue
         layer = "process" if one.doing.kind == "join" else "engine"
         for other in subjects.values():
             its = other.process
             if its is None or its.host != process.host or its.ppid != process.pid or other.launcher:
                 continue
-            if stands:
+            if holds:
                 if other.blocked:
-                    found.append(Wait(one.key, other.key, "engine", f"{asked[one.key]}; its child {its.pid} is held"))
-            elif not awaits:
-                found.append(Wait(one.key, other.key, layer, f"{one.doing.op}: its child {its.pid}"))
-            elif its.engine and (other.blocked or not other.doing.idle):  # an idle engine has answered
+                    found.append(Wait(one.key, other.key, "process", f"its child {its.pid} is {other.blocked}"))
+            elif awaits and its.engine and (other.blocked or not other.doing.idle):
+                # an idle engine has answered
                 found.append(Wait(one.key, other.key, layer, f"{asked[one.key]}; its engine {its.pid} is not idle"))
+            elif stands and other.blocked:
+                found.append(Wait(one.key, other.key, "engine", f"{asked[one.key]}; its child {its.pid} is held"))
+            elif not awaits and not stands:
+                found.append(Wait(one.key, other.key, layer, f"{one.doing.op}: its child {its.pid}"))
     return found, subjects
+
+
+def _waits_for_child(one: Subject) -> bool:
+    """It does nothing, where the answer or the end of a child is waited for: a loader's queue, a pipe, waitpid."""
+    if one.progress or one.blocked or one.process is None:
+        return False
+    waits = any(sample.wchan == "do_wait" for sample in one.process.samples[-1:])
+    return one.doing.kind in ("select", "queue", "lock") or waits

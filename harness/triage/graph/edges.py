@@ -192,7 +192,7 @@ def forming(one: Subject) -> Forming | None:
         return None
     spans = process.beat.open_spans if process.beat else ()
     makers = ("init_process_group", "new_group", "split_group", "rendezvous", "_new_process_group_helper")
-    inside = [span for span in spans if span.name in makers]
+    inside = [span for span in spans if span.name in makers and not _over(one)]
     if not inside and one.doing.kind != "store":
         return None
     fields: dict[str, object] = {}
@@ -205,6 +205,11 @@ def forming(one: Subject) -> Forming | None:
     if members:
         world = len(members)
     return Forming(op, world, members, inside[0].age_s if inside else None)
+
+
+def _over(one: Subject) -> bool:
+    """Whether the group is made by now: a beat is older than the stacks, which show its process in a collective."""
+    return one.doing.kind in ("collective", "p2p") and not one.doing.within("store")
 
 
 def superseded(process: Process, processes: Iterable[Process]) -> bool:

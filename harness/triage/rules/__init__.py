@@ -15,11 +15,12 @@ in its place here.
 from __future__ import annotations
 
 from harness.triage.rules import absence as absence
-from harness.triage.rules import calls, engines, forming, pauses, processes
+from harness.triage.rules import calls, closed, engines, forming, over, pauses, processes
 from harness.triage.rules import groups as groups
 from harness.triage.rules.ruling import Case, Rule, Ruling
 
 RULES: tuple[Rule, ...] = (
+    over.over,
     pauses.debugger,
     pauses.flowing,
     engines.refused,  # K13
@@ -37,6 +38,7 @@ RULES: tuple[Rule, ...] = (
     absence.outside,  # K4
     absence.device,  # K9
     groups.wedged,  # K12
+    closed.closed,  # K2 without recorders
     absence.unseen,  # INSUFFICIENT
     pauses.healthy,
 )

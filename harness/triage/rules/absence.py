@@ -125,6 +125,8 @@ def unseen(case: Case) -> Ruling | None:
         )
     alone = [one for one in stuck if one.key not in {wait.waiter for wait in case.graph.waits}]
     who = alone or stuck
+    if calling := [one for one in who if one.doing.kind == "http_client" and one.pending is None]:
+        return _elsewhere(case, calling)
     states = f"{case.names(one.key for one in who)} ({who[0].state()})"
     return Ruling(
         "INSUFFICIENT",
@@ -134,6 +136,21 @@ def unseen(case: Case) -> Ruling | None:
             "run under harness watch, which records groups and open spans",
             "allow native stacks: run as root or with CAP_SYS_PTRACE",
         ),
+    )
+
+
+def _elsewhere(case: Case, calling: list[Subject]) -> Ruling:
+    """Waiting ends in a request to a server that was not looked at, which may be at work on it."""
+    served = {address for each in case.evidence.processes for address in each.listening}
+    asked = list(dict.fromkeys(p for one in calling if one.process for p in one.process.peers if p not in served))
+    where = f" ({', '.join(asked[:4])})" if 0 < len(asked) <= 4 else ""
+    return Ruling(
+        "INSUFFICIENT",
+        f"insufficient: {case.names(one.key for one in calling)} waits for an answer over HTTP, "
+        f"{calling[0].doing.frame or calling[0].doing.op}, and the server{where} was not looked at",
+        missing=tuple(f"the server that {one.label} asks" for one in calling[:8]),
+        place=calling[0].frame,
+        next=("look at the server: harness triage PID of it", "give the request a timeout"),
     )
 
 
@@ -181,7 +198,20 @@ def _asked_just_now(case: Case, one: Subject) -> bool:
     if case.evidence.source != "live" or case.evidence.stall_s:
         return False
     waits = [wait for wait in case.graph.waits if wait.target == one.key]
+    if _in_event_loop(one) and all(wait.layer == "ray" for wait in waits):
+        return True  # a coroutine that awaits is in no stack: what it does shows over the time of a stall only
     return all(wait.layer == "ray" and wait.since_s is not None and wait.since_s < YOUNG_S for wait in waits)
+
+
+def _in_event_loop(one: Subject) -> bool:
+    """An asyncio actor of Ray: its main thread is idle, and its event loop waits in a thread of its own."""
+    threads = one.process.samples[-1].threads if one.process and one.process.samples else ()
+    return one.doing.within("ray_idle") and any(
+        frame.function.endswith("run_forever") and "asyncio/" in frame.file
+        for thread in threads
+        if not thread.main
+        for frame in thread.frames
+    )
 
 
 def _left(one: Subject, waiters: list[Subject]) -> int:
@@ -205,6 +235,21 @@ def _frames(process: Process | None) -> list[Frame]:
 
 
 def _why(case: Case, one: Subject) -> str:
+    return _of_itself(case, one) + "".join(f"; {told}" for told in _lost_children(case, one))
+
+
+def _lost_children(case: Case, one: Subject) -> list[str]:
+    """Its children that have failed: whose end it may be waiting for without knowing it."""
+    process = one.process
+    some = [case.subject(each.key) for each in case.evidence.processes if process and _child(each, process)]
+    return [f"its child {each.process.pid} {each.state()}" for each in some if each.process and each.process.exit_code]
+
+
+def _child(process: Process, parent: Process) -> bool:
+    return process.host == parent.host and process.ppid == parent.pid
+
+
+def _of_itself(case: Case, one: Subject) -> str:
     if one.process is not None and (error := local_error(one.process)):
         return f"failed and stayed: {error}"
     if any(source.in_handler(frame) for frame in _frames(one.process)):

@@ -33,6 +33,8 @@ def unformed(case: Case) -> Ruling | None:
         "compare world size, MASTER_ADDR and MASTER_PORT on every rank",
         "every rank of the world must call new_group, members or not",
     )
+    if apart := _memberships(case, joining, steps):
+        return apart
     if not targets:
         return _addresses(case, joining, place, steps)
     elsewhere = [one for one in targets if not one.seen and not _would_be_seen(case, joining)]
@@ -46,14 +48,68 @@ def unformed(case: Case) -> Ruling | None:
             next=("name the launcher's pid instead of one rank's", "take evidence on every host, into one directory"),
         )
     targets = [one for one in targets if one not in elsewhere]
-    if any(one.stuck or forming(one) for one in targets) and len(targets) > len(joining):
-        return None  # a few make a group that most know nothing of: the ring of waits says more
+    if any(one.stuck or forming(one) for one in targets) and len(targets) >= len(joining):
+        ring = _alone(case, joining, targets, place, steps)
+        if ring is not None or len(targets) > len(joining):
+            return ring
     why = {
         one.key: "never started: no process has this rank" if not one.seen else f"has not come: {one.state()}"
         for one in targets
     }
     return Ruling(
         "HUNG", f"{place} never forms: {case.names(why)} {next(iter(why.values()))}", "K5", why, place=place, next=steps
+    )
+
+
+def _memberships(case: Case, joining: list[Subject], steps: tuple[str, ...]) -> Ruling | None:
+    """Ranks that make a group with each other and do not mean the same one: other members, or another order."""
+    lists = {one.key: what.members for one in joining if (what := forming(one)) and one.rank in what.members}
+    ranks = {one.key: one.rank for one in joining}
+    apart = [
+        key
+        for key, members in lists.items()
+        if any(
+            ranks[key] in theirs and ranks[other] in members and theirs != members for other, theirs in lists.items()
+        )
+    ]
+    if not apart:
+        return None
+    lists = {key: members for key, members in lists.items() if members in {lists[one] for one in apart}}
+    counts = Counter(lists.values()).most_common()
+    usual = counts[0][0] if counts[0][1] > counts[1][1] else None
+    why = {key: f"makes a group of ranks {_listed(lists[key])}, {counts[0][1]} others one of {_listed(usual)}"
+           for key in lists if usual is not None and lists[key] != usual}  # fmt: skip
+    told = "; ".join(f"{case.subject(key).label} one of ranks {_listed(lists[key])}" for key in apart[:4])
+    nobody = "" if why else "; neither side has a majority, so nobody is named"
+    return Ruling(
+        "HUNG", f"ranks make different groups with each other: {told}{nobody}", "K5", why,
+        place="new_group", next=("make the groups in one order, with one list of ranks, on every rank", *steps),
+    )  # fmt: skip
+
+
+def _listed(ranks: tuple[int, ...]) -> str:
+    return ", ".join(map(str, ranks[:8])) + (f", ... ({len(ranks)} in all)" if len(ranks) > 8 else "")
+
+
+def _alone(
+    case: Case, joining: list[Subject], targets: list[Subject], place: str, steps: tuple[str, ...]
+) -> Ruling | None:
+    """A few make a group, or wait at the store, and those who do not come wait for them in the next operation: a ring.
+    The fewer are named; of as many on either side, nobody."""
+    keys = [one.key for one in joining]
+    if case.sinks() or not any(set(keys) & set(ring) for ring in case.graph.cycles):
+        return None
+    told = f"waits there, and the others do not come: {case.names(one.key for one in targets)} {targets[0].state()}"
+    few = len(joining) < len(targets)
+    return Ruling(
+        "HUNG",
+        f"{place} never forms: {case.names(keys)} {told}"
+        + ("" if few else "; neither side has a majority, so nobody is named"),
+        "K5",
+        dict.fromkeys(keys, told) if few else {},
+        () if few else tuple(keys + [one.key for one in targets]),
+        place,
+        next=steps,
     )
 
 

@@ -1,0 +1,65 @@
+"""A run that is over: nobody waits any more, and what is left says how it ended."""
+
+from __future__ import annotations
+
+from harness.triage.evidence import Process
+from harness.triage.graph.subjects import ended
+from harness.triage.rules.processes import local_error
+from harness.triage.rules.ruling import Case, Ruling
+
+
+def over(case: Case) -> Ruling | None:
+    """Every process that the run had has ended: HEALTHY in good order. Of one that did not end so, nothing tells
+    whether it stood still before: INSUFFICIENT, with its error."""
+    processes = case.evidence.processes
+    dumps = any(one.process is None for one in case.graph.subjects.values())  # of a rank of which no more is known
+    if not processes or dumps or not all(map(_over, processes)):
+        return None
+    ages = [age for process in processes if (age := _since_s(process)) is not None]
+    ago = f", {_told(min(ages))} ago" if ages else ""
+    count = f"{len(processes)} process{'es' if len(processes) > 1 else ''}"
+    bad = {process.key: how for process in processes if (how := _how(process))}
+    if not bad:
+        return Ruling("HEALTHY", f"the run has ended in good order{ago}: {count}, and nothing waits")
+    # a launcher's error is its rank's, and that of a rank may be the echo of a peer's
+    first = min(bad, key=lambda key: (case.subject(key).launcher, not local_error(case.subject(key).process)))
+    more = f", and {len(bad) - 1} more" if len(bad) > 1 else ""
+    return Ruling(
+        "INSUFFICIENT",
+        f"insufficient: the run has ended{ago}, and not in good order: {case.names([first])} {bad[first]}{more}; no "
+        "evidence of a stall was taken before",
+        missing=tuple(f"{case.names([key])} {how}" for key, how in bad.items()),
+        next=("read the end of its log for the first error", "harness watch -- CMD looks before the end"),
+    )
+
+
+def _over(process: Process) -> bool:
+    """Seen to be gone; or, of another host's, by its own last word."""
+    said = (process.beat is not None and process.beat.ended) or (process.journal is not None and process.journal.closed)
+    return ended(process) or (said and not process.samples)
+
+
+def _how(process: Process) -> str:
+    """What was wrong with its end; empty where nothing was."""
+    if process.error:
+        return f"ended with {process.error.strip().splitlines()[-1]}"
+    if process.exit_code:
+        return f"ended with exit code {process.exit_code}"
+    closed = [text for _, text in process.journal.errors[-1:] if text.startswith("close: ")] if process.journal else []
+    if closed:
+        return f"ended with {closed[0].removeprefix('close: ')}"
+    told = (process.beat is not None and process.beat.ended) or (process.journal is not None and process.journal.closed)
+    known = process.beat is not None or process.journal is not None
+    return "was ended without a last word, as a signal does" if known and not told else ""
+
+
+def _since_s(process: Process) -> float | None:
+    ages = [process.beat.age_s] if process.beat else []
+    ages += [process.journal.last_age_s] if process.journal else []
+    return min(ages, default=None)
+
+
+def _told(seconds: float) -> str:
+    if seconds >= 7200:
+        return f"{seconds / 3600:.0f} hours"
+    return f"{seconds / 60:.0f} minutes" if seconds >= 120 else f"{seconds:.0f} s"

@@ -1,0 +1,226 @@
+"""What torchrun scripts with hangs that the lab does not have made the rules say, and must not say again."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import socket
+import sys
+import threading
+
+import pytest
+from triage_evidence import HOST, compared, evidence, group, process, rank
+
+from harness.triage.collect import beats, proc, traffic
+from harness.triage.evidence import Beat, Frame, Journal, OpenSpan, RayTask, Thread
+from harness.triage.judge import triage
+from harness.triage.stacks import classify
+from probes.attach import Attachment
+
+WAIT = "main:10 step:42 all_reduce"
+FORMING = (OpenSpan("init_process_group", 11.0, {"world_size": 3}),)
+
+
+def named(verdict):
+    return {party.key for party in verdict.triage.culprits}
+
+
+def making(members):
+    return (OpenSpan("new_group", 12.0, {"ranks": list(members)}),)
+
+
+def test_a_group_that_was_made_between_the_beat_and_the_stacks_is_no_longer_forming():
+    ranks = [rank(0, WAIT, world=3, spans=FORMING), rank(1, "main ask", world=3), rank(2, WAIT, world=3)]
+    verdict = triage(evidence(*ranks), compared(group("0", {0: (6, "all_reduce"), 1: 5, 2: (6, "all_reduce")})))
+    assert verdict.triage.hang == "K4" and named(verdict) == {f"{HOST}:101"}
+    still = [rank(n, "main init_process_group", world=3, spans=FORMING) for n in (0, 2)]
+    verdict = triage(evidence(*still, rank(1, "main ask", world=3)), None)
+    assert verdict.triage.hang == "K5" and named(verdict) == {f"{HOST}:101"}
+
+
+def test_a_beat_is_read_once_more_after_the_last_look(tmp_path):
+    folder = tmp_path / beats.FOLDER
+    folder.mkdir()
+    told = {"host": "h", "pid": 7, "count": 3, "t_ns": 10**9, "progress_ns": 10**9, "start_ticks": 5}
+    (folder / "7.json").write_text(json.dumps({**told, "open": [{"name": "new_group", "start_ns": 10**9}]}))
+    pulses, _ = beats.read(tmp_path, 2 * 10**9)
+    pulse = pulses["h", 7]
+    assert [span.name for span in pulse.beat.open_spans] == ["new_group"]
+    (folder / "7.json").write_text(json.dumps({**told, "count": 4, "t_ns": 3 * 10**9}))
+    assert not beats.again(pulse, 4 * 10**9).beat.open_spans and beats.again(pulse, 4 * 10**9).beat.count == 4
+    (folder / "7.json").write_text(json.dumps({**told, "start_ticks": 6}))
+    assert beats.again(pulse, 4 * 10**9) == pulse  # another process has the pid now
+    (folder / "7.json").unlink()
+    assert beats.again(pulse, 4 * 10**9) == pulse
+
+
+def test_ranks_that_list_other_members_of_one_group_make_different_groups():
+    others = {0: (0, 1), 1: (0, 1, 2)}
+    ranks = [rank(n, "main new_group", world=3, spans=making(some)) for n, some in others.items()]
+    at = {0: 5, 1: 5, 2: (6, "all_reduce")}
+    verdict = triage(evidence(*ranks, rank(2, WAIT, world=3)), compared(group("0", at)))
+    assert verdict.triage.hang == "K5" and not named(verdict) and "ranks 0, 1" in verdict.reason
+    ranks = [rank(n, "main new_group", world=3, spans=making((0, 1) if n == 1 else (0, 1, 2))) for n in range(3)]
+    verdict = triage(evidence(*ranks), None)
+    assert verdict.triage.hang == "K5" and named(verdict) == {f"{HOST}:101"}
+
+
+def test_disjoint_groups_are_no_different_lists():
+    ranks = [rank(n, "main new_group", world=4, spans=making((0, 1) if n < 2 else (2, 3))) for n in (0, 2, 3)]
+    verdict = triage(evidence(*ranks, rank(1, "main idle", world=4)), None)
+    assert verdict.triage.hang == "K5" and named(verdict) == {f"{HOST}:101"}
+
+
+@pytest.mark.parametrize("world", [2, 3, 4])
+def test_who_waits_at_the_store_alone_is_named_unless_it_is_one_against_one(world):
+    ranks = [rank(n, WAIT, world=world) for n in range(world) if n != 1]
+    odd = rank(1, "main new_group", world=world, spans=making(range(world)))
+    at = {n: (6, "all_reduce") if n != 1 else 5 for n in range(world)}
+    verdict = triage(evidence(odd, *ranks), compared(group("0", at)))
+    assert verdict.verdict == "HUNG" and verdict.triage.hang == "K5"
+    assert named(verdict) == ({f"{HOST}:101"} if world > 2 else set())
+
+
+def test_a_world_in_which_everybody_waits_hangs_and_names_nobody():
+    """A receive is in no recorder: nothing says for whom ranks 0 and 1 wait, and nobody is left to come."""
+    ranks = [rank(0, "main recv", world=3), rank(1, "main recv", world=3), rank(2, WAIT, world=3)]
+    at = compared(group("0", {0: 5, 1: 5, 2: (6, "all_reduce")}))
+    verdict = triage(evidence(*ranks), at)
+    assert (verdict.verdict, verdict.triage.hang) == ("HUNG", "K2") and not named(verdict)
+    assert triage(evidence(*ranks, source="live", stall_s=0.0), at).verdict == "INSUFFICIENT"
+    assert triage(evidence(*ranks[:2]), compared(group("0", {0: 5, 1: 5}))).verdict == "INSUFFICIENT"
+    busy = rank(0, "main recv", "main send recv", world=3, cpu_s=1.0)
+    assert triage(evidence(busy, *ranks[1:]), at).verdict != "HUNG"
+
+
+@pytest.mark.parametrize("stack", ["main next_batch pipe.recv", "main next_batch select", "main lock.wait"])
+def test_a_rank_that_waits_for_its_stopped_child_is_a_victim_of_it(stack):
+    at = compared(group("0", {0: (6, "all_reduce"), 1: 5}))
+    child = process(900, "process", "getitem", state="T", ppid=101)
+    verdict = triage(evidence(rank(0, WAIT, world=2), rank(1, stack, world=2), child), at)
+    assert verdict.triage.hang == "K9" and named(verdict) == {child.key}
+    assert {party.rank for party in verdict.triage.victims} == {0, 1}
+    sound = process(900, "process", "getitem pipe.recv", ppid=101)
+    verdict = triage(evidence(rank(0, WAIT, world=2), rank(1, stack, world=2), sound), at)
+    assert verdict.triage.hang == "K4" and named(verdict) == {f"{HOST}:101"}
+
+
+def test_a_child_that_failed_is_told_of_whoever_waits_for_it():
+    at = compared(group("0", {0: (6, "all_reduce"), 1: 5}))
+    child = process(900, "process", "", state="Z", ppid=101, exit_code=1)
+    verdict = triage(evidence(rank(0, WAIT, world=2), rank(1, "main put", world=2), child), at)
+    assert named(verdict) == {f"{HOST}:101"} and "child 900 ended with exit code 1" in verdict.reason
+    done = dataclasses.replace(child, exit_code=0)
+    verdict = triage(evidence(rank(0, WAIT, world=2), rank(1, "main put", world=2), done), at)
+    assert "child" not in verdict.reason
+
+
+def test_a_rank_whose_main_thread_is_over_has_failed_where_it_says_so():
+    at = compared(group("0", {0: (6, "all_reduce"), 1: 5}))
+    threading_py = "/usr/lib/python3.11/threading.py"
+    stopped = Thread("MainThread", 1, (Frame("_shutdown", threading_py, 1590),), main=True)
+    joining = dataclasses.replace(stopped, frames=(Frame("join", threading_py, 1112), *stopped.frames))
+    assert {classify(stopped).kind, classify(joining).kind} == {"finished"}
+    assert classify(dataclasses.replace(stopped, frames=joining.frames[:1])).kind == "lock"
+    over = rank(1, "main", world=2)
+    over = dataclasses.replace(
+        over, samples=tuple(dataclasses.replace(look, threads=(stopped,)) for look in over.samples)
+    )
+    failed = dataclasses.replace(over, error="KeyError: 'reward'", error_age_s=40.0)
+    verdict = triage(evidence(rank(0, WAIT, world=2), failed), at)
+    assert verdict.triage.hang == "K4" and named(verdict) == {over.key} and "KeyError: 'reward'" in verdict.reason
+    verdict = triage(evidence(rank(0, WAIT, world=2), over), at)
+    assert verdict.verdict == "HUNG" and named(verdict) == {over.key}
+
+
+def test_the_heartbeat_tells_an_error_only_once_the_main_thread_is_over(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "last_value", KeyError("reward"), raising=False)
+    attached = Attachment(tmp_path, 1.0)
+    assert attached._failure() == ""  # a notebook goes on after an error
+    monkeypatch.setattr(threading, "main_thread", threading.Thread)  # one that does not run
+    assert "reward" in attached._failure()
+
+
+def test_a_download_is_progress_and_the_chatter_of_an_idle_cluster_is_none():
+    at = compared(group("0", {0: (6, "all_reduce"), 1: 5}))
+    loads = rank(1, "main download", world=2)
+
+    def verdict(net_bytes):
+        first, last = loads.samples
+        moved = dataclasses.replace(loads, samples=(first, dataclasses.replace(last, net_bytes=net_bytes)))
+        return triage(evidence(rank(0, WAIT, world=2), moved), at)
+
+    assert verdict(300_000).verdict == "SLOW" and "200 kB/s over the network" in verdict(300_000).reason
+    assert verdict(4_000).verdict == "HUNG" and named(verdict(4_000)) == {loads.key}
+
+
+def test_the_kernel_counts_what_went_through_a_connection():
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
+        there, _ = server.accept()
+        before = proc.look(os.getpid()).net_bytes
+        client.sendall(bytes(300_000))
+        assert there.recv(300_000, socket.MSG_WAITALL) == bytes(300_000)
+        found = proc.look(os.getpid()).net_bytes - before
+        there.close()
+    if before == 0 and found == 0:
+        pytest.skip("this kernel does not answer socket diagnostics")
+    assert 300_000 <= found <= 600_000  # received here, and acknowledged there
+    assert proc.look(2**22 + 1).net_bytes == 0
+    assert traffic.of({"1"}) == 0
+
+
+def test_an_answer_that_an_outside_server_owes_is_told_as_such():
+    asks = rank(1, "main reward getresponse", world=2, peers=("10.0.0.9:8000",))
+    at = compared(group("0", {0: (6, "all_reduce"), 1: 5}))
+    verdict = triage(evidence(rank(0, WAIT, world=2), asks), at)
+    assert verdict.verdict == "INSUFFICIENT" and "10.0.0.9:8000" in verdict.reason and "rank 1" in verdict.reason
+
+
+def test_a_coroutine_of_an_actor_is_in_no_stack():
+    """One look at a driver that waits 40 s for an asyncio actor: it may await the answer of a long rollout."""
+    asks = process(100, "driver", "main step ray.get")
+    actor = process(200, "Rollout", "main_loop")
+    loop = Thread("AsyncIO Thread", 2, (Frame("run_forever", "/usr/lib/python3.11/asyncio/base_events.py", 607),))
+    looks = tuple(dataclasses.replace(look, threads=(*look.threads, loop)) for look in actor.samples)
+    task = RayTask("t", "Rollout.run", "RUNNING", 40.0, pid=200, caller_pid=100)
+    for told, verdict in (((actor, 0.0), "HUNG"), ((dataclasses.replace(actor, samples=looks), 0.0), "INSUFFICIENT"),
+                          ((dataclasses.replace(actor, samples=looks), 60.0), "HUNG")):  # fmt: skip
+        found = triage(evidence(asks, told[0], source="live", stall_s=told[1], ray_tasks=(task,)), None)
+        assert found.verdict == verdict
+
+
+def test_a_run_that_is_over_says_how_it_ended():
+    word = Beat(9, 300.0, 300.0, ended=True)
+    good = rank(0, gone=True, world=2, beat=word), rank(1, gone=True, world=2, beat=word)
+    verdict = triage(evidence(*good, source="live", stall_s=0.0), None)
+    assert verdict.verdict == "HEALTHY" and verdict.exit_code == 0
+    assert "ended in good order, 5 minutes ago: 2 processes" in verdict.reason
+    for odd, told in (
+        ({"error": "KeyError: 'reward'", "beat": word}, "rank 1 ended with KeyError: 'reward'"),
+        ({"exit_code": 1, "beat": word}, "rank 1 ended with exit code 1"),
+        ({"beat": dataclasses.replace(word, ended=False)}, "rank 1 was ended without a last word"),
+        ({"journal": Journal("j", 9, 300.0, errors=((300.0, "close: OSError: full"),), closed=True), "beat": word},
+         "rank 1 ended with OSError: full"),
+    ):  # fmt: skip
+        verdict = triage(evidence(good[0], rank(1, gone=True, world=2, **odd), source="live", stall_s=0.0), None)
+        assert verdict.verdict == "INSUFFICIENT" and verdict.exit_code == 3 and told in verdict.reason
+    echo = rank(0, gone=True, world=2, beat=word, error="RuntimeError: Connection closed by peer")
+    launcher = process(99, "launcher", error="ChildFailedError", beat=word)
+    launcher = dataclasses.replace(launcher, samples=echo.samples)
+    first = rank(1, gone=True, world=2, beat=word, error="KeyError: 'reward'")
+    verdict = triage(evidence(launcher, echo, first, source="live", stall_s=0.0), None)
+    assert "rank 1 ended with KeyError: 'reward', and 2 more" in verdict.reason
+    waits = triage(evidence(good[0], rank(1, WAIT, world=2)), None)
+    assert waits.verdict == "HUNG" and named(waits) == {good[0].key}
+
+
+def test_a_server_whose_engine_works_is_not_blamed_for_a_long_answer():
+    at = compared(group("0", {0: 5, 1: (6, "all_reduce")}))
+    asks = rank(0, "main rollout getresponse", world=2, peers=("127.0.0.1:8000",))
+    front = process(700, "server", "serve_forever select", listening=("127.0.0.1:8000",))
+    worker = process(701, "engine", "run_busy_loop forward", ppid=700, cpu_s=1.4, engine="vllm")
+    assert triage(evidence(asks, rank(1, WAIT, world=2), front, worker), at).verdict == "SLOW"
+    idle = process(701, "engine", "run_busy_loop zmq.poll", ppid=700, engine="vllm")
+    verdict = triage(evidence(asks, rank(1, WAIT, world=2), front, idle), at)
+    assert verdict.verdict == "HUNG" and named(verdict) == {front.key}
