@@ -49,7 +49,9 @@ def test_a_beat_is_read_once_more_after_the_last_look(tmp_path):
     assert [span.name for span in pulse.beat.open_spans] == ["new_group"]
     (folder / "7.json").write_text(json.dumps({**told, "count": 4, "t_ns": 3 * 10**9}))
     assert not beats.again(pulse, 4 * 10**9).beat.open_spans and beats.again(pulse, 4 * 10**9).beat.count == 4
-    (folder / "7.json").write_text(json.dumps({**told, "start_ticks": 6}))
+    (folder / "7.json").write_text(json.dumps({**told, "open": []}))
+    assert beats.again(pulse, 90 * 10**9) == pulse  # no new beat: as old as when looking began
+    (folder / "7.json").write_text(json.dumps({**told, "count": 4, "start_ticks": 6}))
     assert beats.again(pulse, 4 * 10**9) == pulse  # another process has the pid now
     (folder / "7.json").unlink()
     assert beats.again(pulse, 4 * 10**9) == pulse
@@ -213,6 +215,16 @@ def test_a_run_that_is_over_says_how_it_ended():
     assert "rank 1 ended with KeyError: 'reward', and 2 more" in verdict.reason
     waits = triage(evidence(good[0], rank(1, WAIT, world=2)), None)
     assert waits.verdict == "HUNG" and named(waits) == {good[0].key}
+
+
+def test_who_sleeps_with_the_interpreter_lock_at_both_looks_is_known_before_its_beat_is_stale():
+    at = compared(group("0", {0: (6, "all_reduce"), 1: 5}))
+    for gil, hang in ((True, "K9"), (False, "K4")):
+        odd = rank(1, "main tokenize", world=2, gil=gil, stale_s=3.7, wchan="hrtimer_nanosleep")
+        verdict = triage(evidence(rank(0, WAIT, world=2), odd), at)
+        assert verdict.triage.hang == hang and named(verdict) == {odd.key}
+    young = rank(1, "main tokenize", world=2, gil=True, stale_s=0.5)
+    assert triage(evidence(rank(0, WAIT, world=2), young), at).triage.hang == "K4"
 
 
 def test_a_server_whose_engine_works_is_not_blamed_for_a_long_answer():

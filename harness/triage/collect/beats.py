@@ -55,13 +55,17 @@ def read(directory: Path, now_ns: int) -> tuple[dict[tuple[str, int], Pulse], tu
 
 
 def again(pulse: Pulse, now_ns: int) -> Pulse:
-    """The same process's beat as it is now; the one that is there where it cannot be read, or is another process's."""
+    """The same process's next beat; the one that is there where none has come, it cannot be read, or is another's.
+
+    Without a new one the age stays as it was when looking began: a host that is too busy to beat while it is looked at
+    would seem to hold its interpreter lock (a control was blamed so, at 5 s with four busy jobs for two cores).
+    """
     try:
         later = parse(Path(pulse.file).read_bytes()[:MAX_BYTES], now_ns)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return pulse
     same = (later.host, later.pid, later.start_ticks) == (pulse.host, pulse.pid, pulse.start_ticks)
-    return dataclasses.replace(later, file=pulse.file) if same else pulse
+    return dataclasses.replace(later, file=pulse.file) if same and later.beat.count > pulse.beat.count else pulse
 
 
 def parse(block: bytes, now_ns: int) -> Pulse:

@@ -167,7 +167,14 @@ def _blocked(process: Process) -> str:
         wchan = process.samples[-1].wchan
         locked = ", with the interpreter lock held" if stale(process) else ""
         return f"in uninterruptible sleep (state D{', ' + wchan if wchan else ''}){locked}"
-    if stale(process) and process.beat is not None and not (process.beat.age_s < BUSY_STALE_S and _works(process)):
+    # asleep with the lock at both looks: no beat will come, and two periods without one are proof enough
+    asleep = kept and holder is not None and not holder.active and states == ["S"] * len(states)
+    quiet = asleep and process.beat is not None and process.beat.age_s > 2 * process.beat.period_s
+    if (
+        (quiet or stale(process))
+        and process.beat is not None
+        and not (process.beat.age_s < BUSY_STALE_S and _works(process))
+    ):
         who = f" by thread {holder.name or holder.tid}" if holder is not None and kept else ""
         if holder is None:
             return f"no heartbeat for {process.beat.age_s:.0f} s: none of its threads gets the interpreter lock"
