@@ -61,12 +61,12 @@ def _ask(case: Case) -> Ruling:
     if not case.graph.subjects:
         return Ruling(
             "INSUFFICIENT",
-            "insufficient: no process and no recorder dump was seen",
+            "no process and no recorder dump was seen",
             next=("harness triage PID, RUN, or a directory of dumps",),
         )
     return Ruling(
         "INSUFFICIENT",
-        "insufficient: no stack, heartbeat or recorder says what these processes do",
+        "no stack, heartbeat or recorder says what these processes do",
         next=("run under harness watch", "allow py-spy: run as root or with CAP_SYS_PTRACE"),
     )
 
@@ -75,7 +75,7 @@ def _mixed(comparison: Comparison) -> Ruling:
     told = "; ".join(comparison.notes[:3])
     return Ruling(
         "INSUFFICIENT",
-        f"insufficient: these dumps are of {comparison.jobs} jobs{': ' + told if told else ''}",
+        f"these dumps are of {comparison.jobs} jobs{': ' + told if told else ''}",
         next=("put the dumps of one job into a directory of their own",),
     )
 

@@ -163,7 +163,7 @@ def test_the_missing_one_is_named_when_it_decides():
         )
         verdict = triage(make.evidence(source="dumps"), at)
         assert (verdict.verdict, verdict.exit_code) == ("INSUFFICIENT", 3)
-        assert verdict.reason.startswith(f"insufficient: no recorder data from rank {odd}")
+        assert verdict.reason.startswith(f"no recorder data from rank {odd}")
         assert f"no recorder data from rank {odd}" in verdict.missing
 
 

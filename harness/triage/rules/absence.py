@@ -109,7 +109,7 @@ def unseen(case: Case) -> Ruling | None:
         missing = tuple(f"{what} {one.rank if one.rank is not None else one.label}" for one in blind)
         return Ruling(
             "INSUFFICIENT",
-            f"insufficient: {what} {names}, for which the others wait",
+            f"{what} {names}, for which the others wait",
             missing=missing,
             place=case.waited_in(one.key for one in blind),
             next=(
@@ -120,7 +120,7 @@ def unseen(case: Case) -> Ruling | None:
     if _young(case) and ends:
         return Ruling(
             "INSUFFICIENT",
-            f"insufficient: the wait is younger than {YOUNG_S:.0f} s: look again",
+            f"the wait is younger than {YOUNG_S:.0f} s: look again",
             next=("harness triage again in a minute",),
         )
     alone = [one for one in stuck if one.key not in {wait.waiter for wait in case.graph.waits}]
@@ -130,7 +130,7 @@ def unseen(case: Case) -> Ruling | None:
     states = f"{case.names(one.key for one in who)} ({who[0].state()})"
     return Ruling(
         "INSUFFICIENT",
-        f"insufficient: nothing says for whom {states} wait{'' if len(who) > 1 else 's'}",
+        f"nothing says for whom {states} wait{'' if len(who) > 1 else 's'}",
         missing=tuple(f"for whom {one.label} waits" for one in who[:8]),
         next=(
             "run under harness watch, which records groups and open spans",
@@ -146,7 +146,7 @@ def _elsewhere(case: Case, calling: list[Subject]) -> Ruling:
     where = f" ({', '.join(asked[:4])})" if 0 < len(asked) <= 4 else ""
     return Ruling(
         "INSUFFICIENT",
-        f"insufficient: {case.names(one.key for one in calling)} waits for an answer over HTTP, "
+        f"{case.names(one.key for one in calling)} waits for an answer over HTTP, "
         f"{calling[0].doing.frame or calling[0].doing.op}, and the server{where} was not looked at",
         missing=tuple(f"the server that {one.label} asks" for one in calling[:8]),
         place=calling[0].frame,

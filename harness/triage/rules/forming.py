@@ -42,7 +42,7 @@ def unformed(case: Case) -> Ruling | None:
         ranks = ", ".join(str(one.rank) for one in elsewhere[:8])
         return Ruling(
             "INSUFFICIENT",
-            f"insufficient: {place} waits for rank {ranks}, which was not looked at",
+            f"{place} waits for rank {ranks}, which was not looked at",
             place=place,
             missing=tuple(f"nothing from rank {one.rank}" for one in elsewhere),
             next=("name the launcher's pid instead of one rank's", "take evidence on every host, into one directory"),

@@ -26,7 +26,7 @@ def over(case: Case) -> Ruling | None:
     more = f", and {len(bad) - 1} more" if len(bad) > 1 else ""
     return Ruling(
         "INSUFFICIENT",
-        f"insufficient: the run has ended{ago}, and not in good order: {case.names([first])} {bad[first]}{more}; no "
+        f"the run has ended{ago}, and not in good order: {case.names([first])} {bad[first]}{more}; no "
         "evidence of a stall was taken before",
         missing=tuple(f"{case.names([key])} {how}" for key, how in bad.items()),
         next=("read the end of its log for the first error", "harness watch -- CMD looks before the end"),

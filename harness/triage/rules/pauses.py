@@ -93,7 +93,7 @@ def healthy(case: Case) -> Ruling | None:
         pids = [one.process.pid for one in unnamed(case) if one.process]
         return Ruling(
             "INSUFFICIENT",
-            f"insufficient: nothing that was seen is pending, but {holes[0]}"
+            f"nothing that was seen is pending, but {holes[0]}"
             + (f", and {len(holes) - 1} more" if len(holes) > 1 else ""),
             missing=tuple(holes),
             next=(
