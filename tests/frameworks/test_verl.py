@@ -84,5 +84,18 @@ def test_two_coupled_engines_draw_the_same_samples(recordings: Path) -> None:
             assert row["logprob"] == pytest.approx(two[step][sample]["logprob"], abs=1e-4)
     verdict = diff(recordings / "verl-vllm-coupled", recordings / "verl-sglang-coupled")
     states = {check.name: check.state for check in verdict.parity.checks} if verdict.parity else {}
-    for name in ("tokens", "lengths", "finish-reasons", "logprobs", "experience", "rewards"):
+    for name in ("tokens", "lengths", "finish-reasons", "logprobs", "experience", "rewards", "learner"):
         assert states[name] == "ruled out", (name, verdict.reason)
+
+
+def test_a_coupled_job_is_itself_again_to_the_bit(recordings: Path) -> None:
+    for run in ("", "again"):
+        found = verl(recordings, "vllm", seed=7, run=run)
+        orders = [frame.fields["order"] for frame in found.frames("experience")]
+        assert orders == [list(range(PROMPTS * GROUP))] * STEPS  # as their prompts were taken from the data
+    verl(recordings, "sglang", seed=7)
+    again = recordings / "verl-vllm-coupled-again"
+    verdict = diff(recordings / "verl-vllm-coupled", recordings / "verl-sglang-coupled", again=again)
+    states = {check.name: check.state for check in verdict.parity.checks} if verdict.parity else {}
+    assert states["baseline-itself"] == "ruled out", verdict.reason
+    assert verdict.coverage["repeated"]["baseline"]["parts_at_step"] is None
