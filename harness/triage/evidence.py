@@ -33,6 +33,9 @@ class Thread:
     native: bool = False
 
 
+ENDED = ("gone", "Z", "X")  # states of a process that is over
+
+
 @dataclass(frozen=True)
 class Sample:
     """One look at a process from outside. Two looks tell slow from stuck."""

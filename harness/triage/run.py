@@ -12,7 +12,7 @@ from pathlib import Path
 
 from harness.errors import BadInput, HarnessError
 from harness.triage import judge
-from harness.triage.evidence import Evidence
+from harness.triage.evidence import ENDED, Evidence
 from reports.model import Verdict
 
 WHAT = "a run directory, pids, a Ray address, an evidence directory or its zip, or a directory of recorder dumps"
@@ -91,7 +91,7 @@ def _run(run: Path, taken: Path | None, out: Path | None) -> tuple[Evidence, boo
     from harness.triage import directory
 
     evidence = _live([str(run)], out)
-    alive = [one for one in evidence.processes if one.samples and one.samples[-1].state not in ("gone", "Z", "X")]
+    alive = [one for one in evidence.processes if one.samples and one.samples[-1].state not in ENDED]
     if not alive and taken is not None:
         return directory.read(taken), False
     return evidence, True

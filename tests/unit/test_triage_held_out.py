@@ -13,7 +13,7 @@ import pytest
 from triage_evidence import HOST, compared, evidence, group, process, rank
 
 from harness.triage.collect import beats, proc, traffic
-from harness.triage.evidence import Beat, Frame, Journal, OpenSpan, RayTask, Thread
+from harness.triage.evidence import Beat, Frame, Journal, OpenSpan, RayTask, Sample, Thread
 from harness.triage.judge import triage
 from harness.triage.stacks import classify
 from probes.attach import Attachment
@@ -236,3 +236,16 @@ def test_a_server_whose_engine_works_is_not_blamed_for_a_long_answer():
     idle = process(701, "engine", "run_busy_loop zmq.poll", ppid=700, engine="vllm")
     verdict = triage(evidence(asks, rank(1, WAIT, world=2), front, idle), at)
     assert verdict.verdict == "HUNG" and named(verdict) == {front.key}
+
+
+def test_a_process_that_ends_in_good_order_while_it_is_looked_at_is_a_run_that_moves():
+    word = Beat(9, 0.1, 0.1, ended=True)
+    asks = process(99, "driver", "main unknown_call")
+    leaves = process(100, "engine", gone=True, beat=word)
+    leaves = dataclasses.replace(leaves, samples=(Sample(0.0, "R", 9.0), Sample(1.5, "gone")))
+    silent = dataclasses.replace(asks, samples=tuple(dataclasses.replace(look, threads=()) for look in asks.samples))
+    verdict = triage(evidence(silent, leaves, source="watch"), None)
+    assert verdict.verdict == "SLOW" and "ended in good order while it was looked at" in verdict.reason
+    for wrong in ({"exit_code": 1}, {"beat": dataclasses.replace(word, ended=False)}, {"error": "KeyError: 'x'"}):
+        verdict = triage(evidence(silent, dataclasses.replace(leaves, **wrong), source="watch"), None)
+        assert verdict.verdict != "SLOW"

@@ -21,7 +21,7 @@ from harness.triage import directory
 from harness.triage.collect import beats, bounded, connections, gpus, journals, proc, ras, ray, recorder, stacks
 from harness.triage.collect.draft import Draft, absent
 from harness.triage.collect.scope import Cast, Scope, cast
-from harness.triage.evidence import Evidence, Gpu, Process, Sample
+from harness.triage.evidence import ENDED, Evidence, Gpu, Process, Sample
 
 CLOSING_S = 0.4  # kept of the deadline for putting together what came in
 NATIVE_AT_LEAST_S = 1.0  # a native stack takes 0.3 to 1.1 s, once its libraries' symbols are in the page cache
@@ -142,7 +142,7 @@ def _look(draft: Draft, terms: _Terms) -> None:
         at, seen = terms.clock() - terms.began, proc.look(draft.pid)
         draft.doing = "its Python stacks"
         taken = stacks.Stacks()
-        if seen.state in ("gone", "Z", "X"):
+        if seen.state in ENDED:
             silent = True
         elif not denied and not silent:
             taken = _spied(draft, terms)

@@ -14,7 +14,6 @@ from harness.triage.collect.scope import Cast
 from harness.triage.evidence import Process, Sample, Thread
 
 REUSE_S = 2.0  # a journal that is older than the process by more belongs to an earlier one of that pid
-ENDED = ("gone", "Z", "X")
 
 
 class Draft:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from harness.triage import stacks
-from harness.triage.evidence import Frame, Process
+from harness.triage.evidence import ENDED, Frame, Process
 from harness.triage.flight.model import Collective
 from harness.triage.places import IDLE
 
@@ -138,7 +138,7 @@ def subject(process: Process, pending: Collective | None, children: Mapping[str,
 
 def ended(process: Process) -> bool:
     """Whether the process was over when it was last looked at."""
-    return (bool(process.samples) and process.samples[-1].state in ("gone", "Z", "X")) or process.exit_code is not None
+    return (bool(process.samples) and process.samples[-1].state in ENDED) or process.exit_code is not None
 
 
 def transition(process: Process) -> tuple[str, float]:

@@ -41,6 +41,7 @@ RULES: tuple[Rule, ...] = (
     closed.closed,  # K2 without recorders
     absence.unseen,  # INSUFFICIENT
     pauses.healthy,
+    over.ending,  # K7
 )
 
 __all__ = ["RULES", "Case", "Rule", "Ruling"]

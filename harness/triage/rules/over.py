@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.triage.evidence import Process
+from harness.triage.evidence import ENDED, Process
 from harness.triage.graph.subjects import ended
 from harness.triage.rules.processes import local_error
 from harness.triage.rules.ruling import Case, Ruling
@@ -31,6 +31,20 @@ def over(case: Case) -> Ruling | None:
         missing=tuple(f"{case.names([key])} {how}" for key, how in bad.items()),
         next=("read the end of its log for the first error", "harness watch -- CMD looks before the end"),
     )
+
+
+def ending(case: Case) -> Ruling | None:
+    """A process ended in good order between two looks: the run moves, whatever the rest waits in. Asked last, when no
+    rule knows of a wait."""
+    left = [
+        one for one in case.evidence.processes
+        if ended(one) and len(one.samples) > 1 and one.samples[0].state not in ENDED and not _how(one)
+        and one.beat is not None and one.beat.ended
+    ]  # fmt: skip
+    if not left:
+        return None
+    text = f"{case.names([left[0].key])} ended in good order while it was looked at: the run moves"
+    return Ruling("SLOW", text, "K7", next=("look again: harness triage",))
 
 
 def _over(process: Process) -> bool:
