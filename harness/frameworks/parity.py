@@ -40,13 +40,16 @@ ENGINES = {"verl": ("vllm", "sglang"), "openrlhf": ("vllm",), "trl": ("vllm",)}
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two runs: its command and variables, ready to start. `python`: empty where the command's own stays."""
+    """One of the two runs: its command and variables, ready to start. `python`: empty where the command's own stays,
+    and then nobody knows which `version` of the engine that has."""
 
     name: str
     backend: str
+    engine: str
     command: tuple[str, ...]
     environ: Mapping[str, str]
     python: str = ""
+    version: str = ""
 
 
 def plan(
@@ -81,7 +84,8 @@ def plan(
                 else None,
             )
         words = _with_engine(list(command), SWITCHES.get(name), wanted.engine)
-        python = envs.resolve(backend, create=False).python if wanted.environment or wanted.version else ""
+        own = envs.resolve(backend, create=False) if wanted.environment or wanted.version else None
+        python = own.python if own else ""
         words, variables = _with_python(words, python, dict(environ), backend)
         if python and not ask(python, job.adapter, environ).version:
             raise BadInput(
@@ -89,7 +93,8 @@ def plan(
                 mend=f"{python} -m pip install {job.adapter.distribution}",
             )
         words, variables = steered(name, words, variables, seed=seed, coupled=coupled)
-        sides.append(Side(side, backend, tuple(words), variables, python))
+        version = own.version if own else ""
+        sides.append(Side(side, backend, wanted.engine, tuple(words), variables, python, version))
     return job, sides[0], sides[1]
 
 
@@ -141,7 +146,7 @@ def run_framework_parity(
         _named(place, side)
         if result.exit_code:
             return f"the job on {side.backend} ended with exit code {result.exit_code}"
-        why = unsteered(place, name, seed=seed, coupled=coupled)
+        why = _another_engine(place, side) or unsteered(place, name, seed=seed, coupled=coupled)
         return f"on {side.backend} {why}" if why else ""
 
     with recording_in(out, f"parity-{name}-{baseline}-{candidate}") as folder:
@@ -250,6 +255,23 @@ def _is(word: str, python: str, environ: Mapping[str, str]) -> bool:
         and os.path.basename(word).startswith("python")
         and shutil.which(word, path=environ.get("PATH")) == python
     )
+
+
+def _another_engine(folder: Path, side: Side) -> str:
+    """Why what drew was not this side's engine; empty where it was, or where nothing was recorded of it.
+
+    A script that hands its arguments on to nobody, a job that generates without vLLM, workers of a Ray that was there
+    before: two runs of one engine agree, and would be called a proof of the other.
+    """
+    if not (folder / "run.json").exists():
+        return ""
+    for info in Run(folder, strict=False).events("engine_info"):
+        engine, version = str(info.get("engine") or ""), str(info.get("version") or "")
+        if engine and engine != side.engine:
+            return f"{engine} drew the samples, not {side.engine}: the command does not hand the engine on"
+        if version and side.version and version.partition("+")[0] != side.version.partition("+")[0]:
+            return f"{engine} {version} drew the samples, not the environment's {side.version}"
+    return ""
 
 
 def _named(folder: Path, side: Side) -> None:

@@ -41,7 +41,7 @@ def environments(monkeypatch: pytest.MonkeyPatch, **versions: str) -> None:
 
     def resolve(backend: str, *, create: bool = True) -> SimpleNamespace:
         assert not create
-        return SimpleNamespace(python=f"/envs/{backend.partition('@')[2]}/bin/python")
+        return SimpleNamespace(python=f"/envs/{backend.partition('@')[2]}/bin/python", version="0.32.0")
 
     monkeypatch.setattr(parity.envs, "resolve", resolve)
     monkeypatch.setattr(
@@ -148,11 +148,13 @@ def test_a_trap_that_the_seed_mends_is_not_told(tmp_path: Path, monkeypatch: Any
     assert ("--seed 5" in verdict.reproduce) != told
 
 
-def recorded_as(monkeypatch: pytest.MonkeyPatch, *, broken: str = "", moved: str = "", other: str = "") -> list[str]:
+def recorded_as(
+    monkeypatch: pytest.MonkeyPatch, *, broken: str = "", moved: str = "", other: str = "", drawn: str = ""
+) -> list[str]:
     """Runs that write a recording instead of starting a job; returns the names of their directories as they come.
 
     `broken`: the one whose job fails. `moved`: the one whose log-probabilities are off. `other`: the one with
-    another seed.
+    another seed. `drawn`: the engine and version that the candidate says to have drawn with.
     """
     names: list[str] = []
 
@@ -164,6 +166,9 @@ def recorded_as(monkeypatch: pytest.MonkeyPatch, *, broken: str = "", moved: str
             made.frame("rollout", 1).arrays["logprob"].values[:] += 1e-2
         if out.name == other:
             made.manifest["scenario"]["seed"] = 9
+        if drawn and out.name == "candidate":
+            for info in made.events("engine_info"):
+                info |= dict(zip(("engine", "version"), drawn.split(), strict=True))
         made.write(out)
         return SimpleNamespace(exit_code=3 if out.name == broken else 0)
 
@@ -209,6 +214,22 @@ def test_what_moves_is_found_on_its_side(tmp_path: Path, monkeypatch: Any, moved
     verdict = gate(tmp_path)
     assert verdict.verdict == "DIVERGENT"
     assert ("baseline-itself" in [one.name for one in verdict.causes]) == (cause is not None)
+
+
+@pytest.mark.parametrize(
+    ("drawn", "why"),
+    [
+        ("transformers 5.19.0", "on vllm@b transformers drew the samples, not vllm"),
+        ("vllm 0.31.0", "on vllm@b vllm 0.31.0 drew the samples, not the environment's 0.32.0"),
+        ("vllm 0.32.0+cpu", ""),
+    ],
+)
+def test_a_side_whose_engine_was_not_swapped_proves_nothing(
+    tmp_path: Path, monkeypatch: Any, drawn: str, why: str
+) -> None:
+    recorded_as(monkeypatch, drawn=drawn)
+    verdict = gate(tmp_path)
+    assert (verdict.verdict, why in verdict.reason) == ("INCONCLUSIVE" if why else "EQUIVALENT", True), verdict.reason
 
 
 def test_a_second_run_that_fails_is_none_and_costs_nothing_else(tmp_path: Path, monkeypatch: Any) -> None:
