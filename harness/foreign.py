@@ -34,7 +34,8 @@ def executed(path: Path, *, document: str) -> ModuleType:
 
 def _said(error: BaseException, path: Path) -> str:
     line = getattr(error, "lineno", None) if isinstance(error, SyntaxError) else _last_line(error, path)
-    text = str(error).splitlines()[0] if str(error) else ""
+    said = error.msg if isinstance(error, SyntaxError) else str(error)  # its own text names file and line once more
+    text = said.splitlines()[0] if said else ""
     return f"{type(error).__name__}{': ' + text if text else ''}" + (f" (line {line})" if line else "")
 
 

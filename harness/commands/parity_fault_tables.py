@@ -57,7 +57,7 @@ def _wrong(one: Outcome) -> list[str]:
 def summary(rows: Sequence[Outcome], score: Score, asked: Sequence[Fault]) -> str:
     """The last lines: the score, and what was left out because it needs other engines."""
     left_out = len(asked) - len(rows)
-    note = f"{counted(left_out, 'fault')} need other engines and were not run\n" if left_out else ""
+    note = f"not run, for other engines: {counted(left_out, 'fault')}\n" if left_out else ""
     return note + score.line
 
 

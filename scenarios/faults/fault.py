@@ -32,6 +32,7 @@ class Fault:
     causes: tuple[str, ...] = ()  # each must be named; without a parenthesis any detail is right
     party: str | tuple[str, ...] = ""  # the right party of all causes, or one for each; empty where none may be named
     findings: tuple[str, ...] = ()  # names that must stand among the findings
+    confounders: tuple[str, ...] = ()  # the same, among the confounders
 
     @property
     def parties(self) -> tuple[str, ...]:

@@ -63,7 +63,7 @@ def reproduced_by(fault: Fault, pair: tuple[str, str]) -> str:
 def problem(one: object, path: Path) -> str:
     """What is wrong with one entry of FAULTS, empty when nothing is."""
     if not isinstance(one, Fault):
-        return f"is a {type(one).__name__}, not a scenarios.faults.catalog.Fault"
+        return f"is of the type {type(one).__name__}, not a scenarios.faults.catalog.Fault"
     if not isinstance(one.name, str) or not one.name or set(one.name) & set("/\\ \t\n\0"):
         return f"has the name {one.name!r}, which cannot name a folder"
     said = f"({one.name})"
@@ -73,7 +73,7 @@ def problem(one: object, path: Path) -> str:
         return f"{said} has the stage {one.stage!r}; it is coupled, native or greedy"
     if one.expected not in EXIT_CODES or one.expected == "ERROR":
         return f"{said} expects {one.expected!r}; a verdict is {', '.join(v for v in EXIT_CODES if v != 'ERROR')}"
-    for name in ("scenario", "settings", "native", "causes", "findings"):
+    for name in ("scenario", "settings", "native", "causes", "findings", "confounders"):
         value = getattr(one, name)
         if not isinstance(value, (tuple, list)) or not all(isinstance(item, str) for item in value):
             return f"{said} has {name} {value!r}; they are a tuple of strings"
@@ -114,5 +114,6 @@ def _placed(one: Fault, path: Path) -> Fault:
     engine: dict[str, Any] = dict(one.engine)
     if "wrapper" in engine:
         engine["wrapper"] = f"{path}:{engine['wrapper']}"
-    lists = {name: tuple(getattr(one, name)) for name in ("scenario", "settings", "native", "causes", "findings")}
+    fields = ("scenario", "settings", "native", "causes", "findings", "confounders")
+    lists = {name: tuple(getattr(one, name)) for name in fields}
     return dataclasses.replace(one, engine=engine, **lists)  # type: ignore[arg-type]

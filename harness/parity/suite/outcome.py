@@ -39,9 +39,11 @@ class Outcome:
 
     @property
     def found(self) -> bool:
-        """The right verdict, and the findings that must stand there."""
-        names = {finding.name for finding in self.verdict.findings} if self.verdict else set()
-        return not self.error and self.said == self.fault.expected and set(self.fault.findings) <= names
+        """The right verdict, and the findings and confounders that must stand there."""
+        if self.error or self.verdict is None or self.said != self.fault.expected:
+            return False
+        names, confounders = ({one.name for one in told} for told in (self.verdict.findings, self.verdict.confounders))
+        return set(self.fault.findings) <= names and set(self.fault.confounders) <= confounders
 
     @property
     def missing(self) -> list[str]:

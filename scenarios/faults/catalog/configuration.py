@@ -83,17 +83,20 @@ FAULTS = (
         "the learner's batch is halved",
         settings=("ppo.train_batch_size=8", "ppo.micro_batch_size=8"),
         expected="CONFOUNDED",
+        confounders=("ppo.train_batch_size",),
     ),
     Fault(
         "fewer-samples",
         "the candidate draws two samples a prompt, the baseline four",
         settings=("rollout.samples_per_prompt=2",),
         expected="CONFOUNDED",
+        confounders=("rollout.samples_per_prompt",),
     ),
     Fault(
         "other-environment",
         "the learner of the candidate ran with another version of torch",
         recording={"packages": {"torch": "2.4.1"}},
         expected="CONFOUNDED",
+        confounders=("learner environment",),
     ),
 )

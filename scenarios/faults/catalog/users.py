@@ -20,5 +20,6 @@ FAULTS = (
         causes=("TOKENIZATION(double BOS)", "SAMPLING_PARAM(min_tokens)"),
         party=("candidate", "mapping"),
         findings=("CONFIG(enforce_eager)", "CONFIG(graph_padding)"),
+        confounders=("ppo.train_batch_size",),
     ),
 )
