@@ -35,9 +35,24 @@ Address = Annotated[str, typer.Option(help="join this Ray cluster instead of sta
 Device = Annotated[
     Literal["auto", "cpu", "cuda"], typer.Option(help="of the learner; auto: CUDA where the cluster has it")
 ]
+
+
+def _finite(cap: float | None) -> float | None:
+    from harness.errors import BadInput
+
+    if cap == float("inf"):
+        raise BadInput("--cap inf would believe any noise: nothing could differ", mend="--cap 0.05   # in nats")
+    return cap
+
+
 Cap = Annotated[
     float | None,
-    typer.Option(help="largest rounding noise to believe, in nats; default: the dtype's", min=0, show_default=False),
+    typer.Option(
+        help="largest rounding noise to believe, in nats; default: the dtype's",
+        min=0,
+        callback=_finite,
+        show_default=False,
+    ),
 ]
 Stall = Annotated[
     str, typer.Option(help="without progress for so long, a run is looked at and ended if it hangs; 0: never")

@@ -69,7 +69,12 @@ def test_a_manifest_that_cannot_be_replayed(
 
 def test_what_is_no_run(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "is no run directory" in refused(capsys, tmp_path / "nothing")
-    assert "it holds the runs baseline" in refused(capsys, put_aside(run, tmp_path / "pair" / "baseline").parent)
+    pair = put_aside(run, tmp_path / "pair" / "baseline").parent
+    assert "it holds the runs baseline" in refused(capsys, pair)
+    assert cli.main(["diff", str(pair), str(run)]) == 2
+    assert "it holds the runs baseline" in capsys.readouterr().err
+    assert cli.main(["diff", str(pair / "baseline"), str(pair / "baseline"), "--cap", "inf"]) == 2
+    assert "would believe any noise" in capsys.readouterr().err
 
 
 def put_aside(run: Path, where: Path) -> Path:

@@ -168,11 +168,12 @@ def diff(
     """Judge two recorded runs, ours or another framework's. `again`: a second run of the baseline's job, with which
     its floor is measured. Raises BadInput for a directory that holds no run."""
     from harness.parity.facts.patience import Patience
+    from harness.parity.runs.source import no_run
     from harness.parity.verdict import judge
 
     for path in (Path(baseline), Path(candidate), *([Path(again)] if again is not None else [])):
         if not (path / "run.json").exists():
-            raise BadInput(f"{path} is no run directory: it has no run.json", mend="harness run SCENARIO --out DIR")
+            raise no_run(path, "diff")
     tell = Patience(lambda doing: progress(ProgressEvent("", "", message=doing)))
     second = {"baseline": Path(again)} if again is not None else None
     verdict = judge(Path(baseline), Path(candidate), cap=cap, again=second, tell=tell)

@@ -54,13 +54,20 @@ class Source:
         return found
 
 
+def no_run(path: Path, command: str) -> BadInput:
+    """The error of a path that is no run, which says so where it is the directory of a pair."""
+    sides = [side for side in ("baseline", "candidate") if (path / side / "run.json").exists()]
+    if not sides:
+        return BadInput(f"{path} is no run directory: it has no run.json", mend="harness run SCENARIO --out DIR")
+    runs = " ".join(str(path / side) for side in (sides if command == "diff" else sides[:1]))
+    hint = f"it holds the runs {' and '.join(sides)}"
+    return BadInput(f"{path} is no run directory: it has no run.json; {hint}", mend=f"harness {command} {runs} …")
+
+
 def source(path: Path) -> Source:
     """Read the run in `path`. Raises BadInput where its rollouts cannot drive another one."""
     if not (path / "run.json").exists():
-        sides = [side for side in ("baseline", "candidate") if (path / side / "run.json").exists()]
-        mend = f"harness replay {path / sides[0]} …" if sides else "harness run SCENARIO --out DIR"
-        hint = f"; it holds the runs {' and '.join(sides)}" if sides else ""
-        raise BadInput(f"{path} is no run directory: it has no run.json{hint}", mend=mend)
+        raise no_run(path, "replay")
     try:
         recording = Recording(path)
     except FormatError as error:
