@@ -51,13 +51,13 @@ def detect(command: Sequence[str], framework: str = AUTO, environ: Mapping[str, 
     if not found:
         raise BadInput(
             f"neither the words of this command nor its scripts name one of: {', '.join(sorted(ADAPTERS))}",
-            mend="harness record --framework NAME -- …   # or: harness watch -- … to watch it without hooks",
+            mend="--framework NAME says which it is; harness watch -- … watches any command, without hooks",
         )
     if len(found) > 1:
         names = " and ".join(one.framework for one in found)
         raise BadInput(
             f"this command could start {names}: more than one adapter matches it",
-            mend=f"harness record --framework {found[0].framework} -- …",
+            mend=f"--framework {found[0].framework} -- …",
         )
     return _job(found[0], command, environ)
 
@@ -141,7 +141,7 @@ def _kept_out(command: Sequence[str]) -> Iterator[str]:
         if not path.endswith(".py") and _OVERRIDES.search(text):
             yield f"{path} sets PYTHONPATH itself, so the probes are lost below it; {mend}"
     for word in command:
-        if re.fullmatch(r"-[IES]+", word):
+        if re.fullmatch(r"-[bBdOqsuvxP]*[IES][bBdIEOqsSuvxP]*", word):
             yield f"Python's {word} shuts the probes out: it reads neither PYTHONPATH nor sitecustomize; leave it out"
         if word == "--":
             break

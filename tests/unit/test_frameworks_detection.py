@@ -44,7 +44,7 @@ def test_none_and_several_are_refused_in_one_sentence(tmp_path: Path, monkeypatc
     both = script(tmp_path, "import trl\n")
     with pytest.raises(BadInput, match="could start trl and twin: more than one adapter matches") as several:
         detect([sys.executable, both])
-    assert (several.value.mend or "").startswith("harness record --framework")
+    assert (several.value.mend or "").startswith("--framework")
     assert detect([sys.executable, both], "trl").adapter is second
     with pytest.raises(BadInput, match="no adapter for 'nemo'"):
         detect([sys.executable, both], "nemo")
@@ -99,5 +99,7 @@ def test_what_shuts_the_probes_out_is_said_before_the_start(tmp_path: Path) -> N
     kept = script(tmp_path, "export PYTHONPATH=/mine:${PYTHONPATH}\n", "kept.sh")
     assert "sets PYTHONPATH" not in said("bash", kept)
     assert "-I shuts the probes out" in said(sys.executable, "-I", train)
+    assert "-uE shuts the probes out" in said(sys.executable, "-uE", train)
+    assert "shuts" not in said(sys.executable, "-u", "-s", "-OO", train)
     submit = ("ray", "job", "submit", "--runtime-env", "env.yaml", "--", "python", train)
     assert "runtime environment is a file" in said(*submit)

@@ -38,6 +38,8 @@ def verl_determinism(plan: Plan) -> Iterator[Outcome]:
             "every request of a replica gets one seed: a group has one answer, its advantages are zero, nothing learns",
             f"{ROLLOUT}.full_determinism=False",
         )  # fmt: skip
+    elif group > 1:
+        yield Fine("SGLang's requests get no seed of verl's")
     else:
         yield Fine("one sample for each prompt")
 
