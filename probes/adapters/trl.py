@@ -282,7 +282,8 @@ def _backend(trainer: Any) -> str:
 
 def _engine(trainer: Any, backend: str) -> dict[str, Any]:
     """What the engine came to: asked of vLLM's own configuration where it lives in this process."""
-    version = importlib.metadata.version("vllm" if backend == "vllm" and "vllm" in sys.modules else "transformers")
+    here = backend != "vllm" or "vllm" in sys.modules  # a server's version is its own
+    version = importlib.metadata.version(backend) if here else ""
     asked: dict[str, Any] = {}
     resolved: dict[str, Any] = {
         "dtype": str(trainer.model.dtype).removeprefix("torch."), "device": str(trainer.accelerator.device),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -440,3 +441,14 @@ def test_what_verl_does_not_hand_on_to_sglang_is_asked_and_not_given(desk: Any) 
 def test_numbers_called_tokens_are_no_secrets_and_texts_are() -> None:
     given = {"max_tokens": 32, "stop_token_ids": [2, 3], "hub_token": "hf_x", "tokens": {"a": "b"}}
     assert reading.plain(given) == {"max_tokens": 32, "stop_token_ids": [2, 3]}
+
+
+def test_trl_does_not_give_its_server_the_version_of_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    from probes.adapters import trl
+
+    trainer = SimpleNamespace(
+        model=SimpleNamespace(dtype="torch.float32"), accelerator=SimpleNamespace(device="cpu"), vllm_generation=None
+    )
+    monkeypatch.delitem(sys.modules, "vllm", raising=False)
+    monkeypatch.setattr("importlib.metadata.version", lambda name: f"of {name}")
+    assert [trl._engine(trainer, name)["version"] for name in ("vllm", "transformers")] == ["", "of transformers"]
