@@ -96,11 +96,18 @@ def _parity(names: list[str], source: str, backends: tuple[str, str], out: str, 
 
     from harness import config
     from harness.commands import parity_fault_tables as tables
+    from harness.errors import BadInput
     from harness.parity.suite import files
     from harness.parity.suite.outcome import Outcome, score
-    from harness.parity.suite.run import outcomes
+    from harness.parity.suite.run import outcomes, planned
 
     faults = files.chosen(files.faults(source), names)
+    if not planned(faults, backends):
+        pairs = sorted({" ".join(one.pair) for one in faults if one.pair})
+        raise BadInput(
+            f"none of these faults can be had with {' and '.join(backends)}: they need {' or '.join(pairs)}",
+            mend=f"harness faults run --suite parity … --backends {pairs[0]}",
+        )
     rows: list[Outcome] = []
     with tempfile.TemporaryDirectory(prefix="parity-faults-") as scratch:
         folder = _folder(out, fresh=True) or Path(scratch)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness import config
-from harness.commands.faults import list_
+from harness.commands.faults import list_, run
 from harness.errors import BadInput
 from harness.parity.suite import files
 from harness.parity.suite.damage import DAMAGES, damage
@@ -272,3 +272,9 @@ def test_the_documented_file_is_accepted(tmp_path: Path) -> None:
     file = tmp_path / "documented.py"
     file.write_text(DOCUMENT.split("```python\n")[1].split("```")[0])
     assert [one.name for one in files.faults(str(file))] == ["deaf", "cold-and-late"]
+
+
+def test_faults_that_all_need_other_engines_are_bad_input() -> None:
+    with pytest.raises(BadInput, match="need sglang vllm") as refused:
+        run(["generation-config"], suite="parity", backends=("hf", "hf"))
+    assert refused.value.mend.endswith("--backends sglang vllm")
