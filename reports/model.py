@@ -30,6 +30,14 @@ SUSPICIONS = {
     11: "per-step input sizes and times",
 }
 
+# Causes by their first words; a detail follows in parentheses (docs/verdicts.md).
+CAUSES = (
+    "TOKENIZATION", "TRUNCATION", "TEMPLATE", "RETOKENIZATION", "STOP", "LENGTH", "CAPACITY", "ORDER", "VOCAB",
+    "SAMPLING_PARAM", "SAMPLER", "RNG", "RNG_COLLISION", "ALIGNMENT", "LOGPROB_SEMANTICS", "NUMERIC_FATAL", "CONFIG",
+    "STALE_WEIGHTS", "WEIGHTS", "STALE_KV", "STALE_DERIVED", "MIXED_VERSION", "TRAINER", "SHAPE", "baseline-itself",
+    "candidate-itself", "UNEXPLAINED",
+)  # fmt: skip
+
 # Parity's exit codes (docs/verdicts.md). Triage's are below.
 EXIT_CODES = {"EQUIVALENT": 0, "DIVERGENT": 1, "ERROR": 2, "INCONCLUSIVE": 3, "CONFOUNDED": 3}
 

@@ -113,8 +113,7 @@ def _parity(names: list[str], source: str, backends: tuple[str, str], out: str, 
         folder = _folder(out, fresh=True) or Path(scratch)
         for one in outcomes(*backends, faults, scenario=config.load("ppo-tiny", steps=5), out=folder):
             rows.append(one)
-            if format == "text":
-                tables.print_outcome(one)
+            tables.print_outcome(one, aside=format != "text")
     result = score(rows)
     if format == "json":
         print(json.dumps(tables.as_json(rows, result), indent=2))

@@ -18,9 +18,10 @@ from scenarios.faults.fault import Fault
 HEAD = ("fault", "engines", "expected", "verdict", "causes named", "right", "seconds", "engine starts", "to the cause")
 
 
-def print_outcome(one: Outcome) -> None:
-    """One line as soon as it is known, and what was wrong below it."""
-    console = Console() if sys.stdout.isatty() else Console(width=200)
+def print_outcome(one: Outcome, *, aside: bool = False) -> None:
+    """One line as soon as it is known, and what was wrong below it; `aside`: on the standard error."""
+    width = None if (sys.stderr if aside else sys.stdout).isatty() else 200
+    console = Console(width=width, stderr=aside)
     colour = "green" if one.right else "bold red"
     causes = ", ".join(f"{c.name} ({c.party})" for c in one.causes) or "-"
     with outlive_reader(console):
@@ -45,6 +46,8 @@ def _wrong(one: Outcome) -> list[str]:
     if not one.found:
         also = f" with {', '.join(one.fault.findings)}" if one.fault.findings else ""
         lines.append(f"expected {one.fault.expected}{also}, said {one.said}")
+    if one.untold:
+        lines.append(f"not told of {'; '.join(one.untold)}")
     if one.missing:
         lines.append(f"not named: {', '.join(one.missing)}")
     if one.wrong:

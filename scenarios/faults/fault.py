@@ -33,6 +33,7 @@ class Fault:
     party: str | tuple[str, ...] = ""  # the right party of all causes, or one for each; empty where none may be named
     findings: tuple[str, ...] = ()  # names that must stand among the findings
     confounders: tuple[str, ...] = ()  # the same, among the confounders
+    told: Mapping[str, str] = field(default_factory=dict)  # cause or finding -> words of its evidence or effect
 
     @property
     def parties(self) -> tuple[str, ...]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -15,19 +17,12 @@ from harness.parity.suite import files
 from harness.parity.suite.damage import DAMAGES, damage
 from harness.parity.suite.outcome import Outcome, score, started_since
 from harness.parity.suite.run import planned
-from reports.model import Cause, Finding, Verdict
+from reports.model import CAUSES, EXIT_CODES, Cause, Finding, Verdict
+from scenarios.faults import shapes
 from scenarios.faults.catalog import FAULTS, Fault, matches, named
 from scenarios.faults.engine import PLANTS
 from scenarios.faults.trainer import TrainerPlants
 from scenarios.settings import Scenario
-
-# Every cause that PARITY's causes list, by its first word; baseline and candidate themselves beside them.
-CAUSES = {
-    "CONFIG", "WEIGHTS", "TOKENIZATION", "TRUNCATION", "RETOKENIZATION", "TEMPLATE", "STOP", "LENGTH", "CAPACITY",
-    "SAMPLING_PARAM", "ALIGNMENT", "LOGPROB_SEMANTICS", "TRAINER", "SAMPLER", "RNG", "RNG_COLLISION", "VOCAB",
-    "STALE_WEIGHTS", "STALE_KV", "STALE_DERIVED", "MIXED_VERSION", "ORDER", "NUMERIC_FATAL", "SHAPE", "baseline-itself",
-    "candidate-itself",
-}  # fmt: skip
 
 
 def verdict(word: str, *causes: Cause, findings: tuple[str, ...] = ()) -> Verdict:
@@ -35,10 +30,21 @@ def verdict(word: str, *causes: Cause, findings: tuple[str, ...] = ()) -> Verdic
 
 
 def test_every_cause_has_a_planted_fault_and_every_verdict_too() -> None:
-    assert {cause.partition("(")[0] for fault in FAULTS for cause in fault.causes} >= CAUSES
+    assert {cause.partition("(")[0] for fault in FAULTS for cause in fault.causes} == set(CAUSES)
     assert {fault.expected for fault in FAULTS} == {"DIVERGENT", "CONFOUNDED", "EQUIVALENT", "INCONCLUSIVE"}
     assert {party for fault in FAULTS for party in fault.parties} >= {"baseline", "candidate", "mapping", "trainer"}
     assert sum(len(fault.causes) > 1 for fault in FAULTS) >= 3
+
+
+def test_every_cause_that_the_judge_can_name_is_known() -> None:
+    """The words are read in its source: a name beginning in capitals, alone or with a detail."""
+    found = set()
+    for file in (Path(__file__).parents[2] / "harness" / "parity").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found |= set(re.findall(r"^([A-Z][A-Z_]{2,})(?:$|\()", node.value))
+    others = {"FAULTS", "NOT_RUN", "KINDS", "CPU", "GPU", "KEY", "NONE"}
+    assert found - set(EXIT_CODES) - others <= set(CAUSES)
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
@@ -115,6 +121,23 @@ def test_a_finding_that_must_stand_there() -> None:
     for name, found in (("ppo.clip", True), ("seed", False)):
         said = dataclasses.replace(verdict("CONFOUNDED"), confounders=[Finding(name, "")])
         assert Outcome(confounded, said).found == found
+
+
+def test_what_must_be_told_of_a_cause_or_a_finding() -> None:
+    kernel = Fault("k", causes=("UNEXPLAINED",), party="candidate", told={"UNEXPLAINED": "in layer 2,"})
+    for evidence, right in (("they differ first in layer 2, by 0.1", True), ("first in layer 21", False), ("", False)):
+        said = verdict("DIVERGENT", Cause("UNEXPLAINED", "candidate", "", evidence))
+        assert Outcome(kernel, said).right == right
+    flag = Fault("f", expected="EQUIVALENT", findings=("CONFIG(eager)",), told={"CONFIG(eager)": "none measured"})
+    for effect, right in (("none measured: without A nothing differs", True), ("not separated", False)):
+        said = dataclasses.replace(verdict("EQUIVALENT"), findings=[Finding("CONFIG(eager)", "", effect)])
+        assert Outcome(flag, said).found == right
+
+
+def test_every_plant_has_the_shape_of_its_setting() -> None:
+    trainer = {one.name for one in dataclasses.fields(TrainerPlants)}
+    assert set(shapes.PLANTS) == {*PLANTS, "first_sample"}
+    assert set(shapes.TRAINER) == trainer and set(shapes.RECORDING) == set(DAMAGES)
 
 
 def test_the_mapping_is_blamed_on_the_side_at_fault() -> None:
@@ -227,6 +250,15 @@ def test_faults_of_a_foreign_file(tmp_path: Path) -> None:
         (HEAD + 'FAULTS = [Fault("a", engine={"wrapper": "Nobody"})]', "which is no class of this file"),
         (HEAD + 'FAULTS = [Fault("a", trainer={"scales": 1})]', "plants 'scales'"),
         (HEAD + 'FAULTS = [Fault("a"), Fault("a")]', "several faults are called a"),
+        (HEAD + 'FAULTS = [Fault("a", causes=("ALIGNMNT",), party="candidate")]', "did you mean ALIGNMENT?"),
+        (HEAD + 'FAULTS = [Fault("a", causes=("VOCAB",), party="candidate", told={"ORDER": "x"})]', "has told"),
+        (HEAD + 'FAULTS = [Fault("a", engine={"shift": "one"})]', "plants shift 'one'; its setting is a whole number"),
+        (HEAD + 'FAULTS = [Fault("a", engine={"reorder": False})]', "reorder False; its setting is true"),
+        (HEAD + 'FAULTS = [Fault("a", engine={"truncate": {"keep": 4}})]', "'left' or 'right', 'keep': a whole"),
+        (HEAD + 'FAULTS = [Fault("a", engine={"sampling": {"warmth": 2}})]', "plants sampling"),
+        (HEAD + 'FAULTS = [Fault("a", stage="native", engine={"native": {"noise": "x"}})]', "noise 'x'; .* a number"),
+        (HEAD + 'FAULTS = [Fault("a", trainer={"omit_tensors": ["x"]})]', "omit_tensors .*{<a whole number>: a list"),
+        (HEAD + 'FAULTS = [Fault("a", recording={"keep": None})]', "keep None; its setting is a number"),
     ],
 )
 def test_a_bad_file_is_refused_in_one_sentence(tmp_path: Path, content: str | None, said: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import inspect
 import shlex
 from collections.abc import Iterable, Mapping
@@ -13,7 +14,8 @@ from harness import config
 from harness.errors import BadInput
 from harness.foreign import executed, listed
 from harness.parity.suite.damage import DAMAGES
-from reports.model import EXIT_CODES
+from reports.model import CAUSES, EXIT_CODES
+from scenarios.faults import shapes as shapes_of
 from scenarios.faults.catalog import FAULTS
 from scenarios.faults.engine import PLANTS
 from scenarios.faults.fault import Fault
@@ -77,6 +79,13 @@ def problem(one: object, path: Path) -> str:
         value = getattr(one, name)
         if not isinstance(value, (tuple, list)) or not all(isinstance(item, str) for item in value):
             return f"{said} has {name} {value!r}; they are a tuple of strings"
+    strange = [cause for cause in one.causes if cause.partition("(")[0] not in CAUSES]
+    if strange:
+        near = difflib.get_close_matches(strange[0].partition("(")[0], CAUSES, 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        return f"{said} has the cause {strange[0]!r}, which the judge never names{hint}"
+    if not isinstance(one.told, Mapping) or not set(one.told) <= {*one.causes, *one.findings, *one.confounders}:
+        return f"{said} has told {one.told!r}; it is a dict whose keys are causes or findings of this fault"
     if not set(one.parties) <= set(PARTIES) or len(one.parties) != len(one.causes):
         return f"{said} has the party {one.party!r}; each cause has one of {', '.join(PARTIES)}"
     for name in ("engine", "trainer", "mapping", "recording"):
@@ -106,7 +115,24 @@ def _plants(one: Fault, said: str, path: Path) -> str:
         unknown = {*one.engine, *one.engine.get("native", {})} - {*PLANTS, "first_sample", "native"}
     known = {field.name for field in dataclasses.fields(TrainerPlants)}
     unknown |= set(one.trainer) - known | set(one.mapping) - {"edits", "file"} | set(one.recording) - set(DAMAGES)
-    return f"{said} plants {', '.join(sorted(map(repr, unknown)))}, which there is not" if unknown else ""
+    if unknown:
+        return f"{said} plants {', '.join(sorted(map(repr, unknown)))}, which there is not"
+    return _misfit(one, said)
+
+
+def _misfit(one: Fault, said: str) -> str:
+    """A plant whose setting is of another kind."""
+    engine = {} if "wrapper" in one.engine else one.engine
+    native = engine.get("native", {})
+    for values, shapes in (
+        (engine, shapes_of.PLANTS), (native, shapes_of.PLANTS), (one.trainer, shapes_of.TRAINER),
+        (one.recording, shapes_of.RECORDING),
+    ):  # fmt: skip
+        for name, value in values.items():
+            wanted = shapes_of.misfit(value, shapes[name]) if name != "native" else ""
+            if wanted:
+                return f"{said} plants {name} {value!r}; its setting is {wanted}"
+    return ""
 
 
 def _placed(one: Fault, path: Path) -> Fault:

@@ -39,11 +39,22 @@ class Outcome:
 
     @property
     def found(self) -> bool:
-        """The right verdict, and the findings and confounders that must stand there."""
+        """The right verdict, the findings and confounders that must stand there, and what must be told of them."""
         if self.error or self.verdict is None or self.said != self.fault.expected:
             return False
         names, confounders = ({one.name for one in told} for told in (self.verdict.findings, self.verdict.confounders))
-        return set(self.fault.findings) <= names and set(self.fault.confounders) <= confounders
+        return set(self.fault.findings) <= names and set(self.fault.confounders) <= confounders and not self.untold
+
+    @property
+    def untold(self) -> list[str]:
+        """Words that must stand in the evidence of a cause or the effect of a finding, and do not."""
+        said = [(one.name, one.evidence) for one in self.causes]
+        said += [(one.name, one.effect) for one in (self.verdict.findings if self.verdict else ())]
+        return [
+            f"{name}: {words}"
+            for name, words in self.fault.told.items()
+            if not any(matches(name, one) and words in text for one, text in said)
+        ]
 
     @property
     def missing(self) -> list[str]:
@@ -114,7 +125,8 @@ class Outcome:
             "name": self.fault.name, "pair": list(self.pair), "side": self.fault.side, "expected": self.fault.expected,
             "verdict": self.said, "causes": list(self.fault.causes), "parties": list(self.fault.parties),
             "named": [{"name": c.name, "party": c.party, "proofs": len(c.proofs)} for c in self.causes],
-            "found": self.found, "right": self.right, "missing": self.missing, "wrong": self.wrong, "alarm": self.alarm,
+            "found": self.found, "right": self.right, "missing": self.missing, "wrong": self.wrong,
+            "untold": self.untold, "alarm": self.alarm,
             "run_s": self.run_s, "judge_s": self.judge_s, "live_s": self.live_s, "seconds": self.seconds,
             "starts": self.starts[0], "starting_s": self.starts[1], "warm_s": self.warm_s,
             "reason": self.verdict.reason if self.verdict else self.error, "error": self.error,

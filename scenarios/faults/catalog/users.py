@@ -21,5 +21,6 @@ FAULTS = (
         party=("candidate", "mapping"),
         findings=("CONFIG(enforce_eager)", "CONFIG(graph_padding)"),
         confounders=("ppo.train_batch_size",),
+        told=dict.fromkeys(("CONFIG(enforce_eager)", "CONFIG(graph_padding)"), "none measured"),
     ),
 )

@@ -122,6 +122,7 @@ FAULTS = (
         engine={"bent": {"modules": ["model.layers.2.mlp.down_proj"], "by": 1.02}},
         causes=("UNEXPLAINED",),
         party="candidate",
+        told={"UNEXPLAINED": "differ first in layer 2,"},
     ),
     Fault(
         "mixed-version",

@@ -1,0 +1,96 @@
+"""What the setting of each plant looks like, so that a wrong one is refused before an engine is up."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from scenarios.settings import Sampling
+
+# A shape is a type; a tuple of shapes, any of which will do; [shape]: a list; {name: shape}: a mapping with these,
+# but for those in OPTIONAL; {type or tuple: shape}: a mapping with any such keys; any other value: that one alone.
+NUMBER = (int, float)
+PARAMETERS = tuple(one.name for one in dataclasses.fields(Sampling))
+Shape = Any
+PLANTS: dict[str, Shape] = {
+    "first_sample": int,
+    "text_samples": ("all", [int]),
+    "truncate": {"side": ("left", "right"), "keep": int},
+    "no_generation_prompt": True,
+    "bos_lost": True,
+    "shift": int,
+    "noise": NUMBER,
+    "drop_end": True,
+    "short_context": int,
+    "permute": ("responses", "answers"),
+    "foreign_id": int,
+    "nan_stop": {"every": int, "position": int},
+    "encoded_again": True,
+    "seed_offset": int,
+    "sampling": {PARAMETERS: object},
+    "clones": int,
+    "seeds_ignored": True,
+    "draw": {"reported": ("tempered", "filtered", "raw"), "joint": bool, "jitter": NUMBER},
+    "reorder": True,
+    "names_exchanged": {"names": [str], "from": int},
+    "digests_repeated": True,
+    "keep_cache": True,
+    "drawn_before_sync": {"tokens": int, "from": int},
+    "kept_copy": {"modules": [str], "from": int},
+    "bent": {"modules": [str], "by": NUMBER},
+}
+TRAINER: dict[str, Shape] = {
+    "omit_tensors": {int: [str]},
+    "omit_from": int,
+    "omit_names": [str],
+    "alter": {str: ("revision", "halves")},
+    "alter_from": int,
+    "scale": NUMBER,
+    "shift": int,
+    "first_share": NUMBER,
+    "first_step": int,
+}
+RECORDING: dict[str, Shape] = {"keep": NUMBER, "packages": {str: str}}
+OPTIONAL = {"from", "reported", "joint", "jitter"}  # keys of a setting that may be left out
+
+
+def misfit(value: Any, shape: Shape) -> str:
+    """What a setting should have been where it is something else, in words; empty where it fits."""
+    return "" if _fits(value, shape) else said(shape)
+
+
+def said(shape: Shape) -> str:
+    """A shape in words."""
+    if isinstance(shape, tuple):
+        return "a number" if shape == NUMBER else " or ".join(said(one) for one in shape)
+    if isinstance(shape, list):
+        return f"a list of which each is {said(shape[0])}"
+    if isinstance(shape, dict):
+        return "{" + ", ".join(f"{_key(key)}: {said(one)}" for key, one in shape.items()) + "}"
+    names = {int: "a whole number", str: "a string", bool: "true or false", object: "a value"}
+    return names[shape] if isinstance(shape, type) else repr(shape).lower() if shape is True else repr(shape)
+
+
+def _key(key: Any) -> str:
+    return f"<{said(key)}>" if isinstance(key, (type, tuple)) else repr(key)
+
+
+def _fits(value: Any, shape: Shape) -> bool:
+    if isinstance(shape, tuple):
+        return any(_fits(value, one) for one in shape)
+    if isinstance(shape, list):
+        return isinstance(value, (list, tuple)) and all(_fits(one, shape[0]) for one in value)
+    if isinstance(shape, dict):
+        return isinstance(value, Mapping) and _mapped(value, shape)
+    if isinstance(shape, type):
+        return isinstance(value, shape) and (shape in (bool, object) or not isinstance(value, bool))
+    return type(value) is type(shape) and value == shape
+
+
+def _mapped(value: Mapping[Any, Any], shape: dict[Any, Shape]) -> bool:
+    kinds = [key for key in shape if isinstance(key, (type, tuple))]
+    if kinds:
+        return all(_fits(key, kinds[0]) and _fits(one, shape[kinds[0]]) for key, one in value.items())
+    needed = set(shape) - OPTIONAL
+    return needed <= set(value) <= set(shape) and all(_fits(one, shape[key]) for key, one in value.items())
