@@ -191,7 +191,7 @@ class EngineSession:
             }
             frames.samples(self._recorder, "rollout", requests, completions, step=step, version=version, fields=fields)
             self._recorder.event("engine_stats", step=step, **self._engine.stats())
-        return RolloutResult(completions, used, rounds, uncompared)
+        return RolloutResult(completions, used, made, uncompared)
 
     def replay(self, requests: list[Request], *, step: int, version: int, guide: guided.Guide) -> RolloutResult:
         """Score the responses of `guide` instead of drawing any; training goes on with them."""

@@ -18,6 +18,9 @@ Generate = Callable[[list[Request]], list[Completion]]
 # A correct engine needs one round more than it has flips. A broken one would need one for each of its tokens: it is cut
 # off here, and the rest of the sample counts as not compared.
 MAX_ROUNDS = 12
+# A sample that flipped so often, and at half of its positions or more, is no longer a correct engine's: no tie is so
+# frequent. It is cut off at once, for every round costs a step as much as a sound one's only round.
+MANY_FLIPS, DENSE = 5, 0.5
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,8 @@ def rollout(requests: list[Request], guide: Guide, generate: Generate, rounds: i
     difference is in the last compared token already, or in the finish reason.
     """
     drawn: dict[int, Completion] = {}
+    flips: dict[int, int] = {}
+    cut: list[Request] = []
     pending = requests
     made = 0
     while pending and made < rounds:
@@ -59,8 +64,10 @@ def rollout(requests: list[Request], guide: Guide, generate: Generate, rounds: i
                 logprobs=whole.logprobs[:kept],
                 finish_reason=whole.finish_reason if len(whole.output_ids) == kept else "flip",
             )
+            flips[request.sample] = flips.get(request.sample, 0) + 1
             if kept < len(ids):
-                again.append(
+                hopeless = flips[request.sample] >= max(MANY_FLIPS, DENSE * kept)
+                (cut if hopeless else again).append(
                     replace(
                         request,
                         prompt_ids=request.prompt_ids[: len(request.prompt_ids) - request.offset] + ids[:kept],
@@ -70,7 +77,7 @@ def rollout(requests: list[Request], guide: Guide, generate: Generate, rounds: i
                     )
                 )
         pending = again
-    uncompared = sum(len(guide[r.sample][0]) - len(drawn[r.sample].output_ids) for r in pending)
+    uncompared = sum(len(guide[r.sample][0]) - len(drawn[r.sample].output_ids) for r in [*pending, *cut])
     return Guided([drawn[request.sample] for request in requests], made, uncompared)
 
 

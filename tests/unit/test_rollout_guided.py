@@ -13,7 +13,7 @@ from probes import install
 from probes.format import FORMAT_VERSION
 from scenarios.ppo.checkpoint import CheckpointError
 from scenarios.rollout.engine import Completion, Request
-from scenarios.rollout.guided import MAX_ROUNDS, rollout
+from scenarios.rollout.guided import DENSE, MANY_FLIPS, MAX_ROUNDS, rollout
 from scenarios.rollout.recorded import Recorded
 
 END = 0
@@ -74,8 +74,17 @@ def test_a_sample_without_guide_is_drawn_freely() -> None:
 def test_a_broken_engine_is_cut_off_and_the_rest_counts_as_uncompared() -> None:
     guide = {1: (tuple(range(1, 41)), "length")}
     result = rollout([request(1, limit=40)], guide, engine({1: [99] * 40}, []))
-    assert result.rounds == MAX_ROUNDS and result.uncompared == 40 - MAX_ROUNDS
-    assert len(result.completions[0].output_ids) == MAX_ROUNDS
+    assert result.rounds == MANY_FLIPS and result.uncompared == 40 - MANY_FLIPS
+    assert len(result.completions[0].output_ids) == MANY_FLIPS
+
+
+def test_an_engine_that_flips_now_and_then_is_heard_for_longer_and_beside_a_broken_one() -> None:
+    now_and_then = [99 if t % 3 == 2 else t + 1 for t in range(60)]
+    guide = {i: (tuple(range(1, 61)), "length") for i in (1, 2)}
+    result = rollout([request(i, limit=60) for i in guide], guide, engine({1: now_and_then, 2: [99] * 60}, []))
+    lengths = [len(one.output_ids) for one in result.completions]
+    assert lengths == [3 * MAX_ROUNDS, MANY_FLIPS] and result.rounds == MAX_ROUNDS
+    assert result.uncompared == 120 - sum(lengths)
 
 
 tokens = st.lists(st.integers(1, 4), min_size=1, max_size=7)
@@ -85,15 +94,19 @@ tokens = st.lists(st.integers(1, 4), min_size=1, max_size=7)
 def test_every_position_is_the_engines_own_choice_under_the_guide(rows) -> None:
     guide = {i: (tuple(base), "length") for i, (base, _) in enumerate(rows)}
     result = rollout([request(i) for i in guide], guide, engine({i: choice for i, (_, choice) in enumerate(rows)}, []))
-    assert result.uncompared == 0
+    unreached = 0
     for completion in result.completions:
         base, choice = guide[completion.sample][0], rows[completion.sample][1]
         reached = min(len(completion.output_ids), len(base))
         assert list(completion.output_ids[:reached]) == choice[:reached]
         flips = [t for t in range(reached) if choice[t] != base[t]]
+        if len(flips) >= max(MANY_FLIPS, DENSE * reached):
+            unreached += len(base) - reached
         # Only a choice equal to the guide's may end the sample before the guide does; END never is (guides hold none).
-        assert reached == len(base) or not flips or flips[-1] < reached
+        elif flips:
+            assert reached == len(base)
         assert len(completion.logprobs) == len(completion.output_ids)
+    assert result.uncompared == unreached
 
 
 @pytest.mark.parametrize("version", [1, FORMAT_VERSION])
