@@ -114,6 +114,7 @@ def _parity(names: list[str], source: str, backends: tuple[str, str], out: str, 
         for one in outcomes(*backends, faults, scenario=config.load("ppo-tiny", steps=5), out=folder):
             rows.append(one)
             tables.print_outcome(one, aside=format != "text")
+            tables.keep(rows, folder)
     result = score(rows)
     if format == "json":
         print(json.dumps(tables.as_json(rows, result), indent=2))

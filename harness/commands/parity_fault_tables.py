@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 
 from harness.commands.fault_tables import markdown, yes
-from harness.parity.suite.outcome import Outcome, Score
+from harness.parity.suite.outcome import Outcome, Score, score
 from reports.pipe import outlive_reader
 from reports.text import counted
-from scenarios.faults.fault import Fault
+from scenarios.faults.catalog import Fault, family
 
 HEAD = ("fault", "engines", "expected", "verdict", "causes named", "right", "seconds", "engine starts", "to the cause")
+FAMILY = (
+    "family", "found", "named", "controls right", "false alarms", "seconds a fault, median", "at most",
+    "at most without engine starts", "to the cause, median",
+)  # fmt: skip
 
 
 def print_outcome(one: Outcome, *, aside: bool = False) -> None:
@@ -73,7 +79,7 @@ def as_json(rows: Sequence[Outcome], score: Score) -> dict[str, Any]:
 
 
 def as_markdown(rows: Sequence[Outcome], score: Score) -> str:
-    """A table for a report."""
+    """Two tables for a report, by family and by fault, and the score."""
     cells = [
         [
             one.fault.name, " ".join(one.pair), one.fault.expected, one.said,
@@ -83,4 +89,33 @@ def as_markdown(rows: Sequence[Outcome], score: Score) -> str:
         ]
         for one in rows
     ]  # fmt: skip
-    return f"{markdown(HEAD, cells)}\n{score.line}\n"
+    return f"{families(rows)}\n{markdown(HEAD, cells)}\n{score.line}\n"
+
+
+def keep(rows: Sequence[Outcome], folder: Path) -> None:
+    """What is known so far as suite.json and suite.md in `folder`: a suite that is cut short loses nothing."""
+    result = score(rows)
+    (folder / "suite.json").write_text(json.dumps(as_json(rows, result), indent=2), encoding="utf-8")
+    (folder / "suite.md").write_text(as_markdown(rows, result), encoding="utf-8")
+
+
+def families(rows: Sequence[Outcome]) -> str:
+    """A Markdown table of the score of each family, and of all."""
+    by: dict[str, list[Outcome]] = {}
+    for one in rows:
+        by.setdefault(family(one.fault), []).append(one)
+    lines = [_family(name, score(some)) for name, some in by.items()]
+    return markdown(FAMILY, [*lines, _family("all", score(rows))])
+
+
+def _family(name: str, s: Score) -> list[str]:
+    def seconds(value: float | None) -> str:
+        return "-" if value is None else f"{value:.1f}"
+
+    def of(part: int, whole: int) -> str:
+        return f"{part} of {whole}" if whole else "-"
+
+    return [
+        name, of(s.found, s.faults), of(s.named, s.causes), of(s.quiet, s.controls), str(len(s.alarms)),
+        seconds(s.median_s), seconds(s.slowest_s), seconds(s.slowest_warm_s), seconds(s.median_to_cause_s),
+    ]  # fmt: skip

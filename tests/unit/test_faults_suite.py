@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness import config
+from harness.commands import parity_fault_tables as tables
 from harness.commands.faults import list_, run
 from harness.errors import BadInput
 from harness.parity.suite import files
@@ -310,3 +311,21 @@ def test_faults_that_all_need_other_engines_are_bad_input() -> None:
     with pytest.raises(BadInput, match="need sglang vllm") as refused:
         run(["generation-config"], suite="parity", backends=("hf", "hf"))
     assert refused.value.mend.endswith("--backends sglang vllm")
+
+
+def test_what_is_known_of_a_suite_is_kept_by_family_and_by_fault(tmp_path: Path) -> None:
+    control, kernel = named("control"), named("wrong-kernel")
+    layer = Cause("UNEXPLAINED", "candidate", "", "hidden states of sample 1 differ first in layer 2, by 0.1")
+    rows = [
+        Outcome(kernel, verdict("DIVERGENT", layer), 10.0, 1.0, 9.0, (1, 8.5), ("vllm", "sglang")),
+        Outcome(control, verdict("EQUIVALENT"), 9.0, pair=("vllm", "sglang")),
+        Outcome(Fault("mine", causes=("VOCAB",), party="candidate"), verdict("EQUIVALENT"), 30.0),
+    ]
+    tables.keep(rows, tmp_path)
+    text = (tmp_path / "suite.md").read_text()
+    assert "| weights | 1 of 1 | 1 of 1 | - | 0 | 20.0 | 20.0 | 11.5 | 10.0 |\n" in text
+    assert "| controls | - | - | 1 of 1 | 0 | 9.0 | 9.0 | 9.0 | - |\n" in text
+    assert "| your own | 0 of 1 | 0 of 1 | - | 0 | 30.0 | 30.0 | 30.0 | - |\n" in text
+    assert "| all | 1 of 2 | 1 of 2 | 1 of 1 | 0 | 20.0 | 30.0 | 30.0 | 10.0 |\n" in text
+    assert "| wrong-kernel | vllm sglang | DIVERGENT | DIVERGENT | UNEXPLAINED (candidate) | yes |" in text
+    assert json.loads((tmp_path / "suite.json").read_text())["score"]["misses"] == ["mine"]

@@ -16,20 +16,26 @@ from scenarios.faults.catalog import (
 )
 from scenarios.faults.fault import Fault, matches
 
-__all__ = ["FAULTS", "Fault", "matches", "named"]
+__all__ = ["FAMILIES", "FAULTS", "Fault", "family", "matches", "named"]
 
-FAULTS: tuple[Fault, ...] = (
-    *prompts.FAULTS,
-    *responses.FAULTS,
-    *logprobs.FAULTS,
-    *sampling.FAULTS,
-    *weights.FAULTS,
-    *configuration.FAULTS,
-    *combined.FAULTS,
-    *users.FAULTS,
-    *native.FAULTS,
-    *controls.FAULTS,
-)
+FAMILIES: dict[str, tuple[Fault, ...]] = {
+    "prompts": prompts.FAULTS,
+    "responses": responses.FAULTS,
+    "log-probabilities": logprobs.FAULTS,
+    "sampling": sampling.FAULTS,
+    "weights": weights.FAULTS,
+    "configuration": configuration.FAULTS,
+    "combined": combined.FAULTS,
+    "a user's mapping": users.FAULTS,
+    "native": native.FAULTS,
+    "controls": controls.FAULTS,
+}
+FAULTS: tuple[Fault, ...] = tuple(fault for faults in FAMILIES.values() for fault in faults)
+
+
+def family(fault: Fault) -> str:
+    """The family of a fault of the catalogue; "your own" for any other."""
+    return next((name for name, faults in FAMILIES.items() if fault in faults), "your own")
 
 
 def named(name: str) -> Fault:
