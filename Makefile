@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 HARNESS := $(VENV)/bin/harness
 
 .DEFAULT_GOAL := help
-.PHONY: help parity test test-frameworks unit lint install engines frameworks clean
+.PHONY: help parity test test-frameworks faults unit lint install engines frameworks clean
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' Makefile
@@ -18,8 +18,13 @@ parity: engines ## install everything and run the built-in scenario on vLLM and 
 test: unit lint engines ## the fast tests, linters, types, import contracts, then the slow tests, one at a time
 	@$(VENV)/bin/python -m pytest tests/integration tests/benchmarks
 
-test-frameworks: frameworks ## real jobs of verl, OpenRLHF and TRL, recorded and judged; minutes each, so not a part of test
-	@$(VENV)/bin/python -m pytest tests/frameworks
+test-frameworks: frameworks ## real jobs of verl, OpenRLHF and TRL, recorded and judged; ONLY=trl for those of one
+	@$(VENV)/bin/python -m pytest $(if $(ONLY),tests/frameworks/test_$(ONLY).py,tests/frameworks)
+
+faults: engines ## every planted hang and every planted difference, kept in runs/; an hour on two cores
+	@rm -rf runs/planted-hangs runs/planted-differences
+	@$(HARNESS) faults run --suite hang --engines --out runs/planted-hangs
+	@$(HARNESS) faults run --suite parity --out runs/planted-differences
 
 unit: $(READY) ## the fast tests, without engines
 	@$(VENV)/bin/python -m pytest -n 2 tests/unit tests/contract
@@ -35,8 +40,11 @@ engines: $(READY) ## one environment for each rollout engine
 	@$(HARNESS) env create vllm
 	@$(HARNESS) env create sglang
 
+STACKS_trl := trl
+STACKS_verl := vllm sglang
+STACKS_openrlhf := openrlhf openrlhf-before
 frameworks: $(READY) ## the environments of those jobs, with pinned versions
-	@$(VENV)/bin/python tests/frameworks/environments.py
+	@$(VENV)/bin/python tests/frameworks/environments.py $(STACKS_$(ONLY))
 
 $(READY): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or 3.12 is needed: make PYTHON=/path/to/python3.12 ..." >&2; exit 2; }
