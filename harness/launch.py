@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import HarnessError
+from harness.ray_output import warnings_aside
 from harness.ray_token import authenticate
 from scenarios.remote import Host, Remote
 from scenarios.rollout.processes import alive, descendants
@@ -89,6 +90,7 @@ class Cluster:
             raise LaunchFailed(
                 f"the Ray cluster could not be {what}: {_first_line(error)}", mend="ray status, or omit --address"
             ) from error
+        warnings_aside()
         if threading.current_thread() is threading.main_thread():
             # ray.init puts a handler of its own in place, which ends the process with a stack dump and leaves its
             # children.

@@ -34,6 +34,7 @@ def main(address: str, given: dict[str, Any]) -> dict[str, Any]:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+    from harness.ray_output import warnings_aside
     from harness.ray_token import authenticate
 
     authenticate()
@@ -41,6 +42,7 @@ def main(address: str, given: dict[str, Any]) -> dict[str, Any]:
     root = Path(__file__).resolve().parents[3]
     code = {"py_modules": [str(root / "harness"), str(root / "probes")]}
     ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, runtime_env=code)
+    warnings_aside()
     notes = []
     nodes = {
         node["NodeID"]: node["NodeManagerHostname"]
