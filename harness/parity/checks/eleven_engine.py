@@ -129,7 +129,7 @@ def weight_sync(e: Evidence) -> Outcome:
 
 def _not_covered(side: Side, again: second_run.SecondRun | None) -> list[str]:
     """What the engine's run against itself does not say."""
-    if again is not None:
+    if again is not None and not again.useless:
         later = [step for step in side.recording.steps("rollout") if step not in again.steps]
         return [
             "another machine, device or environment",
@@ -182,9 +182,12 @@ def itself(e: Evidence, side: Side, number: int) -> Outcome:
         text += "the tolerance is of the other side's floor" if alone else f"the tolerance is the cap, {figure(cap)}"
         return outcome(name, "not tested", text, number=number, **details)
     missing = [f"{name}: the floor was not taken under: {', '.join(floor.absent)}"] if floor.absent else []
-    if again is None:
-        shown += f"; the engine against itself at equal seeds under another {', '.join(floor.variants)}, in one start"
-    else:
+    own = ", ".join(variant for variant in floor.variants if variant != second_run.VARIANT)
+    if own:
+        shown += f"; the engine against itself at equal seeds under another {own}, in one start"
+    if again is not None and again.useless:
+        missing.append(f"{name}: no second run: {again.useless}")
+    elif again is not None:
         shown += f"; the whole job against its own second run, equal in all of {len(again.pairs)} steps"
     return outcome(name, "ruled out", shown, number=number, missing=missing, **details)
 

@@ -82,6 +82,17 @@ def _short_steps(e: Evidence, side: Side) -> list[str]:
     )
 
 
+def unknown_engines(e: Evidence) -> list[str]:
+    """Sides of a framework's job of which no process said which engine drew: nobody knows what is compared, so they
+    never pass. The scenario's own runs start their engine themselves."""
+    return [
+        f"which engine drew is not recorded of the {side.name}: no process of its job recorded one"
+        for side in e.sides
+        if side.recording.manifest.get("framework")
+        and not any(one.get("engine") for one in side.recording.all("engine_info"))
+    ]
+
+
 def same_recording(e: Evidence) -> bool:
     return copies(e.baseline.recording, e.candidate.recording)
 
