@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
+import signal
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,9 +16,13 @@ from harness.errors import BadInput
 from probes.adapters import Adapter
 
 TIMEOUT_S = 30.0
-# Runs in the framework's interpreter. find_spec of a top-level name imports nothing.
+_PYTHON, _ANSWER = "rlhf-harness-python:", "rlhf-harness:"
+# Runs in the framework's interpreter, and says first that one is there: a program that is none does not get so far.
+# find_spec of a top-level name imports nothing.
 _ASK = """
-import importlib.metadata, importlib.util, json, sys
+import sys
+print("rlhf-harness-python:%d.%d" % sys.version_info[:2])
+import importlib.metadata, importlib.util, json
 distribution, *packages = sys.argv[1:]
 try:
     version = importlib.metadata.version(distribution)
@@ -55,20 +62,48 @@ class Installation:
 
 
 def ask(python: str, adapter: Adapter, environ: Mapping[str, str] = os.environ) -> Installation:
-    """What that interpreter has. Raises BadInput where it does not run."""
+    """What that interpreter has. Raises BadInput where it is none, does not run, or does not answer in `TIMEOUT_S`."""
     packages = sorted({*adapter.triggers, *(hook.module.split(".")[0] for hook in adapter.hooks)})
     quiet = {name: value for name, value in environ.items() if not name.startswith("RLHF_HARNESS_")}
-    try:
-        answer = subprocess.run(
-            [python, "-c", _ASK, adapter.distribution, *packages], env=quiet, capture_output=True, text=True,
-            stdin=subprocess.DEVNULL, timeout=TIMEOUT_S,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise BadInput(f"{python} cannot be asked what it has: {error}") from error
-    for line in answer.stdout.splitlines():
-        if line.startswith("rlhf-harness:"):
-            found = json.loads(line.partition(":")[2])
+    code, output, errors = _answer(python, [adapter.distribution, *packages], quiet)
+    version = ""
+    for line in output.splitlines():
+        if line.startswith(_PYTHON):
+            version = line.removeprefix(_PYTHON)
+        if line.startswith(_ANSWER):
+            found = json.loads(line.removeprefix(_ANSWER))
             places = {name: tuple(paths) for name, paths in found["places"].items()}
             return Installation(python, found["version"], places)
-    said = (answer.stderr.strip().splitlines() or [f"it ended with {answer.returncode}"])[-1]
-    raise BadInput(f"{python} cannot be asked what it has: {said}")
+    said = (errors.strip().splitlines() or ["nothing"])[-1].strip()[:200]
+    if version:
+        raise BadInput(f"{python} is Python {version} and cannot say what it has: {said}")
+    raise BadInput(f"{python} is no Python interpreter that works: told to run Python it ended with {code} ({said})")
+
+
+def _answer(python: str, words: list[str], environ: dict[str, str]) -> tuple[int, str, str]:
+    """(exit code, standard output, standard error) of the question; what the program started is ended with it."""
+    folder = Path(python)
+    if folder.is_dir():
+        own = folder / "bin" / "python"
+        raise BadInput(f"{python} is a directory, no interpreter", mend=f"--python {own}" if own.exists() else None)
+    try:
+        process = subprocess.Popen(
+            [python, "-c", _ASK, *words], env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True,
+        )  # fmt: skip
+    except FileNotFoundError as error:
+        if shutil.which(python, path=environ.get("PATH")) or folder.exists():
+            raise BadInput(f"{python} cannot be started: the interpreter that it names is not there") from error
+        raise BadInput(f"there is no interpreter {python}") from error
+    except OSError as error:
+        raise BadInput(f"{python} cannot be started: {error.strerror}") from error
+    with process:
+        try:
+            output, errors = process.communicate(timeout=TIMEOUT_S)
+        except BaseException as error:  # Ctrl-C does not reach a session of its own either
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise BadInput(f"{python} did not say within {TIMEOUT_S:g} s what it has installed") from error
+            raise
+    return process.returncode, output, errors

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from adapters_support import NAME, adapter, hook, write
 
 from harness import cli
+from harness.frameworks import installed as installed_
 from harness.frameworks.symbols import check
 from probes.adapters import ADAPTERS
 
@@ -74,4 +76,69 @@ def test_the_command_ends_with_1_for_a_moved_symbol_and_2_for_nothing_installed(
     monkeypatch.setenv("PYTHONPATH", "")
     assert cli.main(line) == 2 and f"has none of: {NAME}" in capsys.readouterr().err
     assert cli.main(["adapters", "check", "--python", "/no/such/python"]) == 2
-    assert "cannot be asked" in capsys.readouterr().err
+    assert "there is no interpreter /no/such/python" in capsys.readouterr().err
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def program(folder: Path, text: str) -> str:
+    file = folder / "python"
+    file.write_text(text)
+    file.chmod(0o755)
+    return str(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (
+            "#!/bin/sh\necho usage >&2\nexit 2\n",
+            "is no Python interpreter that works: told to run Python it ended with 2 (usage)",
+        ),
+        ("#!/bin/sh\nexec /bin/sh \"$@\"\n", "is no Python interpreter that works"),
+        ("#!/bin/sh\nexit 0\n", "ended with 0 (nothing)"),
+        ("#!/nowhere/at/all\n", "the interpreter that it names is not there"),
+        ("no program\n", "cannot be started: Exec format error"),
+        (
+            f"#!{sys.executable}\nprint('rlhf-harness-python:2.7')\nraise ImportError('No module named metadata')\n",
+            "is Python 2.7 and cannot say what it has: ImportError: No module named metadata",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_no_python_is_said_in_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, sentence: str
+) -> None:
+    assert cli.main(["adapters", "check", "--python", program(tmp_path, text)]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert sentence in line
+
+
+def test_ls_and_a_directory_are_no_pythons(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["adapters", "check", "--python", "/bin/ls"]) == 2
+    assert "/bin/ls is no Python interpreter that works" in capsys.readouterr().err
+    assert cli.main(["adapters", "check", "--python", str(tmp_path)]) == 2
+    assert f"{tmp_path} is a directory, no interpreter" in capsys.readouterr().err
+    (tmp_path / "bin").mkdir()
+    program(tmp_path / "bin", "")
+    assert cli.main(["adapters", "check", "--python", str(tmp_path)]) == 2
+    assert f"--python {tmp_path / 'bin' / 'python'}" in capsys.readouterr().err
+
+
+def test_a_python_that_hangs_is_ended_with_what_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo(tmp_path / "gate")  # nobody writes to it: whoever opens it waits
+    pid = tmp_path / "pid"
+    hangs = program(tmp_path, f"#!/bin/sh\nsh -c 'echo $$ > {pid}; read x < {tmp_path}/gate'\n")
+    monkeypatch.setattr(installed_, "TIMEOUT_S", 2.0)
+    assert cli.main(["adapters", "check", "--python", hangs]) == 2
+    assert f"{hangs} did not say within 2 s what it has installed" in capsys.readouterr().err
+    until = time.monotonic() + 30
+    while pid.exists() and alive(int(pid.read_text())):
+        assert time.monotonic() < until, "what the interpreter started is still there"
+        time.sleep(0.05)
