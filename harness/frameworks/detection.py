@@ -23,6 +23,15 @@ _SCRIPT = re.compile(r"\.(py|sh|bash|slurm|sbatch)$")
 _PREFIXES = {"env", "nohup", "time", "nice", "stdbuf", "setsid", "timeout", "exec"}
 _SHELLS = {"bash", "sh", "zsh", "dash", "srun", "sbatch"}
 _OVERRIDES = re.compile(r"(?<![\w$])PYTHONPATH=(?!\S*\$\{?PYTHONPATH)")
+_DROPS = re.compile(
+    r"\bunset\b[^\n;&|]*\bPYTHONPATH\b"
+    r"|\benv\s+(?:(?:-u\s+\w+|-\w+|\w+=\S*)\s+)*?(?:-i\b|--ignore-environment\b|(?:-u\s*|--unset=)PYTHONPATH\b)"
+)
+# Switches of Python that keep the probes out -> how.
+_SWITCHES = {
+    "I": "it reads neither PYTHONPATH nor sitecustomize", "E": "it does not read PYTHONPATH",
+    "S": "it does not load sitecustomize",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -95,7 +104,7 @@ def interpreter(command: Sequence[str], environ: Mapping[str, str] = os.environ)
     """The Python that will run the job, as far as the command tells; empty where it does not."""
     words = list(command)
     while words and (os.path.basename(words[0]) in _PREFIXES or "=" in words[0] or words[0].startswith("-")):
-        words = words[1:]
+        words = words[2 if words[0] in ("-u", "--unset") else 1 :]  # env -u NAME
         while words and re.fullmatch(r"-?\d+\S*", words[0]):  # nice -n 5, timeout 60
             words = words[1:]
     name = os.path.basename(words[0]) if words else ""
@@ -140,9 +149,13 @@ def _kept_out(command: Sequence[str]) -> Iterator[str]:
     for path, text in scripts(command):
         if not path.endswith(".py") and _OVERRIDES.search(text):
             yield f"{path} sets PYTHONPATH itself, so the probes are lost below it; {mend}"
+    for where, text in (("the command", " ".join(command)), *scripts(command)):
+        if not where.endswith(".py") and _DROPS.search(text):
+            yield f"{where} takes PYTHONPATH away, so the probes are lost below it; leave PYTHONPATH as it is"
     for word in command:
         if re.fullmatch(r"-[bBdOqsuvxP]*[IES][bBdIEOqsSuvxP]*", word):
-            yield f"Python's {word} shuts the probes out: it reads neither PYTHONPATH nor sitecustomize; leave it out"
+            why = next(why for switch, why in _SWITCHES.items() if switch in word)
+            yield f"Python's {word} shuts the probes out: {why}; leave it out"
         if word == "--":
             break
     words = [word.split("=")[0] for word in command]

@@ -99,7 +99,14 @@ def test_what_shuts_the_probes_out_is_said_before_the_start(tmp_path: Path) -> N
     kept = script(tmp_path, "export PYTHONPATH=/mine:${PYTHONPATH}\n", "kept.sh")
     assert "sets PYTHONPATH" not in said("bash", kept)
     assert "-I shuts the probes out" in said(sys.executable, "-I", train)
-    assert "-uE shuts the probes out" in said(sys.executable, "-uE", train)
+    assert "-uE shuts the probes out: it does not read PYTHONPATH" in said(sys.executable, "-uE", train)
+    assert "-S shuts the probes out: it does not load sitecustomize" in said(sys.executable, "-S", train)
+    for away in (["-u", "PYTHONPATH"], ["-uPYTHONPATH"], ["-u", "A", "B=1", "--unset=PYTHONPATH"], ["-i", "A=1"]):
+        assert "the command takes PYTHONPATH away" in said("env", *away, sys.executable, train), away
+        assert "does not say which Python" not in said("env", *away, sys.executable, train), away
+    assert "takes PYTHONPATH" not in said("env", "-u", "OTHER", sys.executable, train)
+    bare = script(tmp_path, f"unset LANG PYTHONPATH\npython {train}\n", "bare.sh")
+    assert f"{bare} takes PYTHONPATH away" in said("bash", bare)
     assert "shuts" not in said(sys.executable, "-u", "-s", "-OO", train)
     submit = ("ray", "job", "submit", "--runtime-env", "env.yaml", "--", "python", train)
     assert "runtime environment is a file" in said(*submit)

@@ -139,6 +139,6 @@ def test_a_python_that_hangs_is_ended_with_what_it_started(
     assert cli.main(["adapters", "check", "--python", hangs]) == 2
     assert f"{hangs} did not say within 2 s what it has installed" in capsys.readouterr().err
     until = time.monotonic() + 30
-    while pid.exists() and alive(int(pid.read_text())):
+    while pid.exists() and alive(int(pid.read_text() or 0)):
         assert time.monotonic() < until, "what the interpreter started is still there"
         time.sleep(0.05)
