@@ -50,13 +50,18 @@ def record(home: Path, name: str, framework: str, command: list[str], environ: d
     return Run(folder, strict=False)
 
 
+def verl_command(home: Path, name: str, engine: str) -> list[str]:
+    """Two steps of GRPO with verl on that engine; its files go to a folder of that name."""
+    python, material = interpreter(engine), prepare(home / "material")
+    script = ["sh", str(JOBS / "verl_grpo.sh"), python, str(material), str(home / name)]
+    return [*script, f"actor_rollout_ref.rollout.name={engine}"]
+
+
 def verl(home: Path, engine: str, seed: int | None = None, *, run: str = "") -> Run:
     """Two steps of GRPO with verl on that engine; with a seed, its samples are the coupled ones. `run`: of several
     with one engine, this one."""
     name = f"verl-{engine}" + ("" if seed is None else "-coupled") + (f"-{run}" if run else "")
-    python, material = interpreter(engine), prepare(home / "material")
-    script = ["sh", str(JOBS / "verl_grpo.sh"), python, str(material), str(home / f"{name}-job")]
-    words, environ = [*script, f"actor_rollout_ref.rollout.name={engine}"], dict(os.environ)
+    words, environ = verl_command(home, f"{name}-job", engine), dict(os.environ)
     if seed is not None:
         words, environ = steered("verl", words, environ, coupled=seed)
     return record(home, name, "verl", words, environ)
