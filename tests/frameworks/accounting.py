@@ -46,6 +46,12 @@ class Group:
             time.sleep(0.1)
         return left
 
+    def end(self) -> None:
+        """End all that still run here, as after a job that failed, and forget the group."""
+        (self.folder / "cgroup.kill").write_text("1")
+        self.wait()
+        self.remove()
+
     def remove(self) -> None:
         """Forget the group, which has to be empty."""
         self.folder.rmdir()

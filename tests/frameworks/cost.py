@@ -68,15 +68,19 @@ def run(framework: str, home: Path, name: str, way: list[str]) -> Seen:
         log.seek(0)
         said = log.read()
     if done.returncode:
+        for group in (job, whole):
+            if group is not None:
+                group.end()
         sys.exit(f"the job ended with {done.returncode}:\n{said[-3000:]}")
     shell = shell_seconds(said)
     first, last = (float(line) for line in began_at.read_text().split())
     around = ended - (last - first)
     if whole is None or job is None:
         return Seen(shell, last - first, shell, float("nan"), around)
-    for group in (job, whole):
-        if left := group.wait():
-            sys.exit(f"the job left processes behind: {', '.join(map(str, left))}")
+    if left := [*job.wait(), *whole.wait()]:
+        job.end()
+        whole.end()
+        sys.exit(f"the job left processes behind, which were ended: {', '.join(map(str, left))}")
     seen = Seen(job.seconds, last - first, shell, whole.seconds - job.seconds, around)
     job.remove()
     whole.remove()

@@ -40,6 +40,12 @@ def test_a_group_counts_what_its_shell_does_not(group: Group) -> None:
         group.remove()
 
 
+def test_what_a_failed_job_left_is_ended(group: Group) -> None:
+    subprocess.run(group.enter(["sh", "-c", "sleep 1000 & exit 3"]), stdout=subprocess.DEVNULL)
+    group.end()
+    assert not group.folder.exists()
+
+
 def test_the_last_line_of_times_is_the_shells_children() -> None:
     said = "0m9.0s 0m9.0s\nits own\n0m0.01s 0m0.02s\n1m2.50s 0m3.25s\n"
     assert shell_seconds(said) == pytest.approx(65.75)
