@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 
 from harness import scan
+from harness.seen import Seen
 from harness.tables import FrameArrays, Table, arrays_of, number, table_of
 from probes.format import EVENTS, PREFIX, Extent, JournalIndex, Run, decode_header, decode_json
 
@@ -151,15 +152,28 @@ class Recording(Run):
         Raises FormatError when the arrays of a frame disagree about the number of samples.
         """
         found = [one for one in self._read(kind, step) if all(one.fields.get(k) == v for k, v in fields.items())]
-        return table_of(found) if found else None
+        if not found:
+            return None
+        table = table_of(found)
+        return self._seen.told(table) if kind == "rollout" else table
+
+    @cached_property
+    def _seen(self) -> Seen:
+        """What engines' own processes saw, which know neither steps nor samples."""
+        places = [one for (kind, _), those in self._extents.items() if kind == "seen" for one in those]
+        return Seen(places, self._frame)
 
     def _read(self, kind: str, step: int) -> Iterator[FrameArrays]:
         """`Run.frames`, checked by NumPy: checking offsets in Python took longer than the whole comparison."""
         for path, at in self._extents.get((kind, step), ()):
-            with open(path, "rb") as stream:
-                stream.seek(at.start + PREFIX.size)
-                header = decode_header(stream.read(at.header))
-                yield FrameArrays(kind, step, at.rank, header["fields"], arrays_of(header, stream.read(at.payload)))
+            yield self._frame(path, at)
+
+    def _frame(self, path: Path, at: Extent) -> FrameArrays:
+        with open(path, "rb") as stream:
+            stream.seek(at.start + PREFIX.size)
+            header = decode_header(stream.read(at.header))
+            arrays = arrays_of(header, stream.read(at.payload))
+        return FrameArrays(at.kind, at.step, at.rank, header["fields"], arrays)
 
     @cached_property
     def _extents(self) -> dict[tuple[str, int], list[tuple[Path, Extent]]]:

@@ -47,11 +47,16 @@ class Checked:
 
 
 def check(adapter: Adapter, python: str) -> Checked:
-    """Look every symbol up in what that interpreter has installed. Raises BadInput where it does not run."""
+    """Look every symbol up in what that interpreter has installed; an engine that it does not have has no symbols.
+
+    Raises BadInput where it does not run.
+    """
     installed = ask(python, adapter)
     tested = bool(installed.version) and adapter.tested(installed.version)
     source = _Source(installed)
+    there = {*adapter.triggers, *installed.places}
     hooks = adapter.hooks_of(installed.version) if installed.version else ()
+    hooks = tuple(hook for hook in hooks if hook.module.partition(".")[0] in there)
     found = tuple(Symbol(hook.symbol, hook.when, source.trouble(hook.module, hook.path)) for hook in hooks)
     return Checked(adapter.framework, python, installed.version, tested, adapter.versions, found)
 

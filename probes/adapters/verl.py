@@ -8,6 +8,7 @@ sample's number is its prompt's place in the step's batch times the group's size
 from __future__ import annotations
 
 from probes.adapters import verl_driver as driver
+from probes.adapters import verl_engine as engine
 from probes.adapters import verl_rollout as rollout
 from probes.adapters import verl_training as training
 from probes.adapters.table import Adapter, Hook
@@ -20,6 +21,11 @@ LOOPS = "verl.trainer.ppo.v1.agent_loop_tq:AgentLoopWorkerTQ"
 CLIENT = "verl.workers.rollout.llm_server:LLMServerClient"
 VLLM = "verl.workers.rollout.vllm_rollout.vllm_async_server:vLLMHttpServer"
 SGLANG = "verl.workers.rollout.sglang_rollout.async_sglang_server:SGLangHttpServer"
+# Inside the engines: where a request is with the scheduler, where weights arrive.
+VLLM_CORE = "vllm.v1.engine.core:EngineCore"
+SCHEDULER = "sglang.srt.managers.scheduler:Scheduler"
+UPDATER = "sglang.srt.model_executor.model_runner_components.weight_updater:WeightUpdater"
+FLUSH = "sglang.srt.managers.scheduler_components.flush_wrapper:SchedulerFlushWrapper"
 EXTENSION = "verl.workers.rollout.vllm_rollout.utils:vLLMColocateWorkerExtension"
 
 ADAPTER = Adapter(
@@ -40,9 +46,7 @@ ADAPTER = Adapter(
         "sglang_server_": "rollout",
     },
     missing={
-        "prompt_seen": "verl's engines do not say which ids they saw",
         "cached": "verl records cached prompt tokens of vLLM only, per request and not per run",
-        "received": "verl's SGLang server gives no digests of the weights that it received",
         "floor": "a job's own engine cannot be asked to draw again",
         "margin": "verl keeps no margins: a flip cannot be judged",
         "kl": "verl keeps no KL per token; it follows from the log-probabilities",
@@ -80,7 +84,8 @@ ADAPTER = Adapter(
         Hook(f"{LOOPS}.generate_sequences", span="submit", before=rollout.looping),
         Hook(f"{LOOPS}._run_prompt", span="rollout", record=rollout.grouped),
         Hook(f"{LOOP}._run_agent_loop", span="sample", before=rollout.entered, record=rollout.left),
-        Hook(f"{CLIENT}.generate", span="generate", record=rollout.generated),
+        Hook(f"{CLIENT}.generate", span="generate", before=rollout.generating, record=rollout.generated),
+        Hook(f"{CLIENT}._vllm_request_id", span="name", record=rollout.named),
         Hook(f"{HYBRID}.init_model", span="start"),
         Hook(
             f"{HYBRID}.update_weights",
@@ -94,11 +99,28 @@ ADAPTER = Adapter(
         Hook(f"{VLLM}.launch_server", span="start_engine", record=rollout.vllm_started, when="with vLLM"),
         Hook(f"{VLLM}.sleep", span="sleep", when="with vLLM and sleep mode"),
         Hook(f"{VLLM}.wake_up", span="wake_up", when="with vLLM and sleep mode"),
-        Hook(f"{EXTENSION}.update_weights_from_ipc", span="sync_receive", when="with vLLM"),
-        Hook(f"{EXTENSION}._update_weights", span="load_weights", before=rollout.arrived, when="with vLLM"),
+        Hook(f"{EXTENSION}.update_weights_from_ipc", span="sync_receive", before=engine.syncing, when="with vLLM"),
+        Hook(f"{EXTENSION}._update_weights", span="load_weights", before=engine.arrived, when="with vLLM"),
+        Hook(f"{VLLM_CORE}.add_request", span="request", record=engine.vllm_saw, when="with vLLM"),
         Hook(f"{SGLANG}.launch_server", span="start_engine", record=rollout.sglang_started, when="with SGLang"),
         Hook(f"{SGLANG}.sleep", span="sleep", when="with SGLang and sleep mode"),
         Hook(f"{SGLANG}.wake_up", span="wake_up", when="with SGLang and sleep mode"),
+        Hook(f"{SCHEDULER}._add_request_to_queue", span="request", before=engine.sglang_saw, when="with SGLang"),
+        Hook(
+            f"{UPDATER}.update_weights_from_tensor",
+            span="load_weights",
+            before=engine.loading,
+            record=engine.loaded,
+            when="with SGLang and weights that go through CUDA IPC",
+        ),
+        Hook(
+            f"{UPDATER}.update_weights_from_disk",
+            span="load_weights",
+            before=engine.loading,
+            record=engine.loaded,
+            when="with SGLang and weights that go through a disk",
+        ),
+        Hook(f"{FLUSH}.handle", span="flush_cache", record=engine.flushed, when="with SGLang"),
         Hook("verl.utils.distributed:initialize_global_process_group_ray", span="init_process_group"),
     ),
 )

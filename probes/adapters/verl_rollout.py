@@ -9,15 +9,17 @@ from contextvars import ContextVar
 from math import ceil
 from typing import Any
 
-from probes import weights
 from probes.adapters.calls import Call
 from probes.adapters.reading import finishes, plain, rollout_arrays, vllm_resolved
+from probes.adapters.verl_engine import request_key
 from probes.adapters.verl_values import container, each, one, tempered
+from probes.frames import Flat
 
 BOUNDARIES = 32  # samples of a step whose boundaries are recorded
 DRAW = "rlhf_harness_draw"  # among a request's parameters: its sample is drawn as scenarios.rollout.coupling says
 
 _trajectory: ContextVar[dict[str, Any] | None] = ContextVar("rlhf_harness_trajectory", default=None)
+_requests: ContextVar[list[int] | None] = ContextVar("rlhf_harness_requests", default=None)
 
 
 def looping(call: Call) -> None:
@@ -52,6 +54,18 @@ def entered(call: Call) -> None:
     })  # fmt: skip
 
 
+def generating(call: Call) -> None:
+    """An answer is asked for: the name that its request gets belongs to it."""
+    _requests.set([])
+
+
+def named(call: Call) -> None:
+    """The id under which the engine will know a request."""
+    requests = _requests.get()
+    if requests is not None:
+        requests.append(request_key(str(call.result)))
+
+
 def generated(call: Call) -> None:
     """One answer of an engine: ids in, ids out, log-probabilities."""
     current = _trajectory.get()
@@ -66,12 +80,13 @@ def generated(call: Call) -> None:
         last["logprob"] = None if logprob is None or last["logprob"] is None else last["logprob"] + logprob
         last["reason"] = output.stop_reason or ""
         return
+    requests = _requests.get()
     version = (output.extra_fields or {}).get("global_steps")
     asked = call.arguments["sampling_params"]
     coupled = any(DRAW in (asked.get(name) or {}) for name in ("extra_args", "custom_params"))
     turns.append({
         "prompt": prompt, "output": made, "logprob": logprob, "reason": output.stop_reason or "", "version": version,
-        "coupled": coupled,
+        "coupled": coupled, "request": requests[0] if requests else -1,
     })  # fmt: skip
 
 
@@ -107,7 +122,9 @@ def grouped(call: Call) -> None:
     raw = None
     if (coupled or not tempered(config)) and all(one["logprob"] is not None for one in first):
         raw = [one["logprob"] for one in first]
-    call.recorder.frame("rollout", step=step, arrays=rollout_arrays(samples, prompts, outputs, raw), fields=fields)
+    arrays = rollout_arrays(samples, prompts, outputs, raw)
+    arrays["request"] = Flat.of([one["request"] for one in first], "i8")  # by which its engine says what it saw
+    call.recorder.frame("rollout", step=step, arrays=arrays, fields=fields)
     memory = call.job.memory
     for sample, prompt, output, reason in zip(samples, prompts, outputs, finish, strict=True):
         if memory.get("told", 0) < BOUNDARIES:
@@ -168,14 +185,6 @@ def _engine(call: Call, engine: str, resolved: dict[str, Any]) -> None:
         resolved=plain(resolved), replaced=[], pids=[os.getpid()],
     )  # fmt: skip
     call.recorder.environment()
-
-
-def arrived(call: Call) -> None:
-    """Digests of the tensors as they reached the engine's process."""
-    if call.job.digests:
-        found = weights.digests(iter(call.arguments["weights"]))
-        version = call.job.memory["received"] = call.job.memory.get("received", -1) + 1
-        call.recorder.weights(step=version - 1, version=version, digests=found, source="received")
 
 
 def _loop_number() -> int:

@@ -57,11 +57,13 @@ def verl_command(home: Path, name: str, engine: str) -> list[str]:
     return [*script, f"actor_rollout_ref.rollout.name={engine}"]
 
 
-def verl(home: Path, engine: str, seed: int | None = None, *, run: str = "") -> Run:
+def verl(home: Path, engine: str, seed: int | None = None, *, run: str = "", plant: str = "") -> Run:
     """Two steps of GRPO with verl on that engine; with a seed, its samples are the coupled ones. `run`: of several
-    with one engine, this one."""
+    with one engine, this one. `plant`: what the shims do to it."""
     name = f"verl-{engine}" + ("" if seed is None else "-coupled") + (f"-{run}" if run else "")
     words, environ = verl_command(home, f"{name}-job", engine), dict(os.environ)
+    if plant:
+        environ["FRAMEWORKS_PLANT"] = plant
     if seed is not None:
         words, environ = steered("verl", words, environ, coupled=seed)
     return record(home, name, "verl", words, environ)

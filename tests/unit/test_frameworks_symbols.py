@@ -14,7 +14,7 @@ from adapters_support import NAME, adapter, hook, write
 from harness import cli
 from harness.frameworks import installed as installed_
 from harness.frameworks.symbols import check
-from probes.adapters import ADAPTERS
+from probes.adapters import ADAPTERS, Hook
 
 EXTRA = {
     "inherits.py": "from .trainer import Trainer\nclass Mine(Trainer):\n    pass\n",
@@ -61,6 +61,14 @@ def test_what_moved_is_named_with_the_place_where_it_is_missing(installed: Path)
     assert [one.trouble for one in found.symbols] == list(wrong.values()) and not found.ok
     missing = check(adapter(hook("early:helper"), versions=("2", "3")), sys.executable)
     assert not missing.tested and not missing.ok and not missing.moved
+
+
+def test_symbols_of_an_engine_that_is_not_there_are_not_looked_up(installed: Path) -> None:
+    """A framework's table holds those of each engine, and an interpreter has one of them."""
+    found = check(adapter(hook("early:helper"), Hook("no_such_engine.core:Core.add")), sys.executable)
+    assert [one.symbol for one in found.symbols] == ["little_rlhf.early:helper"] and found.ok
+    moved = check(adapter(hook("early:helper"), Hook("json.decoder:JSONDecoder.gone")), sys.executable)
+    assert [one.trouble for one in moved.moved] == ["json.decoder:JSONDecoder has no gone"]
 
 
 def test_the_command_ends_with_1_for_a_moved_symbol_and_2_for_nothing_installed(

@@ -6,3 +6,5 @@ if os.environ.get("FRAMEWORKS_CPU") == "openrlhf":
     import openrlhf_cpu  # noqa: F401
 elif os.environ.get("FRAMEWORKS_CPU") == "trl":
     import trl_cpu  # noqa: F401
+if os.environ.get("FRAMEWORKS_PLANT") == "engine-cuts":
+    import cut_prompts  # noqa: F401

@@ -1,0 +1,205 @@
+"""verl's engines from within: the prompts that their schedulers saw, the weights that reached their loaders."""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from probes import install, weights
+from probes.adapters import verl, verl_engine, verl_rollout
+from probes.adapters.calls import Call, Job
+from probes.adapters.table import Hook
+from probes.adapters.verl_engine import request_key
+from probes.format import Ragged, Run
+
+
+class Process:
+    """Calls readers one after the other in one engine's process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.job = folder, Job(verl.ADAPTER, digests=True)
+        self.recorder = install.start(folder, role="engine", groups=False)
+
+    def one(self, original: Callable[..., Any], *args: Any, result: Any = None, **kwargs: Any) -> Call:
+        call = Call(Hook("module:function"), original, args, kwargs, self.recorder, self.job)
+        call.result = result
+        return call
+
+    def read(self) -> Run:
+        self.recorder.close()
+        (self.folder / "run.json").write_text('{"format_version": 2}')
+        return Run(self.folder)
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[Process]:
+    made = Process(tmp_path)
+    yield made
+    if made.recorder in install.live():
+        made.recorder.close()
+
+
+def add_request(self: Any, request: Any, request_wave: int = 0) -> None: ...
+def queue(self: Any, req: Any, is_retracted: bool = False) -> None: ...
+def receive(self: Any) -> None: ...
+def bucket(self: Any, weights: Any, peft_config: Any, base_sync_done: bool) -> None: ...
+def from_tensor(self: Any, named_tensors: Any, load_format: str | None = None) -> None: ...
+def from_disk(self: Any, model_path: str, load_format: str) -> None: ...
+def handle(self: Any, recv_req: Any) -> None: ...
+
+
+def seen(process: Process) -> list[tuple[int, list[int]]]:
+    found = []
+    for frame in process.read().frames("seen"):
+        prompts = frame.arrays["prompt_seen"]
+        assert frame.step == -1 and isinstance(prompts, Ragged)
+        found += list(zip(frame.arrays["request"].values.tolist(), prompts.rows(), strict=True))
+    return found
+
+
+def test_vllms_request_is_recorded_under_the_id_that_verl_gave_it(process: Process) -> None:
+    name = "0123456789abcdef0123456789abcdef"
+    for given, ids in ((f"{name}-89abcdef", [1, 2, 3]), (name[::-1], [4]), ("of-embeddings", None)):
+        request = SimpleNamespace(request_id=given, prompt_token_ids=ids)
+        verl_engine.vllm_saw(process.one(add_request, None, request))
+    assert seen(process) == [(request_key(name), [1, 2, 3]), (request_key(name[::-1]), [4])]
+
+
+def test_sglangs_request_is_recorded_as_it_is_queued_and_once(process: Process) -> None:
+    request = SimpleNamespace(rid="a", origin_input_ids=array("q", [5, 6]))
+    verl_engine.sglang_saw(process.one(queue, None, request))
+    verl_engine.sglang_saw(process.one(queue, None, request, is_retracted=True))
+    assert seen(process) == [(request_key("a"), [5, 6])]
+
+
+def test_each_answer_has_the_request_that_was_named_while_it_was_made(process: Process) -> None:
+    """Two samples at once, and one whose answer went on after an interruption: its first request is the sample's."""
+
+    async def generate(self: Any, request_id: str, *, prompt_ids: Any, sampling_params: Any) -> None: ...
+    def name(self: Any, request_id: str) -> None: ...
+
+    async def answer(prompt: list[int], made: str, output: list[int]) -> None:
+        call = process.one(generate, None, "sticky", prompt_ids=prompt, sampling_params={})
+        verl_rollout.generating(call)
+        await asyncio.sleep(0)
+        verl_rollout.named(process.one(name, None, "sticky", result=made))
+        await asyncio.sleep(0)
+        call.result = SimpleNamespace(token_ids=output, log_probs=None, stop_reason="", extra_fields={})
+        verl_rollout.generated(call)
+
+    async def sample(letter: str) -> dict[str, Any]:
+        current: dict[str, Any] = {"turns": []}
+        verl_rollout._trajectory.set(current)
+        await answer([1], f"{letter}-first", [2])
+        await answer([1, 2], f"{letter}-second", [3])
+        return current
+
+    async def both() -> list[dict[str, Any]]:
+        return await asyncio.gather(*(asyncio.create_task(sample(letter)) for letter in "xy"))
+
+    for letter, current in zip("xy", asyncio.run(both()), strict=True):
+        [turn] = current["turns"]
+        assert turn["output"] == [2, 3] and turn["request"] == request_key(f"{letter}-first")
+    verl_rollout._requests.set(None)
+    verl_rollout.named(process.one(name, None, "of nobody", result="r"))  # a client that somebody else uses
+
+
+def received(process: Process) -> dict[int, dict[str, str]]:
+    found: dict[int, dict[str, str]] = {}
+    for event in process.read().events("weights"):
+        assert event["source"] == "received" and event["step"] == event["version"] - 1
+        found.setdefault(event["version"], {}).update(event["digests"])
+    return found
+
+
+TENSORS = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.ones(2, dtype=torch.bfloat16)}
+SENT = weights.digests(TENSORS)
+
+
+def test_vllms_buckets_of_one_sync_are_one_version(process: Process) -> None:
+    for _ in range(2):
+        verl_engine.syncing(process.one(receive, None))
+        for name, tensor in TENSORS.items():
+            verl_engine.arrived(process.one(bucket, None, [(name, tensor)], None, False))
+    assert received(process) == {0: SENT, 1: SENT}
+
+
+class Model(torch.nn.Module):
+    """A model that takes tensors, one by one or counted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken: list[str] = []
+
+    def load_weights(self, tensors: Any) -> None:
+        self.taken += [name for name, _ in tensors]
+
+
+def load(process: Process, model: Model, tensors: Any, *, good: bool = True, form: str | None = None) -> None:
+    call = process.one(from_tensor, SimpleNamespace(get_model=lambda: model), [], form, result=(good, ""))
+    verl_engine.loading(call)
+    model.load_weights(tensors)
+    verl_engine.loaded(call)
+
+
+def test_sglangs_tensors_are_digested_as_its_model_takes_them(process: Process) -> None:
+    model = Model()
+    load(process, model, iter(TENSORS.items()))  # from a disk
+    verl_engine.flushed(process.one(handle, None, None))
+    for pair in TENSORS.items():  # in buckets
+        load(process, model, [pair])
+    verl_engine.flushed(process.one(handle, None, None))
+    verl_engine.flushed(process.one(handle, None, None))  # before it sleeps: nothing has arrived
+    assert model.taken == ["a", "b"] * 2 and "load_weights" not in vars(model)
+    assert received(process) == {0: SENT, 1: SENT}
+
+
+def test_sglangs_tensor_that_changed_on_its_way_has_another_digest(process: Process) -> None:
+    load(process, Model(), [("a", TENSORS["a"] + 1), ("b", TENSORS["b"])])
+    verl_engine.flushed(process.one(handle, None, None))
+    found = received(process)[0]
+    assert found["a"] != SENT["a"] and found["b"] == SENT["b"]
+
+
+def test_what_sglang_refuses_or_takes_past_its_loader_did_not_arrive(process: Process) -> None:
+    model = Model()
+    load(process, model, list(TENSORS.items()), good=False)
+    load(process, model, list(TENSORS.items()), form="direct")
+    verl_engine.flushed(process.one(handle, None, None))
+    assert received(process) == {}
+
+
+def test_a_load_that_raised_leaves_no_hand_behind_and_a_models_own_loader_stays(process: Process) -> None:
+    model = Model()
+    own = model.load_weights = lambda tensors: list(tensors)  # type: ignore[method-assign,assignment]
+    call = process.one(from_disk, SimpleNamespace(get_model=lambda: model), "/m", "auto", result=(True, ""))
+    verl_engine.loading(call)
+    assert model.load_weights is not own  # the call raises: nobody is told of its end
+    load(process, model, iter(TENSORS.items()))
+    verl_engine.flushed(process.one(handle, None, None))
+    assert model.load_weights is own
+    assert received(process) == {0: SENT}
+
+
+def test_a_tensor_that_cannot_be_digested_turns_the_hook_off_and_not_the_job(process: Process) -> None:
+    model = Model()
+    with pytest.raises(RuntimeError, match="a bytes-like object"):
+        load(process, model, iter([("a", object())]))
+    assert model.taken == ["a"] and "load_weights" not in vars(model)
+    verl_engine.flushed(process.one(handle, None, None))
+    assert received(process) == {}
+
+
+def test_nothing_is_digested_that_was_not_asked_for(process: Process) -> None:
+    process.job.digests = False
+    load(process, Model(), list(TENSORS.items()))
+    verl_engine.arrived(process.one(bucket, None, list(TENSORS.items()), None, False))
+    verl_engine.flushed(process.one(handle, None, None))
+    assert received(process) == {}
