@@ -1,8 +1,9 @@
 """verl's PPO and GRPO with its v1 trainer: a Ray actor that drives, training workers, agent loops, rollout servers.
 
 A step of ours is verl's `global_steps` less one. `LLMServerClient.generate` is where ids enter and leave an engine, the
-same for vLLM and SGLang: prompts, outputs and log-probabilities are taken there, in the agent loop's process. A
-sample's number is its prompt's place in the step's batch times the group's size, plus its place in the group.
+same for vLLM and SGLang: prompts, outputs and log-probabilities are taken there, in the agent loop's process. Which
+prompt the engine saw is taken from its own scheduler (`verl_engine`), and joined by the request's id. A sample's number
+is its prompt's place in the step's batch times the group's size, plus its place in the group.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ import pytest
 from framework_jobs import assert_hooks, assert_tokens_agree, rows, verl
 
 from harness.parity.runs.run import diff
-from probes.format import Run
+from probes.format import Frame, Run
+from reports.model import SUSPICIONS
 
 STEPS, PROMPTS, GROUP = 2, 4, 4
 
@@ -57,10 +58,23 @@ def test_each_step_syncs_and_says_what_it_measured(recording: Run) -> None:
     assert versions == [0, 1, 2]
 
 
-def test_vllm_received_the_weights_that_the_learner_sent(recordings: Path) -> None:
-    found = {(one["source"], one["version"]): one["digests"] for one in verl(recordings, "vllm").events("weights")}
+def test_the_engine_received_the_weights_that_the_learner_sent(recording: Run) -> None:
+    found = {(one["source"], one["version"]): one["digests"] for one in recording.events("weights")}
     for version in (0, 1, 2):
-        assert found["received", version] == found["learner", version]
+        assert found["learner", version] and found["received", version] == found["learner", version]
+
+
+def test_the_engines_own_process_says_which_prompt_each_sample_had(recording: Run) -> None:
+    seen = {int(key): row for frame in recording.frames("seen") for key, row in _requests(frame, "prompt_seen")}
+    drawn = {int(key): row for frame in recording.frames("rollout") for key, row in _requests(frame, "prompt")}
+    assert len(drawn) == STEPS * PROMPTS * GROUP
+    assert {key: seen[key] for key in drawn} == drawn
+    engines = {frame.role for frame in recording.frames("seen")}
+    assert not engines & {frame.role for frame in recording.frames("rollout")}  # nobody recorded what he had sent
+
+
+def _requests(frame: Frame, prompts: str) -> zip[tuple[int, list[int]]]:
+    return zip(frame.arrays["request"].tolist(), frame.arrays[prompts].tolist(), strict=True)
 
 
 def test_the_two_engines_are_diffed_and_neither_is_blamed_for_its_own_samples(recordings: Path) -> None:
@@ -84,8 +98,21 @@ def test_two_coupled_engines_draw_the_same_samples(recordings: Path) -> None:
             assert row["logprob"] == pytest.approx(two[step][sample]["logprob"], abs=1e-4)
     verdict = diff(recordings / "verl-vllm-coupled", recordings / "verl-sglang-coupled")
     states = {check.name: check.state for check in verdict.parity.checks} if verdict.parity else {}
-    for name in ("tokens", "lengths", "finish-reasons", "logprobs", "experience", "rewards", "learner"):
+    shown = ("tokens", "lengths", "finish-reasons", "logprobs", "experience", "rewards", "learner", "weight-sync")
+    for name in (*shown, SUSPICIONS[1], SUSPICIONS[10]):
         assert states[name] == "ruled out", (name, verdict.reason)
+
+
+def test_a_prompt_that_is_cut_in_one_engine_is_found_at_that_prompt(recordings: Path) -> None:
+    """Planted in the scheduler's process of the candidate: the first ids of four prompts of the first step."""
+    verl(recordings, "vllm", seed=7)
+    verl(recordings, "vllm", seed=7, run="cut", plant="engine-cuts")
+    verdict = diff(recordings / "verl-vllm-coupled", recordings / "verl-vllm-coupled-cut")
+    assert verdict.verdict == "DIVERGENT" and verdict.parity is not None, verdict.reason
+    [found] = [check for check in verdict.parity.checks if check.name == SUSPICIONS[10]]
+    assert found.state == "confirmed" and "candidate: truncated left in 4 samples" in found.evidence
+    place = verdict.parity.first_divergence
+    assert place is not None and (place.step, place.phase, place.sample) == (0, "prompt", GROUP - 1)
 
 
 def test_a_coupled_job_is_itself_again_to_the_bit(recordings: Path) -> None:

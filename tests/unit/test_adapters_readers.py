@@ -327,6 +327,7 @@ def test_verls_samples_are_told_apart_though_they_run_at_once(desk: Any) -> None
     assert (u[2]["sample"], v[2]["sample"]) == ([0, 1], [2, 3])
     assert u[2]["output"] == [[4, 2], [5]] and v[2]["prompt"] == [[9], [9]]
     assert u[2]["logprob"] == [[-1.0, -2.0], [-3.0]]
+    assert u[2]["request"] == [-1, -1]  # nobody named one
     assert u[1]["finish"] == ["stop", "length"]
 
 

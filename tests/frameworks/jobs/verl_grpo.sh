@@ -10,6 +10,7 @@ export VERL_PLATFORM=cpu VERL_USE_EXTERNAL_MODULES=verl_cpu VLLM_CPU_KVCACHE_SPA
 export RAY_USAGE_STATS_ENABLED=0 HYDRA_FULL_ERROR=1 TOKENIZERS_PARALLELISM=false OMP_NUM_THREADS=2
 export RAY_worker_niceness=0  # Ray adds 15 otherwise, and a job beside others starves
 export RAY_agent_register_timeout_ms=900000  # its agents are slow to start on a busy machine
+export RAY_worker_register_timeout_seconds=900  # and its workers: a driver waits for ever for the first that is given up
 exec "$python" -m verl.trainer.main_ppo \
   algorithm.adv_estimator=grpo \
   data.train_files="$material/prompts.parquet" data.val_files="$material/prompts.parquet" \
