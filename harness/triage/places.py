@@ -155,6 +155,12 @@ TABLE: tuple[Entry, ...] = (
     Entry("sleep", r"<native>.*(clock_nanosleep|nanosleep|time_sleep|pysleep|usleep).*", ""),
     Entry("finished", r"_shutdown", r"threading\.py", "the end of the interpreter"),
     Entry("join", r"join", r"multiprocessing/process"),
+    Entry(
+        "join",
+        r"wait_for_engine_startup|wait_for_ready|_wait_for_scheduler_ready",
+        r"/(vllm|sglang)/",
+        "the start of the engine's processes",
+    ),
     Entry("join", r"wait|_try_wait|communicate|poll", r"subprocess\.py|multiprocessing/popen"),
     Entry("queue", r"get|_recv|recv_bytes|recv|poll", r"(^|/)queue\.py|multiprocessing/(queues|connection)|zmq/"),
     Entry(

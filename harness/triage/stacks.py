@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.triage.evidence import Frame, Process, Sample, Thread
 from harness.triage.places import IDLE, WAITING, match, plain, users
@@ -30,6 +30,8 @@ _AROUND = frozenset(
 )
 # Loops that hand work to the user's code and are idle only while they do not.
 _SERVING = frozenset({"ray_idle", "http_server"})
+EVENT_LOOP = "AsyncIO Thread"  # the name that Ray gives to the thread in which an asyncio actor's coroutines run
+_LOOP = re.compile(r"asyncio/|uvloop|selectors\.py|/threading\.py")  # an event loop that waits, in its thread
 _FRAMEWORKS = re.compile(r"/(openrlhf|verl|trl|slime|areal|nemo_rl|vllm|sglang)/")
 
 
@@ -93,7 +95,22 @@ def doing(process: Process, sample: int = -1) -> Doing:
     for _, other in told:
         if other is not main and other.kind in telling:
             return other
+    if main.kind == "ray_idle":  # the coroutines and the constructor of an asyncio actor run in a thread of its own
+        for thread in look.threads:
+            if called := _called_by_loop(thread):
+                return classify(replace(thread, frames=called), look, natives.get(thread.tid))
     return main
+
+
+def _called_by_loop(thread: Thread) -> tuple[Frame, ...]:
+    """The frames of what Ray's event loop calls at this moment; none while it waits for something to do. uvloop's own
+    loop has no frame, so that what it calls stands right above the thread's."""
+    if not thread.name.startswith(EVENT_LOOP):
+        return ()
+    outer = ("_run_once", "run_forever", "run")
+    loop = (at for at, frame in enumerate(thread.frames) if plain(frame.function) in outer and _LOOP.search(frame.file))
+    called = thread.frames[: next(loop, len(thread.frames))]
+    return called if any(not _LOOP.search(frame.file) for frame in called) else ()
 
 
 def classify(thread: Thread, sample: Sample | None = None, native: Thread | None = None) -> Doing:

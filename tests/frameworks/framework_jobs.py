@@ -34,19 +34,30 @@ def harness() -> str:
     return str(Path(sys.executable).with_name("harness"))
 
 
+def finished(words: list[str], environ: dict[str, str] | None = None) -> tuple[int, str]:
+    """(exit code, output) of the command line with these words; a test that is cut short leaves no job behind."""
+    with subprocess.Popen(
+        [harness(), *words], env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    ) as process:
+        try:
+            said, _ = process.communicate(timeout=LIMIT_S)
+        except BaseException:
+            process.terminate()  # which it passes on to the job
+            process.wait(60)
+            raise
+    return process.returncode, said
+
+
 def record(home: Path, name: str, framework: str, command: list[str], environ: dict[str, str] | None = None) -> Run:
     """The recording of a job, made when it is not there yet."""
     folder = home / name
     if not (folder / "run.json").exists():
         began = time.monotonic()
-        done = subprocess.run(
-            [harness(), "record", "--framework", framework, "--digests",
-             "--out", str(folder), "--", *command],
-            capture_output=True, text=True, timeout=LIMIT_S, errors="replace", env=environ,
-        )  # fmt: skip
+        words = ["record", "--framework", framework, "--digests", "--out", str(folder), "--", *command]
+        code, said = finished(words, environ)
         print(f"{name}: {time.monotonic() - began:.0f} s")
-        (home / f"{name}.log").write_text(done.stdout + done.stderr)
-        assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+        (home / f"{name}.log").write_text(said)
+        assert code == 0, said[-4000:]
     return Run(folder, strict=False)
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from framework_jobs import LIMIT_S, harness, openrlhf_command
+from framework_jobs import LIMIT_S, finished, openrlhf_command
 
 STALL_S = 30
 
@@ -20,12 +19,10 @@ def watched(home: Path, plant: str) -> dict[str, Any]:
     folder = home / f"hang-{plant}"
     if not (folder / "verdict.json").exists():
         command = ["env", f"FRAMEWORKS_PLANT={plant}", *openrlhf_command(home, f"hang-{plant}-job")]
-        done = subprocess.run(
-            [harness(), "watch", "--stall", f"{STALL_S}s", "--on-stall", "end", "--out", str(folder), "--", *command],
-            capture_output=True, text=True, timeout=LIMIT_S, errors="replace",
-        )  # fmt: skip
-        (home / f"hang-{plant}.log").write_text(done.stdout + done.stderr)
-        assert done.returncode == 86, (done.stdout + done.stderr)[-4000:]
+        words = ["watch", "--stall", f"{STALL_S}s", "--on-stall", "end", "--out", str(folder), "--", *command]
+        code, said = finished(words)
+        (home / f"hang-{plant}.log").write_text(said)
+        assert code == 86, said[-4000:]
     found: dict[str, Any] = json.loads((folder / "verdict.json").read_text())
     return found
 

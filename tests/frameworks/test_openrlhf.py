@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from framework_jobs import assert_hooks, assert_tokens_agree, openrlhf, openrlhf_coupled, rows
+from framework_jobs import LIMIT_S, assert_hooks, assert_tokens_agree, openrlhf, openrlhf_coupled, rows
 
 from harness.parity.runs.run import diff
 from probes.format import Run
 
+pytestmark = pytest.mark.timeout(4 * LIMIT_S)
 STEPS, PROMPTS, SEED = 2, 8, 7
 
 
@@ -51,7 +52,8 @@ def test_experience_has_values_and_returns(recording: Run) -> None:
 def test_each_step_syncs_and_says_what_it_measured(recording: Run) -> None:
     assert [event["version"] for event in recording.events("sync")] == [1, 2]
     assert [event["step"] for event in recording.events("step")] == [0, 1]
-    assert [event["version"] for event in recording.events("weights")] == [1, 2]
+    versions = [(event["source"], event["version"]) for event in recording.events("weights")]
+    assert versions == [("learner", 0), ("learner", 1), ("learner", 2), ("received", 1), ("received", 2)]
 
 
 def test_every_role_records_its_forward_passes(recording: Run) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from framework_jobs import assert_hooks, assert_tokens_agree, rows, verl
+from framework_jobs import LIMIT_S, assert_hooks, assert_tokens_agree, rows, verl
 
 from harness.parity.runs.run import diff
 from probes.format import Frame, Run
 from reports.model import SUSPICIONS
 
+pytestmark = pytest.mark.timeout(4 * LIMIT_S)
 STEPS, PROMPTS, GROUP = 2, 4, 4
 
 

@@ -10,7 +10,7 @@ import sys
 import threading
 
 import pytest
-from triage_evidence import HOST, compared, evidence, group, process, rank
+from triage_evidence import HOST, compared, evidence, group, process, rank, samples
 
 from harness.triage.collect import beats, proc, traffic
 from harness.triage.evidence import Beat, Frame, Journal, OpenSpan, RayTask, Sample, Thread
@@ -190,6 +190,35 @@ def test_a_coroutine_of_an_actor_is_in_no_stack():
                           ((dataclasses.replace(actor, samples=looks), 60.0), "HUNG")):  # fmt: skip
         found = triage(evidence(asks, told[0], source="live", stall_s=told[1], ray_tasks=(task,)), None)
         assert found.verdict == verdict
+
+
+def test_an_asyncio_actor_whose_engine_still_starts_is_slow():
+    """Its constructor waits in Ray's event loop (uvloop: no frame of its own) for an engine whose worker imports."""
+    packages = "/venv/lib/python3.11/site-packages"
+    asks, actor = process(100, "driver", "main step ray.get"), process(200, "Rollout", "main_loop")
+    start = (
+        Frame("Poller.poll", f"{packages}/zmq/sugar/poll.py", 106),
+        Frame("wait_for_engine_startup", f"{packages}/vllm/v1/engine/utils.py", 1398),
+        Frame("RolloutRayActor.__init__", f"{packages}/openrlhf/trainer/ray/vllm_engine.py", 90),
+        Frame("Thread.run", "/usr/lib/python3.11/threading.py", 982),
+    )
+    loop = Thread("AsyncIO Thread: default", 2, start)
+    starts = tuple(dataclasses.replace(look, threads=(*look.threads, loop)) for look in actor.samples)
+    actor = dataclasses.replace(actor, samples=starts)
+    core = dataclasses.replace(process(300, "VLLM_EngineCore", "main step"), ppid=200, engine="vllm")
+    ready = (
+        Frame("_PollLikeSelector.select", "/usr/lib/python3.11/selectors.py", 415),
+        Frame("WorkerProc.wait_for_ready", f"{packages}/vllm/v1/executor/multiproc_executor.py", 799),
+        Frame("EngineCoreProc.run_engine_core", f"{packages}/vllm/v1/engine/core.py", 1200),
+    )
+    main = (Thread("MainThread", 300, ready, main=True),)
+    core = dataclasses.replace(core, samples=tuple(dataclasses.replace(look, threads=main) for look in core.samples))
+    task = RayTask("t", "Rollout.__init__", "RUNNING", 170.0, pid=200, caller_pid=100)
+    for cpu_s, verdict in ((1.0, "SLOW"), (0.0, "HUNG")):
+        worker = dataclasses.replace(process(400, "process"), ppid=300, samples=samples("main step", cpu_s=cpu_s))
+        found = triage(evidence(asks, actor, core, worker, ray_tasks=(task,)), None)
+        assert found.verdict == verdict, found.reason
+        assert verdict == "SLOW" or "main_loop" not in found.reason
 
 
 def test_a_run_that_is_over_says_how_it_ended():

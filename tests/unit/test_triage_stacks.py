@@ -171,3 +171,23 @@ def test_a_loop_around_a_task_that_is_worked_on_is_not_idle() -> None:
 
     assert idle(loop) and idle(serve)
     assert not idle(user, executor, loop) and not idle(executor, loop) and not idle(user, serve)
+
+
+@pytest.mark.parametrize(
+    ("frames", "kind"),
+    [
+        (("select selectors.py", "_run_once asyncio/base_events.py", "run_forever asyncio/base_events.py"), "ray_idle"),
+        (("run threading.py", "_bootstrap threading.py"), "ray_idle"),  # uvloop: its frames are in C
+        (("step /job/actor.py", "_run asyncio/events.py", "_run_once asyncio/base_events.py"), "user"),
+        (("step /job/actor.py", "run threading.py", "_bootstrap threading.py"), "user"),
+    ],
+)
+def test_what_an_asyncio_actor_does_is_what_its_event_loop_calls(frames: tuple[str, ...], kind: str) -> None:
+    def place(text: str) -> Frame:
+        function, file = text.split()
+        return Frame(function, file if file[0] == "/" else f"/usr/lib/python3.11/{file}", 1)
+
+    idle = Thread("MainThread", 7, (Frame("main_loop", f"{SITE}/ray/_private/worker.py", 1069),), main=True)
+    for name, expected in (("AsyncIO Thread: default", kind), ("Thread-1", "ray_idle")):
+        other = Thread(name, 8, tuple(map(place, frames)))
+        assert doing(Process("host", 7, samples=(Sample(0.0, "S", 0.0, threads=(idle, other)),))).kind == expected

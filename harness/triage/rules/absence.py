@@ -8,6 +8,7 @@ from harness.triage.graph import Subject
 from harness.triage.places import users
 from harness.triage.rules.processes import local_error
 from harness.triage.rules.ruling import Case, Ruling
+from harness.triage.stacks import EVENT_LOOP
 
 YOUNG_S = 3.0  # one look at a live job: a wait that is younger proves nothing
 
@@ -206,12 +207,7 @@ def _asked_just_now(case: Case, one: Subject) -> bool:
 def _in_event_loop(one: Subject) -> bool:
     """An asyncio actor of Ray: its main thread is idle, and its event loop waits in a thread of its own."""
     threads = one.process.samples[-1].threads if one.process and one.process.samples else ()
-    return one.doing.within("ray_idle") and any(
-        frame.function.endswith("run_forever") and "asyncio/" in frame.file
-        for thread in threads
-        if not thread.main
-        for frame in thread.frames
-    )
+    return one.doing.within("ray_idle") and any(thread.name.startswith(EVENT_LOOP) for thread in threads)
 
 
 def _left(one: Subject, waiters: list[Subject]) -> int:

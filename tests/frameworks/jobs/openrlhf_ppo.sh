@@ -8,6 +8,9 @@ mkdir -p "$out" && cd "$out"
 export FRAMEWORKS_CPU=openrlhf DS_ACCELERATOR=cpu VLLM_CPU_KVCACHE_SPACE=1 VLLM_LOGGING_LEVEL=WARNING
 export RAY_USAGE_STATS_ENABLED=0 TOKENIZERS_PARALLELISM=false OMP_NUM_THREADS=2
 export RAY_worker_niceness=0  # Ray adds 15 otherwise, and a job beside others starves
+export RAY_worker_register_timeout_seconds=900  # and so are its workers
+# DeepSpeed's kernels: one folder for all environments would be compiled anew whenever another one's job has run.
+export TORCH_EXTENSIONS_DIR="$(dirname "$(dirname "$python")")/torch_extensions"
 export RAY_agent_register_timeout_ms=900000  # its agents are slow to start on a busy machine
 exec "$python" -m openrlhf.cli.train_ppo_ray \
   --actor.model_name_or_path "$material/model" --reward.model_name_or_path "$material/reward" \
