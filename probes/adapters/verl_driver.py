@@ -161,11 +161,11 @@ def syncing(call: Call) -> None:
 
 
 def synced(call: Call) -> None:
-    """A weight sync as the driver sees it; which tensors went, the workers' own recordings say."""
+    """A weight sync as the driver sees it; what was sent and what arrived, the workers' and engines' recordings say."""
     version = call.job.memory.get("version", -1)
     call.recorder.event(
         "sync", step=version - 1, version=version, ok=True, message="", seconds=call.seconds, mismatched=[],
-        unreported=["all: verl's engines report no digests of what they received"],
+        unreported=[] if call.job.digests else ["all: digests of weights were not asked for (--digests)"],
     )  # fmt: skip
 
 

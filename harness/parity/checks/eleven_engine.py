@@ -113,8 +113,11 @@ def weight_sync(e: Evidence) -> Outcome:
             if versions:
                 text = f"{name}: weight version {versions[0]} was {what}"
                 return outcome("weight-sync", "not tested", text, findings=findings, **details)
+        for version, some in record.partly.items():
+            text = f"{name}: nothing says that {some} of weight version {version} arrived"
+            return outcome("weight-sync", "not tested", text, findings=findings, **details)
     syncs = " and ".join(str(len(record.versions)) for record in records.values())
-    digests = f", {max(record.tensors for record in records.values())} tensors arrived each time"
+    digests = f", {min(record.tensors or 0 for record in records.values())} tensors arrived each time"
     proof = max(record.largest_proof for record in records.values())
     text = f"{syncs} syncs{digests}, largest |Δ| of a proof {figure(proof)} nats"
     if any(record.by_samples for record in records.values()):

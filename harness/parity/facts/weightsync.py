@@ -30,10 +30,11 @@ class SyncRecord:
     by_samples: list[int] = field(default_factory=list)  # proven by what was drawn, in a framework's job
     unused: list[int] = field(default_factory=list)  # not proven, and nothing was drawn with them, in a framework's job
     without_digests: list[int] = field(default_factory=list)  # the engine did not say what it received
+    partly: dict[int, str] = field(default_factory=dict)  # version -> how many tensors nobody says to have arrived
     undigested: list[int] = field(default_factory=list)  # the learner did not say what it sent
     unsynced: list[int] = field(default_factory=list)  # rolled out, but no sync event
     largest_proof: float = 0.0
-    tensors: int = 0
+    tensors: int | None = None  # that arrived as the learner's, in the sync with the fewest
     stale: dict[str, int] = field(default_factory=dict)  # tensor -> the first version that the engine lacked
     altered: dict[str, int] = field(default_factory=dict)  # tensor -> the first version that arrived as something else
     absent: dict[str, int] = field(default_factory=dict)  # tensor -> the first version that left it out
@@ -63,13 +64,18 @@ def _read(e: Evidence, side: Side) -> SyncRecord:
         truth = learner.get(version, {})
         arrived = received.get(version, {})
         held.update(arrived)
-        record.tensors = max(record.tensors, len(truth))
+        absent = sorted(names(event.get("absent")))
         if not arrived:
             record.without_digests.append(version)
-        absent = sorted(names(event.get("absent")))
-        wrong = sorted(
-            {*names(event.get("mismatched")), *(name for name in truth if name in held and held[name] != truth[name])}
-        )
+        told = number(event.get("tensors"), 0.0)
+        sent = max(len(truth), int(told) if np.isfinite(told) else 0) - len(absent)
+        known = sum(name in arrived for name in truth if name not in absent)
+        if arrived and truth and known < sent:
+            record.partly[version] = f"{sent - known} of {sent} tensors"
+        record.tensors = known if record.tensors is None else min(record.tensors, known)
+        unreported = {name for name in names(event.get("unreported")) if name not in arrived}  # sent, and no word of it
+        older = (name for name in truth if name in held and held[name] != truth[name] and name not in unreported)
+        wrong = sorted({*names(event.get("mismatched")), *older})
         altered = [name for name in wrong if name in arrived or name not in absent]
         stale = [name for name in wrong if name not in altered]
         record.names.update(truth)
