@@ -260,6 +260,15 @@ def test_faults_of_a_foreign_file(tmp_path: Path) -> None:
         (HEAD + 'FAULTS = [Fault("a", stage="native", engine={"native": {"noise": "x"}})]', "noise 'x'; .* a number"),
         (HEAD + 'FAULTS = [Fault("a", trainer={"omit_tensors": ["x"]})]', "omit_tensors .*{<a whole number>: a list"),
         (HEAD + 'FAULTS = [Fault("a", recording={"keep": None})]', "keep None; its setting is a number"),
+        (HEAD + 'FAULTS = [Fault("..")]', "cannot name a folder"),
+        (HEAD + 'FAULTS = [Fault("a", party=5)]', "has the party 5"),
+        (HEAD + 'FAULTS = [Fault("a", cap="big")]', "has the cap 'big'; it is a positive number"),
+        (HEAD + 'FAULTS = [Fault("a", cap=-1)]', "has the cap -1"),
+        (HEAD + 'FAULTS = [Fault("a", pair="hf")]', "has the pair 'hf'"),
+        (HEAD + 'FAULTS = [Fault("a", engine={"native": 5})]', "plants native 5"),
+        (HEAD + 'FAULTS = [Fault("a", mapping={"edits": {"engine": 5}})]', "edits the mapping by"),
+        (HEAD + 'FAULTS = [Fault("a", mapping={"edits": {"nope": {}}})]', "edits the mapping by"),
+        (HEAD + 'FAULTS = [Fault("a", mapping={"file": "/nope.py"})]', "'/nope.py', which is no file"),
     ],
 )
 def test_a_bad_file_is_refused_in_one_sentence(tmp_path: Path, content: str | None, said: str) -> None:

@@ -66,7 +66,7 @@ def problem(one: object, path: Path) -> str:
     """What is wrong with one entry of FAULTS, empty when nothing is."""
     if not isinstance(one, Fault):
         return f"is of the type {type(one).__name__}, not a scenarios.faults.catalog.Fault"
-    if not isinstance(one.name, str) or not one.name or set(one.name) & set("/\\ \t\n\0"):
+    if not isinstance(one.name, str) or not one.name or set(one.name) & set("/\\ \t\n\0") or set(one.name) == {"."}:
         return f"has the name {one.name!r}, which cannot name a folder"
     said = f"({one.name})"
     if one.side not in ("baseline", "candidate"):
@@ -84,8 +84,14 @@ def problem(one: object, path: Path) -> str:
         near = difflib.get_close_matches(strange[0].partition("(")[0], CAUSES, 1)
         hint = f"; did you mean {near[0]}?" if near else ""
         return f"{said} has the cause {strange[0]!r}, which the judge never names{hint}"
-    if not isinstance(one.told, Mapping) or not set(one.told) <= {*one.causes, *one.findings, *one.confounders}:
+    if not isinstance(one.told, Mapping) or not set(one.told) <= {*one.causes, *one.findings}:
         return f"{said} has told {one.told!r}; it is a dict whose keys are causes or findings of this fault"
+    if not isinstance(one.party, (str, tuple, list)) or not all(isinstance(who, str) for who in one.party):
+        return f"{said} has the party {one.party!r}; it is a string, or a tuple with one for each cause"
+    if one.cap is not None and (isinstance(one.cap, bool) or not isinstance(one.cap, (int, float)) or not one.cap > 0):
+        return f"{said} has the cap {one.cap!r}; it is a positive number of nats, or None"
+    if one.pair is not None and not (isinstance(one.pair, (tuple, list)) and len(one.pair) == 2):
+        return f"{said} has the pair {one.pair!r}; it is the engine of the baseline and that of the candidate, or None"
     if not set(one.parties) <= set(PARTIES) or len(one.parties) != len(one.causes):
         return f"{said} has the party {one.party!r}; each cause has one of {', '.join(PARTIES)}"
     for name in ("engine", "trainer", "mapping", "recording"):
@@ -112,6 +118,8 @@ def _plants(one: Fault, said: str, path: Path) -> str:
             return f"{said} has the wrapper {one.engine['wrapper']!r}, which is no class of this file"
         unknown = set(one.engine) - {"wrapper", "settings"}
     else:
+        if not isinstance(one.engine.get("native", {}), Mapping):
+            return f"{said} plants native {one.engine['native']!r}; its setting is a dict of plants"
         unknown = {*one.engine, *one.engine.get("native", {})} - {*PLANTS, "first_sample", "native"}
     known = {field.name for field in dataclasses.fields(TrainerPlants)}
     unknown |= set(one.trainer) - known | set(one.mapping) - {"edits", "file"} | set(one.recording) - set(DAMAGES)
@@ -124,6 +132,14 @@ def _misfit(one: Fault, said: str) -> str:
     """A plant whose setting is of another kind."""
     engine = {} if "wrapper" in one.engine else one.engine
     native = engine.get("native", {})
+    edits = one.mapping.get("edits", {})
+    if not isinstance(edits, Mapping) or not set(edits) <= {"engine", "sampling"} or not all(
+        isinstance(values, Mapping) for values in edits.values()
+    ):  # fmt: skip
+        return f"{said} edits the mapping by {edits!r}; that is {{'engine' or 'sampling': {{native name: value}}}}"
+    file = one.mapping.get("file")
+    if file is not None and not (isinstance(file, (str, Path)) and Path(file).is_file()):
+        return f"{said} takes the mapping of {str(file)!r}, which is no file"
     for values, shapes in (
         (engine, shapes_of.PLANTS), (native, shapes_of.PLANTS), (one.trainer, shapes_of.TRAINER),
         (one.recording, shapes_of.RECORDING),
