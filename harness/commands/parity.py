@@ -60,7 +60,11 @@ Stall = Annotated[
 RolloutOnly = Annotated[bool, typer.Option("--rollout-only", help="no training: generation at fixed weights")]
 
 
+WITH_A_COMMAND = ("framework", "repeat", "out", "cap", "stall", "format", "seed", "mode")
+
+
 def parity(
+    context: typer.Context,
     baseline: Annotated[str, typer.Argument(help="engine or engine@environment or engine@version", show_default=False)],
     candidate: Annotated[str, typer.Argument(help="the one that is judged", show_default=False)],
     command: Annotated[
@@ -115,6 +119,7 @@ def parity(
     With a command after `--` only --framework, --repeat, --out, --cap, --stall, --format, --seed and --mode coupled
     count.
     """
+    _count(context, bool(command) or framework != "auto", mode)
     if command or framework != "auto":
         coupled = (seed or 0) if mode == "coupled" else None
         alone = seed if mode != "coupled" else None
@@ -149,6 +154,28 @@ def parity(
             progress=progress.update,
         )
     _show(verdict, format)
+
+
+def _count(context: typer.Context, command: bool, mode: str | None) -> None:
+    """An option that would not count is refused: a job of hours must not run without what was asked of it."""
+    from harness.errors import BadInput
+
+    given = [
+        name
+        for name in context.params
+        if (source := context.get_parameter_source(name)) is not None and source.name == "COMMANDLINE"
+    ]
+    if not command:
+        if "repeat" in given:
+            raise BadInput("--repeat runs a job a second time: there is none", mend="harness parity A B … -- COMMAND")
+        return
+    idle = [name for name in given if name not in (*WITH_A_COMMAND, "baseline", "candidate", "command")]
+    if idle:
+        named = ", ".join(f"--{name.replace('_', '-')}" for name in idle)
+        counting = ", ".join(f"--{name}" for name in WITH_A_COMMAND)
+        raise BadInput(f"{named}: of no use with a job's command, with which only {counting} count")
+    if mode not in (None, "coupled"):
+        raise BadInput(f"--mode {mode}: a job draws with its own sampler, or coupled (--mode coupled)")
 
 
 def _framework_parity(

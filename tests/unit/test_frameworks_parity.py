@@ -274,3 +274,21 @@ def test_two_recordings_and_a_second_run_are_judged_from_their_directories(tmp_p
     shutil.rmtree(folder / "baseline-again")
     with pytest.raises(BadInput, match="no run directory"):
         diff(folder / "baseline", folder / "candidate", again=folder / "baseline-again")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["vllm", "sglang", "--steps", "3", "--", "true"], "--steps: of no use with a job's command"),
+        (["vllm", "sglang", "--framework", "verl", "--mapping", "x.py", "--no-native"], "--mapping, --native: of no"),
+        (["vllm", "sglang", "--mode", "greedy", "--", "true"], "--mode greedy: a job draws"),
+        (["hf", "hf", "--repeat", "both"], "there is none"),
+    ],
+)
+def test_an_option_that_would_not_count_is_refused(words: list[str], said: str) -> None:
+    from typer.testing import CliRunner
+
+    from harness.cli import app
+
+    found = CliRunner().invoke(app, ["parity", *words])
+    assert isinstance(found.exception, BadInput) and said in found.exception.message
