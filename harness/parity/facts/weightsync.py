@@ -69,10 +69,10 @@ def _read(e: Evidence, side: Side) -> SyncRecord:
             record.without_digests.append(version)
         told = number(event.get("tensors"), 0.0)
         sent = max(len(truth), int(told) if np.isfinite(told) else 0) - len(absent)
-        known = sum(name in arrived for name in truth if name not in absent)
-        if arrived and truth and known < sent:
-            record.partly[version] = f"{sent - known} of {sent} tensors"
-        record.tensors = known if record.tensors is None else min(record.tensors, known)
+        came = sum(name in arrived for name in truth if name not in absent)
+        if arrived and truth and came < sent:
+            record.partly[version] = f"{sent - came} of {sent} tensors"
+        record.tensors = came if record.tensors is None else min(record.tensors, came)
         unreported = {name for name in names(event.get("unreported")) if name not in arrived}  # sent, and no word of it
         older = (name for name in truth if name in held and held[name] != truth[name] and name not in unreported)
         wrong = sorted({*names(event.get("mismatched")), *older})
