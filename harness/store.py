@@ -157,6 +157,17 @@ class Recording(Run):
         table = table_of(found)
         return self._seen.told(table) if kind == "rollout" else table
 
+    def said(self, kind: str, field: str) -> set[str]:
+        """Every value, as text, that the frames of one kind have in one field; None is no value. Reads headers only."""
+        found: set[str] = set()
+        for step in self.steps(kind):
+            for path, at in self._extents.get((kind, step), ()):
+                with open(path, "rb") as stream:
+                    stream.seek(at.start + PREFIX.size)
+                    value = decode_header(stream.read(at.header))["fields"].get(field)
+                found |= {str(value)} if value is not None else set()
+        return found
+
     @cached_property
     def _seen(self) -> Seen:
         """What engines' own processes saw, which know neither steps nor samples."""

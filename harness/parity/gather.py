@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
 from harness.parity.facts import second_run, ties
@@ -14,6 +12,7 @@ from harness.parity.facts.confounders import find as find_confounders
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.floor import CAPS, Tolerance, measure
 from harness.parity.facts.learners import learners
+from harness.parity.facts.modes import REPLAY, drawn_in, unclear
 from harness.parity.facts.one_engine import note_floors
 from harness.parity.facts.patience import Told, nobody
 from harness.parity.facts.seeded import same_sampler
@@ -44,10 +43,9 @@ def gather(
         own = repeated.get(name, second_run.SecondRun())
         sides.append(Side(name, recording, measure(recording, own.pairs, drawn=own.drawn)))
     confounders = find_confounders(baseline, candidate)
-    mode = str(mapping(baseline.scenario.get("rollout")).get("mode") or _first_field(baseline, "mode") or "coupled")
-    drawn = mode
-    if _first_field(candidate, "mode") == "replay":
-        mode = "replay"  # the candidate only scored what the baseline had drawn
+    mode = drawn = drawn_in(baseline)
+    if REPLAY in candidate.said("rollout", "mode"):
+        mode = REPLAY  # the candidate only scored what the baseline had drawn
     sampling = baseline.scenario.get("sampling") or next(
         (mapping(event.get("canonical")) for event in baseline.all("sampling")), {}
     )
@@ -57,6 +55,7 @@ def gather(
     tolerance = Tolerance.of(dtype, floors, scale=_scale(baseline), temperature=temperature, cap=cap)
     e = Evidence(sides[0], sides[1], tolerance, confounders, Weights(baseline, candidate), mode)
     e.notes["second runs"] = repeated
+    e.notes["modes unclear"] = [why for name, recording in first.items() for why in unclear(recording, name)]
     e.notes["seeded"] = mode == "native" and same_sampler(baseline, candidate)
     e.notes["train"] = bool(
         baseline.scenario.get("train", bool(baseline.count("learner") or candidate.count("learner")))
@@ -74,12 +73,6 @@ def gather(
     e.settle()
     ties.too_many(e)
     return e
-
-
-def _first_field(recording: Recording, name: str) -> Any:
-    steps = recording.steps("rollout")
-    table = recording.table("rollout", steps[0]) if steps else None
-    return table.fields.get(name) if table is not None else None
 
 
 def _scale(baseline: Recording) -> float:

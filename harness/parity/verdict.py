@@ -139,7 +139,7 @@ def _decide(
     stop = integrity([side.recording for side in e.sides])
     if same_recording(e):
         stop.append("the same recording twice proves nothing about the engines")
-    stop += too_little(e, minimum)
+    stop += [*e.notes["modes unclear"], *too_little(e, minimum)]
     confirmed = [found for _, found in outcomes if found.decides and found.check.state == "confirmed"]
     named = causes.find(e, kinds)
     untested = [found.check for one, found in outcomes if one.required(e) and found.check.state == "not tested"]

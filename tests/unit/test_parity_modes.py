@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -344,9 +345,65 @@ def test_a_replay_only_scores(tmp_path: Path) -> None:
     baseline, candidate = pair(native=False)
     for frame in candidate.frames("rollout"):
         frame.fields.update(mode="replay", guided=False)
+    candidate.manifest |= {"sampling_mode": "replay", "replay": {"of": "x", "first_step": 0, "stop": 6}}
     verdict = put(tmp_path, baseline, candidate)
     assert verdict.verdict == "EQUIVALENT", verdict.reason
     assert check(verdict, "tokens").state == "not tested" and check(verdict, "logprobs").state == "ruled out"
+
+
+def _mode(recording: Recording, *, scenario: Any = "coupled", manifest: Any = "coupled", frames: Any = "coupled") -> None:
+    recording.manifest["scenario"]["rollout"]["mode"] = scenario
+    recording.manifest["sampling_mode"] = manifest
+    for frame in recording.frames("rollout"):
+        frame.fields["mode"] = frames
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ({"scenario": "sampled", "manifest": "sampled", "frames": "sampled"}, "'sampled', of run.json's scenario, is none"),
+        ({"scenario": "Coupled", "manifest": None, "frames": None}, "'Coupled', of run.json's scenario, is none"),
+        ({"frames": "free"}, "'free', of the frames of its rollouts, is none"),
+        ({"scenario": ["coupled"]}, "is none that can be judged"),
+        ({"frames": "replay"}, "is a replay by the frames of its rollouts, but run.json does not say"),
+        ({"manifest": "replay"}, "is a replay by run.json's sampling_mode, but run.json does not say"),
+        ({"frames": "native"}, "is coupled by run.json's scenario and native by the frames of its rollouts"),
+        ({"manifest": "greedy"}, "is coupled by run.json's scenario and greedy by run.json's sampling_mode"),
+        ({"scenario": None, "frames": "native"}, "is coupled by run.json's sampling_mode and native by the frames"),
+    ],
+)
+@pytest.mark.parametrize("which", ["baseline", "candidate"])
+def test_a_mode_that_is_unknown_or_said_two_ways_passes_nothing(
+    tmp_path: Path, which: str, told: dict[str, Any], said: str
+) -> None:
+    sides = pair(plan=scenario(steps=2), native=False)
+    _mode(sides[which == "candidate"], **told)
+    verdict = put(tmp_path, *sides)
+    assert verdict.verdict == "INCONCLUSIVE"
+    assert said in verdict.reason and verdict.reason.startswith(f"the {which}"), verdict.reason
+
+
+def test_one_frame_of_another_mode_is_enough(tmp_path: Path) -> None:
+    baseline, candidate = pair(native=False)
+    candidate.frame("rollout", 4).fields["mode"] = "native"
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "INCONCLUSIVE" and "native by the frames" in verdict.reason
+
+
+def test_a_mode_that_only_one_place_says_is_enough(tmp_path: Path) -> None:
+    sides = pair(plan=scenario(mode="greedy"), native=False)
+    for recording in sides:
+        _mode(recording, scenario=None, manifest="greedy", frames=None)
+    verdict = put(tmp_path, *sides)
+    assert verdict.verdict == "EQUIVALENT", verdict.reason
+    assert verdict.coverage["modes"] == ["greedy, guided"]
+
+
+def test_a_replay_whose_frames_are_none_passes_nothing(tmp_path: Path) -> None:
+    baseline, candidate = pair(native=False)
+    candidate.manifest |= {"sampling_mode": "replay", "replay": {"of": "x", "first_step": 0, "stop": 6}}
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "INCONCLUSIVE" and "replay" in verdict.reason
 
 
 def test_runs_are_made_of_the_rows_that_the_report_shows(tmp_path: Path) -> None:

@@ -137,7 +137,8 @@ def test_each_half_of_a_replay_speaks_for_itself(tmp_path: Path) -> None:
         sides = [make(side, scenario(steps=4), native=False) for side in ("baseline", "candidate")]
         for frame in sides[1].frames("rollout"):
             frame.fields.update(mode="replay", guided=False)
-        sides[1].manifest["replay"] = {"of": "x", "first_step": 0, "stop": 4}
+        replay = {"of": "x", "first_step": 0, "stop": 4}
+        sides[1].manifest |= {"sampling_mode": "replay", "replay": replay}
         damage(sides[0])
         (tmp_path / name).mkdir()
         return {one.name: one.effect for one in halves(put(tmp_path / name, *sides), range(4))}
