@@ -207,7 +207,9 @@ class Run:
                 self.torn.append((journal.name, f"{lost} records could not be written when they were made"))
             log = f"{TOKENS}/{journal.path.stem}.bin"
             wrote, there = journal.closing.get("frames", 0), frames.get(log, 0)
-            if wrote > there:
+            if not isinstance(wrote, int):
+                self.torn.append((journal.name, f"`frames` of its close event is no number: {wrote!r}"))
+            elif wrote > there:
                 self.torn.append((log, f"{wrote - there} of the {wrote} frames that were written are missing"))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+
 import numpy as np
 
 from harness.parity.facts import second_run, ties
@@ -46,7 +47,7 @@ def gather(
     mode = drawn = drawn_in(baseline)
     if REPLAY in candidate.said("rollout", "mode"):
         mode = REPLAY  # the candidate only scored what the baseline had drawn
-    sampling = baseline.scenario.get("sampling") or next(
+    sampling = mapping(baseline.scenario.get("sampling")) or next(
         (mapping(event.get("canonical")) for event in baseline.all("sampling")), {}
     )
     temperature = 1.0 if drawn == "greedy" else number(sampling.get("temperature"), 1.0)

@@ -23,7 +23,15 @@ from harness.parity.coverage import coverage, failed_calls, limits
 from harness.parity.facts import second_run
 from harness.parity.facts.boundaries import with_text
 from harness.parity.facts.evidence import Evidence
-from harness.parity.facts.integrity import LEAST, Minimum, integrity, same_recording, too_little, unknown_engines
+from harness.parity.facts.integrity import (
+    LEAST,
+    Minimum,
+    failed_jobs,
+    integrity,
+    same_recording,
+    too_little,
+    unknown_engines,
+)
 from harness.parity.facts.patience import Told, nobody
 from harness.parity.facts.replayed import replayed
 from harness.parity.gather import gather
@@ -154,7 +162,7 @@ def _decide(
     compared = e.counts.get("compared_tokens", 0)
     if not stop_free and not untested and coupled(e) and compared < minimum.tokens:
         stop_free = f"only {counted(compared, 'token')} could be compared, at least {minimum.tokens} are needed"
-    parted, unknown = second_run.irreproducible(e), unknown_engines(e)
+    parted, unknown = second_run.irreproducible(e), [*failed_jobs(e), *unknown_engines(e)]
     if stop:
         verdict, reason = "INCONCLUSIVE", stop[0]
     elif confirmed:

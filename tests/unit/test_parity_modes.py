@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from recordings import Recording, check, digest, jagged, make, pair, put, scenario
 
+from harness.parity import judge
 from harness.parity.facts.integrity import Minimum
 from probes.format import FORMAT_VERSION
 from reports.model import SUSPICIONS
@@ -313,7 +315,6 @@ def test_a_torn_run_json_is_inconclusive_and_a_newer_format_an_error(tmp_path: P
     verdict = put(tmp_path, baseline, candidate)
     file = tmp_path / "candidate" / "run.json"
     whole = file.read_text()
-    from harness.parity import judge
 
     file.write_text(whole[: len(whole) // 2])
     assert judge(tmp_path / "baseline", tmp_path / "candidate").verdict == "INCONCLUSIVE"
@@ -351,7 +352,9 @@ def test_a_replay_only_scores(tmp_path: Path) -> None:
     assert check(verdict, "tokens").state == "not tested" and check(verdict, "logprobs").state == "ruled out"
 
 
-def _mode(recording: Recording, *, scenario: Any = "coupled", manifest: Any = "coupled", frames: Any = "coupled") -> None:
+def _mode(
+    recording: Recording, *, scenario: Any = "coupled", manifest: Any = "coupled", frames: Any = "coupled"
+) -> None:
     recording.manifest["scenario"]["rollout"]["mode"] = scenario
     recording.manifest["sampling_mode"] = manifest
     for frame in recording.frames("rollout"):
@@ -361,7 +364,10 @@ def _mode(recording: Recording, *, scenario: Any = "coupled", manifest: Any = "c
 @pytest.mark.parametrize(
     ("told", "said"),
     [
-        ({"scenario": "sampled", "manifest": "sampled", "frames": "sampled"}, "'sampled', of run.json's scenario, is none"),
+        (
+            {"scenario": "sampled", "manifest": "sampled", "frames": "sampled"},
+            "'sampled', of run.json's scenario, is none",
+        ),
         ({"scenario": "Coupled", "manifest": None, "frames": None}, "'Coupled', of run.json's scenario, is none"),
         ({"frames": "free"}, "'free', of the frames of its rollouts, is none"),
         ({"scenario": ["coupled"]}, "is none that can be judged"),
@@ -461,3 +467,43 @@ def test_engines_without_recorded_packages_leave_the_environment_untested(tmp_pa
                 event.pop("packages", None)
     verdict = put(tmp_path, baseline, candidate)
     assert check(verdict, SUSPICIONS[9]).state == "not tested"
+
+
+@pytest.mark.parametrize("code", [1, -9, "1"])
+def test_a_job_that_failed_passes_nothing_and_hides_nothing(tmp_path: Path, code: Any) -> None:
+    baseline, candidate = pair(plan=scenario(steps=2), native=False)
+    candidate.manifest["exit_code"] = code
+    verdict = put(tmp_path, baseline, candidate)
+    assert (verdict.verdict, verdict.reason) == ("INCONCLUSIVE", f"the candidate's job ended with exit code {code}")
+    candidate.frame("rollout", 1).arrays["logprob"].values -= 0.5
+    (tmp_path / "divergent").mkdir()
+    assert put(tmp_path / "divergent", baseline, candidate).verdict == "DIVERGENT"
+
+
+@pytest.mark.parametrize("code", [0, None])
+def test_a_job_that_ended_well_is_judged(tmp_path: Path, code: Any) -> None:
+    baseline, candidate = pair(plan=scenario(steps=2), native=False)
+    candidate.manifest["exit_code"] = code
+    assert put(tmp_path, baseline, candidate).verdict == "EQUIVALENT"
+
+
+@pytest.mark.parametrize("part", ["scenario", "model", "rollout", "sampling", "engine"])
+@pytest.mark.parametrize("value", [[1], "x", 5])
+def test_a_part_of_run_json_that_is_no_object_is_unreadable(tmp_path: Path, part: str, value: Any) -> None:
+    sides = pair(plan=scenario(steps=2), native=False)
+    for recording in sides:
+        (recording.manifest if part == "scenario" else recording.manifest["scenario"])[part] = value
+    verdict = put(tmp_path, *sides)
+    assert verdict.verdict == "INCONCLUSIVE"
+    assert "the baseline's recording is unreadable" in verdict.reason and part in verdict.reason
+
+
+def test_a_close_event_that_counts_no_frames_is_torn(tmp_path: Path) -> None:
+    paths = [one.write(tmp_path / name) for name, one in zip("bc", pair(plan=scenario(steps=2)), strict=True)]
+    journal = next((paths[1] / "events").glob("rollout*"))
+    lines = journal.read_text(encoding="utf-8").splitlines()
+    closing = json.loads(lines[-1])
+    assert closing["kind"] == "close"
+    journal.write_text("\n".join([*lines[:-1], json.dumps(closing | {"frames": "x"})]) + "\n", encoding="utf-8")
+    verdict = judge(*paths)
+    assert verdict.verdict == "INCONCLUSIVE" and "is no number" in verdict.reason

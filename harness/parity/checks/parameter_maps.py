@@ -80,7 +80,7 @@ def _asked(side: Side, mode: str) -> dict[str, Any]:
     told = mapping(_info(side, mode).get("canonical"))
     if told:
         return told
-    model = side.recording.scenario.get("model") or {}
+    model = mapping(side.recording.scenario.get("model"))
     asked = {**mapping(side.recording.scenario.get("engine")), "dtype": model.get("dtype")}
     return {key: value for key, value in asked.items() if value is not None and key not in ("engines", *_UNASKED)}
 

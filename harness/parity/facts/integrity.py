@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from harness.parity.facts.evidence import Evidence, Side
 from harness.store import Recording
-from harness.tables import number
+from harness.tables import mapping, number
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ def integrity(recordings: Iterable[Recording]) -> list[str]:
 def damage(recording: Recording, name: str) -> list[str]:
     """Of one recording."""
     return [
+        *_unreadable(recording, name),
         *(f"the {name}'s recording is torn: {file}: {what}" for file, what in recording.torn),
         *(f"the {name}'s recording was cut short: {file} has no close event" for file in recording.incomplete),
         *(
@@ -39,6 +40,17 @@ def damage(recording: Recording, name: str) -> list[str]:
             for event in recording.all("close")
             if event.get("ok") is False
         ),
+    ]
+
+
+def _unreadable(recording: Recording, name: str) -> list[str]:
+    """Parts of run.json that are no objects: what they promise cannot be read."""
+    parts = {"scenario": recording.manifest.get("scenario")}
+    parts |= {f"scenario.{part}": recording.scenario.get(part) for part in ("model", "rollout", "sampling", "engine")}
+    return [
+        f"the {name}'s recording is unreadable: {part} of its run.json is no object"
+        for part, value in parts.items()
+        if value is not None and not isinstance(value, dict)
     ]
 
 
@@ -74,7 +86,7 @@ def too_little(e: Evidence, minimum: Minimum) -> list[str]:
 
 def _short_steps(e: Evidence, side: Side) -> list[str]:
     """Steps with fewer samples than the scenario draws."""
-    rollout = side.recording.scenario.get("rollout") or {}
+    rollout = mapping(side.recording.scenario.get("rollout"))
     promised = int(number(rollout.get("prompts_per_step"), 0) * number(rollout.get("samples_per_prompt"), 0))
     counts = side.samples, promised * len(side.recording.steps("rollout"))
     return (
@@ -90,6 +102,16 @@ def unknown_engines(e: Evidence) -> list[str]:
         for side in e.sides
         if side.recording.manifest.get("framework")
         and not any(one.get("engine") for one in side.recording.all("engine_info"))
+    ]
+
+
+def failed_jobs(e: Evidence) -> list[str]:
+    """Sides whose recorded command ended with another exit code than 0: what it should still have done is unknown, so
+    they never pass. A recording that has no exit code, as the scenario's own runs, says nothing here."""
+    return [
+        f"the {side.name}'s job ended with exit code {side.recording.manifest['exit_code']}"
+        for side in e.sides
+        if side.recording.manifest.get("exit_code") not in (None, 0)
     ]
 
 

@@ -47,10 +47,8 @@ def unclear(recording: Recording, name: str) -> list[str]:
         return [f"the {name} is a replay by {where}, but run.json does not say of which steps"]
     if len({mode for mode, _ in pairs}) > 1:
         first, other = pairs[0], next(one for one in pairs if one[0] != pairs[0][0])
-        return [
-            f"the {name}'s sampling mode is {first[0]} by {first[1]} and {other[0]} by {other[1]}: nobody knows how its "
-            "samples were drawn"
-        ]
+        text = f"the {name}'s sampling mode is {first[0]} by {first[1]} and {other[0]} by {other[1]}"
+        return [f"{text}: nobody knows how its samples were drawn"]
     return []
 
 
