@@ -211,14 +211,19 @@ def _ends(
     lengths: np.ndarray,
     lengths2: np.ndarray,
 ) -> None:
-    """Lengths and finish reasons. A guided sample that was cut at a flip ("flip") was not compared beyond it."""
+    """Lengths and finish reasons. A guided sample that was cut at a flip ("flip") was not compared beyond it; its last
+    token is that flip, and one that ends with its guide's token was cut by something else.
+    """
     finish, finish2 = b.finish, c.finish
     finish = finish[match.a] if finish is not None else None
     finish2 = finish2[match.b] if finish2 is not None else None
     cut = (finish2 == "flip") if finish2 is not None else np.zeros(len(judged), bool)
     any_flip = grid.any(differs)
+    last = np.zeros(len(judged), bool)
+    ends = np.flatnonzero(grid.length)
+    last[ends] = differs[grid.start[1:][ends] - 1]
     if e.guided:
-        short = judged & cut & (lengths2 < lengths)
+        short = judged & cut & last & (lengths2 < lengths)
         e.count("tokens not reached under the guide", int((lengths - lengths2)[short].sum()))
         wrong = np.flatnonzero(judged & (lengths != lengths2) & ~short)
     else:
@@ -246,10 +251,7 @@ def _ends(
     if finish is None or finish2 is None:
         e.notes.setdefault("no finish reasons", []).append(b.step)
         return
-    last = np.zeros(len(judged), bool)
-    ends = np.flatnonzero(grid.length)
-    last[ends] = differs[grid.start[1:][ends] - 1]
-    comparable = judged & (lengths == lengths2) & ~(last if e.guided else any_flip) & ~cut
+    comparable = judged & (lengths == lengths2) & ~(last if e.guided else any_flip | cut)
     e.count("finish reasons", np.count_nonzero(comparable))
     wrong = np.flatnonzero(comparable & (finish != finish2))
     if len(wrong):
