@@ -40,6 +40,7 @@ def coverage(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> dict[st
         "native": native.covered if native is not None else NOT_RUN,
         "modes": [mode_name(e), *(["native"] if native is not None and not native.skipped else [])],
         "replaced": sorted(replaced),
+        **({"cap_set_by_user": e.notes["cap"]} if e.notes["cap"] is not None else {}),
         "checks": states,
     }
 

@@ -56,6 +56,7 @@ def gather(
     tolerance = Tolerance.of(dtype, floors, scale=_scale(baseline), temperature=temperature, cap=cap)
     e = Evidence(sides[0], sides[1], tolerance, confounders, Weights(baseline, candidate), mode)
     e.notes["second runs"] = repeated
+    e.notes["cap"] = cap
     e.notes["modes unclear"] = [why for name, recording in first.items() for why in unclear(recording, name)]
     e.notes["seeded"] = mode == "native" and same_sampler(baseline, candidate)
     e.notes["train"] = bool(

@@ -40,7 +40,7 @@ from harness.parity.rules.suspected import followed
 from harness.store import Recording
 from probes.format import FormatError, Run
 from reports.model import EXIT_CODES, SUSPICIONS, Cause, Parity, Verdict
-from reports.text import counted
+from reports.text import counted, figure
 
 # Importing them registers their checks.
 CHECKED_BY = (checks, checks_engine, suspicions, sizes, surroundings, parameter_maps)
@@ -178,6 +178,8 @@ def _decide(
         verdict = "EQUIVALENT"
         covered = f"{counted(len(e.steps), 'step')}, {counted(e.counts.get('samples', 0), 'sample')}"
         reason = f"every check within the floor over {covered} and {compared:,} compared tokens"
+        if e.notes["cap"] is not None:
+            reason += f" with a cap of {figure(e.notes['cap'])} nats that the user set"
         reason += f"; {samplers_said(e)}"
     place = with_text(e, e.earliest(*kinds)) if kinds else None
     missing = list(

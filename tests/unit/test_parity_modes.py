@@ -85,15 +85,45 @@ def test_a_free_run_with_a_flip_beyond_the_margin_diverges_there(tmp_path: Path)
     assert verdict.coverage["flips_beyond_margin"] == 1  # what follows the flip is another sample, not more flips
 
 
-def test_a_guided_sample_that_was_cut_at_a_flip_is_not_a_length_difference(tmp_path: Path) -> None:
-    baseline, candidate = pair(native=False)
+def cut_at_a_flip(baseline: Recording, candidate: Recording, *, length: int | None, flipped: bool) -> None:
+    """The candidate's longest sample of step 1 ends after `length` tokens for "flip", with a benign flip or without."""
     frame, row = candidate.frame("rollout", 1), long_row(candidate, 1)
+    length = length if length is not None else int(frame.arrays["output"].lengths[row])
+    truth = baseline.frame("experience", 1).arrays
     for name in ("output", "logprob"):
-        rows = frame.arrays[name].rows()
-        rows[row] = rows[row][:6]
+        rows = [one.copy() for one in frame.arrays[name].rows()]
+        rows[row] = rows[row][:length]
+        if flipped and name == "output":
+            rows[row][-1] = truth["runner_up"].rows()[row][length - 1]
         frame.arrays[name] = jagged(rows)
     frame.fields["finish"][row] = "flip"
+    for recording in (baseline, candidate):
+        margin = recording.frame("experience", 1).arrays["margin"]
+        margin.values[margin.offsets[row] + length - 1] = 1e-7
+
+
+@pytest.mark.parametrize("length", [0, 6, None])
+def test_a_sample_that_ends_for_a_flip_without_one_is_a_difference(tmp_path: Path, length: int | None) -> None:
+    baseline, candidate = pair(native=False)
+    cut_at_a_flip(baseline, candidate, length=length, flipped=False)
     verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "DIVERGENT", verdict.reason
+    assert check(verdict, "finish-reasons" if length is None else "lengths").state == "confirmed"
+
+
+def test_a_flip_at_the_last_token_is_no_other_end(tmp_path: Path) -> None:
+    baseline, candidate = pair(native=False)
+    cut_at_a_flip(baseline, candidate, length=None, flipped=True)
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "EQUIVALENT", verdict.reason
+    assert verdict.coverage["benign_flips"] == 1
+
+
+def test_a_guided_sample_that_was_cut_at_a_flip_is_not_a_length_difference(tmp_path: Path) -> None:
+    baseline, candidate = pair(native=False)
+    cut_at_a_flip(baseline, candidate, length=6, flipped=True)
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "EQUIVALENT", verdict.reason
     assert check(verdict, "lengths").state == "ruled out"
     assert any("not reached under the guide" in item for item in verdict.missing)
     assert verdict.coverage["compared_tokens"] < verdict.coverage["tokens"] or verdict.coverage["compared_tokens"] > 0
@@ -507,3 +537,19 @@ def test_a_close_event_that_counts_no_frames_is_torn(tmp_path: Path) -> None:
     journal.write_text("\n".join([*lines[:-1], json.dumps(closing | {"frames": "x"})]) + "\n", encoding="utf-8")
     verdict = judge(*paths)
     assert verdict.verdict == "INCONCLUSIVE" and "is no number" in verdict.reason
+
+
+def test_a_cap_of_nothing_is_no_default(tmp_path: Path) -> None:
+    verdict = put(tmp_path, *pair(plan=scenario(steps=2), native=False), cap=0.0)
+    assert verdict.verdict == "DIVERGENT" and verdict.parity.floor["cap"] == 0.0
+    assert verdict.coverage["cap_set_by_user"] == 0.0
+
+
+def test_a_verdict_under_the_users_cap_says_so(tmp_path: Path) -> None:
+    both = pair(plan=scenario(steps=2), native=False)
+    (tmp_path / "own").mkdir()
+    verdict = put(tmp_path / "own", *both, cap=1e9)
+    assert verdict.verdict == "EQUIVALENT" and "with a cap of 1,000,000,000 nats that the user set" in verdict.reason
+    (tmp_path / "default").mkdir()
+    plain = put(tmp_path / "default", *both)
+    assert "cap" not in plain.reason and "cap_set_by_user" not in plain.coverage

@@ -200,7 +200,8 @@ class Tolerance:
         floor = max(measured) if len(measured) == len(floors) else float("nan")
         known = dtype if dtype in CAPS else "float32"  # an unknown dtype gets the strictest
         scale = min(max(scale, 1.0), 20.0) if np.isfinite(scale) else 1.0
-        return Tolerance(known, cap or CAPS[known], RESOLUTION * EPSILON[known] * scale, floor, temperature)
+        cap = CAPS[known] if cap is None else cap
+        return Tolerance(known, cap, RESOLUTION * EPSILON[known] * scale, floor, temperature)
 
     def facts(self, baseline: EngineFloor, candidate: EngineFloor) -> dict[str, Any]:
         """For the report: `baseline`, `candidate`, `combined`, `cap`, `tolerance`, all in nats."""
