@@ -130,7 +130,7 @@ def run_framework_parity(
     job, left, right = plan(baseline, candidate, command, framework, seed=seed, coupled=coupled)
     name = job.adapter.framework
     seeded = seed is not None or coupled is not None
-    hazards = {side.name: _hazards(side, name, seeded=seeded) for side in (left, right)}
+    hazards = {side.name: _hazards(side, name, seeded=seeded, say=say) for side in (left, right)}
     for side in (left, right):
         _refuse_what_bites(side, hazards[side.name], say)
     figures: dict[str, float] = {}
@@ -209,12 +209,17 @@ def _traps(side: Side, framework: str, hazards: list[Hazard]) -> list[Finding]:
     ]
 
 
-def _hazards(side: Side, framework: str, *, seeded: bool) -> list[Hazard]:
-    """What `harness doctor` says of the job, but for what a seed mends."""
+def _hazards(side: Side, framework: str, *, seeded: bool, say: Callable[[str], None]) -> list[Hazard]:
+    """What `harness doctor` says of the job, but for what a seed mends. A trap whose settings cannot be told refuses
+    nothing; that it was not looked at is said."""
     from harness.doctor.frameworks import look
-    from reports.doctor_model import Hazard
+    from reports.doctor_model import Hazard, Unchecked
 
-    found = [item for item in look(side.command, framework, side.environ) if isinstance(item, Hazard)]
+    items = look(side.command, framework, side.environ)
+    for item in items:
+        if isinstance(item, Unchecked) and item.check.startswith(framework):
+            say(f"{side.backend}: {item.check} is not checked: {item.reason}")
+    found = [item for item in items if isinstance(item, Hazard)]
     return [item for item in found if not (seeded and item.check == "openrlhf-data")]
 
 

@@ -153,6 +153,156 @@ def test_traps_of_trl_are_read_in_its_script(tmp_path: Path, check: str, planted
     assert not hazards(script(tmp_path, control), "trl", check)
 
 
+VERL_TRAPS = {"verl-seed", "verl-determinism", "verl-dtype", "verl-sizes"}
+OPENRLHF_TRAPS = {"openrlhf-colocation", "openrlhf-dtype", "openrlhf-seed"}
+TRL_TRAPS = {"trl-group", "trl-seed", "trl-dtype"}
+
+
+def untold(command: list[str], framework: str) -> dict[str, str]:
+    """The traps that were not checked, with the reason."""
+    items = look(command, framework, {})
+    return {one.check: one.reason for one in items if isinstance(one, Unchecked) and one.check.startswith(framework)}
+
+
+def shell(path: Path, text: str) -> list[str]:
+    (path / "run.sh").write_text(text)
+    return ["bash", str(path / "run.sh")]
+
+
+def test_a_setting_that_only_the_shell_knows_is_not_passed(tmp_path: Path) -> None:
+    command = shell(tmp_path, f"""ENGINE=$1
+python -m verl.trainer.main_ppo {R}.name=$ENGINE {R}.full_determinism=$FD {R}.dtype=$DT {R}.n=2 trainer.nnodes=1 \\
+  2>&1 | tee $LOG
+""")  # fmt: skip
+    told = untold([*command, "sglang"], "verl")
+    assert told == {
+        "verl-seed": "rollout.name is $ENGINE, which only the shell knows",
+        "verl-determinism": "rollout.full_determinism is $FD, which only the shell knows",
+        "verl-dtype": "rollout.dtype is $DT, which only the shell knows",
+    }
+    assert set(untold([*command, f"{R}.name=vllm"], "verl")) == {"verl-determinism", "verl-dtype"}
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--config-path", "/nowhere", "--config-name", "mine"], "settings come from /nowhere, which is not read"),
+        (["--config-name=mine"], "settings come from mine, which is not read"),
+        (["-cn", "mine"], "settings come from mine, which is not read"),
+        (["rollout@actor_rollout_ref.rollout=mine"],
+         "settings come from rollout@actor_rollout_ref.rollout=mine, which is not read"),
+        (["$EXTRA"], "$EXTRA may hold settings, which only the shell knows"),
+        (["$R.name=sglang"], "$R.name=sglang may hold settings, which only the shell knows"),
+    ],
+)  # fmt: skip
+def test_what_may_come_from_a_file_that_is_not_read_is_not_passed(words: list[str], reason: str) -> None:
+    assert untold([*VERL, *words], "verl") == dict.fromkeys(VERL_TRAPS, reason)
+
+
+def test_what_the_command_says_holds_over_a_file_that_is_not_read() -> None:
+    literal = [f"{R}.name=sglang", f"{R}.full_determinism=True", f"{R}.n=1"]
+    assert set(untold([*VERL, "--config-name", "mine", *literal], "verl")) == VERL_TRAPS - {"verl-determinism"}
+    assert hazards([*VERL, *literal], "verl", "verl-seed")
+    assert not untold([*VERL, "--config-name", "ppo_trainer", *literal], "verl")
+
+
+def test_a_node_that_is_given_as_a_whole_is_not_taken_apart() -> None:
+    assert set(untold([*VERL, f"{R}.name=sglang", f"{R}.engine_kwargs={{sglang:{{random_seed:1}}}}"], "verl")) == {
+        "verl-seed"
+    }
+
+
+def test_an_engine_that_nobody_knows_here_and_another_models_defaults_are_not_passed() -> None:
+    assert set(untold([*VERL, f"{R}.name=trtllm", "model_engine=megatron"], "verl")) == {"verl-seed", "verl-dtype"}
+
+
+def test_a_job_whose_start_is_not_seen_is_not_passed(tmp_path: Path) -> None:
+    assert set(untold(shell(tmp_path, "bash inner.sh\n"), "verl")) == VERL_TRAPS
+    assert set(untold(shell(tmp_path, "bash inner.sh\n"), "openrlhf")) == OPENRLHF_TRAPS
+    assert set(untold(shell(tmp_path, "python grpo.py\n"), "trl")) == TRL_TRAPS
+    assert set(untold(shell(tmp_path, "python -m verl.trainer.main_ppo 'a\nb'\n"), "verl")) == VERL_TRAPS
+
+
+def test_the_commands_own_words_and_a_scripts_arrays_are_read(tmp_path: Path) -> None:
+    made = shell(
+        tmp_path,
+        f"""A=(
+  {R}.name=sglang
+)
+python -m verl.trainer.main_ppo "${{A[@]}}" {R}.n=2 "$@"
+""",
+    )
+    assert not untold(made, "verl") and hazards(made, "verl", "verl-seed")
+    assert set(untold(shell(tmp_path, 'python -m verl.trainer.main_ppo "${A[@]}"\n'), "verl")) == VERL_TRAPS
+    entry = "python -m openrlhf.cli.train_ppo_ray"
+    made = shell(tmp_path, f'{entry} --ds.param_dtype fp16 "$@" | tee x\n')
+    assert not untold(made, "openrlhf") and hazards(made, "openrlhf", "openrlhf-dtype")
+
+
+def test_amd_variables_that_only_the_shell_knows_are_not_compared() -> None:
+    command = ["env", "HIP_VISIBLE_DEVICES=$GPUS", "CUDA_VISIBLE_DEVICES=0", *VERL]
+    assert set(untold(command, "verl")) == {"verl-amd"}
+
+
+@pytest.mark.parametrize(
+    ("words", "checks"),
+    [
+        (["--ds.param_dtype", "$DTYPE"], {"openrlhf-dtype"}),
+        (["--ds.param_dtype", "bf16", "$EXTRA"], OPENRLHF_TRAPS),
+        (["--vllm.num_engines", "$N"], {"openrlhf-seed", "openrlhf-colocation"}),
+        (["--train.colocate_all=$ALL"], {"openrlhf-colocation"}),
+        (["--train.seed", "$SEED"], set()),
+    ],
+)
+def test_options_of_openrlhf_that_only_the_shell_knows(words: list[str], checks: set[str]) -> None:
+    assert set(untold([*OPENRLHF, *words], "openrlhf")) == checks
+
+
+@pytest.mark.parametrize(
+    ("arguments", "checks"),
+    [
+        ("use_vllm=USE, generation_kwargs={'seed': SEED}", TRL_TRAPS),
+        ("use_vllm=USE", {"trl-seed", "trl-dtype"}),  # no seed among the arguments, whatever draws
+        ("use_vllm=True, generation_kwargs={'seed': SEED}", {"trl-group"}),
+        ("use_vllm=True, generation_kwargs={'seed': 3}, num_generations=N", {"trl-group"}),
+        ("use_vllm=True, vllm_mode=MODE", {"trl-seed"}),
+        ("use_vllm=True, bf16=BF", {"trl-dtype"}),
+        ("use_vllm=False, generation_kwargs=ARGS", set()),
+        ("**ALL", TRL_TRAPS),
+        ("use_vllm=False)\nconfig.use_vllm = bool(1", {"trl-seed", "trl-dtype"}),
+        ("use_vllm=False) if 1 else GRPOConfig(use_vllm=True", {"trl-seed", "trl-dtype"}),
+        ("", set()),
+    ],
+)
+def test_settings_that_only_trls_script_knows(tmp_path: Path, arguments: str, checks: set[str]) -> None:
+    assert set(untold(script(tmp_path, arguments), "trl")) == checks
+
+
+PARSER = "from trl import GRPOConfig, TrlParser\nargs, = TrlParser(GRPOConfig).parse_args_and_config()\n"
+
+
+def test_a_configuration_file_of_trl_is_not_read(tmp_path: Path) -> None:
+    command = [*script(tmp_path, ""), "--config", "x.yaml"]
+    Path(command[1]).write_text(PARSER)
+    assert untold(command, "trl") == dict.fromkeys(TRL_TRAPS, "settings come from x.yaml, which is not read")
+    assert not untold([*command, "--use_vllm", "false"], "trl")
+    assert not untold(command[:2], "trl")
+    Path(command[1]).write_text(PARSER.replace("parse_args_and_config()", "parse_yaml_file('x.yaml')"))
+    assert set(untold(command[:2], "trl")) == TRL_TRAPS
+    Path(command[1]).write_text("from mine import args\nfrom trl import GRPOTrainer\nGRPOTrainer(args=args)\n")
+    assert set(untold(command[:2], "trl")) == TRL_TRAPS
+
+
+def test_words_of_trls_command_are_the_values_that_they_spell(tmp_path: Path) -> None:
+    command = script(tmp_path, "")
+    seeded = ["--use-vllm", "--generation_kwargs", '{"seed": 3}']
+    assert hazards([*command, *seeded], "trl", "trl-group")
+    assert not hazards([*command, *seeded, "--num_generations", "1"], "trl", "trl-group")
+    assert hazards([*command, "--use_vllm", "--no_bf16"], "trl", "trl-dtype")
+    assert not hazards([*command, "--use_vllm", "False"], "trl", "trl-seed")
+    assert set(untold([*command, "--use_vllm", "--generation_kwargs", "k.json"], "trl")) == {"trl-group"}
+
+
 def installed(tmp_path: Path, framework: str, files: dict[str, str], version: str) -> Job:
     package = tmp_path / framework
     for name, text in {"__init__.py": "", **files}.items():

@@ -120,8 +120,18 @@ def test_what_would_bite_is_refused_before_anything_starts(tmp_path: Path) -> No
     assert not (tmp_path / "pair").exists()
 
 
+def test_a_trap_that_cannot_be_told_refuses_nothing_and_is_said(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(parity, "record", lambda *args, **kwargs: SimpleNamespace(exit_code=3))
+    rollout = "actor_rollout_ref.rollout"
+    said: list[str] = []
+    parity.run_framework_parity(
+        "vllm", "sglang", [*VERL, f"{rollout}.full_determinism=True", f"{rollout}.n=$N"], out=tmp_path, say=said.append
+    )
+    assert "vllm: verl-determinism is not checked: rollout.n is $N, which only the shell knows" in said
+
+
 def test_a_job_that_fails_is_inconclusive_and_its_other_half_is_not_run(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", "raise SystemExit(3)"]
+    command = [sys.executable, "-c", "raise SystemExit(3)", "verl.trainer.main_ppo"]
     fits = ["trainer.n_gpus_per_node=2", "data.train_batch_size=256", "actor_rollout_ref.rollout.n=2"]
     said: list[str] = []
     verdict = parity.run_framework_parity(

@@ -32,7 +32,9 @@ def known(plan: Plan) -> Iterator[Outcome]:
 
 
 def _verl(plan: Plan) -> Iterator[Outcome]:
-    config = next((plan.words[at + 1] for at, word in enumerate(plan.words[:-1]) if word == "--config-name"), "")
+    config = next(
+        (plan.words[at + 1] for at, word in enumerate(plan.words[:-1]) if word in ("--config-name", "-cn")), ""
+    )
     config = next((word.partition("=")[2] for word in plan.words if word.startswith("--config-name=")), config)
     if any(word.startswith(("--config-path", "--config-dir", "-cp", "-cd")) for word in plan.words):
         yield Unseen("the command brings a configuration of its own (--config-path)")

@@ -1,10 +1,14 @@
-"""Settings of each framework that are accepted and bite all the same: one function each, a plan in, outcomes out."""
+"""Settings of each framework that are accepted and bite all the same: one function each, a plan in, outcomes out.
+
+Nothing bites and nothing is passed on a setting that cannot be told (`Plan.untold`): that is not checked, and says why.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
 from harness.doctor.frameworks.plan import Plan
+from harness.doctor.frameworks.trl import trl_dtype, trl_group, trl_seed
 from harness.doctor.outcome import Bite, Fine, Outcome, Unseen
 
 ROLLOUT, ACTOR = "actor_rollout_ref.rollout", "actor_rollout_ref.actor"
@@ -12,9 +16,15 @@ ROLLOUT, ACTOR = "actor_rollout_ref.rollout", "actor_rollout_ref.actor"
 
 def verl_seed(plan: Plan) -> Iterator[Outcome]:
     """verl 0.9 gives vLLM `rollout.seed` plus the replica's number, and SGLang no seed at all."""
-    if plan.get(f"{ROLLOUT}.name") != "sglang":
+    name, own = plan.get(f"{ROLLOUT}.name", "vllm"), f"{ROLLOUT}.engine_kwargs.sglang.random_seed"
+    why = plan.untold(f"{ROLLOUT}.name") or (plan.untold(own) if name == "sglang" else "")
+    if why:
+        yield Unseen(why)
+    elif name not in ("vllm", "sglang"):
+        yield Unseen(f"what verl gives {name} as a seed is not known here")
+    elif name == "vllm":
         yield Fine(f"{ROLLOUT}.seed reaches vLLM")
-    elif plan.has(f"{ROLLOUT}.engine_kwargs.sglang.random_seed"):
+    elif plan.has(own):
         yield Fine("SGLang is given a random_seed")
     else:
         yield Bite(
@@ -26,12 +36,19 @@ def verl_seed(plan: Plan) -> Iterator[Outcome]:
 
 def verl_determinism(plan: Plan) -> Iterator[Outcome]:
     """Under full_determinism verl's vLLM server gives every request the seed of its replica."""
-    group = plan.number(f"{ROLLOUT}.n", 1)
-    if not plan.on(f"{ROLLOUT}.full_determinism"):
+    group, name = plan.number(f"{ROLLOUT}.n", 1), plan.get(f"{ROLLOUT}.name", "vllm")
+    why = plan.untold(f"{ROLLOUT}.full_determinism")
+    if not why and plan.on(f"{ROLLOUT}.full_determinism"):
+        why = plan.untold(f"{ROLLOUT}.n") or (plan.untold(f"{ROLLOUT}.name") if group != 1 else "")
+    if why:
+        yield Unseen(why)
+    elif not plan.on(f"{ROLLOUT}.full_determinism"):
         yield Fine("full_determinism is off")
     elif group is None:
         yield Unseen(f"{ROLLOUT}.n is not a number here")
-    elif group > 1 and plan.get(f"{ROLLOUT}.name") != "sglang":
+    elif group > 1 and name not in ("vllm", "sglang"):
+        yield Unseen(f"what verl gives {name} as a seed is not known here")
+    elif group > 1 and name == "vllm":
         yield Bite(
             "error", "full_determinism makes all samples of a group the same",
             f"{ROLLOUT}.full_determinism=True with {ROLLOUT}.n={group}",
@@ -50,7 +67,12 @@ def verl_dtype(plan: Plan) -> Iterator[Outcome]:
     own = plan.get(f"{ACTOR}.fsdp_config.mixed_precision.param_dtype")
     whole = plan.get(f"{ACTOR}.fsdp_config.mixed_precision")
     trainer = "fp32" if "param_dtype:fp32" in whole.replace(" ", "").replace('"', "") else own or "bf16"
-    if plan.get(f"{ACTOR}.strategy", "fsdp") not in ("fsdp", "fsdp2"):
+    mixed = f"{ACTOR}.fsdp_config.mixed_precision"
+    why = plan.untold(f"{ROLLOUT}.dtype", f"{ACTOR}.strategy", mixed, *([] if whole else [f"{mixed}.param_dtype"]))
+    default = "fsdp" if plan.get("model_engine", "dp") == "dp" else ""
+    if why:
+        yield Unseen(why)
+    elif plan.get(f"{ACTOR}.strategy", default) not in ("fsdp", "fsdp2"):
         yield Unseen("only the FSDP engines' precision is known here")
     elif rollout in ("float32", "fp32", "float") and trainer in ("bf16", "bfloat16"):
         yield Bite(
@@ -70,8 +92,16 @@ def verl_sizes(plan: Plan) -> Iterator[Outcome]:
     parts = [plan.number(f"{ROLLOUT}.{name}_parallel_size", default)
              for name, default in (("tensor_model", 2), ("data", 1), ("pipeline_model", 1))]  # fmt: skip
     mini = plan.number(f"{ACTOR}.ppo_mini_batch_size", 256)
+    why = plan.untold(
+        "trainer.nnodes", "trainer.n_gpus_per_node", "data.train_batch_size", f"{ROLLOUT}.n",
+        f"{ACTOR}.ppo_mini_batch_size", f"{ACTOR}.use_dynamic_bsz",
+        *(f"{ROLLOUT}.{one}_parallel_size" for one in ("tensor_model", "data", "pipeline_model")),
+    )  # fmt: skip
+    if why:
+        yield Unseen(why)
+        return
     if None in (nodes, each, batch, group, mini, *parts):
-        yield Unseen("a size is not a number here, as from a shell variable")
+        yield Unseen("a size is not a number here")
         return
     assert nodes is not None and each is not None and batch is not None and group is not None and mini is not None
     gpus, replica = nodes * each, 1
@@ -99,7 +129,11 @@ def verl_sizes(plan: Plan) -> Iterator[Outcome]:
 def verl_amd(plan: Plan) -> Iterator[Outcome]:
     """verl's workers raise when ROCR_VISIBLE_DEVICES stands beside HIP's or CUDA's, or when those two differ."""
     rocr, hip, cuda = (plan.variables.get(f"{name}_VISIBLE_DEVICES", "") for name in ("ROCR", "HIP", "CUDA"))
-    if rocr and (hip or cuda):
+    given = {"ROCR": rocr, "HIP": hip, "CUDA": cuda}
+    shell = next((f"{name}_VISIBLE_DEVICES is {one}" for name, one in given.items() if "$" in one or "`" in one), "")
+    if shell and sum(map(bool, given.values())) > 1:
+        yield Unseen(f"{shell}, which only the shell knows")
+    elif rocr and (hip or cuda):
         yield Bite(
             "error", "ROCR_VISIBLE_DEVICES stands beside HIP_ or CUDA_VISIBLE_DEVICES",
             f"ROCR={rocr} HIP={hip or '(unset)'} CUDA={cuda or '(unset)'}",
@@ -136,8 +170,10 @@ def openrlhf_data(plan: Plan) -> Iterator[Outcome]:
 def openrlhf_seed(plan: Plan) -> Iterator[Outcome]:
     """Engine i gets seed + i, no request has a seed, and prompts go to whichever engine has least to do."""
     engines = plan.number("vllm.num_engines", 0)
-    seed = plan.get("train.seed", "42")
-    if engines is None:
+    seed = "seed" if plan.untold("train.seed") else plan.get("train.seed", "42")
+    if why := plan.untold("vllm.num_engines"):
+        yield Unseen(why)
+    elif engines is None:
         yield Unseen("--vllm.num_engines is not a number here")
     elif engines > 1:
         yield Bite(
@@ -146,13 +182,15 @@ def openrlhf_seed(plan: Plan) -> Iterator[Outcome]:
             "--vllm.num_engines 1 where runs have to repeat",
         )  # fmt: skip
     else:
-        yield Fine(f"one engine, seed {seed}")
+        yield Fine("one engine" if seed == "seed" else f"one engine, seed {seed}")
 
 
 def openrlhf_dtype(plan: Plan) -> Iterator[Outcome]:
     """OpenRLHF starts every engine in bfloat16, and its weight sync asserts that the trainer's dtype is the same."""
     trainer = plan.get("ds.param_dtype", "bf16")
-    if trainer == "fp16":
+    if why := plan.untold("ds.param_dtype"):
+        yield Unseen(why)
+    elif trainer == "fp16":
         yield Bite(
             "error", "the engines are bfloat16 whatever the trainer is", "--ds.param_dtype fp16",
             "the first weight sync ends with `mismatch dtype`, after the first step's work", "--ds.param_dtype bf16",
@@ -163,12 +201,21 @@ def openrlhf_dtype(plan: Plan) -> Iterator[Outcome]:
 
 def openrlhf_colocation(plan: Plan) -> Iterator[Outcome]:
     """The equalities that OpenRLHF asserts when models share GPUs."""
+    shared = ("colocate_all", "colocate_actor_ref", "colocate_critic_reward", "async_enable")
+    why = plan.untold(
+        *(f"{role}.{of}" for role in ("actor", "ref", "critic", "reward") for of in ("num_nodes", "num_gpus_per_node")),
+        "vllm.num_engines", "vllm.tensor_parallel_size", "vllm.enable_sleep", "algo.kl.init_coef",
+        *(f"train.{one}" for one in shared),
+    )  # fmt: skip
+    if why:
+        yield Unseen(why)
+        return
     size = {}
     for role in ("actor", "ref", "critic", "reward"):
         size[role] = (plan.number(f"{role}.num_nodes", 1), plan.number(f"{role}.num_gpus_per_node", 8))
     engines, parallel = plan.number("vllm.num_engines", 0), plan.number("vllm.tensor_parallel_size", 1)
     if any(one is None for pair in size.values() for one in pair) or engines is None or parallel is None:
-        yield Unseen("a size is not a number here, as from a shell variable")
+        yield Unseen("a size is not a number here")
         return
     everything = plan.on("train.colocate_all")
     reference = plan.get("algo.kl.init_coef", "0.01") not in ("0", "0.0")
@@ -195,54 +242,6 @@ def openrlhf_colocation(plan: Plan) -> Iterator[Outcome]:
         )  # fmt: skip
     elif not found:
         yield Fine("the models that share GPUs have equal numbers of them")
-
-
-def trl_seed(plan: Plan) -> Iterator[Outcome]:
-    """TRL seeds a colocated vLLM with the process's number over the tensor parallel size, not with args.seed."""
-    if not _trl(plan, "use_vllm", False):
-        yield Fine("samples are drawn by Transformers, seeded by the trainer")
-    elif _trl(plan, "vllm_mode", "colocate") == "colocate":
-        yield Bite(
-            "warning", "the colocated engine's seed is not the trainer's", "use_vllm with vllm_mode colocate",
-            "another seed in the configuration changes the data and the weights, and not what vLLM draws",
-            "vllm_mode='server' with a seed of its own, or expect it",
-        )  # fmt: skip
-    else:
-        yield Fine("the engine is a server with a seed of its own")
-
-
-def trl_group(plan: Plan) -> Iterator[Outcome]:
-    """A seed among the generation arguments is every request's."""
-    own, group = _trl(plan, "generation_kwargs", {}), _trl(plan, "num_generations", 8)
-    if isinstance(own, dict) and "seed" in own and _trl(plan, "use_vllm", False) and group != 1:
-        yield Bite(
-            "error", "a seed in generation_kwargs makes all samples of a group the same",
-            f"generation_kwargs has seed {own['seed']}, num_generations is {group}",
-            "every request has one seed: a group has one answer, its advantages are zero, nothing learns",
-            "take seed out of generation_kwargs",
-        )  # fmt: skip
-    else:
-        yield Fine("no request carries the seed of its group")
-
-
-def trl_dtype(plan: Plan) -> Iterator[Outcome]:
-    """vLLM's dtype auto loads a float32 model as bfloat16, and TRL's trainer stays what the model is."""
-    single = _trl(plan, "bf16", None) in (False, "false", "False") and _trl(plan, "fp16", None) in (None, False)
-    own = _trl(plan, "model_init_kwargs", {})
-    single = single or (isinstance(own, dict) and str(own.get("dtype", "")).endswith("float32"))
-    if _trl(plan, "use_vllm", False) and single:
-        yield Bite(
-            "warning", "the engine is bfloat16 while the trainer is float32", "use_vllm, and bf16 is off",
-            "log-probabilities of the two differ by bfloat16's rounding from the first token on",
-            "bf16=True, or a model saved in the dtype that both shall have",
-        )  # fmt: skip
-    else:
-        yield Fine("trainer and engine are not known to differ")
-
-
-def _trl(plan: Plan, name: str, default: object) -> object:
-    """A setting of TRL's, from the command or from the script's configuration."""
-    return (plan.get(name) or True) if plan.has(name) else plan.keywords.get(name, default)
 
 
 Trap = tuple[str, Callable[[Plan], Iterator[Outcome]]]

@@ -1,0 +1,83 @@
+"""What a Python script of TRL's asks for: the calls of a configuration class in it, read and not run."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+# Classes named …Config that hold no setting of a trainer.
+_OTHERS = ("Lora", "BitsAndBytes", "Auto", "Peft", "Model")
+_FROM_WORDS = ("parse_args", "parse_known_args", "parse_args_into_dataclasses", "parse_args_and_config")
+
+
+@dataclass
+class Script:
+    """`keywords`: settings that are literals; `computed`: those that are not, as they are written; `unread`: why a
+    setting that is in neither may still not be its default, empty where it is."""
+
+    keywords: dict[str, object] = field(default_factory=dict)
+    computed: dict[str, str] = field(default_factory=dict)
+    unread: str = ""
+
+
+def settings(path: str, text: str) -> Script:
+    """The settings that a script writes down, and whether it takes others from where they cannot be seen."""
+    found = Script()
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):  # another Python's: the job will say so itself
+        return Script(unread=f"{path} cannot be read as Python")
+    configured = False
+    for node in ast.walk(tree):
+        for name in _set_elsewhere(node):
+            found.computed.setdefault(name, f"set again in {path}")
+        if not isinstance(node, ast.Call):
+            continue
+        name = _name(node.func)
+        if name.startswith("parse_") and name not in _FROM_WORDS:
+            found.unread = f"{path} takes its settings from {name}, which is not read"
+        if name.endswith("Parser"):
+            configured = True
+        if not name.endswith("Config"):
+            continue
+        configured = configured or not name.startswith(_OTHERS)
+        for keyword in node.keywords:
+            _keyword(found, keyword, f"{path} gives {name} settings that are not written in the call")
+    if not configured and "args=" in text:
+        found.unread = found.unread or f"{path} takes its configuration from elsewhere, which is not read"
+    return found
+
+
+def _keyword(found: Script, keyword: ast.keyword, opaque: str) -> None:
+    if keyword.arg is None:  # **settings: a name that stands in the call cannot be among them
+        found.unread = found.unread or opaque
+        return
+    try:
+        value = ast.literal_eval(keyword.value)
+    except (ValueError, TypeError):
+        found.computed[keyword.arg] = ast.unparse(keyword.value)
+        return
+    if found.keywords.setdefault(keyword.arg, value) != value:
+        found.computed[keyword.arg] = f"{found.keywords[keyword.arg]!r} here and {value!r} there"
+
+
+def _set_elsewhere(node: ast.AST) -> Iterator[str]:
+    """Names of settings given otherwise than in a configuration's call: `args.bf16 = …`, a subclass's defaults,
+    `replace(args, bf16=…)`."""
+    if isinstance(node, ast.Assign):
+        for target in node.targets:
+            whole = target.value if isinstance(target, ast.Subscript) else target
+            if isinstance(whole, ast.Attribute):
+                yield whole.attr
+    elif isinstance(node, ast.ClassDef) and any(_name(base).endswith("Config") for base in node.bases):
+        for line in node.body:
+            for one in [line.target] if isinstance(line, ast.AnnAssign) else getattr(line, "targets", ()):
+                if isinstance(one, ast.Name):
+                    yield one.id
+    elif isinstance(node, ast.Call) and _name(node.func) in ("replace", "set_defaults"):
+        yield from (keyword.arg for keyword in node.keywords if keyword.arg)
+
+
+def _name(node: ast.AST) -> str:
+    return str(getattr(node, "id", None) or getattr(node, "attr", ""))

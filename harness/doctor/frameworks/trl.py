@@ -1,0 +1,98 @@
+"""Settings of TRL that are accepted and bite all the same, from its command and its script."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterator
+
+from harness.doctor.frameworks.plan import Plan
+from harness.doctor.outcome import Bite, Fine, Outcome, Unseen
+
+
+def trl_seed(plan: Plan) -> Iterator[Outcome]:
+    """TRL seeds a colocated vLLM with the process's number over the tensor parallel size, not with args.seed."""
+    used = _setting(plan, "use_vllm", False)
+    why = _untold(plan, "use_vllm") or (_untold(plan, "vllm_mode") if used else "")
+    if why:
+        yield Unseen(why)
+    elif not used:
+        yield Fine("samples are drawn by Transformers, seeded by the trainer")
+    elif _setting(plan, "vllm_mode", "colocate") == "colocate":
+        yield Bite(
+            "warning", "the colocated engine's seed is not the trainer's", "use_vllm with vllm_mode colocate",
+            "another seed in the configuration changes the data and the weights, and not what vLLM draws",
+            "vllm_mode='server' with a seed of its own, or expect it",
+        )  # fmt: skip
+    else:
+        yield Fine("the engine is a server with a seed of its own")
+
+
+def trl_group(plan: Plan) -> Iterator[Outcome]:
+    """A seed among the generation arguments is every request's."""
+    own, group = _setting(plan, "generation_kwargs", {}), _setting(plan, "num_generations", 8)
+    # Any of the three settles it: no seed there, no vLLM, groups of one. Else all three have to be told.
+    kept = {"generation_kwargs": not (isinstance(own, dict) and "seed" in own), "num_generations": group == 1,
+            "use_vllm": not _setting(plan, "use_vllm", False)}  # fmt: skip
+    why = {name: _untold(plan, name) for name in kept}
+    settled = any(fine and not why[name] for name, fine in kept.items())
+    if not settled and any(why.values()):
+        yield Unseen(next(filter(None, why.values())))
+    elif isinstance(own, dict) and "seed" in own and _setting(plan, "use_vllm", False) and group != 1:
+        yield Bite(
+            "error", "a seed in generation_kwargs makes all samples of a group the same",
+            f"generation_kwargs has seed {own['seed']}, num_generations is {group}",
+            "every request has one seed: a group has one answer, its advantages are zero, nothing learns",
+            "take seed out of generation_kwargs",
+        )  # fmt: skip
+    else:
+        yield Fine("no request carries the seed of its group")
+
+
+def trl_dtype(plan: Plan) -> Iterator[Outcome]:
+    """vLLM's dtype auto loads a float32 model as bfloat16, and TRL's trainer stays what the model is."""
+    single = _setting(plan, "bf16", None) in (False, "false", "False") and _setting(plan, "fp16", None) in (None, False)
+    own = _setting(plan, "model_init_kwargs", {})
+    single = single or (isinstance(own, dict) and str(own.get("dtype", "")).endswith("float32"))
+    used = _setting(plan, "use_vllm", False)
+    why = _untold(plan, "use_vllm")
+    if used and not why:
+        why = _untold(plan, "bf16", "fp16", "model_init_kwargs")
+    if why:
+        yield Unseen(why)
+    elif used and single:
+        yield Bite(
+            "warning", "the engine is bfloat16 while the trainer is float32", "use_vllm, and bf16 is off",
+            "log-probabilities of the two differ by bfloat16's rounding from the first token on",
+            "bf16=True, or a model saved in the dtype that both shall have",
+        )  # fmt: skip
+    else:
+        yield Fine("trainer and engine are not known to differ")
+
+
+def _setting(plan: Plan, name: str, default: object) -> object:
+    """A setting of TRL's, from the command or from the script's configuration; of a word the value that it spells."""
+    if plan.has(f"no_{name}"):  # as the parser of Transformers writes a switch that is on by default
+        return False
+    if not plan.has(name):
+        return plan.keywords.get(name, default)
+    word = plan.get(name).strip("'\"") or "true"
+    if word.lower() in ("true", "yes", "false", "no", "none"):
+        return {"true": True, "yes": True, "none": None}.get(word.lower(), False)
+    for read in (json.loads, ast.literal_eval):
+        try:
+            return read(word)
+        except (ValueError, SyntaxError):
+            continue
+    return word
+
+
+def _untold(plan: Plan, *names: str) -> str:
+    """`Plan.untold`, and arguments that are no mapping here, as those in a file of their own."""
+    if why := plan.untold(*names):
+        return why
+    for name in names:
+        own = _setting(plan, name, None)
+        if name.endswith("_kwargs") and not isinstance(own, dict | None):
+            return f"{name} is {own}, which is not read"
+    return ""
