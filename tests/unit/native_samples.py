@@ -113,7 +113,7 @@ def frames(stage: Stage, version: int) -> list[FrameRecord]:
 def give(recording: Recording, stage: Stage) -> None:
     """Replace the native stage of a recording."""
     version = next(recording.frames("native")).fields["weight_version"]
-    recording.drop("native", "native_score")
+    recording.drop("native", "repeat", "native_score")
     drawn, repeat, score = frames(stage, version)
     recording.logs["native"].frames += [drawn, repeat]
     recording.logs["trainer"].frames.append(score)

@@ -543,18 +543,39 @@ def _native(log: Log, trainer: Log, plan: Scenario, own: np.random.Generator, no
             },
         )
     )
+    reward = (0.05 * lengths + own.normal(0, 1, n)).astype(np.float32)
+    again = FrameRecord(
+        "repeat", -1, {**log.frames[-1].fields, "request_seed": "honoured"}, dict(log.frames[-1].arrays)
+    )  # fmt: skip
+    again.take(list(range(16)))
+    log.frames.append(again)
     trainer.frames.append(
         FrameRecord(
             "native_score",
             -1,
-            {"weight_version": plan.steps if plan.train else 0},
+            {"weight_version": plan.steps if plan.train else 0, "fits": []},
             {
                 "sample": sample.copy(),
                 "learner_logprob": Jagged(learner, lengths.copy()),
-                "reward": (0.05 * lengths + own.normal(0, 1, n)).astype(np.float32),
+                "reward": reward,
+                **_read_by_the_learner(lengths),
             },
         )
     )
+
+
+def _read_by_the_learner(lengths: np.ndarray) -> dict[str, Jagged]:
+    """What a learner says of samples that were drawn as asked: each token one of sixteen that are equally likely."""
+    total, choices = int(lengths.sum()), 16
+    before = np.random.default_rng(5).integers(0, choices, total) / choices
+    columns = {
+        "processed_logprob": np.full(total, -np.log(choices)),
+        "entropy": np.full(total, np.log(choices)),
+        "varentropy": np.zeros(total),
+        "mass_before": before,
+        "outside": np.zeros(total),
+    }
+    return {name: Jagged(values.astype(np.float32), lengths.copy()) for name, values in columns.items()}
 
 
 # --- what a test asks of a verdict ------------------------------------------------------------------

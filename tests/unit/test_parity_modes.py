@@ -553,3 +553,43 @@ def test_a_verdict_under_the_users_cap_says_so(tmp_path: Path) -> None:
     (tmp_path / "default").mkdir()
     plain = put(tmp_path / "default", *both)
     assert "cap" not in plain.reason and "cap_set_by_user" not in plain.coverage
+
+
+@pytest.mark.parametrize("which", ["baseline", "candidate"])
+@pytest.mark.parametrize(
+    ("lost", "said"),
+    [
+        ("repeat", "has no `repeat` frames"),
+        ("fits", "has no `fits`"),
+        ("outside", "has no `outside` of every token"),
+        ("processed_logprob", "has no `processed_logprob` of every token"),
+    ],
+)
+def test_a_native_stage_that_nobody_read_rules_nothing_out(tmp_path: Path, which: str, lost: str, said: str) -> None:
+    sides = pair(plan=scenario(mode="native", train=False))
+    (tmp_path / "whole").mkdir()
+    whole = put(tmp_path / "whole", *sides)
+    assert whole.verdict == "EQUIVALENT", whole.reason
+    recording = sides[which == "candidate"]
+    if lost == "repeat":
+        recording.drop("repeat")
+    score = next(recording.frames("native_score"))
+    score.fields.pop(lost, None)
+    score.arrays.pop(lost, None)
+    (tmp_path / "part").mkdir()
+    verdict = put(tmp_path / "part", *sides)
+    assert verdict.verdict == "INCONCLUSIVE", verdict.reason
+    assert f"the {which}'s native stage {said}" in verdict.reason
+    for name in ("native", "sampling-parameter-map"):
+        assert check(whole, name).state == "ruled out"
+        assert check(verdict, name).state == "not tested" and said in check(verdict, name).evidence
+
+
+def test_a_coupled_run_passes_without_a_native_stage_that_was_read_and_says_so(tmp_path: Path) -> None:
+    sides = pair(plan=scenario(steps=2))
+    for recording in sides:
+        recording.drop("repeat")
+    verdict = put(tmp_path, *sides)
+    assert verdict.verdict == "EQUIVALENT"
+    assert "own samplers were not tested: the baseline's native stage has no `repeat` frames" in verdict.reason
+    assert check(verdict, "native").state == check(verdict, "sampling-parameter-map").state == "not tested"

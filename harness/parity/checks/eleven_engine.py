@@ -229,4 +229,7 @@ def native(e: Evidence) -> Outcome:
     elif not result.adequate:
         state, text = "not tested", f"insufficient: {text}"
         missing = [f"native: {text}", *missing]
+    elif result.unread:
+        missing = [*(f"native: {one}" for one in result.unread), *missing]
+        state, text = "not tested", f"{result.unread[0]}; {text}"
     return outcome("native", state, text, kinds=kinds, findings=result.findings, missing=missing, **details)

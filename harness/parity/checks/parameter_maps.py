@@ -244,6 +244,9 @@ def sampling_parameter_map(e: Evidence) -> Outcome:
     if result is None or result.skipped or not result.adequate:
         text = "parameters agree; the engines' own samplers were not tested: no native stage with enough samples"
         return outcome(name, "not tested", text, number=number)
+    if result.unread:
+        text = f"parameters agree; the engines' own samplers were not tested: {result.unread[0]}"
+        return outcome(name, "not tested", text, number=number)
     smallest = min(test["p_holm"] for test in result.tests.values())
     text = f"parameters agree; native stage: {len(result.tests)} tests, smallest corrected p {figure(smallest)}"
     return outcome(name, "ruled out", text, number=number)

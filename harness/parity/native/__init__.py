@@ -8,13 +8,13 @@
 
 from __future__ import annotations
 
-from harness.parity.facts.evidence import Evidence
+from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.native import semantics
 from harness.parity.native.distributions import distributions
 from harness.parity.native.repeats import collisions, repeats
 from harness.parity.native.result import NativeResult
-from harness.parity.native.sampler import sampler
-from harness.parity.native.samples import samples_of, tables
+from harness.parity.native.sampler import sampler, unread
+from harness.parity.native.samples import Samples, samples_of, tables
 from harness.parity.native.two_samples import MARGIN
 from harness.store import Recording
 from harness.tables import Table, mapping, number
@@ -47,12 +47,23 @@ def native_stage(e: Evidence, *, alpha: float) -> None:
         else:
             sampler(e, side, one, result)
         repeats(e, side, one, result)
+        result.unread += _unread(side, one, result)
     semantics.both(result)
     everything = e.confounded("everything")
     if everything is not None:
         result.skipped = f"the runs differ in {everything.finding.name}"
     if not result.skipped:
         distributions(e, samples[0], samples[1], result)
+
+
+def _unread(side: Side, samples: Samples, result: NativeResult) -> list[str]:
+    """What this side's stage lacks of what our own always write: without it nobody knows whether its sampler draws what
+    it was asked, or whether it repeats itself.
+    """
+    lacking = unread(side, samples)
+    if not result.repeats.get(side.name, {}).get("samples"):
+        lacking.append("`repeat` frames (samples drawn twice)")
+    return [f"the {side.name}'s native stage has no {what}" for what in lacking]
 
 
 def _versions(e: Evidence, stages: list[list[Table]], result: NativeResult) -> None:
@@ -71,10 +82,11 @@ def samplers_said(e: Evidence) -> str:
     result: NativeResult | None = e.notes.get("native")
     if result is None:
         return "the engines' own samplers were not tested: no native stage"
-    if result.adequate:
+    if result.adequate and not result.unread:
         equal = ", ".join(result.outcomes)
         return f"the engines' own samplers: {equal} equal in the mean to within {result.margin} standard deviations"
-    return f"the engines' own samplers were not tested: {result.said()}"
+    lacking = f"{result.unread[0]}; " if result.unread and not result.skipped else ""
+    return f"the engines' own samplers were not tested: {lacking}{result.said()}"
 
 
 def alpha_of(recording: Recording) -> float:

@@ -37,6 +37,7 @@ class NativeResult:
     learner_delta: dict[str, float] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     not_compared: list[str] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)  # what a stage lacks to be held against the learner and itself
 
     @property
     def outcomes(self) -> dict[str, str]:

@@ -15,7 +15,7 @@ from scipy import stats
 
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.native.result import NativeResult
-from harness.parity.native.samples import Samples, Tokens
+from harness.parity.native.samples import Samples, Tokens, tables
 from reports.model import Place
 
 SLACK = 1e-3  # nats, at least: a token this near to the boundary of the support may have been let in by rounding
@@ -53,6 +53,17 @@ def sampler(e: Evidence, side: Side, samples: Samples, result: NativeResult) -> 
             }
     if len(outside):
         _outside(e, side, parts, outside, len(chosen))
+
+
+def unread(side: Side, samples: Samples) -> list[str]:
+    """What the learner did not say of a side's native samples, by the names of the format; [] where it said all."""
+    stage, scores = tables(side, "native"), tables(side, "native_score")
+    if len(samples.tokens) < len(stage):
+        return ["`learner_logprob` of every sample"]
+    known = [{*one.views, *one.readings} for one in samples.tokens]
+    wanted = ("processed_logprob", *NEEDED)
+    found = [f"`{name}` of every token" for name in wanted if any(name not in one for one in known)]
+    return found + ["`fits`"] * any(not isinstance(one.fields.get("fits"), list) for one in scores)
 
 
 def _outside(e: Evidence, side: Side, parts: list[Tokens], outside: np.ndarray, tokens: int) -> None:
