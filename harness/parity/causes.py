@@ -56,7 +56,7 @@ RULES = (
     itself.noisy,
 )
 # What follows from other tokens: everything that the trainer makes of them.
-_DOWNSTREAM = {"experience", "reward", "learner", "trained:candidate"}
+_DOWNSTREAM = {"experience", "reward", "learner", "loss", "trained:candidate"}
 
 
 def find(e: Evidence, kinds: list[str]) -> list[Cause]:
@@ -135,6 +135,7 @@ def named(kind: str) -> str:
         "flip": "other tokens",
         "logprob": "other log-probabilities",
         "learner": "another learner",
+        "loss": "other losses",
         "floor": "noise",
         "length": "other lengths",
         "finish": "other finish reasons",

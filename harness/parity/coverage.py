@@ -7,7 +7,7 @@ from typing import Any
 from harness.parity.checks.registry import Outcome, Registered
 from harness.parity.checks.summary import mode_name
 from harness.parity.facts import second_run
-from harness.parity.facts.evidence import Evidence
+from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.native import NOT_RUN
 from harness.tables import names
 from reports.model import Finding
@@ -51,7 +51,6 @@ def limits(e: Evidence) -> list[str]:
     for key, what in (
         ("weights unknown", "the learners' weights were not recorded as equal or unequal"),
         ("prompts unknown", "prompts were not recorded"),
-        ("no finish reasons", "finish reasons were not recorded"),
     ):
         steps = e.notes.get(key)
         if steps:
@@ -85,17 +84,37 @@ def limits(e: Evidence) -> list[str]:
     return found
 
 
+# Calls without which an engine is not in the state that its samples are judged by. One that only reads, as the scoring
+# of the floor, leaves nothing behind but its own absence.
+_STATEFUL = {"sync", "flush", "restart", "set"}
+
+
+def refused_calls(e: Evidence) -> list[str]:
+    """Failed calls after which nobody knows what an engine drew with; such a side never passes."""
+    found = []
+    for side in e.sides:
+        for event in _failed(side):
+            if event.get("name") in _STATEFUL:
+                text = f"the {side.name}'s engine refused its {event.get('name')} in step {event.get('step')}"
+                found.append(f"{text}: {event.get('message') or 'no reason given'}")
+    return found
+
+
+def _failed(side: Side) -> list[dict[str, Any]]:
+    return [
+        event
+        for journal, line in side.recording.lines("call")
+        if b'"ok":true' not in line
+        for event in [side.recording.parsed(journal, line)]
+        if event is not None and event.get("ok") is False
+    ]
+
+
 def failed_calls(e: Evidence) -> list[Finding]:
     """A finding for each side some of whose engine calls failed."""
     found = []
     for side in e.sides:
-        failed = [
-            event
-            for journal, line in side.recording.lines("call")
-            if b'"ok":true' not in line
-            for event in [side.recording.parsed(journal, line)]
-            if event is not None and event.get("ok") is False
-        ]
+        failed = _failed(side)
         if failed:
             first = failed[0]
             text = f"{len(failed)} engine calls failed, the first is {first.get('name')} in step {first.get('step')}: "

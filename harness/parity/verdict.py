@@ -19,13 +19,15 @@ from harness.parity.checks import parameter_maps, sizes, surroundings, suspicion
 from harness.parity.checks.excused import excused
 from harness.parity.checks.registry import CHECKS, Outcome, Registered, coupled, unless_native
 from harness.parity.checks.summary import summary
-from harness.parity.coverage import coverage, failed_calls, limits
+from harness.parity.checks.whole import whole
+from harness.parity.coverage import coverage, failed_calls, limits, refused_calls
 from harness.parity.facts import second_run
 from harness.parity.facts.boundaries import with_text
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.integrity import (
     LEAST,
     Minimum,
+    absent_processes,
     failed_jobs,
     integrity,
     same_recording,
@@ -114,7 +116,7 @@ def judged(
         return Judged(_early("INCONCLUSIVE", broken[0], paths, reproduce, broken))
     tell("looking for what differs")
     registered = sorted(CHECKS, key=lambda one: one.number or len(SUSPICIONS) + 1)
-    outcomes = [(one, excused(e, one.run(e))) for one in registered]
+    outcomes = [(one, whole(e, excused(e, one.run(e)))) for one in registered]
     kinds = _kinds(outcomes)
     return Judged(_decide(e, outcomes, kinds, minimum, reproduce), e, kinds)
 
@@ -147,7 +149,7 @@ def _decide(
     stop = integrity([side.recording for side in e.sides])
     if same_recording(e):
         stop.append("the same recording twice proves nothing about the engines")
-    stop += [*e.notes["modes unclear"], *too_little(e, minimum)]
+    stop += [*e.notes["modes unclear"], *absent_processes(e), *too_little(e, minimum)]
     confirmed = [found for _, found in outcomes if found.decides and found.check.state == "confirmed"]
     named = causes.find(e, kinds)
     untested = [found.check for one, found in outcomes if one.required(e) and found.check.state == "not tested"]
@@ -162,7 +164,7 @@ def _decide(
     compared = e.counts.get("compared_tokens", 0)
     if not stop_free and not untested and coupled(e) and compared < minimum.tokens:
         stop_free = f"only {counted(compared, 'token')} could be compared, at least {minimum.tokens} are needed"
-    parted, unknown = second_run.irreproducible(e), [*failed_jobs(e), *unknown_engines(e)]
+    parted, unknown = second_run.irreproducible(e), [*failed_jobs(e), *refused_calls(e), *unknown_engines(e)]
     if stop:
         verdict, reason = "INCONCLUSIVE", stop[0]
     elif confirmed:

@@ -207,6 +207,8 @@ def make(
     backend = "vllm" if side == "baseline" else "sglang"
     trainer, actor, rollout = Log("trainer", pid), Log("actor", pid + 1), Log("rollout", pid + 2)
     logs = {"trainer": trainer, "actor": actor, "rollout": rollout}
+    others = ("critic", "reference", "reward") if plan.train else ()
+    logs |= {role: Log(role, pid + 10 + at) for at, role in enumerate(others)}
     for log in logs.values():
         _opened(log, side, engine=log is rollout, environment=environment)
     _described(rollout, plan, backend, plan.rollout.mode)

@@ -28,7 +28,7 @@ def test_a_comparison_tells_each_journal_and_each_step(tmp_path: Path) -> None:
     told: list[str] = []
     judge(tmp_path / "baseline", tmp_path / "candidate", tell=told.append)
     assert [text for text in told if text.startswith("comparing")] == [f"comparing step {k} of 3" for k in (1, 2, 3)]
-    assert sum(text.startswith("reading") for text in told) == 6  # three processes a side
+    assert sum(text.startswith("reading") for text in told) == 12  # six processes a side
     assert "looking for what differs" in told
 
 

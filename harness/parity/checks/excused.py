@@ -7,7 +7,7 @@ from harness.parity.facts import second_run
 from harness.parity.facts.evidence import Evidence
 
 # What the learner and the reward make without an engine. A noisy engine has its floor, capped, and no excuse beside it.
-_NOT_THE_ENGINES = {"experience", "reward", "learner"}
+_NOT_THE_ENGINES = {"experience", "reward", "learner", "loss"}
 
 
 def excused(e: Evidence, found: Outcome) -> Outcome:

@@ -48,6 +48,10 @@ def experience_matrix_shapes(e: Evidence) -> Outcome:
         text += f"; {shown}"
         finding = Finding("experience shapes", text, effect(e))
         return outcome(name, "confirmed", text, number=number, decides=False, findings=[finding], **skew)
+    absent = [step for step in e.steps if step not in e.unjudged_steps and not (step in one and step in two)]
+    if absent and trains(e):
+        text = f"no shapes of an experience batch in step {absent[0]} of both runs; {shown}"
+        return outcome(name, "not tested", text, number=number, **skew)
     return outcome(name, "ruled out", f"equal in {counted(len(steps), 'step')}; {shown}", number=number, **skew)
 
 

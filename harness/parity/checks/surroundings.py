@@ -57,10 +57,20 @@ def collective_backend(e: Evidence) -> Outcome:
             decides=False,
             findings=[Finding("collective backend", text, effect(e))],
         )
+    alone = sorted((set(one) ^ set(two)) - {key for key in (*one, *two) if key[0] in _ENGINES})
+    if alone:
+        role, group = alone[0]
+        text = f"{len(alone)} of the learners' groups were recorded in one run only, first {group} of {role}, in the "
+        text += "baseline" if alone[0] in one else "candidate"
+        return outcome(name, "not tested", text, number=number)
     backends = sorted({backend for key in both for backend, _ in one[key]})
     return outcome(
         name, "ruled out", f"{', '.join(backends)} in both runs, {len(both)} groups of equal size", number=number
     )
+
+
+# Processes that run another engine run other groups.
+_ENGINES = {"rollout", "process"}
 
 
 def _groups(side: Side) -> dict[tuple[str, str], set[tuple[str, int]]]:

@@ -95,6 +95,10 @@ def token_boundaries(e: Evidence) -> Outcome:
         return outcome(
             name, "not tested", f"the boundaries of {alone} samples were recorded in one run only", number=number
         )
+    unseen = [(side.name, side.samples - n) for side, n in zip(e.sides, counts, strict=True) if n < side.samples]
+    if unseen:
+        text = f"the boundaries of {unseen[0][1]} samples were not recorded in the {unseen[0][0]}"
+        return outcome(name, "not tested", text, number=number)
     if not ends_skipped:
         text = f"first and last ids, lengths and specials agree in {counted(compared, 'sample')}"
         return outcome(name, "ruled out", text, number=number)

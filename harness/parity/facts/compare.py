@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.experience import experiences
+from harness.parity.facts.gaps import TOKENS
 from harness.parity.facts.one_engine import one_engine
 from harness.parity.facts.patience import Told, nobody
 from harness.parity.facts.rollouts import SERIES, rollouts
@@ -32,3 +33,5 @@ def compare(e: Evidence, tell: Told = nobody) -> None:
         rollouts(e, drawn[0], drawn[1], trained[0])
         if trained[0] is not None and trained[1] is not None:
             experiences(e, trained[0], trained[1])
+        elif e.notes["train"]:
+            e.note_recorded(TOKENS, step, *(table is not None for table in trained))

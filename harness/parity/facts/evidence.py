@@ -109,6 +109,8 @@ class Evidence:
     first: dict[str, tuple[Key, Place]] = field(default_factory=dict)
     places: dict[str, dict[int, tuple[Key, Place]]] = field(default_factory=dict)  # kind -> step -> its earliest
     items: dict[str, list[np.ndarray]] = field(default_factory=dict)  # kind -> arrays of (step, sample)
+    # What -> step -> was it recorded whole in (baseline, candidate)? Read by `gaps`.
+    recorded: dict[str, dict[int, tuple[bool, bool]]] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     unmatched: list[str] = field(default_factory=list)
@@ -137,6 +139,9 @@ class Evidence:
 
     def count(self, name: str, by: Any = 1) -> None:
         self.counts[name] = self.counts.get(name, 0) + int(by)
+
+    def note_recorded(self, what: str, step: int, baseline: bool, candidate: bool) -> None:
+        self.recorded.setdefault(what, {})[step] = (baseline, candidate)
 
     def diverges(self, kind: str, samples: Any, place: Place, *, phase: str | None = None) -> None:
         """Note divergences of one kind in one step; `place` is the earliest of them. `samples` may be empty: not per

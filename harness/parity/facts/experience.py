@@ -8,12 +8,11 @@ import numpy as np
 
 from harness.parity.facts.align import Match, equal_rows, first_difference, shared
 from harness.parity.facts.evidence import Evidence
+from harness.parity.facts.gaps import COLUMNS, note_experience
 from harness.tables import Table
 from reports.model import Place
 from reports.text import figure
 
-# What the learner made of each token of a rollout.
-COLUMNS = ("actor_logprob", "reference_logprob", "value", "kl", "return", "advantage")
 SHOWN_IDS = 12
 
 
@@ -24,6 +23,7 @@ def experiences(e: Evidence, b: Table, c: Table) -> None:
     blocked = e.confounded("everything", "experience", "prompts", step=b.step)
     if blocked is not None or b.step in e.unjudged_steps:
         return
+    note_experience(e, b, c)
     match = Match.of(b.sample, c.sample)
     tokens, tokens2 = b.rows("tokens"), c.rows("tokens")
     if tokens is None or tokens2 is None or not len(match.sample):
@@ -58,8 +58,7 @@ def experiences(e: Evidence, b: Table, c: Table) -> None:
     for name in COLUMNS:
         column, column2 = b.rows(name), c.rows(name)
         if column is None or column2 is None:
-            e.notes.setdefault("experience without", {}).setdefault(name, b.step)
-            continue
+            continue  # said by `gaps`
         if name in ("advantage", "return") and not alike.all():
             continue  # normalised over the batch, of which some samples differ
         grid = shared([(column, ia), (column2, ib)])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from harness.parity.facts.evidence import Evidence, Side
 from harness.store import Recording
@@ -19,6 +21,13 @@ class Minimum:
 
 
 LEAST = Minimum()
+_LEARNERS = ("actor", "critic", "reference", "reward", "trainer")
+# Settings that are counted with: another word in their place is a recording that nobody can read.
+_NUMBERS = {
+    "scenario": ("steps", "seed"),
+    "scenario.rollout": ("prompts_per_step", "samples_per_prompt"),
+    "scenario.sampling": ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "max_tokens", "min_tokens"),
+}
 
 
 def integrity(recordings: Iterable[Recording]) -> list[str]:
@@ -51,7 +60,17 @@ def _unreadable(recording: Recording, name: str) -> list[str]:
         f"the {name}'s recording is unreadable: {part} of its run.json is no object"
         for part, value in parts.items()
         if value is not None and not isinstance(value, dict)
+    ] + [
+        f"the {name}'s recording is unreadable: {part}.{key} of its run.json is {value!r}, which is no number"
+        for part, keys in _NUMBERS.items()
+        for key in keys
+        for value in [mapping(parts[part]).get(key)]
+        if value is not None and not _is_number(value)
     ]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def too_little(e: Evidence, minimum: Minimum) -> list[str]:
@@ -108,10 +127,32 @@ def unknown_engines(e: Evidence) -> list[str]:
 def failed_jobs(e: Evidence) -> list[str]:
     """Sides whose recorded command ended with another exit code than 0: what it should still have done is unknown, so
     they never pass. A recording that has no exit code, as the scenario's own runs, says nothing here."""
-    return [
-        f"the {side.name}'s job ended with exit code {side.recording.manifest['exit_code']}"
+    return [why for side in e.sides for why in bad_exit(side.recording, side.name)]
+
+
+def bad_exit(recording: Recording, name: str) -> list[str]:
+    code = recording.manifest.get("exit_code")
+    return [f"the {name}'s job ended with exit code {code}"] if code not in (None, 0) else []
+
+
+def absent_processes(e: Evidence) -> list[str]:
+    """Processes of the harness' own runs that left no record: a journal that is gone is half a recording.
+
+    Which processes another framework starts, and which of them write, only its job knows.
+    """
+    if any(side.recording.manifest.get("framework") for side in e.sides):
+        return []
+    known = {
+        side.name: {(str(event.get("role")), int(number(event.get("rank"), 0))) for event in side.recording.all("open")}
         for side in e.sides
-        if side.recording.manifest.get("exit_code") not in (None, 0)
+    }
+    # A second process of a role may start or not: the native stage has a trainer and an engine of its own.
+    everyone = {one for processes in known.values() for one in processes if one[1] == 0}
+    everyone |= {(role, 0) for role in _LEARNERS if e.notes["train"]}
+    return [
+        f"the {name} has no record of its {role} (rank {rank})"
+        for name, processes in known.items()
+        for role, rank in sorted(everyone - processes)
     ]
 
 

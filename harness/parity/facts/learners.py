@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from harness.parity.facts.evidence import Evidence
+from harness.parity.facts.gaps import BATCH, CRITIC, LOSSES
 from harness.store import Recording
-from harness.tables import mapping
+from harness.tables import mapping, number
 from reports.model import Place
 
-LOSSES = ("policy_loss", "value_loss", "grad_norm", "critic_grad_norm")
+# Equal updates have equal losses; where a framework sums those of its micro-batches in another order, this much apart.
+SAME_LOSS = 1e-6  # relative
 # Which digest parts first says where the runs parted.
 _DIGESTS = (("batch", "experience"), ("actor", "train"), ("critic", "train"))
 
@@ -28,8 +31,8 @@ def learners(e: Evidence) -> None:
         pairs: dict[str, tuple[Any, Any]] = {name: (one[step].get(name), two[step].get(name)) for name, _ in _DIGESTS}
         if None in pairs["actor"]:
             continue  # the weights themselves: without their digest the update was not compared
-        for name in (name for name, _ in _DIGESTS if None in pairs[name]):
-            e.notes.setdefault("learner digests absent", {})[name] = step
+        for name, what in (("batch", BATCH), ("critic", CRITIC)):
+            e.note_recorded(what, step, *(value is not None for value in pairs[name]))
         wrong = [
             (name, phase) for name, phase in _DIGESTS if None not in pairs[name] and pairs[name][0] != pairs[name][1]
         ]
@@ -56,14 +59,21 @@ def learners(e: Evidence) -> None:
 
 
 def _losses(e: Evidence, steps: list[int]) -> None:
-    """Losses of equal updates are equal numbers."""
-    one, two = (
+    """Losses of equal updates are equal numbers, and numbers."""
+    told = [
         {event.get("step"): mapping(event.get("metrics")) for event in side.recording.all("step")} for side in e.sides
-    )
+    ]
     for step in steps:
         for name in LOSSES:
-            pair = (one.get(step, {}).get(name), two.get(step, {}).get(name))
-            if None not in pair and pair[0] != pair[1]:
+            values = [metrics.get(step, {}).get(name) for metrics in told]
+            if None in values:
+                continue  # the weights agree without it
+            one, two = map(number, values)
+            e.note_recorded(name, step, math.isfinite(one), math.isfinite(two))
+            if math.isfinite(one) != math.isfinite(two) or abs(one - two) > SAME_LOSS * max(abs(one), abs(two)):
+                context = "of an update that left both learners bit-identical"
+                e.diverges("loss", [], Place(step, "train", 0, -1, -1, name, one, two, context=context))
+            elif one != two and math.isfinite(one):
                 e.notes.setdefault("losses differ", {}).setdefault(name, step)
 
 

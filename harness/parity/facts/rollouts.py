@@ -16,6 +16,7 @@ from harness.parity.facts.align import Grid, Match, equal_rows, shared
 from harness.parity.facts.confounders import Confounder
 from harness.parity.facts.evidence import Ending, Evidence, Reason, version_of
 from harness.parity.facts.floor import implausible
+from harness.parity.facts.gaps import FINISH
 from harness.tables import Table
 from reports.model import Finding, Place
 from reports.text import figure
@@ -248,10 +249,11 @@ def _ends(
                 f"{finish2[row] if finish2 is not None else '?'}",
             ),
         )
+    e.note_recorded(FINISH, b.step, *(one is not None and bool((one[judged] != "").all()) for one in (finish, finish2)))
     if finish is None or finish2 is None:
-        e.notes.setdefault("no finish reasons", []).append(b.step)
         return
-    comparable = judged & (lengths == lengths2) & ~(last if e.guided else any_flip | cut)
+    said = (finish != "") & (finish2 != "")
+    comparable = judged & said & (lengths == lengths2) & ~(last if e.guided else any_flip | cut)
     e.count("finish reasons", np.count_nonzero(comparable))
     wrong = np.flatnonzero(comparable & (finish != finish2))
     if len(wrong):

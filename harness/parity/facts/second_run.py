@@ -13,7 +13,8 @@ from typing import Any
 
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.floor import Pair
-from harness.parity.facts.integrity import copies, damage
+from harness.parity.facts.integrity import bad_exit, copies, damage
+from harness.parity.facts.modes import drawn_in, unclear
 from harness.store import Recording
 
 VARIANT = "repeat"
@@ -50,8 +51,11 @@ def compared(e: Evidence, others: Iterable[Recording] = ()) -> SecondRun:
     recordings that it is judged against, which are no repetition of it."""
     own, again = (side.recording for side in e.sides)
     broken = damage(again, "second run")
+    broken += [*unclear(again, "second run"), *bad_exit(again, "second run")]
     if broken:
         return SecondRun(broken[0])
+    if e.mode != drawn_in(again):
+        return SecondRun(f"the second run drew in {drawn_in(again)} mode, the first in {e.mode} mode")
     if any(copies(again, one) for one in (own, *others)):
         return SecondRun("the second run is a copy of another recording of this comparison")
     if _engines(own) != _engines(again):

@@ -1,0 +1,71 @@
+"""Evidence that belongs to every step: which step of which run lacks it.
+
+A comparison that found one step of twenty says nothing of the others: a probe may have turned itself off, a hook may
+have moved. What either run recorded in some step, both have to have recorded in every step that is compared. The
+harness' own runs have to have recorded it all; what a framework's job never records, its adapter names as missing.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from harness.parity.facts.evidence import Evidence
+from harness.tables import Rows, Table
+
+FINISH, REWARD, TOKENS = "finish reasons", "rewards", "experience"
+BATCH, CRITIC = "digest of the batch", "digest of the critic"
+# What the learner made of each token of a rollout.
+COLUMNS = ("actor_logprob", "reference_logprob", "value", "kl", "return", "advantage")
+LOSSES = ("policy_loss", "value_loss", "grad_norm", "critic_grad_norm")
+# Recorded by every run of the harness' own that has it to record.
+_OWN = {FINISH, REWARD, TOKENS, BATCH, CRITIC, *COLUMNS}
+# Check -> what it compares step by step.
+_COMPARED = {
+    "finish-reasons": (FINISH,),
+    "trained-tokens": (TOKENS,),
+    "experience": (TOKENS, *COLUMNS),
+    "rewards": (TOKENS, REWARD),
+    "learner": (BATCH, CRITIC, *LOSSES),
+}
+
+
+def gaps(e: Evidence, check: str) -> list[str]:
+    """What a check did not see, one sentence for each kind of evidence; [] where it saw every compared step whole."""
+    found = []
+    for what in _COMPARED.get(check, ()):
+        steps = {step: pair for step, pair in e.recorded.get(what, {}).items() if step not in e.unjudged_steps}
+        own = what in _OWN and not any(side.recording.manifest.get("framework") for side in e.sides)
+        if not own and not any(any(pair) for pair in steps.values()):
+            continue
+        lacking = [step for step, pair in sorted(steps.items()) if not all(pair)]
+        if lacking:
+            sides = [side.name for side, there in zip(e.sides, steps[lacking[0]], strict=True) if not there]
+            more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
+            found.append(f"{what} of step {lacking[0]}{more} not recorded whole in the {' and the '.join(sides)}")
+    return found
+
+
+def never(e: Evidence, check: str) -> list[str]:
+    """What a check could have compared and no step of either run has: a limit of the evidence, and told as such."""
+    found = []
+    for what in _COMPARED.get(check, ()):
+        steps = e.recorded.get(what, {})
+        if steps and what not in LOSSES and not any(any(pair) for pair in steps.values()):
+            found.append(f"{check}: no step has {what} in either run")
+    return found
+
+
+def note_experience(e: Evidence, b: Table, c: Table) -> None:
+    """Note which numbers of one step's experience both runs have for every token, and which are numbers at all."""
+    tables = (b, c)
+    e.note_recorded(TOKENS, b.step, *(table.rows("tokens") is not None for table in tables))
+    for name in COLUMNS:
+        e.note_recorded(name, b.step, *(_whole(table.rows(name), table.rows("tokens")) for table in tables))
+    rewards = [table.flat("reward") for table in tables]
+    e.note_recorded(REWARD, b.step, *(one is not None and bool(np.isfinite(one).all()) for one in rewards))
+
+
+def _whole(column: Rows | None, tokens: Rows | None) -> bool:
+    if column is None or tokens is None:
+        return False
+    return np.array_equal(column.lengths, tokens.lengths) and bool(np.isfinite(column.values).all())
