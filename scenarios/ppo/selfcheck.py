@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 FLOOR = 1e-6  # float32: log-probabilities of one tiny model under two engines differ by about this much
+TOLERANCE = 1e-4  # the judge's cap for float32
 
 
 @dataclass(frozen=True)
@@ -25,8 +26,10 @@ class SelfCheck:
     applies: bool = True
 
 
-def report(run: Any, *, floor: float = FLOOR) -> list[SelfCheck]:
-    """Check the recording `run` (a `probes.format.Run`); `floor`: what rounding alone does to a log-probability."""
+def report(run: Any, *, floor: float = FLOOR, tolerance: float = TOLERANCE) -> list[SelfCheck]:
+    """Check the recording `run` (a `probes.format.Run`); `floor`: what rounding alone does to a log-probability;
+    `tolerance`: the mean difference up to which the proof of a weight sync passes; nats both.
+    """
     finish: list[str] = []
     lengths: list[int] = []
     cached = 0
@@ -37,6 +40,8 @@ def report(run: Any, *, floor: float = FLOOR) -> list[SelfCheck]:
     engines = {event["engine"] for event in run.events(kind="engine_info")}
     steps = [event["metrics"] for event in run.events(kind="step")]
     shifts = [float(metrics["update_logprob_shift"]) for metrics in steps if "update_logprob_shift" in metrics]
+    # What the proof of each sync would have said of the weights before: the control of every proof that passed.
+    stale = [float(event["proof_stale"]) for event in run.events(kind="sync") if "proof_stale" in event]
     trains = bool(run.manifest.get("scenario", {}).get("train", bool(shifts)))
     spread = statistics.pstdev(lengths) / statistics.fmean(lengths) if lengths else 0.0
     return [
@@ -46,6 +51,7 @@ def report(run: Any, *, floor: float = FLOOR) -> list[SelfCheck]:
         # The embedded Transformers engine has no prefix cache.
         _above("tokens served from the prefix cache", float(cached), 0.0, applies=engines != {"hf"}),
         _at_least("smallest log-probability move of an update", min(shifts, default=0.0), 100 * floor, applies=trains),
+        _above("smallest proof of weights that did not arrive", min(stale, default=0.0), tolerance, applies=trains),
     ]
 
 

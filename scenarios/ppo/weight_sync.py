@@ -34,6 +34,9 @@ class SyncFailed(RuntimeError):
 class Synced:
     """`shift`: how far the learner's log-probabilities of the fixed sequences moved since the sync before, or None.
 
+    `stale`: the control: what `mean_delta` would be had nothing arrived, the engine's log-probabilities of the sync
+    before against the learner's now, or None.
+
     `excess`: the largest difference beyond what the learner's own rounding explains at that token. Some tokens are
     ill-conditioned: on one of the built-in model float32 and float64 differed by 4e-5 in the learner alone, and vLLM
     from it by 8.5e-5 with equal weights.
@@ -46,6 +49,7 @@ class Synced:
     rounding: float
     shift: float | None
     shift_max: float | None
+    stale: float | None
 
 
 class WeightLink:
@@ -106,7 +110,8 @@ class WeightSync:
         self._actor, self._session = actor, session
         self._link = WeightLink(actor, session)
         self._sequences = proof_sequences(prompts, seed)
-        self._before: np.ndarray[Any, np.dtype[np.float64]] | None = None
+        # The learner's and the engine's log-probabilities at the sync before.
+        self._before: tuple[np.ndarray[Any, np.dtype[np.float64]], np.ndarray[Any, np.dtype[np.float64]]] | None = None
 
     def connect(self, *, world_size: int, backend: str) -> None:
         """Form the group; `world_size` counts the learner and every engine worker. Raises SyncFailed."""
@@ -148,6 +153,7 @@ class WeightSync:
             unreported=[meta.name for meta in sent if meta.name not in report.received],
             proof_excess=synced.excess, proof_rounding=synced.rounding,
             proof_max_delta=synced.max_delta, proof_mean_delta=synced.mean_delta, proof_tokens=self.proof_tokens,
+            **({"proof_stale": synced.stale} if synced.stale is not None else {}),
         )  # fmt: skip
         return synced
 
@@ -166,12 +172,15 @@ class WeightSync:
             np.array([x for row in rows for x in row], dtype=np.float64) for rows in gather(futures)
         )
         delta = np.abs(engine - learner)
-        moved = None if self._before is None else np.abs(learner - self._before)
-        self._before = learner
+        moved = stale = None
+        if self._before is not None:
+            moved, stale = np.abs(learner - self._before[0]), np.abs(learner - self._before[1])
+        self._before = learner, engine
         return Synced(
             report, float(delta.max()), float(delta.mean()),
             float((delta - ROUNDING_ALLOWANCE * rounding).max()), float(rounding.max()),
             None if moved is None else float(moved.mean()), None if moved is None else float(moved.max()),
+            None if stale is None else float(stale.mean()),
         )  # fmt: skip
 
 

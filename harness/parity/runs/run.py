@@ -281,9 +281,10 @@ def _could_fail(verdict: Verdict, baseline: Side) -> Verdict:
     from probes.format import Run
     from scenarios.ppo import selfcheck
 
-    floor = verdict.parity.floor.get("combined") if verdict.parity else None
+    figures = verdict.parity.floor if verdict.parity else {}
+    floor, tolerance = figures.get("combined"), figures.get("tolerance", selfcheck.TOLERANCE)
     known = floor if isinstance(floor, float) and floor > 0 else selfcheck.FLOOR
-    checks = selfcheck.report(Run(baseline.run_dir, strict=False), floor=known)
+    checks = selfcheck.report(Run(baseline.run_dir, strict=False), floor=known, tolerance=tolerance)
     weak = [
         Finding(
             "scenario cannot fail",
