@@ -67,6 +67,12 @@ def _nan_loss(run: Recording) -> None:
         event["metrics"]["policy_loss"] = float("nan")
 
 
+def _no_version(run: Recording) -> None:
+    for frame in run.frames("experience"):
+        if frame.step >= LATER:
+            del frame.fields["weight_version"]
+
+
 REQUIRED = {
     "finish reasons": (_no_finish, "finish-reasons"),
     "one column": (_no_column("value"), "experience"),
@@ -74,6 +80,8 @@ REQUIRED = {
     "advantages that are no numbers": (_no_number("advantage"), "experience"),
     "rewards": (_no_column("reward"), "rewards"),
     "rewards that are no numbers": (_no_number("reward"), "rewards"),
+    "margins": (_no_column("margin"), "engine-against-learner"),
+    "the learner's version": (_no_version, "weight-sync"),
     "experience": (_no_experience, "trained-tokens"),
     "digests of the critic": (_no_digest("critic"), "learner"),
     "digests of the batch": (_no_digest("batch"), "learner"),
@@ -98,11 +106,28 @@ def test_what_is_missing_from_some_step_on_rules_nothing_out(tmp_path: Path, wha
     assert any(name in line for line in verdict.missing)
 
 
-@pytest.mark.parametrize("kind, number", [("boundaries", 2), ("shapes", 3)])
-def test_a_suspicion_is_not_ruled_out_by_some_steps(tmp_path: Path, kind: str, number: int) -> None:
+def _no_boundary(run: Recording) -> None:
+    for event in run.events("boundaries"):
+        if event["step"] >= LATER:
+            del event["output_last"]
+
+
+def _no_cached(run: Recording) -> None:
+    for frame in run.frames("rollout"):
+        if frame.step >= LATER:
+            del frame.arrays["cached"]
+
+
+@pytest.mark.parametrize("sides", ["candidate", "both"])
+@pytest.mark.parametrize(
+    "plant, number",
+    [(_no_events("boundaries"), 2), (_no_boundary, 2), (_no_events("shapes"), 3), (_no_cached, 8)],
+    ids=["boundaries", "a field of them", "shapes", "cached"],
+)
+def test_a_suspicion_is_not_ruled_out_by_some_steps(tmp_path: Path, plant: Plant, number: int, sides: str) -> None:
     baseline, candidate = pair()
-    for run in (baseline, candidate):
-        _no_events(kind)(run)
+    for run in (baseline, candidate) if sides == "both" else (candidate,):
+        plant(run)
     found = check(put(tmp_path, baseline, candidate), SUSPICIONS[number])
     assert found.state == "not tested", found.evidence
 

@@ -61,11 +61,9 @@ def token_boundaries(e: Evidence) -> Outcome:
     if not all(counts):
         return outcome(name, "not tested", "no token boundaries were recorded", number=number)
     for side in e.sides:
-        journal, line = next(side.recording.lines("boundaries"))
-        event = side.recording.parsed(journal, line) or {}
-        silent = [field for field in ("step", "sample", *PROMPT_ENDS, *OUTPUT_ENDS) if event.get(field) is None]
+        silent = _lacking(side)
         if silent:
-            text = f"the {side.name}'s token boundaries lack {', '.join(silent)}"
+            text = f"token boundaries of the {side.name} lack {', '.join(silent)}"
             return outcome(name, "not tested", text, number=number)
     if e.confounded("everything", "prompts") is not None or not unless_native(e):
         return outcome(name, "not tested", "the runs do not share their samples", number=number)
@@ -105,6 +103,18 @@ def token_boundaries(e: Evidence) -> Outcome:
     text = f"prompt ends agree in {compared:,} samples, output ends agree in {compared - ends_skipped:,} samples; "
     text += f"the output ends of {ends_skipped:,} samples were not compared, for their tokens or lengths part"
     return outcome(name, "ruled out" if compared > ends_skipped else "not tested", text, number=number)
+
+
+def _lacking(side: Side) -> list[str]:
+    """Fields that some line of the boundaries has not. Told by the bytes of their keys, which no text within a JSON
+    string can hold: its quotes are escaped."""
+    keys = {field: f'"{field}":'.encode() for field in ("step", "sample", *PROMPT_ENDS, *OUTPUT_ENDS)}
+    lacking: dict[str, None] = {}
+    for _, line in side.recording.lines("boundaries"):
+        for field, key in keys.items():
+            if key not in line or key + b"null" in line:
+                lacking[field] = None
+    return list(lacking)
 
 
 def _different_boundaries(side: Side, against: Side) -> dict[tuple[int, int], dict[str, Any]]:

@@ -11,20 +11,25 @@ import numpy as np
 
 from harness.parity.facts.evidence import Evidence
 from harness.tables import Rows, Table
+from reports.model import SUSPICIONS
 
 FINISH, REWARD, TOKENS = "finish reasons", "rewards", "experience"
+MARGIN, VERSION, CACHED = "margins", "weight version of the experience", "cached prompt tokens"
 BATCH, CRITIC = "digest of the batch", "digest of the critic"
 # What the learner made of each token of a rollout.
 COLUMNS = ("actor_logprob", "reference_logprob", "value", "kl", "return", "advantage")
 LOSSES = ("policy_loss", "value_loss", "grad_norm", "critic_grad_norm")
 # Recorded by every run of the harness' own that has it to record.
-_OWN = {FINISH, REWARD, TOKENS, BATCH, CRITIC, *COLUMNS}
+_OWN = {FINISH, REWARD, TOKENS, MARGIN, VERSION, BATCH, CRITIC, *COLUMNS}
 # Check -> what it compares step by step.
 _COMPARED = {
     "finish-reasons": (FINISH,),
     "trained-tokens": (TOKENS,),
     "experience": (TOKENS, *COLUMNS),
     "rewards": (TOKENS, REWARD),
+    "engine-against-learner": (MARGIN,),
+    "weight-sync": (VERSION,),
+    SUSPICIONS[8]: (CACHED,),
     "learner": (BATCH, CRITIC, *LOSSES),
 }
 
@@ -50,7 +55,7 @@ def never(e: Evidence, check: str) -> list[str]:
     found = []
     for what in _COMPARED.get(check, ()):
         steps = e.recorded.get(what, {})
-        if steps and what not in LOSSES and not any(any(pair) for pair in steps.values()):
+        if steps and what not in (MARGIN, *LOSSES) and not any(any(pair) for pair in steps.values()):
             found.append(f"{check}: no step has {what} in either run")
     return found
 
@@ -58,6 +63,11 @@ def never(e: Evidence, check: str) -> list[str]:
 def note_experience(e: Evidence, b: Table, c: Table) -> None:
     """Note which numbers of one step's experience both runs have for every token, and which are numbers at all."""
     tables = (b, c)
+    if e.mode in ("coupled", "greedy"):  # the margins of a draw that the learner can repeat; one may be infinite
+        columns = [(table.rows("margin"), table.rows("tokens")) for table in tables]
+        there = (m is not None and t is not None and np.array_equal(m.lengths, t.lengths) for m, t in columns)
+        e.note_recorded(MARGIN, b.step, *there)
+    e.note_recorded(VERSION, b.step, *(table.fields.get("weight_version") is not None for table in tables))
     e.note_recorded(TOKENS, b.step, *(table.rows("tokens") is not None for table in tables))
     for name in COLUMNS:
         e.note_recorded(name, b.step, *(_whole(table.rows(name), table.rows("tokens")) for table in tables))

@@ -16,7 +16,7 @@ from harness.parity.facts.align import Grid, Match, equal_rows, shared
 from harness.parity.facts.confounders import Confounder
 from harness.parity.facts.evidence import Ending, Evidence, Reason, version_of
 from harness.parity.facts.floor import implausible
-from harness.parity.facts.gaps import FINISH
+from harness.parity.facts.gaps import CACHED, FINISH
 from harness.tables import Table
 from reports.model import Finding, Place
 from reports.text import figure
@@ -33,6 +33,7 @@ def rollouts(e: Evidence, b: Table, c: Table, experience: Table | None) -> None:
     for name in SERIES:
         e.series[name].append(float("nan") if name in SERIES[1:3] else 0.0)
     e.series["step"][-1] = float(step)
+    e.note_recorded(CACHED, step, *(table.flat("cached") is not None for table in (b, c)))
     columns = [b.rows("output"), c.rows("output")]
     output, output2 = columns
     if output is None or output2 is None or judged is None or not len(match.sample):
