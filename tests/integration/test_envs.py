@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from harness import envs
+from harness.envs import indexes, interpreter, recipe
 from harness.envs.environment import ENGINES
+from harness.envs.install import Uv, install_argv, uv_binary
 
 HARNESS = [sys.executable, "-m", "harness.cli"]
 NOBODY = "http://127.0.0.1:9/index"  # the discard port: refused at once
@@ -38,6 +40,17 @@ def test_a_prompt_goes_through_the_real_engine(engine: str) -> None:
     assert "8 tokens" in generation["found"]
     if environment.shims:
         assert all(shim in generation["found"] for shim in environment.shims)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_indexes_have_what_a_gpu_would_need(engine: str, tmp_path: Path) -> None:
+    """Where no GPU is, nothing more can be said of that recipe: all that it pins can be had, and fits together."""
+    plan, said = recipe.load(engine, "cuda"), list[str]()
+    uv = Uv(uv_binary(), indexes.uv_environment(indexes.pip_configuration()), said.append)
+    uv.run("venv", "--no-project", "--python", sys.executable, str(tmp_path / "venv"))
+    packages = plan.packages("", interpreter.Driver.here().ray)
+    uv.run(*install_argv(tmp_path / "venv" / "bin" / "python", packages), "--dry-run", cwd=tmp_path)
+    assert f" + {plan.package}=={plan.version}" in said and plan.overrides == plan.no_deps == ()
 
 
 def test_the_shims_work_in_a_spawned_process_too(tmp_path: Path) -> None:
