@@ -1,0 +1,122 @@
+"""Where samples end, and why: lengths and finish reasons of equal tokens."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from harness.parity.facts.align import Grid, Match
+from harness.parity.facts.evidence import Ending, Evidence, Reason
+from harness.parity.facts.gaps import FINISH
+from harness.tables import Table
+from reports.model import Place
+
+MOST_ENDINGS = 100_000
+
+
+def note(
+    e: Evidence,
+    b: Table,
+    c: Table,
+    match: Match,
+    grid: Grid,
+    judged: np.ndarray,
+    differs: np.ndarray,
+    lengths: np.ndarray,
+    lengths2: np.ndarray,
+) -> None:
+    """Lengths and finish reasons. A guided sample that was cut at a flip ("flip") was not compared beyond it; its last
+    token is that flip, and one that ends with its guide's token was cut by something else.
+    """
+    finish, finish2 = b.finish, c.finish
+    finish = finish[match.a] if finish is not None else None
+    finish2 = finish2[match.b] if finish2 is not None else None
+    cut = (finish2 == "flip") if finish2 is not None else np.zeros(len(judged), bool)
+    any_flip = grid.any(differs)
+    last = np.zeros(len(judged), bool)
+    ends = np.flatnonzero(grid.length)
+    last[ends] = differs[grid.start[1:][ends] - 1]
+    if e.guided:
+        short = judged & cut & last & (lengths2 < lengths)
+        e.count("tokens not reached under the guide", int((lengths - lengths2)[short].sum()))
+        wrong = np.flatnonzero(judged & (lengths != lengths2) & ~short)
+    else:
+        wrong = np.flatnonzero(judged & (lengths != lengths2) & ~any_flip)
+    if len(wrong):
+        e.count("length differences", len(wrong))
+        row = int(wrong[0])
+        _note_endings(e, b, c, match, wrong, finish, finish2)
+        e.diverges(
+            "length",
+            match.sample[wrong],
+            Place(
+                b.step,
+                "rollout",
+                int(b.rank[match.a[row]]),
+                int(match.sample[row]),
+                int(min(lengths[row], lengths2[row])),
+                "length",
+                int(lengths[row]),
+                int(lengths2[row]),
+                context=f"the tokens before it are equal; finish {finish[row] if finish is not None else '?'} against "
+                f"{finish2[row] if finish2 is not None else '?'}",
+            ),
+        )
+    e.note_recorded(FINISH, b.step, *(one is not None and bool((one[judged] != "").all()) for one in (finish, finish2)))
+    if finish is None or finish2 is None:
+        return
+    said = (finish != "") & (finish2 != "")
+    comparable = judged & said & (lengths == lengths2) & ~(last if e.guided else any_flip | cut)
+    e.count("finish reasons", np.count_nonzero(comparable))
+    wrong = np.flatnonzero(comparable & (finish != finish2))
+    if len(wrong):
+        row, output = int(wrong[0]), b.rows("output")
+        assert output is not None
+        for at in wrong[: MOST_ENDINGS - len(e.reasons)].tolist():
+            token = int(output.row(int(match.a[at]))[-1]) if lengths[at] else -1
+            said = str(finish[at]), str(finish2[at])
+            e.reasons.append(Reason(b.step, int(match.sample[at]), int(lengths[at]), token, said))
+        e.diverges(
+            "finish",
+            match.sample[wrong],
+            Place(
+                b.step,
+                "rollout",
+                int(b.rank[match.a[row]]),
+                int(match.sample[row]),
+                int(lengths[row]) - 1,
+                "finish_reason",
+                str(finish[row]),
+                str(finish2[row]),
+            ),
+        )
+
+
+def _note_endings(
+    e: Evidence,
+    b: Table,
+    c: Table,
+    match: Match,
+    wrong: np.ndarray,
+    finish: np.ndarray | None,
+    finish2: np.ndarray | None,
+) -> None:
+    """How each of these samples ends in either run."""
+    output, output2, prompt = b.rows("output"), c.rows("output"), b.rows("prompt")
+    assert output is not None and output2 is not None
+    for row in wrong[: MOST_ENDINGS - len(e.endings)]:
+        ends = output.row(int(match.a[row])), output2.row(int(match.b[row]))
+        shorter, longer = sorted(ends, key=len)
+        e.endings.append(
+            Ending(
+                b.step,
+                int(match.sample[row]),
+                len(prompt.row(int(match.a[row]))) if prompt is not None else 0,
+                (len(ends[0]), len(ends[1])),
+                ("" if finish is None else str(finish[row]), "" if finish2 is None else str(finish2[row])),
+                int(shorter[-1]) if len(shorter) else -1,
+                int(longer[len(shorter)]),
+                int(longer[-1]),
+            )
+        )
+
+

@@ -1,0 +1,109 @@
+"""Flips: tokens that differ, with what the learner says of how close the choice was."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from harness.parity.facts.align import Grid, Match
+from harness.parity.facts.evidence import Evidence
+from harness.parity.facts.floor import implausible
+from harness.tables import Table
+from reports.model import Place
+from reports.text import figure
+
+
+class Learner:
+    """Margin and runner-up of single tokens, from the baseline's experience."""
+
+    def __init__(self, experience: Table | None, sample: np.ndarray) -> None:
+        self.tokens, self.margin, self.runner_up = (
+            (experience.rows("tokens"), experience.rows("margin"), experience.rows("runner_up"))
+            if experience
+            else (None, None, None)
+        )
+        self.row = np.full(len(sample), -1)
+        if experience is not None:
+            match = Match.of(sample, experience.sample)
+            self.row[match.a] = match.b
+
+    def at(self, row: np.ndarray, position: np.ndarray, token: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(margin, runner-up) where the learner was asked about this very token; NaN and -1 elsewhere."""
+        margin, best = np.full(len(row), np.nan), np.full(len(row), -1)
+        if self.tokens is None or self.margin is None or self.runner_up is None:
+            return margin, best
+        there = self.row[row]
+        known = np.flatnonzero(
+            (there >= 0) & (position < self.tokens.lengths[there]) & (position < self.margin.lengths[there])
+        )
+        place = self.tokens.offsets[there[known]] + position[known]
+        right = self.tokens.values[place] == token[known]
+        known, place = known[right], place[right]
+        margin[known], best[known] = self.margin.values[place], self.runner_up.values[place]
+        return margin, best
+
+
+def note(
+    e: Evidence,
+    b: Table,
+    match: Match,
+    grid: Grid,
+    one: np.ndarray,
+    two: np.ndarray,
+    flipped: np.ndarray,
+    lookup: Learner,
+) -> None:
+    row, position = grid.row[flipped], grid.position[flipped]
+    margin, best = lookup.at(row, position, one[flipped])
+    # Without a bound the margin says that one of the two tokens lies outside of what the filters leave. Rounding may
+    # move a token at their edge over it; so many of them it does not.
+    outside = np.isinf(margin)
+    judged = implausible(int(outside.sum()), grid.size, e.tolerance.cap, e.tolerance.temperature)
+    known = np.isfinite(margin) | (outside & judged)
+    benign = known & (np.abs(margin) <= e.tolerance.margin) & (best == two[flipped])
+    beyond = known & ~benign
+    e.count("flips", len(flipped))
+    rows = np.unique(row)
+    e.items.setdefault("any flip", []).append(np.stack([np.full(len(rows), b.step), match.sample[rows]], axis=1))
+    e.count("benign_flips", np.count_nonzero(benign))
+    e.count("flips_beyond_margin", np.count_nonzero(beyond))
+    e.count("flips without margin", np.count_nonzero(~known))
+    e.count("flips without any margin", np.count_nonzero(np.isnan(margin)))  # not even one without a bound
+    e.series["flips"][-1] = float(len(flipped))
+    e.series["flips_beyond_margin"][-1] = float(np.count_nonzero(beyond))
+    for kind, chosen in (("flip", beyond), ("unjudged flip", ~known)):
+        index = np.flatnonzero(chosen)
+        if len(index):
+            at = int(index[0])
+            sample = int(match.sample[row[at]])
+            gap = float(margin[at])
+            e.diverges(
+                kind,
+                match.sample[np.unique(row[index])],
+                Place(
+                    b.step,
+                    "rollout",
+                    int(b.rank[match.a[row[at]]]),
+                    sample,
+                    int(position[at]),
+                    "token",
+                    int(one[flipped[at]]),
+                    int(two[flipped[at]]),
+                    gap if np.isfinite(gap) else None,
+                    context=f"the learner's second choice is {int(best[at])}; "
+                    f"a gap up to {figure(e.tolerance.margin)} would be benign"
+                    if not np.isinf(gap)
+                    else "one of the two lies outside of what top-k, top-p and min-p leave",
+                ),
+            )
+    e.flips.add(
+        np.full(np.count_nonzero(beyond), b.step),
+        match.sample[row[beyond]],
+        position[beyond],
+        one[flipped[beyond]],
+        two[flipped[beyond]],
+        margin=margin[beyond],
+    )
+    negative = int(np.count_nonzero(beyond & (margin < 0)))
+    e.count("flips where the learner sides with the candidate", negative)
+
+
