@@ -13,7 +13,7 @@ from functools import lru_cache
 from harness.triage.evidence import Frame
 
 # A process in one of these can be woken by another process only.
-WAITING = frozenset({"collective", "p2p", "store", "ray_get", "http_client", "engine_call", "join"})
+WAITING = frozenset({"collective", "p2p", "store", "ray_get", "http_client", "engine_call", "join", "build_lock"})
 # A loop that waits for work: idle, whatever its processor time says (schedulers poll).
 IDLE = frozenset({"scheduler", "ray_idle", "http_server", "queue", "finished"})
 
@@ -144,7 +144,8 @@ TABLE: tuple[Entry, ...] = (
         r"|log_metrics|upload\w*|push_to_hub",
         "<user>",
     ),
-    # compilers
+    # compilers; torch's extensions are built by whoever makes the lock file, and the others wait until it is gone
+    Entry("build_lock", r"wait", r"torch/utils/file_baton", "the lock file of a build"),
     Entry(
         "compile",
         r"\w*",

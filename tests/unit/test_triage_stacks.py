@@ -48,6 +48,8 @@ EXAMPLES = [  # function, file, line, kind
     ("save_file", f"{SITE}/safetensors/torch.py", "checkpoint"),
     ("save_checkpoint", "/job/train.py", "checkpoint"),
     ("evaluate", "/job/train.py", "evaluation"),
+    ("wait", f"{SITE}/torch/utils/file_baton.py", "build_lock"),
+    ("load", f"{SITE}/torch/utils/cpp_extension.py", "compile"),
     ("compile_fx", f"{SITE}/torch/_inductor/compile_fx.py", "compile"),
     ("clock_nanosleep", "/usr/lib/libc.so.6", "sleep"),
     ("join", "/usr/lib/python3.11/threading.py", "lock"),

@@ -32,6 +32,9 @@ FILES = {
     "get_response": "/venv/lib/python3.11/site-packages/vllm/v1/executor/multiproc_executor.py",
     "worker_busy_loop": "/venv/lib/python3.11/site-packages/vllm/v1/executor/multiproc_executor.py",
     "zmq.poll": "/venv/lib/python3.11/site-packages/zmq/sugar/poll.py",
+    "baton.wait": "/venv/lib/python3.11/site-packages/torch/utils/file_baton.py",
+    "cpp.load": "/venv/lib/python3.11/site-packages/torch/utils/cpp_extension.py",
+    "communicate": "/usr/lib/python3.11/subprocess.py",
     "pdb.interaction": "/usr/lib/python3.11/pdb.py",
 }
 HOST = "node0"

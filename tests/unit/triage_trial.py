@@ -229,6 +229,7 @@ def state(world: int, odd: int) -> Iterator[Planted]:
     ]
     yield case("the interpreter lock", (evidence(*held), silent), odd, "tokenize")
     yield case("the lock, busy", late(world, odd, "main tokenize", gil=True, stale_s=90.0, cpu_s=1.5), odd, "tokenize")
+    yield case("a killed build's lock file", late(world, odd, "main setup cpp.load baton.wait"), odd, "setup")
     yield case("disk", late(world, odd, "main read", state="D", wchan="nfs_wait_on_request"), odd, "read")
     if world > 2:
         at = dict.fromkeys(range(world), (17, "all_reduce"))

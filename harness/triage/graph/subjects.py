@@ -98,6 +98,7 @@ class Subject:
             "scheduler": "idle in its scheduler loop",
             "store": f"waits in {self.doing.op}",
             "sleep": "asleep",
+            "build_lock": "waits for the lock file of a build",
         }.get(self.doing.kind, self.doing.kind + (f": {self.doing.op}" if self.doing.op != self.doing.kind else ""))
         return f"{words}, {self.doing.frame}" if self.doing.frame else words
 

@@ -15,7 +15,7 @@ in its place here.
 from __future__ import annotations
 
 from harness.triage.rules import absence as absence
-from harness.triage.rules import calls, closed, engines, forming, over, pauses, processes
+from harness.triage.rules import builds, calls, closed, engines, forming, over, pauses, processes
 from harness.triage.rules import groups as groups
 from harness.triage.rules.ruling import Case, Rule, Ruling
 
@@ -26,6 +26,7 @@ RULES: tuple[Rule, ...] = (
     engines.refused,  # K13
     processes.held,  # K9
     processes.died,  # K4
+    builds.locked,  # K9
     engines.transition,  # K8
     forming.unformed,  # K5
     groups.diverged,  # K10, K3, K1: operations differ
