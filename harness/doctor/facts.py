@@ -92,6 +92,23 @@ class Storage:
 
 
 @dataclass(frozen=True)
+class Lock:
+    """A lock file of a build of torch's extensions. `holder`: a process that has it open, 0 where none is known."""
+
+    path: str
+    age_s: float
+    holder: int = 0
+
+
+@dataclass(frozen=True)
+class Builds:
+    folder: str
+    locks: tuple[Lock, ...] = ()
+    unreadable: int = 0  # processes that could not be asked what they have open
+    remote: bool = False  # a file system of the network: a holder may be on another machine
+
+
+@dataclass(frozen=True)
 class Interface:
     name: str
     up: bool
@@ -202,6 +219,7 @@ class Facts:
     memory: Memory | None = None
     shm: SharedMemory | None = None
     storage: Storage | None = None
+    builds: Builds | None = None
     network: Network | None = None
     processes: Processes | None = None
     software: Software | None = None

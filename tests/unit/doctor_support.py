@@ -8,6 +8,7 @@ from typing import Any
 
 from harness.doctor.checks import CHECKS, COMPARISONS
 from harness.doctor.facts import (
+    Builds,
     Facts,
     Gpu,
     Gpus,
@@ -50,6 +51,7 @@ def healthy(**sections: Any) -> Facts:
         memory=Memory(512 * GIB, 480 * GIB),
         shm=SharedMemory(256 * GIB, 256 * GIB),
         storage=Storage((place(),), "/data/ray", root_device=1),
+        builds=Builds("/home/me/.cache/torch_extensions"),
         network=Network(
             "node-0",
             (Interface("lo", True, True, ("127.0.0.1",)), Interface("eth0", True, False, ("10.0.0.1",))),

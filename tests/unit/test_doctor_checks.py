@@ -9,7 +9,7 @@ import pytest
 from doctor_support import GIB, bites, given, gpu, healthy, outcomes, place
 
 from harness.doctor.checks import CHECKS
-from harness.doctor.facts import Gpus, Import, Imports, Interface, Leftover, Listener, Network, Segment
+from harness.doctor.facts import Gpus, Import, Imports, Interface, Leftover, Listener, Lock, Network, Segment
 from harness.doctor.outcome import Fine, Unseen
 
 LOOPBACK = (Interface("lo", True, True, ("127.0.0.1",)),)
@@ -61,6 +61,8 @@ PLANTED: list[tuple[str, dict[str, Any], str, str]] = [
     ("ray-directory", {"storage": {"ray": "/scratch/" + 40 * "x" + "/ray"}}, "error", "too long"),
     ("ray-directory", {"storage": {"root_device": 2}}, "info", "RAY_TMPDIR"),
     ("old-sessions", {"storage": {"sessions": 3, "sessions_size": 150 * GIB}}, "warning", "150 GiB"),
+    ("build-locks", {"builds": {"locks": (Lock("/x/cpu_adam/lock", 90.0),)}}, "error", "rm /x/cpu_adam/lock"),
+    ("build-locks", {"builds": {"locks": (Lock("/x/cpu_adam/lock", 90.0),), "remote": True}}, "warning", "pgrep"),
     ("old-sessions", {"storage": {"sessions": 90, "sessions_size": 1000}}, "info", "90 sessions"),
     ("hostname", {"network": {"resolved": ("127.0.1.1",)}}, "info", "GLOO_SOCKET_IFNAME=eth0"),
     ("hostname", {"network": {"resolve_error": "Name or service not known"}}, "error", "/etc/hosts"),

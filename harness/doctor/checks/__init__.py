@@ -1,6 +1,6 @@
 """Every check, in the order of the report. A new one is a function of facts, and a line here."""
 
-from harness.doctor.checks import cluster, graphics, network, processes, recorder, software, storage, system
+from harness.doctor.checks import builds, cluster, graphics, network, processes, recorder, software, storage, system
 from harness.doctor.outcome import Check, Comparison
 
 CHECKS: tuple[Check, ...] = (
@@ -19,6 +19,7 @@ CHECKS: tuple[Check, ...] = (
     Check("inodes", ("storage",), storage.inodes, host=True),
     Check("ray-directory", ("storage",), storage.ray_directory, host=True),
     Check("old-sessions", ("storage",), storage.old_sessions, host=True),
+    Check("build-locks", ("builds",), builds.locks, host=True),
     Check("hostname", ("network", "software"), network.hostname, host=True),
     Check("interfaces", ("network", "software"), network.interfaces),
     Check("infiniband", ("network", "software"), network.infiniband, host=True),

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from harness.doctor.checks.builds import told
+from harness.doctor.facts import Builds, Lock
 from harness.doctor.frameworks import flags, plan, traps
-from harness.doctor.outcome import Bite, Fine, Outcome
+from harness.doctor.gather.builds import look as look_at
+from harness.doctor.outcome import Bite, Fine, Outcome, Unseen
 from harness.frameworks.detection import AUTO, detect
 from reports.doctor_model import Hazard, Passed, Unchecked
 
@@ -19,7 +22,8 @@ def look(
     """What would bite the job that this command starts. Raises BadInput for one of no framework, or of several."""
     job = detect(command, framework, environ)
     asked = plan.read(job, command, environ)
-    checks = [("framework-version", _version), ("framework-options", flags.known), *traps.TRAPS[job.adapter.framework]]
+    checks = [("framework-version", _version), ("framework-options", flags.known),
+              *traps.TRAPS[job.adapter.framework], ("build-locks", _builds(environ))]  # fmt: skip
     return [_item(name, outcome) for name, check in checks for outcome in check(asked)]
 
 
@@ -30,6 +34,22 @@ def _version(asked: plan.Plan) -> Iterator[Outcome]:
     installed = asked.job.installed
     if not asked.job.warnings and installed is not None:
         yield Fine(f"{asked.job.adapter.framework} {installed.version} in {installed.python}")
+
+
+def _builds(environ: Mapping[str, str]) -> Callable[[plan.Plan], Iterator[Outcome]]:
+    """Lock files in a folder of the command's own; the shell's is looked at with the machine."""
+
+    def found(asked: plan.Plan) -> Iterator[Outcome]:
+        own = asked.variables.get("TORCH_EXTENSIONS_DIR", "")
+        if own == environ.get("TORCH_EXTENSIONS_DIR", ""):
+            return
+        if "$" in own or "`" in own:
+            yield Unseen(f"TORCH_EXTENSIONS_DIR is {own}, which only the shell knows")
+        else:
+            held = look_at(own)
+            yield from told(Builds(**{**held, "locks": tuple(Lock(**one) for one in held["locks"])}))
+
+    return found
 
 
 def _item(name: str, outcome: Outcome) -> Hazard | Passed | Unchecked:

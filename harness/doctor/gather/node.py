@@ -8,6 +8,7 @@ import threading
 import time
 from typing import Any
 
+from harness.doctor.gather.builds import builds
 from harness.doctor.gather.graphics import gpus
 from harness.doctor.gather.limits import limits, memory
 from harness.doctor.gather.network import network
@@ -18,7 +19,7 @@ from harness.doctor.gather.tracing import tracing
 
 SECTIONS = {
     "imports": imports, "gpus": gpus, "tracing": tracing, "network": network, "shm": shm, "storage": storage,
-    "processes": processes, "software": software, "limits": limits, "memory": memory,
+    "builds": builds, "processes": processes, "software": software, "limits": limits, "memory": memory,
 }  # fmt: skip
 SLOW = ("imports",)
 

@@ -1,0 +1,39 @@
+"""Lock files that a killed build of torch's extensions left: the next job waits for them for ever."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+
+from harness.doctor.facts import Builds, Facts
+from harness.doctor.outcome import Asked, Bite, Fine, Outcome, duration
+
+SHOWN = 4
+
+
+def locks(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    assert facts.builds is not None
+    yield from told(facts.builds)
+
+
+def told(builds: Builds) -> Iterator[Outcome]:
+    """An error where nobody can have the file open, a warning where somebody may who was not seen."""
+    left = [one for one in builds.locks if not one.holder]
+    held = [one for one in builds.locks if one.holder]
+    if not left:
+        yield Fine(f"{builds.folder}: {len(held)} builds go on" if held else f"{builds.folder}: no lock file")
+        return
+    unsure = ", which other machines may use too" if builds.remote else ""
+    unsure += f"; {builds.unreadable} processes could not be asked what they have open" if builds.unreadable else ""
+    names = ", ".join(one.path for one in left[:SHOWN]) + (
+        f" and {len(left) - SHOWN} more" if len(left) > SHOWN else ""
+    )
+    oldest = max(one.age_s for one in left)
+    yield Bite(
+        "warning" if unsure else "error",
+        "a killed build of torch's extensions has left its lock file",
+        f"{names}, {'the oldest ' if len(left) > 1 else ''}{duration(oldest)} old{unsure}",
+        "whoever loads that extension next (DeepSpeed's fused_adam, cpu_adam) waits for ever for the file to go away",
+        f"rm {' '.join(shlex.quote(one.path) for one in left)}"
+        + ("   # where no build runs: pgrep -a ninja" if unsure else ""),
+    )

@@ -1,0 +1,99 @@
+"""Lock files of torch's extension builds (`torch.utils.cpp_extension`), and which of them a process still holds.
+
+Whoever makes the file keeps it open until its build is done (`torch/utils/file_baton.py`), and whoever finds it waits
+until it is gone, without a limit: one that nobody has open was left by a build that was killed.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from harness.doctor.gather.files import pids, read
+
+_REMOTE = ("nfs", "nfs4", "lustre", "beegfs", "gpfs", "ceph", "cifs", "smb3", "9p", "fuse")
+_MOST = 10_000  # directories
+
+
+def builds() -> dict[str, Any]:
+    """The fields of `facts.Builds`, of the folder that this process's torch would build in."""
+    return look(folder(os.environ))
+
+
+def folder(environ: Mapping[str, str]) -> str:
+    """Where torch builds (`_get_build_directory`, `get_default_build_root`)."""
+    cache = environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return environ.get("TORCH_EXTENSIONS_DIR") or os.path.join(cache, "torch_extensions")
+
+
+def look(root: str) -> dict[str, Any]:
+    """The lock files below a folder: it has a directory for each extension, or one for each Python and CUDA first."""
+    now = time.time()
+    locks: list[dict[str, Any]] = []
+    for path in _locks(root):
+        try:
+            about = os.stat(path)
+        except OSError:  # its build ended while we looked
+            continue
+        key = (about.st_dev, about.st_ino)
+        locks.append({"path": path, "age_s": max(0.0, now - about.st_mtime), "key": key, "owner": about.st_uid})
+    owners = {one["owner"] for one in locks}  # who made a file holds it
+    holders, unreadable = _holders({one["key"] for one in locks}, owners) if locks else ({}, 0)
+    found = [{"path": one["path"], "age_s": one["age_s"], "holder": holders.get(one["key"], 0)} for one in locks
+             if holders.get(one["key"]) or os.path.exists(one["path"])]  # fmt: skip
+    return {"folder": root, "locks": found, "unreadable": unreadable, "remote": _remote(root)}
+
+
+def _locks(root: str) -> list[str]:
+    found, folders = [], [(root, 0)]
+    seen = 0
+    while folders and seen < _MOST:
+        place, depth = folders.pop()
+        seen += 1
+        try:
+            entries = list(os.scandir(place))
+        except OSError:  # there is none, or it is not ours to read
+            continue
+        for entry in entries:
+            if entry.name == "lock" and depth and not entry.is_dir(follow_symlinks=False):
+                found.append(entry.path)
+            elif depth < 2 and entry.is_dir():
+                folders.append((entry.path, depth + 1))
+    return sorted(found)
+
+
+def _holders(keys: set[tuple[int, int]], owners: set[int]) -> tuple[dict[tuple[int, int], int], int]:
+    """(device, inode) -> a process that has it open; and how many processes of these users could not be asked."""
+    found: dict[tuple[int, int], int] = {}
+    unreadable = 0
+    for pid in pids():
+        try:
+            if os.stat(f"/proc/{pid}").st_uid not in owners:
+                continue
+            names = os.listdir(f"/proc/{pid}/fd")
+        except PermissionError:
+            unreadable += 1
+            continue
+        except OSError:  # it has ended
+            continue
+        for name in names:
+            try:
+                about = os.stat(f"/proc/{pid}/fd/{name}")
+            except OSError:  # closed while we looked
+                continue
+            if (about.st_dev, about.st_ino) in keys:
+                found[about.st_dev, about.st_ino] = pid
+    return found, unreadable
+
+
+def _remote(root: str) -> bool:
+    """Whether other machines may write there too."""
+    place = os.path.realpath(root)
+    best = ("", "")
+    for line in read("/proc/self/mounts").splitlines():
+        _, at, kind, *_ = [*line.split(" "), "", "", ""]
+        if (place == at or place.startswith(at.rstrip("/") + "/")) and len(at) >= len(best[0]):
+            best = (at, kind)
+    return best[1].split(".")[0] in _REMOTE
