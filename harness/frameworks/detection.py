@@ -22,6 +22,7 @@ _SCRIPT = re.compile(r"\.(py|sh|bash|slurm|sbatch)$")
 # Words before a command that change nothing of what it starts.
 _PREFIXES = {"env", "nohup", "time", "nice", "stdbuf", "setsid", "timeout", "exec"}
 _SHELLS = {"bash", "sh", "zsh", "dash", "srun", "sbatch"}
+_LAUNCHERS = {"accelerate", "deepspeed", "torchrun", "trl"}  # programs of the interpreter that runs the job
 _OVERRIDES = re.compile(r"(?<![\w$])PYTHONPATH=(?!\S*\$\{?PYTHONPATH)")
 _DROPS = re.compile(
     r"\bunset\b[^\n;&|]*\bPYTHONPATH\b"
@@ -113,10 +114,19 @@ def interpreter(command: Sequence[str], environ: Mapping[str, str] = os.environ)
         return ""
     if name.startswith("python"):
         return path
-    if name in _SHELLS:  # a script that is told its interpreter, or calls it by its name
-        given = [word for word in words[1:] if os.path.basename(word).startswith("python")]
-        named = (shutil.which(word, path=environ.get("PATH")) for word in (*given, "python3"))
-        return next(filter(None, named), "")
+    if name in _SHELLS:  # a script that is told its interpreter, or calls it or a launcher by its name
+        for word in (part for one in words[1:] for part in one.split()):
+            own = shutil.which(word, path=environ.get("PATH"))
+            if own and os.path.basename(word).startswith("python"):
+                return own
+            if own and os.path.basename(word) in _LAUNCHERS and (found := _shebang(own)):
+                return found
+        return shutil.which("python3", path=environ.get("PATH")) or ""
+    return _shebang(path)
+
+
+def _shebang(path: str) -> str:
+    """The Python that a program's first line names; empty where it names none."""
     try:
         with open(path, "rb") as stream:
             first = stream.readline(500).decode(errors="replace")

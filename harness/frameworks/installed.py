@@ -16,6 +16,8 @@ from harness.errors import BadInput
 from probes.adapters import Adapter
 
 TIMEOUT_S = 30.0
+# Packages beside a framework whose source says what its settings are.
+_BESIDE = {"trl": ("accelerate", "transformers")}
 _PYTHON, _ANSWER = "rlhf-harness-python:", "rlhf-harness:"
 # Runs in the framework's interpreter, and says first that one is there: a program that is none does not get so far.
 # find_spec of a top-level name imports nothing.
@@ -63,7 +65,8 @@ class Installation:
 
 def ask(python: str, adapter: Adapter, environ: Mapping[str, str] = os.environ) -> Installation:
     """What that interpreter has. Raises BadInput where it is none, does not run, or does not answer in `TIMEOUT_S`."""
-    packages = sorted({*adapter.triggers, *(hook.module.split(".")[0] for hook in adapter.hooks)})
+    hooked = (hook.module.split(".")[0] for hook in adapter.hooks)
+    packages = sorted({*adapter.triggers, *hooked, *_BESIDE.get(adapter.framework, ())})
     quiet = {name: value for name, value in environ.items() if not name.startswith("RLHF_HARNESS_")}
     code, output, errors = _answer(python, [adapter.distribution, *packages], quiet)
     version = ""

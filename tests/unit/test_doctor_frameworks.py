@@ -155,7 +155,7 @@ def test_traps_of_trl_are_read_in_its_script(tmp_path: Path, check: str, planted
 
 VERL_TRAPS = {"verl-seed", "verl-determinism", "verl-dtype", "verl-sizes"}
 OPENRLHF_TRAPS = {"openrlhf-colocation", "openrlhf-dtype", "openrlhf-seed"}
-TRL_TRAPS = {"trl-group", "trl-seed", "trl-dtype"}
+TRL_TRAPS = {"trl-group", "trl-seed", "trl-dtype", "trl-sizes"}
 
 
 def untold(command: list[str], framework: str) -> dict[str, str]:
@@ -186,7 +186,8 @@ python -m verl.trainer.main_ppo {R}.name=$ENGINE {R}.full_determinism=$FD {R}.dt
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["--config-path", "/nowhere", "--config-name", "mine"], "settings come from /nowhere, which is not read"),
+        (["--config-path", "/nowhere", "--config-name", "mine"],
+         "settings come from /nowhere/mine.yaml, which cannot be read: there is no such file"),
         (["--config-name=mine"], "settings come from mine, which is not read"),
         (["-cn", "mine"], "settings come from mine, which is not read"),
         (["rollout@actor_rollout_ref.rollout=mine"],
@@ -261,10 +262,10 @@ def test_options_of_openrlhf_that_only_the_shell_knows(words: list[str], checks:
 @pytest.mark.parametrize(
     ("arguments", "checks"),
     [
-        ("use_vllm=USE, generation_kwargs={'seed': SEED}", TRL_TRAPS),
+        ("use_vllm=USE, generation_kwargs={'seed': SEED}", TRL_TRAPS - {"trl-sizes"}),
         ("use_vllm=USE", {"trl-seed", "trl-dtype"}),  # no seed among the arguments, whatever draws
         ("use_vllm=True, generation_kwargs={'seed': SEED}", {"trl-group"}),
-        ("use_vllm=True, generation_kwargs={'seed': 3}, num_generations=N", {"trl-group"}),
+        ("use_vllm=True, generation_kwargs={'seed': 3}, num_generations=N", {"trl-group", "trl-sizes"}),
         ("use_vllm=True, vllm_mode=MODE", {"trl-seed"}),
         ("use_vllm=True, bf16=BF", {"trl-dtype"}),
         ("use_vllm=False, generation_kwargs=ARGS", set()),
@@ -281,11 +282,12 @@ def test_settings_that_only_trls_script_knows(tmp_path: Path, arguments: str, ch
 PARSER = "from trl import GRPOConfig, TrlParser\nargs, = TrlParser(GRPOConfig).parse_args_and_config()\n"
 
 
-def test_a_configuration_file_of_trl_is_not_read(tmp_path: Path) -> None:
+def test_a_configuration_that_cannot_be_read_is_not_passed(tmp_path: Path) -> None:
     command = [*script(tmp_path, ""), "--config", "x.yaml"]
     Path(command[1]).write_text(PARSER)
-    assert untold(command, "trl") == dict.fromkeys(TRL_TRAPS, "settings come from x.yaml, which is not read")
-    assert not untold([*command, "--use_vllm", "false"], "trl")
+    why = "settings come from x.yaml, which cannot be read: there is no such file"
+    assert untold(command, "trl") == dict.fromkeys(TRL_TRAPS, why)
+    assert set(untold([*command, "--use_vllm", "false"], "trl")) == {"trl-sizes"}
     assert not untold(command[:2], "trl")
     Path(command[1]).write_text(PARSER.replace("parse_args_and_config()", "parse_yaml_file('x.yaml')"))
     assert set(untold(command[:2], "trl")) == TRL_TRAPS

@@ -1,125 +1,196 @@
-"""Options that the installed version does not know: looked up in its Hydra reference, or in its calls of argparse."""
+"""Options that the installed version does not know, or not as they are written: looked up in its source.
+
+verl's in its Hydra reference, OpenRLHF's in its calls of argparse, TRL's in its configuration classes (`trl_options`).
+"""
 
 from __future__ import annotations
 
-import ast
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from harness.doctor.frameworks.plan import Option, Plan
+from harness.doctor.frameworks import files, trl_options
+from harness.doctor.frameworks.options import Option
+from harness.doctor.frameworks.parameters import Parameter, arguments, parsed
+from harness.doctor.frameworks.plan import Plan
+from harness.doctor.frameworks.words import SHELL
 from harness.doctor.outcome import Bite, Fine, Outcome, Unseen
+from harness.frameworks.installed import Installation
 
 _HYDRA_OWN = ("hydra",)
+_SHOWN = 4  # settings of a file, by name
+_NOTHING = "the command has no option, and its script no configuration of TRL's, that could be looked up"
 
 
 def known(plan: Plan) -> Iterator[Outcome]:
     """Each option of the command against those of the installed version."""
     framework = plan.job.adapter.framework
-    if framework == "trl":
-        yield Unseen("TRL's options are those of the user's own script")
-        return
     installed = plan.job.installed
     if installed is None or not installed.version:
         yield Unseen(f"the {framework} that will run is not known: its options cannot be looked up")
-        return
-    if framework == "verl":
-        yield from _verl(plan)
+    elif framework == "trl":
+        yield from _trl(plan, installed)
+    elif framework == "verl":
+        yield from _verl(plan, installed)
     else:
-        yield from _openrlhf(plan)
+        yield from _openrlhf(plan, installed)
 
 
-def _verl(plan: Plan) -> Iterator[Outcome]:
-    config = next(
-        (plan.words[at + 1] for at, word in enumerate(plan.words[:-1]) if word in ("--config-name", "-cn")), ""
-    )
-    config = next((word.partition("=")[2] for word in plan.words if word.startswith("--config-name=")), config)
-    if any(word.startswith(("--config-path", "--config-dir", "-cp", "-cd")) for word in plan.words):
-        yield Unseen("the command brings a configuration of its own (--config-path)")
+def _verl(plan: Plan, installed: Installation) -> Iterator[Outcome]:
+    config = files.named(plan.given, "--config-name", "-cn")
+    if not plan.entry:
+        yield Unseen("the command does not start a module of verl's whose configuration is known")
         return
-    assert plan.job.installed is not None
-    package = plan.job.installed.source("verl")
+    if any(word.startswith(("--config-path", "--config-dir", "-cp", "-cd")) for word in plan.given):
+        told = next((why for why in plan.unread if "settings come from" in why or "does not build on" in why), "")
+        if told:
+            yield Unseen(f"the command brings a configuration of its own: {told}")
+            return
+        config = ""
+    package = installed.source("verl")
     reference = (package.parent / "trainer" / "config" if package else Path()) / (
         f"_generated_{(config or 'ppo_trainer').removesuffix('.yaml')}.yaml"
     )
     paths = _paths(reference)
     if not paths:
-        yield Unseen(f"verl {plan.job.installed.version} has no {reference.name} to look options up in")
+        yield Unseen(f"verl {installed.version} has no {reference.name} to look options up in")
         return
+    own = [one.name for one in plan.filed if not _within(one.name, paths)]
+    filed = {".".join(one.name.split(".")[:at]) for one in plan.filed for at in range(1, one.name.count(".") + 2)}
     wrong = []
     for option in plan.options:
         name = option.name
         if "@" in name or "/" in name or name.split(".")[0] in _HYDRA_OWN:
             continue
-        if option.sign in ("", "~") and name not in paths:
-            near = _nearest(name, paths)
+        if option.sign in ("", "~") and name not in paths and name not in filed:
+            near = _nearest(name, set(paths))
             wrong.append((option, f"it is not in the configuration{near}"))
-        elif option.sign == "+" and name in paths:
+        elif option.sign == "+" and name in (filed | set(paths)):
             wrong.append((option, "it is there already: leave the + out"))
     yield from _told(plan, wrong, "verl's configuration", "Hydra refuses it and the job ends before its first step")
+    if own:
+        yield Unseen(f"the configuration file sets {_listed(own)}, which verl's own does not have: Hydra takes any, "
+                     "and whether anything reads it is not known")  # fmt: skip
 
 
-def _openrlhf(plan: Plan) -> Iterator[Outcome]:
-    assert plan.job.installed is not None
-    module = next((found[0] for word in plan.words if (found := re.search(r"openrlhf\.cli\.\w+", word))), "")
-    if not module:
-        name = next((found[1] for word in plan.words if (found := re.search(r"(train_\w+)(\.py)?$", word))), "")
-        module = f"openrlhf.cli.{name}" if name else ""
-    file = plan.job.installed.source(module) if module else None
-    names = _arguments(file) if file else set()
+def _openrlhf(plan: Plan, installed: Installation) -> Iterator[Outcome]:
+    found = re.search(r"openrlhf[./]cli[./](\w+?)(?:\.py)?$|(train_\w+?)(?:\.py)?$", plan.entry)
+    module = f"openrlhf.cli.{found[1] or found[2]}" if found else ""
+    file = installed.source(module) if module else None
+    names = arguments(parsed(file)) if file else {}
     if not names:
         yield Unseen("the command does not name a module of openrlhf.cli whose options could be looked up")
         return
-    wrong = []
-    for option in plan.options:
-        if option.name in names or sum(one.startswith(option.name) for one in names) == 1:  # argparse takes prefixes
-            continue
-        if option.name in ("help", "address", "runtime-env-json", "runtime-env", "working-dir", "no-wait"):  # ray job
-            continue
-        wrong.append((option, f"{module} has no such option{_nearest(option.name, names)}"))
-    yield from _told(plan, wrong, f"{module}'s options", "argparse ends the job before it starts")
+    wrong, unsure = _against(plan.options, names, module)
+    yield from _told(plan, wrong, f"{module}'s options", "argparse ends the job before it starts", unsure)
 
 
-def _told(plan: Plan, wrong: list[tuple[Option, str]], where: str, why: str) -> Iterator[Outcome]:
+def _trl(plan: Plan, installed: Installation) -> Iterator[Outcome]:
+    told = trl_options.taken(plan, installed) if plan.options or plan.yamls else trl_options.Taken()
+    calls = list(trl_options.built(plan, installed))
+    wrong, unsure = _against([one for one in plan.options if one.name != "config"], told.names, told.where)
+    if told.unknown:
+        wrong = [each for each in wrong if each[0].name in told.names]
+        unsure = []
+    yield from _told(plan, wrong, f"those of {told.where}" if told.where else "what TRL takes",
+                     "its parser ends the job before it starts", unsure, quiet=True)  # fmt: skip
+    refused = [*_unknown_keywords(plan, calls), *_unknown_keys(plan, told)]
+    yield from refused
+    if told.unknown and (plan.options or plan.yamls):
+        yield Unseen(f"the command's options: {told.unknown}")
+    elif not (wrong or refused or unsure):
+        counted = [f"{len(plan.options)} options"] * bool(plan.options) + [f"{len(calls)} configurations"] * bool(calls)
+        if said := [*counted, *plan.yamls]:
+            yield Fine(f"{' and '.join(said)} are as trl {installed.version} takes them")
+        else:
+            yield Unseen(plan.unread[0] if plan.unread else _NOTHING)
+
+
+def _unknown_keywords(plan: Plan, calls: Iterable[trl_options.Built]) -> Iterator[Outcome]:
+    for call in calls:
+        for name in call.unknown:
+            yield _refused(plan, f"{name}=…", f"{call.name} has no such argument{_nearest(name, set(call.taken))}",
+                           "the script ends with a TypeError where it builds its configuration")  # fmt: skip
+
+
+def _unknown_keys(plan: Plan, told: trl_options.Taken) -> Iterator[Outcome]:
+    """Keys of TRL's YAML file: its parser refuses those that it does not know, the `trl` command hands them on."""
+    for file, names in plan.yamls.items():
+        for name in names if not told.unknown else ():
+            if name in told.names:
+                continue
+            if told.drops:
+                yield Unseen(f"{name} of {file} is no option of {told.where}, which drops it: nobody may read it")
+            else:
+                yield _refused(plan, f"{name}: of {file}", f"{told.where} has no such option"
+                               f"{_nearest(name, set(told.names))}", "it ends the job before it starts")  # fmt: skip
+
+
+def _refused(plan: Plan, shown: str, what: str, why: str) -> Bite:
+    version = f"trl {plan.job.installed.version if plan.job.installed else ''}".strip()
+    return Bite("error", f"{version} does not know {shown}", what, why, "take it out, or write it as this version does")
+
+
+def _against(
+    options: Iterable[Option], names: Mapping[str, Parameter], where: str
+) -> tuple[list[tuple[Option, str]], list[str]]:
+    """(options that the parser refuses, with why; those whose form cannot be told)."""
+    wrong, unsure = [], []
+    for option in options:
+        whole = [one for one in names if one.startswith(option.name)]  # argparse takes prefixes
+        if option.name not in names and len(whole) != 1:
+            near = f": it may be {_listed(whole)}" if whole else _nearest(option.name, set(names))
+            wrong.append((option, f"{where} has no such option{near}"))
+            continue
+        values = names[option.name if option.name in names else whole[0]].values
+        if SHELL.search(option.value):
+            if values == "0" and not option.bare:
+                unsure.append(f"--{option.name} takes no value, and {option.value} may be one or more options")
+        elif values == "0" and not option.bare:
+            wrong.append(
+                (option, f"it takes no value: --{option.name} alone switches, and {option.value!r} is refused")
+            )
+        elif values in ("1", "+") and option.bare:
+            wrong.append((option, "a value has to stand behind it"))
+    return wrong, unsure
+
+
+def _within(name: str, paths: Mapping[str, bool]) -> bool:
+    """Is it in the configuration, or below a mapping that is empty there, which holds what anybody puts in?"""
+    parts = name.split(".")
+    return name in paths or any(paths.get(".".join(parts[:at])) for at in range(1, len(parts)))
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
+
+
+def _told(
+    plan: Plan, wrong: Sequence[tuple[Option, str]], where: str, why: str, unsure: Sequence[str] = (), *,
+    quiet: bool = False,
+) -> Iterator[Outcome]:  # fmt: skip
+    """`quiet`: nothing where all is well."""
     installed = plan.job.installed
     version = f"{plan.job.adapter.framework} {installed.version if installed else ''}".strip()
     for option, what in wrong:
-        shown = f"{option.sign}{option.name}" + ("" if option.sign == "--" else "=…")
-        yield Bite(
-            "error", f"{version} does not know {shown}", what, why, "take it out, or write it as this version does"
-        )
-    if not wrong:
+        shown = f"{option.sign}{option.name}" + ("" if option.sign == "--" or option.bare else "=…")
+        verb = "does not know" if "no such option" in what or option.sign != "--" else "does not take"
+        yield Bite("error", f"{version} {verb} {shown}", what, why, "take it out, or write it as this version does")
+    yield from map(Unseen, unsure)
+    if not wrong and not unsure and not quiet:
         yield Fine(f"all {len(plan.options)} options are among {where}")
 
 
-def _paths(reference: Path) -> set[str]:
-    """Every dotted path of a YAML file, nodes and leaves; empty where there is none."""
-    if not reference.is_file():
-        return set()
-    import yaml  # type: ignore[import-untyped]
-
-    found: set[str] = set()
-
-    def walk(value: Any, path: str) -> None:
-        for name, one in value.items() if isinstance(value, dict) else ():
-            here = f"{path}.{name}" if path else str(name)
-            found.add(here)
-            walk(one, here)
-
-    walk(yaml.safe_load(reference.read_text(encoding="utf-8")), "")
-    return found
-
-
-def _arguments(file: Path) -> set[str]:
-    """The long options that a file adds to an argparse parser, read and not run."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(file.read_bytes())):
-        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument":
-            for one in node.args:
-                if isinstance(one, ast.Constant) and str(one.value).startswith("--"):
-                    found.add(str(one.value)[2:])
+def _paths(reference: Path) -> dict[str, bool]:
+    """Every dotted path of a YAML file, nodes and leaves -> is it an empty mapping; nothing where there is no file."""
+    held, why = files.mapping(reference)
+    found: dict[str, bool] = {}
+    for name, value in files.leaves(held) if not why else ():
+        parts = name.split(".")
+        found |= {".".join(parts[:at]): False for at in range(1, len(parts))}
+        found[name] = value == {}
     return found
 
 

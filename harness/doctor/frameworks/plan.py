@@ -1,51 +1,34 @@
-"""What a framework's command asks for: its options by name, from its words and from the scripts that it starts.
+"""What a framework's command asks for: its options by name, from its words and from the files that they name.
 
 Nothing is run and nothing of a framework imported. verl takes Hydra's overrides (`a.b=c`), OpenRLHF and `trl` take
-`--a.b c`; a script of TRL's is Python, whose calls of a configuration class are read. What only a shell knows, and what
-may come from a file that is not read, is told apart from a default: nobody can say what it is.
+`--a.b c`; a script of TRL's is Python, whose calls of a configuration class are read, and YAML files are data. What
+only a shell knows, and what may come from a file that is not read, is told apart from a default: nobody can say what it
+is.
 """
 
 from __future__ import annotations
 
+import os
 import re
-import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from harness.doctor.frameworks import files, words
+from harness.doctor.frameworks.options import Option, dashed, overrides
 from harness.doctor.frameworks.script import settings
 from harness.frameworks.detection import Job, scripts
 
-_OVERRIDE = re.compile(r"([+~]{0,2})([A-Za-z_][\w@/]*(?:\.[\w@]+)*)=(.*)", re.DOTALL)
-_VARIABLE = re.compile(r"[A-Za-z_]\w*=")
-_ASSIGNMENT = re.compile(r"([A-Z_][A-Za-z0-9_]*)=(.*)")
-_SHELL = re.compile(r"[$`]")  # in a value: it is not a literal
-# The words of the command, which are read; an array of the script, whose words are read where it is made.
-_ARGUMENTS = re.compile(r"\$[@*]|\$\{[@*](:[^}]*)?\}")
-_ARRAY = re.compile(r"\$\{(\w+)\[[@*]\]\}")
-_END = re.compile(r"[|&;<]|\d?>|&>")  # of a command's words in a shell script
-# The word that starts a framework with the defaults that are known here.
-_ENTRIES = {
-    "verl": re.compile(r"(?:^|[./])verl[./]trainer[./]main_ppo(?:_v0)?(?:\.py)?$"),
-    "openrlhf": re.compile(r"(?:^|[./])openrlhf[./]cli[./]\w+(?:\.py)?$|(?:^|/)train_ppo_ray(?:\.py)?$"),
-    "trl": re.compile(r"\.py$|(?:^|/)trl$|^trl\.(?:cli|scripts)\b"),
-}
-_HYDRA_FILES = re.compile(r"--config-(?:path|dir|name)|-c[pdn]|--experimental-rerun")
-
-
-@dataclass(frozen=True)
-class Option:
-    """One option as it was written: `sign` is Hydra's `+`, `++` or `~`, or `--`. An unknown shell variable stays."""
-
-    sign: str
-    name: str
-    value: str
+__all__ = ["Option", "Plan", "read"]
 
 
 @dataclass(frozen=True)
 class Plan:
     """A job's options (the last of a name holds), keyword arguments of TRL's configuration, environment variables.
 
-    `computed`: keyword arguments that are not literals, as they are written. `unread`: why a setting that is given
+    `entry`: the word that starts the framework; `words`: all words of its start; `filed`: settings of the user's own
+    configuration file, which options override. `computed`: keyword arguments that are not literals, as they are
+    written. `source`: of the Python script that starts TRL; `yamls`: file -> the settings that it names; `launch`: what
+    accelerate is told, as far as `launch_unread` does not say that it cannot be. `unread`: why a setting that is given
     nowhere may still not be its default, a sentence each."""
 
     job: Job
@@ -55,13 +38,27 @@ class Plan:
     words: tuple[str, ...] = ()
     computed: Mapping[str, str] = field(default_factory=dict)
     unread: tuple[str, ...] = ()
+    entry: str = ""
+    given: tuple[str, ...] = ()
+    filed: tuple[Option, ...] = ()
+    source: str = ""
+    yamls: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    launch: Mapping[str, str] = field(default_factory=dict)
+    launch_unread: str = ""
+
+    def last(self, name: str) -> Option | None:
+        """The option of that name that holds."""
+        return next((one for one in reversed((*self.filed, *self.options)) if one.name == name), None)
 
     def get(self, name: str, default: str = "") -> str:
         """The value of an option; empty lists and quotes as written, `default` where it is not given."""
-        return next((one.value for one in reversed(self.options) if one.name == name), default)
+        found = self.last(name)
+        return default if found is None or found.sign == "~" else found.value
 
     def has(self, name: str) -> bool:
-        return any(one.name == name and one.sign != "~" for one in self.options)
+        """Is it given, and neither taken out again nor nothing (`null`)?"""
+        found = self.last(name)
+        return found is not None and found.sign != "~" and (found.sign == "--" or found.value not in ("null", "None"))
 
     def number(self, name: str, default: int) -> int | None:
         """An option as a whole number; None where it cannot be told, as from a shell variable."""
@@ -70,139 +67,111 @@ class Plan:
 
     def on(self, name: str) -> bool:
         """Is a switch on? A bare `--switch` counts as on."""
-        return self.has(name) and self.get(name).lower() in ("", "true", "1", "yes", "on")
+        return self.has(name) and self.get(name).lower() in ("", "true", "1", "yes", "on", "t", "y")
 
     def untold(self, *names: str) -> str:
         """Why one of these settings cannot be told; empty where each is a literal, or its default."""
         for name in names:
             short = name.removeprefix("actor_rollout_ref.")
-            whole = next((one.name for one in self.options if name.startswith(f"{one.name}.")), "")
+            whole = next((one.name for one in (*self.filed, *self.options) if name.startswith(f"{one.name}.")), "")
+            found = self.last(name)
             if whole:
                 return f"{whole} is given as a whole, which is not taken apart"
             if name in self.computed:
                 return f"{short} is {self.computed[name]}, which only the script knows"
-            if self.has(name):
-                if _SHELL.search(self.get(name)):
-                    return f"{short} is {self.get(name)}, which only the shell knows"
+            if found is not None and found.sign == "~":
+                return f"{short} is taken out (~{short}), and what the job does without it is not known here"
+            if found is not None:
+                if words.SHELL.search(found.value):
+                    knows = "Hydra" if found in self.filed else "the shell"
+                    return f"{short} is {found.value}, which only {knows} knows"
             elif name not in self.keywords and self.unread:
                 return self.unread[0]
         return ""
 
 
 def read(job: Job, command: Sequence[str], environ: Mapping[str, str]) -> Plan:
-    """The plan of a command and of the shell and Python files among its words."""
+    """The plan of a command, of the shell and Python files among its words, and of its YAML files."""
     name = job.adapter.framework
-    words, unread = list(command), [*_brought(name, list(command), "")]
+    texts = dict(scripts(command))
+    said = words.read(name, command, texts)
+    entry = next((start.entry for start in said.starts if start.entry), "")
+    variables = {**environ, **said.variables}
+    unread = [*said.unread]
+    if not entry:
+        unread.append(f"neither the command nor its shell scripts start {name}: what does, and its settings, "
+                      "are not read")  # fmt: skip
+    if name == "verl":
+        return _verl(job, said, entry, variables, unread)
+    options = tuple(dashed(said.given, hyphens=name == "trl"))
+    if name == "trl":
+        return _trl(job, said, entry, variables, unread, options, texts)
+    return Plan(job, options, {}, variables, tuple(said.all), {}, tuple(unread), entry, tuple(said.given))
+
+
+def _verl(job: Job, said: words.Words, entry: str, variables: Mapping[str, str], unread: list[str]) -> Plan:
+    main = job.installed.source("verl.trainer.main_ppo") if job.installed else None
+    filed, untold, _ = files.hydra(said.given, main)
+    options = tuple(overrides(said.given))
+    unread += [*untold, *(f"settings come from {one.name}={one.value}, which is not read"
+                          for one in options if _brings_file(one))]  # fmt: skip
+    return Plan(job, options, {}, variables, tuple(said.all), {}, tuple(unread), entry, tuple(said.given), tuple(filed))
+
+
+def _brings_file(one: Option) -> bool:
+    """A choice of one of Hydra's groups."""
+    return "/" in one.name or "@" in one.name or (one.sign == "+" and "." not in one.name and "{" not in one.value)
+
+
+def _trl(
+    job: Job, said: words.Words, entry: str, variables: Mapping[str, str], unread: list[str],
+    options: tuple[Option, ...], texts: Mapping[str, str],
+) -> Plan:  # fmt: skip
     keywords: dict[str, object] = {}
     computed: dict[str, str] = {}
-    known: set[str] = set()
-    for path, text in scripts(command):
-        known.add(path)
+    yamls: dict[str, tuple[str, ...]] = {}
+    for path, text in texts.items():
         if path.endswith(".py"):
-            if name == "trl":
-                made = settings(path, text)
-                keywords |= made.keywords
-                computed |= made.computed
-                unread += [made.unread] if made.unread else []
-        else:
-            words = [*_shell(text), *words]  # what the command itself says comes later and holds
-            unread += _unread_lines(name, path, text)
-    variables = dict(environ)
-    for word in words:
-        if found := _ASSIGNMENT.fullmatch(word):
-            variables[found[1]] = found[2]
-    options = tuple(_dashed(words, name) if name != "verl" else _overrides(words))
-    unread += _elsewhere(name, words, options, known)
-    return Plan(job, options, keywords, variables, tuple(words), computed, tuple(unread))
-
-
-def _elsewhere(name: str, words: Sequence[str], options: Sequence[Option], known: set[str]) -> Iterator[str]:
-    """Files that settings may come from and that are not read, a sentence each."""
-    entries = [word for word in words if _ENTRIES[name].search(word)]
-    if not entries:
-        yield f"neither the command nor its shell scripts start {name}: what does, and its settings, are not read"
-    if name == "verl":
-        for place, word in enumerate(words):
-            if _HYDRA_FILES.match(word):
-                file = word.partition("=")[2] or " ".join(words[place + 1 : place + 2])
-                if file.removesuffix(".yaml") == "ppo_trainer":  # verl's own, whose defaults are known
-                    continue
-                yield f"settings come from {file or word}, which is not read"
-        for one in options:
-            if "/" in one.name or "@" in one.name or (one.sign == "+" and "." not in one.name and "{" not in one.value):
-                yield f"settings come from {one.name}={one.value}, which is not read"
-    else:
-        yield from (f"settings come from {one.value}, which is not read" for one in options if one.name == "config")
-    if name == "trl":
-        missing = [word for word in entries if word.endswith(".py") and word not in known]
-        yield from (f"settings come from {word}, which is not read" for word in missing)
-
-
-def _unread_lines(name: str, path: str, text: str) -> Iterator[str]:
-    for line in text.replace("\\\n", " ").splitlines():
-        try:
-            words = shlex.split(line, comments=True)
-        except ValueError:
-            if any(_ENTRIES[name].search(word) for word in line.split()):
-                yield f"the line of {path} that starts {name} has a quote over several lines, which is not read"
+            made = settings(path, text)
+            keywords |= made.keywords
+            computed |= made.computed
+            unread += [made.unread] if made.unread else []
+    own = bool(entry) and not entry.endswith(".py")  # the `trl` command's own parser
+    if entry and not own and entry not in texts:
+        unread.append(f"settings come from {entry}, which is not read")
+    environment = dict(variables)
+    for file in (one.value for one in options if one.name == "config"):
+        if words.SHELL.search(file) or (not own and "parse_args_and_config" not in texts.get(entry, "")):
+            unread.append(f"settings come from {file}, which is not read")
             continue
-        yield from _brought(name, words, text)
+        held, why = files.mapping(file)
+        unread += [why] if why else []
+        more = held.pop("env", None)
+        environment |= {str(key): str(value) for key, value in more.items()} if isinstance(more, dict) else {}
+        for key, value in held.items():
+            if key in keywords and keywords[key] != value:
+                computed[key] = f"{keywords[key]!r} in the script and {value!r} in {file}"
+            keywords[key] = value
+        if not why:
+            yamls[file] = tuple(held)
+    package = job.installed.source("trl") if job.installed else None
+    launched = [os.path.basename(word) for word in said.before]
+    by = own or "accelerate" in launched or any(word.startswith("accelerate.commands") for word in said.before)
+    launch, why = files.accelerate(said.before, said.given if own else (), variables, package, bool(entry) and by)
+    launch = {**_torchrun(said.before), **launch}
+    if "ACCELERATE_MIXED_PRECISION" in environment and "mixed_precision" not in launch:
+        launch["mixed_precision"] = environment["ACCELERATE_MIXED_PRECISION"]
+    return Plan(
+        job, options, keywords, environment, tuple(said.all), computed, tuple(unread), entry, tuple(said.given), (),
+        texts.get(entry, ""), yamls, launch, why,
+    )  # fmt: skip
 
 
-def _brought(name: str, words: Sequence[str], text: str) -> Iterator[str]:
-    """Words after a framework's start that only the shell turns into settings; `text`: the script with its arrays."""
-    start = next((place for place, word in enumerate(words) if _ENTRIES[name].search(word)), len(words))
-    for before, word in zip(words[start:], words[start + 1 :], strict=False):
-        if _END.match(word):
-            return
-        array = _ARRAY.fullmatch(word)
-        if _ARGUMENTS.fullmatch(word) or (array and re.search(rf"\b{array[1]}\+?=\(", text)):
-            continue
-        if name == "verl":
-            brings = bool(_SHELL.search(word.partition("=")[0]))
-        else:  # a word after `--option` is its value
-            brings = bool(array) or (bool(_SHELL.match(word)) and not (before.startswith("--") and "=" not in before))
-        if brings:
-            yield f"{word} may hold settings, which only the shell knows"
-
-
-def _shell(text: str) -> list[str]:
-    """The words of a shell script, its continued lines joined; a line that cannot be split is left out."""
-    found = []
-    for line in text.replace("\\\n", " ").splitlines():
-        try:
-            words = shlex.split(line, comments=True)
-        except ValueError:  # a quote that spans lines, as in a here document
-            continue
-        words = words[1:] if words[:1] == ["export"] else words
-        while words and _VARIABLE.match(words[0]):  # the script's own, before a command or alone: no override
-            found += [words[0]] if _ASSIGNMENT.fullmatch(words[0]) else []
-            words = words[1:]
-        found += words
-    return [word.rstrip(";") for word in found if word not in ("export", "exec", "\\")]
-
-
-def _overrides(words: Sequence[str]) -> Iterator[Option]:
-    for word in words:
-        found = _OVERRIDE.fullmatch(word)
-        if found and not _ASSIGNMENT.fullmatch(word) and not word.startswith("-"):
-            yield Option(found[1], found[2], found[3].strip("'\""))
-
-
-def _dashed(words: Sequence[str], framework: str) -> Iterator[Option]:
-    place = 0
-    while place < len(words):
-        word = words[place]
-        place += 1
-        if not re.match(r"--[A-Za-z]", word):
-            continue
-        name, _, value = word[2:].partition("=")
-        name = name.replace("-", "_") if framework == "trl" else name  # its parser takes both
-        following = []
-        while "=" not in word and place < len(words) and not re.match(r"--?[A-Za-z]", words[place]):
-            if _END.match(words[place]):
-                break
-            if not (_ARGUMENTS.fullmatch(words[place]) or _ARRAY.fullmatch(words[place])):  # no value, but more options
-                following.append(words[place])
-            place += 1
-        yield Option("--", name, value or " ".join(following))
+def _torchrun(before: Sequence[str]) -> dict[str, str]:
+    """The number of processes of torchrun, on one node; nothing where it cannot be told."""
+    told = {one.name.replace("-", "_"): one.value.split(" ")[0] for one in dashed(before)}
+    each, nodes = told.get("nproc_per_node", ""), told.get("nnodes", "1")
+    started = any(os.path.basename(word) == "torchrun" or word == "torch.distributed.run" for word in before)
+    if started and each.isdigit() and nodes.isdigit():
+        return {"num_processes": str(int(each) * int(nodes))}
+    return {}

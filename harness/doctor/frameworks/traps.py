@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from harness.doctor.frameworks.plan import Plan
-from harness.doctor.frameworks.trl import trl_dtype, trl_group, trl_seed
+from harness.doctor.frameworks.trl import trl_dtype, trl_group, trl_seed, trl_sizes
 from harness.doctor.outcome import Bite, Fine, Outcome, Unseen
 
 ROLLOUT, ACTOR = "actor_rollout_ref.rollout", "actor_rollout_ref.actor"
@@ -254,5 +254,7 @@ TRAPS: dict[str, tuple[Trap, ...]] = {
         ("openrlhf-colocation", openrlhf_colocation), ("openrlhf-dtype", openrlhf_dtype),
         ("openrlhf-data", openrlhf_data), ("openrlhf-seed", openrlhf_seed), ("openrlhf-order", openrlhf_order),
     ),
-    "trl": (("trl-group", trl_group), ("trl-seed", trl_seed), ("trl-dtype", trl_dtype)),
+    "trl": (
+        ("trl-group", trl_group), ("trl-seed", trl_seed), ("trl-dtype", trl_dtype), ("trl-sizes", trl_sizes),
+    ),
 }  # fmt: skip

@@ -9,6 +9,11 @@ from collections.abc import Iterator
 from harness.doctor.frameworks.plan import Plan
 from harness.doctor.outcome import Bite, Fine, Outcome, Unseen
 
+# Words of a command that may start several processes.
+_SEVERAL = frozenset(
+    {"accelerate", "deepspeed", "mpirun", "srun", "torch.distributed.run", "torchrun", "trl", "submit"}
+)
+
 
 def trl_seed(plan: Plan) -> Iterator[Outcome]:
     """TRL seeds a colocated vLLM with the process's number over the tensor parallel size, not with args.seed."""
@@ -58,8 +63,13 @@ def trl_dtype(plan: Plan) -> Iterator[Outcome]:
     why = _untold(plan, "use_vllm")
     if used and not why:
         why = _untold(plan, "bf16", "fp16", "model_init_kwargs")
+    mixed = plan.launch.get("mixed_precision", "no")  # what is neither bf16 nor fp16 is what accelerate was told
+    if used and not why and single:
+        why = plan.launch_unread or (f"mixed_precision is {mixed}, which only the shell knows" if "$" in mixed else "")
     if why:
         yield Unseen(why)
+    elif used and single and mixed in ("bf16", "fp16"):
+        yield Fine(f"accelerate has the trainer compute in {mixed}, whatever its own settings say")
     elif used and single:
         yield Bite(
             "warning", "the engine is bfloat16 while the trainer is float32", "use_vllm, and bf16 is off",
@@ -68,6 +78,51 @@ def trl_dtype(plan: Plan) -> Iterator[Outcome]:
         )  # fmt: skip
     else:
         yield Fine("trainer and engine are not known to differ")
+
+
+def trl_sizes(plan: Plan) -> Iterator[Outcome]:
+    """GRPO's generation batch has to hold whole groups: 1.16 asserts it in `GRPOConfig.__post_init__`, in every process
+    that the job has started by then. The defaults are Transformers' (8 samples a process, 1 step) and TRL's."""
+    if "GRPOConfig" not in plan.source and plan.given[:1] != ("grpo",) and not plan.entry.endswith(".grpo"):
+        yield Unseen(plan.unread[0] if plan.unread else "the command does not show that it is a job of GRPO's")
+        return
+    names = ("num_generations", "per_device_train_batch_size", "generation_batch_size", "steps_per_generation",
+             "gradient_accumulation_steps")  # fmt: skip
+    if why := _untold(plan, *names):
+        yield Unseen(why)
+        return
+    group, each, batch, steps, accumulated = (
+        _setting(plan, name, default) for name, default in zip(names, (8, 8, None, None, 1), strict=True)
+    )
+    steps = accumulated if steps is None else steps
+    if not (isinstance(group, int) and isinstance(each, int) and isinstance(steps, int)) or group < 1:
+        yield Unseen("a size is not a number here")
+        return
+    processes = _processes(plan)
+    if isinstance(batch, int):
+        whole, shown = batch, f"generation_batch_size={batch}"
+    else:
+        whole = each * steps * (processes or 1)
+        shown = f"{each} a process × {processes or 'some'} processes × {steps} steps"
+    if whole % group == 0:
+        yield Fine(f"{shown} hold whole groups of {group}")
+    elif processes is None and not isinstance(batch, int):
+        yield Unseen(f"{shown} hold whole groups of {group} with some numbers of processes only, and the command does "
+                     "not say how many there are")  # fmt: skip
+    else:
+        yield Bite(
+            "error", "the generation batch does not hold whole groups", f"{shown}, num_generations={group}",
+            "GRPOConfig refuses it once every process has started", f"make {whole} a multiple of {group}",
+        )  # fmt: skip
+
+
+def _processes(plan: Plan) -> int | None:
+    """How many processes train; None where that is not told, as it is where GPUs are counted."""
+    told = plan.launch.get("num_processes", "")
+    if told:
+        return int(told) if told.isdigit() else None
+    several = any(word.rpartition("/")[2] in _SEVERAL for word in plan.words)
+    return None if several or "WORLD_SIZE" in plan.variables or plan.launch_unread else 1
 
 
 def _setting(plan: Plan, name: str, default: object) -> object:
