@@ -105,6 +105,8 @@ def unexplained(e: Evidence, open_: dict[str, np.ndarray]) -> Cause:
         False: "; the learners' weights differ there",
         None: "",
     }[weights]
+    suspected = [text for side in e.sides if (text := restrictions.untried_cache(e, side))]
+    evidence = "; ".join([evidence, *suspected])
     return Cause(
         "UNEXPLAINED",
         _party(e, first),

@@ -305,6 +305,17 @@ def test_a_kv_pool_that_clips(tmp_path: Path, record: str) -> None:
     assert causes(verdict) == [expected]
 
 
+def test_a_kv_pool_that_ends_every_sample_at_one_total_is_proven_by_cutting_there(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    limit = 26
+    for frame in rolled(candidate):
+        prompts, lengths = frame.arrays["prompt"].lengths, frame.arrays["output"].lengths
+        cut(frame, {i: int(limit - p) for i, (p, n) in enumerate(zip(prompts, lengths, strict=True)) if p + n > limit})
+    for event in candidate.events("engine_info"):
+        event["resolved"]["kv_cache_tokens"] = limit + 2
+    settled(put(tmp_path, baseline, candidate), "CAPACITY(kv pool)")
+
+
 def test_ends_before_the_least_number_of_tokens(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for recording in (baseline, candidate):
@@ -567,6 +578,23 @@ def test_a_shift_in_one_step_and_a_scale_in_another_are_two_causes(tmp_path: Pat
     assert "in step 1" in cause(verdict, "ALIGNMENT").summary
 
 
+@pytest.mark.parametrize(("last", "proven_by"), [(2, True), (STEPS, False)], ids=["mended", "to the end"])
+def test_a_stale_tensor_that_a_later_sync_mends_is_proven_by_leaving_its_steps_out(
+    tmp_path: Path, last: int, proven_by: bool
+) -> None:
+    """Where it stays stale to the end, any fault that begins with it would go with those steps too: no proof."""
+    baseline, candidate = plain()
+    leave_out(candidate, TENSORS[:1], range(2, last + 1))
+    (named,) = put(tmp_path, baseline, candidate).causes
+    assert named.name == f"STALE_WEIGHTS({TENSORS[0]})"
+    if proven_by:
+        (proof,) = named.proofs
+        assert proof.intervention == "leave out the steps drawn with weight version 2"
+        assert (proof.before, proof.after, proof.unit) == (16, 0, "samples")
+    else:
+        assert not named.proofs
+
+
 def test_a_shift_beside_a_stale_tensor_is_not_hidden_by_it(tmp_path: Path) -> None:
     baseline, candidate = plain()
     leave_out(candidate, TENSORS[:1], range(1, STEPS + 1))
@@ -642,6 +670,46 @@ def test_a_stale_cache_shows_between_drawing_and_scoring(tmp_path: Path, variant
     for frame in floors(candidate, variant):
         frame.arrays["logprob"].values += 0.05
     assert causes(put(tmp_path, baseline, candidate)) == expected
+
+
+def warmed(recording: Recording, *, cold: int = 0) -> None:
+    """Every sample but the first `cold` of a step came after a cached prompt."""
+    for frame in rolled(recording):
+        frame.arrays["cached"][:] = 8
+        frame.arrays["cached"][:cold] = 0
+
+
+@pytest.mark.parametrize("variants", [("prefill",), ("prefill", "batch")], ids=["scored otherwise", "noisy"])
+def test_an_engine_is_not_blamed_for_what_its_cache_may_have_done(tmp_path: Path, variants: tuple[str, ...]) -> None:
+    """Every sample has cached tokens: to leave those out, which would tell, leaves nothing to compare with."""
+    baseline, candidate = plain()
+    for recording in (baseline, candidate):
+        warmed(recording)
+    for frame in rolled(candidate):
+        frame.arrays["logprob"].values -= 0.05
+    for frame in floors(candidate, *variants):
+        frame.arrays["logprob"].values += 0.05
+    verdict = put(tmp_path, baseline, candidate)
+    (named,) = verdict.causes
+    assert named.party == "candidate" and not named.proofs
+    if "batch" in variants:  # control: an engine that does not repeat a draw is noisy, whatever it caches
+        assert named.name == "candidate-itself" and "STALE_KV" not in named.evidence
+    else:
+        assert named.name == "UNEXPLAINED" and "out leaves 0 of the same steps" in named.evidence
+        assert "suspected, not proven: a stale prefix cache (STALE_KV)" in named.evidence
+
+
+def test_a_cache_is_not_suspected_where_samples_without_cached_tokens_differ_too(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    for recording in (baseline, candidate):
+        warmed(recording, cold=2)
+    for frame in rolled(candidate):
+        frame.arrays["logprob"].values -= 0.05
+    for frame in floors(candidate, "prefill"):
+        frame.arrays["logprob"].values += 0.05
+    verdict = put(tmp_path, baseline, candidate)
+    (named,) = verdict.causes
+    assert named.name == "candidate-itself" and "it draws otherwise than it scores" in named.evidence
 
 
 def test_a_nan_beside_a_shift(tmp_path: Path) -> None:

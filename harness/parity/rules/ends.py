@@ -196,7 +196,9 @@ def _cut_short(e: Evidence, endings: list[Ending]) -> Found:
         total = max(totals)
         one_total = len(totals) == 1 and len(found) > 1
         if one_total and 0 < pool < context and pool - total <= NEAR:
-            yield _capacity(e, side, found, pool, f"each ends at {counted(total, 'token')}, prompt included"), found
+            proof = Proof(f"cut the other run's responses at {counted(total, 'token')}", len(found), 0, "samples")
+            what = f"each ends at {counted(total, 'token')}, prompt included"
+            yield _capacity(e, side, found, pool, what, [proof]), found
         elif one_total or (limited and len({abs(one.lengths[0] - one.lengths[1]) for one in limited}) == 1):
             by = f"at {total} tokens, prompt included" if one_total else f"{missing[0]} tokens before the limit"
             text = f"the {side.name} ends samples {by}, {when(e, _steps(found))}"
@@ -243,14 +245,17 @@ def _needed(e: Evidence, side: Side, step: int) -> float:
     return float(totals[:running].sum())
 
 
-def _capacity(e: Evidence, side: Side, found: list[Ending], pool: float, text: str) -> Cause:
+def _capacity(
+    e: Evidence, side: Side, found: list[Ending], pool: float, text: str, proofs: list[Proof] | None = None
+) -> Cause:
+    """Without proofs where samples end at any length: the engine's own figures say that its pool ran full."""
     return Cause(
         "CAPACITY(kv pool)",
         side.name,
         f"the {side.name}'s KV pool cuts samples short {when(e, _steps(found))}: {text}",
         f"{counted(len(found), 'sample')} cut by a limit" + (f"; the pool holds {pool:g} tokens" if pool else ""),
         {"samples": len(found), "kv_cache_tokens": pool},
-        [],
+        proofs or [],
     )
 
 

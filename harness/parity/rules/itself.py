@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from harness.parity.facts.evidence import Evidence
-from harness.parity.facts.explanation import Explanation, left
+from harness.parity.facts.explanation import Explanation, left, scored_otherwise
 from harness.parity.facts.floor import HEADROOM
+from harness.parity.rules.restrictions import untried_cache
 from reports.model import Cause
 from reports.text import figure
 
@@ -34,6 +35,8 @@ def noisy(e: Evidence) -> Iterator[Explanation]:
                 (f"floor:{side.name}", "flip", "length", "finish", f"choice:{side.name}"),
             )
             continue
+        if untried_cache(e, side):
+            continue  # whether the engine or its cache is at fault no recording tells: UNEXPLAINED says so
         within = not np.isfinite(e.engines.largest[0]) or e.engines.largest[0] <= HEADROOM * max(
             floor.largest, e.tolerance.cap
         )
@@ -47,13 +50,15 @@ def noisy(e: Evidence) -> Iterator[Explanation]:
                 f"sync:{side.name}",
                 f"native learner:{side.name}",
             )
+        drawn = "; its draws agree with each other in other batches and orders: it draws otherwise than it scores, or "
+        drawn = drawn + "was sent other prompts than it says" if scored_otherwise(e, side.name) else ""
         yield Explanation(
             Cause(
                 f"{side.name}-itself",
                 side.name,
                 place.context,
                 f"max |Δ| {figure(floor.largest)} nats of the engine against "
-                f"itself at equal weights and randomness, cap {figure(e.tolerance.cap)}",
+                f"itself at equal weights and randomness, cap {figure(e.tolerance.cap)}{drawn}",
                 {"variants": floor.variants},
             ),
             kinds,

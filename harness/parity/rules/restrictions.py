@@ -22,7 +22,7 @@ from harness.parity.facts.explanation import (
 from harness.parity.facts.readings import tokenizer
 from harness.tables import number
 from reports.model import Cause, Proof
-from reports.text import counted
+from reports.text import counted, figure
 
 CHANCE = 1e-3  # probability that so many differing samples all have cached tokens by chance
 FEWEST = 3  # samples, on either side of a restriction
@@ -73,6 +73,30 @@ def only_cached(e: Evidence, side: Side) -> tuple[np.ndarray, int, int] | None:
     if chance > CHANCE:
         return None
     return found.keys[wrong], int(warm.sum()), int(cold.sum())
+
+
+def untried_cache(e: Evidence, side: Side) -> str:
+    """Why a stale cache is suspected of a side that repeats its draws and scores the same tokens otherwise, though it
+    cannot be proven: every sample that differs had cached tokens, and too few had none. "" where it is not suspected.
+
+    A cache that holds keys of earlier weights shows like that, and so does an engine whose decode is not its prefill.
+    """
+    kind = f"learner:{side.name}"
+    found, open_ = e.readings.get(kind), left(e, kind)
+    if found is None or not len(open_) or not len(left(e, f"floor:{side.name}")) or not scored_otherwise(e, side.name):
+        return ""
+    wrong = np.isin(keys_of(found.keys), keys_of(open_)) & (found["beyond"] > 0)
+    there = np.isin(found["step"], found["step"][wrong]) & (found["tokens"] > 0)
+    wrong &= there
+    cold = int((there & (found["cached"] == 0)).sum())
+    if not wrong.any() or (wrong & (found["cached"] <= 0)).any():
+        return ""
+    return (
+        f"the {side.name} draws the same in other batches and orders, and scores the same tokens otherwise, by up to "
+        f"{figure(side.floor.largest)} nats; suspected, not proven: a stale prefix cache (STALE_KV), as all "
+        f"{counted(int(wrong.sum()), 'sample')} that differ from the learner had cached tokens, and to leave those "
+        f"out leaves {cold} of the same steps: too few to compare with; a decode that is not the prefill looks the same"
+    )
 
 
 def numeric(e: Evidence) -> Iterator[Explanation]:

@@ -1,13 +1,17 @@
-"""Weights: a tensor that a sync left out, and one that arrived as something else. Digests are records, not proofs."""
+"""Weights: a tensor that a sync left out, and one that arrived as something else. Digests are records, not proofs; that
+only the steps of those weight versions differ is one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from harness.parity.facts.evidence import Evidence, Side
-from harness.parity.facts.explanation import NATIVE, ROLLOUT, Explanation, in_steps, kinds_of, when
+from harness.parity.facts.explanation import NATIVE, ROLLOUT, Explanation, in_steps, kinds_of, restricted, when
 from harness.parity.facts.weightsync import SyncRecord
-from reports.model import Cause
+from reports.model import Cause, Proof
 from reports.text import counted, figure
 
 SINGLE = 3  # so many tensors are named one by one; more are named together
@@ -25,8 +29,9 @@ def stale_weights(e: Evidence) -> Iterator[Explanation]:
             if versions:
                 groups.setdefault(versions, []).append(name)
         for versions, tensors in sorted(groups.items()):
-            for title, members in _titled(sorted(tensors), record.names):
-                yield _stale(e, side, record, title, members, versions)
+            titled = list(_titled(sorted(tensors), record.names))
+            for title, members in titled:
+                yield _stale(e, side, record, title, members, versions, beside=len(titled) - 1)
 
 
 def _titled(tensors: list[str], every: set[str]) -> Iterator[tuple[str, list[str]]]:
@@ -44,21 +49,25 @@ def _titled(tensors: list[str], every: set[str]) -> Iterator[tuple[str, list[str
 
 
 def _stale(
-    e: Evidence, side: Side, record: SyncRecord, title: str, tensors: list[str], versions: tuple[int, ...]
+    e: Evidence, side: Side, record: SyncRecord, title: str, tensors: list[str], versions: tuple[int, ...], beside: int
 ) -> Explanation:
+    """`beside`: causes of the same weight versions, which its own steps do not tell from this one."""
     jump = max((record.proof_beyond[v] for v in versions if v in record.proof_beyond), default=None)
     held = [name for name in tensors if name in record.stale]
     shown = "its digest is" if len(held) == 1 else f"{len(held)} digests are"
     evidence = f"{shown} not the learner's at version {versions[0]}" if held else ""
     evidence += ("; " if evidence else "") + f"the proof jumps to {figure(jump)} nats" if jump else ""
     steps = steps_of(e, side, versions)
+    proofs = _without(e, side, steps, versions)
+    if proofs and beside:
+        evidence += f"; {beside} more left out at the same time, which the steps do not tell apart"
     details = {"tensors": tensors[:100], "versions": list(versions), "proof": jump, "steps": sorted(steps)}
     summary = f"the sync of weight version {versions[0]} left {title} out, and the engine kept "
     summary += "its old value" if len(tensors) == 1 else "their old values"
     if steps:
         summary += f"; it drew with it {when(e, steps)}"
     return Explanation(
-        Cause(f"STALE_WEIGHTS({title})", side.name, summary, evidence, details),
+        Cause(f"STALE_WEIGHTS({title})", side.name, summary, evidence, details, proofs),
         (f"sync:{side.name}", *kinds_of((*ROLLOUT, *NATIVE), side.name)),
         in_steps(steps | {version - 1 for version in versions}),
     )
@@ -77,10 +86,23 @@ def altered_weights(e: Evidence) -> Iterator[Explanation]:
                     f"at weight version {versions[0]} the engine received another {name} than the learner sent",
                     "the digests of what was sent and of what was received differ",
                     {"tensor": name, "versions": list(versions), "steps": sorted(steps)},
+                    _without(e, side, steps, tuple(versions)),
                 ),
                 (f"sync:{side.name}", *kinds_of((*ROLLOUT, *NATIVE), side.name)),
                 in_steps(steps | {version - 1 for version in versions}),
             )
+
+
+def _without(e: Evidence, side: Side, steps: set[int], versions: tuple[int, ...]) -> list[Proof]:
+    """What is left without the steps that these weight versions drew. No proof where the last step is among them: any
+    fault that begins with the first of them, and stays, would go with them too."""
+    if not e.steps or e.steps[-1] in steps:
+        return []
+    kinds = kinds_of(ROLLOUT, side.name)
+    affected = [items[np.isin(items[:, 0], sorted(steps))] for kind in kinds if len(items := e.found(kind))]
+    shown = ", ".join(map(str, versions[:3])) + (f" and {len(versions) - 3} more" if len(versions) > 3 else "")
+    what = f"leave out the steps drawn with weight version{'s' if len(versions) > 1 else ''} {shown}"
+    return restricted(e, kinds, np.concatenate(affected), what) if affected else []
 
 
 def steps_of(e: Evidence, side: Side, versions: tuple[int, ...]) -> set[int]:
