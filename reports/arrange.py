@@ -113,7 +113,10 @@ def notes(verdict: Verdict) -> list[Finding]:
 
 
 def proofs(cause: Cause) -> list[str]:
-    """A cause's proofs, each a sentence: what was done, how much it removed, on what, in how long."""
+    """A cause's proofs, each a sentence: what was done, how much it removed, on what, in how long. One sentence of a
+    named cause that has none."""
+    if not cause.proofs and cause.name != "UNEXPLAINED":
+        return ["not proven: what was recorded supports it, and no intervention removed the difference"]
     return [_proof(one) for one in cause.proofs]
 
 

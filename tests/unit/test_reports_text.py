@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from reports import arrange
 from reports.limits import limit_of
-from reports.model import SUSPICIONS, Check, Parity, RunSummary
+from reports.model import SUSPICIONS, Cause, Check, Parity, Proof, RunSummary
 from reports.text import clean, flatten, number, same, show, show_apart
 
 
@@ -174,3 +174,12 @@ def test_all_eleven_suspicions_are_listed_whatever_the_verdict_holds():
     assert listed[3].name == "own name" and {check.state for check in listed if check.number != 4} == {"not tested"}
     assert [check.name for check in arrange.other_checks(parity)] == ["y", "z"]
     assert arrange.tally(listed) == "1 confirmed, 10 not tested"
+
+
+def test_a_named_cause_without_a_proof_says_so():
+    proof = Proof("flush the prefix cache", 9, 0, "differences", "live engines", 0.5)
+    (said,) = arrange.proofs(Cause("STALE_KV", "candidate", "", proofs=[proof]))
+    assert said.startswith("proven: flush the prefix cache removed 9 of 9")
+    (said,) = arrange.proofs(Cause("CONFIG(dtype)", "mapping", ""))
+    assert said.startswith("not proven: what was recorded supports it")
+    assert not arrange.proofs(Cause("UNEXPLAINED", "candidate", ""))  # its name says so
