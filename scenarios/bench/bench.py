@@ -20,6 +20,7 @@ from scenarios.bench.tally import Tally, beyond
 from scenarios.ppo.weight_sync import WeightLink
 from scenarios.remote import Actor, call
 from scenarios.rollout.engine import Completion, Request
+from scenarios.rollout.given import most_scored
 from scenarios.settings import Scenario
 
 # Of a hidden state's size. An operation in float32 rounds by 6e-8 of it: a thousand of them in one direction.
@@ -62,7 +63,7 @@ class Bench:
         self._readings: dict[str, Reading] = {}
         self._links: dict[str, WeightLink] = {}
         self._adopted: dict[Actor, str] = {}
-        self._rooms: dict[str, int] = {}  # tokens that a side's engine can score; below 1: not known
+        self._longest: dict[str, int] = {}  # tokens of a sequence that a side's engine scores; 0: not known
         self._samples: list[CaseSample] = []
         self._sent: dict[int, tuple[int, ...]] = {}  # sample -> its prompt
         self._tolerance = Tolerance(0.0, 0.0)
@@ -101,7 +102,13 @@ class Bench:
             for position, (p, q) in enumerate(zip(own, theirs, strict=False)):  # theirs may end at the context
                 tally.look("scores", sample.number, position, p, q, beyond(p, q, self._tolerance.logprob))
                 tally.nats += abs(p - q) if math.isfinite(q) else 0.0
-        return tally.symptoms(noise=reading.noise, cached=sum(one.cached for one in reading.drawn))
+        longest = self._most_scored(side)
+        return tally.symptoms(
+            noise=reading.noise,
+            cached=sum(one.cached for one in reading.drawn),
+            longest=longest,
+            cut=sum(0 < longest < len(one) for one in reference.sequences()),
+        )
 
     def _reading(self, side: str) -> Reading:
         session, reference = self._stands[side].session, self._references[side]
@@ -113,15 +120,20 @@ class Bench:
         return Reading([_drawn(c) for c in result.completions], self._scores(side, self._samples))
 
     def _scores(self, side: str, samples: list[CaseSample]) -> list[list[float]]:
-        """Teacher-forced scores of the guide's tokens, as many as the engine's context holds: none scores a full
-        one."""
-        session, reference = self._stands[side].session, self._references[side]
-        if side not in self._rooms:
-            self._rooms[side] = int(call(session, "snapshot")["resolved"].get("max_model_len") or 0) - 1
-        room = self._rooms[side]
-        sequences = [one.prompt + reference.guide[one.number][0] for one in samples]
-        rows = call(session, "rescore", [one[:room] if room > 0 else one for one in sequences])
+        """Teacher-forced scores of the guide's tokens, as many as the engine scores of a sequence."""
+        reference = self._references[side]
+        sequences = [self._cut(side, one.prompt + reference.guide[one.number][0]) for one in samples]
+        rows = call(self._stands[side].session, "rescore", sequences)
         return [row[len(one.prompt) - 1 :] for one, row in zip(samples, rows, strict=True)]
+
+    def _cut(self, side: str, sequence: tuple[int, ...]) -> tuple[int, ...]:
+        return sequence[: self._most_scored(side) or None]
+
+    def _most_scored(self, side: str) -> int:
+        if side not in self._longest:
+            live = call(self._stands[side].session, "snapshot")
+            self._longest[side] = most_scored(live["engine"], live["resolved"])
+        return self._longest[side]
 
     def regrouped(self, side: str) -> int:
         """Tokens and log-probabilities that differ from the last reading when the engine draws the case in reverse, a
@@ -211,7 +223,7 @@ class Bench:
         """(first layer whose hidden states differ from the reference's, by how much of their size), -1 for the
         embeddings; (number of layers, 0.0) when none does; None where the engine does not show them."""
         reference, at = self._references[side], [one.number for one in self._samples].index(number)
-        sequence = reference.sequences()[at]
+        sequence = self._cut(side, reference.sequences()[at])
         theirs = call(self._stands[side].session, "layers", sequence)
         if theirs is None:
             return None
@@ -291,7 +303,7 @@ class Bench:
         call(session, "serve", self._stands[side].policy)
         call(session, "put_back", names)
         self._links.pop(side, None)
-        self._rooms.pop(side, None)
+        self._longest.pop(side, None)
         return time.perf_counter() - started
 
     def set(self, side: str, name: str, value: Any) -> float:
@@ -302,7 +314,7 @@ class Bench:
             call(session, "serve", self._stands[side].policy)
             self._links.pop(side, None)
         call(session, "set", name, value)
-        self._rooms.pop(side, None)
+        self._longest.pop(side, None)
         return time.perf_counter() - started
 
     def _learner(self, side: str) -> Actor:

@@ -62,7 +62,9 @@ class Symptoms:
     same among the samples that do not offend; `compared`: how many were looked at.
 
     `nats`: sum of |Δ| of teacher-forced log-probabilities, finite ones. `noise`: log-probabilities and tokens that
-    differ between two equal draws of the engine itself. `cached`: prompt tokens served from a prefix cache.
+    differ between two equal draws of the engine itself. `cached`: prompt tokens served from a prefix cache. `longest`:
+    tokens of a sequence that the engine scores, 0 where that is not known; `cut`: sequences that are longer, and were
+    scored up to there.
     """
 
     counts: dict[str, int] = field(default_factory=dict)
@@ -72,6 +74,8 @@ class Symptoms:
     nats: float = 0.0
     noise: int = 0
     cached: int = 0
+    longest: int = 0
+    cut: int = 0
     places: dict[str, list[Any]] = field(default_factory=dict)  # kind -> [sample, position, reference, engine]
 
     @property

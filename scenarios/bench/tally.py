@@ -33,10 +33,11 @@ class Tally:
         if len(places) < SHOWN:
             places.append([number, position, expected, found])
 
-    def symptoms(self, *, noise: int, cached: int) -> Symptoms:
+    def symptoms(self, *, noise: int, cached: int, longest: int, cut: int) -> Symptoms:
         return Symptoms(
-            self._counts, self._healthy, self._compared, self._by_sample, self.nats, noise, cached, self._places
-        )
+            self._counts, self._healthy, self._compared, self._by_sample, self.nats, noise, cached, longest, cut,
+            self._places,
+        )  # fmt: skip
 
 
 def beyond(p: float, q: float, tolerance: float) -> bool:

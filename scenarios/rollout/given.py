@@ -17,6 +17,9 @@ from scenarios.settings import Sampling
 Values = Mapping[str, Any]
 SGLANG_OFF = 1 << 30  # TOP_K_ALL of SGLang: top-k switched off
 SGLANG_KEEPS = 2  # SGLang answers at most context - prompt - 2 tokens (managers/scheduler.py)
+# SGLang refuses to read min(context, KV pool) - 6 tokens or more: one of a request's and five of its input
+# (managers/tp_worker.py, `get_worker_info`), and an input must be shorter than that (managers/utils.py).
+SGLANG_REFUSES = 6
 
 
 def _same(value: Any, native: Values) -> Any:
@@ -138,6 +141,17 @@ def sampling_given(backend: str, native: Values, defaults: Values | None = None)
     for what is left out, such as those of a generation_config.json that it reads."""
     said = {**(defaults or {}), **{name: value for name, value in native.items() if value is not None}}
     return {name: argument.given(said) for name, argument in SAMPLING[backend].items()}
+
+
+def most_scored(backend: str, resolved: Values) -> int:
+    """Tokens of the longest sequence that an engine scores, by what it resolved; 0 where it does not say.
+
+    vLLM draws a token behind what it scores, and its pool holds a whole context, or it does not start.
+    """
+    if backend == "sglang":
+        held = [int(resolved.get(name) or 0) for name in ("context_length", "kv_cache_tokens")]
+        return max(0, min(filter(None, held), default=0) - SGLANG_REFUSES - 1)
+    return max(0, int(resolved.get("max_model_len") or 0) - 1)
 
 
 def as_sampling(given: Values) -> Sampling:

@@ -27,6 +27,7 @@ from scenarios.bench.case import Alteration, CaseSample, Symptoms, Tolerance
 from scenarios.models.quiet import quiet
 from scenarios.ppo.roles import ActorRole
 from scenarios.remote import Actor, Local
+from scenarios.rollout.engine import EngineError
 from scenarios.rollout.mapping import ParameterMap
 from scenarios.session import EngineSession
 from scenarios.settings import Sampling, Scenario
@@ -204,21 +205,45 @@ def test_other_batches_tell_a_noisy_engine_from_a_sound_one(lab: Lab) -> None:
     assert s.tried[-1].after > 3
 
 
-def test_a_sequence_that_fills_the_context_is_scored_up_to_it(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = lab.situation(ASKED).bench
+@pytest.mark.parametrize(
+    ("engine", "resolved", "refused"),
+    [
+        ("hf", {"max_model_len": 12}, 12),
+        ("sglang", {"max_model_len": 16, "context_length": 18, "kv_cache_tokens": 4096}, 12),  # 90 of 96, measured
+        ("sglang", {"max_model_len": 64, "context_length": 72, "kv_cache_tokens": 17}, 11),  # 82 of 88, measured
+    ],
+    ids=["context", "SGLang's context", "SGLang's pool"],
+)
+def test_a_sequence_that_an_engine_refuses_to_score_is_scored_as_far_as_it_goes(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, engine: str, resolved: dict[str, int], refused: int
+) -> None:
+    s = lab.situation(ASKED)
+    bench = s.bench
     session = bench._stands["candidate"].session._target  # type: ignore[attr-defined]
     asked: list[int] = []
-    rescore = session.rescore
+    rescore, layers, snapshot = session.rescore, session.layers, session.snapshot
 
-    def counted(sequences: list[tuple[int, ...]]) -> list[list[float]]:
+    def strict(sequences: list[tuple[int, ...]]) -> list[list[float]]:
         asked.extend(map(len, sequences))
+        if max(asked) >= refused:
+            raise EngineError(f"Input length ({max(asked)} tokens) exceeds the maximum allowed length")
         return rescore(sequences)  # type: ignore[no-any-return]
 
-    snapshot = session.snapshot
-    monkeypatch.setattr(session, "rescore", counted)
-    monkeypatch.setattr(session, "snapshot", lambda: {**snapshot(), "resolved": {"max_model_len": 12}})
-    bench._rooms.clear()  # type: ignore[attr-defined]
-    assert bench.read("candidate").total == 0 and max(asked) == 11
+    def shown(sequence: tuple[int, ...]) -> Any:
+        strict([sequence])
+        return layers(sequence)
+
+    monkeypatch.setattr(session, "rescore", strict)
+    monkeypatch.setattr(session, "layers", shown)
+    monkeypatch.setattr(session, "snapshot", lambda: {**snapshot(), "engine": engine, "resolved": resolved})
+    bench._longest.clear()  # type: ignore[attr-defined]
+    found = bench.read("candidate")
+    assert found.total == 0 and max(asked) == refused - 1 == found.longest
+    lengths = [6 + len(ids) for ids, _ in bench._references["candidate"].guide.values()]  # type: ignore[attr-defined]
+    assert found.cut == sum(one >= refused for one in lengths) > 0
+    assert bench.first_layer("candidate", 0) == (2, 0.0)
+    # Control: where everything fits, nothing is cut.
+    assert s.symptoms.cut == 0 < s.symptoms.compared["scores"] - found.compared["scores"]
 
 
 def test_a_stop_that_another_parameter_undoes_is_not_named_beside_it() -> None:

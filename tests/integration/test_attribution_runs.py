@@ -63,3 +63,25 @@ def test_the_cause_is_named_with_a_live_proof(
     assert verdict.figures["attribution"]["seconds_to_cause"] > 0
     if fault.side == "baseline":
         assert not clean(tmp_path / "baseline")
+
+
+def test_sequences_that_the_engine_cannot_score_whole_are_counted(
+    lab: Laboratory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged, bench = compared(lab, tmp_path, Fault("temperature", settings=("sampling.temperature=0.8",)), BASE)
+    session = lab.session("candidate")._target  # type: ignore[attr-defined]
+    snapshot, rescore = session.snapshot, session.rescore
+    longest = 32
+    sent: list[int] = []
+
+    def scored(sequences: list[tuple[int, ...]]) -> list[list[float]]:
+        sent.extend(map(len, sequences))
+        return rescore(sequences)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(session, "snapshot", lambda: {**snapshot(), "resolved": {"max_model_len": longest + 1}})
+    monkeypatch.setattr(session, "rescore", scored)
+    verdict = attribute(judged, bench)
+    assert [one.name for one in verdict.causes] == ["SAMPLING_PARAM(temperature)"] and max(sent) == longest
+    live = next(one for one in verdict.findings if one.name == "live interventions")
+    (said,) = [note for note in live.details["notes"] if "scores no more than 32 tokens of a sequence" in note]
+    assert said.startswith("the candidate's engine") and said.endswith("were scored up to there")

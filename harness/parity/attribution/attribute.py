@@ -16,6 +16,7 @@ from harness.parity.attribution.situation import Situation, gone, settled
 from harness.parity.rules.retokenized import read_aloud
 from harness.parity.verdict import Judged
 from reports.model import Verdict
+from reports.text import counted
 from scenarios.bench.case import Tolerance
 from scenarios.remote import ActorFailed
 
@@ -86,6 +87,11 @@ def _search(
         found.reread = causes.find(e, judged.kinds)
     for side in sides:
         found.first[side] = settled(bench.read(side, again=True), e.tolerance.extreme)
+        if (one := found.first[side]).cut:
+            found.notes.append(
+                f"the {side}'s engine scores no more than {counted(one.longest, 'token')} of a sequence: "
+                f"{one.cut} of the case's {counted(len(samples), 'sequence')} were scored up to there"
+            )
     for side in [one for one in sides if found.first[one].total]:
         s = Situation(
             bench, e, side, found.first[side], clock, deadline=started + budget_s, samples=samples,
