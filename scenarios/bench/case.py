@@ -37,7 +37,7 @@ class Alteration:
     sample's own; `everywhere`: in continuations under the guide too. seed: of the common randomness. report: what
     happens to log-probabilities, "shift:+1", "shift:-2", "temper:T", "scale:F", "support" (renormalised over what the
     filters leave). output: "again" (decoded and encoded), "without end" (the end token is dropped). siblings: samples
-    of one prompt draw with the randomness of the first.
+    of one prompt draw with the randomness of the first. context: tokens, prompt included, at which samples end.
     """
 
     sampling: tuple[tuple[str, Any], ...] = ()
@@ -48,6 +48,7 @@ class Alteration:
     report: str = ""
     output: str = ""
     siblings: bool = False
+    context: int | None = None
 
     def with_(self, **changes: Any) -> Alteration:
         """A further change; sampling parameters are added to those that are changed already."""

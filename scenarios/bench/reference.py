@@ -137,7 +137,9 @@ class Reference:
         guide = self.guide[sample.number][0]
         logits = self._logits(prompt, sample.number)[request.offset :]
         scores = self._perturbed(logits, sample.number, request.offset, alteration)
-        ends = self._ends(sampling)
+        ends, limit = self._ends(sampling), sampling.max_tokens
+        if alteration.context is not None:
+            limit = min(limit, max(1, alteration.context - len(prompt)))
         output: list[int] = []
         finish = "longer"  # it goes on where the guide ended
         for place, choice in enumerate(scores.argmax(-1).tolist(), start=request.offset):
@@ -145,7 +147,7 @@ class Reference:
             if choice in ends and place + 1 > sampling.min_tokens:
                 finish = "stop"
                 break
-            if place + 1 >= sampling.max_tokens:
+            if place + 1 >= limit:
                 finish = "length"
                 break
             if choice != guide[place]:

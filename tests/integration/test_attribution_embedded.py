@@ -71,7 +71,9 @@ class Lab:
         engine: dict[str, Any] | None = None,
         policy: str | None = None,
         mapping: dict[str, Any] | None = None,
+        longer: int = 0,
     ) -> Situation:
+        """`longer`: tokens by which the prompts of each group are longer than those of the one before it."""
         scenario = Scenario(sampling=asked)
         session = Local(
             EngineSession, "hf", policy or self._paths["policy"],
@@ -81,7 +83,12 @@ class Lab:
         self._sessions.append(session)
         bench = Bench(scenario.to_json(), {"candidate": Stand(session, self._actor, self._paths["policy"], 0)})
         samples = [
-            CaseSample(number, (1, 40 + number // 2 * 3, 77, 120, 9, 33), number < 6, leader=number // 2 * 2)
+            CaseSample(
+                number,
+                (1, 40 + number // 2 * 3, 77, 120, 9, 33, *[60] * (longer * (number // 2))),
+                number < 6,
+                leader=number // 2 * 2,
+            )
             for number in range(8)
         ]
         bench.open(samples, TOLERANCE)
@@ -92,7 +99,7 @@ class Lab:
             "given": dataclasses.asdict(given or asked),
         }
         recording = SimpleNamespace(scenario=scenario.to_json(), all=lambda kind: [said] if kind == "sampling" else [])
-        side = SimpleNamespace(recording=recording)
+        side = SimpleNamespace(name="candidate", recording=recording)
         evidence: Any = SimpleNamespace(
             baseline=side,
             sides=[side],
@@ -176,6 +183,41 @@ def test_two_mistakes_at_once_are_both_named(lab: Lab) -> None:
     reference.search(s)
     assert {one.name for one in s.named} == {"TRUNCATION(left)", "SAMPLING_PARAM(temperature)"}
     assert s.symptoms.total <= 0.02 * before
+
+
+def test_a_temperature_that_a_shift_hides_is_proven_once_the_shift_is_removed(lab: Lab) -> None:
+    """Drawing cooler, as it says, and reporting one position late: with the temperature alone every number differs."""
+    s = lab.situation(ASKED, given=dataclasses.replace(ASKED, temperature=0.9), engine={"shift": 1})
+    before = s.symptoms
+    assert before.of("tokens") and before.of("logprobs")
+    reference.search(s)
+    assert [(one.name, one.proof.before > one.proof.after) for one in s.named] == [
+        ("ALIGNMENT", True),
+        ("SAMPLING_PARAM(temperature)", True),
+    ]
+    assert s.symptoms.total <= 0.02 * before.total
+
+
+def test_a_context_ends_long_prompts_earlier_than_short_ones(lab: Lab) -> None:
+    """Every sample misses another number of tokens, so that no smaller limit of the response explains them."""
+    s = lab.situation(ASKED, engine={"short_context": 20}, longer=1)
+    assert s.symptoms.of("lengths") >= 3 and s.symptoms.total == s.symptoms.of("lengths")
+    reference.search(s)
+    assert [(one.name, one.proof.after) for one in s.named] == [("LENGTH(context)", 0)] and not s.symptoms.total
+    assert s.named[0].proof.intervention == "the reference ends at 18 tokens, prompt included"
+
+
+def test_a_limit_that_a_mapping_gave_is_put_back_and_not_guessed(lab: Lab) -> None:
+    s = lab.situation(ASKED, engine={"short_context": 20}, longer=1)
+    info = {"canonical": {"kv_cache_tokens": 4096}, "given": {"kv_cache_tokens": 20}, "mapping": "edited"}
+    info |= {"file": "rollout"}
+    recording: Any = s.evidence.baseline.recording
+    recording.all = lambda kind: [info] if kind == "engine_info" else []
+    reference.search(s)
+    assert s.changed and not s.named and s.symptoms.total
+    s.last_put_back = ["kv_cache_tokens"]  # it made no difference
+    reference.search(s)
+    assert [one.name for one in s.named] == ["LENGTH(context)"]
 
 
 def test_permuted_responses_are_found_under_other_numbers(lab: Lab) -> None:
@@ -482,6 +524,28 @@ def test_an_engine_is_given_its_parameters_as_asked(lab: Lab, paths: dict[str, s
     assert session._target.snapshot()["given"]["dtype"] == "bfloat16"
 
 
+@pytest.mark.parametrize("alone", [True, False], ids=["only the limit", "and the type"])
+def test_a_limit_of_the_engine_is_put_back_with_one_start(lab: Lab, alone: bool) -> None:
+    """Where ending at its total explains everything, no second engine need show that a fresh one ends there too."""
+    given = {"max_model_len": 18} | ({} if alone else {"dtype": "bfloat16"})
+    s = lab.situation(ASKED, mapping={"edits": {"engine": given}}, longer=1)
+    assert s.ended_at == [18]
+    asked = {"max_model_len": Scenario().engine.max_model_len, "dtype": "float32"}
+    info = {"canonical": asked, "given": {**asked, **given}, "mapping": "edited", "file": "rollout"}
+    recording: Any = SimpleNamespace(scenario={}, all=lambda kind: [info] if kind == "engine_info" else [])
+    side = SimpleNamespace(recording=recording)
+    nothing = np.empty((0, 2), np.int64)
+    s.evidence = SimpleNamespace(  # type: ignore[assignment]
+        side=lambda name: side, mode="coupled", steps=[0, 1], found=lambda kind: nothing, notes={}
+    )
+    session = s.bench._stands["candidate"].session._target  # type: ignore[attr-defined]
+    engine_parameters(s)
+    names = ["LENGTH(context)"] if alone else ["CONFIG(dtype)", "LENGTH(context)"]
+    assert sorted(one.name for one in s.named) == names and not s.symptoms.total
+    assert session.starts()[0] == 2 if alone else session.starts()[0] > 3
+    assert any(one.intervention == "the reference ends at 18 tokens, prompt included" for one in s.tried) == alone
+
+
 def test_a_healthy_sample_that_gets_worse_speaks_against_an_intervention() -> None:
     before = Symptoms({"tokens": 20}, by_sample={1: 20})
     assert improves(before, Symptoms())
@@ -554,7 +618,36 @@ def test_a_recorded_cause_that_removes_nothing_while_another_removes_all_is_with
     assert any(one.name == f"withdrawn: {recorded.name}" for one in verdict.findings)
     # Control: as long as something is left, it stays, with what the bench says.
     verdict = merged(judged(recorded), Attribution({"candidate": WRONG}, {"candidate": WRONG}, [], [tried]))
-    assert [one.name for one in verdict.causes] == [recorded.name] and "left 12 of 12" in verdict.causes[0].evidence
+    assert [one.name for one in verdict.causes] == [recorded.name]
+    assert "temperature 0.9 in the reference: 12 differences before, 12 after" in verdict.causes[0].evidence
+
+
+def test_a_cause_without_a_proof_says_what_its_best_intervention_did_or_why_none_was_made() -> None:
+    def told(cause: Cause, found: Attribution) -> str:
+        return merged(judged(cause), found).causes[0].evidence
+
+    context = Cause("LENGTH(context)", "candidate", "ends at 82")
+    tried = [
+        Tried(f"{less} tokens less in the reference", context.name, "candidate", 3, after, 0.1, False)
+        for less, after in ((1, 4), (2, 3))
+    ]
+    worse = Attribution({"candidate": WRONG}, {"candidate": WRONG}, [], tried)
+    assert told(context, worse) == "live: 2 tokens less in the reference: 3 differences before, 3 after"
+    noisy = Attribution({"candidate": dataclasses.replace(WRONG, noise=9)}, {"candidate": WRONG})
+    itself = Cause("candidate-itself", "candidate", "")
+    assert "no intervention was tried: the candidate's engine does not repeat itself" in told(itself, noisy)
+    stale = Cause("STALE_WEIGHTS(a)", "candidate", "")
+    gone = Attribution({"candidate": WRONG}, {"candidate": Symptoms()})
+    assert "nothing of the difference was left when its turn came" in told(stale, gone)
+    absent = Attribution({"baseline": WRONG}, {"baseline": WRONG})
+    assert "the engine of the candidate was not on the bench" in told(stale, absent)
+    ended = Attribution({"candidate": WRONG}, {"candidate": WRONG}, broken=True)
+    assert "attribution ended before its turn" in told(stale, ended)
+    shapes = Cause("SHAPE", "trainer", "", "24 and 8", {"side": "candidate"})
+    passed = Attribution({"candidate": Symptoms()}, {"candidate": Symptoms()})
+    assert told(shapes, passed).startswith("24 and 8; live: no intervention was tried: the bench does not make")
+    # Control: what recordings prove needs no excuse.
+    assert not told(dataclasses.replace(stale, proofs=[Proof("leave out", 9, 0, "samples")]), gone)
 
 
 def test_noise_that_another_cause_explains_is_withdrawn() -> None:

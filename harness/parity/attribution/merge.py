@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from harness.parity.attribution.outcome import Attribution
-from harness.parity.attribution.situation import RESIDUE, Named
+from harness.parity.attribution.situation import RESIDUE, Named, Tried
 from harness.parity.checks.parameter_maps import measured
 from harness.parity.rules.suspected import followed, in_words
 from harness.parity.verdict import Judged, reason_of
@@ -121,24 +121,47 @@ def _contradicted(cause: Cause, found: Attribution) -> str:
         if own[0].after:
             return ""
         return f"{others} explains it: without that, to {own[0].intervention} changes none of {own[0].before} tokens"
-    return f"{own[0].intervention} left {own[0].after} of {own[0].before} differences; {others} explains them all"
+    return f"{_outcome(own)}; {others} explains them all"
 
 
 def _noted(cause: Cause, found: Attribution) -> Cause:
-    """The cause with what the bench has to say of it where it could not prove it."""
+    """The cause with what the bench has to say of it where it could not prove it; without any proof, why none was
+    made."""
     side = _side(cause)
-    if _live(cause) or cause.name == "UNEXPLAINED" or side not in found.first:
+    if _live(cause) or cause.name == "UNEXPLAINED":
         return cause
     own = [one for one in found.tried if one.side == side and same_cause(one.cause, cause.name)]
-    if not found.first[side].total:
-        said = (
-            "live: the engine agrees with the reference at the last weights, so that only the recordings speak for it"
-        )
+    if side in found.first and not found.first[side].total:
+        said = "the engine agrees with the reference at the last weights, so that only the recordings speak for it"
     elif own:
-        said = f"live: {own[0].intervention} left {own[0].after} of {own[0].before} differences"
-    else:
+        said = _outcome(own)
+    elif cause.proofs:
         return cause
-    return dataclasses.replace(cause, evidence="; ".join(filter(None, (cause.evidence, said))))
+    else:
+        said = f"no intervention was tried: {_why_not(cause, side, found)}"
+    if cause.party == "trainer" and not cause.proofs:
+        said = "no intervention was tried: the bench does not make the trainer's own numbers again"
+    return dataclasses.replace(cause, evidence="; ".join(filter(None, (cause.evidence, f"live: {said}"))))
+
+
+def _outcome(own: list[Tried]) -> str:
+    """What the best of a cause's own interventions did, in words. A count after it may be larger: it can add some."""
+    best = min(own, key=lambda one: one.after)
+    if best.cause.endswith("-itself"):
+        return f"{best.intervention}: {best.after} of {best.before} tokens and log-probabilities come out otherwise"
+    return f"{best.intervention}: {best.before} differences before, {best.after} after"
+
+
+def _why_not(cause: Cause, side: str, found: Attribution) -> str:
+    first, left = found.first.get(side), found.left.get(side)
+    if first is None or left is None:
+        ended = "attribution ended before its turn"
+        return ended if found.broken else f"the engine of the {side or 'side at fault'} was not on the bench"
+    if first.noise:
+        return f"the {side}'s engine does not repeat itself, and nothing can be undone on it"
+    if not left.total:
+        return "nothing of the difference was left when its turn came"
+    return "attribution ended before its turn" if found.broken else "the bench has none for it"
 
 
 def _gone(found: Attribution, side: str) -> bool:

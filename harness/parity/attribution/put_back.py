@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.parity.attribution.situation import Named, Situation, Tried, gone, improves
+from harness.parity.attribution.situation import ROOMY, Named, Situation, Tried, gone, improves
 from reports.model import Proof
 from scenarios.bench.case import Symptoms
 
@@ -52,10 +52,12 @@ class _Search:
 
 def engine_parameters(s: Situation) -> None:
     """Name the parameters that the engine was started with otherwise than asked, and whose return removes the
-    difference. A fresh engine alone may do that too: where none was seen to differ, one is started as it was."""
+    difference. A fresh engine alone may do that too: where none was seen to differ, one is started as it was, unless
+    the difference is that samples end at one total: a fresh engine has the same limit."""
     names = sorted(s.changed)
     if not names:
         return
+    limited = set(names) <= set(ROOMY) and _only_a_limit(s, names)
     started, before = s.clock(), s.symptoms
     after = _read(s, names)
     seconds = s.clock() - started
@@ -66,7 +68,7 @@ def engine_parameters(s: Situation) -> None:
         return
     search = _Search(s, before, after, started + ROOM_S, seconds)
     groups = search.guilty(names, [])
-    if not (search.spoilt or s.from_start):
+    if not (search.spoilt or s.from_start or limited):
         again = _read(s, [])
         alone = not gone(before, again) and again.total > after.total
         s.tried.append(Tried(START, "STALE_DERIVED", s.side, before.total, again.total, seconds, not alone))
@@ -87,6 +89,20 @@ def engine_parameters(s: Situation) -> None:
             "given": {n: g for n, (_, g) in told.items()},
         }
         s.named.append(Named(_cause(group), "mapping", s.side, summary, proof, details))
+
+
+def _only_a_limit(s: Situation, names: list[str]) -> bool:
+    """Does the reference agree when it ends where the engine does?"""
+    for total in s.ended_at:
+        started = s.clock()
+        after = s.bench.compare(s.side, s.alteration.with_(context=total))
+        good = gone(s.symptoms, after)
+        what = f"the reference ends at {total} tokens, prompt included"
+        seconds = s.clock() - started
+        s.tried.append(Tried(what, _cause(names), s.side, s.symptoms.total, after.total, seconds, good))
+        if good:
+            return True
+    return False
 
 
 def _narrowed(s: Situation, group: list[str]) -> list[list[str]]:

@@ -5,22 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from harness.parity.attribution.situation import Named, Situation, Tried, gone, improves
-from harness.parity.attribution.trials import FAMILIES, Trial
+from harness.parity.attribution.trials import FAMILIES, Family, Trial
 from reports.model import Proof
 from scenarios.bench.case import Symptoms
 
 
 def search(s: Situation) -> None:
-    """Change the reference family by family, keep what removes a part of the difference, go on with the rest."""
-    for family in FAMILIES:
-        while s.symptoms.total and not s.over:
-            named = {known.name for known in s.named if known.side == s.side}
-            best = _best(s, (one for one in family(s) if one.cause not in named))
-            if best is None:
-                break
-            trial, after, seconds = best
-            s.named += _named(s, trial, after, seconds)
-            s.alteration, s.symptoms = s.alteration.with_(**trial.change), after
+    """Change the reference family by family, keep what removes a part of the difference, go on with the rest.
+
+    Once one has removed something the earlier ones are asked again, for what it may have hidden: every log-probability
+    differs of an engine that reports them one position late, at whatever temperature it draws.
+    """
+    while any(_removed(s, family) for family in FAMILIES):
+        pass
+
+
+def _removed(s: Situation, family: Family) -> bool:
+    """Whether trials of the family removed something; what they removed is named, and stays in the reference."""
+    known = len(s.named)
+    while s.symptoms.total and not s.over:
+        named = {one.name for one in s.named if one.side == s.side}
+        best = _best(s, (one for one in family(s) if one.cause not in named))
+        if best is None:
+            break
+        trial, after, seconds = best
+        s.named += _named(s, trial, after, seconds)
+        s.alteration, s.symptoms = s.alteration.with_(**trial.change), after
+    return len(s.named) > known
 
 
 def _best(s: Situation, trials: Iterable[Trial]) -> tuple[Trial, Symptoms, float] | None:

@@ -87,6 +87,15 @@ class Situation:
         return any((e.found(kind)[:, 0] == first).any() for kind in kinds)
 
     @property
+    def ended_at(self) -> list[int]:
+        """Tokens, prompt included, of samples that the engine ended before the reference did, as many as are told."""
+        prompts = {**{one.number: one.prompt for one in self.samples}, **dict(self.alteration.prompts)}
+        places = self.symptoms.places.get("lengths", [])
+        return sorted(
+            {len(prompts[number]) + theirs for number, _, own, theirs in places if theirs < own}, reverse=True
+        )
+
+    @property
     def asked(self) -> dict[str, Any]:
         """Canonical sampling that both sides were to use: the baseline's scenario."""
         return mapping(self.evidence.baseline.recording.scenario.get("sampling"))

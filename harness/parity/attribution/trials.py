@@ -7,33 +7,18 @@ an engine call. To add one: write it, test it with a planted fault and a control
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
-from harness.parity.attribution.situation import Situation
+from harness.parity.attribution.guesses import guesses
+from harness.parity.attribution.situation import ROOMY, Situation
+from harness.parity.attribution.trial import STOPS, Trial, same, shown
 from harness.parity.facts.parameters import follows_from
 from harness.parity.facts.prompts_seen import how
 from harness.parity.facts.readings import SHIFTS, tokenizer
 from harness.parity.rules.prompts import NAMES
-from harness.tables import mapping
 from reports.text import counted
 from scenarios.bench.case import Alteration
-
-
-@dataclass(frozen=True)
-class Trial:
-    """A change to the reference with the cause that it would prove. `recorded`: a recording says so already."""
-
-    cause: str
-    intervention: str
-    summary: str
-    change: dict[str, Any]
-    party: str = ""  # the side, unless said otherwise
-    recorded: bool = False
-    details: dict[str, Any] = field(default_factory=dict)
-    parts: tuple[Trial, ...] = ()  # of several parameters that only explain it together: each alone
 
 
 def prompts_seen(s: Situation) -> Iterator[Trial]:
@@ -113,25 +98,21 @@ def reports(s: Situation) -> Iterator[Trial]:
         )
 
 
-NEAR = 8
-_STOPS = {"stop_token_ids": "STOP(other end set)", "ignore_eos": "STOP(ignore_eos)"}
-
-
 def parameters(s: Situation) -> Iterator[Trial]:
     """The reference samples with what the engine was given: every parameter that is not what was asked."""
     asked, own, given = s.asked, s.own, s.given
-    differing = {name: value for name, value in given.items() if name in asked and not _same(value, asked[name])}
+    differing = {name: value for name, value in given.items() if name in asked and not same(value, asked[name])}
     undone = follows_from(s.said)
     for name, value in differing.items():
         if undone.get(name) in differing:
             continue  # it goes with the one that undoes it
-        ours = name in own and not _same(own[name], asked[name])
+        ours = name in own and not same(own[name], asked[name])
         party = s.side if ours else "mapping"
-        cause = _STOPS.get(name, f"SAMPLING_PARAM({name})")
+        cause = STOPS.get(name, f"SAMPLING_PARAM({name})")
         yield Trial(
             cause,
-            f"{name} {_shown(value)} in the reference",
-            f"the {s.side} samples with {name} {_shown(value)} where {_shown(asked[name])} was asked",
+            f"{name} {shown(value)} in the reference",
+            f"the {s.side} samples with {name} {shown(value)} where {shown(asked[name])} was asked",
             {"sampling": ((name, value), *((one, given[one]) for one, by in undone.items() if by == name))},
             party,
             recorded=True,
@@ -187,83 +168,37 @@ def outputs(s: Situation) -> Iterator[Trial]:
 
 
 def lengths(s: Situation) -> Iterator[Trial]:
-    """The engine ends samples before the limit."""
-    if not s.symptoms.of("lengths"):
+    """The engine ends samples before the limit: where prompt and response reach one total, or so many tokens early.
+
+    Not while a context or a pool of its own can still be put back: that says whose limit it is.
+    """
+    if not s.symptoms.of("lengths") or {*ROOMY} & {*s.changed} - {*s.last_put_back}:
         return
+    capacity = "CAPACITY(kv pool)" in s.recorded and "LENGTH(context)" not in s.recorded
+    for total in s.ended_at:
+        cause = "CAPACITY(kv pool)" if capacity else "LENGTH(context)"
+        yield Trial(
+            cause,
+            f"the reference ends at {counted(total, 'token')}, prompt included",
+            f"the engine ends samples at {counted(total, 'token')}, prompt included",
+            {"context": total},
+            recorded=cause in s.recorded,
+            details={"total": total},
+        )
     limit = int(s.asked.get("max_tokens") or 0)
     for less in (1, 2, 4, 8):
         if limit > less:
             yield Trial(
                 "LENGTH(context)",
-                f"{less} tokens less in the reference",
-                f"the engine stops {less} tokens before the limit",
+                f"{counted(less, 'token')} less in the reference",
+                f"the engine stops {counted(less, 'token')} before the limit",
                 {"sampling": (("max_tokens", limit - less),)},
                 details={"tokens": less},
             )
 
 
-def guesses(s: Situation) -> Iterator[Trial]:
-    """Parameters that no recording speaks of: seeds and switches by common values, numbers by a fit."""
-    if s.symptoms.of("scores", "logprobs", "prompts") or not s.symptoms.total:
-        return
-    asked = s.asked
-    scenario = s.evidence.baseline.recording.scenario
-    seed = int(scenario.get("seed") or 0)
-    seeds = (seed + way * far for far in range(1, NEAR + 1) for way in (1, -1))  # a rank or a worker added to it
-    for other in dict.fromkeys((int(mapping(scenario.get("engine")).get("seed") or 0), 0, 1, 42, 1234, *seeds)):
-        if other != seed:
-            yield Trial(
-                "RNG(seed ignored)",
-                f"seed {other} in the reference",
-                f"the {s.side} draws with seed {other}, not with the {seed} that was asked",
-                {"seed": other},
-                details={"asked": seed, "as if": other},
-            )
-    yield from _fits(s)
-    values: dict[str, list[Any]] = {
-        "min_tokens": [0],
-        "ignore_eos": [not asked.get("ignore_eos", False)],
-        "stop_token_ids": [[]],
-    }
-    for name, tries in values.items():
-        for value in tries:
-            if _same(value, asked.get(name)):
-                continue
-            yield _guess(s, name, value)
-
-
-def _guess(s: Situation, name: str, value: Any, bounds: tuple[float, float] | None = None) -> Trial:
-    """`bounds`: what explains the engine's choices as well."""
-    more = f" ({_shown(bounds[0])} to {_shown(bounds[1])} does as well)" if bounds else ""
-    return Trial(
-        _STOPS.get(name, f"SAMPLING_PARAM({name})"),
-        f"{name} {_shown(value)} in the reference",
-        f"the {s.side} samples as if {name} were {_shown(value)}{more}",
-        {"sampling": ((name, value),)},
-        details={"asked": s.asked.get(name), "as if": value, "side": s.side, **({"bounds": bounds} if bounds else {})},
-    )
-
-
-def _fits(s: Situation) -> Iterator[Trial]:
-    """Numbers that explain what the engine chose: alone, or else several at once."""
-    known = {one.name for one in s.named if one.side == s.side}
-    names = [name for name in ("temperature", "top_p", "top_k", "min_p") if f"SAMPLING_PARAM({name})" not in known]
-    for fitted in s.bench.fitted(s.side, names, s.alteration) if s.symptoms.of("tokens", "lengths") else ():
-        values = fitted.values
-        parts = [_guess(s, name, value, fitted.bounds.get(name)) for name, value in values.items()]
-        if len(parts) == 1:
-            yield parts[0]
-            continue
-        yield Trial(
-            f"SAMPLING_PARAM({', '.join(sorted(values))})",
-            f"{' and '.join(f'{name} {_shown(value)}' for name, value in values.items())} in the reference",
-            f"the {s.side} samples with other parameters than were asked",
-            {"sampling": tuple(values.items())},
-            parts=tuple(parts),
-        )
-
-
-FAMILIES: tuple[Callable[[Situation], Iterator[Trial]], ...] = (
+Family = Callable[[Situation], Iterator[Trial]]
+FAMILIES: tuple[Family, ...] = (
     prompts_seen,
     parameters,
     reports,
@@ -288,13 +223,3 @@ def _prompt_cause(s: Situation, number: int, sent: tuple[int, ...], seen: tuple[
     if kind == "other ids" and s.bench.reprompted(s.side, [number], "again").get(number) == seen:
         return "RETOKENIZATION"
     return NAMES.get(kind, f"TOKENIZATION({kind})")
-
-
-def _same(one: Any, two: Any) -> bool:
-    return (list(one) if isinstance(one, (list, tuple)) else one) == (
-        list(two) if isinstance(two, (list, tuple)) else two
-    )
-
-
-def _shown(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,32 @@
+"""One change to the reference with the cause that it would prove, and what every family of them says alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+STOPS = {"stop_token_ids": "STOP(other end set)", "ignore_eos": "STOP(ignore_eos)"}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A change to the reference with the cause that it would prove. `recorded`: a recording says so already."""
+
+    cause: str
+    intervention: str
+    summary: str
+    change: dict[str, Any]
+    party: str = ""  # the side, unless said otherwise
+    recorded: bool = False
+    details: dict[str, Any] = field(default_factory=dict)
+    parts: tuple[Trial, ...] = ()  # of several parameters that only explain it together: each alone
+
+
+def same(one: Any, two: Any) -> bool:
+    return (list(one) if isinstance(one, (list, tuple)) else one) == (
+        list(two) if isinstance(two, (list, tuple)) else two
+    )
+
+
+def shown(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
