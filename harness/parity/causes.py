@@ -92,8 +92,9 @@ def unexplained(e: Evidence, open_: dict[str, np.ndarray]) -> Cause:
     kinds = sorted(open_, key=lambda kind: places[kind][0])
     first = kinds[0]
     place = places[first][1]
-    samples = len(np.unique(open_[first], axis=0))
-    found = counted(samples, "sample")
+    items = np.unique(open_[first], axis=0)
+    of_samples = bool((items[:, 1] >= 0).all())  # -1: of none, as a weight sync
+    found = counted(len(items), "sample" if of_samples else "place")
     summary = f"{named(first)} {when(e, open_[first][:, 0])}: {found}; nothing recorded explains it"
     also = f"; also {', '.join(named(kind) for kind in kinds[1:])}" if len(kinds) > 1 else ""
     weights = e.weights.equal(place.step, place.step, place.step) if place.step >= 0 else None

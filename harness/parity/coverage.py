@@ -86,7 +86,7 @@ def limits(e: Evidence) -> list[str]:
 
 # Calls without which an engine is not in the state that its samples are judged by. One that only reads, as the scoring
 # of the floor, leaves nothing behind but its own absence.
-_STATEFUL = {"sync", "flush", "restart", "set"}
+_STATEFUL = {"join", "sync", "flush", "restart", "set"}
 
 
 def refused_calls(e: Evidence) -> list[str]:
@@ -106,7 +106,7 @@ def _failed(side: Side) -> list[dict[str, Any]]:
         for journal, line in side.recording.lines("call")
         if b'"ok":true' not in line
         for event in [side.recording.parsed(journal, line)]
-        if event is not None and event.get("ok") is False
+        if event is not None and event.get("ok") is not True
     ]
 
 

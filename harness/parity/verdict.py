@@ -23,7 +23,7 @@ from harness.parity.checks.whole import whole
 from harness.parity.coverage import coverage, failed_calls, limits, refused_calls
 from harness.parity.facts import second_run
 from harness.parity.facts.boundaries import with_text
-from harness.parity.facts.evidence import Evidence
+from harness.parity.facts.evidence import SIDES, Evidence
 from harness.parity.facts.integrity import (
     LEAST,
     Minimum,
@@ -235,11 +235,14 @@ def _divergent(e: Evidence, confirmed: list[Outcome], named: list[Cause]) -> str
 
 def reason_of(e: Evidence, kinds: list[str], causes: list[Cause]) -> str:
     """One sentence: where the difference begins and its first named cause; "" where no cause is named."""
-    explained = [cause.summary for cause in causes if cause.name != "UNEXPLAINED"]
+    explained = [cause for cause in causes if cause.name != "UNEXPLAINED"]
     if not explained:
         return ""
-    more = f" (and {len(causes) - 1} more {'cause' if len(causes) == 2 else 'causes'})" if len(causes) > 1 else ""
-    return f"{_where(e, kinds)}: {explained[0]}{more}"
+    first, others = explained[0], len(explained) - 1
+    side = f" (the {first.party})" if first.party in SIDES and first.party not in first.summary else ""
+    more = [f"{others} more {'cause' if others == 1 else 'causes'}"] if others else []
+    more += ["a difference that nothing explains"] if len(explained) < len(causes) else []
+    return f"{_where(e, kinds)}: {first.summary}{side}" + (f"; and {' and '.join(more)}" if more else "")
 
 
 def _where(e: Evidence, kinds: list[str]) -> str:

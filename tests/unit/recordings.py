@@ -209,6 +209,10 @@ def make(
     logs = {"trainer": trainer, "actor": actor, "rollout": rollout}
     others = ("critic", "reference", "reward") if plan.train else ()
     logs |= {role: Log(role, pid + 10 + at) for at, role in enumerate(others)}
+    for rank in range(1, plan.ppo.world_size if plan.train else 1):
+        logs |= {
+            f"{role} {rank}": Log(role, pid + 10 * rank + 10 + at, rank) for at, role in enumerate(("actor", *others))
+        }
     for log in logs.values():
         _opened(log, side, engine=log is rollout, environment=environment)
     _described(rollout, plan, backend, plan.rollout.mode)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from framework_recordings import job
-from recordings import Recording, check, make, pair, put, scenario
+from recordings import Recording, check, jagged, make, pair, put, scenario
 
 from harness.parity import judge
 from reports.model import SUSPICIONS
@@ -171,6 +172,143 @@ def test_a_process_without_a_record(tmp_path: Path, role: str, sides: str) -> No
     verdict = put(tmp_path, baseline, candidate)
     assert verdict.verdict == "INCONCLUSIVE"
     assert f"no record of its {role}" in verdict.reason
+
+
+@pytest.mark.parametrize("sides", ["candidate", "both"])
+def test_ranks_without_a_record(tmp_path: Path, sides: str) -> None:
+    plan = scenario()
+    plan = dataclasses.replace(plan, ppo=dataclasses.replace(plan.ppo, world_size=2))
+    baseline, candidate = pair(plan=plan)
+    assert put(tmp_path / "whole", baseline, candidate).verdict == "EQUIVALENT"
+    for run in (baseline, candidate) if sides == "both" else (candidate,):
+        for name in [name for name, log in run.logs.items() if log.rank == 1]:
+            del run.logs[name]
+    verdict = put(tmp_path / "half", baseline, candidate)
+    assert verdict.verdict == "INCONCLUSIVE" and "no record of its actor (rank 1)" in verdict.reason
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+@pytest.mark.parametrize("each", [1, 2, 3])
+def test_numbers_that_are_none_are_no_shift(tmp_path: Path, value: float, each: int) -> None:
+    baseline, candidate = pair()
+    candidate.frame("rollout", 2).arrays["logprob"].values[::each] = value
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "DIVERGENT"
+    assert [cause.name for cause in verdict.causes] == ["NUMERIC_FATAL"]
+    assert "(the candidate)" in verdict.reason
+
+
+@pytest.mark.parametrize("lost", ["the event", "half of it"])
+def test_a_version_of_which_the_engine_said_too_little_is_not_tested(tmp_path: Path, lost: str) -> None:
+    baseline, candidate = pair()
+    if lost == "the event":
+        log = candidate.logs["rollout"]
+        log.events = [one for one in log.events if not (one[0] == "weights" and one[1]["version"] == 3)]
+    else:
+        event = next(candidate.events("weights", source="received", version=3))
+        event["digests"] = dict(list(event["digests"].items())[::2])
+    verdict = put(tmp_path, baseline, candidate)
+    assert (verdict.verdict, check(verdict, "weight-sync").state) == ("INCONCLUSIVE", "not tested"), verdict.reason
+    assert "version 3" in verdict.reason
+
+
+def test_a_job_whose_prompts_lose_their_bos_every_time_repeats_itself(tmp_path: Path) -> None:
+    runs = {"a": job("baseline"), "b": job("candidate"), "again": job("baseline", started=10**9)}
+    for name in ("a", "again"):
+        for frame in runs[name].frames("rollout"):
+            frame.arrays["prompt_seen"] = jagged([row[1:] for row in frame.arrays["prompt_seen"].rows()])
+    paths = {name: run.write(tmp_path / name) for name, run in runs.items()}
+    verdict = judge(paths["a"], paths["b"], again={"baseline": paths["again"]})
+    assert check(verdict, "baseline-itself").state == "ruled out", check(verdict, "baseline-itself").evidence
+    assert verdict.verdict == "DIVERGENT"
+
+
+@pytest.mark.parametrize("pair_", [(1.2e-9, 1.3e-9), (0.0, 1e-12)])
+def test_losses_that_cancel_are_equal(tmp_path: Path, pair_: tuple[float, float]) -> None:
+    runs = pair()
+    for run, value in zip(runs, pair_, strict=True):
+        next(run.events("step", step=3))["metrics"]["policy_loss"] = value
+    assert put(tmp_path, *runs).verdict == "EQUIVALENT"
+
+
+def test_losses_in_one_run_only_are_told(tmp_path: Path) -> None:
+    baseline, candidate = pair()
+    candidate.drop("step")
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "EQUIVALENT"
+    assert "learner: policy_loss of step 0 was recorded in one run only" in verdict.missing
+
+
+def _other_samples(run: Recording) -> None:
+    for frame in run.frames("floor", variant="order"):
+        frame.arrays["sample"] = frame.arrays["sample"] + 10**6
+
+
+def _no_version_at_all(run: Recording) -> None:
+    for frame in run.frames("rollout"):
+        frame.fields["weight_version"] = "latest"
+
+
+def _strange_proof(run: Recording) -> None:
+    next(run.events("sync", version=3))["proof_tokens"] = "none"
+
+
+def _two_digests(run: Recording) -> None:
+    run.logs["trainer"].event("learner", step=3, actor="0" * 32, critic="1" * 32, batch="2" * 32)
+
+
+def _empty_digests(run: Recording) -> None:
+    for event in run.events("weights"):
+        event["digests"] = dict.fromkeys(event["digests"], "")
+
+
+def _half_a_close(run: Recording) -> None:
+    run.logs["critic"].closed = False
+    run.logs["critic"].event("close", ok=None, reason="", frames=0)
+
+
+@pytest.mark.parametrize("sides", ["candidate", "both"])
+@pytest.mark.parametrize(
+    "plant", [_other_samples, _no_version_at_all, _strange_proof, _two_digests, _empty_digests, _half_a_close]
+)
+def test_values_that_say_nothing_rule_nothing_out(tmp_path: Path, plant: Plant, sides: str) -> None:
+    baseline, candidate = pair()
+    for run in (baseline, candidate) if sides == "both" else (candidate,):
+        plant(run)
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "INCONCLUSIVE", verdict.reason
+
+
+@pytest.mark.parametrize("ok", [None, "false"])
+def test_a_sync_that_does_not_say_that_it_went_well(tmp_path: Path, ok: object) -> None:
+    baseline, candidate = pair()
+    next(candidate.events("sync", version=3))["ok"] = ok
+    assert put(tmp_path, baseline, candidate).verdict == "DIVERGENT"
+
+
+@pytest.mark.parametrize("key, value", [("margin", 1e9), ("alpha", 1e-300), ("alpha", "x")])
+def test_a_native_test_that_nothing_fails(tmp_path: Path, key: str, value: object) -> None:
+    baseline, candidate = pair()
+    for run in (baseline, candidate):
+        run.manifest["scenario"]["native"][key] = value
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "INCONCLUSIVE" and f"native.{key}" in verdict.reason
+
+
+def test_native_samples_that_do_not_say_why_they_ended(tmp_path: Path) -> None:
+    baseline, candidate = pair()
+    for run in (baseline, candidate):
+        for frame in run.frames("native"):
+            frame.fields["finish"] = [""] * len(frame.fields["finish"])
+    verdict = put(tmp_path, baseline, candidate)
+    assert any("finish reasons of the native samples" in line for line in verdict.missing)
+
+
+def test_an_environment_in_one_run_only(tmp_path: Path) -> None:
+    baseline, candidate = pair()
+    candidate.logs["critic"].events = [one for one in candidate.logs["critic"].events if one[0] != "environment"]
+    found = check(put(tmp_path, baseline, candidate), SUSPICIONS[9])
+    assert found.state == "not tested" and "critic" in found.evidence
 
 
 def test_a_group_in_one_run_only(tmp_path: Path) -> None:

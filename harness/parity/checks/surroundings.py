@@ -19,6 +19,7 @@ from harness.tables import mapping, number
 from reports.model import SUSPICIONS, CheckState, Finding
 from reports.text import counted, figure
 
+_LEARNERS = {"trainer", "actor", "critic", "reference", "reward"}
 _NAMED = 6  # differing variables that a finding names; all of them with their values stand in its details
 
 
@@ -150,6 +151,10 @@ def environment(e: Evidence) -> Outcome:
         return outcome(name, "not tested", "no packages were recorded", number=number)
     if not all(set(_engine_packages(side)) - {"python"} for side in e.sides):
         return outcome(name, "not tested", "the packages of an engine were not recorded", number=number)
+    silent = _described(e.baseline) ^ _described(e.candidate)
+    if silent:
+        text = f"the environment of the {min(silent)} was recorded in one run only"
+        return outcome(name, "not tested", text, number=number)
     learners = differences(*(learner_packages(side.recording) for side in e.sides)) | differences(
         *(learner_devices(side.recording) for side in e.sides)
     )
@@ -193,6 +198,16 @@ def environment(e: Evidence) -> Outcome:
             else "equal in every process"
         )
     return outcome(name, state, text, number=number, decides=False, findings=findings)
+
+
+def _described(side: Side) -> set[str]:
+    """The roles of the learners whose packages, device and machine are known."""
+    events = side.recording.all("environment")
+    return {
+        str(event.get("role"))
+        for event in events
+        if event.get("role") in _LEARNERS and mapping(event.get("packages")) and mapping(event.get("machine"))
+    }
 
 
 def _engine_packages(side: Side) -> dict[str, str]:

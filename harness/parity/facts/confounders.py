@@ -198,12 +198,21 @@ def _versions(recording: Recording) -> dict[int, dict[str, str]]:
     found: dict[int, dict[str, str]] = {}
     for event in recording.all("weights"):
         if event.get("source") == "learner" and isinstance(event.get("version"), int):
-            found.setdefault(event["version"], {}).update(mapping(event.get("digests")))
+            digests = mapping(event.get("digests"))
+            found.setdefault(event["version"], {}).update({name: one for name, one in digests.items() if one})
     return {version: digests for version, digests in found.items() if digests}
 
 
 def _updates(recording: Recording) -> dict[int, dict[str, Any]]:
-    return {event["step"]: event for event in reversed(recording.all("learner")) if isinstance(event.get("step"), int)}
+    """Step -> the learner's digests after it; without those of which a step says two things."""
+    found: dict[int, dict[str, Any]] = {}
+    for event in recording.all("learner"):
+        if isinstance(event.get("step"), int):
+            known = found.setdefault(event["step"], dict(event))
+            for part in ("actor", "critic", "batch"):
+                if known.get(part) != event.get(part) or known.get(part) == "":
+                    known[part] = None
+    return found
 
 
 def _initial_weights(baseline: Recording, candidate: Recording) -> Iterator[Confounder]:

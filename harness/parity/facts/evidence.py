@@ -19,7 +19,7 @@ from harness.parity.facts.metrics import Mismatch
 from harness.parity.facts.readings import Readings
 from harness.parity.facts.tails import Tail, Weighed
 from harness.store import Recording
-from harness.tables import Table, number
+from harness.tables import Table
 from reports.model import Place
 from reports.text import counted
 
@@ -216,4 +216,11 @@ class Evidence:
 
 def version_of(table: Table) -> int:
     """The weight version that a frame was drawn with; -1 where it was not recorded."""
-    return int(number(table.fields.get("weight_version"), -1.0))
+    version = weight_version(table)
+    return -1 if version is None else version
+
+
+def weight_version(table: Table) -> int | None:
+    """As it was recorded; None for what is no version."""
+    version = table.fields.get("weight_version")
+    return version if isinstance(version, int) and not isinstance(version, bool) else None

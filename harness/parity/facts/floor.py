@@ -61,8 +61,8 @@ class EngineFloor:
 
     @property
     def absent(self) -> list[str]:
-        """Variants that were not recorded."""
-        return [name for name in VARIANTS if name not in self.variants]
+        """Variants of which no token was compared."""
+        return [name for name in VARIANTS if not self.variants.get(name, {}).get("tokens")]
 
     def implausible_flips(self, cap: float, temperature: float) -> bool:
         """More flips than ties of engines within the cap could give."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from harness.parity.facts.evidence import Evidence
+from harness.parity.facts.evidence import Evidence, weight_version
 from harness.tables import Rows, Table
 from reports.model import SUSPICIONS
 
@@ -46,7 +46,8 @@ def gaps(e: Evidence, check: str) -> list[str]:
         if lacking:
             sides = [side.name for side, there in zip(e.sides, steps[lacking[0]], strict=True) if not there]
             more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
-            found.append(f"{what} of step {lacking[0]}{more} not recorded whole in the {' and the '.join(sides)}")
+            where = " and the ".join(sides)
+            found.append(f"{what} of step {lacking[0]}{more} not recorded, or no numbers, in the {where}")
     return found
 
 
@@ -65,9 +66,8 @@ def note_experience(e: Evidence, b: Table, c: Table) -> None:
     tables = (b, c)
     if e.mode in ("coupled", "greedy"):  # the margins of a draw that the learner can repeat; one may be infinite
         columns = [(table.rows("margin"), table.rows("tokens")) for table in tables]
-        there = (m is not None and t is not None and np.array_equal(m.lengths, t.lengths) for m, t in columns)
-        e.note_recorded(MARGIN, b.step, *there)
-    e.note_recorded(VERSION, b.step, *(table.fields.get("weight_version") is not None for table in tables))
+        e.note_recorded(MARGIN, b.step, *(_whole(margin, tokens, bounded=False) for margin, tokens in columns))
+    e.note_recorded(VERSION, b.step, *(weight_version(table) is not None for table in tables))
     e.note_recorded(TOKENS, b.step, *(table.rows("tokens") is not None for table in tables))
     for name in COLUMNS:
         e.note_recorded(name, b.step, *(_whole(table.rows(name), table.rows("tokens")) for table in tables))
@@ -75,7 +75,7 @@ def note_experience(e: Evidence, b: Table, c: Table) -> None:
     e.note_recorded(REWARD, b.step, *(one is not None and bool(np.isfinite(one).all()) for one in rewards))
 
 
-def _whole(column: Rows | None, tokens: Rows | None) -> bool:
-    if column is None or tokens is None:
+def _whole(column: Rows | None, tokens: Rows | None, *, bounded: bool = True) -> bool:
+    if column is None or tokens is None or not np.array_equal(column.lengths, tokens.lengths):
         return False
-    return np.array_equal(column.lengths, tokens.lengths) and bool(np.isfinite(column.values).all())
+    return bool((np.isfinite(column.values) if bounded else ~np.isnan(column.values)).all())

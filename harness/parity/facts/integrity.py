@@ -21,13 +21,17 @@ class Minimum:
 
 
 LEAST = Minimum()
-_LEARNERS = ("actor", "critic", "reference", "reward", "trainer")
+MOST_RANKS = 1 << 16  # a world of more is no number of ranks
+_RANKED = ("actor", "critic", "reference", "reward")
+_LEARNERS = (*_RANKED, "trainer")
 # Settings that are counted with: another word in their place is a recording that nobody can read.
 _NUMBERS = {
     "scenario": ("steps", "seed"),
+    "scenario.native": ("alpha", "margin"),
     "scenario.rollout": ("prompts_per_step", "samples_per_prompt"),
     "scenario.sampling": ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "max_tokens", "min_tokens"),
 }
+_NATIVE = {"alpha": 0.5, "margin": 2.0}  # largest family-wise error, and effect in standard deviations
 
 
 def integrity(recordings: Iterable[Recording]) -> list[str]:
@@ -47,7 +51,7 @@ def damage(recording: Recording, name: str) -> list[str]:
         *(
             f"the {name}'s {event.get('role')} ended badly: {event.get('reason') or 'no reason given'}"
             for event in recording.all("close")
-            if event.get("ok") is False
+            if event.get("ok") is not True
         ),
     ]
 
@@ -55,7 +59,8 @@ def damage(recording: Recording, name: str) -> list[str]:
 def _unreadable(recording: Recording, name: str) -> list[str]:
     """Parts of run.json that are no objects: what they promise cannot be read."""
     parts = {"scenario": recording.manifest.get("scenario")}
-    parts |= {f"scenario.{part}": recording.scenario.get(part) for part in ("model", "rollout", "sampling", "engine")}
+    sections = ("model", "rollout", "sampling", "engine", "native")
+    parts |= {f"scenario.{part}": recording.scenario.get(part) for part in sections}
     return [
         f"the {name}'s recording is unreadable: {part} of its run.json is no object"
         for part, value in parts.items()
@@ -66,6 +71,11 @@ def _unreadable(recording: Recording, name: str) -> list[str]:
         for key in keys
         for value in [mapping(parts[part]).get(key)]
         if value is not None and not _is_number(value)
+    ] + [
+        f"the {name}'s recording is unreadable: scenario.native.{key} of its run.json is {value!r}, which tests nothing"
+        for key, most in _NATIVE.items()
+        for value in [mapping(parts["scenario.native"]).get(key)]
+        if _is_number(value) and not 1e-9 <= number(value) <= most
     ]
 
 
@@ -142,18 +152,21 @@ def absent_processes(e: Evidence) -> list[str]:
     """
     if any(side.recording.manifest.get("framework") for side in e.sides):
         return []
-    known = {
-        side.name: {(str(event.get("role")), int(number(event.get("rank"), 0))) for event in side.recording.all("open")}
-        for side in e.sides
-    }
-    # A second process of a role may start or not: the native stage has a trainer and an engine of its own.
-    everyone = {one for processes in known.values() for one in processes if one[1] == 0}
-    everyone |= {(role, 0) for role in _LEARNERS if e.notes["train"]}
-    return [
-        f"the {name} has no record of its {role} (rank {rank})"
-        for name, processes in known.items()
-        for role, rank in sorted(everyone - processes)
-    ]
+    found = []
+    for side in e.sides:
+        opened = side.recording.all("open")
+        known = {(str(event.get("role")), int(number(event.get("rank"), 0))) for event in opened}
+        expected = {(role, 0) for role in _LEARNERS if e.notes["train"]} | {("rollout", 0)}
+        # A second trainer or engine may start or not: the native stage has its own.
+        world = number(mapping(side.recording.scenario.get("ppo")).get("world_size"), 1)
+        for event in opened:
+            if event.get("role") in _RANKED:
+                ranks = max(world, number(event.get("world_size"), 1))
+                expected |= {(str(event["role"]), rank) for rank in range(min(int(ranks), MOST_RANKS))}
+        found += [
+            f"the {side.name} has no record of its {role} (rank {rank})" for role, rank in sorted(expected - known)
+        ]
+    return found
 
 
 def same_recording(e: Evidence) -> bool:

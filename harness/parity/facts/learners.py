@@ -12,7 +12,8 @@ from harness.tables import mapping, number
 from reports.model import Place
 
 # Equal updates have equal losses; where a framework sums those of its micro-batches in another order, this much apart.
-SAME_LOSS = 1e-6  # relative
+SAME_LOSS = 1e-6  # relative; a loss of normalised advantages cancels to nearly nothing, so this is absolute as well:
+NO_LOSS = 1e-7
 # Which digest parts first says where the runs parted.
 _DIGESTS = (("batch", "experience"), ("actor", "train"), ("critic", "train"))
 
@@ -66,11 +67,14 @@ def _losses(e: Evidence, steps: list[int]) -> None:
     for step in steps:
         for name in LOSSES:
             values = [metrics.get(step, {}).get(name) for metrics in told]
-            if None in values:
-                continue  # the weights agree without it
+            if None in values:  # the weights agree without it
+                if values != [None, None]:
+                    e.notes.setdefault("losses of one run", {}).setdefault(name, step)
+                continue
             one, two = map(number, values)
             e.note_recorded(name, step, math.isfinite(one), math.isfinite(two))
-            if math.isfinite(one) != math.isfinite(two) or abs(one - two) > SAME_LOSS * max(abs(one), abs(two)):
+            allowed = max(NO_LOSS, SAME_LOSS * max(abs(one), abs(two)))
+            if math.isfinite(one) != math.isfinite(two) or abs(one - two) > allowed:
                 context = "of an update that left both learners bit-identical"
                 e.diverges("loss", [], Place(step, "train", 0, -1, -1, name, one, two, context=context))
             elif one != two and math.isfinite(one):

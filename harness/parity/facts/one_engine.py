@@ -8,7 +8,7 @@ import numpy as np
 
 from harness.parity.facts import prompts_seen, readings
 from harness.parity.facts.align import Grid, Match, first_difference, shared
-from harness.parity.facts.evidence import Evidence, Side, version_of
+from harness.parity.facts.evidence import Evidence, Side, version_of, weight_version
 from harness.tables import Rows, Table
 from reports.model import Place
 
@@ -27,13 +27,13 @@ def one_engine(e: Evidence, side: Side, rollout: Table, experience: Table | None
     prompts_seen.note(e, side, rollout)
     _stops(side, rollout, output)
     _not_finite(e, side, rollout)
-    version = rollout.fields.get("weight_version")
+    version = weight_version(rollout)
     e.notes.setdefault(f"versions:{side.name}", {}).setdefault(version, rollout.step)
     e.notes.setdefault(f"steps of versions:{side.name}", {}).setdefault(version, []).append(rollout.step)
     if experience is None:
         e.notes.setdefault(f"no experience:{side.name}", []).append(rollout.step)
         return
-    trained_version = experience.fields.get("weight_version")
+    trained_version = weight_version(experience)
     if None not in (version, trained_version) and version != trained_version:
         e.diverges(
             "version",

@@ -18,6 +18,8 @@ from harness.parity.facts.modes import drawn_in, unclear
 from harness.store import Recording
 
 VARIANT = "repeat"
+# Facts of one run by itself, which its repetition repeats: an engine against its learner, its prompts, its weights.
+_OF_EACH_RUN = {"learner", "choice", "prompt", "trained", "sync", "not finite", "floor", "version"}
 _TOKENS = {"flip", "unjudged flip", "length", "finish"}
 
 
@@ -89,7 +91,7 @@ def _partings(e: Evidence) -> Iterator[tuple[int, str]]:
             yield place.step, "its engine draws other tokens"
         elif kind == "learner":
             yield place.step, "its learner makes other weights of the same samples"
-        elif not kind.startswith("learner:"):  # an engine against its learner: of each run by itself
+        elif kind.split(":")[0] not in _OF_EACH_RUN:
             yield place.step, f"{place.field} differs"
     if "learners reordered" in e.notes:
         yield e.notes["learners reordered"], "its learner takes the samples in another order, which rounds otherwise"

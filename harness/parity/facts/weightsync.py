@@ -74,7 +74,10 @@ def _read(e: Evidence, side: Side) -> SyncRecord:
             record.partly[version] = f"{sent - came} of {sent} tensors"
         record.tensors = came if record.tensors is None else min(record.tensors, came)
         unreported = {name for name in names(event.get("unreported")) if name not in arrived}  # sent, and no word of it
-        older = (name for name in truth if name in held and held[name] != truth[name] and name not in unreported)
+        # Of a tensor that was not sent the engine still holds what it last received; of one that nobody speaks of
+        # nothing is known.
+        told_of = (name for name in truth if name in arrived or name in absent)
+        older = (name for name in told_of if name in held and held[name] != truth[name] and name not in unreported)
         wrong = sorted({*names(event.get("mismatched")), *older})
         altered = [name for name in wrong if name in arrived or name not in absent]
         stale = [name for name in wrong if name not in altered]
@@ -89,7 +92,7 @@ def _read(e: Evidence, side: Side) -> SyncRecord:
                 every.setdefault(name, []).append(version)
         if not truth:
             record.undigested.append(version)
-        if event.get("proof_max_delta") is None or number(event.get("proof_tokens", LEAST_PROOF)) < LEAST_PROOF:
+        if event.get("proof_max_delta") is None or not number(event.get("proof_tokens", LEAST_PROOF)) >= LEAST_PROOF:
             _without_proof(e, side, record, version, used)
         beyond = _proof(e, event)
         if beyond is not None:
@@ -132,7 +135,7 @@ def _proof(e: Evidence, event: dict[str, Any]) -> float | None:
         good = largest <= e.tolerance.cap
     else:
         unexplained = number(event.get("proof_excess", largest))
-        good = number(mean) <= e.tolerance.value and unexplained <= e.tolerance.extreme
+        good = 0.0 <= number(mean) <= e.tolerance.value and unexplained <= e.tolerance.extreme
     return None if good else largest
 
 
@@ -149,7 +152,7 @@ def _judge(
     """One place for the worst that a sync shows. Its step is the first one that rolled out with these weights."""
     version = event["version"]
     wrong = stale or altered
-    if event.get("ok") is False:
+    if event.get("ok") is not True:
         values: tuple[str, Any, Any] = ("status", "ok", str(event.get("message") or "failed"))
         context = f"the engine refused weight version {version}"
     elif wrong:
@@ -187,7 +190,8 @@ def _digests(side: Side, source: str) -> dict[int, dict[str, str]]:
     found: dict[int, dict[str, str]] = {}
     for event in side.recording.all("weights"):
         if event.get("source") == source and isinstance(event.get("version"), int):
-            found.setdefault(event["version"], {}).update(mapping(event.get("digests")))
+            digests = mapping(event.get("digests"))
+            found.setdefault(event["version"], {}).update({name: one for name, one in digests.items() if one})
     return found
 
 

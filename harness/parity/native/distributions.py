@@ -59,7 +59,7 @@ def distributions(e: Evidence, one: Samples, two: Samples, result: NativeResult)
     result.not_compared += [
         f"{name} of the native samples: not recorded for every sample" for name in QUANTITIES if name not in usable
     ]
-    known = None not in finish
+    known = not {None, ""} & set(finish)
     if not known:
         result.not_compared.append("finish reasons of the native samples: not recorded for every sample")
     drawn = dict(zip(one.sample.tolist(), one.output, strict=True))

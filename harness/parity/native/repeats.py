@@ -95,6 +95,9 @@ def repeats(e: Evidence, side: Side, samples: Samples, result: NativeResult) -> 
         "samples": compared, "alike": alike, "expected": expected, "request_seed": promise, "state": state,
     }  # fmt: skip
     _seed(side, result)
+    if state == "too few samples":
+        twice = f"{compared} drawn twice are too few to tell"
+        result.not_compared.append(f"does the {side.name}'s sampler repeat itself: {twice}")
     text = f"{alike} of {compared:,} samples drawn alike under the same seed, {figure(expected)} expected by chance"
     if state == "not repeated" and promise == "honoured":
         shown = f"{side.name}: {text}"

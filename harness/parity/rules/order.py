@@ -142,6 +142,10 @@ def collisions(e: Evidence) -> Iterator[Explanation]:
         # Clones draw what one of their group would: a group that is alike for another reason does not.
         if not found.implausible or not found.differing or found.told < MOST * found.differing:
             continue
+        # Of a guided sample the first token alone is its own: a sharper sampler draws the likeliest in many groups,
+        # clones are alike in all.
+        if e.guided and found.alike < MOST * found.groups:
+            continue
         affected = np.array(found.samples, np.int64)
         what = "begin alike" if e.guided else "are alike"
         proof = Proof(

@@ -107,7 +107,7 @@ def _shift(e: Evidence, kind: str, shift: int) -> tuple[np.ndarray, bool, Proof]
         float(found[f"shift {shift:+d} size before"][rows].sum()),
         float(found[f"shift {shift:+d} size"][rows].sum()),
     )
-    if compared[rows].sum() >= 2 * LEAST and after <= MOST_OF_IT * before:
+    if before > 0 and compared[rows].sum() >= 2 * LEAST and after <= MOST_OF_IT * before:
         return rows, True, Proof(f"read {shift:+d} position", before, after, "nats")
     return None
 
