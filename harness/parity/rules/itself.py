@@ -50,13 +50,15 @@ def noisy(e: Evidence) -> Iterator[Explanation]:
                 f"sync:{side.name}",
                 f"native learner:{side.name}",
             )
+        otherwise = bool(scored_otherwise(e, side.name))
         drawn = "; its draws agree with each other in other batches and orders: it draws otherwise than it scores, or "
-        drawn = drawn + "was sent other prompts than it says" if scored_otherwise(e, side.name) else ""
+        drawn = drawn + "was sent other prompts than it says" if otherwise else ""
+        summary = f"the {side.name} does not score what it drew as it drew it, by more than the cap"
         yield Explanation(
             Cause(
                 f"{side.name}-itself",
                 side.name,
-                place.context,
+                summary if otherwise else place.context,
                 f"max |Δ| {figure(floor.largest)} nats of the engine against "
                 f"itself at equal weights and randomness, cap {figure(e.tolerance.cap)}{drawn}",
                 {"variants": floor.variants},

@@ -65,7 +65,7 @@ def _stale(
     summary = f"the sync of weight version {versions[0]} left {title} out, and the engine kept "
     summary += "its old value" if len(tensors) == 1 else "their old values"
     if steps:
-        summary += f"; it drew with it {when(e, steps)}"
+        summary += f"; it drew with {'it' if len(tensors) == 1 else 'them'} {when(e, steps)}"
     return Explanation(
         Cause(f"STALE_WEIGHTS({title})", side.name, summary, evidence, details, proofs),
         (f"sync:{side.name}", *kinds_of((*ROLLOUT, *NATIVE), side.name)),
