@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.doctor.frameworks.plan import Plan, read
-from harness.doctor.frameworks.words import commands
+from harness.doctor.frameworks.shell import commands
 from harness.frameworks.detection import Job, interpreter, recognised
 from probes.adapters import ADAPTERS
 

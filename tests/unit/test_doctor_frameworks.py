@@ -221,7 +221,7 @@ def test_a_job_whose_start_is_not_seen_is_not_passed(tmp_path: Path) -> None:
     assert set(untold(shell(tmp_path, "bash inner.sh\n"), "verl")) == VERL_TRAPS
     assert set(untold(shell(tmp_path, "bash inner.sh\n"), "openrlhf")) == OPENRLHF_TRAPS
     assert set(untold(shell(tmp_path, "python grpo.py\n"), "trl")) == TRL_TRAPS
-    assert set(untold(shell(tmp_path, "python -m verl.trainer.main_ppo 'a\nb'\n"), "verl")) == VERL_TRAPS
+    assert set(untold(shell(tmp_path, "python -m verl.trainer.main_ppo 'a\nb\n"), "verl")) == VERL_TRAPS
 
 
 def test_the_commands_own_words_and_a_scripts_arrays_are_read(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from harness.doctor.checks.builds import told
@@ -21,10 +22,13 @@ def look(
 ) -> list[Hazard | Passed | Unchecked]:
     """What would bite the job that this command starts. Raises BadInput for one of no framework, or of several."""
     job = detect(command, framework, environ)
-    asked = plan.read(job, command, environ)
-    checks = [("framework-version", _version), ("framework-options", flags.known),
-              *traps.TRAPS[job.adapter.framework], ("build-locks", _builds(environ))]  # fmt: skip
-    return [_item(name, outcome) for name, check in checks for outcome in check(asked)]
+    starts = plan.plans(job, command, environ)
+    found = [_item("framework-version", outcome, WHERE) for outcome in _version(starts[0])]
+    for number, asked in enumerate(starts, 1):
+        where = f"start {number} of {len(starts)}: {asked.entry}" if len(starts) > 1 else WHERE
+        checks = [("framework-options", flags.known), *traps.of(asked), ("build-locks", _builds(environ))]
+        found += [_item(name, outcome, where) for name, check in checks for outcome in check(asked)]
+    return found
 
 
 def _version(asked: plan.Plan) -> Iterator[Outcome]:
@@ -45,15 +49,22 @@ def _builds(environ: Mapping[str, str]) -> Callable[[plan.Plan], Iterator[Outcom
             return
         if "$" in own or "`" in own:
             yield Unseen(f"TORCH_EXTENSIONS_DIR is {own}, which only the shell knows")
+            return
+        folder = re.sub(r"^~(?=/|$)", asked.variables.get("HOME", "~"), own)
+        removes = [one for one in asked.removed if re.search(r"lock|torch_extensions|TORCH_EXTENSIONS_DIR", one)
+                   or own.rstrip("/") in one or folder.rstrip("/") in one]  # fmt: skip
+        held = look_at(folder)
+        if removes and held["locks"]:
+            yield Unseen(f"a script of the command removes {removes[0]} itself: whether that is the lock file in "
+                         f"{folder} is not known")  # fmt: skip
         else:
-            held = look_at(own)
             yield from told(Builds(**{**held, "locks": tuple(Lock(**one) for one in held["locks"])}))
 
     return found
 
 
-def _item(name: str, outcome: Outcome) -> Hazard | Passed | Unchecked:
-    where = (WHERE,)
+def _item(name: str, outcome: Outcome, at: str) -> Hazard | Passed | Unchecked:
+    where = (at,)
     if isinstance(outcome, Bite):
         return Hazard(name, outcome.severity, outcome.what, where, outcome.measured, outcome.why, outcome.mend)
     if isinstance(outcome, Fine):

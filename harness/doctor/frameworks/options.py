@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from harness.doctor.frameworks.words import ARGUMENTS, ASSIGNMENT
+from harness.doctor.frameworks.scope import ARRAY, ASSIGNMENT
+from harness.doctor.frameworks.words import ARGUMENTS
 
 _NAME = r"[A-Za-z_][\w@/]*(?:\.[\w@]+)*"
 _OVERRIDE = re.compile(rf"([+~]{{0,2}})({_NAME})=(.*)", re.DOTALL)
 _DELETED = re.compile(rf"~({_NAME})")
 _DASHED = re.compile(r"--?[A-Za-z]")  # else a value: a negative number is one
-_ARRAY = re.compile(r"\$\{\w+\[[@*]\]\}")
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def dashed(words: Sequence[str], *, hyphens: bool = False) -> Iterator[Option]:
         name, joined, value = word[2:].partition("=")
         following: list[str] = []
         while not joined and place < len(words) and not _DASHED.match(words[place]):
-            if not (ARGUMENTS.fullmatch(words[place]) or _ARRAY.fullmatch(words[place])):  # no value, but more options
+            if not (ARGUMENTS.fullmatch(words[place]) or ARRAY.fullmatch(words[place])):  # no value, but more options
                 following.append(words[place])
             place += 1
         name = name.replace("-", "_") if hyphens else name

@@ -8,6 +8,7 @@ is.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -27,9 +28,10 @@ class Plan:
 
     `entry`: the word that starts the framework; `words`: all words of its start; `filed`: settings of the user's own
     configuration file, which options override. `computed`: keyword arguments that are not literals, as they are
-    written. `source`: of the Python script that starts TRL; `yamls`: file -> the settings that it names; `launch`: what
-    accelerate is told, as far as `launch_unread` does not say that it cannot be. `unread`: why a setting that is given
-    nowhere may still not be its default, a sentence each."""
+    written; `unsure`: options of a branch that may not be taken, and why each is. `source`: of the Python script that
+    starts TRL; `yamls`: file -> the settings that it names; `launch`: what accelerate is told, as far as
+    `launch_unread` does not say that it cannot be. `unread`: why a setting that is given nowhere may still not be its
+    default, a sentence each; `removed`: words of the commands that remove files."""
 
     job: Job
     options: tuple[Option, ...] = ()
@@ -45,6 +47,8 @@ class Plan:
     yamls: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     launch: Mapping[str, str] = field(default_factory=dict)
     launch_unread: str = ""
+    unsure: Mapping[str, str] = field(default_factory=dict)
+    removed: tuple[str, ...] = ()
 
     def last(self, name: str) -> Option | None:
         """The option of that name that holds."""
@@ -75,6 +79,9 @@ class Plan:
             short = name.removeprefix("actor_rollout_ref.")
             whole = next((one.name for one in (*self.filed, *self.options) if name.startswith(f"{one.name}.")), "")
             found = self.last(name)
+            for perhaps, why in self.unsure.items():
+                if perhaps == name or name.startswith(f"{perhaps}.") or perhaps.startswith(f"{name}."):
+                    return why
             if whole:
                 return f"{whole} is given as a whole, which is not taken apart"
             if name in self.computed:
@@ -91,31 +98,53 @@ class Plan:
 
 
 def read(job: Job, command: Sequence[str], environ: Mapping[str, str]) -> Plan:
-    """The plan of a command, of the shell and Python files among its words, and of its YAML files."""
+    """The plan of a command's first start of its framework."""
+    return plans(job, command, environ)[0]
+
+
+def plans(job: Job, command: Sequence[str], environ: Mapping[str, str]) -> list[Plan]:
+    """The plan of each start of the framework by a command, by the shell and Python files among its words, with their
+    YAML files: one at least."""
     name = job.adapter.framework
     texts = dict(scripts(command))
-    said = words.read(name, command, texts)
-    entry = next((start.entry for start in said.starts if start.entry), "")
-    variables = {**environ, **said.variables}
-    unread = [*said.unread]
-    if not entry:
+    said = words.read(name, command, texts, environ)
+    return [dataclasses.replace(_plan(job, start, environ, texts, said.unread), removed=tuple(said.removed))
+            for start in said.starts]  # fmt: skip
+
+
+def _plan(
+    job: Job, said: words.Start, environ: Mapping[str, str], texts: Mapping[str, str], more: Sequence[str]
+) -> Plan:
+    name = job.adapter.framework
+    unread = [*more, *said.unread]
+    variables = {key: value for key, value in ({} if said.bare else environ).items() if key not in said.variables}
+    variables |= {key: value for key, value in said.variables.items() if value is not None}
+    if not said.entry:
         unread.append(f"neither the command nor its shell scripts start {name}: what does, and its settings, "
                       "are not read")  # fmt: skip
+    perhaps = overrides(said.maybe) if name == "verl" else dashed(said.maybe, hyphens=name == "trl")
+    unsure: dict[str, str] = {}
+    for one in perhaps:
+        why = f"{one.name.removeprefix('actor_rollout_ref.')} is set in a branch of the script, which may not be taken"
+        unsure |= dict.fromkeys((one.name, one.name.removeprefix("no_")), why)
     if name == "verl":
-        return _verl(job, said, entry, variables, unread)
-    options = tuple(dashed(said.given, hyphens=name == "trl"))
-    if name == "trl":
-        return _trl(job, said, entry, variables, unread, options, texts)
-    return Plan(job, options, {}, variables, tuple(said.all), {}, tuple(unread), entry, tuple(said.given))
+        found = _verl(job, said, variables, unread)
+    elif name == "trl":
+        found = _trl(job, said, variables, unread, tuple(dashed(said.after, hyphens=True)), texts)
+    else:
+        found = Plan(job, tuple(dashed(said.after)), {}, variables, tuple(said.all), {}, tuple(unread), said.entry,
+                     tuple(said.after))  # fmt: skip
+    return dataclasses.replace(found, unsure=unsure)
 
 
-def _verl(job: Job, said: words.Words, entry: str, variables: Mapping[str, str], unread: list[str]) -> Plan:
+def _verl(job: Job, said: words.Start, variables: Mapping[str, str], unread: list[str]) -> Plan:
     main = job.installed.source("verl.trainer.main_ppo") if job.installed else None
-    filed, untold, _ = files.hydra(said.given, main)
-    options = tuple(overrides(said.given))
+    filed, untold, _ = files.hydra(said.after, main)
+    options = tuple(overrides(said.after))
     unread += [*untold, *(f"settings come from {one.name}={one.value}, which is not read"
                           for one in options if _brings_file(one))]  # fmt: skip
-    return Plan(job, options, {}, variables, tuple(said.all), {}, tuple(unread), entry, tuple(said.given), tuple(filed))
+    return Plan(job, options, {}, variables, tuple(said.all), {}, tuple(unread), said.entry,
+                tuple(said.after), tuple(filed))  # fmt: skip
 
 
 def _brings_file(one: Option) -> bool:
@@ -124,7 +153,7 @@ def _brings_file(one: Option) -> bool:
 
 
 def _trl(
-    job: Job, said: words.Words, entry: str, variables: Mapping[str, str], unread: list[str],
+    job: Job, said: words.Start, variables: Mapping[str, str], unread: list[str],
     options: tuple[Option, ...], texts: Mapping[str, str],
 ) -> Plan:  # fmt: skip
     keywords: dict[str, object] = {}
@@ -136,6 +165,7 @@ def _trl(
             keywords |= made.keywords
             computed |= made.computed
             unread += [made.unread] if made.unread else []
+    entry = said.entry
     own = bool(entry) and not entry.endswith(".py")  # the `trl` command's own parser
     if entry and not own and entry not in texts:
         unread.append(f"settings come from {entry}, which is not read")
@@ -157,12 +187,14 @@ def _trl(
     package = job.installed.source("trl") if job.installed else None
     launched = [os.path.basename(word) for word in said.before]
     by = own or "accelerate" in launched or any(word.startswith("accelerate.commands") for word in said.before)
-    launch, why = files.accelerate(said.before, said.given if own else (), variables, package, bool(entry) and by)
+    launch, why = files.accelerate(said.before, said.after if own else (), variables, package, bool(entry) and by)
     launch = {**_torchrun(said.before), **launch}
+    unknown = next((word for word in said.before if words.SHELL.match(word)), "")
+    why = why or (f"{entry} is started by {unknown}, which only the shell knows" if unknown else "")
     if "ACCELERATE_MIXED_PRECISION" in environment and "mixed_precision" not in launch:
         launch["mixed_precision"] = environment["ACCELERATE_MIXED_PRECISION"]
     return Plan(
-        job, options, keywords, environment, tuple(said.all), computed, tuple(unread), entry, tuple(said.given), (),
+        job, options, keywords, environment, tuple(said.all), computed, tuple(unread), entry, tuple(said.after), (),
         texts.get(entry, ""), yamls, launch, why,
     )  # fmt: skip
 

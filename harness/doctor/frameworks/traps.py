@@ -5,6 +5,7 @@ Nothing bites and nothing is passed on a setting that cannot be told (`Plan.unto
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 
 from harness.doctor.frameworks.plan import Plan
@@ -242,6 +243,13 @@ def openrlhf_colocation(plan: Plan) -> Iterator[Outcome]:
         )  # fmt: skip
     elif not found:
         yield Fine("the models that share GPUs have equal numbers of them")
+
+
+def of(plan: Plan) -> tuple[Trap, ...]:
+    """The traps of a start: OpenRLHF's are those of its PPO, not of its other trainers."""
+    framework = plan.job.adapter.framework
+    other = framework == "openrlhf" and plan.entry and not re.search(r"(?:^|[./])train_ppo_ray(?:\.py)?$", plan.entry)
+    return () if other else TRAPS[framework]
 
 
 Trap = tuple[str, Callable[[Plan], Iterator[Outcome]]]

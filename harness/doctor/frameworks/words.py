@@ -2,26 +2,23 @@
 
 `bash -c "…"` and shell scripts are opened; what stands before the framework's own start belongs to a launcher
 (torchrun, accelerate, deepspeed, ray job submit) and is no option of the framework's, and neither are the words of a
-script's other commands. What only a shell could say is told, a sentence each.
+script's other commands. Several starts stay apart. What only a shell could say is told, a sentence each.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-ASSIGNMENT = re.compile(r"([A-Z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
+from harness.doctor.frameworks.scope import ARRAY, ASSIGNMENT, VARIABLE, Scope
+from harness.doctor.frameworks.shell import Simple, parsed
+from harness.doctor.frameworks.tokens import substitution
+
 SHELL = re.compile(r"[$`]")  # in a value: it is not a literal
-_VARIABLE = re.compile(r"[A-Za-z_]\w*=")
 # The words of the command, which are read; an array of the script, which is put in where it stands.
 ARGUMENTS = re.compile(r"\$[@*]|\$\{[@*](:[^}]*)?\}")
-_ARRAY = re.compile(r"\$\{(\w+)\[[@*]\]\}")
-_MADE = re.compile(
-    r"""^[ \t]*(?:(?:local|declare|readonly)(?:[ ]-\w+)*[ ])?(\w+)\+?=\(((?:[^()'"]|'[^']*'|"[^"]*")*)\)""", re.M
-)
 _SHELLS = re.compile(r"(?:^|/)(?:bash|sh|zsh|dash|ksh)$")
 _COMMAND = re.compile(r"-[a-z]*c")  # of a shell: the next word is a script
 _SCRIPT = re.compile(r"\.(sh|bash|slurm|sbatch)$")
@@ -31,210 +28,232 @@ ENTRIES = {
     "openrlhf": re.compile(r"(?:^|[./])openrlhf[./]cli[./]\w+(?:\.py)?$|(?:^|/)train_ppo_ray(?:\.py)?$"),
     "trl": re.compile(r"\.py$|(?:^|/)trl$|^trl\.(?:cli|scripts)\b"),
 }
+_OF_TRL = frozenset({"distillation", "dpo", "env", "grpo", "kto", "reward", "rloo", "sft", "skills", "vllm-serve"})
+# Words before a command that change nothing of what it starts.
+_PREFIXES = frozenset({"env", "exec", "nohup", "time", "nice", "ionice", "stdbuf", "setsid", "timeout", "sudo",
+                       "command", "builtin", "\\"})  # fmt: skip
+# Programs that start nothing, whatever their words name.
+_QUIET = frozenset({
+    ".", "[", "[[", "alias", "apt", "apt-get", "awk", "basename", "black", "case", "cat", "cd", "chmod", "chown",
+    "cp", "curl", "declare", "diff", "dirname", "du", "echo", "egrep", "export", "false", "find", "for", "git",
+    "grep", "head", "kill", "killall", "less", "ln", "local", "ls", "make", "mkdir", "mv", "pgrep", "pip", "pip3",
+    "pkill", "printf", "pushd", "pytest", "read", "readlink", "readonly", "realpath", "rg", "rm", "rsync", "ruff",
+    "scp", "sed", "select", "set", "source", "stat", "tail", "tar", "tee", "test", "touch", "trap", "true", "type",
+    "typeset", "unset", "wc", "wget", "which",
+})  # fmt: skip
+_PACKAGES = {"conda": {"run"}, "mamba": {"run"}, "micromamba": {"run"}, "uv": {"run"}, "poetry": {"run"}}
+_REMOVES = frozenset({"rm", "find", "unlink"})
 
 
 @dataclass
 class Start:
-    """One start of the framework: the word that does it, the words before it and those after it."""
+    """One start of the framework: the word that does it, the words before it and those after it.
+
+    `maybe`: words of a branch that may not be taken. `variables`: what is assigned before it or exported, None where it
+    was unset; `bare`: all others are taken away. `unread`: what may hold settings, a sentence each.
+    """
 
     entry: str
     before: list[str] = field(default_factory=list)
     after: list[str] = field(default_factory=list)
+    maybe: list[str] = field(default_factory=list)
+    variables: dict[str, str | None] = field(default_factory=dict)
+    bare: bool = False
+    unread: list[str] = field(default_factory=list)
+
+    @property
+    def all(self) -> list[str]:
+        return [word for word in (*self.before, self.entry, *self.after) if word]
 
 
 @dataclass
 class Words:
-    """`starts` in the order in which they stand, the command's own words at the end of the last one's.
-
-    `variables`: what is assigned before a command or exported. `unread`: what may hold settings, a sentence each.
-    """
+    """`starts` in the order in which they stand: one at least, without an entry where none is seen. `removed`: words of
+    commands that remove files. `unread`: what may hold settings of any of them."""
 
     starts: list[Start] = field(default_factory=list)
-    variables: dict[str, str] = field(default_factory=dict)
+    removed: list[str] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
 
-    @property
-    def given(self) -> list[str]:
-        return [word for start in self.starts for word in start.after]
 
-    @property
-    def before(self) -> list[str]:
-        return [word for start in self.starts for word in start.before]
+@dataclass
+class _Context:
+    name: str
+    found: Words
+    exported: Collection[str]
 
-    @property
-    def all(self) -> list[str]:
-        return [word for start in self.starts for word in (*start.before, start.entry, *start.after) if word]
+    def entry(self, word: str) -> bool:
+        return bool(ENTRIES[self.name].search(word))
+
+    def mentions(self, text: str) -> bool:
+        """Does a text that is not read start the framework, perhaps?"""
+        return any(self.entry(word.strip("()\"'`;{}")) for word in text.split())
 
 
-def read(name: str, command: Sequence[str], texts: Mapping[str, str]) -> Words:
-    """The words of a command. `texts`: the shell scripts among them that could be read, by their word."""
-    found = Words()
-    own = _simple(name, list(command), found, own=True)
-    if own is not None:
-        found.starts.append(own)
+def read(name: str, command: Sequence[str], texts: Mapping[str, str], exported: Collection[str] = ()) -> Words:
+    """The words of a command. `texts`: the shell scripts and Python files among them that could be read, by their word;
+    `exported`: the names of the environment's variables."""
+    context = _Context(name, Words(), exported)
+    found = context.found
+    own = Simple(list(command))
+    if _open(context, own, Scope(exported), own=True):
         return found
+    variables, bare = _assigned(own.words[: _after_script(own.words, texts)[0]])
     for path, text in texts.items():
         if not path.endswith(".py"):
-            _text(name, path, text, found)
-    rest = _after_script(list(command), texts)
-    found.unread += _brought(name, rest)
-    if found.starts:
-        found.starts[-1].after += rest
-    else:
-        found.starts.append(Start("", [], rest))
+            _text(context, path, text, variables)
+    rest = own.words[_after_script(own.words, texts)[1] :]
+    if len(found.starts) > 1:
+        kept = [one for one in found.starts if not _is_another(one, texts)]
+        found.starts = kept or found.starts
+    if not found.starts:
+        found.starts.append(Start("", [], [], variables=variables))
+    several = len(found.starts) > 1
+    for start in found.starts:
+        start.bare |= bare
+        if not several or any(map(ARGUMENTS.fullmatch, (*start.after, *start.maybe))):
+            start.unread += _brought(name, rest)
+            start.after += rest
     return found
 
 
-def _after_script(command: list[str], texts: Mapping[str, str]) -> list[str]:
-    """What a script is called with: all words, where none is known to be one."""
+def _is_another(start: Start, texts: Mapping[str, str]) -> bool:
+    """Does it start a Python file that says nothing of TRL?"""
+    return start.entry in texts and not re.search(r"\btrl\b", texts[start.entry])
+
+
+def _after_script(command: list[str], texts: Mapping[str, str]) -> tuple[int, int]:
+    """(where the shell's text stands, where what it is called with begins): of all words, where none is known."""
     for place, word in enumerate(command):
         if word in texts and _SCRIPT.search(word):
-            return command[place + 1 :]
+            return place, place + 1
         if place and _COMMAND.fullmatch(word) and _SHELLS.search(command[place - 1]):
-            return command[place + 3 :]  # after the script's text comes its name
-    return command
+            return place, place + 3  # after the script's text comes its name
+    return len(command), 0
 
 
-def _text(name: str, path: str, text: str, found: Words) -> None:
-    """Add what a shell script starts and assigns."""
-    arrays: dict[str, list[str]] = {}
-
-    def keep(made: re.Match[str]) -> str:
-        try:
-            words = shlex.split(made[2], comments=True)
-        except ValueError:  # it stays unknown, and is told where it is used
-            return ""
-        arrays.setdefault(made[1], []).extend(words)
-        return ""
-
-    text = _MADE.sub(keep, text)
-    for line in text.replace("\\\n", " ").split("\n"):
-        try:
-            simples = commands(line)
-        except ValueError:
-            if any(ENTRIES[name].search(word) for word in line.split()):
-                found.unread.append(f"the line of {path} that starts {name} has a quote over several lines, "
-                                    "which is not read")  # fmt: skip
+def _text(context: _Context, path: str, text: str, outer: Mapping[str, str | None]) -> None:
+    """Add what a shell script starts and removes."""
+    scope = Scope(context.exported, outer)
+    simples = parsed(text)
+    for simple in simples:
+        scope.take(simple)
+        if simple.broken:
+            if context.mentions(simple.broken):
+                context.found.unread.append(f"the line of {path} that starts {context.name} has a quote that does not "
+                                            "end, which is not read")  # fmt: skip
             continue
-        for simple in simples:
-            opened: list[str] = []
-            for word in simple:
-                array = _ARRAY.fullmatch(word)
-                opened += arrays[array[1]] if array and array[1] in arrays else [word]
-            start = _simple(name, opened, found)
-            if start is not None:
-                found.starts.append(start)
+        if any(map(context.mentions, simple.here)) and _head(simple.words)[0] not in _QUIET:
+            context.found.unread.append(f"a here-document of {path} may start {context.name}, which is not read")
+        if _head(simple.words)[0] in _REMOVES:
+            context.found.removed += simple.words
+        if context.name != "trl":  # whose starts are all scripts
+            for inner in _substituted(simple):
+                if context.mentions(inner):
+                    _text(context, path, inner, scope.variables(simple.path))
+        starts = len(context.found.starts)
+        _open(context, simple, scope)
+        function = next((str(branch) for kind, _, branch in reversed(simple.path) if kind == "function"), "")
+        for start in context.found.starts[starts:] if function and not _passes_on(function, simples) else ():
+            used = next(filter(ARGUMENTS.fullmatch, (*start.after, *start.maybe)), "")
+            if used:
+                start.unread.append(f"{used} is what the function {function} is called with, which is not read")
 
 
-def commands(line: str) -> list[list[str]]:
-    """The simple commands of one line of a shell's, as words without quotes, redirections and comments. Unlike shlex it
-    tells an operator from a quoted word of the same letters. Raises ValueError for a quote that does not end."""
-    found: list[list[str]] = [[]]
-    word: str | None = None
-    target = False  # the word to come is a redirection's
-    place = 0
-
-    def end() -> None:
-        nonlocal word, target
-        if word is not None:
-            if not target:
-                found[-1].append(word)
-            word, target = None, False
-
-    while place < len(line):
-        one = line[place]
-        place += 1
-        if one in " \t":
-            end()
-        elif one == "#" and word is None:
-            break
-        elif one == "'" or one == '"':
-            part, place = _quoted(line, place, one)
-            word = (word or "") + part
-        elif inner := _substitution(line, place - 1):
-            word, place = (word or "") + inner, place - 1 + len(inner)
-        elif one == "\\" and place < len(line):
-            word, place = (word or "") + line[place], place + 1
-        elif one in "<>" or (one == "&" and line[place : place + 1] == ">"):
-            if word is not None and not word.isdigit():  # digits are the file's number
-                end()
-            word, target = None, True
-            rest = re.match(r"[<>&|-]*", line[place:])
-            place += len(rest[0]) if rest else 0
-        elif one in ";|&":
-            end()
-            target = False
-            found.append([])
-        else:
-            word = (word or "") + one
-    end()
-    return [one for one in found if one]
+def _passes_on(function: str, simples: Sequence[Simple]) -> bool:
+    """Is the function only called with the script's own words, or with none?"""
+    calls = [one.words for one in simples if one.words[:1] == [function]]
+    return all(len(words) == 1 or (len(words) == 2 and ARGUMENTS.fullmatch(words[1])) for words in calls)
 
 
-def _quoted(line: str, place: int, quote: str) -> tuple[str, int]:
-    """(text, the place behind it) of what a quote opens."""
-    part = ""
-    while place < len(line):
-        one = line[place]
-        place += 1
-        if one == quote:
-            return part, place
-        if quote == '"' and (inner := _substitution(line, place - 1)):
-            part, place = part + inner, place - 1 + len(inner)
-            continue
-        if one == "\\" and quote == '"' and line[place : place + 1] in ('"', "\\", "$", "`"):
-            one, place = line[place], place + 1
-        part += one
-    raise ValueError("a quote does not end")
+def _substituted(simple: Simple) -> Iterator[str]:
+    """The texts of `$(…)` and backticks in the words."""
+    for word in (*simple.words, *(one for array in simple.arrays for one in array.words)):
+        place = 0
+        while place < len(word):
+            inner = substitution(word, place) if word[place] in "$`" else ""
+            if inner and not inner.startswith("${"):
+                yield inner[2:-1] if inner[0] == "$" else inner[1:-1]
+            place += len(inner) or 1
 
 
-def _substitution(line: str, place: int) -> str:
-    """`$(…)`, `${…}` or backticks that begin at that place, as they are written; empty where none does."""
-    if line[place] == "`":
-        end = line.find("`", place + 1)
-        return line[place : end + 1] if end > 0 else ""
-    pair = {"$(": ")", "${": "}"}.get(line[place : place + 2])
-    if pair is None:
-        return ""
-    depth, at = 0, place + 1
-    while at < len(line):
-        if line[at] in "'\"" and pair == ")":
-            _, at = _quoted(line, at + 1, line[at])
-            continue
-        depth += (line[at] == line[place + 1]) - (line[at] == pair)
-        at += 1
-        if not depth:
-            return line[place:at]
-    raise ValueError("a substitution does not end")
-
-
-def _simple(name: str, words: list[str], found: Words, *, own: bool = False) -> Start | None:
-    """One simple command: its variables are noted, a shell's text is opened, a start of the framework returned."""
-    words = [word for word in words if word not in ("export", "exec", "\\")] if not own else words
-    while words and _VARIABLE.match(words[0]) and (not own or ASSIGNMENT.fullmatch(words[0])):
-        if assigned := ASSIGNMENT.fullmatch(words[0]):
-            found.variables[assigned[1]] = assigned[2]
-        words = words[1:]
-    place = next((place for place, word in enumerate(words) if ENTRIES[name].search(word)), None)
-    for word in words if place is None or own else words[:place]:
-        if assigned := ASSIGNMENT.fullmatch(word):  # of env, or of export's further names
-            found.variables[assigned[1]] = assigned[2]
+def _open(context: _Context, simple: Simple, scope: Scope, *, own: bool = False) -> bool:
+    """Add the start of the framework that a simple command is, or those of a shell's text in it; is it one itself?"""
+    words, maybe = (simple.words, []) if own else scope.opened(simple.words, simple.path)
+    place = _place(context, words)
+    variables = scope.variables(simple.path)
     for at, word in enumerate(words[:-1]):
         inner = at and _COMMAND.fullmatch(word) and _SHELLS.search(words[at - 1])
         if inner and (place is None or at < place or place == at + 1):
-            _text(name, f"{os.path.basename(words[at - 1])} {word}", words[at + 1], found)
-            return None
+            outer = {**variables, **_assigned(words[:at])[0]}
+            _text(context, f"{os.path.basename(words[at - 1])} {word}", words[at + 1], outer)
+            return False
     if place is None:
-        return None
+        return False
+    given, bare = _assigned(words[:place])
     after = words[place + 1 :]
-    found.unread += _brought(name, after)
-    return Start(words[place], words[:place], after)
+    unread = [*_brought(context.name, after), *_brought(context.name, maybe)]
+    start = Start(words[place], words[:place], after, maybe, {**variables, **given}, bare, unread)
+    context.found.starts.append(start)
+    return True
+
+
+def _head(words: Sequence[str]) -> tuple[str, int]:
+    """(the name of the program that a command starts, where it stands), behind assignments and prefixes."""
+    at, env = 0, False
+    while at < len(words):
+        word = words[at]
+        if VARIABLE.match(word) or os.path.basename(word) in _PREFIXES:
+            env = env or os.path.basename(word) == "env"
+            at += 1
+        elif at and (word.startswith("-") or re.fullmatch(r"\d+\S*", word)):  # nice -n 5, timeout 60, env -u NAME
+            at += 2 if env and word in ("-u", "--unset") else 1
+        else:
+            return os.path.basename(word), at
+    return "", len(words)
+
+
+def _assigned(before: Sequence[str]) -> tuple[dict[str, str | None], bool]:
+    """(variables that are given before a program, or taken away (None); are all others taken away?)."""
+    found: dict[str, str | None] = {}
+    bare = env = False
+    at = 0
+    while at < len(before):
+        word = before[at]
+        at += 1
+        if made := ASSIGNMENT.fullmatch(word):
+            found[made[1]] = made[2]
+        elif env and word in ("-u", "--unset") and at < len(before):
+            found[before[at]] = None
+            at += 1
+        elif env and (taken := re.fullmatch(r"-u(\w+)|--unset=(\w+)", word)):
+            found[taken[1] or taken[2]] = None
+        elif env and word in ("-", "-i", "--ignore-environment"):
+            bare = True
+        else:
+            env = os.path.basename(word) == "env" or (env and word.startswith("-"))
+    return found, bare
+
+
+def _place(context: _Context, words: Sequence[str]) -> int | None:
+    """Where the word that starts the framework stands."""
+    head, first = _head(words)
+    packages = _PACKAGES.get(head)
+    if head in _QUIET or "pip" in words[first : first + 4] or (packages and not packages & set(words[first:])):
+        return None
+    for place in range(first, len(words)):
+        if not context.entry(words[place]):
+            continue
+        bare = context.name == "trl" and os.path.basename(words[place]) == "trl"
+        if not bare or place == first or (words[place + 1 : place + 2] and words[place + 1] in _OF_TRL):
+            return place
+    return None
 
 
 def _brought(name: str, words: Sequence[str]) -> Iterator[str]:
     """Words of the framework's that only the shell turns into settings."""
     for before, word in zip(["", *words], words, strict=False):
-        array = _ARRAY.fullmatch(word)
+        array = ARRAY.fullmatch(word)
         if ARGUMENTS.fullmatch(word):
             continue
         if name == "verl":
