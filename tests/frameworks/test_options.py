@@ -6,13 +6,18 @@ import json
 import subprocess
 from pathlib import Path
 
+import pytest
 from framework_jobs import interpreter
 
 from harness.doctor.frameworks import flags
+from harness.doctor.frameworks.arguments import options
+from harness.doctor.frameworks.parameters import parsed
 from harness.doctor.frameworks.plan import read
 from harness.doctor.frameworks.trl_options import taken
 from harness.doctor.outcome import Bite
 from harness.frameworks.detection import detect
+from harness.frameworks.installed import ask
+from probes.adapters import ADAPTERS
 
 _PARSERS = """
 import json
@@ -22,6 +27,18 @@ found = {}
 for parser in (launch_command_parser(), make_parser()):
     found |= {one[2:]: action.nargs for action in parser._actions for one in action.option_strings if one[:2] == "--"}
 print(json.dumps(found))
+"""
+# The block of `train_ppo_ray.py` that makes its parser, without what it imports above it.
+_BLOCK = """
+import argparse, ast, json, sys
+from datetime import datetime
+text = open(sys.argv[1]).read()
+tree = ast.parse(text)
+lines = [line for one in tree.body if isinstance(one, ast.If) for line in one.body]
+end = next(at for at, one in enumerate(lines) if "parse_args" in ast.unparse(one))
+exec(compile(ast.Module(lines[:end], []), sys.argv[1], "exec"))
+print(json.dumps({one[2:]: action.nargs for action in parser._actions for one in action.option_strings
+                  if one[:2] == "--"}))
 """
 # One process for all overrides: verl's package is imported to find its configuration, which takes half a minute.
 _COMPOSED = """
@@ -35,7 +52,7 @@ with initialize_config_dir(folder, version_base=None):
     taken = {}
     for word in words:
         try:
-            taken[word] = bool(compose(name, overrides=[word]))
+            taken[word] = bool(compose(name, overrides=word.split()))
         except HydraException:
             taken[word] = False
 print(json.dumps([whole, taken], default=str))
@@ -59,6 +76,21 @@ def test_the_options_of_trl_grpo_are_those_of_its_own_parser() -> None:
     for name, nargs in real.items():
         read_as = found.names[name].values
         assert read_as in ("", "1" if nargs is None else str(nargs)), name  # empty: it was not told
+    assert sum(one.values == "" for one in found.names.values()) < len(real) / 5
+
+
+def test_the_options_of_openrlhf_are_those_of_its_own_parser() -> None:
+    python = interpreter("openrlhf")
+    installed = ask(python, ADAPTERS["openrlhf"])
+    file = installed.source("openrlhf.cli.train_ppo_ray")
+    assert file is not None
+    done = _said(python, _BLOCK, str(file))
+    assert done.returncode == 0, done.stderr[-2000:]
+    real = json.loads(done.stdout.splitlines()[-1])
+    found = options(parsed(file))
+    assert not found.unknown and set(found.names) == set(real) - {"help"} and len(real) > 150
+    for name, one in found.names.items():
+        assert one.values in ("", "1" if real[name] is None else str(real[name])), name  # empty: it was not told
     assert sum(one.values == "" for one in found.names.values()) < len(real) / 5
 
 
@@ -93,12 +125,32 @@ def test_hydra_refuses_what_is_said_to_be_unknown_and_takes_the_rest(tmp_path: P
     (tmp_path / "mine.yaml").write_text(OWN)
     words = {"custom.reward=3": True, "custom.rewards=3": False, "+custom.reward=3": False, "+custom.more=3": True,
              "data.train_batch_size=4": True, "data.train_batch_sizes=4": False, "~data.train_batch_size": True,
-             "++data.anything=1": True, "~data.anything": False}  # fmt: skip
+             "++data.anything=1": True, "~data.anything": False,
+             "+data.custom_cls.path=/x.py": True, "+ray_kwargs.ray_init.num_cpus=8": True,
+             "+actor_rollout_ref.rollout.engine_kwargs.vllm={a:true}": True, "+trainer.logger=[console]": True,
+             "+trainer.nnodes=1": False, "+my.x=1 my.x=2": True, "+my={} my.x=2": False,
+             "~trainer.nnodes +trainer.nnodes=1": True}  # fmt: skip
     start = [python, "-m", "verl.trainer.main_ppo", "--config-path", str(tmp_path), "--config-name", "mine"]
     job = detect(start)
     done = _said(python, _COMPOSED, str(tmp_path), "mine", *words)
     assert done.returncode == 0, done.stderr[-2000:]
     assert json.loads(done.stdout.splitlines()[-1])[1] == words
     for word, taken_by_hydra in words.items():
-        refused = [one for one in flags.known(read(job, [*start, word], {})) if isinstance(one, Bite)]
+        refused = [one for one in flags.known(read(job, [*start, *word.split()], {})) if isinstance(one, Bite)]
         assert bool(refused) is not taken_by_hydra, word
+
+
+@pytest.mark.parametrize("engine", ["megatron", "veomni", "torchtitan"])
+def test_another_engines_reference_is_what_hydra_composes(engine: str) -> None:
+    python = interpreter("vllm")
+    job = detect([python, "-m", "verl.trainer.main_ppo"])
+    assert job.installed is not None
+    package = job.installed.source("verl")
+    assert package is not None
+    word = f"model_engine={engine} actor_rollout_ref.actor.{engine}.param_offload=True"
+    done = _said(python, _COMPOSED, str(package.parent / "trainer" / "config"), "ppo_trainer", word)
+    assert done.returncode == 0, done.stderr[-2000:]
+    taken_by_hydra = json.loads(done.stdout.splitlines()[-1])[1][word]
+    refused = [one for one in flags.known(read(job, [python, "-m", "verl.trainer.main_ppo", *word.split()], {}))
+               if isinstance(one, Bite)]  # fmt: skip
+    assert bool(refused) is not taken_by_hydra

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 from pathlib import Path
 
 import pytest
 
-from harness.doctor.frameworks import flags, traps
+from harness.doctor.frameworks import arguments, flags, traps
 from harness.doctor.frameworks.plan import Plan, read
 from harness.doctor.outcome import Bite, Fine, Outcome, Unseen
 from harness.frameworks.detection import Job
@@ -471,3 +472,116 @@ def test_switches_and_values_of_openrlhfs_parser(tmp_path: Path, words: str, kin
     for before in ([], submitted, ["deepspeed", "--odd_one", "1"]):
         command = [*before, "python", "-m", "openrlhf.cli.train_ppo_ray", *words.split()]
         assert [type(one) for one in said(job, *command)] == kinds
+
+
+MADE = {
+    "for p in ('actor', 'critic'):\n    parser.add_argument(f'--{p}.adam.lr', type=float)":
+        ({"actor.adam.lr", "critic.adam.lr"}, ""),
+    "for n in ['lr', 'beta']:\n    g.add_argument('--' + n)\n    g.add_argument(f'--no_{n}', action='store_true')":
+        ({"lr", "beta", "no_lr", "no_beta"}, ""),
+    "for n, t in (('lr', float), ('n', int)):\n    p.add_argument(f'--{n}', type=t)": ({"lr", "n"}, ""),
+    "for n in ('a', NAME):\n    p.add_argument(f'--{n}')": ({"a"}, "f'--{n}'"),
+    "for n, d in (('lr', 1), ('n', 2)):\n    p.add_argument(f'--{n}', default=d)": ({"lr", "n"}, ""),
+    "for n in ('a', 'b'):\n    for m in ('x', 'y'):\n        p.add_argument(f'--{n}.{m}')":
+        ({"a.x", "a.y", "b.x", "b.y"}, ""),
+    "def add(p, of):\n    p.add_argument(f'--{of}.lr')\nadd(p, 'actor')\nadd(p, of='critic')":
+        ({"actor.lr", "critic.lr"}, ""),
+    "def add(p, of):\n    p.add_argument(f'--{of}.lr')\nadd(p, NAME)": (set(), "f'--{of}.lr'"),
+    "def add(p, of='x'):\n    p.add_argument(f'--{of}.lr')\nadd(p)": (set(), "f'--{of}.lr'"),
+    "for n in NAMES:\n    p.add_argument(f'--{n}')\np.add_argument('--more')": ({"more"}, "f'--{n}'"),
+    "for n in ('a', 'b'):\n    n = n.upper()\n    p.add_argument(f'--{n}')": (set(), "f'--{n}'"),
+    "for n in ('a', 'b'):\n    p.add_argument(f'--{n:>4}')": (set(), "f'--{n:>4}'"),
+    "p.add_argument(*names)": (set(), "*names"),
+    "p.add_argument('-m', '--model', required=True)\np.add_argument('path')": ({"model"}, ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", MADE)
+def test_names_of_options_that_a_source_makes(text: str) -> None:
+    found = arguments.options(ast.parse(text))
+    assert (set(found.names), found.unknown) == MADE[text]
+
+
+@pytest.mark.parametrize(
+    ("loop", "kinds"), [("for prefix in ('actor', 'critic')", [Fine]), ("for prefix in PREFIXES", [Unseen])]
+)
+def test_options_that_openrlhf_makes_in_a_loop(tmp_path: Path, loop: str, kinds: list[type]) -> None:
+    text = f'{ARGUMENTS}{loop}:\n    parser.add_argument(f"--{{prefix}}.adam.lr", type=float)\n'
+    sources = {"openrlhf/__init__.py": "", "openrlhf/cli/__init__.py": "", "openrlhf/cli/train_ppo_ray.py": text}
+    job = planted(tmp_path, "openrlhf", sources, "0.11.2")
+    command = ["python", "-m", "openrlhf.cli.train_ppo_ray", "--vllm.num_engines", "1"]
+    assert [type(one) for one in said(job, *command, "--actor.adam.lr", "5e-7", "--critic.adam.lr", "9e-6")] == kinds
+    assert [type(one) for one in said(job, *command, "--help")] == [Fine]
+    assert [type(one) for one in said(job, *command, "--train.colocate_all=x")] == [Bite]
+
+
+def test_options_that_a_script_of_trls_makes_in_a_loop(trl: Job, tmp_path: Path) -> None:
+    text = "import argparse, trl\np = argparse.ArgumentParser()\nfor n in {}:\n    p.add_argument(f'--{{n}}')\n"
+    words = ["--lr", "1e-6", "--beta", "0.1"]
+    assert not bites(trl, "python", own(tmp_path, text.format("('lr', 'beta')")), *words)
+    assert len(bites(trl, "python", own(tmp_path, text.format("('lr', 'alpha')")), *words)) == 1
+    assert [type(one) for one in said(trl, "python", own(tmp_path, text.format("NAMES")), *words)] == [Unseen]
+
+
+ALIASED = """
+from dataclasses import dataclass
+from trl import GRPOConfig as TrlGRPOConfig, TrlParser
+@dataclass
+class GRPOConfig(TrlGRPOConfig):
+    benchmarks: str | None = None
+TrlParser(GRPOConfig).parse_args_and_config()
+"""
+
+
+def test_a_class_under_another_name_is_followed(trl: Job, tmp_path: Path) -> None:
+    file = own(tmp_path, ALIASED)
+    assert [type(one) for one in said(trl, "python", file, "--benchmarks", "x", "--use_vllm")] == [Fine]
+    assert bites(trl, "python", file, "--bench", "x", "--bta", "1") == ["trl 1.16.0 does not know --bta"]
+    text = ALIASED.replace("TrlParser(GRPOConfig).parse_args_and_config()", "TrlGRPOConfig(sed=1)")
+    assert bites(trl, "python", own(tmp_path, text)) == ["trl 1.16.0 does not know sed=…"]
+
+
+ENGINES = {
+    "verl/trainer/config/model_engine/dp.yaml": "model_engine: dp\n",
+    "verl/trainer/config/_generated_ppo_trainer.yaml": """
+data: {train_batch_size: 1024, custom_cls: {path: null}}
+ray_kwargs: {ray_init: {num_cpus: null}}
+actor_rollout_ref:
+  actor: {strategy: fsdp, fsdp_config: {param_offload: false}}
+  rollout: {n: 1, missing: "???", worked_out: "${a.b}", engine_kwargs: {vllm: {}}}
+trainer: {nnodes: 1, logger: [console]}
+""",
+    "verl/trainer/config/_generated_ppo_megatron_trainer.yaml": """
+data: {train_batch_size: 1024}
+actor_rollout_ref: {actor: {strategy: megatron, megatron: {param_offload: false}}, rollout: {n: 1}}
+""",
+}
+
+
+@pytest.mark.parametrize(
+    ("words", "kinds"),
+    [
+        ("model_engine=megatron actor_rollout_ref.actor.megatron.param_offload=True", [Fine]),
+        ("actor_rollout_ref.actor.megatron.param_offload=True model_engine=megatron", [Fine]),
+        ("model_engine=dp actor_rollout_ref.actor.fsdp_config.param_offload=True", [Fine]),
+        ("model_engine=megatron actor_rollout_ref.actor.fsdp_config.param_offload=True", [Bite]),
+        ("model_engine=veomni actor_rollout_ref.actor.veomni.x=1", [Unseen]),  # no reference of it
+        ("model_engine=$E actor_rollout_ref.actor.veomni.x=1", [Unseen]),
+        ("actor@actor_rollout_ref.actor=megatron_actor actor_rollout_ref.actor.megatron.param_offload=True", [Unseen]),
+        ("actor@actor_rollout_ref.actor=megatron_actor actor_rollout_ref.rollout.m=1", [Bite]),
+        ("+data.custom_cls.path=/x.py +ray_kwargs.ray_init.num_cpus=8", [Fine]),
+        ("+actor_rollout_ref.rollout.engine_kwargs.vllm={enable_expert_parallel:true}", [Fine]),
+        ("+actor_rollout_ref.rollout.missing=1 +actor_rollout_ref.rollout.worked_out=1", [Fine]),
+        ("+trainer.logger=[wandb]", [Fine]), ("+trainer.logger=wandb", [Bite]), ("+trainer.nnodes=$N", [Fine]),
+        ("+trainer.nnodes=1", [Bite]), ("+trainer=1", [Bite]),
+        ("+my.x=1 my.x=2 ++my.x=3", [Fine]), ("my.x=2 +my.x=1", [Bite]), ("+my.x=1 +my.x=2", [Bite]),
+        ("+my.x=1 my.y=2", [Bite]), ("+my={} my.x=1", [Bite]), ("~trainer.nnodes trainer.nnodes=1", [Bite]),
+        ("~trainer.nnodes +trainer.nnodes=1", [Fine]), ("~trainer trainer.nnodes=1", [Bite]),
+    ],
+)  # fmt: skip
+def test_overrides_one_after_the_other_and_another_engines_reference(
+    tmp_path: Path, words: str, kinds: list[type]
+) -> None:
+    sources = {"verl/__init__.py": "", "verl/trainer/__init__.py": "", "verl/trainer/main_ppo.py": "", **ENGINES}
+    job = planted(tmp_path, "verl", sources, "0.9.1")
+    assert [type(one) for one in said(job, *VERL, *words.split())] == kinds

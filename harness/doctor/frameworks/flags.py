@@ -11,14 +11,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from harness.doctor.frameworks import files, trl_options
+from harness.doctor.frameworks.arguments import Options
+from harness.doctor.frameworks.arguments import options as arguments
 from harness.doctor.frameworks.options import Option
-from harness.doctor.frameworks.parameters import Parameter, arguments, parsed
+from harness.doctor.frameworks.parameters import Parameter, parsed
 from harness.doctor.frameworks.plan import Plan
 from harness.doctor.frameworks.words import SHELL
 from harness.doctor.outcome import Bite, Fine, Outcome, Unseen
 from harness.frameworks.installed import Installation
 
 _HYDRA_OWN = ("hydra",)
+_BUILT_ON = "ppo_trainer"
 _SHOWN = 4  # settings of a file, by name
 _NOTHING = "the command has no option, and its script no configuration of TRL's, that could be looked up"
 
@@ -49,40 +52,86 @@ def _verl(plan: Plan, installed: Installation) -> Iterator[Outcome]:
             return
         config = ""
     package = installed.source("verl")
-    reference = (package.parent / "trainer" / "config" if package else Path()) / (
-        f"_generated_{(config or 'ppo_trainer').removesuffix('.yaml')}.yaml"
-    )
+    folder = package.parent / "trainer" / "config" if package else Path()
+    name = (config or _BUILT_ON).removesuffix(".yaml")
+    engine = plan.get("model_engine", "dp")
+    if SHELL.search(engine) or "model_engine" in plan.unsure:
+        yield Unseen(plan.unsure.get("model_engine", f"model_engine is {engine}, which only the shell knows"))
+        return
+    if name == _BUILT_ON and engine != "dp" and (folder / "model_engine").is_dir():
+        name = f"ppo_{engine}_trainer"
+    reference = folder / f"_generated_{name}.yaml"
     paths = _paths(reference)
     if not paths:
         yield Unseen(f"verl {installed.version} has no {reference.name} to look options up in")
         return
     own = [one.name for one in plan.filed if not _within(one.name, paths)]
-    filed = {".".join(one.name.split(".")[:at]) for one in plan.filed for at in range(1, one.name.count(".") + 2)}
-    wrong = []
-    for option in plan.options:
-        name = option.name
-        if "@" in name or "/" in name or name.split(".")[0] in _HYDRA_OWN:
-            continue
-        if option.sign in ("", "~") and name not in paths and name not in filed:
-            near = _nearest(name, set(paths))
-            wrong.append((option, f"it is not in the configuration{near}"))
-        elif option.sign == "+" and name in (filed | set(paths)):
-            wrong.append((option, "it is there already: leave the + out"))
-    yield from _told(plan, wrong, "verl's configuration", "Hydra refuses it and the job ends before its first step")
+    wrong, unsure = _overridden(plan, paths, folder)
+    why = [f"{_listed(unsure)} may be in what the command puts in as a whole, which is not taken apart"] * bool(unsure)
+    yield from _told(
+        plan, wrong, "verl's configuration", "Hydra refuses it and the job ends before its first step", why
+    )
     if own:
         yield Unseen(f"the configuration file sets {_listed(own)}, which verl's own does not have: Hydra takes any, "
                      "and whether anything reads it is not known")  # fmt: skip
+
+
+def _overridden(plan: Plan, paths: Mapping[str, object], folder: Path) -> tuple[list[tuple[Option, str]], list[str]]:
+    """(overrides that Hydra refuses, with why; those below a group's choice or a mapping, which is not taken apart).
+    Hydra takes them one after the other (`ConfigLoaderImpl._apply_overrides_to_config`)."""
+    held = dict(paths)
+    for one in plan.filed:
+        _put(held, one.name, one.value)
+    whole = {one.name.partition("@")[2] for one in plan.options if "@" in one.name}
+    wrong, unsure = [], []
+    for option in plan.options:
+        name = option.name
+        if "@" in name or "/" in name or name.split(".")[0] in _HYDRA_OWN or name in plan.unsure:
+            continue
+        if "." not in name and option.sign == "" and (folder / name).is_dir():  # a choice of a group, as model_engine
+            continue
+        if option.sign in ("", "~") and name not in held:
+            if any(name.startswith(f"{one}.") for one in whole):
+                unsure.append(name)
+            else:
+                wrong.append((option, f"it is not in the configuration{_nearest(name, set(held))}"))
+        elif option.sign == "+" and name in held and _stands(held[name], option.value):
+            wrong.append((option, "it is there already: leave the + out"))
+        if option.sign == "~":
+            held = {one: value for one, value in held.items() if one != name and not one.startswith(f"{name}.")}
+        elif option.sign or name in held:
+            _put(held, name, option.value)
+            whole |= {name} if re.match(r"\{\s*[^\s}]", option.value) else set()
+    return wrong, unsure
+
+
+def _put(held: dict[str, object], name: str, value: object) -> None:
+    parts = name.split(".")
+    for at in range(1, len(parts)):
+        held.setdefault(".".join(parts[:at]), ...)
+    held[name] = value
+
+
+def _stands(there: object, value: str) -> bool:
+    """Does Hydra refuse to add this value to a key that has one? Not to one that is nothing, nor mappings and lists."""
+    nothing = there is None or there in ("null", "None", "???") or (isinstance(there, str) and "${" in there)
+    return not nothing and not value.startswith(("{", "[")) and not SHELL.search(value)
 
 
 def _openrlhf(plan: Plan, installed: Installation) -> Iterator[Outcome]:
     found = re.search(r"openrlhf[./]cli[./](\w+?)(?:\.py)?$|(train_\w+?)(?:\.py)?$", plan.entry)
     module = f"openrlhf.cli.{found[1] or found[2]}" if found else ""
     file = installed.source(module) if module else None
-    names = arguments(parsed(file)) if file else {}
-    if not names:
+    added = arguments(parsed(file)) if file else Options()
+    if not added.names:
         yield Unseen("the command does not name a module of openrlhf.cli whose options could be looked up")
         return
-    wrong, unsure = _against(plan.options, names, module)
+    wrong, unsure = _against(plan.options, added.names, module)
+    if added.unknown:
+        left = [one.name for one, _ in wrong if one.name not in added.names]
+        wrong = [each for each in wrong if each[0].name in added.names]
+        unsure += [f"{module} adds an option whose name is not written out ({added.unknown}): whether it takes "
+                   f"{_listed(left)} is not known"] if left else []  # fmt: skip
     yield from _told(plan, wrong, f"{module}'s options", "argparse ends the job before it starts", unsure)
 
 
@@ -138,6 +187,8 @@ def _against(
     """(options that the parser refuses, with why; those whose form cannot be told)."""
     wrong, unsure = [], []
     for option in options:
+        if option.name == "help":
+            continue
         whole = [one for one in names if one.startswith(option.name)]  # argparse takes prefixes
         if option.name not in names and len(whole) != 1:
             near = f": it may be {_listed(whole)}" if whole else _nearest(option.name, set(names))
@@ -156,10 +207,10 @@ def _against(
     return wrong, unsure
 
 
-def _within(name: str, paths: Mapping[str, bool]) -> bool:
+def _within(name: str, paths: Mapping[str, object]) -> bool:
     """Is it in the configuration, or below a mapping that is empty there, which holds what anybody puts in?"""
     parts = name.split(".")
-    return name in paths or any(paths.get(".".join(parts[:at])) for at in range(1, len(parts)))
+    return name in paths or any(paths.get(".".join(parts[:at])) == {} for at in range(1, len(parts)))
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -183,14 +234,12 @@ def _told(
         yield Fine(f"all {len(plan.options)} options are among {where}")
 
 
-def _paths(reference: Path) -> dict[str, bool]:
-    """Every dotted path of a YAML file, nodes and leaves -> is it an empty mapping; nothing where there is no file."""
+def _paths(reference: Path) -> dict[str, object]:
+    """Every dotted path of a YAML file -> its value, `...` for a node; nothing where there is no file."""
     held, why = files.mapping(reference)
-    found: dict[str, bool] = {}
+    found: dict[str, object] = {}
     for name, value in files.leaves(held) if not why else ():
-        parts = name.split(".")
-        found |= {".".join(parts[:at]): False for at in range(1, len(parts))}
-        found[name] = value == {}
+        _put(found, name, value)
     return found
 
 

@@ -1,7 +1,7 @@
 """The options that a parser takes and the arguments of a configuration class, read in their source and not run.
 
-Dataclasses as the parser of Transformers makes options of them (`transformers.hf_argparser`, of which TRL has a copy),
-and calls of argparse's `add_argument`. A class whose bases or source are not found is None: nobody can say what it
+Dataclasses as the parser of Transformers makes options of them (`transformers.hf_argparser`, of which TRL has a copy);
+calls of argparse's are read in `arguments`. A class whose bases or source are not found is None: nobody can say what it
 takes.
 """
 
@@ -20,7 +20,6 @@ from harness.frameworks.installed import Installation
 _KEPT = {"TrainingArguments": "transformers.training_args"}
 _PLAIN = frozenset({"object", "Generic", "ABC", "Protocol"})
 _DEEPEST = 12  # classes above each other
-_ALONE = frozenset({"store_true", "store_false", "store_const", "append_const", "count", "help", "version"})
 
 
 @dataclass(frozen=True)
@@ -29,31 +28,6 @@ class Parameter:
 
     name: str
     values: str = ""
-
-
-def arguments(tree: ast.AST) -> dict[str, Parameter]:
-    """The long options that a source adds to parsers of argparse, without their dashes."""
-    found: dict[str, Parameter] = {}
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Call) or getattr(node.func, "attr", "") != "add_argument":
-            continue
-        told = {one.arg: one.value for one in node.keywords if one.arg}
-        action, nargs = _constant(told.get("action")), told.get("nargs")
-        paired = "action" in told and ast.unparse(told["action"]).endswith("BooleanOptionalAction")
-        odd = "action" in told and not paired and not isinstance(action, str)
-        if odd or any(one.arg is None for one in node.keywords):
-            values = ""
-        elif paired or action in _ALONE:
-            values = "0"
-        else:
-            values = "1" if nargs is None else str(_constant(nargs)) if _constant(nargs) in ("?", "+", "*") else ""
-        for one in node.args:
-            if isinstance(one, ast.Constant) and str(one.value).startswith("--"):
-                name = str(one.value)[2:]
-                found[name] = Parameter(name, values)
-                if paired:
-                    found[f"no-{name}"] = Parameter(f"no-{name}", "0")
-    return found
 
 
 @dataclass(frozen=True)
@@ -71,8 +45,8 @@ class Source:
             return {}
         made = next((one for one in ast.walk(self.tree) if isinstance(one, ast.ClassDef) and one.name == name), None)
         if made is None:
-            there = self._imported(name) if depth < _DEEPEST else None
-            return there.fields(name, depth + 1) if there else None
+            there, original = self._imported(name) if depth < _DEEPEST else (None, name)
+            return there.fields(original, depth + 1) if there else None
         found: dict[str, Parameter] = {}
         for base in made.bases:
             base = base.value if isinstance(base, ast.Subscript) else base
@@ -92,13 +66,19 @@ class Source:
 
     def origin(self, name: str) -> str:
         """The module that a name of this source is imported from; empty for one of its own, or of nowhere."""
-        for node in ast.walk(self.tree):
-            if isinstance(node, ast.ImportFrom) and any((one.asname or one.name) == name for one in node.names):
-                return "." * node.level + (node.module or "")
-        return ""
+        return self._origin(name)[0]
 
-    def _imported(self, name: str) -> Source | None:
-        module = self.origin(name)
+    def _origin(self, name: str) -> tuple[str, str]:
+        """(that module, the name that it has there)."""
+        for node in ast.walk(self.tree):
+            for one in node.names if isinstance(node, ast.ImportFrom) else ():
+                if (one.asname or one.name) == name:
+                    assert isinstance(node, ast.ImportFrom)
+                    return "." * node.level + (node.module or ""), one.name
+        return "", name
+
+    def _imported(self, alias: str) -> tuple[Source | None, str]:
+        module, name = self._origin(alias)
         file = None
         if module.startswith("."):
             base = self.file
@@ -110,7 +90,8 @@ class Source:
             file = self.installed.source(_KEPT[name] if module == "transformers" and name in _KEPT else module)
         if file is not None and not _defines(file, name) and file.name == "__init__.py" and module.startswith("trl"):
             file = next((one for one in sorted(file.parent.rglob("*.py")) if _defines(one, name)), None)
-        return Source(parsed(file), file, self.installed) if file is not None and file.is_file() else None
+        found = Source(parsed(file), file, self.installed) if file is not None and file.is_file() else None
+        return found, name
 
 
 @lru_cache(maxsize=64)
@@ -143,13 +124,13 @@ def _field(line: ast.AnnAssign) -> Iterator[Parameter]:
     default: object = ...
     if isinstance(line.value, ast.Call) and ast.unparse(line.value.func) in ("field", "dataclasses.field", "HfArg"):
         told = {one.arg: one.value for one in line.value.keywords}
-        if _constant(told.get("init")) is False:
+        if constant(told.get("init")) is False:
             return
-        default = _constant(told["default"]) if "default" in told else ...
+        default = constant(told["default"]) if "default" in told else ...
     elif line.value is not None:
-        default = _constant(line.value)
+        default = constant(line.value)
     metadata = told.get("metadata")
-    more = {_constant(key): _constant(one) for key, one in zip(metadata.keys, metadata.values, strict=True)
+    more = {constant(key): constant(one) for key, one in zip(metadata.keys, metadata.values, strict=True)
             if key is not None} if isinstance(metadata, ast.Dict) else {}  # fmt: skip
     optional = re.fullmatch(r"(?:typing\.)?Optional\[(.+)\]|(.+?) ?\| ?None|None ?\| ?(.+)", kind)
     plain = next(filter(None, optional.groups()), kind) if optional else kind
@@ -169,7 +150,7 @@ def _field(line: ast.AnnAssign) -> Iterator[Parameter]:
         yield Parameter(f"no_{name}", "0")
 
 
-def _constant(node: ast.expr | None) -> object:
+def constant(node: ast.expr | None) -> object:
     """A literal's value; `...` of what is none."""
     try:
         return ast.literal_eval(node) if node is not None else None

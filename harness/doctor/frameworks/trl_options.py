@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.doctor.frameworks.parameters import Parameter, Source, arguments, parsed
+from harness.doctor.frameworks.arguments import arguments, options
+from harness.doctor.frameworks.parameters import Parameter, Source, parsed
 from harness.doctor.frameworks.plan import Plan
 from harness.frameworks.installed import Installation
 
@@ -120,7 +121,10 @@ def _parser(source: Source, where: str) -> Taken:
                         found.unknown or f"the fields of {name or ast.unparse(one)} in {where} are not known"
                     )
                 found.names |= fields or {}
-    found.names |= {key.replace("-", "_"): one for key, one in arguments(source.tree).items()}
+    added = options(source.tree)
+    found.names |= {key.replace("-", "_"): one for key, one in added.names.items()}
+    if added.unknown:
+        found.unknown = found.unknown or f"{where} adds an option whose name is not written out ({added.unknown})"
     if not made:
         found.unknown = f"{where} makes no parser that is known here: which options it takes is not known"
     own = {one.name for one in ast.walk(source.tree) if isinstance(one, ast.FunctionDef)}
