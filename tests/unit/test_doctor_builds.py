@@ -22,6 +22,7 @@ HOLDER = "import os, sys; os.open(sys.argv[1], os.O_CREAT | os.O_EXCL); print('h
 
 def holder(lock: Path) -> subprocess.Popen[str]:
     lock.parent.mkdir(parents=True, exist_ok=True)
+    (lock.parent / "build.ninja").touch()
     started = subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(lock)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -46,12 +47,22 @@ def test_a_build_that_goes_on_and_then_is_killed(tmp_path: Path, below: str) -> 
 
 
 def test_other_files_are_no_locks(tmp_path: Path) -> None:
-    for name in ("lock", "a/other", "a/b/c/lock", "a/lock.txt"):
+    for name in ("lock", "a/other", "a/b/c/lock", "a/lock.txt", "models/x/lock", "models/x/config.json", "y/lock",
+                 "build.ninja", "a/build.ninja", "a/b/c/build.ninja"):  # fmt: skip
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     (tmp_path / "d" / "lock").mkdir(parents=True)
     assert builds.look(str(tmp_path))["locks"] == []
     assert builds.look(str(tmp_path / "gone"))["locks"] == []
+
+
+@pytest.mark.parametrize("beside", ["build.ninja", "fused_adam.so", "x.cuda.o", "main.cpp", ".ninja_log"])
+def test_what_torch_leaves_beside_its_lock(tmp_path: Path, beside: str) -> None:
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "lock").touch()
+    assert builds.look(str(tmp_path))["locks"] == []
+    (tmp_path / "x" / beside).touch()
+    assert [one["path"] for one in builds.look(str(tmp_path))["locks"]] == [str(tmp_path / "x" / "lock")]
 
 
 @pytest.mark.parametrize(
@@ -87,6 +98,7 @@ def test_a_folder_of_the_commands_own_is_looked_at(tmp_path: Path) -> None:
     lock = tmp_path / "cpu_adam" / "lock"
     lock.parent.mkdir()
     lock.touch()
+    (lock.parent / "build.ninja").touch()
     command = ["env", f"TORCH_EXTENSIONS_DIR={tmp_path}", sys.executable, "-m", "openrlhf.cli.train_ppo_ray"]
     found = [one for one in look(command, "openrlhf", {}) if one.check == "build-locks"]
     assert [type(one) for one in found] == [Hazard] and str(lock) in str(found)
@@ -94,3 +106,19 @@ def test_a_folder_of_the_commands_own_is_looked_at(tmp_path: Path) -> None:
     command[1] = "TORCH_EXTENSIONS_DIR=$HERE/x"
     found = [one for one in look(command, "openrlhf", {}) if one.check == "build-locks"]
     assert [type(one) for one in found] == [Unchecked]
+
+
+def test_a_home_is_put_in_and_a_script_that_removes_the_lock_is_not_judged(tmp_path: Path) -> None:
+    (tmp_path / "x" / "cpu_adam").mkdir(parents=True)
+    for name in ("lock", "build.ninja"):
+        (tmp_path / "x" / "cpu_adam" / name).touch()
+
+    def found(text: str) -> list[type]:
+        command = ["bash", "-c", f"export TORCH_EXTENSIONS_DIR=~/x\n{text}\npython -m openrlhf.cli.train_ppo_ray"]
+        items = look(command, "openrlhf", {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"})
+        return [type(one) for one in items if one.check == "build-locks"]
+
+    assert found("") == found("rm -rf out") == [Hazard]
+    for text in ('rm -f "$TORCH_EXTENSIONS_DIR"/*/lock', "find ~/x -name lock -delete", "rm -rf ~/x",
+                 "rm -rf $HOME/.cache/torch_extensions"):  # fmt: skip
+        assert found(text) == [Unchecked], text

@@ -67,6 +67,8 @@ def hazards(command: list[str], framework: str, check: str, **variables: str) ->
         ("verl", "verl-sizes", [*FITTING, f"{R}.tensor_model_parallel_size=4"], FITTING, "error"),
         ("verl", "verl-sizes", [*FITTING, "data.train_batch_size=9"], FITTING, "error"),
         ("verl", "verl-sizes", [*FITTING, f"{A}.ppo_mini_batch_size=16"], FITTING, "error"),
+        ("verl", "verl-sizes", [*FITTING, f"{A}.ppo_mini_batch_size=16"],
+         [*FITTING, f"{A}.ppo_mini_batch_size=16", f"{A}.use_dynamic_bsz=True"], "error"),
         ("openrlhf", "openrlhf-dtype", ["--ds.param_dtype", "fp16"], ["--ds.param_dtype", "bf16"], "error"),
         ("openrlhf", "openrlhf-seed", ["--vllm.num_engines", "2"], ["--vllm.num_engines", "1"], "warning"),
         ("openrlhf", "openrlhf-colocation", ["--train.colocate_actor_ref", "--ref.num_gpus_per_node", "4"],
@@ -80,6 +82,11 @@ def hazards(command: list[str], framework: str, check: str, **variables: str) ->
           "--vllm.num_engines", "2", "--vllm.tensor_parallel_size", "2"], "error"),
         ("openrlhf", "openrlhf-colocation", ["--train.colocate_critic_reward", "--critic.num_nodes", "2"],
          ["--train.colocate_critic_reward"], "error"),
+        ("openrlhf", "openrlhf-colocation", ["--train.colocate_critic_reward", "--critic.num_nodes", "2"],
+         ["--train.colocate_critic_reward", "--critic.num_nodes", "2", "--algo.advantage.estimator", "group_norm"],
+         "error"),
+        ("openrlhf", "openrlhf-colocation", ["--train.colocate_actor_ref", "--ref.num_gpus_per_node", "4"],
+         ["--train.colocate_actor_ref", "--ref.num_gpus_per_node", "4", "--algo.kl.init_coef", "0e0"], "error"),
         ("openrlhf", "openrlhf-colocation", ["--vllm.enable_sleep"], ["--vllm.enable_sleep", "--train.colocate_all"],
          "warning"),
     ],
@@ -117,6 +124,23 @@ def test_a_size_from_a_shell_variable_is_not_checked_and_says_so() -> None:
 )
 def test_amd_variables_that_verl_refuses(variables: dict[str, str], bites: bool) -> None:
     assert bool(hazards(VERL, "verl", "verl-amd", **variables)) is bites
+
+
+@pytest.mark.parametrize(
+    ("text", "bites"),
+    [
+        ("python -m verl.trainer.main_ppo", True),
+        ("unset ROCR_VISIBLE_DEVICES; python -m verl.trainer.main_ppo", False),
+        ("env -u ROCR_VISIBLE_DEVICES python -m verl.trainer.main_ppo", False),
+        ("python -m verl.trainer.main_ppo; unset ROCR_VISIBLE_DEVICES", True),
+        ("if $X; then unset ROCR_VISIBLE_DEVICES; fi; python -m verl.trainer.main_ppo", False),  # not checked
+    ],
+)
+def test_variables_that_a_script_takes_away(text: str, bites: bool) -> None:
+    given = {"ROCR_VISIBLE_DEVICES": "0", "HIP_VISIBLE_DEVICES": "0"}
+    for command in (["bash", "-c", text], ["env", "X=1", "bash", "-c", text]):
+        assert bool(hazards(command, "verl", "verl-amd", **given)) is bites
+        assert not hazards(["env", "-u", "ROCR_VISIBLE_DEVICES", *command], "verl", "verl-amd", **given)
 
 
 def test_a_variable_before_the_command_counts() -> None:
@@ -214,7 +238,40 @@ def test_a_node_that_is_given_as_a_whole_is_not_taken_apart() -> None:
 
 
 def test_an_engine_that_nobody_knows_here_and_another_models_defaults_are_not_passed() -> None:
-    assert set(untold([*VERL, f"{R}.name=trtllm", "model_engine=megatron"], "verl")) == {"verl-seed", "verl-dtype"}
+    assert set(untold([*VERL, f"{R}.name=trtllm", "model_engine=megatron"], "verl")) == {
+        "verl-seed", "verl-dtype", "verl-sizes",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["model_engine=megatron", f"{A}.megatron.tensor_model_parallel_size=8"], ["model_engine=$E"],
+        [f"{A}.strategy=megatron"], ["trainer.n_gpus_per_node=4", f"{R}.nnodes=1", f"{R}.n_gpus_per_node=8"],
+        [f"{R}.nnodes=$N"],
+    ],
+)  # fmt: skip
+def test_sizes_of_another_engine_and_of_a_rollout_with_its_own_gpus_are_not_checked(words: list[str]) -> None:
+    wrong = [*FITTING, f"{R}.tensor_model_parallel_size=8", "data.train_batch_size=9", *words]
+    assert "verl-sizes" in untold([*VERL, *wrong], "verl") and not hazards([*VERL, *wrong], "verl", "verl-sizes")
+
+
+def test_a_kl_that_is_no_number_is_not_checked() -> None:
+    command = [*OPENRLHF, "--train.colocate_actor_ref", "--ref.num_gpus_per_node", "4", "--algo.kl.init_coef", "x"]
+    assert set(untold(command, "openrlhf")) == {"openrlhf-colocation"}
+
+
+def test_each_start_of_a_script_is_judged_alone(tmp_path: Path) -> None:
+    sft = "deepspeed --module openrlhf.cli.train_sft --ds.param_dtype fp16\n"
+    made = shell(tmp_path, f"{sft}python -m openrlhf.cli.train_ppo_ray --vllm.num_engines 1\n")
+    assert not hazards(made, "openrlhf", "openrlhf-dtype") and len(found(made, "openrlhf", "openrlhf-dtype")) == 1
+    made = shell(tmp_path, f"{sft}python -m openrlhf.cli.train_ppo_ray --ds.param_dtype fp16\n")
+    (bite,) = hazards(made, "openrlhf", "openrlhf-dtype")
+    assert bite.where == ("start 2 of 2: openrlhf.cli.train_ppo_ray",)
+    assert len(found(made, "openrlhf", "framework-version")) == 1
+    first, second = (f"python -m verl.trainer.main_ppo {R}.name={name}\n" for name in ("vllm", "sglang"))
+    (bite,) = hazards(shell(tmp_path, first + second), "verl", "verl-seed")
+    assert bite.where == ("start 2 of 2: verl.trainer.main_ppo",)
 
 
 def test_a_job_whose_start_is_not_seen_is_not_passed(tmp_path: Path) -> None:

@@ -69,11 +69,12 @@ def verl_dtype(plan: Plan) -> Iterator[Outcome]:
     whole = plan.get(f"{ACTOR}.fsdp_config.mixed_precision")
     trainer = "fp32" if "param_dtype:fp32" in whole.replace(" ", "").replace('"', "") else own or "bf16"
     mixed = f"{ACTOR}.fsdp_config.mixed_precision"
-    why = plan.untold(f"{ROLLOUT}.dtype", f"{ACTOR}.strategy", mixed, *([] if whole else [f"{mixed}.param_dtype"]))
-    default = "fsdp" if plan.get("model_engine", "dp") == "dp" else ""
+    why = plan.untold(
+        f"{ROLLOUT}.dtype", "model_engine", f"{ACTOR}.strategy", mixed, *([] if whole else [f"{mixed}.param_dtype"])
+    )
     if why:
         yield Unseen(why)
-    elif plan.get(f"{ACTOR}.strategy", default) not in ("fsdp", "fsdp2"):
+    elif not _fsdp(plan):
         yield Unseen("only the FSDP engines' precision is known here")
     elif rollout in ("float32", "fp32", "float") and trainer in ("bf16", "bfloat16"):
         yield Bite(
@@ -86,6 +87,11 @@ def verl_dtype(plan: Plan) -> Iterator[Outcome]:
         yield Fine(f"trainer {trainer}, rollout {rollout}")
 
 
+def _fsdp(plan: Plan) -> bool:
+    default = "fsdp" if plan.get("model_engine", "dp") == "dp" else ""
+    return plan.get(f"{ACTOR}.strategy", default) in ("fsdp", "fsdp2")
+
+
 def verl_sizes(plan: Plan) -> Iterator[Outcome]:
     """The equalities that verl asserts after Ray and the models were started, or never."""
     nodes, each = plan.number("trainer.nnodes", 1), plan.number("trainer.n_gpus_per_node", 8)
@@ -93,11 +99,17 @@ def verl_sizes(plan: Plan) -> Iterator[Outcome]:
     parts = [plan.number(f"{ROLLOUT}.{name}_parallel_size", default)
              for name, default in (("tensor_model", 2), ("data", 1), ("pipeline_model", 1))]  # fmt: skip
     mini = plan.number(f"{ACTOR}.ppo_mini_batch_size", 256)
+    pool = [f"{ROLLOUT}.{one}" for one in ("nnodes", "n_gpus_per_node")]
     why = plan.untold(
+        "model_engine", f"{ACTOR}.strategy", *pool,
         "trainer.nnodes", "trainer.n_gpus_per_node", "data.train_batch_size", f"{ROLLOUT}.n",
         f"{ACTOR}.ppo_mini_batch_size", f"{ACTOR}.use_dynamic_bsz",
         *(f"{ROLLOUT}.{one}_parallel_size" for one in ("tensor_model", "data", "pipeline_model")),
     )  # fmt: skip
+    if not why and not _fsdp(plan):
+        why = "only the FSDP engines' sizes are known here"
+    if not why and (plan.get(pool[0], "0") != "0" or plan.has(pool[1])):
+        why = "the rollout is given GPUs of its own, and how verl shares them out is not known here"
     if why:
         yield Unseen(why)
         return
@@ -117,7 +129,7 @@ def verl_sizes(plan: Plan) -> Iterator[Outcome]:
         found.append((f"{batch} prompts × {group} samples cannot be shared evenly by {gpus} GPUs",
                       f"data.train_batch_size={batch}, {ROLLOUT}.n={group}",
                       "verl asserts it before the first step"))  # fmt: skip
-    if mini > batch:
+    if mini > batch and not plan.on(f"{ACTOR}.use_dynamic_bsz"):
         found.append((f"a mini-batch of {mini} prompts is larger than the batch of {batch}",
                       f"{ACTOR}.ppo_mini_batch_size={mini}, data.train_batch_size={batch}",
                       "verl refuses it before the first step"))  # fmt: skip
@@ -206,7 +218,7 @@ def openrlhf_colocation(plan: Plan) -> Iterator[Outcome]:
     why = plan.untold(
         *(f"{role}.{of}" for role in ("actor", "ref", "critic", "reward") for of in ("num_nodes", "num_gpus_per_node")),
         "vllm.num_engines", "vllm.tensor_parallel_size", "vllm.enable_sleep", "algo.kl.init_coef",
-        *(f"train.{one}" for one in shared),
+        *(f"train.{one}" for one in shared), *["algo.advantage.estimator"] * plan.on("train.colocate_critic_reward"),
     )  # fmt: skip
     if why:
         yield Unseen(why)
@@ -215,11 +227,15 @@ def openrlhf_colocation(plan: Plan) -> Iterator[Outcome]:
     for role in ("actor", "ref", "critic", "reward"):
         size[role] = (plan.number(f"{role}.num_nodes", 1), plan.number(f"{role}.num_gpus_per_node", 8))
     engines, parallel = plan.number("vllm.num_engines", 0), plan.number("vllm.tensor_parallel_size", 1)
+    try:
+        reference = float(plan.get("algo.kl.init_coef", "0.01")) > 0
+    except ValueError:
+        engines = None
     if any(one is None for pair in size.values() for one in pair) or engines is None or parallel is None:
         yield Unseen("a size is not a number here")
         return
     everything = plan.on("train.colocate_all")
-    reference = plan.get("algo.kl.init_coef", "0.01") not in ("0", "0.0")
+    critic = plan.get("algo.advantage.estimator", "gae") == "gae"  # without it OpenRLHF 0.11 takes no critic
     found = []
     if (everything or plan.on("train.colocate_actor_ref")) and reference and size["actor"] != size["ref"]:
         found.append(
@@ -230,7 +246,7 @@ def openrlhf_colocation(plan: Plan) -> Iterator[Outcome]:
     if everything and engines and not plan.on("train.async_enable") and nodes * each != engines * parallel:
         found.append(("the engines and the actor share GPUs and need other numbers of them",
                       f"actor {nodes * each}, engines {engines} × {parallel}"))  # fmt: skip
-    if plan.on("train.colocate_critic_reward") and size["critic"] != size["reward"]:
+    if plan.on("train.colocate_critic_reward") and critic and size["critic"] != size["reward"]:
         found.append(("critic and reward share GPUs and have other numbers of them",
                       f"{size['critic']}, {size['reward']}"))  # fmt: skip
     for what, measured in found:

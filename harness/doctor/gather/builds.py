@@ -7,6 +7,7 @@ until it is gone, without a limit: one that nobody has open was left by a build 
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -15,6 +16,8 @@ from harness.doctor.gather.files import pids, read
 
 _REMOTE = ("nfs", "nfs4", "lustre", "beegfs", "gpfs", "ceph", "cifs", "smb3", "9p", "fuse")
 _MOST = 10_000  # directories
+# What torch writes beside its lock: a `lock` without any of it is another program's.
+_BUILT = re.compile(r"build\.ninja|\.ninja_(?:log|deps)|main\.cpp|.*\.(?:so|o)")
 
 
 def builds() -> dict[str, Any]:
@@ -56,8 +59,9 @@ def _locks(root: str) -> list[str]:
             entries = list(os.scandir(place))
         except OSError:  # there is none, or it is not ours to read
             continue
+        built = any(_BUILT.fullmatch(entry.name) for entry in entries)
         for entry in entries:
-            if entry.name == "lock" and depth and not entry.is_dir(follow_symlinks=False):
+            if entry.name == "lock" and built and depth and not entry.is_dir(follow_symlinks=False):
                 found.append(entry.path)
             elif depth < 2 and entry.is_dir():
                 folders.append((entry.path, depth + 1))
