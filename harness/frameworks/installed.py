@@ -99,7 +99,7 @@ def _answer(python: str, words: list[str], environ: dict[str, str]) -> tuple[int
             raise BadInput(f"{python} cannot be started: the interpreter that it names is not there") from error
         raise BadInput(f"there is no interpreter {python}") from error
     except OSError as error:
-        raise BadInput(f"{python} cannot be started: {error.strerror}") from error
+        raise BadInput(f"{python} is no Python interpreter, it cannot be started: {error.strerror}") from error
     with process:
         try:
             output, errors = process.communicate(timeout=TIMEOUT_S)

@@ -47,6 +47,8 @@ def record(
         say(warning)
     started = datetime.datetime.now()
     directory = out or Path("runs") / f"{job.adapter.framework}-{started:%Y%m%d-%H%M%S}-{os.getpid()}"
+    if directory.exists() and not directory.is_dir():
+        raise BadInput(f"{directory} is a file, and a recording is a directory", mend="harness record --out DIR -- …")
     if (directory / "run.json").exists():
         raise BadInput(f"{directory} holds another recording", mend=f"harness record --out {directory}-2 -- …")
     result = watch(

@@ -32,6 +32,10 @@ def test_a_script_names_its_framework_by_its_imports(tmp_path: Path) -> None:
 
 def test_a_command_line_names_its_framework() -> None:
     assert names("trl", "grpo", "--model", "m") == names("/opt/env/bin/trl", "grpo") == ["trl"]
+    for words in (["python3", "verl/trainer/main_ppo.py", "a.b=1"], ["torchrun", "/work/verl/trainer/main_ppo_v0.py"],
+                  ["bash", "-c", "cd x; python3 -u verl/trainer/main_ppo.py a.b=1"]):  # fmt: skip
+        assert names(*words) == ["verl"], words
+    assert names("bash", "-c", "ls verl/trainer/main_ppo.py") == names("python", "verl/trainer/x.py") == []
     assert names("python", "-c", "print('trl')") == [] and names("echo", "control") == []
 
 

@@ -194,3 +194,11 @@ def test_a_runtime_environment_with_a_path_of_its_own_keeps_the_probes(
     assert given["PYTHONPATH"] == f"{place.parent}:/mine" and given["A"] == "1"
     monkeypatch.delenv("RLHF_HARNESS_WATCH")
     assert environment({"env_vars": {"PYTHONPATH": "/mine"}})["env_vars"] == {"PYTHONPATH": "/mine"}
+
+
+def test_a_file_in_the_place_of_the_recording_is_refused_before_the_job_starts(tmp_path: Path) -> None:
+    command, environ = job(tmp_path, "raise SystemExit('started')")
+    (tmp_path / "afile").touch()
+    with pytest.raises(BadInput, match="afile is a file, and a recording is a directory") as refused:
+        record(command, out=tmp_path / "afile", environ=environ)
+    assert (refused.value.mend or "").startswith("harness record --out DIR")

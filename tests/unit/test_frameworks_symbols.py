@@ -131,6 +131,9 @@ def test_ls_and_a_directory_are_no_pythons(tmp_path: Path, capsys: pytest.Captur
     assert "/bin/ls is no Python interpreter that works" in capsys.readouterr().err
     assert cli.main(["adapters", "check", "--python", str(tmp_path)]) == 2
     assert f"{tmp_path} is a directory, no interpreter" in capsys.readouterr().err
+    (tmp_path / "a.txt").touch()
+    assert cli.main(["adapters", "check", "--python", str(tmp_path / "a.txt")]) == 2
+    assert "a.txt is no Python interpreter, it cannot be started: Permission denied" in capsys.readouterr().err
     (tmp_path / "bin").mkdir()
     program(tmp_path / "bin", "")
     assert cli.main(["adapters", "check", "--python", str(tmp_path)]) == 2

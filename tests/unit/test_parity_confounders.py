@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -164,3 +165,15 @@ def test_a_thread_count_is_a_finding_and_a_device_a_confounder(tmp_path: Path) -
         event["device"]["name"] = "An Accelerator"
     verdict = put(tmp_path / "device", baseline, candidate)
     assert verdict.verdict == "CONFOUNDED" and "Accelerator" in verdict.reason
+
+
+@pytest.mark.parametrize(("other", "second"), [("verl", "verl"), ("", "the reference scenario")])
+def test_jobs_of_two_frameworks_are_said_first(tmp_path: Path, other: str, second: str) -> None:
+    left, right = sides(changed(ppo=PPO(world_size=2)))
+    for recording, name, framework in ((left, "a", "trl"), (right, "b", other)):
+        recording.write(tmp_path / name)
+        manifest = tmp_path / name / "run.json"
+        manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "framework": framework}))
+    verdict = judge(tmp_path / "a", tmp_path / "b")
+    assert verdict.verdict == "CONFOUNDED"
+    assert verdict.reason.startswith(f"the baseline is a job of trl and the candidate one of {second}: ")

@@ -65,8 +65,9 @@ class Confounder:
 
 
 def find(baseline: Recording, candidate: Recording) -> list[Confounder]:
-    """Every confounder, in the order configuration, environment, weights, data."""
+    """Every confounder, in the order framework, configuration, environment, weights, data."""
     return [
+        *_framework(baseline, candidate),
         *_configuration(baseline, candidate),
         *_environment(baseline, candidate),
         *_initial_weights(baseline, candidate),
@@ -89,6 +90,14 @@ def differences(baseline: dict[str, Any], candidate: dict[str, Any]) -> dict[str
     """Key -> both values, where they differ; None stands for an absent key."""
     keys = list(dict.fromkeys([*baseline, *candidate]))
     return {key: (baseline.get(key), candidate.get(key)) for key in keys if baseline.get(key) != candidate.get(key)}
+
+
+def _framework(baseline: Recording, candidate: Recording) -> Iterator[Confounder]:
+    """Jobs of two frameworks: whatever else differs follows from that."""
+    one, two = (str(each.manifest.get("framework") or "the reference scenario") for each in (baseline, candidate))
+    if one != two:
+        summary = f"the baseline is a job of {one} and the candidate one of {two}: they do not do the same work"
+        yield Confounder(Finding("framework", summary, details={"baseline": one, "candidate": two}), "everything")
 
 
 def _configuration(baseline: Recording, candidate: Recording) -> Iterator[Confounder]:
