@@ -9,6 +9,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from hypothesis import given as drawn
+from hypothesis import settings
+from hypothesis import strategies as st
 
 from harness.doctor.frameworks.plan import Plan, plans
 from harness.doctor.frameworks.shell import parsed, relation
@@ -57,6 +60,7 @@ def given(found: list[Plan]) -> list[list[str]]:
          [["x.y=1"], ["x.y=2"]]),
         ("verl", f"if [[ -f a && -f b ]]; then A=(x.y=1); else A=(x.y=2); {VERL} \"${{A[@]}}\"; fi\n", [["x.y=2"]]),
         ("verl", f"(A=(x.y=1))\nA=(x.y=2)\n(A=(x.y=3))\n{VERL} \"${{A[@]}}\"\n", [["x.y=2"]]),
+        ("verl", f"X='$('\n{VERL} a.b='$(x'\n", [["a.b=$(x"]]),
         ("trl", "source c.sh\nconda activate trl\naccelerate launch train.py --a 7\n", [["a=7"]]),
         ("trl", "pip install -U trl peft\ncd /work/trl\npython -m pip install trl x.py\nuv pip install trl grpo\n"
          "trl grpo --a 1\n", [["a=1"]]),
@@ -155,6 +159,16 @@ def test_of_several_starts_the_one_that_takes_them_has_the_commands_words(tmp_pa
 def test_variables_as_the_start_has_them(tmp_path: Path, text: str, expected: dict[str, str]) -> None:
     (found,) = starts("verl", tmp_path, text, HOME="/h", ROCR="0")
     assert found.variables == expected
+
+
+@settings(max_examples=300, deadline=None)
+@drawn(st.lists(st.sampled_from([*"(){}'\"`;&|<>$\n\\ #=", "$(", "${", "<<E", "if ", "fi", "case ", " in ",
+                                 ";;", "esac", "A=(", "A+=(", "${A[@]}", "for ", "do ", "done", "f()", VERL,
+                                 " a.b=1", "E\n", "[[ "]),
+                max_size=16))  # fmt: skip
+def test_whatever_is_written_is_read_without_an_error(parts: list[str]) -> None:
+    found = plans(Job(ADAPTERS["verl"], "", None, ()), ["bash", "-c", "".join(parts)], {})
+    assert len(found) >= 1
 
 
 def test_places_of_a_shells_commands() -> None:

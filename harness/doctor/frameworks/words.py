@@ -171,7 +171,10 @@ def _substituted(simple: Simple) -> Iterator[str]:
     for word in (*simple.words, *(one for array in simple.arrays for one in array.words)):
         place = 0
         while place < len(word):
-            inner = substitution(word, place) if word[place] in "$`" else ""
+            try:
+                inner = substitution(word, place) if word[place] in "$`" else ""
+            except ValueError:  # it was quoted, and is none
+                break
             if inner and not inner.startswith("${"):
                 yield inner[2:-1] if inner[0] == "$" else inner[1:-1]
             place += len(inner) or 1
