@@ -31,6 +31,7 @@ from harness.parity.facts.integrity import (
     failed_jobs,
     integrity,
     same_recording,
+    strange_engines,
     too_little,
     unknown_engines,
 )
@@ -146,10 +147,11 @@ def _kinds(outcomes: list[tuple[Registered, Outcome]]) -> list[str]:
 def _decide(
     e: Evidence, outcomes: list[tuple[Registered, Outcome]], kinds: list[str], minimum: Minimum, reproduce: str
 ) -> Verdict:
-    stop = integrity([side.recording for side in e.sides])
+    sides = [side.recording for side in e.sides]
+    stop = integrity(sides)
     if same_recording(e):
         stop.append("the same recording twice proves nothing about the engines")
-    stop += [*e.notes["modes unclear"], *absent_processes(e), *too_little(e, minimum)]
+    stop += [*e.notes["modes unclear"], *absent_processes(e), *strange_engines(sides), *too_little(e, minimum)]
     confirmed = [found for _, found in outcomes if found.decides and found.check.state == "confirmed"]
     named = causes.find(e, kinds)
     untested = [found.check for one, found in outcomes if one.required(e) and found.check.state == "not tested"]

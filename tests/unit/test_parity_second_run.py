@@ -231,11 +231,12 @@ def engineless(recording: Recording) -> None:
 
 @pytest.mark.parametrize("framework", ["openrlhf", "trl"])
 def test_a_job_that_says_nowhere_which_engine_drew_does_not_pass(tmp_path: Path, framework: str) -> None:
-    def plant(recording: Recording) -> None:
-        engineless(recording)
-        recording.manifest["framework"] = framework
-
-    verdict = judged(tmp_path, candidate=plant)
+    runs = {"a": job("baseline"), "b": job("candidate"), "again": job("baseline", started=10**9)}
+    engineless(runs["b"])
+    for run in runs.values():
+        run.manifest["framework"] = framework
+    paths = {name: run.write(tmp_path / name) for name, run in runs.items()}
+    verdict = judge(paths["a"], paths["b"], native=False, again={"baseline": paths["again"]})
     assert verdict.verdict == "INCONCLUSIVE"
     assert verdict.reason.startswith("which engine drew is not recorded of the candidate")
 

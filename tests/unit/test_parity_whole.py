@@ -311,6 +311,74 @@ def test_an_environment_in_one_run_only(tmp_path: Path) -> None:
     assert found.state == "not tested" and "critic" in found.evidence
 
 
+@pytest.mark.parametrize("size", ["inf", "nan", 1e9, -1])
+def test_a_world_that_is_no_number_of_ranks_is_no_defect_of_ours(tmp_path: Path, size: object) -> None:
+    baseline, candidate = pair()
+    for run in (baseline, candidate):
+        run.manifest["scenario"]["ppo"]["world_size"] = size
+        for opened in run.events("open"):
+            opened["world_size"] = size
+    assert put(tmp_path, baseline, candidate).verdict == "EQUIVALENT"
+
+
+@pytest.mark.parametrize("train", [True, False])
+def test_a_learner_that_one_run_alone_recorded(tmp_path: Path, train: bool) -> None:
+    baseline, candidate = pair()
+    for run in (baseline, candidate):
+        run.manifest["scenario"]["train"] = train
+    del candidate.logs["actor"]
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "INCONCLUSIVE" and "no record of its actor (rank 0)" in verdict.reason
+
+
+@pytest.mark.parametrize("plant", ["another engine", "a second engine"])
+def test_an_engine_that_is_another_than_the_runs(tmp_path: Path, plant: str) -> None:
+    baseline, candidate = pair()
+    infos = list(candidate.events("engine_info"))
+    for info in infos if plant == "another engine" else infos[:1]:
+        info["engine"] = "vllm"
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "INCONCLUSIVE" and "run.json says that sglang drew" in verdict.reason
+
+
+def test_an_engine_that_reports_the_learners_own_numbers(tmp_path: Path) -> None:
+    baseline, candidate = pair()
+    for frame in candidate.frames("rollout"):
+        truth = baseline.frame("experience", frame.step).arrays["actor_logprob"]
+        frame.arrays["logprob"].values = truth.values.copy()
+    verdict = put(tmp_path, baseline, candidate)
+    found = check(verdict, "engine-against-learner")
+    assert (verdict.verdict, found.state) == ("INCONCLUSIVE", "not tested")
+    assert "the log-probabilities of the candidate are the learner's" in found.evidence
+
+
+def test_an_answer_beside_a_refusal_does_not_hide_it(tmp_path: Path) -> None:
+    baseline, candidate = pair()
+    candidate.logs["rollout"].event("call", name="flush", step=2, ok=False, message="no room", reply={"ok": True})
+    assert put(tmp_path, baseline, candidate).verdict == "INCONCLUSIVE"
+
+
+@pytest.mark.parametrize("sides", ["candidate", "both"])
+def test_a_version_of_which_the_learner_said_too_little(tmp_path: Path, sides: str) -> None:
+    baseline, candidate = pair()
+    for run in (baseline, candidate) if sides == "both" else (candidate,):
+        for event in run.events("weights", version=3):
+            event["digests"] = dict(list(event["digests"].items())[:1])
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict != "EQUIVALENT"
+    assert check(verdict, "weight-sync").state == "not tested"
+
+
+def test_optional_fields_that_say_nothing(tmp_path: Path) -> None:
+    baseline, candidate = pair()
+    for run in (baseline, candidate):
+        for sync in run.events("sync"):
+            sync["proof_tokens"] = None
+        for frame in [*run.frames("rollout"), *run.frames("experience")]:
+            frame.fields["weight_version"] = float(frame.fields["weight_version"])
+    assert put(tmp_path, baseline, candidate).verdict == "EQUIVALENT"
+
+
 def test_a_group_in_one_run_only(tmp_path: Path) -> None:
     baseline, candidate = pair()
     baseline.logs["critic"].event("group", name="critic ranks", backend="gloo", rank=0, world_size=2, members=[0, 1])

@@ -223,4 +223,6 @@ def version_of(table: Table) -> int:
 def weight_version(table: Table) -> int | None:
     """As it was recorded; None for what is no version."""
     version = table.fields.get("weight_version")
+    if isinstance(version, float) and version.is_integer():
+        return int(version)
     return version if isinstance(version, int) and not isinstance(version, bool) else None

@@ -23,7 +23,6 @@ class Minimum:
 LEAST = Minimum()
 MOST_RANKS = 1 << 16  # a world of more is no number of ranks
 _RANKED = ("actor", "critic", "reference", "reward")
-_LEARNERS = (*_RANKED, "trainer")
 # Settings that are counted with: another word in their place is a recording that nobody can read.
 _NUMBERS = {
     "scenario": ("steps", "seed"),
@@ -51,7 +50,7 @@ def damage(recording: Recording, name: str) -> list[str]:
         *(
             f"the {name}'s {event.get('role')} ended badly: {event.get('reason') or 'no reason given'}"
             for event in recording.all("close")
-            if event.get("ok") is not True
+            if event.get("ok") not in (True, 1)
         ),
     ]
 
@@ -74,7 +73,7 @@ def _unreadable(recording: Recording, name: str) -> list[str]:
     ] + [
         f"the {name}'s recording is unreadable: scenario.native.{key} of its run.json is {value!r}, which tests nothing"
         for key, most in _NATIVE.items()
-        for value in [mapping(parts["scenario.native"]).get(key)]
+        for value in [mapping(parts["scenario.native"]).get(key) if recording.steps("native") else None]
         if _is_number(value) and not 1e-9 <= number(value) <= most
     ]
 
@@ -152,20 +151,35 @@ def absent_processes(e: Evidence) -> list[str]:
     """
     if any(side.recording.manifest.get("framework") for side in e.sides):
         return []
+    known = {
+        side.name: {(str(event.get("role")), int(number(event.get("rank"), 0))) for event in side.recording.all("open")}
+        for side in e.sides
+    }
+    # A second trainer or engine may start or not: the native stage has its own.
+    either = {one for processes in known.values() for one in processes if one[1] == 0}
     found = []
-    for side in e.sides:
-        opened = side.recording.all("open")
-        known = {(str(event.get("role")), int(number(event.get("rank"), 0))) for event in opened}
-        expected = {(role, 0) for role in _LEARNERS if e.notes["train"]} | {("rollout", 0)}
-        # A second trainer or engine may start or not: the native stage has its own.
-        world = number(mapping(side.recording.scenario.get("ppo")).get("world_size"), 1)
-        for event in opened:
-            if event.get("role") in _RANKED:
-                ranks = max(world, number(event.get("world_size"), 1))
-                expected |= {(str(event["role"]), rank) for rank in range(min(int(ranks), MOST_RANKS))}
-        found += [
-            f"the {side.name} has no record of its {role} (rank {rank})" for role, rank in sorted(expected - known)
-        ]
+    for name, processes in known.items():
+        expected = either | ({("trainer", 0)} if e.notes["train"] else set())
+        world = mapping(e.side(name).recording.scenario.get("ppo")).get("world_size")
+        if e.notes["train"]:
+            ranks = world if isinstance(world, int) and 0 < world <= MOST_RANKS else 1
+            expected |= {(role, rank) for role in _RANKED for rank in range(ranks)}
+        for role in sorted({role for role, _ in expected - processes}):
+            absent = sorted(rank for one, rank in expected - processes if one == role)
+            more = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
+            found.append(f"the {name} has no record of its {role} (rank {absent[0]}{more})")
+    return found
+
+
+def strange_engines(recordings: Iterable[Recording]) -> list[str]:
+    """Runs whose run.json names another engine than the process that drew: nobody knows which one was compared."""
+    found = []
+    for name, recording in zip(("baseline", "candidate"), recordings, strict=True):
+        told = str(recording.manifest.get("backend") or "").partition("@")[0]
+        drew = {str(event["engine"]) for event in recording.all("engine_info") if event.get("engine")}
+        if told and drew and drew != {told}:
+            others = " and ".join(sorted(drew))
+            found.append(f"the {name}'s run.json says that {told} drew, and its processes that {others} did")
     return found
 
 
@@ -174,7 +188,7 @@ def same_recording(e: Evidence) -> bool:
 
 
 def copies(one: Recording, two: Recording) -> bool:
-    """One recording twice, or a copy of it: every process has the same start."""
+    """One recording twice, or a copy of it: every process has the same start, by the clock."""
     starts = [
         sorted(
             (str(event.get("host")), event.get("pid"), event.get("wall_ns"), event.get("role"))
@@ -182,4 +196,5 @@ def copies(one: Recording, two: Recording) -> bool:
         )
         for recording in (one, two)
     ]
-    return one.path.resolve() == two.path.resolve() or (bool(starts[0]) and starts[0] == starts[1])
+    timed = bool(starts[0]) and all(isinstance(start[2], int) for start in starts[0])
+    return one.path.resolve() == two.path.resolve() or (timed and starts[0] == starts[1])

@@ -57,6 +57,7 @@ def _read(e: Evidence, side: Side) -> SyncRecord:
     learner, received = _digests(side, "learner"), _digests(side, "received")
     used: dict[Any, int] = {v: s for v, s in e.notes.get(f"versions:{side.name}", {}).items() if isinstance(v, int)}
     held: dict[str, str] = {}
+    every_tensor = set().union(*learner.values())
     events = [event for event in side.recording.all("sync") if isinstance(event.get("version"), int)]
     for event in sorted(events, key=lambda one: one["version"]):
         version = event["version"]
@@ -70,6 +71,8 @@ def _read(e: Evidence, side: Side) -> SyncRecord:
         told = number(event.get("tensors"), 0.0)
         sent = max(len(truth), int(told) if np.isfinite(told) else 0) - len(absent)
         came = sum(name in arrived for name in truth if name not in absent)
+        if truth and len(truth) < len(every_tensor):
+            record.partly[version] = f"{len(every_tensor) - len(truth)} of {len(every_tensor)} tensors"
         if arrived and truth and came < sent:
             record.partly[version] = f"{sent - came} of {sent} tensors"
         record.tensors = came if record.tensors is None else min(record.tensors, came)
@@ -92,7 +95,8 @@ def _read(e: Evidence, side: Side) -> SyncRecord:
                 every.setdefault(name, []).append(version)
         if not truth:
             record.undigested.append(version)
-        if event.get("proof_max_delta") is None or not number(event.get("proof_tokens", LEAST_PROOF)) >= LEAST_PROOF:
+        proven = event.get("proof_tokens")
+        if event.get("proof_max_delta") is None or not (proven is None or number(proven) >= LEAST_PROOF):
             _without_proof(e, side, record, version, used)
         beyond = _proof(e, event)
         if beyond is not None:
@@ -152,7 +156,7 @@ def _judge(
     """One place for the worst that a sync shows. Its step is the first one that rolled out with these weights."""
     version = event["version"]
     wrong = stale or altered
-    if event.get("ok") is not True:
+    if event.get("ok") not in (True, 1):
         values: tuple[str, Any, Any] = ("status", "ok", str(event.get("message") or "failed"))
         context = f"the engine refused weight version {version}"
     elif wrong:

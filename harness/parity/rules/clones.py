@@ -6,6 +6,7 @@ on), so first tokens are compared; in a free run whole responses are.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -28,6 +29,7 @@ class Clones:
     samples: list[tuple[int, int]] = field(default_factory=list)  # (step, sample) in them
     told: int = 0  # samples that draw what another of their group draws in the other run, and not their own
     differing: int = 0  # samples that do not draw what they draw in the other run
+    leaders: Counter[int] = field(default_factory=Counter)  # place in its group -> groups that draw what it should
 
     @property
     def implausible(self) -> bool:
@@ -64,6 +66,7 @@ def clones(e: Evidence, side: Side, steps: list[int]) -> Clones:
             found.samples += [(step, one) for one in members]
             differing = [one for one in members if own[one] != paired.get(one)]
             found.differing += len(differing)
+            found.leaders.update(place for place, one in enumerate(members) if paired.get(one) == own[members[0]])
             found.told += sum(own[one] in {paired.get(two) for two in members} for one in differing)
     found.expected = max(found.expected, theirs + 1.0)
     return found

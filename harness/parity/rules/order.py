@@ -142,9 +142,9 @@ def collisions(e: Evidence) -> Iterator[Explanation]:
         # Clones draw what one of their group would: a group that is alike for another reason does not.
         if not found.implausible or not found.differing or found.told < MOST * found.differing:
             continue
-        # Of a guided sample the first token alone is its own: a sharper sampler draws the likeliest in many groups,
-        # clones are alike in all.
-        if e.guided and found.alike < MOST * found.groups:
+        # Of a guided sample the first token alone is its own. Clones draw what one of them, the same in every group,
+        # should have drawn; a sharper sampler draws the likeliest.
+        if e.guided and max(found.leaders.values(), default=0) < MOST * found.alike:
             continue
         affected = np.array(found.samples, np.int64)
         what = "begin alike" if e.guided else "are alike"
