@@ -303,7 +303,7 @@ ADAPTER = Adapter(
         r"^\s*(import|from)\s+trl\b",
         r"(^|/)trl$",
         r"\btrl\.(cli|scripts)\b",
-        r"(^|[\s;&/])trl\s+(distillation|dpo|grpo|kto|reward|rloo|sft)\b",
+        r"(^|[\s;&/])trl\s+(distillation|dpo|grpo|kto|reward|rloo|sft|vllm-serve)\b",
     ),
     roles={"process": "trainer"},
     missing={

@@ -168,7 +168,13 @@ def script(path: Path, arguments: str) -> list[str]:
         ("trl-group", "use_vllm=True, generation_kwargs={'seed': 1}",
          "use_vllm=True, generation_kwargs={'seed': 1}, num_generations=1"),
         ("trl-dtype", "use_vllm=True, bf16=False", "use_vllm=True, bf16=True"),
-        ("trl-dtype", "use_vllm=True, model_init_kwargs={'dtype': 'float32'}", "use_vllm=True"),
+        ("trl-dtype", "use_vllm=True, bf16=False, model_init_kwargs={'dtype': 'float32'}",
+         "use_vllm=True, model_init_kwargs={'dtype': 'float32'}"),  # bf16 is on where it is not given
+        ("trl-dtype", "use_vllm=True, bf16=False, model_init_kwargs={'dtype': 'float32'}",
+         "use_vllm=True, bf16=True, model_init_kwargs={'dtype': 'float32'}"),
+        ("trl-dtype", "use_vllm=True, bf16=False",
+         "use_vllm=True, bf16=False, model_init_kwargs={'dtype': 'bfloat16'}"),
+        ("trl-dtype", "use_vllm=True, bf16=False", "use_vllm=True, bf16=False, fp16=True"),
         ("trl-dtype", "use_vllm=True, bf16=False", "bf16=False"),
     ],
 )  # fmt: skip
@@ -261,6 +267,20 @@ def test_a_kl_that_is_no_number_is_not_checked() -> None:
     assert set(untold(command, "openrlhf")) == {"openrlhf-colocation"}
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "deepspeed --module $training_commands\n",
+        "for s in sft dpo; do deepspeed --module openrlhf.cli.train_$s; done\n",
+        "deepspeed --module openrlhf.cli.train_sft --data.max_len 1\n", "python src/train_ppo_ray.py --mine 2\n",
+    ],
+)  # fmt: skip
+def test_prompts_and_samples_of_no_known_ppo_are_not_judged(tmp_path: Path, text: str) -> None:
+    made = shell(tmp_path, text)
+    items = found(made, "openrlhf", "openrlhf-data") + found(made, "openrlhf", "openrlhf-order")
+    assert [type(one) for one in items] == ([] if "train_sft" in text else [Unchecked, Unchecked])
+
+
 def test_each_start_of_a_script_is_judged_alone(tmp_path: Path) -> None:
     sft = "deepspeed --module openrlhf.cli.train_sft --ds.param_dtype fp16\n"
     made = shell(tmp_path, f"{sft}python -m openrlhf.cli.train_ppo_ray --vllm.num_engines 1\n")
@@ -276,7 +296,8 @@ def test_each_start_of_a_script_is_judged_alone(tmp_path: Path) -> None:
 
 def test_a_job_whose_start_is_not_seen_is_not_passed(tmp_path: Path) -> None:
     assert set(untold(shell(tmp_path, "bash inner.sh\n"), "verl")) == VERL_TRAPS
-    assert set(untold(shell(tmp_path, "bash inner.sh\n"), "openrlhf")) == OPENRLHF_TRAPS
+    both = {"openrlhf-data", "openrlhf-order"}  # which no setting changes
+    assert set(untold(shell(tmp_path, "bash inner.sh\n"), "openrlhf")) == OPENRLHF_TRAPS | both
     assert set(untold(shell(tmp_path, "python grpo.py\n"), "trl")) == TRL_TRAPS
     assert set(untold(shell(tmp_path, "python -m verl.trainer.main_ppo 'a\nb\n"), "verl")) == VERL_TRAPS
 
@@ -325,6 +346,10 @@ def test_options_of_openrlhf_that_only_the_shell_knows(words: list[str], checks:
         ("use_vllm=True, generation_kwargs={'seed': 3}, num_generations=N", {"trl-group", "trl-sizes"}),
         ("use_vllm=True, vllm_mode=MODE", {"trl-seed"}),
         ("use_vllm=True, bf16=BF", {"trl-dtype"}),
+        ("use_vllm=True, bf16=False, model_init_kwargs={'dtype': DTYPE}", {"trl-dtype"}),
+        ("use_vllm=True, bf16=False, model_init_kwargs={'dtype': 'auto'}", {"trl-dtype"}),
+        ("use_vllm=True, bf16=False)\nmodel = AutoModelForCausalLM.from_pretrained('x'", {"trl-dtype"}),
+        ("use_vllm=True, model_init_kwargs={'dtype': DTYPE}", set()),
         ("use_vllm=False, generation_kwargs=ARGS", set()),
         ("**ALL", TRL_TRAPS),
         ("use_vllm=False)\nconfig.use_vllm = bool(1", {"trl-seed", "trl-dtype"}),

@@ -305,6 +305,11 @@ def test_accelerates_mixed_precision_is_the_trainers(
         (["torchrun", "--nproc-per-node=3"], ["--num_generations", "16"], Bite),
         (["torchrun", "--nproc_per_node", "gpu"], ["--num_generations", "16"], Unseen),
         (["torchrun", "--nproc_per_node", "gpu"], ["--num_generations", "4"], Fine),
+        (["python", "-m", "torch.distributed.launch", "--nproc_per_node=4"], ["--num_generations", "32"], Fine),
+        (["python", "-m", "torch.distributed.launch", "--nproc_per_node=3"], ["--num_generations", "32"], Bite),
+        (["python", "-m", "torch.distributed.launch"], ["--num_generations", "32"], Unseen),
+        (["mpiexec", "-n", "4", "python"], ["--num_generations", "32"], Unseen),
+        (["python", "-m", "accelerate.commands.launch"], ["--num_generations", "32"], Unseen),
         (["accelerate", "launch", "--config_file", "FILE"], ["--num_generations", "32"], Fine),
         (["accelerate", "launch", "--config_file", "FILE", "--num_processes", "3"], ["--num_generations", "32"], Bite),
         (["accelerate", "launch"], ["--num_generations", "32"], Unseen),
@@ -323,6 +328,38 @@ def test_whole_groups_in_a_generation_batch(
     script = own(tmp_path, f"{PARSED}TrlParser(GRPOConfig).parse_args()\n")
     words = [word.replace("FILE", file) for word in (*before, script, *after)]
     assert [type(one) for one in trap("trl-sizes", asked(trl, *words, HOME=str(tmp_path)))] == [kind]
+
+
+@pytest.mark.parametrize("call", ["notebook_launcher(f, num_processes=4)", "mp.spawn(f, nprocs=4)", "f()"])
+def test_processes_that_a_script_starts_itself_are_not_counted(trl: Job, tmp_path: Path, call: str) -> None:
+    text = "from trl import GRPOConfig\ndef f(): GRPOConfig(per_device_train_batch_size=2, num_generations=8)\n"
+    plan = asked(trl, "python", own(tmp_path, text + call))
+    assert [type(one) for one in trap("trl-sizes", plan)] == [Bite if call == "f()" else Unseen]
+
+
+@pytest.mark.parametrize("line", ["import unsloth", "from unsloth import FastLanguageModel", "import os"])
+def test_unsloths_configuration_is_none_of_trls(trl: Job, tmp_path: Path, line: str) -> None:
+    text = f"{line}\nfrom trl import GRPOConfig\na = GRPOConfig(sampling=1, num_generations=5)\n"
+    script = own(tmp_path, text)
+    kind = Bite if line == "import os" else Unseen
+    assert [type(one) for one in said(trl, "python", script)] == [kind]
+    assert [type(one) for one in trap("trl-sizes", asked(trl, "python", script))] == [kind]
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        ("--bf16 true --model_init_kwargs {\"dtype\":\"float32\"}", Fine),
+        ("--model_init_kwargs {\"dtype\":\"float32\"}", Fine),
+        ("--bf16 false --dtype bfloat16", Fine), ("--bf16 false --model_init_kwargs {\"dtype\":\"bfloat16\"}", Fine),
+        ("--bf16 false --dtype bfloat16 --model_init_kwargs {\"dtype\":\"float32\"}", Bite),  # which holds
+        ("--bf16 false --dtype float32", Bite), ("--bf16 false", Bite), ("--bf16 false --fp16 true", Fine),
+        ("--bf16 false --dtype auto", Unseen), ("--bf16 false --dtype $D", Unseen), ("--bf16 $B", Unseen),
+    ],
+)  # fmt: skip
+def test_a_trainer_is_float32_only_without_mixed_precision(trl: Job, tmp_path: Path, words: str, kind: type) -> None:
+    command = ["trl", "grpo", "--model_name_or_path", "a", "--use_vllm", "--vllm_mode", "server", *words.split()]
+    assert [type(one) for one in trap("trl-dtype", asked(trl, *command, HOME=str(tmp_path)))] == [kind]
 
 
 def test_the_sizes_of_another_trainer_are_not_checked(trl: Job, tmp_path: Path) -> None:
@@ -472,6 +509,15 @@ def test_switches_and_values_of_openrlhfs_parser(tmp_path: Path, words: str, kin
     for before in ([], submitted, ["deepspeed", "--odd_one", "1"]):
         command = [*before, "python", "-m", "openrlhf.cli.train_ppo_ray", *words.split()]
         assert [type(one) for one in said(job, *command)] == kinds
+
+
+def test_a_file_of_ones_own_is_none_of_openrlhfs(tmp_path: Path) -> None:
+    sources = {"openrlhf/__init__.py": "", "openrlhf/cli/__init__.py": "", "openrlhf/cli/train_ppo_ray.py": ARGUMENTS}
+    job = planted(tmp_path, "openrlhf", sources, "0.11.2")
+    for file, kind in (("own/train_ppo_ray.py", Unseen), ("x/openrlhf/cli/train_ppo_ray.py", Bite)):
+        plan = asked(job, "python", file, "--mine", "2")
+        assert [type(one) for one in flags.known(plan)] == [kind]
+        assert [type(one) for one in trap("openrlhf-colocation", plan)] == [Unseen if kind is Unseen else Fine]
 
 
 MADE = {

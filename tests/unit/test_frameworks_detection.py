@@ -30,7 +30,9 @@ def test_a_script_names_its_framework_by_its_imports(tmp_path: Path) -> None:
     assert names("python", str(tmp_path / "absent.py")) == [] and names() == []
 
 
-def test_a_command_line_names_its_framework() -> None:
+def test_a_command_line_names_its_framework(tmp_path: Path) -> None:
+    (tmp_path / "serve.sh").write_text("CUDA_VISIBLE_DEVICES=0 trl vllm-serve --model Q &\nwait\n")
+    assert names("bash", str(tmp_path / "serve.sh")) == ["trl"]
     assert names("trl", "grpo", "--model", "m") == names("/opt/env/bin/trl", "grpo") == ["trl"]
     for words in (["python3", "verl/trainer/main_ppo.py", "a.b=1"], ["torchrun", "/work/verl/trainer/main_ppo_v0.py"],
                   ["bash", "-c", "cd x; python3 -u verl/trainer/main_ppo.py a.b=1"]):  # fmt: skip

@@ -119,8 +119,8 @@ def _stands(there: object, value: str) -> bool:
 
 
 def _openrlhf(plan: Plan, installed: Installation) -> Iterator[Outcome]:
-    found = re.search(r"openrlhf[./]cli[./](\w+?)(?:\.py)?$|(train_\w+?)(?:\.py)?$", plan.entry)
-    module = f"openrlhf.cli.{found[1] or found[2]}" if found else ""
+    found = re.search(r"(?:^|[./])openrlhf[./]cli[./](\w+?)(?:\.py)?$", plan.entry)
+    module = f"openrlhf.cli.{found[1]}" if found else ""
     file = installed.source(module) if module else None
     added = arguments(parsed(file)) if file else Options()
     if not added.names:
@@ -136,6 +136,9 @@ def _openrlhf(plan: Plan, installed: Installation) -> Iterator[Outcome]:
 
 
 def _trl(plan: Plan, installed: Installation) -> Iterator[Outcome]:
+    if trl_options.replaced(plan):
+        yield Unseen(trl_options.replaced(plan))
+        return
     told = trl_options.taken(plan, installed) if plan.options or plan.yamls else trl_options.Taken()
     calls = list(trl_options.built(plan, installed))
     wrong, unsure = _against([one for one in plan.options if one.name != "config"], told.names, told.where)

@@ -22,6 +22,9 @@ from harness.frameworks.detection import Job, scripts
 __all__ = ["Option", "Plan", "read"]
 
 
+_OPENRLHF = re.compile(r"(?:^|[./])openrlhf[./]cli[./]")
+
+
 @dataclass(frozen=True)
 class Plan:
     """A job's options (the last of a name holds), keyword arguments of TRL's configuration, environment variables.
@@ -72,6 +75,11 @@ class Plan:
     def on(self, name: str) -> bool:
         """Is a switch on? A bare `--switch` counts as on."""
         return self.has(name) and self.get(name).lower() in ("", "true", "1", "yes", "on", "t", "y")
+
+    @property
+    def foreign(self) -> str:
+        """Why it is not known that a module of OpenRLHF's own starts; empty where one does."""
+        return "" if _OPENRLHF.search(self.entry) else self.unread[0]
 
     def untold(self, *names: str) -> str:
         """Why one of these settings cannot be told; empty where each is a literal, or its default."""
@@ -132,6 +140,8 @@ def _plan(
     elif name == "trl":
         found = _trl(job, said, variables, unread, tuple(dashed(said.after, hyphens=True)), texts)
     else:
+        if said.entry and not _OPENRLHF.search(said.entry):
+            unread.append(f"{said.entry} is no module of openrlhf.cli: what it takes and does is not known here")
         found = Plan(job, tuple(dashed(said.after)), {}, variables, tuple(said.all), {}, tuple(unread), said.entry,
                      tuple(said.after))  # fmt: skip
     return dataclasses.replace(found, unsure=unsure)
@@ -203,7 +213,8 @@ def _torchrun(before: Sequence[str]) -> dict[str, str]:
     """The number of processes of torchrun, on one node; nothing where it cannot be told."""
     told = {one.name.replace("-", "_"): one.value.split(" ")[0] for one in dashed(before)}
     each, nodes = told.get("nproc_per_node", ""), told.get("nnodes", "1")
-    started = any(os.path.basename(word) == "torchrun" or word == "torch.distributed.run" for word in before)
+    modules = ("torch.distributed.run", "torch.distributed.launch")
+    started = any(os.path.basename(word) == "torchrun" or word in modules for word in before)
     if started and each.isdigit() and nodes.isdigit():
         return {"num_processes": str(int(each) * int(nodes))}
     return {}

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from harness.doctor.frameworks.shell import Place, Simple, relation
 
 ASSIGNMENT = re.compile(r"([A-Z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
-VARIABLE = re.compile(r"[A-Za-z_]\w*\+?=")
+VARIABLE = re.compile(r"([A-Za-z_]\w*)(\[.+?\])?\+?=")  # of an element of an array, too
 ARRAY = re.compile(r"\$\{(\w+)\[[@*]\]\}")
 _DECLARES = frozenset({"export", "declare", "typeset", "readonly", "local"})
 _READS = frozenset({"mapfile", "readarray", "read"})
+_OPENS = frozenset({"source", ".", "eval"})  # what is assigned there is not read
 Path = tuple[Place, ...]
 
 
@@ -26,6 +27,7 @@ class Scope:
     arrays: dict[str, list[tuple[Path, bool, list[str]]]] = field(default_factory=dict)
     changes: list[tuple[Path, str, str | None]] = field(default_factory=list)  # of variables; None: unset
     plain: dict[str, tuple[Path, str]] = field(default_factory=dict)  # not exported
+    elsewhere: list[Path] = field(default_factory=list)  # where another file or text is read
 
     def take(self, simple: Simple) -> None:
         """Note what a command assigns for those that come after it."""
@@ -33,15 +35,24 @@ class Scope:
             own = ARRAY.fullmatch(array.words[0]) if array.words else None
             more = array.more or (own is not None and own[1] == array.name)
             words = array.words[1:] if more and not array.more else array.words
+            for place in self.elsewhere if more and array.name not in self.arrays else ():
+                self._hide(array.name, place)
             self.arrays.setdefault(array.name, []).append((simple.path, more, words))
         for name in re.findall(r"(\w+)\+?=\(", simple.broken):
-            self.arrays.pop(name, None)
+            self._hide(name, simple.path)
         head = simple.words[0] if simple.words else ""
-        if head == "unset" and "-f" not in simple.words:
+        if head in _OPENS:
+            self.elsewhere.append(simple.path)
+        elif head == "unset" and "-f" not in simple.words:
+            for name, element in re.findall(r"^(\w+)(\[)?", "\n".join(simple.words[1:]), re.MULTILINE):
+                if element:
+                    self._hide(name, simple.path)
+                elif name in self.arrays:
+                    self.arrays[name].append((simple.path, False, []))
             self.changes += [(simple.path, name, None) for name in simple.words[1:] if name.isidentifier()]
         elif head in _READS:
             for name in simple.words[1:]:
-                self.arrays.pop(name, None)
+                self._hide(name, simple.path)
         elif head in _DECLARES:
             shown = head == "export" or any(re.match(r"-\w*x", word) for word in simple.words)
             for word in simple.words[1:]:
@@ -50,7 +61,14 @@ class Scope:
             for word in simple.words:
                 self._assign(word, simple.path, exported=False)
 
+    def _hide(self, name: str, path: Path) -> None:
+        """What an array holds is not known from there on: it holds itself, which is left as it is written."""
+        self.arrays.setdefault(name, []).append((path, False, [f"${{{name}[@]}}"]))
+
     def _assign(self, word: str, path: Path, *, exported: bool) -> None:
+        given = VARIABLE.match(word)
+        if given and (given[2] or given[1] in self.arrays):  # one element; without an index the first
+            self._hide(given[1], path)
         made = ASSIGNMENT.fullmatch(word)
         if made is None:
             if exported and word in self.plain:

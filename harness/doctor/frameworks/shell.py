@@ -50,6 +50,7 @@ class _Level:
     place: Place | None = None
     listed: Place | None = None  # within a list of && and ||
     patterns: bool = False  # of case: words up to `)` are none of a command
+    dead: bool = False  # behind `if false`
 
 
 def parsed(text: str) -> list[Simple]:
@@ -81,7 +82,9 @@ class _Reader:
         self.now = Simple()
         self.levels = [_Level()]
         self.made = 0  # places
+        self.negated = False  # the command is behind `!`
         self.function = ""  # the name of one whose body comes
+        self.false: Simple | None = None  # the last command, where it is `false` alone
         self.last = "\n"  # operator
 
     def take(self, token: Token) -> None:
@@ -113,7 +116,10 @@ class _Reader:
         if self.now.words or self.now.arrays or self.now.here:
             self.function = ""  # a command stands where the body was awaited
             self.now.path = self._path()
-            self.found.append(self.now)
+            if not any(level.dead for level in self.levels):
+                self.found.append(self.now)
+            self.false = self.now if self.now.words == ["false"] and not self.negated else None
+            self.negated = False
         self.now = Simple()
 
     def _operator(self, operator: str) -> None:
@@ -169,6 +175,7 @@ class _Reader:
         if word in _ENDS:
             self._leave(_ENDS[word])
             return True
+        self.negated = self.negated or word == "!"
         if word in ("then", "else", "elif") and self.levels[-1].kind == "if":
             self._branch(word)
         return word in _BEFORE_A_COMMAND
@@ -176,6 +183,7 @@ class _Reader:
     def _branch(self, word: str) -> None:
         level = self.levels[-1]
         level.listed = None
+        level.dead = word == "then" and self.false is not None and self.false.path == self._path()
         if level.place is None:  # the condition's commands always run
             self.made += 1
             level.place = ("if", self.made, 0)

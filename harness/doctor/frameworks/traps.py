@@ -163,6 +163,9 @@ def verl_amd(plan: Plan) -> Iterator[Outcome]:
 
 def openrlhf_order(plan: Plan) -> Iterator[Outcome]:
     """OpenRLHF takes samples as they are finished, and numbers the rows of its experience by that order."""
+    if plan.foreign:
+        yield Unseen(plan.foreign)
+        return
     yield Bite(
         "info", "OpenRLHF takes samples in the order in which they are finished", "SamplesGenerator._generate_vllm",
         "two runs of one seed train on the same samples in another order: mini-batches differ, and so do the updates",
@@ -173,6 +176,9 @@ def openrlhf_order(plan: Plan) -> Iterator[Outcome]:
 def openrlhf_data(plan: Plan) -> Iterator[Outcome]:
     """OpenRLHF 0.11 shuffles prompts in its driver, a process that is in no group and that nobody seeds: three runs of
     one command had three orders."""
+    if plan.foreign:
+        yield Unseen(plan.foreign)
+        return
     yield Bite(
         "warning", "OpenRLHF shuffles its prompts without its seed", "DeepspeedStrategy.setup_dataloader in PPOTrainer",
         "each run meets the prompts in another order: two runs train on other data from their first step",

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Iterator
 
 from harness.doctor.frameworks.plan import Plan
+from harness.doctor.frameworks.trl_options import replaced
 from harness.doctor.outcome import Bite, Fine, Outcome, Unseen
 
 # Words of a command that may start several processes.
-_SEVERAL = frozenset(
-    {"accelerate", "deepspeed", "mpirun", "srun", "torch.distributed.run", "torchrun", "trl", "submit"}
-)
+_SEVERAL = frozenset({
+    "accelerate", "accelerate.commands.launch", "deepspeed", "mpiexec", "mpirun", "srun", "submit",
+    "torch.distributed.launch", "torch.distributed.run", "torchrun", "trl",
+})  # fmt: skip
+# Of a script that starts others of itself, and of one that loads its model itself.
+_SPAWNS = re.compile(r"\b(?:notebook_launcher|debug_launcher|elastic_launch|start_processes|spawn)\b")
+_LOADS = re.compile(r"Model\w*\.from_pretrained\(")
 
 
 def trl_seed(plan: Plan) -> Iterator[Outcome]:
@@ -55,14 +61,17 @@ def trl_group(plan: Plan) -> Iterator[Outcome]:
 
 
 def trl_dtype(plan: Plan) -> Iterator[Outcome]:
-    """vLLM's dtype auto loads a float32 model as bfloat16, and TRL's trainer stays what the model is."""
-    single = _setting(plan, "bf16", None) in (False, "false", "False") and _setting(plan, "fp16", None) in (None, False)
-    own = _setting(plan, "model_init_kwargs", {})
-    single = single or (isinstance(own, dict) and str(own.get("dtype", "")).endswith("float32"))
+    """vLLM's dtype auto loads a float32 model as bfloat16. TRL 1.16 loads it as float32 unless told otherwise
+    (`create_model_from_path`), and computes in bfloat16 all the same unless `bf16` is off (`_BaseConfig`)."""
     used = _setting(plan, "use_vllm", False)
-    why = _untold(plan, "use_vllm")
-    if used and not why:
-        why = _untold(plan, "bf16", "fp16", "model_init_kwargs")
+    why = _untold(plan, "use_vllm") or (_untold(plan, "bf16", "fp16") if used else "")
+    off = _setting(plan, "bf16", None) in (False, "false", "False") and _setting(plan, "fp16", None) in (None, False)
+    if used and off and not why:
+        why = _untold(plan, "model_init_kwargs", "dtype")
+    own = _setting(plan, "model_init_kwargs", {})
+    given = own if isinstance(own, dict) else {}
+    dtype = str(given.get("dtype", given.get("torch_dtype", _setting(plan, "dtype", "float32"))))
+    single = off and dtype != "bfloat16"
     mixed = plan.launch.get("mixed_precision", "no")  # what is neither bf16 nor fp16 is what accelerate was told
     if used and not why and single:
         why = plan.launch_unread or (f"mixed_precision is {mixed}, which only the shell knows" if "$" in mixed else "")
@@ -70,6 +79,10 @@ def trl_dtype(plan: Plan) -> Iterator[Outcome]:
         yield Unseen(why)
     elif used and single and mixed in ("bf16", "fp16"):
         yield Fine(f"accelerate has the trainer compute in {mixed}, whatever its own settings say")
+    elif used and single and dtype != "float32":
+        yield Unseen(f"the trainer loads its model as {dtype}, and whether that is the engine's dtype is not known")
+    elif used and single and _LOADS.search(plan.source):
+        yield Unseen(f"{plan.entry} may load the model itself, in a dtype that is not known here")
     elif used and single:
         yield Bite(
             "warning", "the engine is bfloat16 while the trainer is float32", "use_vllm, and bf16 is off",
@@ -85,6 +98,9 @@ def trl_sizes(plan: Plan) -> Iterator[Outcome]:
     that the job has started by then. The defaults are Transformers' (8 samples a process, 1 step) and TRL's."""
     if "GRPOConfig" not in plan.source and plan.given[:1] != ("grpo",) and not plan.entry.endswith(".grpo"):
         yield Unseen(plan.unread[0] if plan.unread else "the command does not show that it is a job of GRPO's")
+        return
+    if why := replaced(plan):
+        yield Unseen(why)
         return
     names = ("num_generations", "per_device_train_batch_size", "generation_batch_size", "steps_per_generation",
              "gradient_accumulation_steps")  # fmt: skip
@@ -121,7 +137,7 @@ def _processes(plan: Plan) -> int | None:
     told = plan.launch.get("num_processes", "")
     if told:
         return int(told) if told.isdigit() else None
-    several = any(word.rpartition("/")[2] in _SEVERAL for word in plan.words)
+    several = any(word.rpartition("/")[2] in _SEVERAL for word in plan.words) or _SPAWNS.search(plan.source)
     return None if several or "WORLD_SIZE" in plan.variables or plan.launch_unread else 1
 
 

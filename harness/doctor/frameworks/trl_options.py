@@ -7,6 +7,7 @@ parser that it makes. What such a script takes from elsewhere cannot be known: i
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,6 +39,13 @@ class Built:
     name: str
     taken: Mapping[str, Parameter]
     unknown: tuple[str, ...]
+
+
+def replaced(plan: Plan) -> str:
+    """Why the script's configuration classes are not TRL's; empty where they are."""
+    if re.search(r"^\s*(?:import|from)\s+unsloth\b", plan.source, re.MULTILINE):
+        return f"{plan.entry} imports unsloth, which puts configurations of its own in the place of TRL's"
+    return ""
 
 
 def taken(plan: Plan, installed: Installation) -> Taken:

@@ -34,12 +34,12 @@ _PREFIXES = frozenset({"env", "exec", "nohup", "time", "nice", "ionice", "stdbuf
                        "command", "builtin", "\\"})  # fmt: skip
 # Programs that start nothing, whatever their words name.
 _QUIET = frozenset({
-    ".", "[", "[[", "alias", "apt", "apt-get", "awk", "basename", "black", "case", "cat", "cd", "chmod", "chown",
-    "cp", "curl", "declare", "diff", "dirname", "du", "echo", "egrep", "export", "false", "find", "for", "git",
-    "grep", "head", "kill", "killall", "less", "ln", "local", "ls", "make", "mkdir", "mv", "pgrep", "pip", "pip3",
-    "pkill", "printf", "pushd", "pytest", "read", "readlink", "readonly", "realpath", "rg", "rm", "rsync", "ruff",
-    "scp", "sed", "select", "set", "source", "stat", "tail", "tar", "tee", "test", "touch", "trap", "true", "type",
-    "typeset", "unset", "wc", "wget", "which",
+    ".", "[", "[[", "alias", "apt", "apt-get", "awk", "basename", "black", "case", "cat", "cd", "chmod", "chown", "cp",
+    "curl", "declare", "diff", "dirname", "du", "echo", "egrep", "export", "false", "find", "for", "git", "grep",
+    "head", "kill", "killall", "less", "ln", "local", "logger", "ls", "make", "mkdir", "mv", "notify-send", "pgrep",
+    "pip", "pip3", "pkill", "printf", "pushd", "pytest", "read", "readlink", "readonly", "realpath", "rg", "rm",
+    "rsync", "ruff", "scp", "sed", "select", "set", "source", "stat", "tail", "tar", "tee", "test", "touch", "trap",
+    "true", "type", "typeset", "unset", "wc", "wget", "which",
 })  # fmt: skip
 _PACKAGES = {"conda": {"run"}, "mamba": {"run"}, "micromamba": {"run"}, "uv": {"run"}, "poetry": {"run"}}
 _REMOVES = frozenset({"rm", "find", "unlink"})
