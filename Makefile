@@ -15,8 +15,9 @@ help: ## say what can be made
 parity: engines ## install everything and run the built-in scenario on vLLM and SGLang
 	@$(HARNESS) parity vllm sglang
 
-test: unit lint engines ## the fast tests, linters, types, import contracts, then the slow tests, one at a time
-	@$(VENV)/bin/python -m pytest tests/integration tests/benchmarks
+test: unit lint engines ## the fast tests, linters, types, import contracts, then the slow tests; benchmarks alone
+	@$(VENV)/bin/python -m pytest -n 2 --dist loadfile tests/integration
+	@$(VENV)/bin/python -m pytest tests/benchmarks
 
 test-frameworks: frameworks ## real jobs of verl, OpenRLHF and TRL, recorded and judged; ONLY=trl for those of one
 	@$(VENV)/bin/python -m pytest $(if $(ONLY),tests/frameworks/test_$(ONLY).py,tests/frameworks)
