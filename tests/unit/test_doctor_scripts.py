@@ -69,7 +69,7 @@ def given(found: list[Plan]) -> list[list[str]]:
         ("verl", f"(A=(x.y=1))\nA=(x.y=2)\n(A=(x.y=3))\n{VERL} \"${{A[@]}}\"\n", [["x.y=2"]]),
         ("verl", f"X='$('\n{VERL} a.b='$(x'\n", [["a.b=$(x"]]),
         ("trl", "source c.sh\nconda activate trl\naccelerate launch train.py --a 7\n", [["a=7"]]),
-        ("trl", "pip install -U trl peft\ncd /work/trl\npython -m pip install trl x.py\nuv pip install trl grpo\n"
+        ("trl", "pip install -U trl peft\ncd src/trl\npython -m pip install trl x.py\nuv pip install trl grpo\n"
          "trl grpo --a 1\n", [["a=1"]]),
         ("trl", "conda run -n trl python train.py --a 1\n", [["a=1"]]),
         ("trl", "export SCRIPT=a.py\nls b.py\n[ -f c.py ] && python d.py --a 1\n", [["a=1"]]),

@@ -34,7 +34,7 @@ def test_a_command_line_names_its_framework(tmp_path: Path) -> None:
     (tmp_path / "serve.sh").write_text("CUDA_VISIBLE_DEVICES=0 trl vllm-serve --model Q &\nwait\n")
     assert names("bash", str(tmp_path / "serve.sh")) == ["trl"]
     assert names("trl", "grpo", "--model", "m") == names("/opt/env/bin/trl", "grpo") == ["trl"]
-    for words in (["python3", "verl/trainer/main_ppo.py", "a.b=1"], ["torchrun", "/work/verl/trainer/main_ppo_v0.py"],
+    for words in (["python3", "verl/trainer/main_ppo.py", "a.b=1"], ["torchrun", "src/verl/trainer/main_ppo_v0.py"],
                   ["bash", "-c", "cd x; python3 -u verl/trainer/main_ppo.py a.b=1"]):  # fmt: skip
         assert names(*words) == ["verl"], words
     assert names("bash", "-c", "ls verl/trainer/main_ppo.py") == names("python", "verl/trainer/x.py") == []

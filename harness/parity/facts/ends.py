@@ -64,8 +64,8 @@ def note(
     e.note_recorded(FINISH, b.step, *(one is not None and bool((one[judged] != "").all()) for one in (finish, finish2)))
     if finish is None or finish2 is None:
         return
-    said = (finish != "") & (finish2 != "")
-    comparable = judged & said & (lengths == lengths2) & ~(last if e.guided else any_flip | cut)
+    told = (finish != "") & (finish2 != "")
+    comparable = judged & told & (lengths == lengths2) & ~(last if e.guided else any_flip | cut)
     e.count("finish reasons", np.count_nonzero(comparable))
     wrong = np.flatnonzero(comparable & (finish != finish2))
     if len(wrong):
