@@ -2,28 +2,36 @@
 
 With a common noise every choice is a constraint: the chosen token has the largest perturbed logit. What the choices
 fall short of that, in nats and summed, is zero at the parameters that made them. In 1/T each term is a maximum of
-linear functions less a linear one, hence convex: one valley to go down. In the filters it is a step function, so a
-coarse grid comes first.
+linear functions less a linear one, hence convex: one valley to go down. In one filter it is a step function, so a
+coarse grid comes first. Several filters need no search: whatever explains the choices, the narrowest filters that leave
+each chosen token in do so too, for they leave fewer others. Only a top-k beside a top-p is tried in several widths, for
+top-p takes its share of what top-k left.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from scenarios.bench.case import Fitted, Values
-from scenarios.rollout.coupling import Draw, filtered
+from scenarios.rollout.coupling import Draw
+from scenarios.rollout.ordered import Ordered, Tempered
 
 BARRED = 5.0  # nats that a choice counts which the parameters do not allow at all
 MOST = 3  # parameters at once
 PROMISING = 0.6  # of the whole: what the best one alone may leave for larger sets to be tried
-NEAR = 0.35  # of the whole: what the best point of a larger set's grid may leave for a descent from it
+NARROW = 1e-5  # of a temperature: to which it is sought beside filters
+# Widths of a top-k beside a top-p: so many more than the narrowest, or so many times it.
+WIDER = [*((more, 1.0) for more in range(10)), *((0, factor) for factor in (1.2, 1.35, 1.5, 1.75, 2, 2.5, 3, 4, 6))]
+OFF: Values = {"top_k": -1, "top_p": 1.0, "min_p": 0.0}
 LEAST_EACH = 3  # wrong choices for each parameter of a larger set: a few can be met by chance
 SECONDS = 20.0  # for the search of larger and larger sets
 HALVINGS = 12  # of a step: 0.05 to 0.00001
@@ -48,6 +56,15 @@ AXES = {
 
 
 @dataclass(frozen=True)
+class Perturbed:
+    """Scores with noise at one temperature: of the chosen token, [n], and the best of the likeliest i + 1, [n, i]."""
+
+    tempered: Tempered
+    own: Tensor
+    best: Tensor
+
+
+@dataclass(frozen=True)
 class Choices:
     """What was chosen at n positions. `logits`: raw, [n, vocabulary], ids that may not be drawn yet at -inf; `noise`:
     [n, vocabulary] float64; `chosen`: [n] int64; `margin`: nats of logits/T that decide nothing."""
@@ -57,11 +74,31 @@ class Choices:
     chosen: Tensor
     asked: Draw
     margin: float
+    _last: list[Perturbed] = field(default_factory=list)
+
+    @cached_property
+    def _ordered(self) -> tuple[Ordered, Tensor]:
+        """The logits, and their noise in that order."""
+        ordered = Ordered.of(self.logits.double(), self.chosen)
+        return ordered, self.noise.gather(-1, ordered.order)
+
+    def at(self, temperature: float) -> Perturbed:
+        """The last one is kept: a search tries many filters at one temperature."""
+        if not self._last or self._last[0].tempered.temperature != temperature:
+            ordered, noise = self._ordered
+            tempered = Tempered(ordered, temperature)
+            scores = tempered.scores + noise
+            own = scores.gather(-1, ordered.place[:, None])[:, 0]
+            self._last[:] = [Perturbed(tempered, own, scores.cummax(-1).values)]
+        return self._last[0]
 
     def gaps(self, values: Values) -> Tensor:
         """[wrong] nats by which another token is preferred, at the choices that these parameters do not make."""
-        scores = filtered(self.logits, replace(self.asked, **values)) + self.noise
-        gap = scores.max(-1).values - scores.gather(-1, self.chosen[:, None])[:, 0]
+        draw = replace(self.asked, **values)
+        at = self.at(draw.temperature)
+        kept = at.tempered.kept(draw, joint=draw.joint)
+        gap = at.best.gather(-1, kept[:, None] - 1)[:, 0] - at.own
+        gap = torch.where(at.tempered.ordered.place < kept, gap, float("inf"))
         return gap[gap > self.margin].clamp(max=BARRED)
 
     def short(self, values: Values) -> float:
@@ -90,9 +127,7 @@ def _fit(choices: Choices, names: tuple[str, ...], seconds: float, clock: Callab
         for some in itertools.combinations(names, size):
             if clock() > deadline:
                 break
-            short, values = _coarse(choices, some)
-            if size == 1 or short < NEAR * whole:
-                short, values = _descend(choices, short, values)
+            short, values = _alone(choices, some[0]) if size == 1 else _together(choices, some)
             if not short:
                 found.append(_bounded(choices, _rounded(choices, values)))
             elif size == 1 and short < whole:
@@ -116,17 +151,51 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _coarse(choices: Choices, names: tuple[str, ...]) -> tuple[float, Values]:
-    """The best point of the grid."""
-    points = itertools.product(*(AXES[name].grid for name in names))
-    return min(
-        ((choices.short(values), values) for point in points for values in [dict(zip(names, point, strict=True))]),
-        key=lambda one: one[0],
-    )
+def _alone(choices: Choices, name: str) -> tuple[float, Values]:
+    """What falls short at the best value of one parameter, and the value."""
+    tried = [(choices.short({name: value}), {name: value}) for value in AXES[name].grid]
+    return _descend(choices, *min(tried, key=lambda one: one[0]))
+
+
+def _together(choices: Choices, names: tuple[str, ...]) -> tuple[float, Values]:
+    """The same of several parameters: the filters at their narrowest, the temperature at its best for them."""
+    if "temperature" not in names:
+        return _narrowest(choices, names, choices.asked.temperature)
+    grid = AXES["temperature"].grid
+    tried = [_narrowest(choices, names, temperature) for temperature in grid]
+    best = min(range(len(grid)), key=lambda at: tried[at][0])
+    low, high = math.log(grid[max(0, best - 1)]), math.log(grid[min(best + 1, len(grid) - 1)])
+    nearest = tried[best]
+    golden = (math.sqrt(5) - 1) / 2
+    while nearest[0] and high - low > NARROW:
+        places = high - golden * (high - low), low + golden * (high - low)
+        left, right = (_narrowest(choices, names, math.exp(place)) for place in places)
+        low, high = (low, places[1]) if left[0] < right[0] else (places[0], high)
+        nearest = min(nearest, left, right, key=lambda one: one[0])
+    return nearest
+
+
+def _narrowest(choices: Choices, names: tuple[str, ...], temperature: float) -> tuple[float, Values]:
+    """These filters, each just wide enough for every chosen token."""
+    asked, tempered = choices.asked, choices.at(temperature).tempered
+    widest = tempered.extent(asked.top_k, joint=asked.joint)
+    if widest is None:
+        return math.inf, {}
+    narrow, size = int(widest["top_k"]), choices.logits.shape[-1]
+    wider = {min(size, max(narrow + more, round(narrow * factor))) for more, factor in WIDER} - {narrow}
+    ks = [narrow, *sorted(wider if "top_p" in names else ())] if "top_k" in names else [asked.top_k]
+    tried = []
+    for k in ks:
+        beside = tempered.extent(k, joint=asked.joint)
+        assert beside is not None
+        best: Values = {"temperature": temperature, "top_k": k, "top_p": beside["top_p"], "min_p": widest["min_p"]}
+        values = {name: best[name] for name in names}
+        tried.append((choices.short(values), values))
+    return min(tried, key=lambda one: one[0])
 
 
 def _descend(choices: Choices, short: float, values: Values) -> tuple[float, Values]:
-    """From there along one parameter after another, in steps that halve."""
+    """From there in steps that halve."""
     for halving in range(HALVINGS):
         moved = True
         while short and moved:
@@ -148,11 +217,16 @@ def _moved(name: str, value: float, way: int, halving: int) -> float:
 
 
 def _rounded(choices: Choices, values: Values) -> Values:
-    """The same with as few decimals as explain the choices as well: what somebody will have written."""
-    for name, value in values.items():
-        for digits in (1, 2, 3, 4):
-            other = {**values, name: round(value, digits)}
-            if name != "top_k" and other[name] >= AXES[name].least and not choices.short(other):
+    """The same switched off, or with as few decimals as explain the choices as well: what somebody will have written.
+
+    Twice: one that was rounded may leave room for another.
+    """
+    for name in (*values, *values):
+        simpler = [OFF[name]] if name in OFF else []
+        simpler += [round(values[name], digits) for digits in (1, 2, 3, 4) if name != "top_k"]
+        for value in simpler:
+            other = {**values, name: value}
+            if (value == OFF.get(name) or value >= AXES[name].least) and not choices.short(other):
                 values = other
                 break
     return values

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from scenarios.ppo.batches import Sample
-from scenarios.ppo.native_scores import SUSPECT, Drawn, Hypothesis, Reading, read, uniform
+from scenarios.ppo.native_scores import SUSPECT, Drawn, Hypothesis, Reading, punished, read, uniform
+from scenarios.rollout.ordered import OUTSIDE, Ordered, Tempered, untruncated
 from scenarios.settings import Sampling
 
 GAIN = 10.0  # nats; by Wilks's theorem a useless parameter gains as much once in 130,000 samples
@@ -28,7 +29,8 @@ PAIRED = 0.03  # share to which a temperature is sought beside a truncation
 MOST = 1 << 21
 FEWEST = 256  # tokens, whatever the vocabulary
 ELEMENTS = 1 << 21  # of one [rows, vocabulary] of float64 at a time; a reading makes some ten of them
-OUTSIDE = 1e-3  # nats; a token nearer to the boundary may have been let in by rounding
+WIDER = (1.0, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 3.0, 5.0)  # times the narrowest top-k, to which it is sought beside top-p
+WIDEST: dict[str, Callable[[Iterable[float]], float]] = {"top_k": max, "top_p": max, "min_p": min}
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,9 @@ class Fitter:
         self._drawn, self._ends = Drawn.of(held, penalty=True), ends
         stopped = [len(sample.response) - 1 for sample, _ in held if sample.response and sample.response[-1] in ends]
         self._earliest_end = min(stopped, default=None)
+        self._order: tuple[float, bool, int] | None = None  # what `_ordered` was made with
+        self._ordered: list[Ordered] = []
+        self._at: list[Tempered] = []
 
     @torch.no_grad()
     def fits(self, asked: Sampling) -> list[Fit]:
@@ -77,11 +82,10 @@ class Fitter:
         for _ in range(ROUNDS):
             if found and total.sound:
                 break
-            tried = [(self._total(one), one, changes) for changes, one in self._alternatives(now)]
+            tried = [(*self._worth(one), one, changes) for changes, one in self._alternatives(now)]
             # Fewer tokens outside come first, then likelihood: of two that forbid samples neither has one.
-            after, changed, changes = min(
-                tried, key=lambda one: (one[0].outside, GAIN * len(one[2]) - one[0].likelihood)
-            )  # fmt: skip
+            *_, changed, changes = min(tried, key=lambda one: (one[0], GAIN * len(one[3]) - one[1]))
+            after = self._total(changed)
             gain = after.likelihood - total.likelihood if math.isfinite(after.likelihood) else 0.0
             if gain < GAIN * len(changes) and after.outside >= total.outside:
                 break
@@ -92,18 +96,20 @@ class Fitter:
             now, total = changed, after
         return found
 
-    def _read(self, hypothesis: Hypothesis) -> Reading:
+    def _parts(self) -> Iterator[Drawn]:
         step = max(1, ELEMENTS // self._drawn.logits.shape[-1])
-        parts = [
-            read(self._drawn.part(slice(start, start + step)), hypothesis, self._ends)
-            for start in range(0, len(self._drawn.target), step)
-        ]
+        for start in range(0, len(self._drawn.target), step):
+            yield self._drawn.part(slice(start, start + step))
+
+    def _read(self, hypothesis: Hypothesis) -> Reading:
+        parts = [read(part, hypothesis, self._ends) for part in self._parts()]
         names = [field.name for field in dataclasses.fields(Reading)]
         return Reading(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
 
     def _total(self, hypothesis: Hypothesis) -> Total:
         one = self._read(hypothesis)
-        out, likelihood = one.outside > OUTSIDE, _allowed(one)
+        out = one.outside > OUTSIDE
+        likelihood = torch.where(one.processed > float("-inf"), one.processed, one.tempered)  # `Tempered.read`
         surplus = -float((likelihood + one.entropy)[~out].sum())
         variance = float(one.varentropy[~out].sum())
         outside = int(out.sum())
@@ -112,8 +118,9 @@ class Fitter:
         return Total(whole, off, outside, not outside and abs(off) <= SUSPECT and uniform(one.before, likelihood.exp()))
 
     def _alternatives(self, now: Hypothesis) -> list[tuple[dict[str, float], Hypothesis]]:
-        """One parameter changed each, to its likeliest value, or read with the other meaning that engines give it; and
-        a temperature with each truncation, as a generation_config leaks them together.
+        """One parameter changed each, to its likeliest value, or read with the other meaning that engines give it; both
+        filters; and a temperature with each truncation and with both filters, as a generation_config leaks them
+        together.
         """
         s = now.sampling
         found: list[tuple[dict[str, float], Hypothesis]] = []
@@ -127,16 +134,22 @@ class Fitter:
             found.append(({"blind": 1.0}, dataclasses.replace(now, blind=True)))
         if self._earliest_end is not None and self._earliest_end < s.min_tokens:
             add(min_tokens=self._earliest_end)
-        for name, value in self._extent(now).items():
+        extent = self._extent(now)
+        for name, value in extent.items():
             add(**{name: value})
         penalty = _peak(lambda r: self._slope(_with(now, repetition_penalty=r)), 0.6, 1.8)
         add(repetition_penalty=penalty)
         low, high = 0.2 * s.temperature, 5.0 * s.temperature
         add(temperature=_peak(lambda t: self._slope(_with(now, temperature=t)), low, high))
-        for name in ("top_k", "top_p", "min_p"):
+        both = self._filters(now)
+        if both["top_k"] != extent["top_k"] or both["top_p"] != extent["top_p"]:
+            add(**both)
+        for names in (("top_k",), ("top_p",), ("min_p",), ("top_k", "top_p")):
 
-            def truncated(t: float, name: str = name) -> dict[str, float]:
-                return {"temperature": t, name: self._extent(_with(now, temperature=t))[name]}
+            def truncated(t: float, names: tuple[str, ...] = names) -> dict[str, float]:
+                tempered = _with(now, temperature=t)
+                widest = self._extent(tempered) if len(names) == 1 else self._filters(tempered)
+                return {"temperature": t} | {name: widest[name] for name in names}
 
             best = _peak(lambda t, of=truncated: self._slope(_with(now, **of(t))), low, high, PAIRED)
             add(**truncated(best))
@@ -144,31 +157,55 @@ class Fitter:
 
     def _slope(self, hypothesis: Hypothesis) -> float:
         """Log-likelihood with tokens outside of the support at a hundred nats each: a search needs a slope."""
-        one = self._read(hypothesis)
-        return float(torch.where(one.outside > OUTSIDE, -100.0, _allowed(one)).sum())
+        return sum(float(torch.where(out, -100.0, one).sum()) for one, out in self._likelihoods(hypothesis))
+
+    def _worth(self, hypothesis: Hypothesis) -> tuple[int, float]:
+        """Tokens outside of the support, and the log-likelihood, -inf where there are any."""
+        read = list(self._likelihoods(hypothesis))
+        outside = sum(int(out.sum()) for _, out in read)
+        return outside, float("-inf") if outside else sum(float(one.sum()) for one, _ in read)
+
+    def _likelihoods(self, hypothesis: Hypothesis) -> Iterator[tuple[Tensor, Tensor]]:
+        """Of each part the tokens' log-probabilities, and which of them lie outside."""
+        s = hypothesis.sampling
+        cut = 0 < s.top_k < self._drawn.logits.shape[-1] or s.top_p < 1.0 or s.min_p > 0.0
+        if not cut and _order(hypothesis) != self._order:
+            scores = ((punished(part, hypothesis, self._ends), part.target) for part in self._parts())
+            return (untruncated(*one, s.temperature) for one in scores)
+        return (part.read(s, joint=hypothesis.joint) for part in self._tempered(hypothesis))
 
     def _extent(self, now: Hypothesis) -> dict[str, float]:
         """Each truncation at its likeliest: just wide enough for every token that was drawn."""
-        untruncated = _with(now, top_k=-1, top_p=1.0, min_p=0.0)
-        free = self._read(untruncated)
-        inside = free.processed > float("-inf")
-        if not bool(inside.any()):
-            return {"top_k": -1, "top_p": 1.0, "min_p": 0.0}
-        nucleus = free
-        if now.sampling.top_k > 0 and not now.joint:
-            nucleus = self._read(_with(untruncated, top_k=now.sampling.top_k))
-        before = nucleus.before[nucleus.processed > float("-inf")]
-        share = (free.processed - free.best)[inside].exp().min()
-        return {
-            "top_k": float(free.rank[inside].max()),
-            "top_p": min(1.0, float(before.max()) * (1 + 1e-9)) if len(before) else 1.0,
-            "min_p": float(share) * (1 - 1e-9),
-        }
+        parts = [part.extent(now.sampling.top_k, joint=now.joint) for part in self._tempered(now)]
+        each = [one for one in parts if one is not None] or [{"top_k": -1, "top_p": 1.0, "min_p": 0.0}]
+        return {name: choose(one[name] for one in each) for name, choose in WIDEST.items()}
+
+    def _filters(self, now: Hypothesis) -> dict[str, float]:
+        """Both filters at their likeliest: a top-k, and beside it the narrowest top-p.
+
+        The narrowest top-k is the likeliest alone, but not always beside a top-p, which takes its share of what top-k
+        left.
+        """
+        narrow, size = self._extent(now)["top_k"], self._drawn.logits.shape[-1]
+        wider = sorted({min(size, round(narrow * factor)) for factor in WIDER})
+        tried = [{"top_k": k, "top_p": self._extent(_with(now, top_k=k))["top_p"]} for k in wider]
+        return max(tried, key=lambda one: self._slope(_with(now, **one)))
+
+    def _tempered(self, hypothesis: Hypothesis) -> list[Tempered]:
+        """The last one is kept: a search asks for the extent and for the likelihood of one temperature."""
+        order = _order(hypothesis)
+        if order != self._order:
+            parts = ((punished(part, hypothesis, self._ends), part.target) for part in self._parts())
+            self._ordered, self._order = [Ordered.of(*part) for part in parts], order
+            self._at = []
+        if not self._at or self._at[0].temperature != hypothesis.sampling.temperature:
+            self._at = [Tempered(part, hypothesis.sampling.temperature) for part in self._ordered]
+        return self._at
 
 
-def _allowed(one: Reading) -> Tensor:
-    """Log-probabilities in which a token that only rounding left outside counts as if nothing were cut off."""
-    return torch.where(one.processed > float("-inf"), one.processed, one.tempered)
+def _order(hypothesis: Hypothesis) -> tuple[float, bool, int]:
+    """What the order of the tokens depends on."""
+    return hypothesis.sampling.repetition_penalty, hypothesis.blind, hypothesis.sampling.min_tokens
 
 
 def _with(hypothesis: Hypothesis, **changes: float) -> Hypothesis:

@@ -100,20 +100,28 @@ class Drawn:
         return Drawn(self.logits[rows], self.target[rows], self.early[rows], *seen)
 
 
-def read(drawn: Drawn, hypothesis: Hypothesis, ends: tuple[int, ...]) -> Reading:
-    """Every drawn token under one hypothesis. `ends`: ids that are masked until `min_tokens` were drawn."""
-    s, target = hypothesis.sampling, drawn.target[:, None]
-    scores = drawn.logits.double()
+def punished(drawn: Drawn, hypothesis: Hypothesis, ends: tuple[int, ...]) -> Tensor:
+    """Logits after what comes before the temperature: the penalty, and `ends` masked until `min_tokens` were drawn.
+
+    float64, [n, vocabulary].
+    """
+    s, scores = hypothesis.sampling, drawn.logits.double()
     if s.repetition_penalty != 1.0:
         seen = drawn.seen_output if hypothesis.blind else drawn.seen
         assert seen is not None, "rows without what a penalty covers"
-        punished = torch.where(scores > 0, scores / s.repetition_penalty, scores * s.repetition_penalty)
-        scores = torch.where(seen, punished, scores)
-    scores = scores / s.temperature
+        less = torch.where(scores > 0, scores / s.repetition_penalty, scores * s.repetition_penalty)
+        scores = torch.where(seen, less, scores)
     if s.min_tokens and ends:
         masked = torch.zeros_like(scores[:1], dtype=torch.bool)
         masked[:, list(ends)] = True
         scores = scores.masked_fill((drawn.early < s.min_tokens)[:, None] & masked, float("-inf"))
+    return scores
+
+
+def read(drawn: Drawn, hypothesis: Hypothesis, ends: tuple[int, ...]) -> Reading:
+    """Every drawn token under one hypothesis. `ends`: ids that are masked until `min_tokens` were drawn."""
+    s, target = hypothesis.sampling, drawn.target[:, None]
+    scores = punished(drawn, hypothesis, ends) / s.temperature
     own = scores.gather(-1, target)
     log_p = scores.log_softmax(-1)
     tempered = log_p.gather(-1, target)[:, 0]

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy import stats
 
 from scenarios.ppo.batches import Sample
 from scenarios.ppo.native_fit import Fit, Fitter
-from scenarios.ppo.native_scores import NAMES, Drawn, Hypothesis, Reading, read, scores
+from scenarios.ppo.native_scores import NAMES, Drawn, Hypothesis, Reading, punished, read, scores
 from scenarios.rollout.coupling import Draw, filtered
+from scenarios.rollout.ordered import OUTSIDE, Ordered, Tempered, untruncated
 from scenarios.settings import Sampling
 
 VOCABULARY, LENGTH, END = 48, 24, 2
@@ -140,6 +144,54 @@ def test_a_parameter_that_was_asked_for_and_dropped() -> None:
 def test_two_leaks_at_once_are_both_found() -> None:
     found = fits(Hypothesis(Sampling(temperature=0.6, top_p=0.8)), Sampling(), 80)
     assert {one.change for one in found} == {"temperature", "top_p"}
+
+
+def test_three_leaks_at_once_are_found_with_their_values() -> None:
+    did = Sampling(temperature=0.8, top_k=8, top_p=0.8)
+    found = {one.change: one.value for one in fits(Hypothesis(did), Sampling(), 160)}
+    assert set(found) == {"temperature", "top_k", "top_p"}
+    assert found["temperature"] == pytest.approx(0.8, rel=0.1) and found["top_p"] == pytest.approx(0.8, abs=0.05)
+
+
+@pytest.mark.parametrize("did", [Sampling(), Sampling(top_k=6, top_p=0.7)], ids=["dropped", "narrower"])
+def test_two_filters_that_are_both_others(did: Sampling) -> None:
+    found = fits(Hypothesis(did), Sampling(top_k=12, top_p=0.9), 80)
+    assert {one.change for one in found} == {"top_k", "top_p"}
+
+
+@given(
+    temperature=st.sampled_from([0.3, 0.9, 1.0, 2.5]),
+    top_k=st.sampled_from([-1, 1, 5, VOCABULARY - 1, VOCABULARY, VOCABULARY + 1]),
+    top_p=st.sampled_from([0.05, 0.5, 0.95, 1.0]),
+    min_p=st.sampled_from([0.0, 0.02, 0.4]),
+    penalty=st.sampled_from([1.0, 0.8, 1.5]),
+    joint=st.booleans(),
+    blind=st.booleans(),
+    min_tokens=st.sampled_from([0, 6]),
+    ties=st.booleans(),
+)
+@settings(max_examples=150, deadline=None)
+def test_what_is_sorted_once_reads_as_what_is_written_out(
+    temperature: float, top_k: int, top_p: float, min_p: float, penalty: float, joint: bool, blind: bool,
+    min_tokens: int, ties: bool,
+) -> None:  # fmt: skip
+    sampling = Sampling(
+        temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=penalty,
+        min_tokens=min_tokens,
+    )  # fmt: skip
+    how = Hypothesis(sampling, joint, blind)
+    held = [(one, logits.round() if ties else logits) for one, logits in drawn(6, Hypothesis(Sampling()))]
+    rows = Drawn.of(held, penalty=True)
+    wanted = read(rows, how, (END,))
+    allowed = torch.where(wanted.processed > float("-inf"), wanted.processed, wanted.tempered)
+    scores_ = punished(rows, how, (END,))
+    likelihood, outside = Tempered(Ordered.of(scores_, rows.target), temperature).read(sampling, joint=joint)
+    assert torch.allclose(likelihood, allowed, rtol=1e-9, atol=1e-9)
+    assert torch.equal(outside, wanted.outside > OUTSIDE)
+    free = replace(sampling, top_k=-1, top_p=1.0, min_p=0.0)
+    likelihood, outside = untruncated(scores_, rows.target, temperature)
+    one = read(rows, Hypothesis(free, joint, blind), (END,))
+    assert torch.allclose(likelihood, one.tempered) and torch.equal(outside, one.outside > OUTSIDE)
 
 
 def test_joint_and_sequential_are_told_apart_by_the_support() -> None:

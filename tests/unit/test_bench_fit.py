@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from scenarios.bench.fit import Choices, fit
+from scenarios.bench.fit import BARRED, Choices, fit
 from scenarios.rollout.coupling import Draw, filtered, gumbel
 
 NAMES = ("temperature", "top_p", "top_k", "min_p")
@@ -39,6 +41,10 @@ def choices(made: dict[str, Any], asked: dict[str, Any] | None = None, *, seed: 
         ({"temperature": 1.15, "top_k": 8}, {}),
         ({"temperature": 0.83, "top_p": 0.95}, {"temperature": 1.1}),
         ({"temperature": 0.6, "top_p": 0.8, "top_k": 8}, {}),
+        ({"temperature": 1.3, "top_p": 0.7, "top_k": 13}, {}),
+        ({"temperature": 1.2, "top_k": 20, "min_p": 0.03}, {}),
+        ({"temperature": 0.9, "top_p": 0.9, "min_p": 0.05}, {}),
+        ({"temperature": 1.0, "top_k": -1, "top_p": 1.0}, {"temperature": 0.7, "top_k": 8, "top_p": 0.8}),
     ],
 )
 def test_what_the_engine_sampled_with_is_found(made: dict[str, Any], asked: dict[str, Any]) -> None:
@@ -80,3 +86,24 @@ def test_larger_sets_are_given_up_in_time() -> None:
     now = iter(range(1000))  # a second a look: four sets of one
     found = fit(choices({"temperature": 0.9, "top_p": 0.9}), NAMES, seconds=4.5, clock=lambda: float(next(now)))
     assert found and all(len(fitted.values) == 1 for fitted in found)
+
+
+@given(
+    temperature=st.sampled_from([0.3, 0.9, 1.0, 2.5]),
+    top_k=st.sampled_from([-1, 1, 5, VOCABULARY - 1, VOCABULARY, VOCABULARY + 1]),
+    top_p=st.sampled_from([0.05, 0.5, 0.95, 1.0]),
+    min_p=st.sampled_from([0.0, 0.02, 0.4]),
+    joint=st.booleans(),
+    ties=st.booleans(),
+)
+@settings(max_examples=100, deadline=None)
+def test_what_falls_short_is_what_the_sampler_would_prefer(
+    temperature: float, top_k: int, top_p: float, min_p: float, joint: bool, ties: bool
+) -> None:
+    """Sorted once or filtered for each: `filtered` is what engines draw with."""
+    values = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+    one = choices({"temperature": 0.8, "top_p": 0.9})
+    one = replace(one, logits=one.logits.round() if ties else one.logits, asked=replace(one.asked, joint=joint))
+    scores = filtered(one.logits, replace(one.asked, **values)) + one.noise
+    gap = scores.max(-1).values - scores.gather(-1, one.chosen[:, None])[:, 0]
+    assert torch.allclose(one.gaps(values), gap[gap > MARGIN].clamp(max=BARRED))

@@ -438,3 +438,60 @@ def test_the_controls_of_this_trial_pass(tmp_path: Path) -> None:
     verdict = judge(paths["a"], paths["b"], again={"baseline": paths["again"]})
     assert check(verdict, "baseline-itself").state == "ruled out", verdict.reason
     assert make("baseline").logs["critic"].closed
+
+
+def _aborted(run: Recording, reason: str) -> None:
+    for frame in run.frames("rollout"):
+        if frame.step >= LATER:
+            frame.fields["finish"] = [reason] * len(frame.fields["finish"])
+
+
+@pytest.mark.parametrize("reason", ["abort", "error"])
+def test_samples_that_no_engine_ended_of_itself_say_nothing_of_ends(tmp_path: Path, reason: str) -> None:
+    baseline, candidate = pair()
+    for run in (baseline, candidate):
+        _aborted(run, reason)
+    verdict = put(tmp_path, baseline, candidate)
+    found = check(verdict, "finish-reasons")
+    assert (verdict.verdict, found.state) == ("INCONCLUSIVE", "not tested"), verdict.reason
+    assert "gave up" in found.evidence and f"step {LATER}" in found.evidence
+
+
+def test_samples_that_one_engine_gave_up_are_a_difference(tmp_path: Path) -> None:
+    baseline, candidate = pair()
+    _aborted(candidate, "abort")
+    assert put(tmp_path, baseline, candidate).verdict == "DIVERGENT"
+
+
+@pytest.mark.parametrize("cached", [-5, 10**6])
+@pytest.mark.parametrize("sides", ["candidate", "both"])
+def test_cached_tokens_that_no_prompt_can_have(tmp_path: Path, cached: int, sides: str) -> None:
+    baseline, candidate = pair()
+    for run in (baseline, candidate) if sides == "both" else (candidate,):
+        run.frame("rollout", LATER).arrays["cached"][:] = cached
+    found = check(put(tmp_path, baseline, candidate), SUSPICIONS[8])
+    assert found.state == "not tested" and f"step {LATER}" in found.evidence, found.evidence
+
+
+def test_weights_that_no_update_changed_prove_no_sync(tmp_path: Path) -> None:
+    """An engine that kept the first weights for ever would look the same."""
+    baseline, candidate = pair()
+    for run in (baseline, candidate):
+        for source in ("learner", "received"):
+            events = list(run.events("weights", source=source))
+            for event in events:
+                event["digests"] = dict(events[0]["digests"])
+    verdict = put(tmp_path, baseline, candidate)
+    found = check(verdict, "weight-sync")
+    assert (verdict.verdict, found.state) == ("INCONCLUSIVE", "not tested"), verdict.reason
+    assert "no tensor changed" in found.evidence
+
+
+def test_one_update_that_changes_nothing_is_told_of_nobody(tmp_path: Path) -> None:
+    """The first step of a warm-up has a learning rate of nought."""
+    baseline, candidate = pair()
+    for run in (baseline, candidate):
+        for source in ("learner", "received"):
+            first = next(run.events("weights", source=source, version=0))
+            next(run.events("weights", source=source, version=1))["digests"] = dict(first["digests"])
+    assert put(tmp_path, baseline, candidate).verdict == "EQUIVALENT"

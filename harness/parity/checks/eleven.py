@@ -77,6 +77,11 @@ def finish_reasons(e: Evidence) -> Outcome:
         return outcome("finish-reasons", "confirmed", text, kinds=("finish",))
     if not e.counts.get("finish reasons") or not coupled(e):
         return outcome("finish-reasons", "not tested", "no finish reasons were compared")
+    given_up: dict[int, int] = e.notes.get("given up", {})
+    if given_up:
+        number = counted(sum(given_up.values()), "sample")
+        text = f"both engines gave up {number}, the first in step {min(given_up)}: where they would have ended is unknown"
+        return outcome("finish-reasons", "not tested", text)
     return outcome("finish-reasons", "ruled out", f"equal in {counted(e.counts['finish reasons'], 'sample')}")
 
 

@@ -11,6 +11,7 @@ from harness.tables import Table
 from reports.model import Place
 
 MOST_ENDINGS = 100_000
+GIVEN_UP = ("abort", "error")  # the engine ended the sample, not the model and not the limit
 
 
 def note(
@@ -64,6 +65,9 @@ def note(
     e.note_recorded(FINISH, b.step, *(one is not None and bool((one[judged] != "").all()) for one in (finish, finish2)))
     if finish is None or finish2 is None:
         return
+    given_up = np.isin(finish, GIVEN_UP) & np.isin(finish2, GIVEN_UP) & judged
+    if given_up.any():
+        e.notes.setdefault("given up", {})[b.step] = int(given_up.sum())
     told = (finish != "") & (finish2 != "")
     comparable = judged & told & (lengths == lengths2) & ~(last if e.guided else any_flip | cut)
     e.count("finish reasons", np.count_nonzero(comparable))

@@ -75,6 +75,15 @@ def note_experience(e: Evidence, b: Table, c: Table) -> None:
     e.note_recorded(REWARD, b.step, *(one is not None and bool(np.isfinite(one).all()) for one in rewards))
 
 
+def cached(rollout: Table) -> bool:
+    """Whether a step says how many prompt tokens came from a cache, in numbers that its samples can have."""
+    counts, prompt, output = rollout.flat("cached"), rollout.rows("prompt"), rollout.rows("output")
+    if counts is None or prompt is None or output is None:
+        return counts is not None
+    # A sample that was put aside and resumed counts its own tokens too.
+    return bool(((counts >= 0) & (counts <= prompt.lengths + output.lengths)).all())
+
+
 def _whole(column: Rows | None, tokens: Rows | None, *, bounded: bool = True) -> bool:
     if column is None or tokens is None or not np.array_equal(column.lengths, tokens.lengths):
         return False

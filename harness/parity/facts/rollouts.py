@@ -16,7 +16,7 @@ from harness.parity.facts.align import Grid, Match, equal_rows, shared
 from harness.parity.facts.confounders import Confounder
 from harness.parity.facts.evidence import Evidence, version_of
 from harness.parity.facts.flips import Learner
-from harness.parity.facts.gaps import CACHED
+from harness.parity.facts.gaps import CACHED, cached
 from harness.tables import Table
 from reports.model import Finding, Place
 from reports.text import figure
@@ -32,7 +32,7 @@ def rollouts(e: Evidence, b: Table, c: Table, experience: Table | None) -> None:
     for name in SERIES:
         e.series[name].append(float("nan") if name in SERIES[1:3] else 0.0)
     e.series["step"][-1] = float(step)
-    e.note_recorded(CACHED, step, *(table.flat("cached") is not None for table in (b, c)))
+    e.note_recorded(CACHED, step, *(cached(table) for table in (b, c)))
     columns = [b.rows("output"), c.rows("output")]
     output, output2 = columns
     if output is None or output2 is None or judged is None or not len(match.sample):
@@ -119,8 +119,8 @@ def _logprobs(
     lookup: Learner,
 ) -> None:
     at = slice(None) if same.all() else same
-    cached, cached2 = b.flat("cached"), c.flat("cached")
-    either = np.maximum(cached[match.a], cached2[match.b]) if cached is not None and cached2 is not None else None
+    held, held2 = b.flat("cached"), c.flat("cached")
+    either = np.maximum(held[match.a], held2[match.b]) if held is not None and held2 is not None else None
     size = np.abs(q - p)
     e.engines.add(
         p[at],

@@ -33,6 +33,7 @@ class SyncRecord:
     partly: dict[int, str] = field(default_factory=dict)  # version -> how many tensors nobody says to have arrived
     undigested: list[int] = field(default_factory=list)  # the learner did not say what it sent
     unsynced: list[int] = field(default_factory=list)  # rolled out, but no sync event
+    unchanged: bool = False  # of several versions each has the learner's digests of the first
     largest_proof: float = 0.0
     tensors: int | None = None  # that arrived as the learner's, in the sync with the fewest
     stale: dict[str, int] = field(default_factory=dict)  # tensor -> the first version that the engine lacked
@@ -58,6 +59,8 @@ def _read(e: Evidence, side: Side) -> SyncRecord:
     used: dict[Any, int] = {v: s for v, s in e.notes.get(f"versions:{side.name}", {}).items() if isinstance(v, int)}
     held: dict[str, str] = {}
     every_tensor = set().union(*learner.values())
+    first = learner[min(learner)] if learner else {}
+    record.unchanged = len(learner) > 1 and all(digests == first for digests in learner.values())
     events = [event for event in side.recording.all("sync") if isinstance(event.get("version"), int)]
     for event in sorted(events, key=lambda one: one["version"]):
         version = event["version"]
