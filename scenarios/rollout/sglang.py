@@ -30,6 +30,7 @@ from scenarios.rollout.sglang_plugin import DIGESTS, SWITCH
 from scenarios.settings import Mode, Sampling, Scenario
 
 LOOK_S = 0.02  # how often a batch that runs is looked at
+SLEEP = "sleep_on_idle"
 PUBLISH = "load_snapshot_publish_interval"  # of SGLang: publish the load every so many decode steps
 
 
@@ -76,6 +77,8 @@ class SGLangEngine:
         self._arguments, self._described = start(mapping, "sglang", asked, ours, parameters.sglang_machine)
         if device == "cpu":
             self._arguments["device"] = "cpu"  # where it runs is the harness's to say, not the mapping's
+            if hasattr(ServerArgs, SLEEP):  # its scheduler asks for work without a pause: one of the learner's cores
+                self._arguments[SLEEP] = True
         if hasattr(ServerArgs, PUBLISH):  # 15 by default: peaks of short responses were missed (22 seen of 32)
             self._arguments[PUBLISH] = 1
         replaced: list[str] = []
