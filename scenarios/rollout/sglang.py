@@ -78,7 +78,7 @@ class SGLangEngine:
         if device == "cpu":
             self._arguments["device"] = "cpu"  # where it runs is the harness's to say, not the mapping's
             if hasattr(ServerArgs, SLEEP):  # its scheduler asks for work without a pause: one of the learner's cores
-                self._arguments[SLEEP] = True
+                self._arguments.setdefault(SLEEP, True)
         if hasattr(ServerArgs, PUBLISH):  # 15 by default: peaks of short responses were missed (22 seen of 32)
             self._arguments[PUBLISH] = 1
         replaced: list[str] = []
