@@ -24,8 +24,8 @@ from scenarios.settings import Sampling
 GAIN = 10.0  # nats; by Wilks's theorem a useless parameter gains as much once in 130,000 samples
 ROUNDS = 3
 PAIRED = 0.03  # share to which a temperature is sought beside a truncation
-# Logits that are read: 1,024 tokens of a vocabulary of 2,048, on which a temperature of 0.8 gains some 100 nats and a
-# fit takes 10 s of one core.
+# Logits that are read: 1,024 tokens of a vocabulary of 2,048, on which a temperature of 0.8 gains some 100 nats. A fit
+# takes 4 s of one core.
 MOST = 1 << 21
 FEWEST = 256  # tokens, whatever the vocabulary
 ELEMENTS = 1 << 21  # of one [rows, vocabulary] of float64 at a time; a reading makes some ten of them
