@@ -65,7 +65,7 @@ def rollout(requests: list[Request], guide: Guide, generate: Generate, rounds: i
                 finish_reason=whole.finish_reason if len(whole.output_ids) == kept else "flip",
             )
             flips[request.sample] = flips.get(request.sample, 0) + 1
-            if kept < len(ids):
+            if kept < min(len(ids), request.offset + request.max_tokens):
                 hopeless = flips[request.sample] >= max(MANY_FLIPS, DENSE * kept)
                 (cut if hopeless else again).append(
                     replace(

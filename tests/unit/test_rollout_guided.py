@@ -67,6 +67,13 @@ def test_an_engine_that_is_cut_short_shows_a_shorter_sample() -> None:
     assert result.completions[0].output_ids == (5, 6) and result.completions[0].finish_reason == "length"
 
 
+def test_nothing_is_drawn_beyond_the_engines_limit() -> None:
+    calls: list[int] = []
+    result = rollout([request(1, limit=2)], {1: ((5, 6, 7, 8), "length")}, engine({1: [5, 9, 7, 8]}, calls))
+    assert result.completions[0].output_ids == (5, 9) and result.completions[0].finish_reason == "length"
+    assert calls == [1] and result.uncompared == 0
+
+
 def test_a_sample_without_guide_is_drawn_freely() -> None:
     assert rollout([request(2)], {}, engine({2: [4, END]}, [])).completions[0].output_ids == (4, END)
 
