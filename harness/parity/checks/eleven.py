@@ -79,8 +79,9 @@ def finish_reasons(e: Evidence) -> Outcome:
         return outcome("finish-reasons", "not tested", "no finish reasons were compared")
     given_up: dict[int, int] = e.notes.get("given up", {})
     if given_up:
-        number, first = counted(sum(given_up.values()), "sample"), min(given_up)
-        text = f"both engines gave up {number}, the first in step {first}: where they would have ended is unknown"
+        number = counted(sum(given_up.values()), "sample")
+        where = f"the first in step {min(given_up)}"
+        text = f"both engines gave up {number}, {where}: where they would have ended is unknown"
         return outcome("finish-reasons", "not tested", text)
     return outcome("finish-reasons", "ruled out", f"equal in {counted(e.counts['finish reasons'], 'sample')}")
 
