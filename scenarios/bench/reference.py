@@ -114,6 +114,10 @@ class Reference:
         for one in drawn:
             prompt, draw = self._prompt(self._samples[one.number], alteration), self._draw(one.number, alteration)
             rows = self._logits(prompt, one.number)[: len(one.output)]
+            again = self._went_on(one)  # from there on with the prompt as it was sent
+            if prompt != self._samples[one.number].prompt and not alteration.everywhere and again < len(rows):
+                plain = self._logits(self._samples[one.number].prompt, one.number)[: len(one.output)]
+                rows = torch.cat([rows[:again], plain[again:]])
             numbers += rows.numel()
             if not one.output or numbers > FITTED_LOGITS:
                 continue
@@ -125,6 +129,11 @@ class Reference:
             return None
         asked = replace(self._draw(drawn[0].number, alteration), joint=alteration.joint)
         return Choices(torch.cat(logits), torch.cat(noise), torch.cat(chosen), asked, margin)
+
+    def _went_on(self, one: Drawn) -> int:
+        """The first position of a continuation: the one after the first choice that is not the guide's."""
+        pairs = enumerate(zip(one.output, self.guide[one.number][0], strict=False), start=1)
+        return next((after for after, (choice, guide) in pairs if choice != guide), len(one.output))
 
     # --- one answer -------------------------------------------------------------------------------------------------
 

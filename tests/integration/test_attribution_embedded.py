@@ -198,6 +198,20 @@ def test_a_temperature_that_a_shift_hides_is_proven_once_the_shift_is_removed(la
     assert s.symptoms.total <= 0.02 * before.total
 
 
+def test_unsaid_parameters_under_another_prompt(lab: Lab) -> None:
+    """Beside each choice that is another a log-probability is too, until the parameters are known."""
+    plants = {"truncate": {"side": "left", "keep": 3}, "sampling": {"temperature": 0.7, "top_p": 0.9}}
+    s = lab.situation(dataclasses.replace(ASKED, max_tokens=32), engine=plants)
+    before = s.symptoms.total
+    reference.search(s)
+    assert {one.name for one in s.named} == {
+        "TRUNCATION(left)",
+        "SAMPLING_PARAM(temperature)",
+        "SAMPLING_PARAM(top_p)",
+    }
+    assert s.symptoms.total <= 0.02 * before
+
+
 def test_a_context_ends_long_prompts_earlier_than_short_ones(lab: Lab) -> None:
     """Every sample misses another number of tokens, so that no smaller limit of the response explains them."""
     s = lab.situation(ASKED, engine={"short_context": 20}, longer=1)
@@ -606,6 +620,21 @@ def test_unexplained_is_replaced_by_what_live_interventions_name() -> None:
         Attribution({"candidate": WRONG}, {"candidate": half}, [named]),
     )
     assert [one.name for one in verdict.causes] == ["STALE_DERIVED", "UNEXPLAINED"]
+
+
+@pytest.mark.parametrize("left", [0, 2, 6])
+def test_what_proven_causes_leave_is_unexplained(left: int) -> None:
+    """Of a cause that explains every sample in the recordings the engine may still do something else."""
+    recorded = Cause("TOKENIZATION(double BOS)", "candidate", "other prompt ids")
+    named = Named(recorded.name, "candidate", "candidate", "", PROOF)
+    rest = Symptoms({"tokens": left}, by_sample={1: left}) if left else Symptoms()
+    verdict = merged(judged(recorded), Attribution({"candidate": WRONG}, {"candidate": rest}, [named]))
+    names = [one.name for one in verdict.causes]
+    assert names == [recorded.name, *(["UNEXPLAINED"] if left >= 3 else [])]
+    if left >= 3:
+        assert "6 of 12 differences are left" in verdict.causes[1].summary
+    unproven = merged(judged(recorded), Attribution({"candidate": WRONG}, {"candidate": rest}, []))
+    assert [one.name for one in unproven.causes] == [recorded.name]  # the bench may have no intervention for it
 
 
 def test_a_recorded_cause_that_removes_nothing_while_another_removes_all_is_withdrawn() -> None:

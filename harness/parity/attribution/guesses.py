@@ -14,7 +14,10 @@ NEAR = 8  # of the seed that was asked
 
 def guesses(s: Situation) -> Iterator[Trial]:
     """Parameters that no recording speaks of: seeds and switches by common values, numbers by a fit."""
-    if s.symptoms.of("scores", "logprobs", "prompts") or not s.symptoms.total:
+    chosen = s.symptoms.of("tokens", "lengths")
+    # After a choice that is another a log-probability may be too: a shifted one is the choice's own, and the engine may
+    # have gone on from another prompt.
+    if s.symptoms.of("scores", "prompts") or s.symptoms.of("logprobs") > 2 * chosen or not s.symptoms.total:
         return
     asked = s.asked
     scenario = s.evidence.baseline.recording.scenario

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from harness.parity.attribution.outcome import Attribution
-from harness.parity.attribution.situation import RESIDUE, Named, Tried
+from harness.parity.attribution.situation import LEAST, RESIDUE, Named, Tried
 from harness.parity.checks.parameter_maps import measured
 from harness.parity.rules.suspected import followed, in_words
 from harness.parity.verdict import Judged, reason_of
@@ -34,6 +34,8 @@ def merged(judged: Judged, found: Attribution) -> Verdict:
         kept += [_narrowed(one, found) for one in unexplained]
     if withdrawn and not kept:
         kept = [_nothing_left(found)]
+    if not any(one.name == "UNEXPLAINED" for one in kept):
+        kept += [_narrowed(_remainder(side, kept, found), found) for side in _remaining(kept, found)]
     findings = [*verdict.findings, *(_withdrawn(cause, said) for cause, said in withdrawn), *_told(found)]
     changed = dataclasses.replace(
         verdict,
@@ -191,7 +193,25 @@ def _narrowed(cause: Cause, found: Attribution) -> Cause:
         parts.append(f"the {side} differs from the reference, {len(found.tried)} interventions leave {kinds}{place}")
     party = differing[0] if len(differing) == 1 and cause.party == "unknown" else cause.party
     said = "; ".join([*parts, *found.layers.values()])
-    return dataclasses.replace(cause, party=party, evidence=f"{cause.evidence}; live: {said}")
+    return dataclasses.replace(cause, party=party, evidence="; ".join(filter(None, (cause.evidence, f"live: {said}"))))
+
+
+def _remaining(causes: list[Cause], found: Attribution) -> list[str]:
+    """Sides of which every cause was proven live and a part of the difference is left all the same."""
+    return [
+        side
+        for side, left in found.left.items()
+        if not (found.broken or found.first[side].noise or _gone(found, side))
+        and LEAST <= left.total < found.first[side].total
+        and (own := [one for one in causes if _side(one) == side])
+        and all(_live(one) for one in own)
+    ]
+
+
+def _remainder(side: str, causes: list[Cause], found: Attribution) -> Cause:
+    first, left = found.first[side].total, found.left[side].total
+    names = " and ".join(one.name for one in causes if _side(one) == side)
+    return Cause("UNEXPLAINED", side, f"{left} of {first} differences are left without {names}", "")
 
 
 def _nothing_left(found: Attribution) -> Cause:

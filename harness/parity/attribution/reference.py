@@ -9,6 +9,8 @@ from harness.parity.attribution.trials import FAMILIES, Family, Trial
 from reports.model import Proof
 from scenarios.bench.case import Symptoms
 
+SEEN = 0.5  # of the log-probabilities that were compared before
+
 
 def search(s: Situation) -> None:
     """Change the reference family by family, keep what removes a part of the difference, go on with the rest.
@@ -44,13 +46,20 @@ def _best(s: Situation, trials: Iterable[Trial]) -> tuple[Trial, Symptoms, float
         started = s.clock()
         after = s.bench.compare(s.side, s.alteration.with_(**trial.change))
         seconds = s.clock() - started
-        good = improves(s.symptoms, after, recorded=trial.recorded)
+        good = improves(s.symptoms, after, recorded=trial.recorded) and not _blind(trial, s.symptoms, after)
         s.tried.append(Tried(trial.intervention, trial.cause, s.side, s.symptoms.total, after.total, seconds, good))
         if good and (best is None or after.total < best[1].total):
             best = trial, after, seconds
             if gone(s.symptoms, after):
                 break
     return best
+
+
+def _blind(trial: Trial, before: Symptoms, after: Symptoms) -> bool:
+    """Whether the trial only put log-probabilities out of sight: answers that are encoded again have none where that
+    makes them longer or shorter."""
+    again = trial.change.get("output") == "again"
+    return again and after.compared.get("logprobs", 0) < SEEN * before.compared.get("logprobs", 0)
 
 
 def _named(s: Situation, trial: Trial, after: Symptoms, seconds: float) -> list[Named]:

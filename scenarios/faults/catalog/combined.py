@@ -60,4 +60,23 @@ FAULTS = (
         causes=("SAMPLING_PARAM(temperature)", "SAMPLING_PARAM(top_p)", "SAMPLING_PARAM(top_k)"),
         party="baseline",
     ),
+    Fault(
+        "temperature-unsaid-and-shift",
+        "the engine draws at temperature 0.7, says nothing of it, and reports log-probabilities one position late",
+        engine={"shift": 1, "sampling": {"temperature": 0.7}},
+        causes=("SAMPLING_PARAM(temperature)", "ALIGNMENT"),
+        party="candidate",
+    ),
+    Fault(
+        "text-and-three-unsaid",
+        "text for ids, and a temperature of 0.8 with a top-p of 0.9 and a top-k of 20, all three unsaid",
+        engine={"text_samples": "all", "sampling": {"temperature": 0.8, "top_p": 0.9, "top_k": 20}},
+        causes=(
+            "TOKENIZATION(double BOS)",
+            "SAMPLING_PARAM(temperature)",
+            "SAMPLING_PARAM(top_p)",
+            "SAMPLING_PARAM(top_k)",
+        ),
+        party="candidate",
+    ),
 )
