@@ -96,6 +96,20 @@ def test_prompts_that_differ_from_a_step_on_leave_the_steps_before_judged(tmp_pa
     assert verdict.verdict == "DIVERGENT" and verdict.parity.first_divergence.step == 1
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_prompts_of_every_rank_are_compared(tmp_path: Path, rank: int) -> None:
+    sides = pair(native=False)
+    for side in sides:
+        trainer = side.logs["trainer"]
+        twice = [[one, (one[0], {**one[1]})] if one[0] == "data" else [one] for one in trainer.events]
+        trainer.events = [event for events in twice for event in events]
+    told = [event for event in sides[1].events("data") if event["step"] == 2]
+    assert len(told) == 2
+    told[rank]["prompts"] = "0" * 32
+    verdict = put(tmp_path, *sides)
+    assert [one.summary for one in verdict.confounders] == ["the prompts differ in step 2"]
+
+
 def test_prompts_that_differ_without_a_digest_of_the_data_are_seen_in_the_frames(tmp_path: Path) -> None:
     baseline, candidate = pair(native=False)
     for recording in (baseline, candidate):

@@ -127,7 +127,7 @@ def trained_tokens(e: Evidence) -> Outcome:
             f"what was trained on is not what was rolled out: {place.context}",
             kinds=kinds,
         )
-    if not all(side.to_learner.tokens for side in e.sides):
+    if not all(e.counts.get(f"trained tokens:{side.name}") for side in e.sides):
         return outcome("trained-tokens", "not tested", "no experience was recorded beside the rollouts")
     return outcome(
         "trained-tokens",

@@ -235,18 +235,26 @@ def _initial_weights(baseline: Recording, candidate: Recording) -> Iterator[Conf
 
 
 def _data(baseline: Recording, candidate: Recording) -> Iterator[Confounder]:
-    one, two = (
-        {event["step"]: (event.get("prompts"), event.get("samples")) for event in run.all("data") if _has_step(event)}
-        for run in (baseline, candidate)
-    )
+    one, two = (_prompts(run) for run in (baseline, candidate))
     if baseline.hashed_by != candidate.hashed_by:
-        one, two = ({step: (None, samples) for step, (_, samples) in run.items()} for run in (one, two))
+        one, two = ({step: ([], samples) for step, (_, samples) in run.items()} for run in (one, two))
     pairs = {step: list(zip(one[step], two[step], strict=True)) for step in sorted(set(one) & set(two))}
-    steps = [step for step, both in pairs.items() if any(None not in pair and pair[0] != pair[1] for pair in both)]
+    steps = [step for step, both in pairs.items() if any(all(pair) and pair[0] != pair[1] for pair in both)]
     if steps:
         several = f" and in {len(steps) - 1} more steps" if len(steps) > 1 else ""
         summary = f"the prompts differ in step {steps[0]}{several}"
         yield Confounder(Finding("data", summary, details={"steps": steps}), "prompts", steps[0])
+
+
+def _prompts(run: Recording) -> dict[int, tuple[list[Any], list[Any]]]:
+    """Step -> digests of its prompts and numbers of its samples: several ranks, and several batches of a step, each
+    say theirs."""
+    found: dict[int, tuple[list[Any], list[Any]]] = {}
+    for event in run.all("data"):
+        if _has_step(event):
+            for told, name in zip(found.setdefault(event["step"], ([], [])), ("prompts", "samples"), strict=True):
+                told += [event[name]] if event.get(name) is not None else []
+    return found
 
 
 def _has_step(event: dict[str, Any]) -> bool:

@@ -112,6 +112,7 @@ def _against_learner(e: Evidence, side: Side, rollout: Table, output: Rows, expe
     grid = shared([(output, match.a), (tokens, match.b)])
     drawn, trained = grid.take(output, match.a), grid.take(tokens, match.b)
     same = drawn == trained
+    e.count(f"trained tokens:{side.name}", grid.size)
     if not follows_guide:
         _trained_tokens(e, side, rollout, output, tokens, match, grid, same)
     _choices(e, side, rollout, experience, match, grid, same)
