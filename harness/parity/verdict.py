@@ -37,6 +37,7 @@ from harness.parity.facts.integrity import (
 )
 from harness.parity.facts.patience import Told, nobody
 from harness.parity.facts.replayed import replayed
+from harness.parity.facts.resumed import not_shared, shared
 from harness.parity.gather import gather
 from harness.parity.native import samplers_said
 from harness.parity.rules.suspected import followed
@@ -102,11 +103,11 @@ def judged(
         except (FormatError, OSError) as error:
             found = _early("INCONCLUSIVE" if _is_torn_manifest(path) else "ERROR", str(error), paths, reproduce)
             return Judged(found)
-    recordings, others = recordings[:2], dict(zip(second, recordings[2:], strict=True))
-    window = replayed(recordings[1])
+    window = replayed(recordings[1]) or shared(recordings)
     if window is not None:
         for recording in recordings:
             recording.restrict(window)
+    recordings, others = recordings[:2], dict(zip(second, recordings[2:], strict=True))
     e, malformed = None, []
     try:
         e = gather(recordings[0], recordings[1], native=native, cap=cap, again=others, tell=tell)
@@ -184,7 +185,7 @@ def _decide(
         reason = f"every check within the floor over {covered} and {compared:,} compared tokens"
         if e.notes["cap"] is not None:
             reason += f" with a cap of {figure(e.notes['cap'])} nats that the user set"
-        reason += f"; {samplers_said(e)}"
+        reason += "".join(f"; {one}" for one in not_shared(e)) + f"; {samplers_said(e)}"
     place = with_text(e, e.earliest(*kinds)) if kinds else None
     missing = list(
         dict.fromkeys(
@@ -193,6 +194,7 @@ def _decide(
                 *unknown,
                 *([stop_free] if stop_free else []),
                 *([parted] if parted else []),
+                *not_shared(e),
                 *e.missing,
                 *limits(e),
                 *e.unmatched,

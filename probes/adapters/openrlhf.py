@@ -42,6 +42,7 @@ ADAPTER = Adapter(
     },
     hooks=(
         Hook(f"{TRAINER}.__init__", span="start", record=driver.configured),
+        Hook(f"{TRAINER}.init_checkpoint_states", span="restore", record=driver.resuming),
         Hook(f"{TRAINER}.train_step", span="train", before=driver.training, record=driver.trained),
         Hook(f"{TRAINER}.ppo_train", span="actor_train"),
         Hook(f"{TRAINER}.broadcast_to_vllm", span="sync", record=driver.synced),

@@ -206,14 +206,24 @@ def experienced(call: Call) -> None:
                         fields={"weight_version": call.step, "order": order})  # fmt: skip
 
 
+def resuming(call: Call) -> None:
+    """What training begins with: a resumed run goes on at its checkpoint's step, and gives the engines those weights
+    before its first samples."""
+    first = int(call.result.get("global_step") or 0)
+    if first:
+        call.job.step, call.job.memory["resumed"] = first, True
+        call.recorder.event("resume", step=first, path=str(call.owner.args.ckpt.path))
+
+
 def training(call: Call) -> None:
     call.job.step = int(call.arguments["global_step"])
 
 
 def synced(call: Call) -> None:
     """A weight sync as the driver sees it; what was sent and what arrived, the recordings of both ends say."""
+    version = call.step + (0 if call.job.memory.pop("resumed", False) else 1)
     call.recorder.event(
-        "sync", step=call.step, version=call.step + 1, ok=True, message="", seconds=call.seconds, mismatched=[],
+        "sync", step=version - 1, version=version, ok=True, message="", seconds=call.seconds, mismatched=[],
         unreported=[] if call.job.digests else ["all: digests of weights were not asked for (--digests)"],
     )  # fmt: skip
 

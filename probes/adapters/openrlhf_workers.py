@@ -11,6 +11,8 @@ from typing import Any
 from probes import weights
 from probes.adapters.calls import Call
 from probes.adapters.reading import engine_version, plain, vllm_resolved
+from probes.format import EVENTS
+from probes.lines import decode_json
 
 # Canonical name -> the engine's argument: what OpenRLHF's own settings come to.
 _CANONICAL = {
@@ -25,6 +27,7 @@ def started(call: Call) -> None:
     step."""
     states = getattr(call.owner, "checkpoint_states", None) or {}
     call.job.step = int(states.get("global_step", 0))
+    call.job.memory["resumed"] = call.job.step > 0
     found = _whole(call)
     if found:
         call.recorder.weights(step=call.job.step - 1, version=call.job.step, digests=found, source="learner")
@@ -60,7 +63,10 @@ def stepped(call: Call) -> None:
 
 
 def sent(call: Call) -> None:
-    """After a sync: digests of the actor's weights, where one process holds them whole and they were asked for."""
+    """After a sync: digests of the actor's weights, where one process holds them whole and they were asked for. The
+    first one of a resumed run sends what it began with."""
+    if call.job.memory.pop("resumed", False):
+        return
     version = call.job.step + 1
     found = _whole(call)
     if found:
@@ -104,8 +110,18 @@ def received(call: Call) -> None:
     arrived = memory.setdefault("arrived", {})
     arrived[call.arguments["name"]] = weights.digest(tensor)
     if call.arguments["empty_cache"]:  # OpenRLHF says it of the last one only
-        version = memory["received"] = memory.get("received", 0) + 1
+        before = memory["received"] if "received" in memory else _resumed_at(call) - 1
+        version = memory["received"] = before + 1
         call.recorder.weights(step=version - 1, version=version, digests=memory.pop("arrived"), source="received")
+
+
+def _resumed_at(call: Call) -> int:
+    """The version of the first sync: 1, or the step at which the driver said that it goes on; engines are not told."""
+    for file in sorted((call.recorder.run_dir / EVENTS).glob("trainer-*.jsonl")):
+        for event in file.read_bytes().splitlines():
+            if b'"kind":"resume"' in event:
+                return int(decode_json(event)["step"])
+    return 1
 
 
 def engine_started(call: Call) -> None:

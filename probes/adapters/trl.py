@@ -88,12 +88,22 @@ def configured(call: Call) -> None:
     call.recorder.environment()  # torch is loaded now
 
 
+def beginning(call: Call) -> None:
+    """Before the training begins: the checkpoint that it is told to go on from."""
+    told = call.arguments.get("resume_from_checkpoint")
+    call.job.memory["resumes"] = told or None
+
+
 def generating(call: Call) -> None:
-    """Before a batch is generated: the weights that will draw it."""
+    """Before a batch is generated: the weights that will draw it; before the first one, where a resumed run goes on."""
     trainer, memory = call.owner, call.job.memory
     memory["evaluates"] = not trainer.model.training
     if memory["evaluates"]:
         return
+    told = memory.pop("resumes", None)
+    if told is not None:
+        path = f"the last one in {trainer.args.output_dir}" if told is True else str(told)
+        call.recorder.event("resume", step=call.step, path=path)
     if memory.get("step") != call.step:
         memory["step"], memory["drawn"] = call.step, 0
     _digested(call, trainer)
@@ -335,6 +345,6 @@ ADAPTER = Adapter(
         Hook(f"{VLLM}.generate", span="generate_vllm", when="with vLLM"),
         Hook(f"{VLLM}.sync_weights", span="sync", record=synced, when="with vLLM"),
         Hook("accelerate.accelerator:Accelerator.backward", span="backward"),
-        Hook("transformers.trainer:Trainer.train", span="train_all", record=ended),
+        Hook("transformers.trainer:Trainer.train", span="train_all", before=beginning, record=ended),
     ),
 )

@@ -164,6 +164,29 @@ def test_openrlhfs_engine_says_what_arrived_in_each_sync(desk: Any, monkeypatch:
     assert found == ([("received", 1, every), ("received", 2, every)] if digests else [])
 
 
+def make_states(self: Any) -> None: ...
+
+
+def test_openrlhfs_resumed_job_goes_on_at_its_checkpoints_step_and_version(desk: Any, monkeypatch: Any) -> None:
+    driver = desk(openrlhf.ADAPTER)
+    owner = SimpleNamespace(args=SimpleNamespace(ckpt=SimpleNamespace(path="/checkpoints")))
+    driver.call(openrlhf_driver.resuming, make_states, owner, result={"global_step": 3})
+    for _ in range(2):  # the checkpoint's own weights, then those of the first update
+        driver.call(openrlhf_driver.synced, make_states, owner)
+    assert driver.job.step == 3
+    worker = Job(openrlhf.ADAPTER, digests=True)
+    monkeypatch.setattr(openrlhf_workers.weights, "digest", lambda tensor: f"of {tensor}")
+    for _ in range(2):
+        worker.memory["tensor"] = [0.0]
+        args = (SimpleNamespace(), "b", "bf16", [2], True)
+        openrlhf_workers.received(Call(Hook("module:function"), update_weight, args, {}, driver.recorder, worker))
+    driver.frames("rollout")
+    [resume] = driver.run.events("resume")
+    assert (resume["step"], resume["path"]) == (3, "/checkpoints")
+    assert [event["version"] for event in driver.run.events("sync")] == [3, 4]
+    assert [event["version"] for event in driver.run.events("weights")] == [3, 4]
+
+
 def test_openrlhfs_weights_that_come_through_ray_are_not_seen(desk: Any) -> None:
     one = desk(openrlhf.ADAPTER)
     one.job.digests = True
