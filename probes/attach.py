@@ -24,12 +24,15 @@ from pathlib import Path
 from typing import Any
 
 from probes import collectives, install
+from probes.format import MANIFEST
 from probes.heartbeat import PERIOD_S, Heartbeat
 from probes.identity import IDLE, NOWHERE, forked, rank_now, role_now
 from probes.spans import Span, said
 
 SOCKETS = "RLHF_HARNESS_SOCKETS"
 WATCHDOG = "watchdog.json"
+ELSEWHERE = "not-shared"  # a file beside the recording of a node whose folder is not the job's
+SHARED = "the recording has to lie on a disk that every node shares (--out DIR)"
 # The watchdog beats in every tick, and a tick may collect evidence for some tens of seconds.
 WATCHDOG_SILENT_S, WATCHDOG_EVERY = 60.0, 5
 SOCKET_LIMIT = 100  # bytes of a unix socket's path; the kernel takes 107
@@ -102,7 +105,9 @@ class Quiet:
                     )  # fmt: skip
                 except (OSError, ValueError, RuntimeError) as error:
                     self.off = said(error)
+                    _tell(f"this process is not recorded: {self.off}; {SHARED}")
                     return
+                _look_around(Path(self.directory))
                 for greet in greetings:
                     greet(self)
 
@@ -125,6 +130,21 @@ class Quiet:
                 self._recorder.close(ok=error is None, reason=said(error))
             except (OSError, ValueError, RuntimeError) as failed:
                 self.off = said(failed)
+
+
+def _look_around(directory: Path) -> None:
+    """Say it, once a node, where this is not the folder that the command made: it lies on a disk of this node's own."""
+    if (directory / MANIFEST).exists():
+        return
+    with contextlib.suppress(OSError):  # another process has said it
+        os.close(os.open(directory / ELSEWHERE, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+        _tell(f"what this node records stays in its own {directory}, which is not the job's; {SHARED}")
+
+
+def _tell(text: str) -> None:
+    """A line on stderr, which Ray hands on to the job's own output."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or none
+        print(f"harness: on {os.uname().nodename}: {text}", file=sys.stderr, flush=True)
 
 
 class Attachment:

@@ -116,6 +116,16 @@ def main_frame() -> FrameType | None:
     return sys._current_frames().get(threading.main_thread().ident or 0)
 
 
+def _free(folder: Path) -> Path:
+    """The file of this process: nodes that share the folder have equal process ids, containers seldom others."""
+    own, host = folder / f"{os.getpid()}.json", socket.gethostname()
+    try:
+        other = f'"host":{encode_json(host)},'.encode() not in own.read_bytes()
+    except OSError:  # it is not there
+        other = False
+    return folder / f"{os.getpid()}-{host}.json" if other else own
+
+
 class Heartbeat:
     """Observes this process and writes its beats. `clock`: nanoseconds, monotonic; `frame`: the main thread's.
 
@@ -134,7 +144,7 @@ class Heartbeat:
         sequences: Callable[[], dict[str, int]] = collectives.sequences,
         period_s: float = PERIOD_S,
     ) -> None:
-        self.path = Path(directory) / BEATS / f"{os.getpid()}.json"
+        self.path = _free(Path(directory) / BEATS)
         self.count, self.self_ns, self.period_s = 0, 0, period_s
         self._identity, self._recorders, self._frame, self._sequences = identity, recorders, frame, sequences
         self._clock, self._progress_ns = clock, clock()

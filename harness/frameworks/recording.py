@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from harness.triage.collect import beats
 from probes.adapters import Adapter
 from probes.format import JournalIndex, Run, encode_line, write_manifest
 
@@ -99,6 +100,9 @@ def _said(run: Run, adapter: Adapter, hooks: Hooks) -> dict[str, Any]:
             "seeds": {**found.get("seeds", {}), **(event.get("seeds") or {})}, "sampling_mode": event.get("mode"),
         }  # fmt: skip
         missing |= event.get("missing") or {}
+    resumed = [one for one in run.events("resume") if isinstance(one.get("step"), int)]
+    if resumed:  # every rank says it
+        found["resumed"] = {"step": resumed[0]["step"], "path": str(resumed[0].get("path") or "")}
     if "scenario" not in found:
         missing["configuration"] = "no process recorded the resolved configuration"
     for symbol in hooks.silent:
@@ -119,11 +123,13 @@ def _merged(one: dict[str, Any], two: dict[str, Any]) -> dict[str, Any]:
 
 def _close(run: Run) -> None:
     """End the journals of processes that are no more: Ray and the engines end theirs by signal, after a job that
-    succeeded as well as after one that failed. A torn one stays open, and so does one of another host."""
+    succeeded as well as after one that failed. A torn one stays open, and so does one of another host that still
+    beats."""
     torn = {file for file, _ in run.torn}
+    elsewhere = _Elsewhere(run.path)
     frames = Counter(frame.stem for frame in _frame_files(run))
     for journal in run._journals:
-        if journal.name in run.incomplete and journal.name not in torn and _gone(journal):
+        if journal.name in run.incomplete and journal.name not in torn and _gone(journal, elsewhere):
             lines_there = sum(len(places) for places in journal.kinds.values())
             fields = {
                 "ok": True, "reason": "", "frames": frames[journal.path.stem],
@@ -139,12 +145,35 @@ def _frame_files(run: Run) -> Iterator[Path]:
             yield log.path
 
 
-def _gone(journal: JournalIndex) -> bool:
+class _Elsewhere:
+    """Processes of other hosts, known by their heartbeats alone: asked once, when the first one is to be known."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._silent: set[tuple[str, int]] | None = None
+
+    def ended(self, host: str, pid: int) -> bool:
+        """Has it beaten, and no more since?"""
+        if self._silent is None:
+            time.sleep(PATIENCE_S / 2)  # until Ray has ended the last of them
+            before = self._counts()
+            time.sleep(PATIENCE_S / 2)
+            after = self._counts()
+            self._silent = {one for one, count in before.items() if after.get(one) == count}
+        return (host, pid) in self._silent
+
+    def _counts(self) -> dict[tuple[str, int], int]:
+        pulses, _ = beats.read(self.directory, time.monotonic_ns())
+        return {one: pulse.beat.count for one, pulse in pulses.items()}
+
+
+def _gone(journal: JournalIndex, elsewhere: _Elsewhere) -> bool:
     """Has the process of a journal ended? Waits for one that is about to."""
-    if journal.opening.get("host") != os.uname().nodename:
-        return False
+    host, pid = str(journal.opening.get("host")), int(journal.opening["pid"])
+    if host != os.uname().nodename:
+        return elsewhere.ended(host, pid)
     until = time.monotonic() + PATIENCE_S
-    while _runs(int(journal.opening["pid"])):
+    while _runs(pid):
         if time.monotonic() > until:
             return False
         time.sleep(0.1)

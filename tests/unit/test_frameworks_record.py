@@ -14,10 +14,11 @@ import pytest
 
 import probes
 from harness.errors import BadInput
-from harness.frameworks import record
+from harness.frameworks import record, recording
 from harness.frameworks.recording import finish, lines
 from probes.adapters import ADAPTERS
 from probes.format import Flat, Ragged, Run, write_manifest
+from probes.heartbeat import Heartbeat
 from probes.install import start
 
 # A `trl` of a few lines, so that the real table and the real way into a process are what is tested.
@@ -170,6 +171,34 @@ def test_a_torn_or_failed_one_is_not(tmp_path: Path, torn: bool, code: int) -> N
     killed(tmp_path / "run", torn=torn)
     finish(tmp_path / "run", ADAPTERS["trl"], code)
     assert Run(tmp_path / "run", strict=False).incomplete
+
+
+@pytest.mark.parametrize("beats_on", [False, True])
+def test_a_process_of_another_node_has_ended_when_it_beats_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beats_on: bool
+) -> None:
+    killed(tmp_path / "run", torn=False)
+    [file] = (tmp_path / "run" / "events").iterdir()
+    here = f'"host":"{os.uname().nodename}"'.encode()
+    assert here in file.read_bytes()
+    file.write_bytes(file.read_bytes().replace(here, b'"host":"node-2"'))
+    pid = int(file.stem.rpartition("-")[2])
+    heart = Heartbeat(tmp_path / "run")
+    heart._fixed |= {"host": "node-2", "pid": pid}
+    heart.beat()
+    monkeypatch.setattr(recording.time, "sleep", lambda seconds: heart.beat() if beats_on else None)
+    finish(tmp_path / "run", ADAPTERS["trl"], 0)
+    assert bool(Run(tmp_path / "run", strict=False).incomplete) is beats_on
+    heart.close()
+
+
+def test_where_a_job_goes_on_is_kept_in_its_run(tmp_path: Path) -> None:
+    write_manifest(tmp_path / "run", {})
+    for rank in range(2):
+        with start(tmp_path / "run", role="trainer", rank=rank) as rec:
+            rec.event("resume", step=4, path="/checkpoints/step-4")
+    finish(tmp_path / "run", ADAPTERS["trl"], 0)
+    assert Run(tmp_path / "run").manifest["resumed"] == {"step": 4, "path": "/checkpoints/step-4"}
 
 
 def test_the_littlest_recording_says_that_no_hook_was_met(tmp_path: Path) -> None:

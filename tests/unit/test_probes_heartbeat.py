@@ -195,6 +195,30 @@ def test_a_journal_that_cannot_be_written_breaks_nothing(tmp_path: Path) -> None
     quiet.close(None)
 
 
+def test_a_process_of_another_node_with_the_same_number_keeps_its_beats(tmp_path: Path) -> None:
+    one = Heartbeat(tmp_path)
+    one._fixed["host"] = "node-2"
+    one.beat()
+    two, again = Heartbeat(tmp_path), Heartbeat(tmp_path)
+    two.beat()
+    assert one.path != two.path == again.path
+    hosts = [json.loads(path.read_bytes())["host"] for path in sorted((tmp_path / "beats").glob("[0-9]*.json"))]
+    assert sorted(hosts) == sorted(["node-2", os.uname().nodename])
+
+
+def test_a_node_whose_folder_is_not_the_jobs_says_so_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):
+        attach.Quiet(tmp_path / "own").event("note", text="x")
+    said = capfd.readouterr().err
+    assert said.count("\n") == 1 and "stays in its own" in said and "a disk that every node shares" in said
+    write_manifest(tmp_path / "shared", {})
+    attach.Quiet(tmp_path / "shared").event("note", text="x")
+    assert capfd.readouterr().err == ""
+    (tmp_path / "file").write_text("")
+    attach.Quiet(tmp_path / "file" / "below").event("note", text="x")
+    assert "this process is not recorded: " in capfd.readouterr().err
+
+
 def test_the_worker_server_is_where_only_this_user_looks(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     assert not attach._private(str(tmp_path)) and not attach._private(str(tmp_path / "none"))
