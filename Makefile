@@ -20,7 +20,7 @@ test: unit lint engines ## the fast tests, linters, types, import contracts, the
 	@$(VENV)/bin/python -m pytest tests/benchmarks
 
 test-frameworks: frameworks ## real jobs of verl, OpenRLHF and TRL, recorded and judged; ONLY=trl for those of one
-	@$(VENV)/bin/python -m pytest $(if $(ONLY),tests/frameworks/test_$(ONLY).py,tests/frameworks)
+	@$(VENV)/bin/python -m pytest $(if $(ONLY),$(wildcard tests/frameworks/test_$(ONLY)*.py),tests/frameworks)
 
 faults: engines ## every planted hang and every planted difference, kept in runs/; an hour on two cores
 	@rm -rf runs/planted-hangs runs/planted-differences

@@ -102,16 +102,18 @@ def openrlhf_coupled(home: Path, stack: str, seed: int, *, run: str = "", plant:
     return record(home, name, "openrlhf", *steered("openrlhf", command, os.environ, coupled=seed))
 
 
-def trl_command(home: Path, name: str, *options: str) -> list[str]:
-    """Three steps of GRPO with TRL; its files go to a folder of that name."""
+def trl_command(home: Path, name: str, *options: str, ranks: int = 1) -> list[str]:
+    """Three steps of GRPO with TRL; its files go to a folder of that name. Several ranks under torchrun, with gloo."""
     python, material = interpreter("trl"), prepare(home / "material")
     shims = ["env", "FRAMEWORKS_CPU=trl", "VLLM_CPU_KVCACHE_SPACE=1", "OMP_NUM_THREADS=1"]
-    return [*shims, python, str(JOBS / "trl_grpo.py"), str(material), str(home / name), *options]
+    launcher = [str(Path(python).with_name("torchrun")), "--standalone", "--nproc-per-node", str(ranks)]
+    start = [python] if ranks == 1 else launcher
+    return [*shims, *start, str(JOBS / "trl_grpo.py"), str(material), str(home / name), *options]
 
 
-def trl(home: Path, name: str, *options: str) -> Run:
+def trl(home: Path, name: str, *options: str, ranks: int = 1) -> Run:
     """The recording of that job."""
-    return record(home, name, "trl", trl_command(home, f"{name}-job", *options))
+    return record(home, name, "trl", trl_command(home, f"{name}-job", *options, ranks=ranks))
 
 
 def rows(run: Run, kind: str) -> dict[int, dict[int, dict[str, Any]]]:

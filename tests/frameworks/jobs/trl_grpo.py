@@ -1,6 +1,7 @@
 """Three steps of GRPO with TRL on a CPU, as a user's own script would have them; nothing in it knows the harness.
 
-python trl_grpo.py MATERIAL OUT [--vllm] [--seed N] [--steps N] [--save]
+python trl_grpo.py MATERIAL OUT [--vllm] [--seed N] [--steps N] [--save] [--save-steps N] [--resume DIR] [--rate R]
+torchrun --nproc-per-node 2 trl_grpo.py …
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--save", action="store_true")
+    parser.add_argument("--save-steps", type=int, default=0)
+    parser.add_argument("--resume", default=None)
+    parser.add_argument("--rate", type=float, default=1e-3)
     asked = parser.parse_args()
     lines = (asked.material / "prompts.jsonl").read_text(encoding="utf-8").splitlines()
     engine: dict[str, Any] = {}
@@ -35,12 +39,14 @@ def main() -> None:
     settings = GRPOConfig(
         output_dir=str(asked.out), seed=asked.seed, max_steps=asked.steps, per_device_train_batch_size=8,
         num_generations=4, gradient_accumulation_steps=2, max_completion_length=24, use_cpu=True, bf16=False,
-        report_to=[], logging_steps=1, save_strategy="steps" if asked.save else "no", save_steps=asked.steps,
-        beta=0.04, learning_rate=1e-3, use_vllm=asked.vllm, **engine,
+        report_to=[], logging_steps=1, save_strategy="steps" if asked.save else "no",
+        save_steps=asked.save_steps or asked.steps,
+        beta=0.04, learning_rate=asked.rate, use_vllm=asked.vllm, **engine,
     )  # fmt: skip
     prompts = Dataset.from_dict({"prompt": [json.loads(line)["input"] for line in lines]})
     model = str(asked.material / "model")
-    GRPOTrainer(model=model, reward_funcs=variety, args=settings, train_dataset=prompts).train()
+    trainer = GRPOTrainer(model=model, reward_funcs=variety, args=settings, train_dataset=prompts)
+    trainer.train(resume_from_checkpoint=asked.resume)
 
 
 if __name__ == "__main__":

@@ -57,6 +57,8 @@ def _logical_gpus(module: Any) -> None:
     start = module.init
 
     def init(*args: Any, **kwargs: Any) -> Any:
+        if os.environ.get("RAY_ADDRESS"):  # a cluster that is there has its own
+            return start(*args, **kwargs)
         return start(*args, **{"num_cpus": 16, "num_gpus": 5, "include_dashboard": False, **kwargs})
 
     module.init = init

@@ -34,7 +34,7 @@ def _patient(module: Any) -> None:
             return float(clock.monotonic() / TIMES)
 
     def __init__(self: Any, ray_params: Any, *args: Any, **kwargs: Any) -> None:
-        if kwargs.get("head"):
+        if not kwargs.get("connect_only"):  # a node of its own, the head or another one
             for name in PORTS:
                 setattr(ray_params, name, getattr(ray_params, name, None) or _free())
         begin(self, ray_params, *args, **kwargs)
