@@ -22,13 +22,14 @@ import torch
 from torch import Tensor
 
 from scenarios.bench.case import Fitted, Values
+from scenarios.peak import peak
 from scenarios.rollout.coupling import Draw
 from scenarios.rollout.ordered import Ordered, Tempered
 
 BARRED = 5.0  # nats that a choice counts which the parameters do not allow at all
 MOST = 3  # parameters at once
 PROMISING = 0.6  # of the whole: what the best one alone may leave for larger sets to be tried
-NARROW = 1e-5  # of a temperature: to which it is sought beside filters
+NARROW = 1e-5  # share to which a temperature is sought beside filters
 # Widths of a top-k beside a top-p: so many more than the narrowest, or so many times it.
 WIDER = [*((more, 1.0) for more in range(10)), *((0, factor) for factor in (1.2, 1.35, 1.5, 1.75, 2, 2.5, 3, 4, 6))]
 OFF: Values = {"top_k": -1, "top_p": 1.0, "min_p": 0.0}
@@ -164,15 +165,13 @@ def _together(choices: Choices, names: tuple[str, ...]) -> tuple[float, Values]:
     grid = AXES["temperature"].grid
     tried = [_narrowest(choices, names, temperature) for temperature in grid]
     best = min(range(len(grid)), key=lambda at: tried[at][0])
-    low, high = math.log(grid[max(0, best - 1)]), math.log(grid[min(best + 1, len(grid) - 1)])
-    nearest = tried[best]
-    golden = (math.sqrt(5) - 1) / 2
-    while nearest[0] and high - low > NARROW:
-        places = high - golden * (high - low), low + golden * (high - low)
-        left, right = (_narrowest(choices, names, math.exp(place)) for place in places)
-        low, high = (low, places[1]) if left[0] < right[0] else (places[0], high)
-        nearest = min(nearest, left, right, key=lambda one: one[0])
-    return nearest
+    if not tried[best][0]:
+        return tried[best]
+    place = peak(
+        lambda temperature: -_narrowest(choices, names, temperature)[0],
+        grid[max(0, best - 1)], grid[min(best + 1, len(grid) - 1)], NARROW, enough=0.0,
+    )  # fmt: skip
+    return min(tried[best], _narrowest(choices, names, place), key=lambda one: one[0])
 
 
 def _narrowest(choices: Choices, names: tuple[str, ...], temperature: float) -> tuple[float, Values]:
@@ -195,7 +194,7 @@ def _narrowest(choices: Choices, names: tuple[str, ...], temperature: float) -> 
 
 
 def _descend(choices: Choices, short: float, values: Values) -> tuple[float, Values]:
-    """From there in steps that halve."""
+    """From there along each parameter, in steps that halve."""
     for halving in range(HALVINGS):
         moved = True
         while short and moved:

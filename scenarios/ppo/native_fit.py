@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from scenarios.peak import peak
 from scenarios.ppo.batches import Sample
 from scenarios.ppo.native_scores import SUSPECT, Drawn, Hypothesis, Reading, punished, read, uniform
 from scenarios.rollout.ordered import OUTSIDE, Ordered, Tempered, untruncated
@@ -137,10 +138,10 @@ class Fitter:
         extent = self._extent(now)
         for name, value in extent.items():
             add(**{name: value})
-        penalty = _peak(lambda r: self._slope(_with(now, repetition_penalty=r)), 0.6, 1.8)
+        penalty = peak(lambda r: self._slope(_with(now, repetition_penalty=r)), 0.6, 1.8)
         add(repetition_penalty=penalty)
         low, high = 0.2 * s.temperature, 5.0 * s.temperature
-        add(temperature=_peak(lambda t: self._slope(_with(now, temperature=t)), low, high))
+        add(temperature=peak(lambda t: self._slope(_with(now, temperature=t)), low, high))
         both = self._filters(now)
         if both["top_k"] != extent["top_k"] or both["top_p"] != extent["top_p"]:
             add(**both)
@@ -151,7 +152,7 @@ class Fitter:
                 widest = self._extent(tempered) if len(names) == 1 else self._filters(tempered)
                 return {"temperature": t} | {name: widest[name] for name in names}
 
-            best = _peak(lambda t, of=truncated: self._slope(_with(now, **of(t))), low, high, PAIRED)
+            best = peak(lambda t, of=truncated: self._slope(_with(now, **of(t))), low, high, PAIRED)
             add(**truncated(best))
         return found
 
@@ -211,21 +212,3 @@ def _order(hypothesis: Hypothesis) -> tuple[float, bool, int]:
 def _with(hypothesis: Hypothesis, **changes: float) -> Hypothesis:
     new: Any = {name: int(value) if name in ("top_k", "min_tokens") else value for name, value in changes.items()}
     return dataclasses.replace(hypothesis, sampling=dataclasses.replace(hypothesis.sampling, **new))
-
-
-def _peak(of: Callable[..., float], low: float, high: float, within: float = 0.004) -> float:
-    """Where a function with one peak is largest, to that share of the place: golden sections of the logarithm."""
-    golden = (math.sqrt(5) - 1) / 2
-    a, b = math.log(low), math.log(high)
-    c, d = b - golden * (b - a), a + golden * (b - a)
-    at_c, at_d = of(math.exp(c)), of(math.exp(d))
-    while b - a > within:
-        if at_c > at_d:
-            b, d, at_d = d, c, at_c
-            c = b - golden * (b - a)
-            at_c = of(math.exp(c))
-        else:
-            a, c, at_c = c, d, at_d
-            d = a + golden * (b - a)
-            at_d = of(math.exp(d))
-    return math.exp((a + b) / 2)

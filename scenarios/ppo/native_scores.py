@@ -46,7 +46,7 @@ class Hypothesis:
 class Reading:
     """One number a token, float64. `processed`: log-probability under the hypothesis, -inf outside of its support.
 
-    `best`: the likeliest token's. `rank`: of the token, from 1. `outside`: the smallest error in every log-probability
+    `outside`: the smallest error in every log-probability
     that could have let the token in, nats; 0 inside.
     """
 
@@ -56,8 +56,6 @@ class Reading:
     varentropy: Tensor
     before: Tensor
     outside: Tensor
-    best: Tensor
-    rank: Tensor
 
 
 @dataclass(frozen=True)
@@ -157,9 +155,7 @@ def read(drawn: Drawn, hypothesis: Hypothesis, ends: tuple[int, ...]) -> Reading
     varentropy = (q * log_q * log_q).sum(-1) - entropy**2
     before = torch.where(first, q, 0.0).sum(-1)
     chosen = torch.where(kept, log_q, float("-inf")).gather(-1, target)[:, 0]
-    return Reading(
-        tempered, chosen, entropy, varentropy.clamp(min=0.0), before, outside, log_p.amax(-1), first.sum(-1) + 1
-    )
+    return Reading(tempered, chosen, entropy, varentropy.clamp(min=0.0), before, outside)
 
 
 def _half(gap: Tensor) -> Tensor:
