@@ -18,9 +18,9 @@ Generate = Callable[[list[Request]], list[Completion]]
 # A correct engine needs one round more than it has flips. A broken one would need one for each of its tokens: it is cut
 # off here, and the rest of the sample counts as not compared.
 MAX_ROUNDS = 12
-# A sample that flipped so often, and at half of its positions or more, is no longer a correct engine's: no tie is so
-# frequent. It is cut off at once, for every round costs a step as much as a sound one's only round.
-MANY_FLIPS, DENSE = 5, 0.5
+# A sample that flipped so often, and at a quarter of its positions or more, is no longer a correct engine's: no tie is
+# so frequent. It is cut off at once, for every round costs a step as much as a sound one's only round.
+MANY_FLIPS, DENSE = 4, 0.25
 
 
 @dataclass(frozen=True)

@@ -86,12 +86,14 @@ def test_a_broken_engine_is_cut_off_and_the_rest_counts_as_uncompared() -> None:
 
 
 def test_an_engine_that_flips_now_and_then_is_heard_for_longer_and_beside_a_broken_one() -> None:
-    now_and_then = [99 if t % 3 == 2 else t + 1 for t in range(60)]
-    guide = {i: (tuple(range(1, 61)), "length") for i in (1, 2)}
-    result = rollout([request(i, limit=60) for i in guide], guide, engine({1: now_and_then, 2: [99] * 60}, []))
+    every = int(1 / DENSE) + 1
+    size = every * MAX_ROUNDS + 20
+    now_and_then = [99 if t % every == every - 1 else t + 1 for t in range(size)]
+    guide = {i: (tuple(range(1, size + 1)), "length") for i in (1, 2)}
+    result = rollout([request(i, limit=size) for i in guide], guide, engine({1: now_and_then, 2: [99] * size}, []))
     lengths = [len(one.output_ids) for one in result.completions]
-    assert lengths == [3 * MAX_ROUNDS, MANY_FLIPS] and result.rounds == MAX_ROUNDS
-    assert result.uncompared == 120 - sum(lengths)
+    assert lengths == [every * MAX_ROUNDS, MANY_FLIPS] and result.rounds == MAX_ROUNDS
+    assert result.uncompared == 2 * size - sum(lengths)
 
 
 tokens = st.lists(st.integers(1, 4), min_size=1, max_size=7)

@@ -68,9 +68,10 @@ FAULTS = (
     ),
     Fault(
         "native-penalty-blind",
-        "the mapping passes a repetition penalty of 1.3 to SGLang, where it does not see the prompt",
-        native=("sampling.repetition_penalty=1.3",),
-        mapping={"edits": {"sampling": {"repetition_penalty": 1.3}}},
+        "the mapping passes a repetition penalty of 1.6 to SGLang, where it does not see the prompt",
+        scenario=(FEWER,),  # 1.3 would take 1,024
+        native=("sampling.repetition_penalty=1.6",),
+        mapping={"edits": {"sampling": {"repetition_penalty": 1.6}}},
         stage="native",
         pair=("vllm", "sglang"),
         causes=("SAMPLING_PARAM(repetition_penalty)",),

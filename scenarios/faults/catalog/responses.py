@@ -73,7 +73,7 @@ FAULTS = (
         "context-copied",
         "the mapping gives SGLang a context of prompt and response, of which it keeps two tokens",
         pair=("vllm", "sglang"),
-        scenario=("sampling.min_tokens=32",),  # every response is as long as it may be
+        scenario=("sampling.min_tokens=32", "steps=3"),  # every response is as long as it may be
         mapping={"edits": {"engine": {"context_length": 96}}},  # less, and SGLang refuses the longest request
         causes=("LENGTH(context)",),
         party="mapping",
@@ -90,6 +90,7 @@ FAULTS = (
         "kv-pool",
         "the mapping gives SGLang a KV pool of 88 tokens",
         pair=("vllm", "sglang"),
+        scenario=("rollout.samples_per_prompt=2", "steps=3"),  # so small a pool takes one sample after the other
         mapping={"edits": {"engine": {"max_total_tokens": 88}}},
         causes=("CAPACITY(kv pool)",),
         party="mapping",

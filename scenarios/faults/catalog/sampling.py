@@ -111,6 +111,7 @@ FAULTS = (
         "clones-baseline",
         "the samples of a prompt share one stream of random numbers in the baseline",
         side="baseline",
+        scenario=("steps=3",),
         engine={"clones": 4},
         causes=("RNG_COLLISION",),
         party="baseline",
