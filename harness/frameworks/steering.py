@@ -1,7 +1,7 @@
 """What a framework's job is told beyond its own options: a seed for what it leaves unseeded, and coupled sampling.
 
 Both are asked for (`--seed`, `--mode coupled`), both change the job, and both are in the recording. verl's engines and
-processes look for plugins themselves; OpenRLHF's are given one by the adapters' loader.
+processes look for plugins themselves; OpenRLHF's and TRL's are given one by the adapters' loader.
 """
 
 from __future__ import annotations
@@ -25,19 +25,15 @@ OVERRIDES = {
         f"++{_KWARGS}.sglang.disable_overlap_schedule=True",
     )
 }
-COUPLED = ("openrlhf", "verl")
+# Where the adapters' loader imports a module of ours in each process.
+PLUGINS = {"openrlhf": "scenarios.rollout.openrlhf_coupled", "trl": "scenarios.rollout.trl_coupled"}
 # A framework whose prompts no option of its own seeds; the others -> the options that do.
 SEEDED = ("openrlhf",)
 _OWN_SEEDS = {"verl": "data.seed=N actor_rollout_ref.rollout.seed=N", "trl": "seed=N among the trainer's arguments"}
 
 
 def refuse(framework: str, *, seed: int | None, coupled: int | None) -> None:
-    """Raises BadInput for what cannot be asked of a framework."""
-    if coupled is not None and framework not in COUPLED:
-        raise BadInput(
-            f"{framework} lets no plugin into its engines' sampling: coupled sampling is there for "
-            f"{' and '.join(COUPLED)} only"
-        )
+    """Raises BadInput for a seed that a framework has options of its own for."""
     if coupled is None and seed is not None and framework not in SEEDED:
         raise BadInput(
             f"{framework} has seeds of its own, and --seed reaches none of them", mend=f"… {_OWN_SEEDS[framework]}"
@@ -58,18 +54,18 @@ def steered(
         return list(words), dict(environ)
     found = dict(environ)
     if coupled is not None:
-        from scenarios.rollout.openrlhf_coupled import COUPLED as COUPLED_SEED
         from scenarios.rollout.sglang_plugin import SWITCH
+        from scenarios.rollout.vllm_draws import COUPLED
 
-        found |= {COUPLED_SEED: str(coupled), SWITCH: "1"}
-    if framework in SEEDED:
+        found |= {COUPLED: str(coupled), SWITCH: "1"}
+    if framework in PLUGINS:
         from probes.adapters import PLUGIN
-        from scenarios.rollout import openrlhf_coupled
 
-        found |= {
-            PLUGIN: openrlhf_coupled.__name__,
-            openrlhf_coupled.SEED: str(seed if coupled is None else coupled),
-        }
+        found[PLUGIN] = PLUGINS[framework]
+    if framework in SEEDED:
+        from scenarios.rollout.openrlhf_coupled import SEED
+
+        found[SEED] = str(seed if coupled is None else coupled)
     path = (str(envs.bundle(plugins=framework == "verl")), environ.get("PYTHONPATH", ""))
     found["PYTHONPATH"] = os.pathsep.join(part for part in path if part)
     return [*words, *(OVERRIDES.get(framework, ()) if coupled is not None else ())], found

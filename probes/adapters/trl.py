@@ -30,6 +30,8 @@ from probes.frames import Flat, Ragged
 TRAINER = "trl.trainer.grpo_trainer:GRPOTrainer"
 VLLM = "trl.generation.vllm_generation:VLLMGeneration"
 STEP = "self.state.global_step"
+COUPLED = "RLHF_HARNESS_COUPLED"  # the seed of coupled sampling, where `harness parity --mode coupled` runs the job
+MARK = "rlhf_harness_drawn"  # on a colocated engine: its samples were drawn as scenarios.rollout.coupling says
 BOUNDARIES = 32  # samples of a batch whose boundaries are decoded
 
 # Settings that bear on no number: where results go, how often they are said, how the job is called.
@@ -58,11 +60,12 @@ def configured(call: Call) -> None:
     settings = {name: value for name, value in every.items() if name not in engine and name not in _SEEDS}
     sampling = _sampling(trainer)
     samples = args.per_device_train_batch_size * args.steps_per_generation * trainer.accelerator.num_processes
+    mode = "coupled" if os.environ.get(COUPLED) and _colocated(trainer) else "native"
     scenario = {
         "name": "trl grpo", "seed": args.seed, "train": True, "guided": False,
         "model": {"path": str(trainer.model.name_or_path), "dtype": str(trainer.model.dtype).removeprefix("torch.")},
         "rollout": {
-            "mode": "native", "prompts_per_step": samples // trainer.num_generations,
+            "mode": mode, "prompts_per_step": samples // trainer.num_generations,
             "samples_per_prompt": trainer.num_generations,
         },
         "sampling": sampling, "rollout_engine": engine,
@@ -70,7 +73,7 @@ def configured(call: Call) -> None:
     }  # fmt: skip
     seeds = {"trainer": args.seed, "data": args.data_seed if args.data_seed is not None else args.seed}
     missing = {}
-    if trainer.use_vllm and trainer.vllm_generation.mode == "colocate":
+    if _colocated(trainer):
         seeds["engine"] = trainer.accelerator.process_index // trainer.vllm_generation.tensor_parallel_size
     if trainer.use_vllm and _tempered(trainer):
         missing["logprob"] = "TRL asks vLLM for log-probabilities after temperature, top-k and the like"
@@ -81,8 +84,8 @@ def configured(call: Call) -> None:
     elif _sharded(trainer):
         missing["weights"] = "the model is sharded: no process holds its weights"
     backend = _backend(trainer)
-    call.configuration(scenario, settings, backend=backend, seeds=seeds, mode="native", missing=missing)
-    call.recorder.event("sampling", canonical=sampling, native=plain(_native_sampling(trainer)), mode="native")
+    call.configuration(scenario, settings, backend=backend, seeds=seeds, mode=mode, missing=missing)
+    call.recorder.event("sampling", canonical=sampling, native=plain(_native_sampling(trainer)), mode=mode)
     call.recorder.event("engine_info", **_engine(trainer, backend), replaced=[], pids=[os.getpid()])
     call.recorder.event("tokenizer", **tokenizer_fields(trainer._tokenizer))
     call.recorder.environment()  # torch is loaded now
@@ -123,7 +126,8 @@ def generated(call: Call) -> None:
     ends = [*trainer.eos_token_ids, trainer._tokenizer.pad_token_id]
     finish = finishes(outputs, ends)
     raw = None if _tempered(trainer) else logprobs
-    fields = {"weight_version": call.step, "mode": "native", "guided": False, "finish": finish}
+    mode = "coupled" if _coupled(trainer) else "native"
+    fields = {"weight_version": call.step, "mode": mode, "guided": False, "finish": finish}
     if tool_mask is not None:
         fields["uncompared"] = "tools or an environment wrote a part of these outputs"
     call.recorder.frame("rollout", step=call.step, arrays=rollout_arrays(samples, prompts, outputs, raw), fields=fields)
@@ -284,6 +288,16 @@ def _tempered(trainer: Any) -> bool:
     found = _sampling(trainer)
     neutral = {"temperature": 1.0, "top_k": -1, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
     return any(found[name] != value for name, value in neutral.items()) or bool(trainer.args.generation_kwargs)
+
+
+def _colocated(trainer: Any) -> bool:
+    return bool(trainer.use_vllm and trainer.vllm_generation.mode == "colocate")
+
+
+def _coupled(trainer: Any) -> bool:
+    """Was every sample since the last such question drawn as it was told?"""
+    engine = getattr(getattr(trainer, "vllm_generation", None), "llm", None)
+    return bool(vars(engine).pop(MARK, False)) if engine is not None else False
 
 
 def _backend(trainer: Any) -> str:

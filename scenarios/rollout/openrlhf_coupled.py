@@ -19,10 +19,10 @@ from types import ModuleType
 from typing import Any
 
 from probes.adapters.imports import Finder
+from scenarios.rollout.vllm_draws import COUPLED, KEY, drawn
 
-SEED, COUPLED = "RLHF_HARNESS_SEED", "RLHF_HARNESS_COUPLED"
-KEY = "rlhf_harness_draw"  # as in the engines' processors, which cannot be imported without their engine
-PROCESSOR = "scenarios.rollout.vllm_coupled:Coupled"
+SEED = "RLHF_HARNESS_SEED"
+PLAIN = "--rollout.temperature 1 --rollout.top_p 1, or --algo.advantage.is_correction_level off"
 SEEN = "rlhf_harness_seen"  # in a response: the prompt as the engine's answer gives it back
 MARK = "rlhf_harness_seed"  # on a loader whose order is of that seed: the recording says so
 LOADERS = "openrlhf.utils.deepspeed.deepspeed"
@@ -30,29 +30,6 @@ SAMPLES = "openrlhf.trainer.ppo_utils.samples_generator"
 ENGINES = "openrlhf.trainer.ray.vllm_engine"
 _GROUP = 12  # bits of a sample's number that are its place in the group
 _TURN = 20  # bits of a position that are its place in one answer; the rest counts the sample's answers
-
-
-def drawn(seed: int, prompt: int, params: Any) -> Any:
-    """The sampling parameters of a prompt with its draw, a copy. Raises ValueError for what coupled draws cannot do."""
-    if params.temperature == 0:  # greedy: nothing is drawn
-        return params
-    if params.repetition_penalty != 1.0 or params.presence_penalty or params.frequency_penalty:
-        raise ValueError("coupled sampling has no penalties: take them out of the sampling parameters")
-    plain = params.temperature == 1.0 and params.top_p == 1.0 and params.top_k in (-1, 0)
-    if params.logprobs is not None and not plain:
-        raise ValueError(
-            "coupled sampling gives log-probabilities of the model's own distribution only: "
-            "--rollout.temperature 1 --rollout.top_p 1, or --algo.advantage.is_correction_level off"
-        )
-    draw = {
-        "seed": seed, "sample": prompt << _GROUP, "temperature": params.temperature, "top_k": params.top_k,
-        "top_p": params.top_p, "min_p": params.min_p,
-    }  # fmt: skip
-    told = deepcopy(params)
-    # The processor leaves one token, which the engine's own sampler then takes: it is given nothing to filter.
-    told.temperature, told.top_p, told.top_k, told.min_p = 1.0, 1.0, 0, 0.0
-    told.extra_args = {**(told.extra_args or {}), KEY: draw}
-    return told
 
 
 def placed(params: Any, *, sample: int = 0, offset: int = 0) -> Any:
@@ -79,7 +56,7 @@ class _Engine:
         return self
 
     def remote(self, *, sampling_params: Any, **rest: Any) -> Any:
-        told = drawn(self._seed, self._sent[0], sampling_params)
+        told = drawn(self._seed, self._sent[0] << _GROUP, sampling_params, otherwise=PLAIN)
         self._sent[0] += 1
         return self._handle.generate_responses.remote(sampling_params=told, **rest)
 
@@ -144,13 +121,9 @@ def _sorted(original: Any) -> Any:
 def _started(original: Any) -> Any:
     @functools.wraps(original)
     async def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        from scenarios.rollout import openrlhf_coupled as own
+        from scenarios.rollout.vllm_draws import coupled_engine
 
-        kwargs["logits_processors"] = [*(kwargs.get("logits_processors") or ()), own.PROCESSOR]
-        kwargs["async_scheduling"] = False
-        if kwargs.get("logprobs_mode"):  # after the processor they would be those of the one token that it leaves
-            kwargs["logprobs_mode"] = "raw_logprobs"
-        await original(self, *args, **kwargs)
+        await original(self, *args, **coupled_engine(kwargs))
 
     return __init__
 

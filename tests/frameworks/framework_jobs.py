@@ -116,6 +116,17 @@ def trl(home: Path, name: str, *options: str, ranks: int = 1) -> Run:
     return record(home, name, "trl", trl_command(home, f"{name}-job", *options, ranks=ranks))
 
 
+def trl_colocated(home: Path, name: str, seed: int | None = None, *, plant: str = "") -> Run:
+    """The recording of that job with vLLM in its process; with a seed, its samples are the coupled ones. `plant`: what
+    the shims do to it."""
+    command, environ = trl_command(home, f"{name}-job", "--vllm"), dict(os.environ)
+    if plant:
+        environ["FRAMEWORKS_PLANT"] = plant
+    if seed is not None:
+        command, environ = steered("trl", command, environ, coupled=seed)
+    return record(home, name, "trl", command, environ)
+
+
 def rows(run: Run, kind: str) -> dict[int, dict[int, dict[str, Any]]]:
     """step -> sample -> array -> its row, over all frames of a kind; a sample that occurs twice is an error."""
     found: dict[int, dict[int, dict[str, Any]]] = defaultdict(dict)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from harness.errors import BadInput
 from harness.frameworks import record
-from harness.frameworks.steering import OVERRIDES, refuse, steered, unsteered
+from harness.frameworks.steering import OVERRIDES, PLUGINS, steered, unsteered
 from probes.format import Flat, Ragged
 from probes.install import start
 
@@ -49,9 +50,16 @@ def test_coupled_sampling_of_verl_is_in_its_options() -> None:
     assert not {"RLHF_HARNESS_PLUGIN", "RLHF_HARNESS_SEED"} & set(environ)
 
 
-def test_trl_has_no_coupled_sampling() -> None:
-    with pytest.raises(BadInput, match="for openrlhf and verl only"):
-        refuse("trl", seed=None, coupled=7)
+def test_coupled_sampling_of_trl_is_a_plugin_and_no_option() -> None:
+    words, environ = steered("trl", WORDS, ENVIRON, coupled=7)
+    assert words == WORDS and environ["RLHF_HARNESS_COUPLED"] == "7" and "RLHF_HARNESS_SEED" not in environ
+    assert environ["RLHF_HARNESS_PLUGIN"] == "scenarios.rollout.trl_coupled"
+    assert (Path(environ["PYTHONPATH"].split(":")[0]) / "scenarios" / "rollout" / "trl_coupled.py").exists()
+
+
+@pytest.mark.parametrize("framework", PLUGINS)
+def test_a_plugin_is_a_module_of_ours(framework: str) -> None:
+    assert importlib.util.find_spec(PLUGINS[framework])
 
 
 def recorded(folder: Path, seed: int | None, *modes: str) -> Path:

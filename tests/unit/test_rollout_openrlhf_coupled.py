@@ -10,48 +10,12 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+from drawing import asked
 
 from scenarios.rollout import openrlhf_coupled as plugin
-from scenarios.rollout.coupling import Draw
+from scenarios.rollout.vllm_draws import PROCESSOR
 
 KEY = plugin.KEY
-
-
-def asked(**given: Any) -> SimpleNamespace:
-    """vLLM's SamplingParams, as far as the plugin looks at them."""
-    plain = {
-        "temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0, "logprobs": None,
-        "presence_penalty": 0.0, "frequency_penalty": 0.0, "extra_args": None, "max_tokens": 8,
-    }  # fmt: skip
-    return SimpleNamespace(**{**plain, **given})
-
-
-def test_the_draw_takes_the_sampling_over_and_leaves_the_engine_nothing_to_filter() -> None:
-    given = asked(temperature=0.7, top_p=0.9, top_k=40, extra_args={"mine": 1})
-    told = plugin.drawn(3, 5, given)
-    assert (told.temperature, told.top_p, told.top_k, told.max_tokens) == (1.0, 1.0, 0, 8)
-    draw = Draw.from_json(told.extra_args[KEY])
-    assert (draw.seed, draw.temperature, draw.top_k, draw.top_p) == (3, 0.7, 40, 0.9)
-    assert told.extra_args["mine"] == 1 and given.extra_args == {"mine": 1} and given.temperature == 0.7
-
-
-def test_a_greedy_sample_is_left_alone() -> None:
-    greedy = asked(temperature=0)
-    assert plugin.drawn(0, 0, greedy) is greedy and plugin.placed(greedy, sample=1) is greedy
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"repetition_penalty": 1.1}, "no penalties"),
-        ({"frequency_penalty": 0.5}, "no penalties"),
-        ({"logprobs": 1, "temperature": 0.7}, "model's own distribution"),
-        ({"logprobs": 1, "top_p": 0.9}, "model's own distribution"),
-    ],
-)
-def test_what_a_coupled_draw_cannot_do_is_refused(given: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        plugin.drawn(0, 0, asked(**given))
 
 
 class Handle:
@@ -151,7 +115,7 @@ def test_the_engine_is_started_with_the_processor_and_tells_the_models_own_proba
     made = asyncio.run(engine(logprobs_mode="processed_logprobs", seed=42, logits_processors=["mine:Own"]))
     assert made.kwargs == {
         "logprobs_mode": "raw_logprobs", "seed": 42, "async_scheduling": False,
-        "logits_processors": ["mine:Own", plugin.PROCESSOR],
+        "logits_processors": ["mine:Own", PROCESSOR],
     }  # fmt: skip
     assert "logprobs_mode" not in asyncio.run(engine()).kwargs
 
@@ -159,7 +123,7 @@ def test_the_engine_is_started_with_the_processor_and_tells_the_models_own_proba
 def test_each_sample_of_a_group_has_its_draw_and_says_so() -> None:
     async def work() -> Any:
         actor = await engine()
-        told = plugin.drawn(7, 5, asked())
+        told = plugin.drawn(7, 5 << 12, asked(), otherwise="")
         return actor, await actor.generate_responses(prompt="p", label="", sampling_params=told, num_samples=3)
 
     actor, responses = asyncio.run(work())
@@ -174,7 +138,7 @@ def test_the_prompt_that_the_engine_saw_comes_with_each_sample_that_was_drawn() 
     async def work() -> Any:
         actor = await engine(turns=2)
         actor.answers = [[1, 2], [3], [1, 4], [5]]
-        told = plugin.drawn(7, 5, asked())
+        told = plugin.drawn(7, 5 << 12, asked(), otherwise="")
         return await actor.generate_responses(prompt="p", label="", sampling_params=told, num_samples=2)
 
     assert sorted(one[plugin.SEEN] for one in asyncio.run(work())) in ([[1, 2], [1, 4]], [[1, 2], [3]])
@@ -191,7 +155,7 @@ def test_a_sample_without_a_draw_says_nothing() -> None:
 def test_later_answers_of_a_sample_draw_at_positions_of_their_own() -> None:
     async def work() -> Any:
         actor = await engine(turns=3)
-        told = plugin.drawn(7, 0, asked())
+        told = plugin.drawn(7, 0, asked(), otherwise="")
         for _ in range(2):  # the next batch of the job begins anew
             await actor.generate_responses(prompt="p", label="", sampling_params=told, num_samples=1)
         return actor.seen

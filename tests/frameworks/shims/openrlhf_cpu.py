@@ -122,8 +122,8 @@ def _communicator(module: Any) -> None:
 def _draws(module: Any) -> None:
     drawn = module.drawn
 
-    def warm(*args: Any) -> Any:
-        told = drawn(*args)
+    def warm(*args: Any, **options: Any) -> Any:
+        told = drawn(*args, **options)
         told.extra_args[module.KEY]["temperature"] = WARM
         return told
 
