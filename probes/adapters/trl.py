@@ -32,6 +32,7 @@ VLLM = "trl.generation.vllm_generation:VLLMGeneration"
 STEP = "self.state.global_step"
 COUPLED = "RLHF_HARNESS_COUPLED"  # the seed of coupled sampling, where `harness parity --mode coupled` runs the job
 MARK = "rlhf_harness_drawn"  # on a colocated engine: its samples were drawn as scenarios.rollout.coupling says
+SEEN = "rlhf_harness_seen"  # the same, with coupled sampling: the prompts of its last call as it saw them
 BOUNDARIES = 32  # samples of a batch whose boundaries are decoded
 
 # Settings that bear on no number: where results go, how often they are said, how the job is called.
@@ -126,11 +127,15 @@ def generated(call: Call) -> None:
     ends = [*trainer.eos_token_ids, trainer._tokenizer.pad_token_id]
     finish = finishes(outputs, ends)
     raw = None if _tempered(trainer) else logprobs
-    mode = "coupled" if _coupled(trainer) else "native"
+    mode = "coupled" if _noted(trainer, MARK) else "native"
     fields = {"weight_version": call.step, "mode": mode, "guided": False, "finish": finish}
     if tool_mask is not None:
         fields["uncompared"] = "tools or an environment wrote a part of these outputs"
-    call.recorder.frame("rollout", step=call.step, arrays=rollout_arrays(samples, prompts, outputs, raw), fields=fields)
+    arrays = rollout_arrays(samples, prompts, outputs, raw)
+    seen = _noted(trainer, SEEN)
+    if seen is not None and len(seen) == len(samples) and tool_mask is None:
+        arrays["prompt_seen"] = Ragged.of(seen, "i4")
+    call.recorder.frame("rollout", step=call.step, arrays=arrays, fields=fields)
     for sample, prompt, output, reason in list(zip(samples, prompts, outputs, finish, strict=True))[:BOUNDARIES]:
         call.recorder.boundaries(
             step=call.step, sample=sample, prompt=prompt, output=output, finish=reason,
@@ -294,10 +299,11 @@ def _colocated(trainer: Any) -> bool:
     return bool(trainer.use_vllm and trainer.vllm_generation.mode == "colocate")
 
 
-def _coupled(trainer: Any) -> bool:
-    """Was every sample since the last such question drawn as it was told?"""
+def _noted(trainer: Any, name: str) -> Any:
+    """What the plugin of coupled sampling noted on a colocated engine since the last such question; None for
+    nothing."""
     engine = getattr(getattr(trainer, "vllm_generation", None), "llm", None)
-    return bool(vars(engine).pop(MARK, False)) if engine is not None else False
+    return None if engine is None else vars(engine).pop(name, None)
 
 
 def _backend(trainer: Any) -> str:
@@ -331,7 +337,7 @@ ADAPTER = Adapter(
     ),
     roles={"process": "trainer"},
     missing={
-        "prompt_seen": "no backend of TRL says which ids it saw",
+        "prompt_seen": "no backend of TRL says which ids it saw (with --mode coupled the harness keeps vLLM's)",
         "cached": "TRL does not keep which prompt tokens came from a cache",
         "received": "TRL's engines give no digests of the weights that they received",
         "floor": "a job's own engine cannot be asked to draw again",

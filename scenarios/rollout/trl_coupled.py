@@ -20,6 +20,7 @@ from scenarios.rollout.vllm_draws import COUPLED, KEY, coupled_engine, drawn
 
 ENGINES = "trl.generation.vllm_generation"
 MARK = "rlhf_harness_drawn"  # on the engine: was every sample since the adapter last asked drawn as it was told
+SEEN = "rlhf_harness_seen"  # on the engine: the prompts of its last call as its answers give them back
 PLAIN = "temperature=1.0, top_p=1.0, top_k=0 and no min_p in GRPOConfig"
 _ENGINE = 40  # bits of a sample's number that count the samples of one engine
 
@@ -48,7 +49,9 @@ def _told(engine: Any, seed: int, first: int) -> Any:
         sent[0] += len(told)
         every = all(KEY in (one.extra_args or {}) for one in told)
         setattr(engine, MARK, getattr(engine, MARK, True) and every)
-        return original(prompts, sampling_params=told, **rest)
+        answers = original(prompts, sampling_params=told, **rest)
+        setattr(engine, SEEN, [list(getattr(one, "prompt_token_ids", None) or ()) for one in answers])
+        return answers
 
     return generate
 

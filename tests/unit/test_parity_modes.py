@@ -593,3 +593,15 @@ def test_a_coupled_run_passes_without_a_native_stage_that_was_read_and_says_so(t
     assert verdict.verdict == "EQUIVALENT"
     assert "own samplers were not tested: the baseline's native stage has no `repeat` frames" in verdict.reason
     assert check(verdict, "native").state == check(verdict, "sampling-parameter-map").state == "not tested"
+
+
+def test_an_engine_inside_the_trainers_process_has_the_packages_of_that_process(tmp_path: Path) -> None:
+    baseline, candidate = pair(plan=scenario(steps=2), native=False)
+    for recording in (baseline, candidate):
+        for event in recording.events("open"):
+            event["role"] = "trainer"
+        for event in recording.events("engine_info"):
+            event["role"] = "trainer"
+    verdict = put(tmp_path, baseline, candidate)
+    found = check(verdict, SUSPICIONS[9])
+    assert found.state == "confirmed" and "sglang" in found.evidence  # of these two engines

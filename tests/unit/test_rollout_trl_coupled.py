@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +18,7 @@ class LLM:
 
     def generate(self, prompts: list[Any], sampling_params: Any = None, *, use_tqdm: bool = True) -> list[Any]:
         self.calls.append((prompts, sampling_params, use_tqdm))
-        return prompts
+        return [SimpleNamespace(prompt_token_ids=one["prompt_token_ids"]) for one in prompts]
 
 
 @pytest.fixture
@@ -30,6 +30,10 @@ def module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return found
 
 
+def prompts(*rows: list[int]) -> list[dict[str, list[int]]]:
+    return [{"prompt_token_ids": row} for row in rows]
+
+
 def draws(engine: LLM, call: int) -> list[dict[str, Any]]:
     return [one.extra_args[KEY] for one in engine.calls[call][1]]
 
@@ -38,8 +42,9 @@ def test_the_engine_is_started_with_the_processor_and_each_prompt_brings_a_draw(
     engine = module.LLM(model="m", seed=0, logprobs_mode="processed_logprobs")
     assert isinstance(engine, LLM) and engine.options["logits_processors"] == [PROCESSOR]
     assert engine.options["logprobs_mode"] == "raw_logprobs" and engine.options["async_scheduling"] is False
-    assert engine.generate(["a", "b"], sampling_params=asked(logprobs=0), use_tqdm=False) == ["a", "b"]
-    engine.generate(["c"], asked(logprobs=0))
+    answers = engine.generate(prompts([1, 2], [3]), sampling_params=asked(logprobs=0), use_tqdm=False)
+    assert [one.prompt_token_ids for one in answers] == getattr(engine, plugin.SEEN) == [[1, 2], [3]]
+    engine.generate(prompts([4]), asked(logprobs=0))
     assert [(one["seed"], one["sample"]) for one in draws(engine, 0)] == [(7, 0), (7, 1)]
     assert [one["sample"] for one in draws(engine, 1)] == [2] and engine.calls[0][2] is False
     assert getattr(engine, plugin.MARK) is True
@@ -48,21 +53,21 @@ def test_the_engine_is_started_with_the_processor_and_each_prompt_brings_a_draw(
 def test_engines_of_other_ranks_draw_other_samples_and_a_tensor_parallel_group_the_same(module: ModuleType) -> None:
     one, two, three = (module.LLM(seed=number) for number in (0, 1, 1))
     for engine in (one, two, three):
-        engine.generate(["a", "b"], asked())
+        engine.generate(prompts([1], [2]), asked())
     assert draws(two, 0) == draws(three, 0)
     assert not {one["sample"] for one in draws(one, 0)} & {one["sample"] for one in draws(two, 0)}
 
 
 def test_a_greedy_batch_is_left_alone_and_not_called_coupled(module: ModuleType) -> None:
     engine = module.LLM()
-    engine.generate(["a"], asked())
-    engine.generate(["a"], asked(temperature=0))
+    engine.generate(prompts([1]), asked())
+    engine.generate(prompts([1]), asked(temperature=0))
     assert engine.calls[1][1][0].extra_args is None and getattr(engine, plugin.MARK) is False
 
 
 def test_several_samples_of_one_request_are_refused(module: ModuleType) -> None:
     with pytest.raises(ValueError, match="n=1"):
-        module.LLM().generate(["a"], asked(n=4))
+        module.LLM().generate(prompts([1]), asked(n=4))
 
 
 def test_without_vllm_nothing_is_done() -> None:

@@ -211,9 +211,12 @@ def _described(side: Side) -> set[str]:
 
 
 def _engine_packages(side: Side) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for event in side.recording.all("open"):
-        if event.get("role") == "rollout":
+    """Of the processes that only draw; where there are none, of those that have an engine inside them."""
+    opened, found = side.recording.all("open"), dict[str, str]()
+    apart = any(event.get("role") == "rollout" for event in opened)
+    roles = {"rollout"} if apart else {str(event.get("role")) for event in side.recording.all("engine_info")}
+    for event in opened:
+        if str(event.get("role")) in roles:
             found |= {key: str(value) for key, value in mapping(event.get("packages")).items()}
             found["python"] = str(event.get("python"))
     return found
