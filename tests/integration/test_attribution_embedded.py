@@ -569,6 +569,18 @@ def test_a_healthy_sample_that_gets_worse_speaks_against_an_intervention() -> No
     assert improves(Symptoms({"tokens": 2}, by_sample={1: 2}), Symptoms(), recorded=True)
 
 
+def test_what_an_intervention_only_puts_out_of_sight_it_does_not_remove() -> None:
+    """A sample is cut at its first flip, a reference that ends early says nothing of what comes after."""
+    before = Symptoms({"tokens": 40, "lengths": 6}, compared={"tokens": 200, "lengths": 8}, by_sample={1: 23, 2: 23})
+    ended = Symptoms({"tokens": 18, "lengths": 1}, compared={"tokens": 90, "lengths": 8}, by_sample={1: 19})
+    flipped = Symptoms({"tokens": 40, "lengths": 2}, compared={"tokens": 200, "lengths": 4}, by_sample={1: 42})
+    assert not improves(before, ended) and not improves(before, flipped)
+    # Controls: as many gone and still looked at; and one number of each sample that a shift leaves without a partner.
+    assert improves(before, dataclasses.replace(ended, compared=before.compared))
+    late = Symptoms({"logprobs": 180}, compared={"logprobs": 200}, by_sample={1: 90, 2: 90})
+    assert improves(late, Symptoms(compared={"logprobs": 184}))
+
+
 def test_a_few_outliers_are_no_symptom() -> None:
     few = Symptoms(
         {"scores": 1}, by_sample={3: 1}, compared={"scores": 200}, places={"scores": [[3, 9, -1.0, -1.00003]]}

@@ -129,10 +129,11 @@ def improves(before: Symptoms, after: Symptoms, *, recorded: bool = False) -> bo
     """Did an intervention remove the difference, or a part of its own of it?
 
     The total must fall by at least LEAST (by one where a recording says the same), and either a kind vanishes down to
-    RESIDUE or samples become clean. Control: no healthy sample, and no kind, may get worse.
+    RESIDUE or samples become clean. What is no longer looked at does not count: an intervention that only put it out of
+    sight removed nothing. Control: no healthy sample, and no kind, may get worse.
     """
-    gained = before.total - after.total
-    if gained < (1 if recorded else LEAST):
+    gained, hidden = before.total - after.total, _hidden(before, after)
+    if gained - hidden < (1 if recorded else LEAST) or gained < 2 * hidden:
         return False
     slack = RESIDUE * before.total
     kinds = {*before.counts, *after.counts}
@@ -143,6 +144,15 @@ def improves(before: Symptoms, after: Symptoms, *, recorded: bool = False) -> bo
     vanished = any(count and after.of(kind) <= RESIDUE * count for kind, count in before.counts.items())
     cleaned = set(before.by_sample) - set(after.by_sample)
     return vanished or (bool(cleaned) and set(after.by_sample) <= set(before.by_sample))
+
+
+def _hidden(before: Symptoms, after: Symptoms) -> int:
+    """Of the differences that are gone, those that may only be out of sight: fewer of their kind are compared, as after
+    a flip, at which a sample is cut, or where the reference ends early."""
+    return sum(
+        min(max(count - after.of(kind), 0), max(before.compared.get(kind, 0) - after.compared.get(kind, 0), 0))
+        for kind, count in before.counts.items()
+    )
 
 
 def settled(found: Symptoms, extreme: float) -> Symptoms:
