@@ -156,6 +156,11 @@ def _recorded(s: Situation) -> list[str]:
     return sorted({*listed(last.get("absent")), *listed(last.get("mismatched"))})
 
 
+def _mended(s: Situation) -> bool:
+    """Were stale tensors found by sending them again? Then all were sent, and what is left is no parameter's."""
+    return any(one.side == s.side and one.name.startswith(("STALE_WEIGHTS(", "WEIGHTS(")) for one in s.named)
+
+
 def _weights_cause(s: Situation, name: str) -> str:
     """STALE_WEIGHTS, unless every recorded sync sent the tensor: then the engine holds something else than was sent."""
     record = s.evidence.notes.get(f"sync:{s.side}")
@@ -178,7 +183,7 @@ def restart(s: Situation) -> None:
         synced = _undo(s, lambda: s.bench.sync(s.side))
         spoilt = synced.after.total > max(LEAST, 2 * done.after.total)
         _tell(s, "the same weights sent to the fresh engine", "WEIGHTS", synced, spoilt)
-        known = _recorded(s)
+        known = [] if _mended(s) else _recorded(s)
         if known and not spoilt:  # the recordings say what it held; a fresh engine confirms that, and nothing else
             for name in known[:LISTED]:
                 _name(s, _weights_cause(s, name), what, done, _other(s, name), {"tensor": name})
