@@ -285,6 +285,16 @@ def test_a_context_that_ends_at_one_total(tmp_path: Path) -> None:
     assert "26 tokens, prompt included" in verdict.causes[0].summary
 
 
+@pytest.mark.parametrize(("reason", "named"), [("length", "LENGTH(context)"), ("abort", "UNEXPLAINED")])
+def test_samples_that_an_engine_gave_up_hit_no_context(tmp_path: Path, reason: str, named: str) -> None:
+    baseline, candidate = plain()
+    for frame in rolled(candidate):
+        ended = frame.fields["finish"]
+        lengths = {i: n - 3 for i, n in enumerate(frame.arrays["output"].lengths) if ended[i] == "length" and n > 3}
+        cut(frame, lengths, reason)
+    assert causes(put(tmp_path, baseline, candidate)) == [named]
+
+
 def some_cut(candidate: Recording) -> None:
     """Every third sample that was cut by its limit misses another number of tokens."""
     for frame in rolled(candidate):

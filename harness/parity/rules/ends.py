@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from harness.parity.facts.ends import GIVEN_UP
 from harness.parity.facts.evidence import Ending, Evidence, Side
 from harness.parity.facts.explanation import Explanation, among, keys_of, kinds_of, left, when
 from harness.parity.facts.parameters import engine_infos, follows_from, sampling_events, sampling_given
@@ -190,16 +191,20 @@ def _cut_short(e: Evidence, endings: list[Ending]) -> Found:
         if not found:
             continue
         missing = [abs(one.lengths[0] - one.lengths[1]) for one in found]
-        limited = [one for one in found if one.finish[1 - short] == "length"]
         totals = {one.prompt + one.lengths[short] for one in found}
         pool, context = _resolved(e, side, "kv_cache_tokens"), _resolved(e, side, "max_model_len")
         total = max(totals)
         one_total = len(totals) == 1 and len(found) > 1
+        # A sample that the engine gave up says so: no limit of a context does.
+        limited = [one for one in found if one.finish == ("length", "length")]
+        given_up = any(one.finish[short] in GIVEN_UP for one in found)
         if one_total and 0 < pool < context and pool - total <= NEAR:
             proof = Proof(f"cut the other run's responses at {counted(total, 'token')}", len(found), 0, "samples")
             what = f"each ends at {counted(total, 'token')}, prompt included"
             yield _capacity(e, side, found, pool, what, [proof]), found
-        elif one_total or (limited and len({abs(one.lengths[0] - one.lengths[1]) for one in limited}) == 1):
+        elif not given_up and (
+            one_total or (limited and len({abs(one.lengths[0] - one.lengths[1]) for one in limited}) == 1)
+        ):
             by = f"at {total} tokens, prompt included" if one_total else f"{missing[0]} tokens before the limit"
             text = f"the {side.name} ends samples {by}, {when(e, _steps(found))}"
             evidence = f"{counted(len(found), 'sample')}, all of them cut by a limit" + (
