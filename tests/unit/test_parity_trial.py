@@ -122,6 +122,17 @@ def test_a_candidate_whose_own_floor_exceeds_the_cap(tmp_path: Path) -> None:
     assert verdict.parity.floor["tolerance"] <= verdict.parity.floor["cap"] == 1e-4
 
 
+@pytest.mark.parametrize(("margin", "left"), [(0.4, ["UNEXPLAINED"]), (0.01, [])])
+def test_noise_explains_no_flip_that_is_larger_than_it(tmp_path: Path, margin: float, left: list[str]) -> None:
+    """A noisy engine that draws the same tokens each time may draw with another top-k as well."""
+    baseline, candidate = make("baseline"), make("candidate", noise=3e-3)
+    for recording in (baseline, candidate):
+        recording.frame("experience", 1).arrays["margin"].values[7] = margin
+    frame = candidate.frame("rollout", 1)
+    frame.arrays["output"].values[7] = baseline.frame("experience", 1).arrays["runner_up"].values[7]
+    assert sorted(causes(put(tmp_path, baseline, candidate))) == [*left, "candidate-itself"]
+
+
 def test_another_engine_seed_in_native_mode_is_no_alarm(tmp_path: Path) -> None:
     baseline, candidate = pair()
     for frame in candidate.frames("native"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -21,18 +21,22 @@ _SAMPLES = 1 << 40  # sample numbers are below it; step * _SAMPLES + sample is o
 
 @dataclass(frozen=True)
 class Explanation:
-    """`covers(kind, items)`: which of these (step, sample) divergences the cause explains."""
+    """`covers(kind, items)`: which of these (step, sample) divergences the cause explains. `beyond`: kind -> those that
+    it cannot, of whatever `where` holds."""
 
     cause: Cause
     kinds: tuple[str, ...]
     where: Callable[[np.ndarray], np.ndarray] = field(default=lambda items: np.ones(len(items), bool))
     partial: bool = False  # it removes most of a difference and leaves the rest of it open: named, covering nothing
+    beyond: Mapping[str, Callable[[np.ndarray], np.ndarray]] = field(default_factory=dict)
 
     def covers(self, kind: str, items: np.ndarray) -> np.ndarray:
         covered = kind in self.kinds and not self.partial
         if covered and kind.startswith("floor:"):
             return np.ones(len(items), bool)  # of an engine, whatever the step
-        return self.where(items) if covered else np.zeros(len(items), bool)
+        if not covered:
+            return np.zeros(len(items), bool)
+        return self.where(items) & ~self.beyond[kind](items) if kind in self.beyond else self.where(items)
 
 
 def kinds_of(patterns: tuple[str, ...], side: str) -> tuple[str, ...]:

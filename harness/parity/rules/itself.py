@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from harness.parity.facts.evidence import Evidence
-from harness.parity.facts.explanation import Explanation, left, scored_otherwise
+from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.facts.explanation import Explanation, among, left, scored_otherwise
 from harness.parity.facts.floor import HEADROOM
 from harness.parity.rules.restrictions import untried_cache
 from reports.model import Cause
@@ -37,9 +37,8 @@ def noisy(e: Evidence) -> Iterator[Explanation]:
             continue
         if untried_cache(e, side):
             continue  # whether the engine or its cache is at fault no recording tells: UNEXPLAINED says so
-        within = not np.isfinite(e.engines.largest[0]) or e.engines.largest[0] <= HEADROOM * max(
-            floor.largest, e.tolerance.cap
-        )
+        reach = HEADROOM * max(floor.largest, e.tolerance.cap)
+        within = not np.isfinite(e.engines.largest[0]) or e.engines.largest[0] <= reach
         kinds: tuple[Any, ...] = (f"floor:{side.name}",)
         if within:
             kinds += (
@@ -64,4 +63,15 @@ def noisy(e: Evidence) -> Iterator[Explanation]:
                 {"variants": floor.variants},
             ),
             kinds,
+            beyond=_beyond(e, side, reach),
         )
+
+
+def _beyond(e: Evidence, side: Side, reach: float) -> dict[str, Callable[[np.ndarray], np.ndarray]]:
+    """Flips that noise of `reach` nats cannot make, of an engine that draws the same tokens each time: their margin,
+    in nats of logits over T, is larger."""
+    if side.floor.implausible_flips(e.tolerance.cap, e.tolerance.temperature):
+        return {}
+    far = np.abs(e.flips.margin) > reach * max(1.0, 1.0 / (e.tolerance.temperature or 1.0))
+    where = among(e.flips.table[far][:, :2])
+    return {"flip": where, f"choice:{side.name}": where}
