@@ -28,6 +28,7 @@ from recordings import (
     scenario,
 )
 
+from harness.parity.attribution.case import OFFENDING, choose
 from harness.parity.causes import find
 from harness.parity.rules.retokenized import read_aloud
 from harness.parity.verdict import judged
@@ -861,3 +862,19 @@ def test_ids_of_another_encoding_are_told_by_their_text_where_a_tokenizer_is_at_
     found.evidence.explained = []
     assert read_aloud(found.evidence, texts)
     assert [one.name for one in find(found.evidence, found.kinds)] == ["UNEXPLAINED"]
+
+
+def test_the_case_holds_samples_in_which_something_else_began_late(tmp_path: Path) -> None:
+    """Every prompt has a second BOS, a few tokens differ in each step, many in the last: those are drawn again too."""
+    baseline, candidate = plain()
+    for frame in rolled(candidate):
+        change(frame, "prompt_seen", lambda i, row: np.concatenate([[BOS], row]))
+        for row in range(OFFENDING // 2 if frame.step < STEPS - 1 else len(frame.arrays["sample"])):
+            flip(frame, row, 0, 777)
+    baseline.write(tmp_path / "baseline")
+    candidate.write(tmp_path / "candidate")
+    found = judged(tmp_path / "baseline", tmp_path / "candidate", native=False)
+    assert found.evidence is not None
+    offending = {one.number for one in choose(found.evidence, found.kinds) if one.offends}
+    late = set(rolled(candidate, STEPS - 1)[0].arrays["sample"].tolist())
+    assert len(offending) == OFFENDING and len(offending & late) == OFFENDING // 2

@@ -27,7 +27,8 @@ def choose(e: Evidence, kinds: list[str]) -> list[CaseSample]:
         last = e.steps[-1]
         found = {(last, sample): 1 for sample in sorted(_prompts(e, last))[:OFFENDING]}
     earliest = sorted(found)[: OFFENDING // 2]
-    worst = sorted(found, key=lambda item: (-found[item], item))
+    # Of equals the latest: what began late hides behind what was there from the first step on.
+    worst = sorted(found, key=lambda item: (-found[item], -item[0], item[1]))
     offending = list(dict.fromkeys([*unexplained(e, kinds), *earliest, *worst]))[:OFFENDING]
     prompts = {step: _prompts(e, step) for step in sorted({step for step, _ in offending})}
     healthy = [
