@@ -34,6 +34,7 @@ from harness.parity.facts.integrity import (
     strange_engines,
     too_little,
     unknown_engines,
+    unknown_settings,
 )
 from harness.parity.facts.patience import Told, nobody
 from harness.parity.facts.replayed import replayed
@@ -167,7 +168,8 @@ def _decide(
     compared = e.counts.get("compared_tokens", 0)
     if not stop_free and not untested and coupled(e) and compared < minimum.tokens:
         stop_free = f"only {counted(compared, 'token')} could be compared, at least {minimum.tokens} are needed"
-    parted, unknown = second_run.irreproducible(e), [*failed_jobs(e), *refused_calls(e), *unknown_engines(e)]
+    parted, unknown = second_run.irreproducible(e), [*failed_jobs(e), *refused_calls(e)]
+    unknown += [*unknown_engines(e), *unknown_settings(e)]
     if stop:
         verdict, reason = "INCONCLUSIVE", stop[0]
     elif confirmed:

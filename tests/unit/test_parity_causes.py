@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
-from recordings import EOS, TENSORS, Recording, cause, causes, check, jagged, make, pair, put
+from framework_recordings import job
+from recordings import EOS, TENSORS, Recording, cause, causes, check, jagged, make, pair, put, scenario
+
+PARTED = dataclasses.replace(scenario(mode="native"), guided=False)
 
 
 def plain() -> tuple[Recording, Recording]:
@@ -129,6 +133,49 @@ def test_log_probabilities_of_the_learner_divided_by_the_temperature(tmp_path: P
     verdict = put(tmp_path, baseline, candidate)
     assert {(one.name, one.party) for one in verdict.causes} == {("TRAINER(log-probabilities scaled)", "trainer")}
     assert check(verdict, "logprobs").state == "ruled out"
+
+
+def parted(recording: Recording) -> None:
+    """Every sample of it is another one from its first token on, as of two samplers that are not coupled."""
+    for kind, name in (("rollout", "output"), ("experience", "tokens")):
+        for frame in recording.frames(kind):
+            frame.arrays[name] = jagged([np.r_[901, row[1:]] for row in frame.arrays[name].rows()])
+
+
+@pytest.mark.parametrize("kind, name", [("rollout", "logprob"), ("experience", "actor_logprob")])
+@pytest.mark.parametrize("misread", ["scaled", "shifted"])
+def test_where_no_token_is_equal_neither_the_engine_nor_its_learner_is_blamed(
+    tmp_path: Path, kind: str, name: str, misread: str
+) -> None:
+    baseline, candidate = (job(side, plan=PARTED) for side in ("baseline", "candidate"))
+    parted(candidate)
+    for frame in candidate.frames(kind):
+        column = frame.arrays[name]
+        if misread == "scaled":
+            column.values = column.values * np.float32(0.7)
+        else:
+            frame.arrays[name] = jagged([np.roll(row, 1) for row in column.rows()])
+    verdict = put(tmp_path, baseline, candidate)
+    found = cause(verdict, "LOGPROB_SEMANTICS(scaled)" if misread == "scaled" else "ALIGNMENT")
+    assert verdict.verdict == "DIVERGENT" and found.party == "candidate"
+    assert "which of the two is off no equal token of both runs shows" in found.summary
+    assert "trainer" not in {one.party for one in verdict.causes}
+
+
+def test_an_engine_that_moved_within_the_tolerance_is_no_scaled_learner(tmp_path: Path) -> None:
+    """Its learner is the baseline's to the bit; a factor that brings the few tokens beyond back proves nothing."""
+    pairs = pair(plan=scenario(dtype="bfloat16"), native=False)
+    for recording, factor in zip(pairs, (1.0, 1.0225), strict=True):
+        rng = np.random.default_rng(3)
+        for kind, name in (("rollout", "logprob"), ("experience", "actor_logprob")):
+            for frame in recording.frames(kind):
+                values = np.full(len(frame.arrays[name].values), -2.2, np.float32)
+                noise = rng.normal(0, 0.004, len(values)).astype(np.float32) if kind == "rollout" else np.float32(0)
+                frame.arrays[name].values = (values + noise) * np.float32(factor if kind == "rollout" else 1)
+    verdict = put(tmp_path, *pairs)
+    assert check(verdict, "engine-against-learner").state == "confirmed", verdict.reason
+    assert {check(verdict, name).state for name in ("experience", "logprobs")} == {"ruled out"}
+    assert [one.name for one in verdict.causes] == ["UNEXPLAINED"]
 
 
 def test_the_context_less_two(tmp_path: Path) -> None:

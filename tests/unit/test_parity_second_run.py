@@ -229,6 +229,15 @@ def engineless(recording: Recording) -> None:
     recording.drop("engine_info")
 
 
+def test_a_job_whose_configuration_nobody_recorded_does_not_pass(tmp_path: Path) -> None:
+    runs = {"a": job("baseline"), "b": job("candidate"), "again": job("baseline", started=10**9)}
+    del runs["b"].manifest["scenario"]
+    paths = {name: run.write(tmp_path / name) for name, run in runs.items()}
+    verdict = judge(paths["a"], paths["b"], native=False, again={"baseline": paths["again"]})
+    assert verdict.verdict == "INCONCLUSIVE"
+    assert verdict.reason.startswith("how the candidate's job was configured is not recorded")
+
+
 @pytest.mark.parametrize("framework", ["openrlhf", "trl"])
 def test_a_job_that_says_nowhere_which_engine_drew_does_not_pass(tmp_path: Path, framework: str) -> None:
     runs = {"a": job("baseline"), "b": job("candidate"), "again": job("baseline", started=10**9)}

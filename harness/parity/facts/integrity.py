@@ -133,6 +133,17 @@ def unknown_engines(e: Evidence) -> list[str]:
     ]
 
 
+def unknown_settings(e: Evidence) -> list[str]:
+    """Sides of a framework's job of which no process said how it was configured: whether both did the same work is
+    then unknown, whatever they drew, so they never pass."""
+    return [
+        f"how the {side.name}'s job was configured is not recorded: no process of it said so, and what confounds the "
+        "pair cannot be seen"
+        for side in e.sides
+        if side.recording.manifest.get("framework") and not side.recording.scenario
+    ]
+
+
 def failed_jobs(e: Evidence) -> list[str]:
     """Sides whose recorded command ended with another exit code than 0: what it should still have done is unknown, so
     they never pass. A recording that has no exit code, as the scenario's own runs, says nothing here."""

@@ -42,6 +42,24 @@ def _with_short_ones(
     return good & (np.isin(steps, steps[clear]) | ((steps > steps[clear].min()) & ~contradicted))
 
 
+# What is said where one engine and its own learner are apart and nothing else shows which of the two is off.
+_EITHER = "which of the two is off no equal token of both runs shows"
+
+
+def _whose(e: Evidence, side: str, affected: np.ndarray) -> str:
+    """Whose numbers are off where an engine and its learner are apart in these samples: the side of the engine,
+    "trainer", "either" where most tokens could be compared of neither, and "" where they were and agree within the
+    tolerance: then nothing is misread that is not so in the other run.
+    """
+    here = among(affected)
+    if here(e.found("logprob")).any():
+        return side
+    other = next(one.name for one in e.sides if one.name != side)
+    if here(e.found("experience")).any() or here(e.found(f"learner:{other}")).any():
+        return "trainer"  # the learners differ on the same tokens, or both engines are apart from theirs
+    return "" if 2 * e.counts.get("compared_tokens", 0) >= min(one.tokens for one in e.sides) else "either"
+
+
 def alignment(e: Evidence) -> Iterator[Explanation]:
     """Read one position further, the difference vanishes."""
     for side in e.sides:
@@ -54,8 +72,15 @@ def alignment(e: Evidence) -> Iterator[Explanation]:
                 rows, partial, proof = found
                 affected = e.readings[kind].keys[rows]
                 where = when(e, affected[:, 0])
-                learner = not trainer and not among(affected)(e.found("logprob")).any()
-                if learner:  # the engines agree with each other
+                whose = "" if trainer else _whose(e, side.name, affected)
+                learner = whose == "trainer"
+                if not trainer and not whose:
+                    continue
+                if whose == "either":
+                    text = f"log-probabilities of the {side.name}'s engine and of its learner are {abs(shift)} position"
+                    text += f"{'s' * (abs(shift) > 1)} apart {where}; {_EITHER}"
+                    kinds = (kind,)
+                elif learner:  # the engines agree with each other
                     text = f"log-probabilities of the learner are shifted by {abs(shift)} {where}"
                     kinds = (kind, "experience", "learner")
                 elif trainer:
@@ -128,8 +153,10 @@ def scaled(e: Evidence) -> Iterator[Explanation]:
         factor = float(np.median(found["scale"][rows]))
         rows &= np.abs(found["scale"] - factor) <= SAME_SCALE * abs(factor)
         affected = found.keys[rows]
-        # Where the engines agree with each other, it is the learner that is scaled.
-        trainer = not among(affected)(e.found("logprob")).any()
+        whose = _whose(e, side.name, affected)
+        if not whose:
+            continue
+        trainer = whose == "trainer"
         party = "trainer" if trainer else side.name
         name = "TRAINER(log-probabilities scaled)" if trainer else "LOGPROB_SEMANTICS(scaled)"
         proof = Proof(f"multiply by {figure(factor)}", int(beyond[rows].sum()), int(remaining[rows].sum()))
@@ -139,12 +166,16 @@ def scaled(e: Evidence) -> Iterator[Explanation]:
                     and abs(factor - value) < SAME_SCALE]  # fmt: skip
         evidence = f"after an exact linear fit {proof.after} of {proof.before:,} tokens still differ"
         evidence += f"; the factor is the {matching[0]} of the run" if matching else ""
+        text = f"log-probabilities of the {'learner' if trainer else side.name} are scaled by "
+        text += f"{figure(factor if trainer else 1 / factor)} {when(e, affected[:, 0])}"
+        if whose == "either":
+            text = f"log-probabilities of the {side.name}'s learner are {figure(factor)} times its engine's "
+            text += f"{when(e, affected[:, 0])}; {_EITHER}"
         yield Explanation(
             Cause(
                 name,
                 party,
-                f"log-probabilities of the {'learner' if trainer else side.name} are scaled by "
-                f"{figure(factor if trainer else 1 / factor)} {when(e, affected[:, 0])}",
+                text,
                 evidence,
                 details,
                 [proof],
