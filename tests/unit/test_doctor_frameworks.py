@@ -66,6 +66,7 @@ def hazards(command: list[str], framework: str, check: str, **variables: str) ->
         ("verl", "verl-dtype", [f"{R}.dtype=float32"], [], "warning"),
         ("verl", "verl-sizes", [*FITTING, f"{R}.tensor_model_parallel_size=4"], FITTING, "error"),
         ("verl", "verl-sizes", [*FITTING, "data.train_batch_size=9"], FITTING, "error"),
+        ("verl", "verl-sizes", [*FITTING, "trainer.n_gpus_per_node=0"], FITTING, "error"),
         ("verl", "verl-sizes", [*FITTING, f"{A}.ppo_mini_batch_size=16"], FITTING, "error"),
         ("verl", "verl-sizes", [*FITTING, f"{A}.ppo_mini_batch_size=16"],
          [*FITTING, f"{A}.ppo_mini_batch_size=16", f"{A}.use_dynamic_bsz=True"], "error"),

@@ -407,6 +407,26 @@ custom: {reward: {scale: 2}}
 """
 
 
+@pytest.mark.parametrize(
+    ("words", "wrong"),
+    [
+        ("--train.batch_size=4", "verl 0.9.1 does not know --train.batch_size"),
+        ("--colocate_all_models", "verl 0.9.1 does not know --colocate_all_models"),
+        ("data.train_files", "verl 0.9.1 does not know data.train_files"),
+        ("--multirun -m --cfg job --info=all -cn ppo_trainer.yaml data.train_files=x", ""),
+        ("$EXTRA data.train_files=x", ""),
+    ],
+)
+def test_a_word_that_is_no_override_of_hydras(verl: Job, words: str, wrong: str) -> None:
+    assert bites(verl, *VERL, *words.split()) == [wrong] * bool(wrong)
+
+
+def test_what_a_shell_takes_itself_is_no_override(verl: Job, tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(f"{' '.join(VERL)} data.train_files=x \\\n  > train.log 2>err.log < in.txt | tee out.log\n")
+    assert bites(verl, "bash", str(script)) == []
+
+
 def test_a_file_of_ones_own_that_builds_on_verls_is_read(verl: Job, tmp_path: Path) -> None:
     yaml(tmp_path, OWN, "conf/mine.yaml")
     ways = [["--config-path", str(tmp_path / "conf"), "--config-name=mine"],

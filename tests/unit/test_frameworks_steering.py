@@ -38,6 +38,13 @@ def test_a_seed_is_refused_where_the_framework_has_its_own(framework: str) -> No
         steered(framework, WORDS, ENVIRON, seed=7)
 
 
+@pytest.mark.parametrize("number", [-1, 1 << 32])
+def test_a_seed_that_numpy_does_not_take_is_refused_before_the_job_starts(number: int) -> None:
+    for asked in ({"seed": number}, {"coupled": number}):
+        with pytest.raises(BadInput, match=f"--seed {number} is no seed"):
+            steered("openrlhf", WORDS, ENVIRON, **asked)
+
+
 def test_coupled_sampling_seeds_the_prompts_of_openrlhf_as_well() -> None:
     words, environ = steered("openrlhf", WORDS, ENVIRON, coupled=7)
     assert words == WORDS

@@ -21,6 +21,9 @@ from harness.doctor.outcome import Bite, Fine, Outcome, Unseen
 from harness.frameworks.installed import Installation
 
 _HYDRA_OWN = ("hydra",)
+# Hydra's own options (`hydra._internal.utils.get_args_parser`): those that stand alone, and those with a value.
+_HYDRA_ALONE = {"help", "hydra-help", "version", "resolve", "run", "multirun", "shell-completion"}
+_HYDRA_VALUED = {"cfg", "package", "config-path", "config-name", "config-dir", "experimental-rerun", "info"}
 _BUILT_ON = "ppo_trainer"
 _SHOWN = 4  # settings of a file, by name
 _NOTHING = "the command has no option, and its script no configuration of TRL's, that could be looked up"
@@ -67,6 +70,7 @@ def _verl(plan: Plan, installed: Installation) -> Iterator[Outcome]:
         return
     own = [one.name for one in plan.filed if not _within(one.name, paths)]
     wrong, unsure = _overridden(plan, paths, folder)
+    wrong = [*_no_overrides(plan), *wrong]
     why = [f"{_listed(unsure)} may be in what the command puts in as a whole, which is not taken apart"] * bool(unsure)
     yield from _told(
         plan, wrong, "verl's configuration", "Hydra refuses it and the job ends before its first step", why
@@ -74,6 +78,20 @@ def _verl(plan: Plan, installed: Installation) -> Iterator[Outcome]:
     if own:
         yield Unseen(f"the configuration file sets {_listed(own)}, which verl's own does not have: Hydra takes any, "
                      "and whether anything reads it is not known")  # fmt: skip
+
+
+def _no_overrides(plan: Plan) -> Iterator[tuple[Option, str]]:
+    """Words of main_ppo's that are neither overrides nor options of Hydra's: `--name`, and a NAME without `=VALUE`."""
+    if not re.search(r"\bmain_ppo\b", plan.entry):
+        return
+    before = ""
+    for word in plan.given:
+        name = word[2:].partition("=")[0]
+        if re.fullmatch(r"--[A-Za-z][\w.-]*(=.*)?", word, re.DOTALL) and name not in _HYDRA_ALONE | _HYDRA_VALUED:
+            yield Option("--", name, "", bare=True), "no such option: settings of verl are written NAME=VALUE"
+        elif re.fullmatch(r"[A-Za-z_]\w*(\.\w+)+", word) and not before.startswith("-"):
+            yield Option("", word, "", bare=True), "it has no value: Hydra takes NAME=VALUE"
+        before = word
 
 
 def _overridden(plan: Plan, paths: Mapping[str, object], folder: Path) -> tuple[list[tuple[Option, str]], list[str]]:

@@ -120,6 +120,10 @@ def verl_sizes(plan: Plan) -> Iterator[Outcome]:
     gpus, replica = nodes * each, 1
     for part in parts:
         replica *= part or 1
+    if min(gpus, replica, batch, group, mini) < 1:
+        yield Bite("error", "a size is less than 1", f"GPUs {nodes} × {each}, replicas of {replica}, batch {batch} × "
+                   f"{group}, mini-batch {mini}", "verl shares nothing out among none", "make the sizes agree")  # fmt: skip
+        return
     found = []
     if gpus % replica:
         found.append((f"{gpus} GPUs are not whole rollout replicas of {replica}",

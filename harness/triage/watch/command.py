@@ -6,6 +6,7 @@ import contextlib
 import datetime
 import json
 import os
+import re
 import select
 import shutil
 import signal
@@ -251,6 +252,8 @@ def _program(command: Sequence[str], environment: Mapping[str, str]) -> str:
         there = os.path.exists(command[0]) and not os.path.isdir(command[0])
         what = "is not executable" if there else "is not found"
         mend = f"chmod +x {command[0]}" if there else f"which {os.path.basename(command[0])}"
+        if re.match(r"[A-Za-z_]\w*=", command[0]) and not there:  # only a shell takes it for a variable
+            mend = f"-- env {command[0]} …"
         raise CommandNotRun(f"the command {command[0]!r} {what}", NOT_RUNNABLE if there else NOT_FOUND, mend)
     return found
 
