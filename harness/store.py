@@ -128,10 +128,11 @@ class Recording(Run):
         return np.array(hashes, np.int64)
 
     def spans(self, names: tuple[str, ...]) -> pd.DataFrame:
-        """Columns role, step (-1 where a span has none), name, seconds, ok: one row for each span of these names."""
+        """Columns role, process, step (-1 where a span has none), name, start (s, NaN where it is not said), seconds, ok:
+        one row for each span of these names."""
         if names not in self._tables:
             parts = [part for journal in self._journals if len(part := self._spans_of(journal, names))]
-            columns = ["role", "step", "name", "seconds", "ok"]
+            columns = ["role", "process", "step", "name", "start", "seconds", "ok"]
             empty = pd.DataFrame(columns=columns)
             table = pd.concat(parts, ignore_index=True)[columns] if parts else empty
             if self.window is not None:
@@ -227,10 +228,11 @@ class Recording(Run):
         if table is None:  # few; or a broken line, or a foreign writer with other types
             events = [self.parsed(journal, line) or {} for line in lines]
             columns: dict[str, Any] = {"name": [str(one.get("name")) for one in events]}
-            columns |= {key: [number(one.get(key)) for one in events] for key in ("step", "dur_ns")}
+            columns |= {key: [number(one.get(key)) for one in events] for key in ("step", "start_ns", "dur_ns")}
             table = pd.DataFrame({**columns, "ok": [one.get("ok") is True for one in events]})
         table = table[table["name"].isin(names)]
-        table = table.assign(role=journal.opening.get("role", ""), seconds=table["dur_ns"] / 1e9)
+        table = table.assign(role=journal.opening.get("role", ""), process=journal.name)
+        table = table.assign(start=table["start_ns"] / 1e9, seconds=table["dur_ns"] / 1e9)
         return table.assign(step=table["step"].fillna(-1).astype(np.int64))
 
     def _arrow_spans(self, lines: list[bytes]) -> pd.DataFrame | None:
@@ -238,7 +240,8 @@ class Recording(Run):
         import pyarrow as pa
         import pyarrow.json as arrow_json
 
-        schema = pa.schema([("name", pa.string()), ("step", pa.int64()), ("dur_ns", pa.int64()), ("ok", pa.bool_())])
+        numbers = [(key, pa.int64()) for key in ("step", "start_ns", "dur_ns")]
+        schema = pa.schema([("name", pa.string()), *numbers, ("ok", pa.bool_())])
         options = arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
         try:
             found: pd.DataFrame = arrow_json.read_json(

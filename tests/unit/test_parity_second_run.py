@@ -342,3 +342,15 @@ def test_a_tensor_that_arrived_as_another_is_found(tmp_path: Path) -> None:
     verdict = judged(tmp_path, candidate=plant)
     assert verdict.verdict == "DIVERGENT" and check(verdict, "weight-sync").state == "confirmed"
     assert np.isfinite(verdict.coverage["compared_tokens"])
+
+
+def test_a_second_run_without_log_probabilities_says_why_it_measures_nothing(tmp_path: Path) -> None:
+    """Transformers' generate gives TRL none: its jobs have no floor, however equal they are."""
+    runs = {"a": job("baseline"), "b": job("candidate"), "again": job("baseline", started=10**9)}
+    for run in runs.values():
+        for frame in run.frames("rollout"):
+            del frame.arrays["logprob"]
+    paths = {name: run.write(tmp_path / name) for name, run in runs.items()}
+    verdict = judge(paths["a"], paths["b"], native=False, again={"baseline": paths["again"]})
+    assert verdict.verdict == "INCONCLUSIVE"
+    assert "no engine gave log-probabilities" in check(verdict, "baseline-itself").evidence

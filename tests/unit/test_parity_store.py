@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from recordings import make, scenario
 
 from harness import scan
+from harness.parity.checks.summary import spans_by_step
 from harness.store import Recording
 from harness.tables import Rows
 from probes.format import FormatError, Run, encode_line, write_manifest
@@ -126,6 +127,22 @@ def test_only_lines_that_mention_a_word_are_parsed(tmp_path: Path) -> None:
     assert [event["phase"] for event in found] == ["experience", "experience", "not experience"]
     file.write_bytes(file.read_bytes().replace(b'"phase":"', b'"phase": "'))  # another framework's writer
     assert len(Recording(tmp_path).all("shapes", mention="experience")) == 3
+
+
+def test_a_step_takes_as_long_as_its_longest_process_and_what_overlaps_counts_once(tmp_path: Path) -> None:
+    """verl waits for all prompts of a step at once; two ranks of one role record the same step."""
+    overlapping = [(0, 4), (1, 2), (3, 3), (10, 1)]
+    fields = [{"name": "rollout", "start_ns": start * 10**9, "dur_ns": long * 10**9, "ok": True, "step": 0}
+              for start, long in overlapping]  # fmt: skip
+    file = journal(tmp_path, [("span", one) for one in fields])
+    other = [{**fields[0], "dur_ns": 5 * 10**9}]
+    lines = file.read_bytes().splitlines(keepends=True)
+    opening = lines[0].replace(b'"rank":0', b'"rank":1')
+    (file.parent / "trainer-1-8.jsonl").write_bytes(opening + encode_line(1, 0, "span", other[0]))
+    assert spans_by_step(Recording(tmp_path)) == {("rollout", 0): 7.0}
+    unsaid = [{key: value for key, value in one.items() if key != "start_ns"} for one in fields]
+    journal(tmp_path, [("span", one) for one in unsaid])
+    assert spans_by_step(Recording(tmp_path)) == {("rollout", 0): 10.0}
 
 
 @pytest.mark.parametrize("spaced", [False, True])

@@ -68,11 +68,19 @@ def step_seconds(side: Side) -> dict[int, float]:
 
 
 def spans_by_step(recording: Recording) -> dict[tuple[str, int], float]:
-    """(span name, step) -> seconds: the longest process's, several spans of one process summed."""
-    spans = recording.spans(STEP_SPANS)
+    """(span name, step) -> seconds: the longest process's, of several spans of one process the time that they cover.
+
+    Those of an asynchronous process overlap: verl waits for all prompts of a step at once, each in a span of its own.
+    """
+    spans = recording.spans(STEP_SPANS).sort_values("start", kind="stable")
     if not len(spans):
         return {}
-    longest = spans.groupby(["name", "step", "role"])["seconds"].sum().groupby(level=["name", "step"]).max()
+    one = ["name", "step", "process"]
+    spans["end"] = spans["start"] + spans["seconds"]
+    spans["covered"] = spans.groupby(one)["end"].cummax()
+    twice = (spans.groupby(one)["covered"].shift() - spans["start"]).fillna(0.0).clip(lower=0.0)
+    spans["seconds"] = (spans["seconds"] - twice).clip(lower=0.0)
+    longest = spans.groupby(one)["seconds"].sum().groupby(level=["name", "step"]).max()
     return {(str(name), int(step)): float(value) for (name, step), value in longest.items()}
 
 
