@@ -128,8 +128,8 @@ class Recording(Run):
         return np.array(hashes, np.int64)
 
     def spans(self, names: tuple[str, ...]) -> pd.DataFrame:
-        """Columns role, process, step (-1 where a span has none), name, start (s, NaN where it is not said), seconds, ok:
-        one row for each span of these names."""
+        """Columns role, process, step (-1 where a span has none), name, start (s, NaN where unsaid), seconds, ok: one
+        row for each span of these names."""
         if names not in self._tables:
             parts = [part for journal in self._journals if len(part := self._spans_of(journal, names))]
             columns = ["role", "process", "step", "name", "start", "seconds", "ok"]

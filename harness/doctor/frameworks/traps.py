@@ -121,8 +121,8 @@ def verl_sizes(plan: Plan) -> Iterator[Outcome]:
     for part in parts:
         replica *= part or 1
     if min(gpus, replica, batch, group, mini) < 1:
-        yield Bite("error", "a size is less than 1", f"GPUs {nodes} × {each}, replicas of {replica}, batch {batch} × "
-                   f"{group}, mini-batch {mini}", "verl shares nothing out among none", "make the sizes agree")  # fmt: skip
+        sizes = f"GPUs {nodes} × {each}, replicas of {replica}, batch {batch} × {group}, mini-batch {mini}"
+        yield Bite("error", "a size is less than 1", sizes, "nothing can be shared out", "make the sizes agree")
         return
     found = []
     if gpus % replica:
