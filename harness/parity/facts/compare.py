@@ -30,7 +30,7 @@ def compare(e: Evidence, tell: Told = nobody) -> None:
         # A replay follows what the recorded run went on with; where that was guided, its engine drew other tokens.
         follows = drawn[0] if e.mode == "replay" else drawn[1]
         e.guided = bool(follows.fields.get("guided"))
-        rollouts(e, drawn[0], drawn[1], trained[0])
+        rollouts(e, drawn[0], drawn[1], trained)
         if trained[0] is not None and trained[1] is not None:
             experiences(e, trained[0], trained[1])
         elif e.notes["train"]:

@@ -13,7 +13,7 @@ from reports.text import figure
 
 
 class Learner:
-    """Margin and runner-up of single tokens, from the baseline's experience."""
+    """Margin and runner-up of single tokens, from one run's experience."""
 
     def __init__(self, experience: Table | None, sample: np.ndarray) -> None:
         self.tokens, self.margin, self.runner_up = (
@@ -42,6 +42,12 @@ class Learner:
         return margin, best
 
 
+def same_draw(e: Evidence) -> bool:
+    """Were both learners asked about one and the same draw? Then their margins are the same numbers."""
+    one, two = (side.recording.scenario for side in e.sides)
+    return all(one.get(key) == two.get(key) for key in ("sampling", "seed"))
+
+
 def note(
     e: Evidence,
     b: Table,
@@ -51,7 +57,11 @@ def note(
     two: np.ndarray,
     flipped: np.ndarray,
     lookup: Learner,
+    second: Learner | None = None,
 ) -> None:
+    """Note one step's flips. `lookup`: the baseline's learner; `second`: the candidate's, where it was asked about the
+    same draw: a flip is no tie that it does not take for one.
+    """
     row, position = grid.row[flipped], grid.position[flipped]
     margin, best = lookup.at(row, position, one[flipped])
     # Without a bound the margin says that one of the two tokens lies outside of what the filters leave. Rounding may
@@ -60,6 +70,9 @@ def note(
     judged = implausible(int(outside.sum()), grid.size, e.tolerance.cap, e.tolerance.temperature)
     known = np.isfinite(margin) | (outside & judged)
     benign = known & (np.abs(margin) <= e.tolerance.margin) & (best == two[flipped])
+    if second is not None:
+        other, best2 = second.at(row, position, one[flipped])
+        benign &= np.isnan(other) | ((np.abs(other) <= e.tolerance.margin) & (best2 == two[flipped]))
     beyond = known & ~benign
     e.count("flips", len(flipped))
     rows = np.unique(row)

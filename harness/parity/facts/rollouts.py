@@ -24,7 +24,7 @@ from reports.text import figure
 SERIES = ("step", "max_delta_logprob", "mean_delta_logprob", "flips", "flips_beyond_margin")
 
 
-def rollouts(e: Evidence, b: Table, c: Table, experience: Table | None) -> None:
+def rollouts(e: Evidence, b: Table, c: Table, trained: list[Table | None]) -> None:
     step = b.step
     match = Match.of(b.sample, c.sample)
     e.unpaired(match, f"step {step}: in the baseline only", f"step {step}: in the candidate only")
@@ -51,10 +51,11 @@ def rollouts(e: Evidence, b: Table, c: Table, experience: Table | None) -> None:
     e.count("compared_tokens", np.count_nonzero(comparable))
     if differs.any():
         order.sources(e, b, c, match)
-    lookup = Learner(experience, match.sample)
+    lookup = Learner(trained[0], match.sample)
     flipped = np.flatnonzero(comparable & differs)
     if len(flipped):
-        flips.note(e, b, match, grid, one, two, flipped, lookup)
+        second = Learner(trained[1], match.sample) if flips.same_draw(e) else None
+        flips.note(e, b, match, grid, one, two, flipped, lookup, second)
     ends.note(e, b, c, match, grid, judged, differs, output.lengths[match.a], output2.lengths[match.b])
     p, q = b.rows("logprob"), c.rows("logprob")
     if (
