@@ -50,6 +50,7 @@ RULES = (
     ends.ends,
     reasons.reasons,
     shapes.shapes,
+    native.prompts,
     native.samplers,
     native.meanings,
     native.seeds,
@@ -144,6 +145,7 @@ def named(kind: str) -> str:
         "finish": "other finish reasons",
         "choice": "tokens against the learner's choice",
         "native": "another distribution",
+        "native prompt": "other prompts in the native stage",
     }
     if name == "learner" and side:
         return f"the {side}'s engine away from its learner"

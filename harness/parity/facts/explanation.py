@@ -73,6 +73,12 @@ def and_runs(affected: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
     return lambda items: member(items) | ((items[:, 1] < 0) & (items[:, 0] >= first))
 
 
+def and_native(affected: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """These rows, and the native stage, which is of no step."""
+    member = among(affected)
+    return lambda items: member(items) | (items[:, 0] < 0)
+
+
 def in_steps(steps: Iterable[int]) -> Callable[[np.ndarray], np.ndarray]:
     """Everything of these steps, and what belongs to no step."""
     chosen = np.array(sorted(steps), np.int64)

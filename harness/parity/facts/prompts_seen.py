@@ -1,4 +1,5 @@
-"""Prompts: what each engine says it saw, against what it was sent, and what became of those that differ."""
+"""Prompts: what each engine says it saw, against what it was sent, and what became of those that differ; in the
+rollouts and in the native stage."""
 
 from __future__ import annotations
 
@@ -14,23 +15,25 @@ from reports.model import Place
 
 SHOWN_IDS = 12
 PERMUTED = "another sample's prompt"
-MOST = 1000  # prompts of a step that are looked at one by one
+MOST = 4096  # prompts of a step that are looked at one by one
 
 
 def note(e: Evidence, side: Side, rollout: Table) -> None:
-    """Note one step's prompts that the engine saw otherwise, each with its kind, in `e.notes["prompt kinds:SIDE"]`."""
+    """Note one step's prompts that the engine saw otherwise, each with its kind, in `e.notes["prompt kinds:SIDE"]`; of
+    the native stage, whose kind of divergence and step are its own, in `e.notes["native prompt kinds:SIDE"]`."""
     sent, seen = rollout.rows("prompt"), rollout.rows("prompt_seen")
     if sent is None or seen is None:
         return
+    native = "" if rollout.kind == "rollout" else "native "
     every = np.arange(len(rollout.sample))
     reported = seen.lengths > 0
-    side.seen_samples += int(reported.sum())
+    side.seen_samples += 0 if native else int(reported.sum())
     wrong = np.flatnonzero(reported & ~equal_rows(sent, every, seen, every))
     if not len(wrong):
         return
     wrong = wrong[np.argsort(rollout.sample[wrong])]
-    kinds = e.notes.setdefault(f"prompt kinds:{side.name}", {})
-    lengths = e.notes.setdefault(f"prompt lengths:{side.name}", {})  # of what was seen, as in `kinds`
+    kinds = e.notes.setdefault(f"{native}prompt kinds:{side.name}", {})
+    lengths = e.notes.setdefault(f"{native}prompt lengths:{side.name}", {})  # of what was seen, as in `kinds`
     known = tokenizer(e)
     others = {sent.row(row).tobytes() for row in every.tolist()} if len(every) <= MOST else set()
     for row in wrong[:MOST]:
@@ -43,11 +46,11 @@ def note(e: Evidence, side: Side, rollout: Table) -> None:
     one, two = sent.row(row), seen.row(row)
     values = (one[:SHOWN_IDS].tolist(), two[:SHOWN_IDS].tolist())
     e.diverges(
-        f"prompt:{side.name}",
+        f"{native}prompt:{side.name}",
         rollout.sample[wrong],
         Place(
             rollout.step,
-            "prompt",
+            native.strip() or "prompt",
             int(rollout.rank[row]),
             int(rollout.sample[row]),
             first_difference(one, two),

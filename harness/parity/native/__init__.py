@@ -8,10 +8,11 @@
 
 from __future__ import annotations
 
+from harness.parity.facts import prompts_seen
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.native import semantics
 from harness.parity.native.distributions import distributions
-from harness.parity.native.repeats import collisions, repeats
+from harness.parity.native.repeats import PROMISES, collisions, repeats
 from harness.parity.native.result import NativeResult
 from harness.parity.native.sampler import sampler, unread
 from harness.parity.native.samples import Samples, samples_of, tables
@@ -20,7 +21,7 @@ from harness.store import Recording
 from harness.tables import Table, mapping, number
 
 # Kinds of divergence of the native stage, up to the side.
-KINDS = ("native", "native learner", "native sampler", "native repeat", "collision")
+KINDS = ("native", "native prompt", "native learner", "native sampler", "native repeat", "collision")
 
 NOT_RUN = "not run"
 
@@ -39,7 +40,9 @@ def native_stage(e: Evidence, *, alpha: float) -> None:
     samples = [samples_of(side) for side in e.sides]
     result.samples = (len(samples[0]), len(samples[1]))
     _versions(e, stages, result)
-    for side, one in zip(e.sides, samples, strict=True):
+    for side, one, stage in zip(e.sides, samples, stages, strict=True):
+        for table in (*stage, *tables(side, "repeat")):
+            prompts_seen.note(e, side, table)
         result.not_compared += one.missing
         semantics.semantics(e, side, one, result)
         if collisions(e, side, one, result):
@@ -58,11 +61,15 @@ def native_stage(e: Evidence, *, alpha: float) -> None:
 
 def _unread(side: Side, samples: Samples, result: NativeResult) -> list[str]:
     """What this side's stage lacks of what our own always write: without it nobody knows whether its sampler draws what
-    it was asked, or whether it repeats itself.
+    it was asked, of the prompts that it was sent, or whether it repeats itself.
     """
     lacking = unread(side, samples)
     if not result.repeats.get(side.name, {}).get("samples"):
         lacking.append("`repeat` frames (samples drawn twice)")
+    elif result.repeats[side.name]["request_seed"] not in PROMISES:
+        lacking.append("`request_seed` of the samples drawn twice: whether the engine honours it")
+    if not all((seen := table.rows("prompt_seen")) and seen.lengths.all() for table in tables(side, "native")):
+        lacking.append("`prompt_seen` of every sample")
     return [f"the {side.name}'s native stage has no {what}" for what in lacking]
 
 

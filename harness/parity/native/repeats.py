@@ -23,6 +23,7 @@ from reports.text import figure
 COLLISION = 1e-6  # probability below which equal samples of a prompt are clones
 HONOURED = 0.8  # of the repeated samples are alike; ties that rounding turns may part a few
 CHANCE = 0.01  # probability that as many are alike by chance, above which nothing speaks for a seed
+PROMISES = ("honoured", "ignored")  # what an engine says of request seeds
 FEWEST = 5  # samples that chance alone would not repeat; fewer show nothing
 
 

@@ -56,14 +56,23 @@ def sampler(e: Evidence, side: Side, samples: Samples, result: NativeResult) -> 
 
 
 def unread(side: Side, samples: Samples) -> list[str]:
-    """What the learner did not say of a side's native samples, by the names of the format; [] where it said all."""
+    """What the engine and the learner did not say of a side's native samples, by the names of the format; [] where they
+    said all.
+    """
     stage, scores = tables(side, "native"), tables(side, "native_score")
     if len(samples.tokens) < len(stage):
         return ["`learner_logprob` of every sample"]
-    known = [{*one.views, *one.readings} for one in samples.tokens]
-    wanted = ("processed_logprob", *NEEDED)
+    known = [_numbers(one) for one in samples.tokens]
+    wanted = ("logprob", "processed_logprob", *NEEDED)
     found = [f"`{name}` of every token" for name in wanted if any(name not in one for one in known)]
     return found + ["`fits`"] * any(not isinstance(one.fields.get("fits"), list) for one in scores)
+
+
+def _numbers(tokens: Tokens) -> set[str]:
+    """Names of what is a number for every token, for NaN rejects no test; -inf is one, outside of the support."""
+    found: dict[str, Any] = {**tokens.views, **tokens.readings}
+    whole = {name for name, values in found.items() if not np.isnan(values).any()}
+    return whole | ({"logprob"} if tokens.reported is not None else set())
 
 
 def _outside(e: Evidence, side: Side, parts: list[Tokens], outside: np.ndarray, tokens: int) -> None:

@@ -128,7 +128,7 @@ def _scored(side: Side, table: Table, output: Rows, score: Table | None, missing
 
     logprob = table.rows("logprob")
     if logprob is None or not np.array_equal(logprob.lengths, output.lengths):
-        missing.append(f"{side.name}: the engine reported no native log-probabilities")
+        missing.append(f"{side.name}: the engine did not report a native log-probability of every token")
         logprob = None
     return Tokens(
         table,

@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from harness.parity.facts.evidence import Evidence, Side
-from harness.parity.facts.explanation import Explanation, left
+from harness.parity.facts.explanation import NATIVE, Explanation, kinds_of, left
+from harness.parity.facts.prompts_seen import PERMUTED
 from harness.parity.native.result import NativeResult
 from harness.parity.native.semantics import RAW, evidence
+from harness.parity.rules.prompts import UNDONE, cause_name
 from harness.tables import mapping, number
 from reports.model import Cause, Proof
-from reports.text import figure
+from reports.text import counted, figure
 
 STRUCTURE = {"joint": "SAMPLER(joint top-k/top-p)", "blind": "SAMPLING_PARAM(repetition_penalty)"}
 SAID = {
@@ -19,6 +21,28 @@ SAID = {
     "blind": "lets the repetition penalty cover the output only, not prompt and output",
 }
 FIELD = {"joint": "top_p", "blind": "repetition_penalty"}
+
+
+def prompts(e: Evidence) -> Iterator[Explanation]:
+    """What became of the native stage's prompts: with none of our plugins loaded, an engine may be sent others."""
+    for side in e.sides:
+        kinds: dict[str, list[tuple[int, int]]] = e.notes.get(f"native prompt kinds:{side.name}", {})
+        for kind, where in kinds.items():
+            name = "ORDER" if kind == PERMUTED else cause_name(kind)
+            if any(one.cause.name == name and one.cause.party == side.name for one in e.explained):
+                continue  # as in the rollouts (see `prompts.prompts`)
+            samples = len(set(where))
+            yield Explanation(
+                Cause(
+                    name,
+                    side.name,
+                    f"the engine saw other prompt ids than it was sent in the native stage: {kind}",
+                    f"{counted(samples, 'sample')}, the first is {where[0][1]}",
+                    {"side": side.name, "stage": "native", "kind": kind, "samples": [list(one) for one in where[:50]]},
+                    [Proof(UNDONE[kind], samples, 0, "prompts")] if kind in UNDONE else [],
+                ),
+                (f"native prompt:{side.name}", *kinds_of(NATIVE, side.name)),
+            )
 
 
 def samplers(e: Evidence) -> Iterator[Explanation]:

@@ -9,7 +9,17 @@ import numpy as np
 
 from harness.parity.facts.boundaries import by_sample
 from harness.parity.facts.evidence import Evidence, Side
-from harness.parity.facts.explanation import ROLLOUT, Explanation, among, kinds_of, restricted, scored_otherwise, when
+from harness.parity.facts.explanation import (
+    NATIVE,
+    ROLLOUT,
+    Explanation,
+    among,
+    and_native,
+    kinds_of,
+    restricted,
+    scored_otherwise,
+    when,
+)
 from harness.parity.facts.prompts_seen import PERMUTED
 from reports.model import Cause, Proof
 from reports.text import counted
@@ -52,6 +62,8 @@ def prompts(e: Evidence) -> Iterator[Explanation]:
             retold = _same_text(e, side, where) if kind == "other ids" else 0
             name = "RETOKENIZATION" if retold else cause_name(kind)
             evidence = f"{counted(len(affected), 'sample')}, first step {where[0][0]}, sample {where[0][1]}"
+            native = e.notes.get(f"native prompt kinds:{side.name}", {}).get(kind, [])
+            evidence += f"; {counted(len(set(native)), 'sample')} of the native stage too" if native else ""
             if retold:
                 evidence += f"; in {retold} of them the recorded text of the prompt's ends is the same"
             yield Explanation(
@@ -64,8 +76,13 @@ def prompts(e: Evidence) -> Iterator[Explanation]:
                     {"samples": [list(one) for one in where[:50]], "kind": kind},
                     _proofs(e, side, kind, affected),
                 ),
-                (f"prompt:{side.name}", *kinds_of(ROLLOUT, side.name), *scored_otherwise(e, side.name)),
-                among(affected),
+                (
+                    f"prompt:{side.name}",
+                    *kinds_of(ROLLOUT, side.name),
+                    *scored_otherwise(e, side.name),
+                    *([f"native prompt:{side.name}", *kinds_of(NATIVE, side.name)] if native else []),
+                ),
+                and_native(affected) if native else among(affected),
             )
 
 
