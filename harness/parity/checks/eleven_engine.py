@@ -206,10 +206,11 @@ def itself(e: Evidence, side: Side, number: int) -> Outcome:
         alone = not second_run.required(e, side.name) and not np.isnan(e.tolerance.floor)
         text += "the tolerance is of the other side's floor" if alone else f"the tolerance is the cap, {figure(cap)}"
         return outcome(name, "not tested", text, number=number, **details)
-    drawn = [variant for variant in floor.absent if variant != "prefill"]
-    if drawn and not side.recording.manifest.get("framework") and again is None:
-        text = f"the floor was not taken under another {' and another '.join(drawn)}, in which engines differ from "
-        text += f"themselves; of the others: {shown}"
+    taken = {variant for one in e.sides for variant in one.floor.variants if variant not in one.floor.absent}
+    lacking = [variant for variant in floor.absent if variant != "prefill" or variant in taken]
+    if lacking and not side.recording.manifest.get("framework") and again is None:
+        under = " and ".join(one if one == "prefill" else f"another {one}" for one in lacking)
+        text = f"the floor was not taken under {under}, in which engines differ from themselves; of the others: {shown}"
         return outcome(name, "not tested", text, number=number, **details)
     missing = [f"{name}: the floor was not taken under: {', '.join(floor.absent)}"] if floor.absent else []
     own = ", ".join(variant for variant in floor.variants if variant != second_run.VARIANT)
