@@ -124,15 +124,20 @@ def learner_packages(recording: Recording) -> dict[str, str]:
 
 
 def learner_devices(recording: Recording) -> dict[str, list[str]]:
-    """What the learner's processes computed on: device facts and processor model."""
+    """What the learner's processes computed on: CUDA or not, device facts and processor model."""
     found: dict[str, set[str]] = {}
+    cuda: list[bool] = []
     for event in recording.all("environment"):
         if event.get("role") != "rollout":
+            if "cuda_initialized" in mapping(event.get("device")):
+                cuda.append(bool(event["device"]["cuda_initialized"]))
             facts = {key: mapping(event.get("device")).get(key) for key in _DEVICE_FACTS}
             facts["cpu"] = mapping(event.get("machine")).get("cpu")
             for key, value in facts.items():
                 if value is not None:
                     found.setdefault(key, set()).add(str(value))
+    if cuda:  # on a CPU there is no name of a device that could differ
+        found["device"] = {"cuda" if any(cuda) else "cpu"}
     return {key: sorted(values) for key, values in found.items()}
 
 
