@@ -121,7 +121,9 @@ class Waiting:
                 "the Ray node of this run ended (its raylet process is gone), and its actors with it; its logs are in "
                 f"{logs}, what was recorded until then is in {side.run_dir}"
             )
-        return f"a process of the run died: {_last_line(error)}"
+        # Ray goes on with advice on its own options.
+        said = _last_line(error).partition(" Some common causes")[0].rstrip(".")
+        return f"a process of the run died: {said}; what was recorded until then is in {side.run_dir}"
 
 
 def _raylets() -> list[int]:

@@ -193,6 +193,8 @@ def test_the_end_of_the_ray_node_is_said_in_plain_words(tmp_path: Path) -> None:
     cancelled = RayActorError(error_msg="The actor never ran - it was cancelled before it started running.")
     made._raylets = [os.getpid()]
     assert "Ray node" not in said(cancelled) and "a process of the run died" in said(cancelled)
+    chatty = RayActorError(error_msg="It died: End of file. Some common causes include: (1) the OOM killer.")
+    assert "End of file; what was recorded until then is in" in said(chatty) and "common causes" not in said(chatty)
     assert "Ray node" in said(LocalRayletDiedError())
     made._raylets = [gone.pid]
     assert "Ray node of this run ended" in said(cancelled) and "session_latest/logs" in said(cancelled)
