@@ -190,6 +190,25 @@ def test_a_flip_is_not_benign_for_either_half_of_the_rule_alone(tmp_path: Path, 
     assert causes(verdict) == ["UNEXPLAINED"]
 
 
+@pytest.mark.parametrize("column", ["margin", "runner_up"])
+def test_a_flip_is_no_tie_where_only_the_baselines_learner_takes_it_for_one(tmp_path: Path, column: str) -> None:
+    """Margins that were lost in one recording excuse nothing: the other learner was asked the same."""
+    baseline, candidate = pair()
+    frame, trained = candidate.frame("rollout", 1), baseline.frame("experience", 1)
+    output, runner_up = frame.arrays["output"], trained.arrays["runner_up"]
+    at = np.flatnonzero(trained.arrays["margin"].values > 0.1)[::5]
+    output.values[at] = runner_up.values[at]
+    trained.arrays["margin"].values[:] = 0.0
+    if column == "runner_up":
+        other = candidate.frame("experience", 1)
+        other.arrays["margin"].values[:] = 0.0
+        other.arrays["runner_up"].values[:] = -1
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "DIVERGENT", verdict.reason
+    assert check(verdict, "tokens").state == "confirmed"
+    assert verdict.coverage["flips_beyond_margin"] > 0
+
+
 def test_another_batch_order_is_equal_after_alignment(tmp_path: Path) -> None:
     baseline, candidate = pair()
     for frame in (*candidate.frames("rollout"), *candidate.frames("experience"), *candidate.frames("floor")):
@@ -309,6 +328,21 @@ def test_another_learner_environment_is_confounded_and_another_engine_environmen
     assert any("transformers" in finding.summary for finding in verdict.findings)
 
 
+def test_a_learner_on_a_cpu_and_one_on_cuda_are_confounded(tmp_path: Path) -> None:
+    """On the CPU there is no name of a device that could differ."""
+    baseline, candidate = pair(native=False)
+    for recording in (baseline, candidate):
+        for log in recording.logs.values():
+            for kind, fields, *_ in log.events:
+                if kind == "environment":
+                    fields["device"] = {"torch": "2.13.0", "cuda_built": "13.0", "cuda_initialized": False}
+                    if recording is candidate:
+                        fields["device"] |= {"cuda_initialized": True, "name": "H200", "capability": [9, 0]}
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "CONFOUNDED", verdict.reason
+    assert "cpu against cuda" in verdict.reason
+
+
 def test_other_prompts_and_other_initial_weights_are_confounded(tmp_path: Path) -> None:
     baseline, candidate = (
         make("baseline", scenario(seed=0), native=False),
@@ -349,6 +383,60 @@ def test_a_native_sampler_at_another_temperature_is_a_divergence(tmp_path: Path)
     verdict = put(tmp_path, baseline, candidate)
     assert verdict.verdict == "DIVERGENT", verdict.reason
     assert check(verdict, "native").state == "confirmed"
+
+
+@pytest.mark.parametrize("rollouts", [False, True])
+def test_prompts_of_the_native_stage_that_the_engine_saw_otherwise(tmp_path: Path, rollouts: bool) -> None:
+    """With the same cause in the rollouts it is named once."""
+    baseline, candidate = pair()
+    for kind in ("native", "rollout") if rollouts else ("native",):
+        for frame in candidate.frames(kind):
+            frame.arrays["prompt_seen"] = jagged(
+                [np.concatenate([[BOS], row]) for row in frame.arrays["prompt_seen"].rows()]
+            )
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "DIVERGENT", verdict.reason
+    assert [(cause.name, cause.party) for cause in verdict.causes] == [("TOKENIZATION(double BOS)", "candidate")]
+    assert verdict.parity.first_divergence.phase == ("prompt" if rollouts else "native")
+    assert check(verdict, "native").state == "confirmed"
+    assert check(verdict, "prompt-ids-in against prompt-ids-the-engine-saw").state == "confirmed"
+
+
+@pytest.mark.parametrize("column", ["entropy", "varentropy", "mass_before", "outside", "processed_logprob"])
+def test_a_native_stage_whose_scores_are_no_numbers_was_not_passed(tmp_path: Path, column: str) -> None:
+    """NaN rejects nothing, so the sampler would pass unseen."""
+    baseline, candidate = pair()
+    next(candidate.frames("native_score")).arrays[column].values[3] = np.nan
+    verdict = put(tmp_path, baseline, candidate)
+    assert check(verdict, "native").state == "not tested"
+    assert f"`{column}` of every token" in "; ".join(verdict.missing)
+
+
+@pytest.mark.parametrize("lacking", ["prompt_seen", "logprob", "one logprob", "request_seed"])
+def test_a_native_stage_that_does_not_say_everything_was_not_passed(tmp_path: Path, lacking: str) -> None:
+    """One log-probability that is not there hid whatever the others said."""
+    baseline, candidate = pair()
+    frame, again = next(candidate.frames("native")), next(candidate.frames("repeat"))
+    if lacking == "request_seed":
+        del again.fields[lacking]
+    elif lacking == "one logprob":
+        rows = frame.arrays["logprob"].rows()
+        frame.arrays["logprob"] = jagged([*rows[:-1], rows[-1][:-1]])
+    else:
+        del frame.arrays[lacking]
+    verdict = put(tmp_path, baseline, candidate)
+    assert check(verdict, "native").state == "not tested"
+    assert check(verdict, "sampling-parameter-map").state == "not tested"
+    assert f"`{lacking.split()[-1]}` of" in verdict.reason
+
+
+def test_a_floor_that_only_one_side_scored_by_prefill_was_not_passed(tmp_path: Path) -> None:
+    baseline, candidate = pair()
+    for frame in candidate.frames("floor", variant="prefill"):
+        frame.fields["variant"] = "lost"
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "INCONCLUSIVE"
+    assert check(verdict, "candidate-itself").state == "not tested" and "prefill" in verdict.reason
 
 
 def test_clones_in_a_native_group_are_a_collision(tmp_path: Path) -> None:
