@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from harness.parity.facts.floor import CAPS, Tolerance, measure
 from harness.parity.facts.learners import learners
 from harness.parity.facts.modes import REPLAY, drawn_in, unclear
 from harness.parity.facts.one_engine import note_floors
+from harness.parity.facts.parameters import engine_infos
 from harness.parity.facts.patience import Told, nobody
 from harness.parity.facts.seeded import same_sampler
 from harness.parity.facts.weightsync import weight_syncs
@@ -54,7 +55,10 @@ def gather(
     dtype = str(mapping(baseline.scenario.get("model")).get("dtype") or "")
     floors = [side.floor for side in sides if not repeated or side.name in repeated or side.floor.measured]
     tolerance = Tolerance.of(dtype, floors, scale=_scale(baseline), temperature=temperature, cap=cap)
-    e = Evidence(sides[0], sides[1], tolerance, confounders, Weights(baseline, candidate), mode)
+    finer = None
+    if cap is None and (engines := _engines_type(sides, mode)) and CAPS[engines] < tolerance.cap:
+        finer = Tolerance.of(engines, floors, scale=_scale(baseline), temperature=temperature, cap=None)
+    e = Evidence(sides[0], sides[1], tolerance, confounders, Weights(baseline, candidate), mode, finer)
     e.notes["second runs"] = repeated
     e.notes["cap"] = cap
     e.notes["modes unclear"] = [why for name, recording in first.items() for why in unclear(recording, name)]
@@ -75,6 +79,20 @@ def gather(
     e.settle()
     ties.too_many(e)
     return e
+
+
+def _engines_type(sides: Sequence[Side], mode: str) -> str:
+    """The coarsest type in which the engines compute, by what they resolved; empty where one does not say, or keeps its
+    KV cache in another."""
+    found = set()
+    for side in sides:
+        infos = [mapping(info.get("resolved")) for info in engine_infos(side, mode)]
+        types = {str(one.get("dtype")).removeprefix("torch.") for one in infos}
+        caches = {str(one.get("kv_cache_dtype") or "auto").removeprefix("torch.") for one in infos}
+        if not types or not types <= set(CAPS) or not caches <= {"auto", *types}:
+            return ""
+        found |= types
+    return max(found, key=lambda name: CAPS[name])
 
 
 def _scale(baseline: Recording) -> float:

@@ -208,7 +208,8 @@ def _decide(
     findings = parameter_maps.measured(findings, named if verdict == "DIVERGENT" else [])
     body = Parity(
         place,
-        e.tolerance.facts(e.baseline.floor, e.candidate.floor),
+        e.tolerance.facts(e.baseline.floor, e.candidate.floor)
+        | ({} if e.finer is None else {"tolerance between engines": e.finer.value}),
         [found.check for _, found in outcomes],
         [summary(e, side) for side in e.sides],
         _metrics(e),

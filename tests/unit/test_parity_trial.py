@@ -209,6 +209,20 @@ def test_a_flip_is_no_tie_where_only_the_baselines_learner_takes_it_for_one(tmp_
     assert verdict.coverage["flips_beyond_margin"] > 0
 
 
+@pytest.mark.parametrize(("flips", "seen"), [(2, "EQUIVALENT"), (40, "DIVERGENT")])
+def test_more_ties_than_a_draw_can_have_are_none(tmp_path: Path, flips: int, seen: str) -> None:
+    """Margins that were lost in both recordings would excuse any number of flips."""
+    baseline, candidate = pair(native=False)
+    frame, trained = candidate.frame("rollout", 1), baseline.frame("experience", 1)
+    frame.arrays["output"].values[:flips] = trained.arrays["runner_up"].values[:flips]
+    for recording in (baseline, candidate):
+        recording.frame("experience", 1).arrays["margin"].values[:flips] = 0.0
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == seen, verdict.reason
+    assert verdict.coverage["benign_flips"] == flips
+    assert check(verdict, "tokens").state == ("confirmed" if seen == "DIVERGENT" else "ruled out")
+
+
 def test_another_batch_order_is_equal_after_alignment(tmp_path: Path) -> None:
     baseline, candidate = pair()
     for frame in (*candidate.frames("rollout"), *candidate.frames("experience"), *candidate.frames("floor")):
@@ -466,3 +480,21 @@ def test_a_nan_is_a_divergence_and_no_pass(tmp_path: Path) -> None:
     assert verdict.verdict == "DIVERGENT", verdict.reason
     assert verdict.parity.first_divergence.step == 2
     assert causes(verdict) == ["NUMERIC_FATAL"]
+
+
+@pytest.mark.parametrize(("asked", "seen"), [(None, "EQUIVALENT"), ("--cap", "EQUIVALENT"), ("float32", "DIVERGENT")])
+def test_engines_in_float32_beside_a_bfloat16_learner_have_the_tolerance_of_float32(
+    tmp_path: Path, asked: str | None, seen: str
+) -> None:
+    """verl on a CPU is so: what a learner's rounding excuses does not excuse its engines."""
+    baseline, candidate = pair(plan=scenario(dtype="bfloat16"), native=False, noise=1e-6)
+    for recording in (baseline, candidate):
+        for event in recording.events("engine_info"):
+            event["resolved"]["dtype"] = "float32" if asked else "bfloat16"
+    generator = np.random.default_rng(3)
+    for frame in candidate.frames("rollout"):
+        frame.arrays["logprob"].values[:] += generator.uniform(-0.03, 0.03, len(frame.arrays["logprob"].values))
+    verdict = put(tmp_path, baseline, candidate, **({"cap": 0.05} if asked == "--cap" else {}))
+    assert verdict.verdict == seen, verdict.reason
+    found = check(verdict, "logprobs")
+    assert found.state == ("confirmed" if seen == "DIVERGENT" else "ruled out"), found.evidence

@@ -40,6 +40,10 @@ def tokens(e: Evidence) -> Outcome:
         text = f"{flips:,} of {compared:,} tokens differ, {unjudged:,} of them where no margin says how close the "
         text += f"choice was: engines within {figure(e.tolerance.value)} nats of each other are not tied so often"
         return outcome("tokens", "confirmed", text, kinds=("flip",), **details)
+    if "too many ties" in e.notes:
+        text = f"{benign:,} of {compared:,} tokens differ where the learner's margins say that the choice was tied: "
+        text += f"engines within {figure(e.tolerance.value)} nats of each other are not tied so often"
+        return outcome("tokens", "confirmed", text, kinds=("flip",), **details)
     if unjudged:
         text = f"{unjudged} of {flips:,} flips cannot be judged: no margin of the learner was recorded at them"
         return outcome("tokens", "not tested", text, **details)
@@ -93,13 +97,13 @@ def logprobs(e: Evidence) -> Outcome:
     details: dict[str, Any] = {
         "buckets": e.engines.by_bucket(),
         "where": e.engines.where(),
-        "tolerance": e.tolerance.value,
+        "tolerance": e.of_engines.value,
         "beyond": beyond,
     }
     if not n:
         return outcome("logprobs", "not tested", "no log-probabilities of equal tokens were compared", **details)
     largest = f"max |Δ| {figure(e.engines.largest[0])} nats over {counted(n, 'token')}; "
-    largest += f"{beyond:,} beyond the tolerance of {figure(e.tolerance.value)}, at most {outliers(n):,} are rounding"
+    largest += f"{beyond:,} beyond the tolerance of {figure(e.of_engines.value)}, at most {outliers(n):,} are rounding"
     if "logprob" in e.first:
         text = largest
         if e.engines.not_finite:

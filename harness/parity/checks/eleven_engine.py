@@ -168,7 +168,7 @@ def _not_covered(side: Side, again: second_run.SecondRun | None) -> list[str]:
 
 def itself(e: Evidence, side: Side, number: int) -> Outcome:
     """An engine against itself: within the cap, and with no more flips than ties explain."""
-    name, floor, cap = f"{side.name}-itself", side.floor, e.tolerance.cap
+    name, floor, cap = f"{side.name}-itself", side.floor, e.of_engines.cap
     again = second_run.of(e, side.name)
     details: dict[str, Any] = {
         "variants": floor.variants,

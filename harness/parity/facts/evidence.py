@@ -104,6 +104,7 @@ class Evidence:
     confounders: list[Confounder]
     weights: Weights
     mode: str  # coupled, greedy, native, replay
+    finer: Tolerance | None = None  # of engines that both compute in a finer type than the learners
     engines: Mismatch = field(default_factory=Mismatch)  # candidate against baseline
     guided: bool = False
     first: dict[str, tuple[Key, Place]] = field(default_factory=dict)
@@ -132,6 +133,16 @@ class Evidence:
     @property
     def sides(self) -> tuple[Side, Side]:
         return self.baseline, self.candidate
+
+    @property
+    def of_engines(self) -> Tolerance:
+        """What engines may differ by from each other and from themselves; `tolerance` is for what learners take part
+        in."""
+        return self.finer or self.tolerance
+
+    def tolerated(self, kind: str) -> Tolerance:
+        """What counts as equal in this kind of comparison."""
+        return self.of_engines if kind == "logprob" else self.tolerance
 
     def beyond(self, kind: str) -> int:
         """How many tokens of a comparison lie beyond the tolerance, tolerated outliers included."""
@@ -175,7 +186,8 @@ class Evidence:
 
     def weigh(self, kind: str, grid: Grid, same: np.ndarray, size: np.ndarray) -> Weighed:
         """One step's |differences| of log-probabilities against the tolerance, added to the run's tail."""
-        found = Weighed.of(grid, same, size, self.tolerance.value, self.tolerance.extreme)
+        tolerance = self.tolerated(kind)
+        found = Weighed.of(grid, same, size, tolerance.value, tolerance.extreme)
         tail = self.tail(kind)
         tail.compared += found.compared
         tail.beyond += len(found.beyond)

@@ -49,8 +49,8 @@ def scored_otherwise(e: Evidence, side: str) -> tuple[str, ...]:
     A fault of what it is sent for a draw, or of what it reports of one, shows there and in no other variant.
     """
     floor = e.side(side).floor
-    beyond = {name for name, one in floor.variants.items() if one["max"] > e.tolerance.cap}
-    drawn = not floor.implausible_flips(e.tolerance.cap, e.tolerance.temperature)
+    beyond = {name for name, one in floor.variants.items() if one["max"] > e.of_engines.cap}
+    drawn = not floor.implausible_flips(e.of_engines.cap, e.tolerance.temperature)
     return (f"floor:{side}",) if beyond <= {"prefill"} and drawn and not floor.not_finite else ()
 
 

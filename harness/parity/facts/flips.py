@@ -11,6 +11,8 @@ from harness.tables import Table
 from reports.model import Place
 from reports.text import figure
 
+TIE = "benign flips"  # among the notes: of each step with any, its samples and the first place
+
 
 class Learner:
     """Margin and runner-up of single tokens, from one run's experience."""
@@ -83,31 +85,32 @@ def note(
     e.count("flips without any margin", np.count_nonzero(np.isnan(margin)))  # not even one without a bound
     e.series["flips"][-1] = float(len(flipped))
     e.series["flips_beyond_margin"][-1] = float(np.count_nonzero(beyond))
-    for kind, chosen in (("flip", beyond), ("unjudged flip", ~known)):
+    for kind, chosen in (("flip", beyond), ("unjudged flip", ~known), (TIE, benign)):
         index = np.flatnonzero(chosen)
         if len(index):
             at = int(index[0])
             sample = int(match.sample[row[at]])
             gap = float(margin[at])
-            e.diverges(
-                kind,
-                match.sample[np.unique(row[index])],
-                Place(
-                    b.step,
-                    "rollout",
-                    int(b.rank[match.a[row[at]]]),
-                    sample,
-                    int(position[at]),
-                    "token",
-                    int(one[flipped[at]]),
-                    int(two[flipped[at]]),
-                    gap if np.isfinite(gap) else None,
-                    context=f"the learner's second choice is {int(best[at])}; "
-                    f"a gap up to {figure(e.tolerance.margin)} would be benign"
-                    if not np.isinf(gap)
-                    else "one of the two lies outside of what top-k, top-p and min-p leave",
-                ),
+            place = Place(
+                b.step,
+                "rollout",
+                int(b.rank[match.a[row[at]]]),
+                sample,
+                int(position[at]),
+                "token",
+                int(one[flipped[at]]),
+                int(two[flipped[at]]),
+                gap if np.isfinite(gap) else None,
+                context=f"the learner's second choice is {int(best[at])}; "
+                f"a gap up to {figure(e.tolerance.margin)} would be benign"
+                if not np.isinf(gap)
+                else "one of the two lies outside of what top-k, top-p and min-p leave",
             )
+            samples = match.sample[np.unique(row[index])]
+            if kind == TIE:  # no divergence, unless there are too many (`ties.too_many`)
+                e.notes.setdefault(TIE, []).append((samples, place))
+            else:
+                e.diverges(kind, samples, place)
     e.flips.add(
         np.full(np.count_nonzero(beyond), b.step),
         match.sample[row[beyond]],

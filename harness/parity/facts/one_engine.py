@@ -237,11 +237,11 @@ def note_floors(e: Evidence) -> None:
     """A floor above the cap, and flips that ties do not explain, as divergences."""
     for side in e.sides:
         floor, where = side.floor, side.floor.where
-        if floor.exceeds(e.tolerance.cap):
+        if floor.exceeds(e.of_engines.cap):
             context = f"the {side.name} differs from itself by more than the cap ({where.get('variant')} against base)"
             if floor.not_finite:
                 context = f"the {side.name} reports {floor.not_finite} log-probabilities that are not finite"
-        elif floor.implausible_flips(e.tolerance.cap, e.tolerance.temperature):
+        elif floor.implausible_flips(e.of_engines.cap, e.tolerance.temperature):
             context = f"the {side.name} does not draw the same tokens twice"
         else:
             continue

@@ -69,7 +69,7 @@ def reread(
     Flat float arrays on `grid`; `same`: positions of equal tokens; `sample`, `cached`: per row.
     """
     truth, engine = truth.astype(np.float64), engine.astype(np.float64)
-    tolerance = e.tolerance.value
+    tolerance = e.tolerated(kind).value
     delta = engine - truth
     beyond = same & ~(np.abs(delta) <= tolerance)
     columns = _extent(grid, step, sample, same, beyond, cached)

@@ -146,7 +146,7 @@ def _logprobs(
     margin, _ = lookup.at(grid.row[first], grid.position[first], token[first])
     gap = float(margin[0]) if np.isfinite(margin[0]) else None
     context = f"of token {int(token[first[0]])}; "
-    context += f"{len(found.beyond)} tokens of this step differ by more than {figure(e.tolerance.value)}"
+    context += f"{len(found.beyond)} tokens of this step differ by more than {figure(e.of_engines.value)}"
     place = _logprob_place(b, match, grid, p, q, first[0], gap, context)
     if e.differs("logprob", found, match.sample[np.unique(grid.row[found.deciding])], place):
         readings.reread(e, "logprob", b.step, match.sample, grid, p, q, same, either)

@@ -1,21 +1,28 @@
-"""Flips that no margin judges: too many of them are no ties, whatever each of them may be."""
+"""Flips that no margin judges, or that all margins call ties: too many of them are no ties, whatever each may be."""
 
 from __future__ import annotations
 
 from harness.parity.facts.evidence import Evidence
+from harness.parity.facts.flips import TIE
 from harness.parity.facts.floor import implausible
 
 UNJUDGED, FLIP = "unjudged flip", "flip"
 
 
 def too_many(e: Evidence) -> None:
-    """Note unjudged flips of runs that draw the same samples as flips, where engines within the tolerance of each other
-    could not have made so many of so many tokens."""
+    """Note unjudged and benign flips of runs that draw the same samples as flips, where engines within the tolerance of
+    each other could not have made so many of so many tokens: then it is the margins that are wrong."""
     flips, compared = e.counts.get("flips without any margin", 0), e.counts.get("compared_tokens", 0)
     if e.mode not in ("coupled", "greedy"):
         return
-    if implausible(flips, compared, e.tolerance.value, e.tolerance.temperature):
+    if implausible(flips, compared, e.of_engines.value, e.tolerance.temperature):
         e.notes["too many flips"] = flips
         found = e.found(UNJUDGED)
         for step, (_, place) in e.places[UNJUDGED].items():
             e.diverges(FLIP, found[found[:, 0] == step, 1], place)
+    benign = e.counts.get("benign_flips", 0)
+    # With Gumbel noise alone a gap is seldom small: two greedy logits may be as near as the model likes.
+    if e.mode == "coupled" and implausible(benign, compared, e.tolerance.value, e.tolerance.temperature):
+        e.notes["too many ties"] = benign
+        for samples, place in e.notes[TIE]:
+            e.diverges(FLIP, samples, place)

@@ -22,7 +22,7 @@ def noisy(e: Evidence) -> Iterator[Explanation]:
             continue
         floor = side.floor
         place = e.first[f"floor:{side.name}"][1]
-        if not floor.exceeds(e.tolerance.cap):  # the numbers agree, the tokens do not
+        if not floor.exceeds(e.of_engines.cap):  # the numbers agree, the tokens do not
             yield Explanation(
                 Cause(
                     "RNG(seed ignored)",
@@ -37,7 +37,7 @@ def noisy(e: Evidence) -> Iterator[Explanation]:
             continue
         if untried_cache(e, side):
             continue  # whether the engine or its cache is at fault no recording tells: UNEXPLAINED says so
-        reach = HEADROOM * max(floor.largest, e.tolerance.cap)
+        reach = HEADROOM * max(floor.largest, e.of_engines.cap)
         within = not np.isfinite(e.engines.largest[0]) or e.engines.largest[0] <= reach
         kinds: tuple[Any, ...] = (f"floor:{side.name}",)
         if within:
@@ -59,7 +59,7 @@ def noisy(e: Evidence) -> Iterator[Explanation]:
                 side.name,
                 summary if otherwise else place.context,
                 f"max |Δ| {figure(floor.largest)} nats of the engine against "
-                f"itself at equal weights and randomness, cap {figure(e.tolerance.cap)}{drawn}",
+                f"itself at equal weights and randomness, cap {figure(e.of_engines.cap)}{drawn}",
                 {"variants": floor.variants},
             ),
             kinds,
@@ -70,7 +70,7 @@ def noisy(e: Evidence) -> Iterator[Explanation]:
 def _beyond(e: Evidence, side: Side, reach: float) -> dict[str, Callable[[np.ndarray], np.ndarray]]:
     """Flips that noise of `reach` nats cannot make, of an engine that draws the same tokens each time: their margin,
     in nats of logits over T, is larger."""
-    if side.floor.implausible_flips(e.tolerance.cap, e.tolerance.temperature):
+    if side.floor.implausible_flips(e.of_engines.cap, e.tolerance.temperature):
         return {}
     far = np.abs(e.flips.margin) > reach * max(1.0, 1.0 / (e.tolerance.temperature or 1.0))
     where = among(e.flips.table[far][:, :2])

@@ -122,7 +122,7 @@ def numeric(e: Evidence) -> Iterator[Explanation]:
                 ),
             ),
             # an engine that agrees with itself wherever it gives numbers is not noisy as well
-            (*kinds_of(ROLLOUT, side.name), *(() if side.floor.noisy(e.tolerance.cap) else (f"floor:{side.name}",))),
+            (*kinds_of(ROLLOUT, side.name), *(() if side.floor.noisy(e.of_engines.cap) else (f"floor:{side.name}",))),
             among(affected),
         )
 
