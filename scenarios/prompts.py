@@ -132,7 +132,7 @@ def read(settings: Prompts) -> Iterator[tuple[str, Any]]:
     if settings.path.startswith("builtin:"):
         raise PromptError(f"prompts.path = {settings.path!r}: no such built-in prompts; there is {BUILTIN!r}")
     if not path.is_file():
-        raise PromptError(f"prompts.path = {settings.path!r}: no such file")
+        raise PromptError(f"prompts.path = {settings.path!r}: {'a directory' if path.is_dir() else 'no such file'}")
     match path.suffix.lower():
         case ".jsonl" | ".ndjson":
             return _jsonl(path, settings.column)

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table
 
 from harness.triage.lab_outcome import Outcome, Score
@@ -15,6 +16,7 @@ from reports.pipe import outlive_reader
 from scenarios.faults.catalog import Fault
 from scenarios.lab.catalog import Hang
 
+NARROW = 160  # columns of a terminal below which a table leaves no room for what a fault is
 LIST = ("name", "suite", "kind", "expected", "culprits", "summary")
 
 
@@ -52,6 +54,12 @@ def show_list(rows: list[dict[str, Any]], format: str) -> None:
         print(markdown(LIST, cells), end="")
         return
     console = _console()
+    if console.width < NARROW:
+        with outlive_reader(console):
+            for name, suite, kind, expected, _, summary in cells:
+                console.print(f"[bold]{escape(name)}[/]  {suite}  {escape(expected)}", soft_wrap=True, highlight=False)
+                console.print(Padding(escape("; ".join(filter(None, (kind, summary)))), (0, 0, 0, 4)), highlight=False)
+        return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in LIST:
         table.add_column(column, no_wrap=column != "summary", overflow="fold")

@@ -56,7 +56,7 @@ def lines(hooks: Hooks, adapter: Adapter) -> Iterator[str]:
     if not hooks.processes:
         yield (
             f"no process of the job met a hook of {name}, nothing of it was recorded: the job overrides PYTHONPATH or "
-            f"its runtime environment, or it is no {name} job"
+            f"its runtime environment, it ended before it came to {name}, or it is no {name} job"
         )
         return
     if not adapter.tested(hooks.version):

@@ -100,6 +100,7 @@ class Bench:
             self._sample(tally, _within(one, reference), expected[one.number], reference, alteration)
         for sample, own, theirs in zip(self._samples, reference.scores(), reading.scores, strict=True):
             for position, (p, q) in enumerate(zip(own, theirs, strict=False)):  # theirs may end at the context
+                p *= alteration.scored
                 tally.look("scores", sample.number, position, p, q, beyond(p, q, self._tolerance.logprob))
                 tally.nats += abs(p - q) if math.isfinite(q) else 0.0
         longest = self._most_scored(side)

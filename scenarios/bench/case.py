@@ -36,8 +36,9 @@ class Alteration:
     sampling: canonical parameters by name. joint: top-p over the unfiltered mass. prompts: the ids given in place of a
     sample's own; `everywhere`: in continuations under the guide too. seed: of the common randomness. report: what
     happens to log-probabilities, "shift:+1", "shift:-2", "temper:T", "scale:F", "support" (renormalised over what the
-    filters leave). output: "again" (decoded and encoded), "without end" (the end token is dropped). siblings: samples
-    of one prompt draw with the randomness of the first. context: tokens, prompt included, at which samples end.
+    filters leave). scored: factor of teacher-forced ones. output: "again" (decoded and encoded), "without end" (the end
+    token is dropped). siblings: samples of one prompt draw with the randomness of the first. context: tokens, prompt
+    included, at which samples end.
     """
 
     sampling: tuple[tuple[str, Any], ...] = ()
@@ -46,6 +47,7 @@ class Alteration:
     everywhere: bool = False
     seed: int | None = None
     report: str = ""
+    scored: float = 1.0
     output: str = ""
     siblings: bool = False
     context: int | None = None

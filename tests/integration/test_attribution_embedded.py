@@ -161,6 +161,29 @@ def test_the_reference_makes_the_same_mistake(lab: Lab, asked: Sampling, plants:
     assert (s.named[0].proof.before, s.named[0].proof.on) == (before, "live engines")
 
 
+LOG2 = '''
+import dataclasses, math
+from scenarios.faults.engine import Wrapper
+
+class Log2(Wrapper):
+    def generate(self, requests, sampling, *, seed):
+        drawn = super().generate(requests, sampling, seed=seed)
+        return [dataclasses.replace(one, logprobs=tuple(x / math.log(2) for x in one.logprobs)) for one in drawn]
+
+    def rescore(self, sequences):
+        return [[x / math.log(2) for x in row] for row in super().rescore(sequences)]
+'''
+
+
+def test_another_base_of_the_logarithm_is_in_the_scores_too(lab: Lab, tmp_path: Path) -> None:
+    (tmp_path / "log2.py").write_text(LOG2)
+    s = lab.situation(ASKED, engine={"wrapper": f"{tmp_path / 'log2.py'}:Log2"})
+    assert s.symptoms.of("scores") and s.symptoms.of("logprobs")
+    reference.search(s)
+    assert [(one.name, one.party) for one in s.named] == [("LOGPROB_SEMANTICS(scaled)", "candidate")]
+    assert s.symptoms.total == 0
+
+
 def test_a_parameter_that_a_side_asked_for_is_its_own(lab: Lab) -> None:
     s = lab.situation(ASKED, given=COOL)
     reference.search(s)

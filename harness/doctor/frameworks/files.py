@@ -31,7 +31,7 @@ def mapping(path: str | Path) -> tuple[dict[str, Any], str]:
             raise OSError(0, f"it is larger than {LARGEST >> 20} MiB")
         found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        return {}, f"settings come from {path}, which cannot be read: {error.strerror}"
+        return {}, f"settings come from {str(path) or 'a file without a name'}, which cannot be read: {error.strerror}"
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f" in line {mark.line + 1}" if mark else ""

@@ -63,7 +63,10 @@ def prompts_hidden(s: Situation) -> Iterator[Trial]:
 
 def reports(s: Situation) -> Iterator[Trial]:
     """Log-probabilities that are right, and reported in another way."""
-    if s.symptoms.of("scores") or not s.symptoms.of("logprobs"):
+    if not s.symptoms.of("logprobs"):
+        return
+    if s.symptoms.of("scores"):  # another base of the logarithm, say, is in both; nothing else of this family is
+        yield from _scaled(s, scored=True)
         return
     for shift in SHIFTS:
         yield Trial(
@@ -87,13 +90,18 @@ def reports(s: Situation) -> Iterator[Trial]:
         "the engine renormalises log-probabilities over what top-k and top-p leave",
         {"report": "support"},
     )
+    yield from _scaled(s, scored=False)
+
+
+def _scaled(s: Situation, *, scored: bool) -> Iterator[Trial]:
+    """All reported log-probabilities times one factor; `scored`: those of a forward pass too."""
     slope = s.bench.slope(s.side, s.alteration)
     if abs(slope - 1) > 0.01:
         yield Trial(
             "LOGPROB_SEMANTICS(scaled)",
-            f"log-probabilities of the reference times {slope:.4g}",
+            f"log-probabilities of the reference times {slope:.4g}{', its scores too' if scored else ''}",
             f"the engine's log-probabilities are scaled by {slope:.4g}",
-            {"report": f"scale:{slope!r}"},
+            {"report": f"scale:{slope!r}", **({"scored": slope} if scored else {})},
             details={"scale": slope},
         )
 

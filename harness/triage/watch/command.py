@@ -274,7 +274,7 @@ def _directory(out: Path | None, command: Sequence[str]) -> Path:
     except OSError as error:
         cause: Any = error.__cause__ or error
         raise BadInput(
-            f"{directory} cannot be written: {cause.strerror or cause}", mend="harness watch --out DIR -- …"
+            f"{directory} cannot be written: {cause.strerror or cause}", mend="another folder: --out DIR"
         ) from error
     return directory.resolve()
 
