@@ -181,8 +181,9 @@ class Stage:
         return self._recorded.parted(trainer.version - 1, trainer.digests)
 
     def open_bench(self, asked: dict[str, Any], stands: dict[str, Any], **options: Any) -> None:
-        """Put the engines of `stands` on a bench: {side: fields of `scenarios.bench.bench.Stand`}."""
-        from scenarios.bench.bench import Bench, Stand
+        """Put the engines of `stands` on a bench: {side: fields of `scenarios.bench.undo.Stand`}."""
+        from scenarios.bench.bench import Bench
+        from scenarios.bench.undo import Stand
 
         self._bench = Bench(asked, {side: Stand(**fields) for side, fields in stands.items()}, **options)
 

@@ -1,44 +1,30 @@
 """The bench itself: reads both live engines against a reference at their own weights, and undoes one thing at a time.
 
 A reading draws the case on one engine along the reference's own draw and scores the same sequences teacher-forced. What
-is undone on an engine stays undone; the caller decides what comes next. Runs in the learner's interpreter.
+is undone (`undo`) the caller decides. Runs in the learner's interpreter.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from scenarios.bench.case import Alteration, CaseSample, Drawn, Fitted, Symptoms, Tolerance
+from scenarios.bench.case import CHOICES, NUMBERS, Alteration, CaseSample, Drawn, Fitted, Symptoms, Tolerance
 from scenarios.bench.fit import fit
 from scenarios.bench.reference import NOTHING, ROUNDS, Reference
 from scenarios.bench.tally import Tally, beyond
-from scenarios.ppo.weight_sync import WeightLink
-from scenarios.remote import Actor, call
+from scenarios.bench.undo import Stand, Undo
+from scenarios.remote import call
 from scenarios.rollout.engine import Completion, Request
 from scenarios.rollout.given import most_scored
 from scenarios.settings import Scenario
 
 # Of a hidden state's size. An operation in float32 rounds by 6e-8 of it: a thousand of them in one direction.
 LAYER_APART = 1e-4
-# Modules of a checkpoint that vLLM holds as one.
-FUSED = {"q_proj": "qkv", "k_proj": "qkv", "v_proj": "qkv", "gate_proj": "gate_up", "up_proj": "gate_up"}
 PROBED = 4  # sequences that are scored after each single tensor
-
-
-@dataclass(frozen=True)
-class Stand:
-    """One side on the bench. `policy`: the directory whose weights its engine should hold, `version` their number."""
-
-    session: Actor
-    actor: Actor  # the learner that sends weights
-    policy: str
-    version: int
-    workers: int = 1
 
 
 @dataclass
@@ -50,20 +36,18 @@ class Reading:
     noise: int = 0
 
 
-class Bench:
+class Bench(Undo):
     """`asked`: the scenario that both sides were to follow. `stands`: the sides whose engines are up."""
 
     def __init__(
         self, asked: dict[str, Any], stands: dict[str, Stand], *, device: str = "cpu", sync_backend: str = "gloo"
     ) -> None:
+        super().__init__(stands, sync_backend=sync_backend)
         self._asked = Scenario.from_json(asked)
-        self._stands = stands
-        self._device, self._sync_backend = device, sync_backend
+        self._device = device
         self._references: dict[str, Reference] = {}
         self._readings: dict[str, Reading] = {}
-        self._links: dict[str, WeightLink] = {}
-        self._adopted: dict[Actor, str] = {}
-        self._longest: dict[str, int] = {}  # tokens of a sequence that a side's engine scores; 0: not known
+        self._ignored: dict[str, tuple[str, ...]] = {}  # kinds of a side's symptoms in which it does not repeat itself
         self._samples: list[CaseSample] = []
         self._sent: dict[int, tuple[int, ...]] = {}  # sample -> its prompt
         self._tolerance = Tolerance(0.0, 0.0)
@@ -81,21 +65,28 @@ class Bench:
             self._references[side] = made[digest]
         return list(self._stands)
 
-    # --- readings ---------------------------------------------------------------------------------------------------
-
     def read(self, side: str, *, again: bool = False) -> Symptoms:
-        """Draw and score the case on one engine, and hold it against the reference. `again`: twice, for its noise."""
+        """Draw and score the case on one engine, and hold it against the reference. `again`: twice, for its noise. An
+        engine that chooses alike both times, and otherwise than the reference, is asked for its choices alone where its
+        numbers do not repeat."""
         reading = self._reading(side)
+        self._readings[side], self._ignored[side] = reading, ()
         if again:
-            reading.noise = _apart(reading, self._reading(side), self._tolerance.logprob)
-        self._readings[side] = reading
+            other = self._reading(side)
+            reading.noise = _apart(reading, other, self._tolerance.logprob)
+            chose_alike = all(
+                (a.output, a.finish, a.prompt_seen) == (b.output, b.finish, b.prompt_seen)
+                for a, b in zip(reading.drawn, other.drawn, strict=True)
+            )
+            if reading.noise and chose_alike and any(self.compare(side).of(kind) for kind in CHOICES):
+                self._ignored[side] = NUMBERS
         return self.compare(side)
 
     def compare(self, side: str, alteration: Alteration = NOTHING) -> Symptoms:
         """The last reading of one side against the reference under an alteration. Costs no engine call."""
         reading, reference = self._readings[side], self._references[side]
         expected = {one.number: one for one in reference.draw(alteration)}
-        tally = Tally(self._samples)
+        tally = Tally(self._samples, self._ignored.get(side, ()))
         for one in reading.drawn:
             self._sample(tally, _within(one, reference), expected[one.number], reference, alteration)
         for sample, own, theirs in zip(self._samples, reference.scores(), reading.scores, strict=True):
@@ -235,41 +226,6 @@ class Bench:
                 return layer - 1, apart
         return len(own) - 1, 0.0
 
-    # --- what can be undone -----------------------------------------------------------------------------------------
-
-    def flush(self, side: str) -> None:
-        """Empty the prefix cache."""
-        call(self._stands[side].session, "flush")
-
-    def tensors(self, side: str) -> list[list[str]]:
-        """Names of the learner's tensors in the order of a sync, in groups that the engine can take alone.
-
-        vLLM reloads a module as a whole: sent one of q, k and v alone, it lost the other two (measured, 0.32.0).
-        SGLang and Transformers take any tensor.
-        """
-        names = [meta.name for meta in call(self._learner(side), "weight_meta")]
-        if call(self._stands[side].session, "snapshot")["engine"] != "vllm":
-            return [[name] for name in names]
-        groups: dict[str, list[str]] = {}
-        for name in names:
-            module, _, _ = name.rpartition(".")
-            parent, _, last = module.rpartition(".")
-            groups.setdefault(f"{parent}.{FUSED.get(last, last)}", []).append(name)
-        return list(groups.values())
-
-    def sync(self, side: str, names: list[str] | None = None) -> float:
-        """Send these tensors to the engine once more, all of them for None; returns seconds. Raises SyncFailed."""
-        stand = self._stands[side]
-        started = time.perf_counter()
-        actor = self._learner(side)
-        if side not in self._links:
-            self._links = {side: WeightLink(actor, stand.session)}  # a learner sends over one group at a time
-            self._links[side].connect(world_size=1 + stand.workers, backend=self._sync_backend)
-        whole = [meta.name for meta in call(actor, "weight_meta")]
-        omit = () if names is None else tuple(name for name in whole if name not in set(names))
-        self._links[side].send(step=-1, version=stand.version, omit=omit)
-        return time.perf_counter() - started
-
     def rescored(self, side: str) -> tuple[int, float, float]:
         """(tokens beyond the tolerance, sum of |Δ| against the reference, largest |Δ| against the last such reading),
         in nats, over a few sequences. The cheapest reading that sees a tensor change: no token is drawn."""
@@ -287,45 +243,6 @@ class Bench:
             (abs(p - q) for a, b in zip(before, scores, strict=True) for p, q in zip(a, b, strict=True)), default=0.0
         )
         return wrong, distance, moved
-
-    def restart(self, side: str) -> float:
-        """A fresh engine that loads this side's weights from disk; returns seconds."""
-        started = time.perf_counter()
-        call(self._stands[side].session, "serve", self._stands[side].policy)
-        call(self._stands[side].session, "restart")
-        self._links.pop(side, None)  # its process group died with the engine
-        return time.perf_counter() - started
-
-    def put_back(self, side: str, names: list[str]) -> float:
-        """A fresh engine at this side's weights that is given these engine parameters as they were asked; returns
-        seconds."""
-        started = time.perf_counter()
-        session = self._stands[side].session
-        call(session, "serve", self._stands[side].policy)
-        call(session, "put_back", names)
-        self._links.pop(side, None)
-        self._longest.pop(side, None)
-        return time.perf_counter() - started
-
-    def set(self, side: str, name: str, value: Any) -> float:
-        """Change one parameter of a live session; returns seconds. An engine parameter restarts the engine."""
-        started = time.perf_counter()
-        session = self._stands[side].session
-        if name.startswith("engine."):
-            call(session, "serve", self._stands[side].policy)
-            self._links.pop(side, None)
-        call(session, "set", name, value)
-        self._longest.pop(side, None)
-        return time.perf_counter() - started
-
-    def _learner(self, side: str) -> Actor:
-        """The learner at this side's weights: both runs may share it, and end at others."""
-        stand = self._stands[side]
-        if self._adopted.get(stand.actor) != stand.policy:
-            call(stand.actor, "adopt", stand.policy)
-            self._adopted[stand.actor] = stand.policy
-        return stand.actor
-
 
 def _drawn(one: Completion) -> Drawn:
     return Drawn(one.sample, one.prompt_seen, one.output_ids, one.logprobs, one.finish_reason, one.cached_tokens)

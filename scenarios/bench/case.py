@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 KINDS = ("prompts", "tokens", "lengths", "finish", "logprobs", "scores")
+CHOICES = ("prompts", "tokens", "lengths", "finish")
+NUMBERS = ("logprobs", "scores")
 SIDES = ("baseline", "candidate")
 
 
@@ -65,9 +67,9 @@ class Symptoms:
     same among the samples that do not offend; `compared`: how many were looked at.
 
     `nats`: sum of |Δ| of teacher-forced log-probabilities, finite ones. `noise`: log-probabilities and tokens that
-    differ between two equal draws of the engine itself. `cached`: prompt tokens served from a prefix cache. `longest`:
-    tokens of a sequence that the engine scores, 0 where that is not known; `cut`: sequences that are longer, and were
-    scored up to there.
+    differ between two equal draws of the engine itself; `restless`: numbers alone, and so only what it chooses was
+    looked at. `cached`: prompt tokens served from a prefix cache. `longest`: tokens of a sequence that the engine
+    scores, 0 where that is not known; `cut`: sequences that are longer, and were scored up to there.
     """
 
     counts: dict[str, int] = field(default_factory=dict)
@@ -76,6 +78,7 @@ class Symptoms:
     by_sample: dict[int, int] = field(default_factory=dict)
     nats: float = 0.0
     noise: int = 0
+    restless: bool = False
     cached: int = 0
     longest: int = 0
     cut: int = 0

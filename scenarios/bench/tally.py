@@ -10,9 +10,10 @@ SHOWN = 3  # places of each kind that are told
 
 
 class Tally:
-    """Counts what differs, by kind and sample."""
+    """Counts what differs, by kind and sample. `ignored`: kinds that are not looked at."""
 
-    def __init__(self, samples: list[CaseSample]) -> None:
+    def __init__(self, samples: list[CaseSample], ignored: tuple[str, ...] = ()) -> None:
+        self._ignored = ignored
         self._offends = {one.number: one.offends for one in samples}
         self._counts: dict[str, int] = {}
         self._healthy: dict[str, int] = {}
@@ -22,6 +23,8 @@ class Tally:
         self.nats = 0.0
 
     def look(self, kind: str, number: int, position: int, expected: Any, found: Any, differs: bool) -> None:
+        if kind in self._ignored:
+            return
         self._compared[kind] = self._compared.get(kind, 0) + 1
         if not differs:
             return
@@ -35,8 +38,8 @@ class Tally:
 
     def symptoms(self, *, noise: int, cached: int, longest: int, cut: int) -> Symptoms:
         return Symptoms(
-            self._counts, self._healthy, self._compared, self._by_sample, self.nats, noise, cached, longest, cut,
-            self._places,
+            self._counts, self._healthy, self._compared, self._by_sample, self.nats, noise, bool(self._ignored), cached,
+            longest, cut, self._places,
         )  # fmt: skip
 
 

@@ -22,8 +22,9 @@ from harness.parity.attribution.situation import Named, Situation, Tried, improv
 from harness.parity.verdict import Judged
 from reports.model import Cause, Proof, Verdict
 from scenarios import models
-from scenarios.bench.bench import Bench, Stand
+from scenarios.bench.bench import Bench
 from scenarios.bench.case import Alteration, CaseSample, Symptoms, Tolerance
+from scenarios.bench.undo import Stand
 from scenarios.models.quiet import quiet
 from scenarios.ppo.roles import ActorRole
 from scenarios.remote import Actor, Local
@@ -159,6 +160,15 @@ def test_the_reference_makes_the_same_mistake(lab: Lab, asked: Sampling, plants:
     assert [one.name for one in s.named] == [cause]
     assert s.symptoms.total <= 0.02 * before
     assert (s.named[0].proof.before, s.named[0].proof.on) == (before, "live engines")
+
+
+def test_what_a_noisy_engine_chooses_is_explained_all_the_same(lab: Lab) -> None:
+    s = lab.situation(ASKED, engine={"noise": 3e-4, "sampling": {"top_k": 3}})
+    assert s.symptoms.noise and s.symptoms.restless and not s.symptoms.of("logprobs", "scores")
+    reference.search(s)
+    assert [one.name for one in s.named] == ["SAMPLING_PARAM(top_k)"]
+    quiet = lab.situation(ASKED, engine={"noise": 3e-4})  # control: nothing but noise
+    assert quiet.symptoms.noise and not quiet.symptoms.restless and quiet.symptoms.of("logprobs")
 
 
 LOG2 = '''

@@ -13,7 +13,8 @@ from harness import config
 from harness.parity.verdict import Judged, judged
 from probes import format as recording
 from probes.format import Run
-from scenarios.bench.bench import Bench, Stand
+from scenarios.bench.bench import Bench
+from scenarios.bench.undo import Stand
 from scenarios.faults.fault import Fault
 from scenarios.ppo.trainer import Trainer
 from scenarios.remote import Actor, Local, call

@@ -110,6 +110,13 @@ def _search(
 
 
 def _one_side(s: Situation, restarts: bool, found: Attribution) -> None:
+    if s.symptoms.restless:
+        s.notes.append(
+            f"the {s.side}'s engine chooses alike in two equal draws and gives {s.symptoms.noise} other numbers: "
+            "only its choices were looked at, and nothing was undone on it"
+        )
+        reference.search(s)
+        return
     if s.symptoms.noise:
         s.notes.append(
             f"the {s.side}'s engine does not repeat itself: {s.symptoms.noise} tokens and log-probabilities differ "

@@ -1,0 +1,106 @@
+"""What can be undone on a live engine, one thing at a time; it stays undone. Runs in the learner's interpreter."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from scenarios.ppo.weight_sync import WeightLink
+from scenarios.remote import Actor, call
+
+# Modules of a checkpoint that vLLM holds as one.
+FUSED = {"q_proj": "qkv", "k_proj": "qkv", "v_proj": "qkv", "gate_proj": "gate_up", "up_proj": "gate_up"}
+
+
+@dataclass(frozen=True)
+class Stand:
+    """One side on the bench. `policy`: the directory whose weights its engine should hold, `version` their number."""
+
+    session: Actor
+    actor: Actor  # the learner that sends weights
+    policy: str
+    version: int
+    workers: int = 1
+
+
+class Undo:
+    """The engines of each side, and what can be undone on them. `sync_backend`: of the groups that weights are sent
+    over."""
+
+    def __init__(self, stands: dict[str, Stand], *, sync_backend: str) -> None:
+        self._stands, self._sync_backend = stands, sync_backend
+        self._links: dict[str, WeightLink] = {}
+        self._adopted: dict[Actor, str] = {}
+        self._longest: dict[str, int] = {}  # tokens of a sequence that a side's engine scores; 0: not known
+
+    def flush(self, side: str) -> None:
+        """Empty the prefix cache."""
+        call(self._stands[side].session, "flush")
+
+    def tensors(self, side: str) -> list[list[str]]:
+        """Names of the learner's tensors in the order of a sync, in groups that the engine can take alone.
+
+        vLLM reloads a module as a whole: sent one of q, k and v alone, it lost the other two (measured, 0.32.0).
+        SGLang and Transformers take any tensor.
+        """
+        names = [meta.name for meta in call(self._learner(side), "weight_meta")]
+        if call(self._stands[side].session, "snapshot")["engine"] != "vllm":
+            return [[name] for name in names]
+        groups: dict[str, list[str]] = {}
+        for name in names:
+            module, _, _ = name.rpartition(".")
+            parent, _, last = module.rpartition(".")
+            groups.setdefault(f"{parent}.{FUSED.get(last, last)}", []).append(name)
+        return list(groups.values())
+
+    def sync(self, side: str, names: list[str] | None = None) -> float:
+        """Send these tensors to the engine once more, all of them for None; returns seconds. Raises SyncFailed."""
+        stand = self._stands[side]
+        started = time.perf_counter()
+        actor = self._learner(side)
+        if side not in self._links:
+            self._links = {side: WeightLink(actor, stand.session)}  # a learner sends over one group at a time
+            self._links[side].connect(world_size=1 + stand.workers, backend=self._sync_backend)
+        whole = [meta.name for meta in call(actor, "weight_meta")]
+        omit = () if names is None else tuple(name for name in whole if name not in set(names))
+        self._links[side].send(step=-1, version=stand.version, omit=omit)
+        return time.perf_counter() - started
+
+    def restart(self, side: str) -> float:
+        """A fresh engine that loads this side's weights from disk; returns seconds."""
+        started = time.perf_counter()
+        call(self._stands[side].session, "serve", self._stands[side].policy)
+        call(self._stands[side].session, "restart")
+        self._links.pop(side, None)  # its process group died with the engine
+        return time.perf_counter() - started
+
+    def put_back(self, side: str, names: list[str]) -> float:
+        """A fresh engine at this side's weights that is given these engine parameters as they were asked; returns
+        seconds."""
+        started = time.perf_counter()
+        session = self._stands[side].session
+        call(session, "serve", self._stands[side].policy)
+        call(session, "put_back", names)
+        self._links.pop(side, None)
+        self._longest.pop(side, None)
+        return time.perf_counter() - started
+
+    def set(self, side: str, name: str, value: Any) -> float:
+        """Change one parameter of a live session; returns seconds. An engine parameter restarts the engine."""
+        started = time.perf_counter()
+        session = self._stands[side].session
+        if name.startswith("engine."):
+            call(session, "serve", self._stands[side].policy)
+            self._links.pop(side, None)
+        call(session, "set", name, value)
+        self._longest.pop(side, None)
+        return time.perf_counter() - started
+
+    def _learner(self, side: str) -> Actor:
+        """The learner at this side's weights: both runs may share it, and end at others."""
+        stand = self._stands[side]
+        if self._adopted.get(stand.actor) != stand.policy:
+            call(stand.actor, "adopt", stand.policy)
+            self._adopted[stand.actor] = stand.policy
+        return stand.actor
