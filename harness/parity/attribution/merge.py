@@ -137,6 +137,8 @@ def _noted(cause: Cause, found: Attribution) -> Cause:
         said = "the engine agrees with the reference at the last weights, so that only the recordings speak for it"
     elif own:
         said = _outcome(own)
+    elif cause.proofs:
+        return cause  # what recordings prove needs no excuse
     else:
         said = f"no intervention was tried: {_why_not(cause, side, found)}"
     if cause.party == "trainer" and not cause.proofs:
