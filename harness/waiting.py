@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -108,11 +109,15 @@ class Waiting:
             ) from error
 
     def _death(self, side: Side, error: BaseException) -> str:
-        """Why an actor died: what the session wrote before it ended is better than what Ray says."""
+        """Why an actor died, and which: what the session wrote before it ended is better than what Ray says."""
+        pid, who = re.search(r"^\s*pid: (\d+)", str(error), re.MULTILINE), "a process of the run"
         try:
             run = recording.Run(side.run_dir, strict=False)
             for event in run.events(kind="engine_died"):
                 return f"{event['message']}; what was recorded until then is in {side.run_dir}"
+            for event in run.events(kind="open"):
+                if pid and event.get("pid") == int(pid[1]):
+                    who = f"the {event.get('role')} process of rank {event.get('rank')} (pid {pid[1]})"
         except (recording.FormatError, OSError):
             pass
         if any(not alive(pid) for pid in self._raylets) or any(words in str(error) for words in NODE_GONE):
@@ -123,7 +128,7 @@ class Waiting:
             )
         # Ray goes on with advice on its own options.
         said = _last_line(error).partition(" Some common causes")[0].rstrip(".")
-        return f"a process of the run died: {said}; what was recorded until then is in {side.run_dir}"
+        return f"{who} died: {said}; what was recorded until then is in {side.run_dir}"
 
 
 def _raylets() -> list[int]:

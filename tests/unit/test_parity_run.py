@@ -26,6 +26,7 @@ from harness.parity.runs import run
 from harness.side import Side
 from harness.waiting import RunCut, Waiting
 from probes import format as recording
+from probes import install
 from scenarios.remote import ActorFailed
 from scenarios.settings import Scenario
 
@@ -195,6 +196,9 @@ def test_the_end_of_the_ray_node_is_said_in_plain_words(tmp_path: Path) -> None:
     assert "Ray node" not in said(cancelled) and "a process of the run died" in said(cancelled)
     chatty = RayActorError(error_msg="It died: End of file. Some common causes include: (1) the OOM killer.")
     assert "End of file; what was recorded until then is in" in said(chatty) and "common causes" not in said(chatty)
+    with install.start(side.run_dir, role="critic", rank=1, groups=False):
+        named = RayActorError(error_msg=f"The actor died.\n\tclass_name: Host\n\tpid: {os.getpid()}\nIt was killed.")
+        assert f"the critic process of rank 1 (pid {os.getpid()}) died: It was killed" in said(named)
     assert "Ray node" in said(LocalRayletDiedError())
     made._raylets = [gone.pid]
     assert "Ray node of this run ended" in said(cancelled) and "session_latest/logs" in said(cancelled)
