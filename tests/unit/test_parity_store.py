@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from recordings import make, scenario
 
 from harness import scan
+from harness.parity.checks import summary
 from harness.parity.checks.summary import spans_by_step
 from harness.store import Recording
 from harness.tables import Rows
@@ -221,3 +223,15 @@ def test_a_frame_whose_arrays_disagree_is_refused(tmp_path: Path) -> None:
     recording.frame("rollout", 0).arrays["cached"] = np.zeros(3, np.int64)
     with pytest.raises(FormatError, match="disagree"):
         Recording(recording.write(tmp_path / "run")).table("rollout", 0)
+
+
+def test_the_share_of_the_probes_counts_no_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    events = [
+        {"file": "a", "step": 0, "self_ns": 4_000_000_000}, {"file": "a", "step": 1, "self_ns": 4_010_000_000},
+        {"file": "b", "step": 0, "self_ns": 1_000_000}, {"file": "b", "step": 1, "self_ns": 3_000_000},
+    ]  # fmt: skip
+    monkeypatch.setattr(summary, "step_seconds", lambda side: {0: 60.0, 1: 2.0})
+    side = SimpleNamespace(recording=SimpleNamespace(all=lambda kind: events))
+    assert summary._probe_share(side) == pytest.approx(0.005)  # type: ignore[arg-type]
+    side = SimpleNamespace(recording=SimpleNamespace(all=lambda kind: events[:1]))
+    assert summary._probe_share(side) is None  # type: ignore[arg-type]

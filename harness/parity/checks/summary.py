@@ -181,9 +181,17 @@ def _measured(e: Evidence, side: Side, series: dict[str, list[float]]) -> dict[s
 
 
 def _probe_share(side: Side) -> float | None:
-    costs = [event for event in side.recording.all("probe_cost") if isinstance(event.get("self_ns"), int)]
-    seconds = sum(step_seconds(side).values())
-    return max(event["self_ns"] for event in costs) / 1e9 / seconds if costs and seconds else None
+    """Of the time of the steps after the first, what the dearest process spent in its recorder: the start is no step's.
+    None where there is no second step."""
+    processes: dict[str, list[tuple[int, int]]] = {}
+    for event in side.recording.all("probe_cost"):
+        if isinstance(event.get("self_ns"), int) and isinstance(event.get("step"), int):
+            processes.setdefault(str(event.get("file")), []).append((event["step"], event["self_ns"]))
+    lasted, shares = step_seconds(side), []
+    for costs in map(sorted, processes.values()):
+        seconds = sum(lasted.get(step, 0.0) for step, _ in costs[1:])
+        shares += [(costs[-1][1] - costs[0][1]) / 1e9 / seconds] if seconds else []
+    return max(shares, default=None)
 
 
 def mode_name(e: Evidence) -> str:
