@@ -27,8 +27,10 @@ def choose(e: Evidence, kinds: list[str]) -> list[CaseSample]:
         last = e.steps[-1]
         found = {(last, sample): 1 for sample in sorted(_prompts(e, last))[:OFFENDING]}
     earliest = sorted(found)[: OFFENDING // 2]
-    # Of equals the latest: what began late hides behind what was there from the first step on.
-    worst = sorted(found, key=lambda item: (-found[item], -item[0], item[1]))
+    # Of equals the latest, for what began late hides behind what was there from the first step on; and of those the
+    # longest, which show most and are the ones that a limit cuts.
+    long = {step: _lengths(e, step) for step in {step for step, _ in found}}
+    worst = sorted(found, key=lambda item: (-found[item], -item[0], -long[item[0]].get(item[1], 0), item[1]))
     offending = list(dict.fromkeys([*unexplained(e, kinds), *earliest, *worst]))[:OFFENDING]
     prompts = {step: _prompts(e, step) for step in sorted({step for step, _ in offending})}
     healthy = [
@@ -54,6 +56,13 @@ def unexplained(e: Evidence, kinds: list[str]) -> list[tuple[int, int]]:
         return []
     found = {(int(step), int(sample)) for items in open_ for step, sample in items[:OPEN].tolist() if sample >= 0}
     return sorted(found)[:OPEN]
+
+
+def _lengths(e: Evidence, step: int) -> dict[int, int]:
+    """Tokens of the baseline's responses of one step, by sample."""
+    table = e.baseline.recording.table("rollout", step)
+    rows = table.rows("output") if table is not None else None
+    return {} if table is None or rows is None else dict(zip(table.sample.tolist(), rows.lengths.tolist(), strict=True))
 
 
 def _prompts(e: Evidence, step: int) -> dict[int, tuple[int, ...]]:
