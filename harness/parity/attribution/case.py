@@ -8,7 +8,8 @@ from harness.parity.causes import remaining
 from harness.parity.facts.evidence import Evidence
 from scenarios.bench.case import CaseSample
 
-OFFENDING = 12  # half of them the earliest, the rest those that show most kinds of divergence
+OFFENDING = 16  # half of them the earliest, the rest those that show most kinds of divergence
+LATEST = 4  # of those
 HEALTHY = 4
 OPEN = 4  # of those that offend, from the last step, for what no recording explains
 
@@ -27,11 +28,12 @@ def choose(e: Evidence, kinds: list[str]) -> list[CaseSample]:
         last = e.steps[-1]
         found = {(last, sample): 1 for sample in sorted(_prompts(e, last))[:OFFENDING]}
     earliest = sorted(found)[: OFFENDING // 2]
-    # Of equals the latest, for what began late hides behind what was there from the first step on; and of those the
-    # longest, which show most and are the ones that a limit cuts.
+    # Of equals the latest, for what began late hides behind what was there from the first step on; and the longest,
+    # which show most and are the ones that a limit cuts.
     long = {step: _lengths(e, step) for step in {step for step, _ in found}}
-    worst = sorted(found, key=lambda item: (-found[item], -item[0], -long[item[0]].get(item[1], 0), item[1]))
-    offending = list(dict.fromkeys([*unexplained(e, kinds), *earliest, *worst]))[:OFFENDING]
+    latest = sorted(found, key=lambda item: (-found[item], -item[0], item[1]))[:LATEST]
+    longest = sorted(found, key=lambda item: (-found[item], -long[item[0]].get(item[1], 0), item))
+    offending = list(dict.fromkeys([*unexplained(e, kinds), *earliest, *latest, *longest]))[:OFFENDING]
     prompts = {step: _prompts(e, step) for step in sorted({step for step, _ in offending})}
     healthy = [
         (step, sample) for step, known in prompts.items() for sample in sorted(known) if (step, sample) not in found

@@ -10,6 +10,7 @@ from harness.parity.checks.registry import Outcome, always, check, coupled, outc
 from harness.parity.facts import second_run
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.integrity import LEAST
+from harness.parity.facts.modes import REPLAY
 from harness.parity.facts.weightsync import SyncRecord
 from harness.parity.native import KINDS, NativeResult
 from reports.limits import limit_of
@@ -207,6 +208,8 @@ def itself(e: Evidence, side: Side, number: int) -> Outcome:
         text += "the tolerance is of the other side's floor" if alone else f"the tolerance is the cap, {figure(cap)}"
         return outcome(name, "not tested", text, number=number, **details)
     taken = {variant for one in e.sides for variant in one.floor.variants if variant not in one.floor.absent}
+    if e.mode == REPLAY:
+        taken.discard("prefill")  # an engine that only scores has no decode to be held against it
     lacking = [variant for variant in floor.absent if variant != "prefill" or variant in taken]
     if lacking and not side.recording.manifest.get("framework") and again is None:
         under = " and ".join(one if one == "prefill" else f"another {one}" for one in lacking)
