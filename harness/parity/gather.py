@@ -54,10 +54,11 @@ def gather(
     temperature = 1.0 if drawn == "greedy" else number(sampling.get("temperature"), 1.0)
     dtype = str(mapping(baseline.scenario.get("model")).get("dtype") or "")
     floors = [side.floor for side in sides if not repeated or side.name in repeated or side.floor.measured]
-    tolerance = Tolerance.of(dtype, floors, scale=_scale(baseline), temperature=temperature, cap=cap)
+    scale = _scale(baseline)
+    tolerance = Tolerance.of(dtype, floors, scale=scale, temperature=temperature, cap=cap)
     finer = None
     if cap is None and (engines := _engines_type(sides, mode)) and CAPS[engines] < tolerance.cap:
-        finer = Tolerance.of(engines, floors, scale=_scale(baseline), temperature=temperature, cap=None)
+        finer = Tolerance.of(engines, floors, scale=scale, temperature=temperature, cap=None)
     e = Evidence(sides[0], sides[1], tolerance, confounders, Weights(baseline, candidate), mode, finer)
     e.notes["second runs"] = repeated
     e.notes["cap"] = cap

@@ -6,10 +6,9 @@ import os
 from typing import Any
 
 from probes.adapters.calls import Call
-from probes.adapters.reading import plain, prompts_digest, rollout_arrays, tokenizer_fields, unpadded
+from probes.adapters.reading import COUPLED, plain, prompts_digest, rollout_arrays, tokenizer_fields, unpadded
 from probes.frames import Flat, Ragged
 
-COUPLED = "RLHF_HARNESS_COUPLED"  # the seed of coupled sampling, where `harness parity --mode coupled` runs the job
 DRAW = "rlhf_harness_draw"  # in an engine's response: its sample was drawn as scenarios.rollout.coupling says
 SEEN = "rlhf_harness_seen"  # in an engine's response, with coupled sampling: the prompt as the engine saw it
 SEEDED = "rlhf_harness_seed"  # of a loader that shuffles with a seed of ours

@@ -10,6 +10,8 @@ from typing import Any
 from probes.environment import SECRET
 from probes.frames import Flat, Ragged
 
+COUPLED = "RLHF_HARNESS_COUPLED"  # the seed of coupled sampling, where `harness parity --mode coupled` runs the job
+
 
 def plain(value: Any, depth: int = 6) -> Any:
     """A configuration as JSON values: whatever is none becomes its text, a setting that sounds secret its absence."""

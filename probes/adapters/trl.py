@@ -15,6 +15,7 @@ from typing import Any
 from probes import weights
 from probes.adapters.calls import Call
 from probes.adapters.reading import (
+    COUPLED,
     engine_version,
     finishes,
     lists,
@@ -30,7 +31,6 @@ from probes.frames import Flat, Ragged
 TRAINER = "trl.trainer.grpo_trainer:GRPOTrainer"
 VLLM = "trl.generation.vllm_generation:VLLMGeneration"
 STEP = "self.state.global_step"
-COUPLED = "RLHF_HARNESS_COUPLED"  # the seed of coupled sampling, where `harness parity --mode coupled` runs the job
 MARK = "rlhf_harness_drawn"  # on a colocated engine: its samples were drawn as scenarios.rollout.coupling says
 SEEN = "rlhf_harness_seen"  # the same, with coupled sampling: the prompts of its last call as it saw them
 BOUNDARIES = 32  # samples of a batch whose boundaries are decoded

@@ -6,11 +6,10 @@ import os
 from typing import Any
 
 from probes.adapters.calls import Call
-from probes.adapters.reading import plain, prompts_digest, tokenizer_fields, unpadded
+from probes.adapters.reading import COUPLED, plain, prompts_digest, tokenizer_fields, unpadded
 from probes.adapters.verl_values import container, each, tempered
 from probes.frames import Flat, Ragged
 
-COUPLED = "RLHF_HARNESS_COUPLED"  # the seed of coupled sampling, where `harness parity --mode coupled` runs the job
 # Settings that bear on no number: where results go and how they are told.
 _ASIDE = (
     "trainer.logger", "trainer.project_name", "trainer.experiment_name", "trainer.default_local_dir",
