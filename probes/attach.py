@@ -35,6 +35,8 @@ ELSEWHERE = "not-shared"  # a file beside the recording of a node whose folder i
 SHARED = "the recording has to lie on a disk that every node shares (--out DIR)"
 # The watchdog beats in every tick, and a tick may collect evidence for some tens of seconds.
 WATCHDOG_SILENT_S, WATCHDOG_EVERY = 60.0, 5
+# How long the end of a process waits for its heartbeat, which takes some 0.1 ms where the disk answers.
+LAST_BEAT_S = 5.0
 SOCKET_LIMIT = 100  # bytes of a unix socket's path; the kernel takes 107
 # Processes of Ray and of torch's compiler that serve the machine, not the job.
 _SERVANTS = re.compile(
@@ -157,11 +159,12 @@ class Attachment:
         self._server: Any = None
         self._heart: Heartbeat | None = None
         self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="rlhf-heartbeat", daemon=True)
         self._role, self._rank = "process", NOWHERE
         self._silent = 0
 
     def start(self) -> None:
-        threading.Thread(target=self._run, name="rlhf-heartbeat", daemon=True).start()
+        self._thread.start()
         atexit.register(self._end)
         if multiprocessing.parent_process() is not None:
             _end_with_child()
@@ -193,6 +196,9 @@ class Attachment:
         if self.pid != os.getpid():
             return
         self._stop.set()
+        # Python ends a daemon thread where it asks for the interpreter's lock; inside a call of torch, such as the one
+        # that reads a group's counter, that is std::terminate: the job, all done, would die of SIGABRT.
+        self._thread.join(LAST_BEAT_S)
         error = getattr(sys, "last_value", None)
         try:
             if self._heart:

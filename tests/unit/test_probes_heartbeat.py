@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import textwrap
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -239,6 +240,34 @@ def python(code: str, path: Path, watch: Path | None) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def test_the_end_of_a_process_waits_for_its_heartbeat(tmp_path: Path) -> None:
+    code = """
+        import atexit, sys, threading, time
+        from probes import attach
+        from probes.heartbeat import Heartbeat
+
+        began, plain = threading.Event(), Heartbeat.beat
+        def beat(self, **more):
+            began.set()
+            if threading.current_thread() is not threading.main_thread():
+                attach._current._stop.wait()  # inside a beat as the process ends, as in a call of torch
+                time.sleep(0.3)
+            return plain(self, **more)
+
+        Heartbeat.beat = beat
+        atexit.register(lambda: print([one.name for one in threading.enumerate()]))  # after the attachment's own
+        attach.begin(sys.argv[1], period_s=0.01)
+        began.wait()
+    """
+    run = [sys.executable, "-c", textwrap.dedent(code), str(tmp_path)]
+    done = subprocess.run(
+        run, env={"PYTHONPATH": str(SITE.parents[1])}, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "['MainThread']\n"
+    (beat,) = (json.loads(path.read_bytes()) for path in (tmp_path / "beats").glob("*.json"))
+    assert beat["ended"] and beat["count"] == 2  # its own, and the last
 
 
 def test_the_next_sitecustomize_runs_and_a_plain_process_pays_nothing(tmp_path: Path) -> None:
