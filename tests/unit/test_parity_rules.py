@@ -800,7 +800,8 @@ def test_ranks_with_unequal_shares(tmp_path: Path, samples: tuple[int, int]) -> 
     unequal = samples == (12, 4)
     assert causes(verdict) == (["SHAPE"] if unequal else ["UNEXPLAINED"])
     assert verdict.causes[0].party == "trainer"
-    assert check(verdict, "experience-matrix-shapes").state == ("confirmed" if unequal else "ruled out")
+    other = samples != (8, 8)  # a sample more than the baseline's rank got is no skew, but another batch
+    assert check(verdict, "experience-matrix-shapes").state == ("confirmed" if other else "ruled out")
 
 
 def test_unequal_shares_that_change_nothing_are_a_finding(tmp_path: Path) -> None:

@@ -92,6 +92,27 @@ def test_other_padding_of_the_same_tokens(tmp_path: Path) -> None:
     assert "padded_tokens " in found.evidence and "real_tokens" not in found.evidence  # what differs, and no more
 
 
+def test_other_micro_batches_of_the_same_experience(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    first = next(candidate.events("shapes"))
+    for recording in (baseline, candidate):
+        log = next(iter(recording.logs.values())).events
+        for samples, longest in ((3, 20), (5, 28)):
+            sizes = {"samples": samples, "longest": longest, "real_tokens": 60, "padded_tokens": samples * longest}
+            tensors = {"input_ids": [[samples, longest], "int64", "cpu"]}
+            log.append(("shapes", {**first, "step": 2, "phase": "actor_minibatch", "tensors": tensors, **sizes}))
+    log[-2:] = reversed(log[-2:])  # whichever the learner took first
+    found = check(put(tmp_path, baseline, candidate), "experience-matrix-shapes")
+    assert found.state == "ruled out" and "so are 2 shapes of the learner's passes" in found.evidence
+    changed = next(one for one in candidate.events("shapes", step=2) if one["phase"] == "actor_minibatch")
+    changed["tensors"] = {"input_ids": [[3, 32], "int64", "cpu"]}
+    verdict = put(tmp_path / "changed", baseline, candidate)
+    found = check(verdict, "experience-matrix-shapes")
+    assert found.state == "confirmed" and "actor_minibatch was given other batches in step 2" in found.evidence
+    assert "input_ids 5×28 int64 against 3×32 int64" in found.evidence
+    assert verdict.verdict == "EQUIVALENT"  # a finding: the learners stayed bit-identical
+
+
 def test_another_device_alone_is_no_other_shape(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for event in candidate.events("shapes"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -37,8 +38,9 @@ def experience_matrix_shapes(e: Evidence) -> Outcome:
         for side, s in skew.items()
     )
     ranks = unequal_ranks(e)
-    if wrong or ranks:
-        text = "; ".join(found.text for found in ranks)
+    passes = _other_passes(e, [step for step in steps if step not in wrong and step not in parted])
+    if wrong or ranks or passes.first:
+        text = "; ".join([*(found.text for found in ranks), *([passes.first] if passes.first else [])])
         if wrong:
             parts = _apart(one[wrong[0]]["shape"], two[wrong[0]]["shape"])
             why = " (the runs trained on other tokens)" if wrong[0] in parted else ""
@@ -52,7 +54,42 @@ def experience_matrix_shapes(e: Evidence) -> Outcome:
     if absent and trains(e):
         text = f"no shapes of an experience batch in step {absent[0]} of both runs; {shown}"
         return outcome(name, "not tested", text, number=number, **skew)
-    return outcome(name, "ruled out", f"equal in {counted(len(steps), 'step')}; {shown}", number=number, **skew)
+    equal = f"equal in {counted(len(steps), 'step')}"
+    if passes.compared:
+        equal += f", and so are {counted(passes.compared, 'shape')} of the learner's passes"
+    return outcome(name, "ruled out", f"{equal}; {shown}", number=number, **skew)
+
+
+@dataclass(frozen=True)
+class Passes:
+    """Batches of forward passes and of updates: how many were compared; where the first differ, or nothing."""
+
+    compared: int
+    first: str
+
+
+def _other_passes(e: Evidence, steps: list[int]) -> Passes:
+    """Of the same experience, what the learner's passes were given: micro-batches and their padding, rank by rank."""
+    one, two = (_passes(side, set(steps)) for side in e.sides)
+    shared, compared = [key for key in sorted(one) if key in two], 0
+    for step, phase, rank in shared:
+        a, b = one[step, phase, rank], two[step, phase, rank]
+        if a != b:
+            where = f"of rank {rank} " if rank else ""
+            text = f"{phase} {where}was given other batches in step {step} of the same experience: {_apart(a, b)}"
+            return Passes(compared, text)
+        compared += len(a)
+    return Passes(compared, "")
+
+
+def _passes(side: Side, steps: set[int]) -> dict[tuple[int, str, int], list[dict[str, Any]]]:
+    """(step, phase, rank) -> the shape of each batch, in an order that does not depend on time."""
+    found: dict[tuple[int, str, int], list[dict[str, Any]]] = {}
+    for event in (event for end in ("_forward", "_minibatch") for event in side.recording.all("shapes", mention=end)):
+        if event.get("step") in steps:
+            key = event["step"], str(event.get("phase")), int(number(event.get("rank"), 0))
+            found.setdefault(key, []).append(_shape(event))
+    return {key: sorted(batches, key=repr) for key, batches in found.items()}
 
 
 def _apart(one: list[dict[str, Any]], two: list[dict[str, Any]]) -> str:
@@ -61,23 +98,35 @@ def _apart(one: list[dict[str, Any]], two: list[dict[str, Any]]) -> str:
         return f"{len(one)} against {len(two)} batches"
     a, b = next((pair for pair in zip(one, two, strict=True) if pair[0] != pair[1]), ({}, {}))
     keys = [key for key in {**a, **b} if a.get(key) != b.get(key)]
-    said = [f"{key} {show(a.get(key))} against {show(b.get(key))}" for key in keys[:3]]
+    said = [f"{key} {_described(a.get(key))} against {_described(b.get(key))}" for key in keys[:3]]
     return ", ".join(said) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
+
+
+def _described(value: Any) -> str:
+    """[[3, 20], "int64"] as `3×20 int64`."""
+    if isinstance(value, list) and len(value) == 2 and isinstance(value[0], list):
+        return f"{'×'.join(show(size) for size in value[0]) or 'scalar'} {show(value[1])}"
+    return show(value)
 
 
 def _shapes(side: Side) -> Shapes:
     found: Shapes = {}
     for event in side.recording.all("shapes", mention="experience"):
         if event.get("phase") == "experience" and isinstance(event.get("step"), int):
-            tensors = mapping(event.get("tensors"))
-            tensors = {
-                key: value[:2] if isinstance(value, list) else value for key, value in tensors.items()
-            }  # no device
-            sizes = {key: number(event.get(key), 0) for key in ("padded_tokens", "real_tokens", "longest", "samples")}
             entry = found.setdefault(event["step"], {"shape": [], "sizes": []})
-            entry["shape"].append({**tensors, **sizes})
-            entry["sizes"].append(sizes)
+            entry["shape"].append(_shape(event))
+            entry["sizes"].append(_sizes(event))
     return found
+
+
+def _shape(event: dict[str, Any]) -> dict[str, Any]:
+    """Shape and dtype of each tensor, without its device, and the sizes in tokens."""
+    tensors = mapping(event.get("tensors"))
+    return {key: value[:2] if isinstance(value, list) else value for key, value in tensors.items()} | _sizes(event)
+
+
+def _sizes(event: dict[str, Any]) -> dict[str, float]:
+    return {key: number(event.get(key), 0) for key in ("padded_tokens", "real_tokens", "longest", "samples")}
 
 
 def _skew(shapes: Shapes, steps: list[int]) -> dict[str, Any]:
