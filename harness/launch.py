@@ -1,6 +1,6 @@
-"""Starts or joins a Ray cluster, places every actor in the interpreter of its own environment, and leaves no process
-behind.
- On a cluster that we started, everything below this process is ours: it is made the reaper of orphaned grandchildren,
+"""Starts or joins a Ray cluster, places every actor in the interpreter of its environment, leaves no process behind.
+
+On a cluster that we started, everything below this process is ours: it is made the reaper of orphaned grandchildren,
 so that engine processes whose actor died are still found, and teardown ends them by pid. On a cluster that we joined,
 only our own actors end.
 """
@@ -209,7 +209,7 @@ def _reachable(address: str) -> None:
     if not colon or not port.isdigit():
         return
     try:
-        socket.create_connection((host, int(port)), timeout=10).close()
+        socket.create_connection((host, int(port)), timeout=5).close()
     except OSError as error:
         raise LaunchFailed(
             f"the Ray cluster at {address} could not be joined: {error.strerror or error}",

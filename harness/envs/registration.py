@@ -13,7 +13,8 @@ from harness.errors import BadInput, EnvironmentUnusable
 def add(name: str, engine: str, python: str) -> Environment:
     """Register an interpreter that the user already has; nothing is ever written into its environment.
 
-    The engine is imported once to see that it can be (seconds). Raises BadInput or EnvironmentUnusable.
+    The engine is imported once to see that it can be (seconds). Of an interpreter that is registered under this name
+    already, versions and device are read again; another one is refused. Raises BadInput or EnvironmentUnusable.
     """
     if engine not in ENGINES:
         raise BadInput(f"there is no engine {engine!r} (there are: {', '.join(ENGINES)})")
@@ -40,6 +41,10 @@ def add(name: str, engine: str, python: str) -> Environment:
         if existing is not None and existing.owned:
             raise BadInput(
                 f"environment {name!r} exists and was made by the harness", mend=f"harness env remove {name}"
+            )
+        if existing is not None and (existing.engine, existing.python) != (engine, found.path):
+            raise BadInput(
+                f"environment {name!r} is {existing.engine} of {existing.python}", mend=f"harness env remove {name}"
             )
         home.directory("envs")
         folder(name).mkdir(exist_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -39,12 +40,21 @@ def test_the_device_is_that_of_its_torch(tmp_path: Path) -> None:
     assert (made.device, made.env) == ("cuda", {})
 
 
-def test_registering_again_replaces_and_removing_forgets(tmp_path: Path) -> None:
+def test_registering_again_reads_again_and_removing_forgets(tmp_path: Path) -> None:
     registration.add("mine", "vllm", str(venv(tmp_path / "one")))
-    made = registration.add("mine", "vllm", str(venv(tmp_path / "two")))
-    assert environment.every() == [made]
+    shutil.rmtree(tmp_path / "one")
+    made = registration.add("mine", "vllm", str(venv(tmp_path / "one", cuda="13.0")))
+    assert environment.every() == [made] and made.device == "cuda"
     registration.remove("mine")
-    assert environment.every() == [] and (tmp_path / "two" / "bin" / "python").exists()
+    assert environment.every() == [] and (tmp_path / "one" / "bin" / "python").exists()
+
+
+def test_a_name_that_another_interpreter_has_is_not_taken(tmp_path: Path) -> None:
+    made = registration.add("mine", "vllm", str(venv(tmp_path / "one")))
+    with pytest.raises(BadInput, match=f"environment 'mine' is vllm of {made.python}") as refused:
+        registration.add("mine", "vllm", str(venv(tmp_path / "two")))
+    assert refused.value.mend == "harness env remove mine"
+    assert environment.every() == [made]
 
 
 def test_removing_what_is_not_there_is_refused() -> None:
