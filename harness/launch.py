@@ -23,6 +23,7 @@ from typing import Any
 from harness.errors import HarnessError
 from harness.ray_output import warnings_aside
 from harness.ray_token import authenticate
+from scenarios.ports import free_port
 from scenarios.remote import Host, Remote
 from scenarios.rollout.processes import alive, descendants
 
@@ -31,6 +32,11 @@ TERM_GRACE_S = 3.0
 # On a cluster that we start the actors share the cores and Ray only counts them; on somebody else's each actor asks for
 # a core.
 OWN_CLUSTER_CPUS, OWN_ACTOR_CPUS, JOINED_ACTOR_CPUS = 16, 0.125, 1.0
+
+# A raylet waits 15 s for its agents to say which ports they found free, and then dies: on a busy machine one start in
+# some tens does.
+STARTS = 3
+PLACEMENT_S = 180.0  # the group is made in a second, and within minutes beside other jobs
 
 
 class LaunchFailed(HarnessError):
@@ -72,30 +78,37 @@ class Cluster:
         if self._address:
             _reachable(self._address)
             authenticate()
-        import ray
-
         on_term = signal.getsignal(signal.SIGTERM)
-        try:
-            if self._address:
-                ray.init(address=self._address, log_to_driver=False, logging_level=logging.ERROR)
-            else:
-                # "local": a cluster of our own even where `ray start` or RAY_ADDRESS offers another one.
-                ray.init(
-                    address="local", num_cpus=OWN_CLUSTER_CPUS, include_dashboard=False, log_to_driver=False,
-                    logging_level=logging.ERROR,
-                )  # fmt: skip
-        except Exception as error:  # Ray raises four unrelated types here, which mean the same to a user
-            self._end_processes()
-            what = f"joined at {self._address}" if self._address else "started"
-            raise LaunchFailed(
-                f"the Ray cluster could not be {what}: {_first_line(error)}", mend="ray status, or omit --address"
-            ) from error
+        for left in range(0 if self._address else STARTS - 1, -1, -1):
+            try:
+                self._begin()
+                break
+            except Exception as error:  # Ray raises four unrelated types here, which mean the same to a user
+                self._end_processes()
+                if left:
+                    continue
+                what = f"joined at {self._address}" if self._address else "started"
+                raise LaunchFailed(
+                    f"the Ray cluster could not be {what}: {_first_line(error)}", mend="ray status, or omit --address"
+                ) from error
         warnings_aside()
         if threading.current_thread() is threading.main_thread():
             # ray.init puts a handler of its own in place, which ends the process with a stack dump and leaves its
             # children.
             signal.signal(signal.SIGTERM, on_term)
         return self
+
+    def _begin(self) -> None:
+        import ray
+
+        if self._address:
+            ray.init(address=self._address, log_to_driver=False, logging_level=logging.ERROR)
+        else:
+            # "local": a cluster of our own even where `ray start` or RAY_ADDRESS offers another one.
+            ray.init(
+                address="local", num_cpus=OWN_CLUSTER_CPUS, include_dashboard=False, log_to_driver=False,
+                logging_level=logging.ERROR,
+            )  # fmt: skip
 
     def __exit__(self, *exc: object) -> None:
         import ray
@@ -125,7 +138,7 @@ class Cluster:
 
         self._placement = placement_group(bundles, strategy="PACK")
         try:
-            ray.get(self._placement.ready(), timeout=60)
+            ray.get(self._placement.ready(), timeout=PLACEMENT_S)
         except ray.exceptions.GetTimeoutError as error:
             have = {k: v for k, v in ray.available_resources().items() if k in ("CPU", "GPU")}
             raise LaunchFailed(
@@ -218,13 +231,9 @@ def _reachable(address: str) -> None:
 
 
 def _rendezvous() -> tuple[str, int]:
-    import socket
-
     import ray
 
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return str(ray.util.get_node_ip_address()), int(probe.getsockname()[1])
+    return str(ray.util.get_node_ip_address()), free_port()
 
 
 def _become_reaper() -> None:

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,18 +15,17 @@ from reports.doctor_model import Report
 ROOT = Path(__file__).parents[2]
 
 
-def doctor(*options: str, timeout: float = 60, **variables: str) -> tuple[int, str, str, float]:
+def doctor(*options: str, **variables: str) -> tuple[int, str, str]:
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("NCCL_", "TORCH_", "RAY_"))}
-    began = time.monotonic()
     done = subprocess.run(
-        [sys.executable, "-m", "harness.cli", "doctor", *options], cwd=ROOT, env={**environ, **variables},
-        capture_output=True, text=True, timeout=timeout,
+        [Path(sys.executable).with_name("harness"), "doctor", *options], cwd=ROOT, env={**environ, **variables},
+        capture_output=True, text=True, timeout=600,
     )  # fmt: skip
-    return done.returncode, done.stdout, done.stderr, time.monotonic() - began
+    return done.returncode, done.stdout, done.stderr
 
 
 def test_this_machine() -> None:
-    code, out, err, seconds = doctor("--format", "json")
+    code, out, err = doctor("--format", "json")
     report = Report.from_dict(json.loads(out))
     assert code == report.exit_code, err
     assert code == int(any(item.severity == "error" for item in report.hazards))
@@ -35,11 +33,13 @@ def test_this_machine() -> None:
     assert {"imports", "ptrace", "shared-memory", "disk-space", "ports", "libraries"} <= made
     assert all(item.mend for item in report.hazards)
     assert {item.check for item in report.unchecked} >= {"worker-libraries", "worker-variables"}, "no worker was asked"
-    assert seconds < 60, "most of it is the import of torch in a process of its own"
 
 
-def test_it_is_quick_without_the_imports() -> None:
-    assert doctor("--no-imports", "--format", "json")[3] < 20
+def test_without_the_imports_nothing_heavy_is_imported(tmp_path: Path) -> None:
+    """What takes most of the time: a torch that is never done with its import does not hold it up."""
+    (tmp_path / "torch.py").write_text("import time; time.sleep(3000)")
+    code, out, err = doctor("--no-imports", "--format", "json", PYTHONPATH=str(tmp_path))
+    assert code == Report.from_dict(json.loads(out)).exit_code, err
 
 
 def test_planted_facts_trip_the_real_command(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_planted_facts_trip_the_real_command(tmp_path: Path) -> None:
         "RAY_TMPDIR": str(tmp_path / ("x" * 60)),
         "HF_TOKEN": "hf_nobody_may_see_this",
     }
-    code, out, err, _ = doctor("--no-imports", "--stall", "10m", "--format", "json", **variables)
+    code, out, err = doctor("--no-imports", "--stall", "10m", "--format", "json", **variables)
     assert code == 1, err
     report = Report.from_dict(json.loads(out))
     errors = {item.check for item in report.hazards if item.severity == "error"}
@@ -62,11 +62,11 @@ def test_planted_facts_trip_the_real_command(tmp_path: Path) -> None:
 
 
 def test_the_other_formats_end_with_the_outcome() -> None:
-    code, out, err, _ = doctor("--no-imports")
+    code, out, err = doctor("--no-imports")
     assert out.splitlines()[-1].split(": ")[0] in (
         f"READY (exit code {code})", f"MAY BITE (exit code {code})", f"WOULD BITE (exit code {code})"
     ), err  # fmt: skip
-    code, out, _, _ = doctor("--no-imports", "--format", "md")
+    code, out, _ = doctor("--no-imports", "--format", "md")
     assert out.startswith("## harness doctor: ")
 
 
@@ -79,12 +79,12 @@ def test_the_other_formats_end_with_the_outcome() -> None:
     ],
 )
 def test_what_it_cannot_do_is_one_sentence_and_exit_code_2(options: tuple[str, ...], said: str) -> None:
-    code, out, err, _ = doctor("--no-imports", *options)
+    code, out, err = doctor("--no-imports", *options)
     assert code == 2 and said in err and "mend:" in err and "Traceback" not in err and not out
 
 
 def test_a_worker_of_a_real_cluster_is_compared_with_the_shell() -> None:
-    code, out, err, _ = doctor("--ray", "--no-imports", "--format", "json", timeout=240)
+    code, out, err = doctor("--ray", "--no-imports", "--format", "json")
     report = Report.from_dict(json.loads(out))
     assert len(report.places) == 2, err
     made = {item.check for item in (*report.hazards, *report.passed)}

@@ -19,7 +19,7 @@ from probes.format import Run
 from reports.model import Verdict
 from scenarios.faults.catalog import named
 
-pytestmark = [pytest.mark.engines, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.engines, pytest.mark.timeout(2400)]
 
 # One of each kind of seam; all of one scenario, so that they share a baseline.
 PLANTED = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 from ppo_support import random_models, scenario
 
 from probes import format as recording
+from scenarios.ports import free_port
 from scenarios.ppo.batches import Sample
 from scenarios.ppo.role import MiniBatch
 
@@ -39,9 +39,7 @@ def rank(name: str, settings: dict[str, Any], part: slice, run_dir: str, answers
 
 
 def trained(name: str, paths: dict[str, str], parts: list[slice], run_dir: Path) -> list[Any]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     context = multiprocessing.get_context("spawn")
     answers = context.Queue()
     settings = [paths | {"rank": r, "world_size": len(parts), "master_port": port} for r in range(len(parts))]
@@ -51,7 +49,7 @@ def trained(name: str, paths: dict[str, str], parts: list[slice], run_dir: Path)
     ]
     for process in processes:
         process.start()
-    found = sorted((answers.get(timeout=180) for _ in processes), key=lambda answer: answer[0])
+    found = sorted((answers.get(timeout=600) for _ in processes), key=lambda answer: answer[0])
     for process in processes:
         process.join()
     return found

@@ -241,7 +241,7 @@ def test_a_replay_without_its_frames_is_no_pass(recorded: Path, tmp_path: Path) 
 
 
 @pytest.mark.engines
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(2400)
 def test_a_real_engine_scores_what_another_drew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import harness
 

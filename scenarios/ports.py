@@ -1,0 +1,29 @@
+"""A port for a meeting that begins later: in this host, free now, and handed to nobody else meanwhile."""
+
+from __future__ import annotations
+
+import random
+import socket
+from pathlib import Path
+
+LOWEST = 20_000
+RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
+def free_port() -> int:
+    """A free TCP port below those that the kernel gives to whoever asks for any: those are lent to other processes in
+    the seconds until ours has imported torch and binds it. Raises OSError where none is free."""
+    try:
+        first = int(RANGE.read_text().split()[0])
+    except (OSError, ValueError, IndexError):  # another system: Linux's default
+        first = 32_768
+    for port in random.SystemRandom().sample(range(LOWEST, max(first, LOWEST + 1)), k=min(100, max(1, first - LOWEST))):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("", port))
+                return port
+            except OSError:  # somebody listens there
+                continue
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
