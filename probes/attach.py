@@ -7,6 +7,7 @@ the heartbeat's thread, one period after it began, so that a short script leaves
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import contextlib
 import ctypes
@@ -14,6 +15,7 @@ import json
 import multiprocessing.util
 import os
 import re
+import signal
 import stat
 import sys
 import tempfile
@@ -24,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from probes import collectives, install
+from probes.errors import of_a_signal
 from probes.format import MANIFEST
 from probes.heartbeat import PERIOD_S, Heartbeat
 from probes.identity import IDLE, NOWHERE, forked, rank_now, role_now
@@ -42,6 +45,8 @@ SOCKET_LIMIT = 100  # bytes of a unix socket's path; the kernel takes 107
 _SERVANTS = re.compile(
     r"ray/dashboard/|ray/_private/(log_monitor|runtime_env)|ray/autoscaler/|torch/_inductor/|bin/ray$|/ray/scripts/"
 )
+# Of these the kernel tells the thread that is at fault.
+_FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
 
 _current: Attachment | None = None
 # What adapters of frameworks add: how names of processes begin -> roles, and what a journal begins with.
@@ -105,7 +110,9 @@ class Quiet:
                         self.directory, role=re.sub(r"[^A-Za-z0-9_.]", "_", role), rank=rank or 0,
                         world_size=world or 1, groups=False,
                     )  # fmt: skip
-                except (OSError, ValueError, RuntimeError) as error:
+                except Exception as error:
+                    if of_a_signal(error):
+                        raise
                     self.off = said(error)
                     _tell(f"this process is not recorded: {self.off}; {SHARED}")
                     return
@@ -116,11 +123,13 @@ class Quiet:
     def event(self, kind: str, /, **fields: Any) -> None:
         if self.off or self.pid != os.getpid():
             return
-        self.open()
         try:
+            self.open()
             if self._recorder:
                 self._recorder.event(kind, **fields)
-        except (OSError, ValueError, RuntimeError, TypeError) as error:
+        except Exception as error:
+            if of_a_signal(error):
+                raise
             self.off = said(error)
 
     def span(self, name: str, **fields: Any) -> Span:
@@ -130,15 +139,15 @@ class Quiet:
         if self._recorder and self.pid == os.getpid():
             try:
                 self._recorder.close(ok=error is None, reason=said(error))
-            except (OSError, ValueError, RuntimeError) as failed:
+            except Exception as failed:
                 self.off = said(failed)
 
 
 def _look_around(directory: Path) -> None:
     """Say it, once a node, where this is not the folder that the command made: it lies on a disk of this node's own."""
-    if (directory / MANIFEST).exists():
-        return
-    with contextlib.suppress(OSError):  # another process has said it
+    with contextlib.suppress(OSError):  # another process has said it, or nobody can look
+        if (directory / MANIFEST).exists():
+            return
         os.close(os.open(directory / ELSEWHERE, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
         _tell(f"what this node records stays in its own {directory}, which is not the job's; {SHARED}")
 
@@ -159,21 +168,25 @@ class Attachment:
         self._server: Any = None
         self._heart: Heartbeat | None = None
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="rlhf-heartbeat", daemon=True)
+        self._done = threading.Event()
         self._role, self._rank = "process", NOWHERE
         self._silent = 0
 
     def start(self) -> None:
-        self._thread.start()
+        # Unknown to `threading`: a script that waits until no other thread is left must not wait for this one.
+        _thread.start_new_thread(self._run, ())
         atexit.register(self._end)
         if multiprocessing.parent_process() is not None:
             _end_with_child()
 
     def _run(self) -> None:
-        if self._stop.wait(self.period_s):
-            return
+        """The thread. Nothing in it may ask for `threading.current_thread()`, which would make it known."""
         heart = None
         try:
+            # A signal that the job has blocked would be delivered here instead. torch's worker server inherits it.
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _FAULTS)
+            if self._stop.wait(self.period_s):
+                return
             heart = self._heart = Heartbeat(
                 self.directory, identity=self._identity, recorders=self._recorders, period_s=self.period_s
             )
@@ -189,7 +202,10 @@ class Attachment:
             self.off = said(error)
             self.journal.event("note", text=f"the heartbeat is off: {self.off}")
             if heart is not None:  # a beat that only grew old would look like a process that does not answer
-                heart.path.unlink(missing_ok=True)
+                with contextlib.suppress(Exception):
+                    heart.path.unlink(missing_ok=True)
+        finally:
+            self._done.set()
 
     def _end(self) -> None:
         """At the end of the interpreter: a last beat that says so, the socket gone, the journal closed."""
@@ -198,13 +214,16 @@ class Attachment:
         self._stop.set()
         # Python ends a daemon thread where it asks for the interpreter's lock; inside a call of torch, such as the one
         # that reads a group's counter, that is std::terminate: the job, all done, would die of SIGABRT.
-        self._thread.join(LAST_BEAT_S)
+        ended = self._done.wait(LAST_BEAT_S)
+        if self.socket:
+            with contextlib.suppress(OSError):
+                os.unlink(self.socket)
+        if not ended:  # the disk does not answer, and would not answer here either
+            return
         error = getattr(sys, "last_value", None)
         try:
             if self._heart:
                 self._heart.beat(ended=True, error=said(error))
-            if self.socket:
-                os.unlink(self.socket)
         except (OSError, ValueError, TypeError, RuntimeError) as failed:
             self.journal.event("note", text=f"the last beat failed: {said(failed)}")
         self.journal.close(error)
@@ -324,12 +343,25 @@ def _alive(pid: int) -> bool:
 
 
 def _forked() -> None:
-    """A forked child is a process of its own: it gets its own journal, door and heartbeat."""
+    """A forked child is a process of its own: it gets its own journal, door and heartbeat.
+
+    Not one of subprocess with a `preexec_fn`, which runs another program next: with a second thread, what that
+    function asks of the kernel (a namespace of its own, say) is refused.
+    """
     global _current
     forked()
-    if _current is not None:
+    if _current is not None and not _before_exec():
         directory, period_s, _current = _current.directory, _current.period_s, None
         begin(directory, period_s=period_s)
+
+
+def _before_exec() -> bool:
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_code.co_name == "_execute_child" and frame.f_code.co_filename.endswith("subprocess.py"):
+            return True
+    return False
 
 
 def _end_with_child(_: object = None) -> None:

@@ -17,6 +17,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
+from probes.errors import of_a_signal
+from probes.spans import said
+
 if TYPE_CHECKING:
     from probes.install import Recorder
 
@@ -141,13 +144,16 @@ def _expected(original: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]
     """Who is to meet, as far as the call and the environment say."""
     try:
         given = inspect.signature(original).bind_partial(*args, **kwargs).arguments
-    except TypeError:  # the call is wrong, and the original will say so
+    except (TypeError, ValueError):  # the call is wrong, and the original will say so
         return {}
     fields: dict[str, Any] = {}
     for name in _SHOWN:
         value = given.get(name)
-        if value is not None and value not in (-1, "", "undefined"):
-            fields[name] = value if isinstance(value, int) else list(value) if name == "ranks" else str(value)
+        if name == "ranks":
+            if isinstance(value, (list, tuple, range)):  # an iterator is the call's to consume
+                fields[name] = list(value)
+        elif isinstance(value, (int, str)) and value not in (-1, "", "undefined"):
+            fields[name] = value
     for name, variable in (("world_size", "WORLD_SIZE"), ("rank", "RANK")):
         said = os.environ.get(variable, "")
         if original.__name__ == "init_process_group" and name not in fields and said.isdigit():
@@ -156,19 +162,31 @@ def _expected(original: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]
 
 
 def _record(c10d: Any, group: Any, recorders: list[Recorder]) -> None:
+    """The group exists: what it cannot say of itself, in another torch say, must not end whoever made it."""
     if group is None or group is c10d.GroupMember.NON_GROUP_MEMBER:
         return
+    try:
+        fields = _described(c10d, group)
+    except Exception as error:
+        if of_a_signal(error):
+            raise
+        for recorder in recorders:
+            recorder.event("note", text=f"a process group was made that cannot be described: {said(error)}")
+        return
+    for recorder in recorders:
+        record_group(recorder, **fields)
+
+
+def _described(c10d: Any, group: Any) -> dict[str, Any]:
     given = getattr(group, "group_desc", "undefined")  # torch's word for a group without a description
     name = group.group_name if given in ("", "undefined") else given
-    more: dict[str, Any] = {"torch_name": group.group_name}
+    fields = {
+        "name": name, "backend": str(c10d.get_backend(group)), "rank": c10d.get_rank(group),
+        "world_size": c10d.get_world_size(group), "members": c10d.get_process_group_ranks(group),
+        "torch_name": group.group_name,
+    }  # fmt: skip
     seconds = timeout_s(group)
-    if seconds is not None:
-        more["timeout_s"] = seconds
-    for recorder in recorders:
-        record_group(
-            recorder, name=name, backend=str(c10d.get_backend(group)), rank=c10d.get_rank(group),
-            world_size=c10d.get_world_size(group), members=c10d.get_process_group_ranks(group), **more,
-        )  # fmt: skip
+    return fields if seconds is None else {**fields, "timeout_s": seconds}
 
 
 def timeout_s(group: Any) -> float | None:

@@ -1,11 +1,13 @@
 """The environment of a process: packages, variables, loaded libraries, device, machine; secrets are left out by name.
 
 torch is asked only where it is loaded, and CUDA only where it is initialised already: a probe that initialised it
-would break every later fork.
+would break every later fork. Nothing is imported later than this module: the heartbeat's thread describes the
+environment, and where the job forks meanwhile, the child finds the lock of a half imported module held for ever.
 """
 
 from __future__ import annotations
 
+import email.parser  # noqa: F401 -- importlib.metadata's
 import importlib.metadata
 import os
 import platform
@@ -108,9 +110,15 @@ def device() -> dict[str, Any]:
 def machine() -> dict[str, Any]:
     """The host: kernel, processor, memory in bytes, accelerators that the kernel knows."""
     return {
-        "system": platform.platform(), "cpu": _cpu_model(), "cpus": os.cpu_count(), "cpus_allowed": _cpus_allowed(),
+        "system": _system(), "cpu": _cpu_model(), "cpus": os.cpu_count(), "cpus_allowed": _cpus_allowed(),
         **_memory(), "gpus": _gpus(),
     }  # fmt: skip
+
+
+def _system() -> str:
+    """As platform.platform() says it, which runs `uname -p`: a job that waits for any child would see it end."""
+    kernel = os.uname()
+    return "-".join((kernel.sysname, kernel.release, kernel.machine, "with", "".join(platform.libc_ver())))
 
 
 def _cpus_allowed() -> int | None:
@@ -121,7 +129,7 @@ def _cpu_model() -> str:
     for line in _lines("/proc/cpuinfo"):
         if line.lower().startswith(("model name", "hardware", "cpu model")):
             return line.partition(":")[2].strip()
-    return platform.processor()
+    return os.uname().machine
 
 
 def _memory() -> dict[str, int]:

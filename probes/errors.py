@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
+from types import CodeType, FunctionType
+from typing import Any
 
 FULL = {
     errno.ENOSPC: "the disk is full",
@@ -24,6 +27,30 @@ class RecordingError(OSError):
         what = FULL.get(error.errno or 0) or error.strerror or str(error)
         text = f"{what}: cannot record to {os.fspath(path)}; everything recorded before is intact"
         return RecordingError(error.errno, text, os.fspath(path))
+
+
+def of_a_signal(error: BaseException) -> bool:
+    """Whether one of the job's own signal handlers raised it while a probe ran: then it is meant for the job.
+
+    The kernel's errors and a probe's own have no handler's frame in their traceback.
+    """
+    codes = {_code(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code in codes:
+            return True
+        trace = trace.tb_next
+    return False
+
+
+def _code(handler: Any) -> CodeType | None:
+    """The code of a function, a method, a partial or an object that is called."""
+    while hasattr(handler, "func"):
+        handler = handler.func
+    handler = getattr(handler, "__func__", handler)
+    if not isinstance(handler, FunctionType):
+        handler = getattr(type(handler), "__call__", None)  # noqa: B004 -- its code is wanted
+    return getattr(handler, "__code__", None)
 
 
 class FormatError(ValueError):

@@ -83,6 +83,8 @@ class AppendOnly:
             self.records += 1
             self._pending = 0
         except OSError as error:
+            if error.errno is None:  # a TimeoutError, say, of the job's signal handler: the kernel's have a number
+                raise
             self.lost += 1
             self._settle()
             raise RecordingError.of(self.path, error) from error

@@ -13,8 +13,14 @@ if TYPE_CHECKING:
 
 
 def said(error: BaseException | None) -> str:
-    """An exception in at most 500 characters, for a field of an event."""
-    return "" if error is None else f"{type(error).__name__}: {error}"[:500]
+    """An exception in at most 500 characters, for a field of an event; raises nothing, whatever its `__str__` does."""
+    if error is None:
+        return ""
+    try:
+        text = str(error)
+    except Exception:
+        text = "(its text cannot be made)"
+    return f"{type(error).__name__}: {text}"[:500]
 
 
 class Span:

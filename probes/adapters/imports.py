@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Iterable
 from importlib.machinery import ModuleSpec
@@ -34,7 +35,8 @@ class Finder:
         self._busy.add(name)
         try:
             for finder in list(sys.meta_path):
-                spec = None if finder is self else finder.find_spec(name, path, target)
+                find = None if finder is self else getattr(finder, "find_spec", None)
+                spec = None if find is None else find(name, path, target)
                 if spec is not None:
                     self._follow(spec.loader)
                     return spec
@@ -43,7 +45,12 @@ class Finder:
             self._busy.discard(name)
 
     def _follow(self, loader: Any) -> None:
-        run, before = loader.exec_module, vars(loader).get("exec_module")  # another one may follow it as well
+        if isinstance(loader, type):  # of what is built in: one loader for all
+            return
+        try:
+            run, before = loader.exec_module, vars(loader).get("exec_module")  # another one may follow it as well
+        except (AttributeError, TypeError):  # a namespace package has none; some cannot be followed
+            return
 
         def exec_module(module: ModuleType) -> None:
             if before is None:
@@ -53,7 +60,8 @@ class Finder:
             run(module)
             self._seen(module)
 
-        loader.exec_module = exec_module
+        with contextlib.suppress(AttributeError, TypeError):
+            loader.exec_module = exec_module
 
     def _seen(self, module: ModuleType) -> None:
         self.modules.discard(module.__name__)

@@ -17,7 +17,7 @@ from probes.adapters import patching
 from probes.adapters.calls import Call, Job
 from probes.adapters.imports import Finder
 from probes.adapters.table import Adapter
-from probes.errors import RecordingError
+from probes.errors import RecordingError, of_a_signal
 from probes.spans import said
 
 if TYPE_CHECKING:
@@ -100,6 +100,8 @@ class Machinery:
         except RecordingError as error:
             journal.off = said(error)
         except Exception as error:  # whatever a reader trips over in another version must not reach the job
+            if of_a_signal(error):
+                raise
             self.off[symbol] = said(error)
             journal.event("hook_off", hook=symbol, error=said(error))
         finally:

@@ -10,6 +10,8 @@ _FILE = "/tmp/ray/ray_current_cluster"  # where Ray notes the cluster that a pla
 
 def environment(runtime_env):
     """The job's runtime environment with the variables of the watch; a cluster of its own inherits them already."""
+    if os.environ.get("RAY_RUNTIME_ENV_HOOK") == f"{__name__}.environment":
+        del os.environ["RAY_RUNTIME_ENV_HOOK"]  # the processes that Ray starts next would inherit it
     joined = os.environ.get("RAY_ADDRESS") or os.path.exists(_FILE)
     directory = os.environ.get("RLHF_HARNESS_WATCH")
     found = dict(runtime_env or {})

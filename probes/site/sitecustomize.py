@@ -9,6 +9,7 @@ import sys
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _TRIGGERS = {"torch.distributed.distributed_c10d", "ray._private.worker"}
+_HOOK = "rlhf_harness_ray.environment"
 _FRAMEWORK, _, _PACKAGES = os.environ.get("RLHF_HARNESS_ADAPTER", "").partition(":")
 _TRIGGERS.update(_PACKAGES.split(",") if _PACKAGES else ())
 
@@ -24,7 +25,8 @@ class _Imports:
         self.busy = True
         try:
             for finder in list(sys.meta_path):
-                spec = None if finder is self else finder.find_spec(name, path, target)
+                find = None if finder is self else getattr(finder, "find_spec", None)
+                spec = None if find is None else find(name, path, target)
                 if spec is not None:
                     self._follow(spec.loader)
                     return spec
@@ -33,21 +35,54 @@ class _Imports:
             self.busy = False
 
     def _follow(self, loader):
-        run = loader.exec_module
+        if isinstance(loader, type):  # of what is built in: one loader for all
+            return
+        try:
+            run, own = loader.exec_module, vars(loader)
+        except (AttributeError, TypeError):  # a namespace package has none; some cannot be followed
+            return
 
         def exec_module(module):
-            del loader.exec_module
+            own.pop("exec_module", None)  # a loader of several modules may have lost it already
             if module.__name__ in _PACKAGES.split(","):
                 _attach()  # before it runs: what it imports has to find the hooks ready
             run(module)
             _TRIGGERS.discard(module.__name__)
-            if module.__name__.startswith("ray."):
-                os.environ.setdefault("RAY_RUNTIME_ENV_HOOK", "rlhf_harness_ray.environment")
+            if module.__name__ == "ray._private.worker":
+                _tell_ray(module)
             if not _TRIGGERS and self in sys.meta_path:
                 sys.meta_path.remove(self)
             _attach()
 
-        loader.exec_module = exec_module
+        try:  # noqa: SIM105 -- contextlib is one more import for every process
+            loader.exec_module = exec_module
+        except (AttributeError, TypeError):
+            pass
+
+
+def _tell_ray(module):
+    """ray.init asks whom this variable names, and has it for no longer than it runs.
+
+    A process below that does not see this folder could not import it, and its own ray.init would fail.
+    """
+    import functools
+
+    init = getattr(module, "init", None)
+    if init is None:
+        return
+
+    @functools.wraps(init)
+    def told(*args, **kwargs):
+        if "RAY_RUNTIME_ENV_HOOK" in os.environ:  # the user's own
+            return init(*args, **kwargs)
+        os.environ["RAY_RUNTIME_ENV_HOOK"] = _HOOK
+        try:
+            return init(*args, **kwargs)
+        finally:
+            if os.environ.get("RAY_RUNTIME_ENV_HOOK") == _HOOK:
+                del os.environ["RAY_RUNTIME_ENV_HOOK"]
+
+    module.init = told
 
 
 def _attach():
@@ -125,6 +160,17 @@ def _next():
         spec.loader.exec_module(module)
 
 
+def _without_the_empty_entry():
+    """Of a ${PYTHONPATH} that a worker does not have Ray leaves an empty entry: the working directory, before the
+    standard library."""
+    if os.environ.get("PYTHONPATH") == _HERE + os.pathsep:
+        os.environ["PYTHONPATH"] = _HERE
+        after = sys.path.index(_HERE) + 1 if _HERE in sys.path else 0
+        if after and sys.path[after : after + 1] in ([""], [os.getcwd()]):
+            del sys.path[after]
+
+
 if os.environ.get("RLHF_HARNESS_WATCH"):
+    _without_the_empty_entry()
     sys.meta_path.insert(0, _Imports())
 _next()
