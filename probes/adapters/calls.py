@@ -25,7 +25,8 @@ class Job:
 
 
 class Call:
-    """A call of a hooked symbol. `result` and `error` are there for `record`, not for `before`.
+    """A call of a hooked symbol. `result` is there for `record`, not for `before`; what a call raised is kept nowhere:
+    its traceback leads to the frames below, which hold tensors, and to this call.
 
     A reader reads: it changes no argument and no result, and may raise anything, which turns its hook off.
     """
@@ -37,7 +38,6 @@ class Call:
         self.hook, self.recorder, self.job = hook, recorder, job
         self.name = hook.name  # of the span; `before` may know a better one
         self.result: Any = None
-        self.error: BaseException | None = None
         self.seconds = 0.0
         self._original, self._args, self._kwargs = original, args, kwargs
         self._bound: dict[str, Any] | None = None

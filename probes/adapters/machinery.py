@@ -6,6 +6,7 @@ go on. What the readers cost is counted in the recorder's `self_ns`.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
@@ -83,6 +84,7 @@ class Machinery:
             return None
         recorder = journal.recorder
         if recorder is None:
+            self._over(journal)
             return None
         call = Call(hook, original, args, kwargs, recorder, self.job)
         self.read(call, journal, _before)
@@ -92,6 +94,7 @@ class Machinery:
         """Run a reader: its time is the recording's own, and what it raises is its end."""
         symbol, recorder = call.hook.symbol, call.recorder
         if symbol in self.off or journal.off:
+            self._over(journal)
             return
         began, spent = time.monotonic_ns(), recorder.self_ns
         self._thread.reading = True  # what a reader calls is not the job's
@@ -108,6 +111,11 @@ class Machinery:
             self._thread.reading = False
             recorder._self_ns = spent + time.monotonic_ns() - began  # instead of what was counted on the way
 
+    def _over(self, journal: Quiet) -> None:
+        """Once the recording is off, nobody takes out what one reader kept for another, tensors among it."""
+        if journal.off and self.job.memory:
+            self.job.memory.clear()
+
 
 class Running:
     """A hooked call that has begun."""
@@ -123,8 +131,8 @@ class Running:
         self._ended(None)
 
     def failed(self, error: BaseException) -> None:
-        self._call.error = error
-        self._ended(error)
+        with contextlib.suppress(Exception):  # the text of an exception is code of the job, and may raise itself
+            self._ended(error)
 
     def _ended(self, error: BaseException | None) -> None:
         call = self._call

@@ -29,6 +29,13 @@ from little_rlhf.base import Base
 class State:
     step = 3
 
+class Local:
+    pass
+
+class Unspeakable(Exception):
+    def __str__(self):
+        raise LookupError("no text")
+
 def profiled(function):
     @functools.wraps(function)
     def inner(*args, **kwargs):
@@ -72,6 +79,25 @@ class Trainer(Base):
 
     def fails(self):
         raise ValueError("its own error")
+
+    def raises(self, note):
+        local = Local()
+        note(local)
+        raise ValueError("its own error")
+
+    def raises_in_stream(self, note):
+        yield 1
+        self.raises(note)
+
+    async def raises_later(self, note):
+        self.raises(note)
+
+    async def raises_in_astream(self, note):
+        yield 1
+        self.raises(note)
+
+    def raises_unspeakably(self):
+        raise Unspeakable
 
     def never(self):
         return None

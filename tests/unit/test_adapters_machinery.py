@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import importlib
 import inspect
 import json
@@ -10,6 +12,8 @@ import os
 import pickle
 import subprocess
 import sys
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +125,57 @@ def test_the_jobs_own_exception_passes_and_is_recorded(tmp_path: Path) -> None:
         module("trainer").Trainer().fails()
     [span] = spans(tmp_path / "run")
     assert span["ok"] is False and span["error"] == "ValueError: its own error" and not seen.calls
+
+
+def _twice(stream: Any) -> None:
+    """The first two items of an async generator, without a loop: asyncio's keeps exceptions itself."""
+    for _ in range(2):
+        with contextlib.suppress(StopIteration):
+            stream.__anext__().send(None)
+
+
+@pytest.mark.parametrize(
+    ("name", "run"),
+    [
+        ("raises", lambda ended: None), ("raises_in_stream", list), ("raises_later", lambda begun: begun.send(None)),
+        ("raises_in_astream", _twice),
+    ],
+)  # fmt: skip
+def test_the_jobs_exception_is_kept_nowhere(tmp_path: Path, name: str, run: Callable[[Any], Any]) -> None:
+    """A job that runs out of memory and tries again with less needs what the frames below held at once."""
+    noted: list[weakref.ref[Any]] = []
+    with at_work(tmp_path / "src", tmp_path / "run", hook(f"trainer:Trainer.{name}", record=Noted())):
+        trainer = module("trainer").Trainer()
+        gc.collect()
+        gc.disable()
+        try:
+            with contextlib.suppress(ValueError):
+                run(getattr(trainer, name)(lambda local: noted.append(weakref.ref(local))))
+            assert noted[0]() is None
+        finally:
+            gc.enable()
+    [span] = spans(tmp_path / "run")
+    assert span["ok"] is False and span["error"] == "ValueError: its own error"
+
+
+def test_an_exception_without_a_text_passes_as_it_is(tmp_path: Path) -> None:
+    with at_work(tmp_path / "src", tmp_path / "run", hook("trainer:Trainer.raises_unspeakably")):
+        trainer = module("trainer")
+        with pytest.raises(trainer.Unspeakable):
+            trainer.Trainer().raises_unspeakably()
+
+
+def test_a_recording_that_is_off_keeps_nothing(tmp_path: Path) -> None:
+    hooks = hook("trainer:Trainer.generate", record=Noted()), hook("trainer:Trainer.score")
+    with at_work(tmp_path / "src", tmp_path / "run", *hooks) as machinery:
+        trainer, journal = module("trainer").Trainer(), machinery.journal()
+        for name in ("generate", "score"):
+            machinery.job.memory["tensor"] = object()
+            trainer.generate([1])
+            assert journal is not None and (journal.off or machinery.job.memory)
+            journal.off = "the disk is full"
+            getattr(trainer, name)([1])
+            assert machinery.job.memory == {}
 
 
 @pytest.mark.parametrize("part", ["record", "before", "step"])
