@@ -53,8 +53,9 @@ def syncing(call: Call) -> None:
 
 def arrived(call: Call) -> None:
     """Digests of one bucket's tensors as they reached vLLM's worker."""
-    if call.job.digests:
-        _received(call, call.job.memory.get("received", 0), weights.digests(iter(call.arguments["weights"])))
+    tensors = call.arguments["weights"]
+    if call.job.digests and isinstance(tensors, (list, tuple)):  # verl's list; an iterator is the job's
+        _received(call, call.job.memory.get("received", 0), weights.digests(iter(tensors)))
 
 
 def loading(call: Call) -> None:
@@ -107,23 +108,26 @@ def _received(call: Call, version: int, found: dict[str, str]) -> None:
 def _held(load: Callable[..., Any], memory: dict[str, Any], call: Call) -> Callable[..., Any]:
     passed = memory["passed"]
 
-    def digested(name: str, tensor: Any) -> None:
+    def digested(item: Any) -> None:
         try:  # within the job's own call: nothing may be raised here
             with call.recorder.own_time():
-                passed[str(name)] = weights.digest(tensor)
+                passed[str(item[0])] = weights.digest(item[1])
         except Exception as error:
             memory["undigested"] = said(error)
 
     def passing(tensors: Iterable[Any]) -> Iterator[Any]:
         for item in tensors:
-            digested(item[0], item[1])
+            digested(item)
             yield item
 
     def load_weights(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        if "hand" not in memory:  # the recording went off before the load was done, and let go of everything
+            return load(tensors, *args, **kwargs)
         if isinstance(tensors, (list, tuple)):  # a loader may count them, or go through them twice
             for item in tensors:
-                digested(item[0], item[1])
+                digested(item)
             return load(tensors, *args, **kwargs)
-        return load(passing(tensors), *args, **kwargs)
+        # Any other kind of container stays what it is, and is not seen.
+        return load(passing(tensors) if isinstance(tensors, Iterator) else tensors, *args, **kwargs)
 
     return load_weights

@@ -131,6 +131,13 @@ def test_vllms_buckets_of_one_sync_are_one_version(process: Process) -> None:
     assert received(process) == {0: SENT, 1: SENT}
 
 
+def test_an_iterator_is_the_jobs_to_consume(process: Process) -> None:
+    passed = iter(TENSORS.items())
+    verl_engine.arrived(process.one(bucket, None, passed, None, False))
+    assert [name for name, _ in passed] == ["a", "b"]
+    assert received(process) == {}
+
+
 class Model(torch.nn.Module):
     """A model that takes tensors, one by one or counted."""
 
@@ -195,6 +202,32 @@ def test_a_tensor_that_cannot_be_digested_turns_the_hook_off_and_not_the_job(pro
     assert model.taken == ["a"] and "load_weights" not in vars(model)
     verl_engine.flushed(process.one(handle, None, None))
     assert received(process) == {}
+
+
+def test_a_container_of_another_kind_reaches_the_loader_as_it_is(process: Process) -> None:
+    given, taken = dict(TENSORS), []
+    model = SimpleNamespace(load_weights=taken.append)
+    load(process, model, given)  # type: ignore[arg-type]
+    assert taken[0] is given
+
+
+def test_what_is_no_pair_is_the_loaders_to_refuse(process: Process) -> None:
+    taken: list[Any] = []
+    model = SimpleNamespace(load_weights=taken.extend)
+    with pytest.raises(RuntimeError, match="TypeError"):
+        load(process, model, iter([None]))  # type: ignore[arg-type]
+    assert taken == [None]
+
+
+def test_a_hand_of_a_recording_that_went_off_lets_everything_pass(process: Process, monkeypatch: Any) -> None:
+    model = Model()
+    call = process.one(from_tensor, SimpleNamespace(get_model=lambda: model), [], None, result=(True, ""))
+    verl_engine.loading(call)
+    process.job.memory.clear()
+    monkeypatch.setattr(weights, "digest", lambda tensor: pytest.fail("nobody wants this digest"))
+    model.load_weights(list(TENSORS.items()))
+    model.load_weights(iter(TENSORS.items()))
+    assert model.taken == ["a", "b"] * 2 and process.job.memory == {}
 
 
 def test_nothing_is_digested_that_was_not_asked_for(process: Process) -> None:
