@@ -53,7 +53,7 @@ ADAPTER = Adapter(
             record=driver.evaluated,
             when="with an evaluation",
         ),
-        Hook(f"{SAMPLES}.generate_samples", span="rollout"),
+        Hook(f"{SAMPLES}.generate_samples", span="rollout", before=driver.drawing),
         Hook(f"{SAMPLES}._generate_vllm", span="generate", record=driver.generated),
         Hook(f"{SAMPLES}._dispatch_prompts_to_vllm", span="submit", before=driver.submitting),
         Hook(f"{SAMPLES}._process_response_into_experience", span="sample", record=driver.answered),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from typing import Any
 
 from probes.adapters.calls import Call
@@ -89,6 +90,22 @@ def evaluated(call: Call) -> None:
     call.job.memory["evaluates"] = False
 
 
+def drawing(call: Call) -> None:
+    """Before samples are drawn: nothing is on its way, so what was kept for a batch before this one is let go.
+
+    A step is no such border: OpenRLHF's asynchronous trainer draws in a process of its own, which knows no step and
+    never makes the experience.
+    """
+    memory = call.job.memory
+    memory["numbers"], memory["answers"] = {}, []
+    _forget(memory)
+
+
+def _forget(memory: dict[str, Any]) -> None:
+    """Forget the numbers of samples that the job has dropped."""
+    memory["known"] = [pair for pair in memory.get("known", []) if pair[0]() is not None]
+
+
 def submitting(call: Call) -> None:
     """Before prompts are sent off: the numbers of their samples, by the prompt's text."""
     memory = call.job.memory
@@ -110,6 +127,8 @@ def answered(call: Call) -> None:
     if memory.get("evaluates") or not waiting or not response["action_ranges"]:
         return
     sample = waiting.pop(0)
+    if not waiting:
+        del memory["numbers"][str(response["prompt"])]
     start, end = response["action_ranges"][0]
     ids, logprobs = list(response["observation_tokens"]), response["rollout_log_probs"]
     memory.setdefault("answers", []).append({
@@ -118,13 +137,15 @@ def answered(call: Call) -> None:
         "finish": "length" if response.get("truncated", False) else "stop", "coupled": DRAW in response,
         "seen": response.get(SEEN),
     })  # fmt: skip
-    memory.setdefault("known", []).append((call.result, sample))  # the object itself: an id alone may come again
+    # An id alone may come again, and the object itself would live for ever where the job drops it.
+    memory.setdefault("known", []).append((weakref.ref(call.result), sample))
 
 
 def generated(call: Call) -> None:
     """A batch of prompts is answered: its samples, sorted by number, whatever the order in which they came."""
     memory = call.job.memory
     arrival = memory.pop("answers", [])
+    _forget(memory)
     if not arrival:
         return
     made = sorted(arrival, key=lambda one: one["sample"])
@@ -156,11 +177,11 @@ def generated(call: Call) -> None:
 def experiencing(call: Call) -> None:
     """Before the experience is made: which sample stands where, for OpenRLHF numbers rows by their place here."""
     memory = call.job.memory
-    known = {id(made): sample for made, sample in memory.get("known", [])}
     rows = call.arguments["rollout_samples"]
-    memory["places"] = [known.get(id(one), -1) for one in rows]
+    known = {id(made): pair for pair in memory.get("known", []) if (made := pair[0]()) is not None}
+    memory["places"] = [known.get(id(one), (None, -1))[1] for one in rows]
     taken = {id(one) for one in rows}
-    memory["known"] = [pair for pair in memory.get("known", []) if id(pair[0]) not in taken]
+    memory["known"] = [pair for place, pair in known.items() if place not in taken]
 
 
 def experienced(call: Call) -> None:

@@ -34,7 +34,7 @@ def started(call: Call) -> None:
 
 
 def forwarding(call: Call) -> None:
-    """The shapes of one forward pass."""
+    """The shapes of one forward pass. OpenRLHF gives it its mask on the host, so that nothing waits for a device."""
     tensors = {name: one for name, one in call.arguments.items() if hasattr(one, "shape")}
     mask = call.arguments.get("attention_mask")
     lengths = mask.sum(dim=-1).tolist() if mask is not None else []
@@ -46,7 +46,7 @@ def forwarding(call: Call) -> None:
 
 
 def training(call: Call) -> None:
-    """The shapes of one mini-batch."""
+    """The shapes of one mini-batch. Its mask lies on the device: the lengths are one transfer, and wait for it once."""
     experience = call.arguments["experience"]
     named = {one.name: getattr(experience, one.name) for one in fields(experience)}
     tensors = {name: one for name, one in named.items() if hasattr(one, "shape")}
@@ -87,6 +87,8 @@ def receiving(call: Call) -> None:
     """Before a tensor arrives in the engine: a hand on what the group's broadcast fills, where digests are wanted."""
     memory = call.job.memory
     group: Any = getattr(call.owner, "_model_update_group", None)
+    memory.pop("tensor", None)  # of a call that raised
+    memory["expects"] = call.job.digests
     if call.job.digests and memory.get("group") is not group and hasattr(group, "broadcast"):
         memory["group"] = group
         group.broadcast = _held(group.broadcast, memory)
@@ -95,7 +97,8 @@ def receiving(call: Call) -> None:
 def _held(broadcast: Callable[..., Any], memory: dict[str, Any]) -> Callable[..., Any]:
     def held(tensor: Any, *args: Any, **kwargs: Any) -> Any:
         done = broadcast(tensor, *args, **kwargs)
-        memory["tensor"] = tensor
+        if memory.pop("expects", False):  # else nobody takes it, and it would stay on the device
+            memory["tensor"] = tensor
         return done
 
     return held

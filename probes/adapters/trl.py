@@ -184,23 +184,35 @@ def scoring(call: Call) -> None:
         call.name = "reference_forward"
 
 
+def losing(call: Call) -> None:
+    """Before a loss: does any sample still wait for its first one? Otherwise nothing is kept or read."""
+    memory = call.job.memory
+    memory.pop("logps", None)  # of a loss that raised
+    memory["wanted"] = bool(memory.get("waiting")) and not memory.get("evaluates", True)
+
+
 def forwarded(call: Call) -> None:
-    """The log-probabilities of a batch, for the loss that asked for them."""
-    if call.name == "actor_forward":
-        call.job.memory["logps"] = call.result[0]
+    """The log-probabilities of a batch, for the loss that asked for them: without the graph that they hang on."""
+    if call.name == "actor_forward" and call.job.memory.get("wanted"):
+        call.job.memory["logps"] = call.result[0].detach()
 
 
 def trained(call: Call) -> None:
-    """What one loss was computed from, as a part of the step's experience; a sample's first time only."""
-    memory, inputs = call.job.memory, call.arguments["inputs"]
-    waiting, logps = memory.get("waiting"), memory.pop("logps", None)
-    if memory.get("evaluates", True) or waiting is None or logps is None:
+    """What one loss was computed from, as a part of the step's experience; a sample's first time only.
+
+    It waits for the device: seven transfers at most, and none once every sample has been taken (the later passes).
+    """
+    memory = call.job.memory
+    wanted, logps = memory.pop("wanted", False), memory.pop("logps", None)
+    if not wanted or logps is None:
         return
+    waiting, inputs = memory["waiting"], call.arguments["inputs"]
     prompts = unpadded(inputs["prompt_ids"], inputs["prompt_mask"])
-    mask = inputs["completion_mask"]
+    mask = inputs["completion_mask"].cpu()
     outputs = unpadded(inputs["completion_ids"], mask)
     known = [waiting.get((tuple(one), tuple(two)), []) for one, two in zip(prompts, outputs, strict=True)]
     found = [one.pop(0) if one else None for one in known]
+    memory["waiting"] = {key: left for key, left in waiting.items() if left}
     rows = [row for row, one in enumerate(found) if one is not None]
     if not rows:
         return
@@ -357,7 +369,14 @@ ADAPTER = Adapter(
             record=forwarded,
             when="without Liger's loss",
         ),
-        Hook(f"{TRAINER}._compute_loss", span="loss", step=STEP, record=trained, when="without Liger's loss"),
+        Hook(
+            f"{TRAINER}._compute_loss",
+            span="loss",
+            step=STEP,
+            before=losing,
+            record=trained,
+            when="without Liger's loss",
+        ),
         Hook(f"{TRAINER}.training_step", span="training_step", step=STEP),
         Hook(f"{TRAINER}.log", span="log", step=STEP, record=logged, when="with logging"),
         Hook(f"{TRAINER}._save_checkpoint", span="checkpoint", step=STEP, record=saved, when="with checkpoints"),

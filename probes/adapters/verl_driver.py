@@ -99,7 +99,10 @@ def advantaged(call: Call) -> None:
         for ours, theirs in _COLUMNS.items()
         if theirs in names
     }
-    waiting = call.job.memory.setdefault("experience", {})
+    memory = call.job.memory
+    if memory.get("estimated") != call.step:  # what nobody collected is let go with its step
+        memory["estimated"], memory["experience"] = call.step, {}
+    waiting = memory.setdefault("experience", {})
     for row, key in enumerate(call.arguments["batch_keys"]):
         waiting[str(key)] = {"reward": rewards[row], **{name: rows[row] for name, rows in columns.items()}}
     lengths = [sum(row) for row in masks]

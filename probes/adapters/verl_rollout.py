@@ -16,6 +16,7 @@ from probes.adapters.verl_values import container, each, one, tempered
 from probes.frames import Flat
 
 BOUNDARIES = 32  # samples of a step whose boundaries are recorded
+STALE = 8  # steps after which a prompt that is not done is given up
 DRAW = "rlhf_harness_draw"  # among a request's parameters: its sample is drawn as scenarios.rollout.coupling says
 
 _trajectory: ContextVar[dict[str, Any] | None] = ContextVar("rlhf_harness_trajectory", default=None)
@@ -31,6 +32,8 @@ def looping(call: Call) -> None:
     step = int(one(batch, "global_steps", 0)) - 1
     if memory.get("looped") != step:
         memory["looped"], memory["batches"], memory["places"], memory["told"] = step, 0, {}, 0
+        done = memory.get("done", {})  # of a prompt that failed, nobody writes the other samples
+        memory["done"] = {uid: made for uid, made in done.items() if made[-1]["step"] > step - STALE}
     call.job.step = step
     uids, size = each(batch, "uid"), int(config.data.train_batch_size)
     share = max(len(uids), ceil(size / int(config.actor_rollout_ref.rollout.agent.num_workers)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import islice
 from typing import Any
 
 from probes import weights
@@ -48,25 +49,42 @@ def _shapes(call: Call, phase: str) -> None:
     data = call.arguments["data"]
     names = list(data.keys())  # iterating a TensorDict yields its rows
     values = {name: data.get(name) for name in names}
-    tensors = {name: _Outline(one) for name, one in values.items() if hasattr(one, "dtype") and hasattr(one, "device")}
+    jagged = _lengths({name: one for name, one in values.items() if getattr(one, "is_nested", False)})
+    tensors = {
+        name: _Outline(one, jagged.get(name))
+        for name, one in values.items()
+        if hasattr(one, "dtype") and hasattr(one, "device")
+    }
     ids = values.get("input_ids")
     lengths: list[int] = []
     if ids is not None:
-        lengths = ids.offsets().diff().tolist() if getattr(ids, "is_nested", False) else [ids.shape[-1]] * len(ids)
+        lengths = jagged["input_ids"] if "input_ids" in jagged else [ids.shape[-1]] * len(ids)
     call.recorder.shapes(
         phase, tensors, step=call.step, real_tokens=sum(lengths) or None, longest=max(lengths, default=None),
         samples=len(lengths) or None,
     )  # fmt: skip
 
 
+def _lengths(columns: dict[str, Any]) -> dict[str, list[int]]:
+    """The lengths of the rows of jagged columns. verl keeps them on the host; those of a device are one transfer."""
+    torch: Any = sys.modules.get("torch")
+    homes: dict[str, dict[str, Any]] = {}
+    for name, one in columns.items():
+        homes.setdefault(str(one.device), {})[name] = one.offsets().diff()
+    found: dict[str, list[int]] = {}
+    for there in homes.values():
+        every = iter(torch.cat(list(there.values())).tolist())
+        found |= {name: list(islice(every, len(one))) for name, one in there.items()}
+    return found
+
+
 class _Outline:
     """Shape, dtype and device of a tensor; of a jagged one its rows and its longest row, so as not to name symbols."""
 
-    def __init__(self, tensor: Any) -> None:
+    def __init__(self, tensor: Any, lengths: list[int] | None) -> None:
         self.dtype, self.device = tensor.dtype, tensor.device
-        if getattr(tensor, "is_nested", False):
-            lengths = tensor.offsets().diff()
-            self.shape = [len(lengths), int(lengths.max()) if len(lengths) else 0]
+        if lengths is not None:
+            self.shape = [len(lengths), max(lengths, default=0)]
         else:
             self.shape = [int(size) for size in tensor.shape]
 

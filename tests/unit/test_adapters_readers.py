@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.metadata
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,9 +20,11 @@ from probes.adapters import (
     openrlhf_driver,
     openrlhf_workers,
     reading,
+    trl,
     verl,
     verl_driver,
     verl_rollout,
+    verl_training,
     verl_values,
 )
 from probes.adapters.calls import Call, Job
@@ -91,6 +94,10 @@ def response(prompt: str, ids: list[int], start: int, **more: Any) -> dict[str, 
             "rollout_log_probs": None, "truncated": False, **more}  # fmt: skip
 
 
+class Made:
+    """An experience: as OpenRLHF's, an object that can be referred to weakly."""
+
+
 def generator() -> Any:
     return SimpleNamespace(args=SimpleNamespace(rollout=SimpleNamespace(n_samples_per_prompt=2)), tokenizer=TOKENIZER)
 
@@ -100,8 +107,7 @@ def test_openrlhfs_samples_are_numbered_by_prompt_whatever_order_they_arrive_in(
     one.job.step, owner = 3, generator()
     one.call(openrlhf_driver.submitting, dispatch, owner, ["a", "b"], ["", ""])
     for prompt, ids in (("b", [5, 6, 7]), ("b", [5, 6, 8]), ("a", [3, 4, 9, 2]), ("a", [3, 4, 2])):
-        made = SimpleNamespace(prompt=prompt, ids=ids)
-        one.call(openrlhf_driver.answered, process, owner, response(prompt, ids, 2), result=made)
+        one.call(openrlhf_driver.answered, process, owner, response(prompt, ids, 2), result=Made())
     one.call(openrlhf_driver.generated, generate_all, owner)
     [(step, fields, arrays)] = one.frames("rollout")
     assert step == 3 and fields["arrival"] == [2, 3, 0, 1]
@@ -119,7 +125,7 @@ def test_openrlhfs_samples_are_coupled_where_every_one_was_drawn_so(desk: Any, d
     one.call(openrlhf_driver.submitting, dispatch, generator(), ["a"], [""])
     for place, told in enumerate(drawn):
         more = {openrlhf_driver.DRAW: place} if told else {}
-        one.call(openrlhf_driver.answered, process, generator(), response("a", [3, 4, 5], 2, **more), result=object())
+        one.call(openrlhf_driver.answered, process, generator(), response("a", [3, 4, 5], 2, **more), result=Made())
     one.call(openrlhf_driver.generated, generate_all, generator())
     [(_, fields, _)] = one.frames("rollout")
     assert fields["mode"] == mode
@@ -129,7 +135,7 @@ def test_openrlhfs_prompts_are_recorded_as_the_engine_saw_them_where_it_says_so(
     one = desk(openrlhf.ADAPTER)
     one.call(openrlhf_driver.submitting, dispatch, generator(), ["a"], [""])
     for more in ({openrlhf_driver.SEEN: [1, 3, 4]}, {openrlhf_driver.SEEN: None}):
-        one.call(openrlhf_driver.answered, process, generator(), response("a", [3, 4, 5], 2, **more), result=object())
+        one.call(openrlhf_driver.answered, process, generator(), response("a", [3, 4, 5], 2, **more), result=Made())
     one.call(openrlhf_driver.generated, generate_all, generator())
     [(_, _, arrays)] = one.frames("rollout")
     assert arrays["prompt"] == [[3, 4], [3, 4]] and arrays["prompt_seen"] == [[1, 3, 4], []]
@@ -241,7 +247,7 @@ def test_openrlhfs_equal_prompts_of_a_batch_get_a_number_each(desk: Any) -> None
     one.job.step, owner = 0, generator()
     one.call(openrlhf_driver.submitting, dispatch, owner, ["a", "a"], ["", ""])
     for number in range(5):  # one more than was asked for: it belongs to nobody
-        one.call(openrlhf_driver.answered, process, owner, response("a", [3, 4, number + 5], 2), result=object())
+        one.call(openrlhf_driver.answered, process, owner, response("a", [3, 4, number + 5], 2), result=Made())
     one.call(openrlhf_driver.generated, generate_all, owner)
     [(_, _, arrays)] = one.frames("rollout")
     assert arrays["sample"] == [0, 1, 2, 3] and arrays["output"] == [[5], [6], [7], [8]]
@@ -252,7 +258,7 @@ def test_openrlhfs_evaluation_is_not_recorded_as_a_rollout(desk: Any) -> None:
     owner = generator()
     one.call(openrlhf_driver.evaluating, generate_all, owner)
     one.call(openrlhf_driver.submitting, dispatch, owner, ["a"], [""])
-    one.call(openrlhf_driver.answered, process, owner, response("a", [3, 4, 5], 2), result=object())
+    one.call(openrlhf_driver.answered, process, owner, response("a", [3, 4, 5], 2), result=Made())
     one.call(openrlhf_driver.generated, generate_all, owner)
     one.call(openrlhf_driver.evaluated, generate_all, owner)
     assert one.frames("rollout") == []
@@ -264,7 +270,7 @@ def test_openrlhfs_experience_is_that_of_the_samples(desk: Any) -> None:
     one.call(openrlhf_driver.submitting, dispatch, owner, ["a", "b"], ["", ""], n_samples_per_prompt=1)
     arrived = []
     for prompt, ids in (("b", [5, 6, 7]), ("a", [3, 4, 9, 2])):
-        made = SimpleNamespace(prompt=prompt)
+        made = Made()
         arrived.append(made)
         one.call(openrlhf_driver.answered, process, owner, response(prompt, ids, 2), result=made)
     one.call(openrlhf_driver.experiencing, make_batch, owner, arrived)
@@ -282,6 +288,132 @@ def test_openrlhfs_experience_is_that_of_the_samples(desk: Any) -> None:
     assert arrays["tokens"] == [[9, 2], [7]]
     assert arrays["actor_logprob"] == [[-4.0, -5.0], [-1.0]]
     assert "reference_logprob" not in arrays
+
+
+def draw(one: Desk, prompts: list[str], *, answers: int = 2) -> list[Made]:
+    """A batch as OpenRLHF draws it, with two samples a prompt."""
+    made, owner = [Made() for _ in range(len(prompts) * answers)], generator()
+    one.call(openrlhf_driver.drawing, generate_all, owner)
+    one.call(openrlhf_driver.submitting, dispatch, owner, prompts, [""] * len(prompts))
+    for place, sample in enumerate(made):
+        given = response(prompts[place // answers], [3, 4, 5], 2)
+        one.call(openrlhf_driver.answered, process, owner, given, result=sample)
+    one.call(openrlhf_driver.generated, generate_all, owner)
+    return made
+
+
+def test_openrlhfs_samples_that_the_job_drops_are_not_kept(desk: Any) -> None:
+    """With dynamic filtering, and in the process of its asynchronous trainer that only draws."""
+    one = desk(openrlhf.ADAPTER)
+    assert one.job.step == -1
+    for batch in range(3):
+        made = draw(one, [f"{batch}a", f"{batch}b"])
+        dropped = weakref.ref(made[0])
+        kept = made[2:]
+        del made
+        assert dropped() is None and one.job.memory["numbers"] == {}
+        one.call(openrlhf_driver.drawing, generate_all, generator())
+        assert len(one.job.memory["known"]) == 2
+        one.call(openrlhf_driver.experiencing, make_batch, generator(), kept)
+        assert one.job.memory["places"] == [4 * batch + 2, 4 * batch + 3] and one.job.memory["known"] == []
+
+
+def test_openrlhfs_prompts_that_nobody_answered_are_let_go_with_their_batch(desk: Any) -> None:
+    one = desk(openrlhf.ADAPTER)
+    for batch in range(3):
+        draw(one, [f"{batch}a", f"{batch}b"], answers=1)  # of two that were asked for
+        assert one.job.memory["numbers"] == {f"{batch}a": [4 * batch + 1], f"{batch}b": [4 * batch + 3]}
+
+
+def test_openrlhfs_answers_do_not_pile_up_where_nobody_writes_them(desk: Any) -> None:
+    one = desk(openrlhf.ADAPTER)
+    for _ in range(3):  # `generated` is off
+        one.call(openrlhf_driver.drawing, generate_all, generator())
+        one.call(openrlhf_driver.submitting, dispatch, generator(), ["a"], [""])
+        one.call(openrlhf_driver.answered, process, generator(), response("a", [3, 4, 5], 2), result=Made())
+        assert len(one.job.memory["answers"]) == 1
+
+
+def test_a_tensor_that_arrived_in_openrlhfs_engine_is_not_kept_where_nobody_takes_it(desk: Any) -> None:
+    one = desk(openrlhf.ADAPTER)
+    one.job.digests = True
+    worker = SimpleNamespace(_model_update_group=Group())
+    args = (update_weight, worker, "w", "bf16", [2], False)
+    one.call(openrlhf_workers.receiving, *args)
+    worker._model_update_group.broadcast([0.0])  # the call raises: `received` is not told
+    assert "tensor" in one.job.memory
+    one.call(openrlhf_workers.receiving, *args)
+    assert "tensor" not in one.job.memory
+    for _ in range(2):
+        worker._model_update_group.broadcast([0.0])
+        one.job.memory.pop("tensor", None)
+    worker._model_update_group.broadcast([0.0])  # both readers are off
+    assert "tensor" not in one.job.memory
+
+
+# TRL: what a loss was computed from.
+
+
+def compute_loss(self: Any, model: Any, inputs: Any) -> None: ...
+def log_probabilities(self: Any, model: Any) -> None: ...
+
+
+class Strict(dict[str, Any]):
+    """The inputs of a loss, which somebody reads or nobody."""
+
+    read = 0
+
+    def __getitem__(self, name: str) -> Any:
+        self.read += 1
+        return super().__getitem__(name)
+
+
+def forward(one: Desk, logps: torch.Tensor) -> None:
+    hook = Hook("module:function", span="actor_forward")
+    call = Call(hook, log_probabilities, (None, None), {}, one.recorder, one.job)
+    call.result = (logps, None, None)
+    trl.forwarded(call)
+
+
+def losses(one: Desk, inputs: Strict, logps: torch.Tensor) -> None:
+    given = (compute_loss, SimpleNamespace(), None, inputs)
+    one.call(trl.losing, *given)
+    forward(one, logps)
+    assert not getattr(one.job.memory.get("logps"), "requires_grad", False)
+    one.call(trl.trained, *given)
+
+
+def test_trls_loss_is_read_once_a_sample_and_its_graph_is_not_kept(desk: Any) -> None:
+    one, ones = desk(trl.ADAPTER), torch.ones(2, 2, dtype=torch.long)
+    inputs = Strict(
+        prompt_ids=torch.tensor([[3, 4], [5, 6]]), prompt_mask=ones, completion_ids=torch.tensor([[7, 2], [8, 2]]),
+        completion_mask=torch.tensor([[1, 1], [1, 0]]), advantages=torch.tensor([0.5, -0.5]),
+    )  # fmt: skip
+    one.job.memory.update(
+        evaluates=False, waiting={((3, 4), (7, 2)): [(0, 0, 1.0)], ((5, 6), (8,)): [(0, 1, 0.0)], ((9,), (9,)): []}
+    )
+    weights = torch.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+    losses(one, inputs, -weights)
+    assert inputs.read and not {"logps", "wanted"} & set(one.job.memory) and one.job.memory["waiting"] == {}
+    inputs.read = 0
+    losses(one, inputs, -weights)  # the second pass over the same samples
+    assert inputs.read == 0 and "logps" not in one.job.memory
+    [(_, _, arrays)] = one.frames("experience")
+    assert arrays["sample"] == [0, 1] and arrays["actor_logprob"] == [[-1.0, -2.0], [-3.0]]
+    assert arrays["advantage"] == [[0.5, 0.5], [-0.5]]
+
+
+def test_trls_log_probabilities_are_kept_for_a_loss_only(desk: Any) -> None:
+    one = desk(trl.ADAPTER)
+    one.job.memory.update(evaluates=False, waiting={((1,), (2,)): [(0, 0, 1.0)]})
+    forward(one, torch.ones(1, 1))  # while the experience is made
+    assert "logps" not in one.job.memory
+    one.call(trl.losing, compute_loss, SimpleNamespace(), None, {})
+    forward(one, torch.ones(1, 1))
+    with pytest.raises(KeyError):  # as in another version: its hook goes off, and nobody asks again
+        one.call(trl.trained, compute_loss, SimpleNamespace(), None, {})
+    forward(one, torch.ones(1, 1))
+    assert "logps" not in one.job.memory
 
 
 # verl: several samples at once in one process.
@@ -425,6 +557,71 @@ def test_verls_experience_is_joined_by_its_keys(desk: Any) -> None:
     assert [event["samples"] for event in one.run.events("data")] == [[0, 1]]
 
 
+def test_verls_experience_that_nobody_collects_goes_with_its_step(desk: Any) -> None:
+    one = desk(verl.ADAPTER)
+    data = {"response_mask": torch.ones(1, 1), "token_level_scores": torch.ones(1, 1)}
+    for step, keys in enumerate((["u_0_0"], ["v_0_0"], ["w_0_0"])):
+        one.job.step = step
+        one.call(verl_driver.advantaged, estimate, None, keys, result=SimpleNamespace(batch=data))
+        assert list(one.job.memory["experience"]) == keys
+
+
+def test_verls_samples_of_a_prompt_that_failed_are_given_up(desk: Any) -> None:
+    one, memory = desk(verl.ADAPTER), {}
+    for step in range(verl_rollout.STALE + 2):
+        batch = {"uid": ["u"], "global_steps": step + 1, "validate": False}
+        one.call(verl_rollout.looping, sequences, loop(), batch)
+        memory = one.job.memory
+        memory.setdefault("done", {})[f"of {step}"] = [{"step": step}]
+    assert list(memory["done"]) == [f"of {step}" for step in range(2, verl_rollout.STALE + 2)]
+
+
+class OnDevice:
+    """A jagged column of a device: it counts what is fetched from there."""
+
+    is_nested, dtype, device = True, torch.long, "cuda:0"
+
+    def __init__(self, lengths: list[int]) -> None:
+        self.lengths = lengths
+
+    def offsets(self) -> torch.Tensor:
+        return torch.tensor([0, *self.lengths]).cumsum(0)
+
+
+def train_batch(self: Any, data: Any) -> None: ...
+
+
+def test_verls_lengths_are_fetched_at_once_for_all_columns(desk: Any, monkeypatch: Any) -> None:
+    one, fetched = desk(verl.ADAPTER), []
+    monkeypatch.setattr(torch.Tensor, "__int__", lambda self: fetched.append("int"))
+    plain = torch.Tensor.tolist
+    monkeypatch.setattr(torch.Tensor, "tolist", lambda self: fetched.append("tolist") or plain(self))
+    data = {
+        "input_ids": OnDevice([3, 1, 2]), "responses": OnDevice([2, 0, 1]), "advantages": torch.zeros(3, 4),
+        "position_ids": OnDevice([]), "name": "no tensor",
+    }  # fmt: skip
+    owner = SimpleNamespace(config=SimpleNamespace(model_type=""))
+    one.call(verl_training.training, train_batch, owner, data)
+    monkeypatch.undo()
+    assert fetched == ["tolist"]
+    one.frames("rollout")
+    [event] = one.run.events("shapes")
+    assert {name: told[0] for name, told in event["tensors"].items()} == {
+        "input_ids": [3, 3], "responses": [3, 2], "advantages": [3, 4], "position_ids": [0, 0],
+    }  # fmt: skip
+    assert (event["real_tokens"], event["longest"], event["samples"]) == (6, 3, 3)
+
+
+def test_verls_jagged_columns_of_the_host_are_described_too(desk: Any) -> None:
+    one = desk(verl.ADAPTER)
+    ids = torch.nested.nested_tensor([torch.ones(3), torch.ones(1)], layout=torch.jagged)
+    owner = SimpleNamespace(config=SimpleNamespace(model_type=""))
+    one.call(verl_training.training, train_batch, owner, {"input_ids": ids})
+    one.frames("rollout")
+    [event] = one.run.events("shapes")
+    assert event["tensors"]["input_ids"][0] == [2, 3] and event["real_tokens"] == 4
+
+
 def test_verls_settings_leave_out_what_a_comparison_of_engines_changes() -> None:
     config = {
         "actor_rollout_ref": {"rollout": {"name": "vllm", "seed": 1, "engine_kwargs": {"sglang": {"a": 1}}, "n": 4}},
@@ -469,8 +666,6 @@ def test_numbers_called_tokens_are_no_secrets_and_texts_are() -> None:
 
 
 def test_trl_does_not_give_its_server_the_version_of_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    from probes.adapters import trl
-
     trainer = SimpleNamespace(
         model=SimpleNamespace(dtype="torch.float32"), accelerator=SimpleNamespace(device="cpu"), vllm_generation=None
     )
