@@ -6,7 +6,6 @@ go on. What the readers cost is counted in the recorder's `self_ns`.
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import threading
 import time
@@ -131,8 +130,7 @@ class Running:
         self._ended(None)
 
     def failed(self, error: BaseException) -> None:
-        with contextlib.suppress(Exception):  # the text of an exception is code of the job, and may raise itself
-            self._ended(error)
+        self._ended(error)
 
     def _ended(self, error: BaseException | None) -> None:
         call = self._call
