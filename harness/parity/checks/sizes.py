@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,8 +10,9 @@ from harness.parity.checks.registry import Outcome, check, outcome, trains
 from harness.parity.checks.summary import spans_by_step, step_seconds
 from harness.parity.checks.surroundings import effect
 from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.facts.passes import other_passes, shape_of, sizes_of
 from harness.parity.facts.rank_shapes import unequal_ranks
-from harness.tables import mapping, number
+from harness.tables import number
 from reports.model import SUSPICIONS, Finding
 from reports.text import counted, figure, show
 
@@ -38,9 +38,13 @@ def experience_matrix_shapes(e: Evidence) -> Outcome:
         for side, s in skew.items()
     )
     ranks = unequal_ranks(e)
-    passes = _other_passes(e, [step for step in steps if step not in wrong and step not in parted])
-    if wrong or ranks or passes.first:
-        text = "; ".join([*(found.text for found in ranks), *([passes.first] if passes.first else [])])
+    passes = other_passes(e, {step for step in steps if step not in wrong and step not in parted})
+    if wrong or ranks or passes.other:
+        texts = [found.text for found in ranks]
+        if passes.other:
+            step, phase, *both = passes.other
+            texts.append(f"{phase} was given other batches in step {step} of the same experience: {_apart(*both)}")
+        text = "; ".join(texts)
         if wrong:
             parts = _apart(one[wrong[0]]["shape"], two[wrong[0]]["shape"])
             why = " (the runs trained on other tokens)" if wrong[0] in parted else ""
@@ -55,41 +59,9 @@ def experience_matrix_shapes(e: Evidence) -> Outcome:
         text = f"no shapes of an experience batch in step {absent[0]} of both runs; {shown}"
         return outcome(name, "not tested", text, number=number, **skew)
     equal = f"equal in {counted(len(steps), 'step')}"
-    if passes.compared:
-        equal += f", and so are {counted(passes.compared, 'shape')} of the learner's passes"
+    if passes.equal:
+        equal += f", and so are all {counted(passes.equal, 'shape')} that were recorded"
     return outcome(name, "ruled out", f"{equal}; {shown}", number=number, **skew)
-
-
-@dataclass(frozen=True)
-class Passes:
-    """Batches of forward passes and of updates: how many were compared; where the first differ, or nothing."""
-
-    compared: int
-    first: str
-
-
-def _other_passes(e: Evidence, steps: list[int]) -> Passes:
-    """Of the same experience, what the learner's passes were given: micro-batches and their padding, rank by rank."""
-    one, two = (_passes(side, set(steps)) for side in e.sides)
-    shared, compared = [key for key in sorted(one) if key in two], 0
-    for step, phase, rank in shared:
-        a, b = one[step, phase, rank], two[step, phase, rank]
-        if a != b:
-            where = f"of rank {rank} " if rank else ""
-            text = f"{phase} {where}was given other batches in step {step} of the same experience: {_apart(a, b)}"
-            return Passes(compared, text)
-        compared += len(a)
-    return Passes(compared, "")
-
-
-def _passes(side: Side, steps: set[int]) -> dict[tuple[int, str, int], list[dict[str, Any]]]:
-    """(step, phase, rank) -> the shape of each batch, in an order that does not depend on time."""
-    found: dict[tuple[int, str, int], list[dict[str, Any]]] = {}
-    for event in (event for end in ("_forward", "_minibatch") for event in side.recording.all("shapes", mention=end)):
-        if event.get("step") in steps:
-            key = event["step"], str(event.get("phase")), int(number(event.get("rank"), 0))
-            found.setdefault(key, []).append(_shape(event))
-    return {key: sorted(batches, key=repr) for key, batches in found.items()}
 
 
 def _apart(one: list[dict[str, Any]], two: list[dict[str, Any]]) -> str:
@@ -114,19 +86,9 @@ def _shapes(side: Side) -> Shapes:
     for event in side.recording.all("shapes", mention="experience"):
         if event.get("phase") == "experience" and isinstance(event.get("step"), int):
             entry = found.setdefault(event["step"], {"shape": [], "sizes": []})
-            entry["shape"].append(_shape(event))
-            entry["sizes"].append(_sizes(event))
+            entry["shape"].append(shape_of(event))
+            entry["sizes"].append(sizes_of(event))
     return found
-
-
-def _shape(event: dict[str, Any]) -> dict[str, Any]:
-    """Shape and dtype of each tensor, without its device, and the sizes in tokens."""
-    tensors = mapping(event.get("tensors"))
-    return {key: value[:2] if isinstance(value, list) else value for key, value in tensors.items()} | _sizes(event)
-
-
-def _sizes(event: dict[str, Any]) -> dict[str, float]:
-    return {key: number(event.get(key), 0) for key in ("padded_tokens", "real_tokens", "longest", "samples")}
 
 
 def _skew(shapes: Shapes, steps: list[int]) -> dict[str, Any]:
