@@ -9,10 +9,12 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-# No test depends on timing: an example may take as long as a busy machine makes it take.
+# No test depends on timing: an example may take as long as a busy machine makes it take. The same examples every time,
+# so that a change is not refused for what was there before it; others every night.
 hypothesis.settings.register_profile(
-    "any-machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
-)
+    "any-machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    derandomize=not os.environ.get("OTHER_EXAMPLES"),
+)  # fmt: skip
 hypothesis.settings.load_profile("any-machine")
 sys.path.insert(0, str(Path(__file__).resolve().parent / "unit"))
 

@@ -97,6 +97,13 @@ TABLE: tuple[Entry, ...] = (
     Entry("transition", r"sleep|wake_up|wake_up_async|pause_scheduler|resume_scheduler", r"vllm/"),
     Entry("transition", r"sleep|wake_up\w*|wakeup|go_to_sleep|enter_sleep|exit_sleep", "<user>"),
     Entry("transition", r"release_memory_occupation|resume_memory_occupation", ""),
+    # whatever else an engine does for an order (its KV cache is zeroed for a minute where memory is slow), not its loop
+    Entry(
+        "compute",
+        r"\w+",
+        r"vllm/(v1/worker|model_executor)/|sglang/srt/(model_executor|layers|models|mem_cache)/",
+        "work",
+    ),
     Entry("scheduler", r"event_loop\w*|run_event_loop\w*|dispatch_event_loop|recv_requests", r"", "event loop"),
     Entry(
         "scheduler",

@@ -267,6 +267,18 @@ def test_a_server_whose_engine_works_is_not_blamed_for_a_long_answer():
     assert verdict.verdict == "HUNG" and named(verdict) == {front.key}
 
 
+@pytest.mark.parametrize(("cpu_s", "verdict"), [(1.3, "SLOW"), (0.0, "HUNG")])
+def test_an_engine_that_works_for_its_start_is_not_idle(cpu_s: float, verdict: str) -> None:
+    """Seen in a real job: memory was so slow that an engine zeroed its KV cache for half a minute."""
+    asks = process(99, "driver", "main ray.get")
+    core = process(700, "VLLM_EngineCore", "run_engine_core run_busy_loop get_response zmq.poll", engine="vllm")
+    at = "worker_busy_loop allocate_kv_cache:596"
+    worker = process(701, "VLLM_Worker", at, ppid=700, cpu_s=cpu_s, state="R" if cpu_s else "S", engine="vllm")
+    found = triage(evidence(asks, core, worker, source="watch"), None)
+    assert found.verdict == verdict and "idle" not in found.reason
+    assert named(found) == (set() if cpu_s else {worker.key})
+
+
 def test_a_process_that_ends_in_good_order_while_it_is_looked_at_is_a_run_that_moves():
     word = Beat(9, 0.1, 0.1, ended=True)
     asks = process(99, "driver", "main unknown_call")

@@ -34,6 +34,8 @@ EXAMPLES = [  # function, file, line, kind
     ("main_loop", f"{SITE}/ray/_private/worker.py", "ray_idle"),
     ("_call_impl", f"{SITE}/torch/nn/modules/module.py", "compute"),
     ("load_weights", f"{SITE}/vllm/model_executor/loader.py", "compute"),
+    ("allocate_kv_cache", f"{SITE}/vllm/v1/worker/utils.py", "compute"),
+    ("init_memory_pool", f"{SITE}/sglang/srt/model_executor/model_runner.py", "compute"),
     ("wake_up", f"{SITE}/vllm/v1/worker/gpu_worker.py", "transition"),
     ("release_memory_occupation", f"{SITE}/sglang/srt/managers/scheduler.py", "transition"),
     ("event_loop_overlap", f"{SITE}/sglang/srt/managers/scheduler.py", "scheduler"),

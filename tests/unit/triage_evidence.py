@@ -31,6 +31,7 @@ FILES = {
     "run_busy_loop": "/venv/lib/python3.11/site-packages/vllm/v1/engine/core.py",
     "get_response": "/venv/lib/python3.11/site-packages/vllm/v1/executor/multiproc_executor.py",
     "worker_busy_loop": "/venv/lib/python3.11/site-packages/vllm/v1/executor/multiproc_executor.py",
+    "allocate_kv_cache": "/venv/lib/python3.11/site-packages/vllm/v1/worker/utils.py",
     "zmq.poll": "/venv/lib/python3.11/site-packages/zmq/sugar/poll.py",
     "baton.wait": "/venv/lib/python3.11/site-packages/torch/utils/file_baton.py",
     "cpp.load": "/venv/lib/python3.11/site-packages/torch/utils/cpp_extension.py",
