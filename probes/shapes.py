@@ -1,7 +1,8 @@
 """Shape probe: shape, dtype and device of tensors at a phase boundary.
 
 It reads attributes only, never a value, and so never waits for a device: a probe that synchronised would hide the very
-race that it should show.
+race that it should show. The sizes in tokens that stand beside shapes are their caller's: the readers of frameworks sum
+a mask, which waits once a batch where the mask lies on a device.
 """
 
 from __future__ import annotations
