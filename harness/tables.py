@@ -114,6 +114,11 @@ def table_of(frames: list[FrameArrays]) -> Table:
         raise FormatError(f"{frames[0].kind} frame of step {frames[0].step}: `sample` must be one number a sample")
     rank = np.repeat([frame.rank for frame in frames], [len(frame.arrays["sample"]) for frame in frames])
     fields = {key: value for key, value in frames[0].fields.items() if key != "finish"}
+    versions = [frame.fields.get("weight_version") for frame in frames]
+    if any(version != versions[0] for version in versions):  # there is none that all samples were drawn with
+        fields["weight_version"] = None
+    if any(uncompared := [frame.fields.get("uncompared") for frame in frames]):
+        fields["uncompared"] = next(one for one in uncompared if one)
     return Table(frames[0].kind, frames[0].step, sample, rank, fields, columns, finish)
 
 

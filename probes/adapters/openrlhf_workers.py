@@ -10,9 +10,7 @@ from typing import Any
 
 from probes import weights
 from probes.adapters.calls import Call
-from probes.adapters.reading import engine_version, plain, vllm_resolved
-from probes.format import EVENTS
-from probes.lines import decode_json
+from probes.adapters.reading import engine_version, plain, resumed_at, vllm_resolved
 
 # Canonical name -> the engine's argument: what OpenRLHF's own settings come to.
 _CANONICAL = {
@@ -113,18 +111,9 @@ def received(call: Call) -> None:
     arrived = memory.setdefault("arrived", {})
     arrived[call.arguments["name"]] = weights.digest(tensor)
     if call.arguments["empty_cache"]:  # OpenRLHF says it of the last one only
-        before = memory["received"] if "received" in memory else _resumed_at(call) - 1
+        before = memory["received"] if "received" in memory else resumed_at(call, 1) - 1
         version = memory["received"] = before + 1
         call.recorder.weights(step=version - 1, version=version, digests=memory.pop("arrived"), source="received")
-
-
-def _resumed_at(call: Call) -> int:
-    """The version of the first sync: 1, or the step at which the driver said that it goes on; engines are not told."""
-    for file in sorted((call.recorder.run_dir / EVENTS).glob("trainer-*.jsonl")):
-        for event in file.read_bytes().splitlines():
-            if b'"kind":"resume"' in event:
-                return int(decode_json(event)["step"])
-    return 1
 
 
 def engine_started(call: Call) -> None:

@@ -7,10 +7,22 @@ import importlib.metadata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from probes.adapters.calls import Call
 from probes.environment import SECRET
+from probes.format import EVENTS
 from probes.frames import Flat, Ragged
+from probes.lines import decode_json
 
 COUPLED = "RLHF_HARNESS_COUPLED"  # the seed of coupled sampling, where `harness parity --mode coupled` runs the job
+
+
+def resumed_at(call: Call, otherwise: int) -> int:
+    """The step at which the driver said that its run goes on, `otherwise` where it begins; engines are not told."""
+    for file in sorted((call.recorder.run_dir / EVENTS).glob("trainer-*.jsonl")):
+        for event in file.read_bytes().splitlines():
+            if b'"kind":"resume"' in event:
+                return int(decode_json(event)["step"])
+    return otherwise
 
 
 def plain(value: Any, depth: int = 6) -> Any:

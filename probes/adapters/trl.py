@@ -151,7 +151,9 @@ def rewarded(call: Call) -> None:
     """The rewards of every process's samples, weighted as TRL weights them; this process's are kept for the frame."""
     trainer, memory = call.owner, call.job.memory
     if not memory["evaluates"]:
-        weighted = (call.result * trainer.reward_weights.to(call.result.device).unsqueeze(0)).nansum(dim=1)
+        given = call.result * trainer.reward_weights.to(call.result.device).unsqueeze(0)
+        weighted = given.nansum(dim=1)
+        weighted[given.isnan().all(dim=1)] = float("nan")  # no reward function had a word for it
         own = len(memory["batch"]["samples"])
         memory["batch"]["rewards"] = weighted[trainer.accelerator.process_index * own :][:own].tolist()
 

@@ -80,7 +80,7 @@ ADAPTER = Adapter(
         ),
         Hook(f"{TRAINER}._compute_metrics", span="metrics", record=driver.measured),
         Hook(f"{TRAINER}._save_checkpoint", span="checkpoint", when="with checkpoints"),
-        Hook(f"{TRAINER}._load_checkpoint", span="resume"),
+        Hook(f"{TRAINER}._load_checkpoint", span="resume", record=driver.resuming),
         Hook(
             "verl.checkpoint_engine.base:CheckpointEngineManager.update_weights",
             span="sync",

@@ -57,11 +57,23 @@ def configured(call: Call) -> None:
         missing["logprob"] = "rollout.calculate_log_probs is off"
     elif tempered(rollout) and mode == "native":
         missing["logprob"] = "verl asks its engines for log-probabilities after temperature, top-k and the like"
+    if mode == "coupled" and float(rollout["temperature"]) != 1.0:
+        missing["logprob"] = "verl's learner scores after the temperature, an engine with coupled sampling before it"
+    correction = config["algorithm"].get("rollout_correction") or {}
+    call.job.memory["bypass"] = bool(correction.get("bypass_mode"))
+    if call.job.memory["bypass"]:
+        missing["actor_logprob"] = "with rollout_correction.bypass_mode the learner takes its engine's"
     if not call.job.digests:
         missing["weights"] = "digests of weights were not asked for (--digests)"
     call.configuration(scenario, _settings(config), backend=engine, seeds=seeds, mode=mode, missing=missing)
     call.recorder.event("sampling", canonical=sampling, native=plain(sampling), mode=mode)
     call.recorder.environment()
+
+
+def resuming(call: Call) -> None:
+    """A resumed run goes on at its checkpoint's step, and gives the engines those weights before its first samples."""
+    if first := int(call.owner.global_steps):
+        call.recorder.event("resume", step=first, path=str(call.owner.config.trainer.default_local_dir))
 
 
 def tokenized(call: Call) -> None:
@@ -97,7 +109,7 @@ def advantaged(call: Call) -> None:
     columns = {
         ours: unpadded(data[theirs].detach().float().cpu(), data["response_mask"].bool())
         for ours, theirs in _COLUMNS.items()
-        if theirs in names
+        if theirs in names and not (ours == "actor_logprob" and call.job.memory.get("bypass"))
     }
     memory = call.job.memory
     if memory.get("estimated") != call.step:  # what nobody collected is let go with its step
@@ -158,13 +170,15 @@ def measured(call: Call) -> None:
 def syncing(call: Call) -> None:
     """The version that the engines are about to get."""
     version = call.arguments.get("global_steps")
-    if version is not None:
-        call.job.memory["version"] = int(version)
+    call.job.memory["version"] = None if version is None else int(version)
 
 
 def synced(call: Call) -> None:
     """A weight sync as the driver sees it; what was sent and what arrived, the workers' and engines' recordings say."""
-    version = call.job.memory.get("version", -1)
+    version = call.job.memory.get("version")
+    if version is None:  # for a validation: the same weights once more
+        call.recorder.event("note", text="weights were sent without a version: what arrives later is counted wrong")
+        return
     call.recorder.event(
         "sync", step=version - 1, version=version, ok=True, message="", seconds=call.seconds, mismatched=[],
         unreported=[] if call.job.digests else ["all: digests of weights were not asked for (--digests)"],

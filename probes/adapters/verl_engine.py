@@ -14,6 +14,7 @@ from typing import Any
 
 from probes import weights
 from probes.adapters.calls import Call
+from probes.adapters.reading import resumed_at
 from probes.frames import Flat, Ragged
 from probes.spans import said
 
@@ -48,7 +49,7 @@ def _saw(call: Call, name: str, ids: Iterable[int]) -> None:
 
 def syncing(call: Call) -> None:
     """vLLM's worker is about to receive weights, in as many buckets as they take."""
-    call.job.memory["received"] = call.job.memory.get("received", -1) + 1
+    call.job.memory["received"] = _next(call)
 
 
 def arrived(call: Call) -> None:
@@ -84,8 +85,14 @@ def flushed(call: Call) -> None:
     memory = call.job.memory
     found = memory.pop("arrived", None)
     if found:
-        memory["received"] = version = memory.get("received", -1) + 1
+        memory["received"] = version = _next(call)
         _received(call, version, found)
+
+
+def _next(call: Call) -> int:
+    """The version that arrives: engines are not told, so they count, from the one that the run began with."""
+    memory = call.job.memory
+    return int(memory["received"]) + 1 if "received" in memory else resumed_at(call, 0)
 
 
 _PAST_THE_LOADER = ("direct",)

@@ -66,7 +66,8 @@ def named(call: Call) -> None:
     """The id under which the engine will know a request."""
     requests = _requests.get()
     if requests is not None:
-        requests.append(request_key(str(call.result)))
+        # With rollout.full_determinism every request has the name det-0: whose prompt it was nobody can say.
+        requests.append(-1 if str(call.result).startswith("det-") else request_key(str(call.result)))
 
 
 def generated(call: Call) -> None:
@@ -77,18 +78,22 @@ def generated(call: Call) -> None:
     output, turns = call.result, current["turns"]
     prompt, made = list(call.arguments["prompt_ids"]), list(output.token_ids)
     logprob = None if output.log_probs is None else list(output.log_probs)
-    if turns and prompt == turns[-1]["prompt"] + turns[-1]["output"]:  # an answer that was interrupted goes on
-        last = turns[-1]
+    if "prompt_logprobs" in call.arguments["sampling_params"]:  # a teacher that scores what the student drew
+        return
+    version = (output.extra_fields or {}).get("global_steps")
+    last = turns[-1] if turns else None
+    # An answer that was interrupted goes on.
+    if last is not None and last["reason"] in ("aborted", "abort") and prompt == last["prompt"] + last["output"]:
         last["output"] += made
         last["logprob"] = None if logprob is None or last["logprob"] is None else last["logprob"] + logprob
         last["reason"] = output.stop_reason or ""
+        last["versions"].add(version)
         return
     requests = _requests.get()
-    version = (output.extra_fields or {}).get("global_steps")
     asked = call.arguments["sampling_params"]
     coupled = any(DRAW in (asked.get(name) or {}) for name in ("extra_args", "custom_params"))
     turns.append({
-        "prompt": prompt, "output": made, "logprob": logprob, "reason": output.stop_reason or "", "version": version,
+        "prompt": prompt, "output": made, "logprob": logprob, "reason": output.stop_reason or "", "versions": {version},
         "coupled": coupled, "request": requests[0] if requests else -1,
     })  # fmt: skip
 
@@ -113,17 +118,19 @@ def grouped(call: Call) -> None:
     finish = finishes(outputs, _ends(tokenizer, call.owner))  # both engines answer "completed", however they ended
     finish = [why if one["reason"] in ("", "completed", "stop", "length") else one["reason"]
               for why, one in zip(finish, first, strict=True)]  # fmt: skip
-    versions = {one["version"] for one in first if one["version"] is not None}
+    versions = {version for one in first for version in one["versions"] if version is not None}
     step = done[0]["step"]
+    version = step if not versions else versions.pop() if len(versions) == 1 else None  # several: of no one
     coupled = all(one["coupled"] for one in first)
     fields: dict[str, Any] = {
-        "weight_version": min(versions, default=step), "mode": "coupled" if coupled else "native", "guided": False,
+        "weight_version": version, "mode": "coupled" if coupled else "native", "guided": False,
         "finish": finish,
     }  # fmt: skip
     if any(len(one["turns"]) > 1 for one in done):
         fields["uncompared"] = "later turns of a sample are not recorded: tools or an environment wrote between them"
     raw = None
-    if (coupled or not tempered(config)) and all(one["logprob"] is not None for one in first):
+    raises = float(config.get("temperature", 1.0)) != 1.0  # the learner scores after it, the coupled engine before
+    if (not raises if coupled else not tempered(config)) and all(one["logprob"] is not None for one in first):
         raw = [one["logprob"] for one in first]
     arrays = rollout_arrays(samples, prompts, outputs, raw)
     arrays["request"] = Flat.of([one["request"] for one in first], "i8")  # by which its engine says what it saw
@@ -175,9 +182,14 @@ _GIVEN = {
 }  # fmt: skip
 
 
+_OTHER_SERVERS = ("server_reward_", "server_teacher_")  # of the same class, and none of the engine that draws
+
+
 def _engine(call: Call, engine: str, resolved: dict[str, Any]) -> None:
     """What was asked by verl's names, which are canonical or have a canonical one; what verl made of it; what it came
     to."""
+    if any(part in _actor_name() for part in _OTHER_SERVERS):
+        return
     rollout = call.owner.config
     own = dict((getattr(rollout, "engine_kwargs", None) or {}).get(engine) or {})
     asked = {name: getattr(rollout, theirs, None) for name, theirs in _SETTINGS.items()}
@@ -192,10 +204,14 @@ def _engine(call: Call, engine: str, resolved: dict[str, Any]) -> None:
 
 def _loop_number() -> int:
     """Which of the agent loops this process is: the number in its actor's name."""
+    digits = _actor_name().removeprefix("agent_loop_worker_").partition("_")[0]
+    return int(digits) if digits.isdigit() else 0
+
+
+def _actor_name() -> str:
     ray: Any = sys.modules.get("ray")
     name = ray.get_runtime_context().get_actor_name() if ray is not None and ray.is_initialized() else ""
-    digits = (name or "").removeprefix("agent_loop_worker_").partition("_")[0]
-    return int(digits) if digits.isdigit() else 0
+    return name or ""
 
 
 def _ends(tokenizer: Any, worker: Any) -> set[int]:

@@ -13,12 +13,15 @@ from probes.adapters.calls import Call
 def receiving(call: Call) -> None:
     """A training worker learns of the step only from the version that it is asked to send."""
     version = call.arguments.get("global_steps")
+    call.job.memory["unversioned"] = version is None
     if version is not None:
         call.job.step = int(version) - 1
 
 
 def sent(call: Call) -> None:
     """Digests of the actor's weights after a sync, where one process holds them whole and they were asked for."""
+    if call.job.memory.pop("unversioned", False):  # once more the weights that were sent last
+        return
     version = call.job.step + 1
     actor = getattr(call.owner, "actor", None)
     torch: Any = sys.modules.get("torch")
@@ -34,8 +37,9 @@ def sent(call: Call) -> None:
 def inferring(call: Call) -> None:
     """Whose forward pass this is, and the shapes that go in."""
     kind = getattr(call.owner.config, "model_type", "")
-    call.name = {"value_model": "critic_forward"}.get(kind, call.name)
-    _shapes(call, "actor_forward" if call.name != "critic_forward" else "critic_forward")
+    forward_only = bool(getattr(getattr(call.owner, "engine_config", None), "forward_only", False))
+    call.name = "critic_forward" if kind == "value_model" else "reference_forward" if forward_only else "actor_forward"
+    _shapes(call, call.name)
 
 
 def training(call: Call) -> None:

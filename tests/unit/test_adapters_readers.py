@@ -501,7 +501,7 @@ def test_verls_interrupted_answer_goes_on_and_a_tools_turn_does_not(desk: Any) -
 @pytest.mark.parametrize(("name", "mode"), [("extra_args", "coupled"), ("custom_params", "coupled"), ("", "native")])
 def test_verls_samples_are_coupled_only_where_each_request_carried_its_draw(desk: Any, name: str, mode: str) -> None:
     one = desk(verl.ADAPTER)
-    play(one, loop(temperature=0.7), ANSWERS, {name: {verl_rollout.DRAW: {"seed": 0}}} if name else {})
+    play(one, loop(top_p=0.9), ANSWERS, {name: {verl_rollout.DRAW: {"seed": 0}}} if name else {})
     for _, fields, columns in one.frames("rollout"):
         assert fields["mode"] == mode
         assert ("logprob" in columns) == (mode == "coupled")  # the plugins report the model's own
@@ -515,6 +515,43 @@ def test_verls_log_probabilities_after_sampling_parameters_are_not_taken_for_the
     play(one, loop(**setting), ANSWERS)
     assert all("logprob" not in arrays for _, _, arrays in one.frames("rollout"))
     assert verl_values.tempered(setting) and not verl_values.tempered({"temperature": 1, "top_p": 1.0, "top_k": -1})
+
+
+def test_verls_learner_scores_after_the_temperature_and_a_coupled_engine_before(desk: Any) -> None:
+    one = desk(verl.ADAPTER)
+    play(one, loop(temperature=0.7), ANSWERS, {"extra_args": {verl_rollout.DRAW: {"seed": 0}}})
+    assert all("logprob" not in arrays for _, _, arrays in one.frames("rollout"))
+
+
+def test_verls_teacher_adds_nothing_to_what_its_student_drew(desk: Any) -> None:
+    one = desk(verl.ADAPTER)
+    answers = dict(ANSWERS)
+    answers["u", 0] = [([7, 8], drawn([4, 2], [-1.0, -2.0])), ([7, 8, 4, 2], drawn([99], [-9.0]))]
+    play(one, loop(), answers)
+    _, u = one.frames("rollout")
+    assert u[2]["output"][0] == [4, 2] and "uncompared" in u[1]  # a second turn of its own, as far as one can see
+    scores = desk(verl.ADAPTER)
+    play(scores, loop(), ANSWERS, {"prompt_logprobs": 0})
+    assert scores.frames("rollout") == []
+
+
+def test_verls_answer_that_went_on_with_other_weights_is_of_no_one_version(desk: Any) -> None:
+    one = desk(verl.ADAPTER)
+    answers = dict(ANSWERS)
+    later = drawn([2], [-2.0])
+    later.extra_fields["global_steps"] = 1
+    answers["u", 0] = [([7, 8], drawn([4], [-1.0], "aborted")), ([7, 8, 4], later)]
+    play(one, loop(), answers)
+    v, u = one.frames("rollout")
+    assert (v[1]["weight_version"], u[1]["weight_version"]) == (0, None)
+
+
+def test_verls_bypass_mode_gives_the_learner_no_word_of_its_own(desk: Any) -> None:
+    one = desk(verl.ADAPTER)
+    data = {name: torch.ones(1, 1) for name in ("response_mask", "token_level_scores", "old_log_probs")}
+    one.job.memory["bypass"] = True
+    one.call(verl_driver.advantaged, estimate, None, ["u_0_0"], result=SimpleNamespace(batch=data))
+    assert "actor_logprob" not in one.job.memory["experience"]["u_0_0"]
 
 
 def test_verls_validation_is_not_recorded_as_a_rollout(desk: Any) -> None:

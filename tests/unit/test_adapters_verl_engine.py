@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from probes import install, weights
-from probes.adapters import verl, verl_engine, verl_rollout
+from probes.adapters import verl, verl_driver, verl_engine, verl_rollout, verl_training
 from probes.adapters.calls import Call, Job
 from probes.adapters.table import Hook
 from probes.adapters.verl_engine import request_key
@@ -85,19 +85,19 @@ def test_each_answer_has_the_request_that_was_named_while_it_was_made(process: P
     async def generate(self: Any, request_id: str, *, prompt_ids: Any, sampling_params: Any) -> None: ...
     def name(self: Any, request_id: str) -> None: ...
 
-    async def answer(prompt: list[int], made: str, output: list[int]) -> None:
+    async def answer(prompt: list[int], made: str, output: list[int], reason: str = "") -> None:
         call = process.one(generate, None, "sticky", prompt_ids=prompt, sampling_params={})
         verl_rollout.generating(call)
         await asyncio.sleep(0)
         verl_rollout.named(process.one(name, None, "sticky", result=made))
         await asyncio.sleep(0)
-        call.result = SimpleNamespace(token_ids=output, log_probs=None, stop_reason="", extra_fields={})
+        call.result = SimpleNamespace(token_ids=output, log_probs=None, stop_reason=reason, extra_fields={})
         verl_rollout.generated(call)
 
     async def sample(letter: str) -> dict[str, Any]:
         current: dict[str, Any] = {"turns": []}
         verl_rollout._trajectory.set(current)
-        await answer([1], f"{letter}-first", [2])
+        await answer([1], f"{letter}-first", [2], "aborted")
         await answer([1, 2], f"{letter}-second", [3])
         return current
 
@@ -236,3 +236,78 @@ def test_nothing_is_digested_that_was_not_asked_for(process: Process) -> None:
     verl_engine.arrived(process.one(bucket, None, list(TENSORS.items()), None, False))
     verl_engine.flushed(process.one(handle, None, None))
     assert received(process) == {}
+
+
+def test_a_request_whose_name_all_others_have_is_nobodys(process: Process) -> None:
+    """With rollout.full_determinism every request is called det-0."""
+
+    def name(self: Any, request_id: str) -> None: ...
+
+    verl_rollout.generating(process.one(name, None, "x"))
+    verl_rollout.named(process.one(name, None, "x", result="det-0"))
+    assert verl_rollout._requests.get() == [-1]
+    verl_rollout._requests.set(None)
+
+
+@pytest.mark.parametrize("first", [0, 7])
+def test_a_resumed_runs_engines_count_from_its_checkpoint(process: Process, first: int) -> None:
+    trainer = install.start(process.folder, role="trainer", groups=False)
+    owner = SimpleNamespace(
+        global_steps=first, config=SimpleNamespace(trainer=SimpleNamespace(default_local_dir="/checkpoints"))
+    )
+    call = Call(Hook("module:function"), receive, (owner,), {}, trainer, Job(verl.ADAPTER, digests=True))
+    verl_driver.resuming(call)
+    for _ in range(2):
+        verl_engine.syncing(process.one(receive, None))
+        verl_engine.arrived(process.one(bucket, None, [("w", torch.ones(2))], None, True))
+    trainer.close()
+    run = process.read()
+    assert [event["version"] for event in run.events("weights")] == [first, first + 1]
+    assert [event["step"] for event in run.events("resume")] == ([first] if first else [])
+
+
+def test_weights_that_are_sent_once_more_are_no_version(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    """verl's validation beside a reward model sends them without a step."""
+
+    def update(self: Any, global_steps: int | None = None) -> None: ...
+
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 1)
+    model = torch.nn.Linear(2, 1)
+    owner = SimpleNamespace(actor=SimpleNamespace(engine=SimpleNamespace(module=model)))
+    for version in (1, None, 2):
+        given = {} if version is None else {"global_steps": version}
+        for before, after in ((verl_driver.syncing, verl_driver.synced), (verl_training.receiving, verl_training.sent)):
+            call = process.one(update, owner, **given)
+            before(call)
+            after(call)
+    run = process.read()
+    assert [event["version"] for event in run.events("sync")] == [1, 2]
+    assert [event["version"] for event in run.events("weights")] == [1, 2]
+    assert "without a version" in next(run.events("note"))["text"]
+
+
+@pytest.mark.parametrize(("kind", "forward_only", "name"), [
+    ("language_model", False, "actor_forward"), ("language_model", True, "reference_forward"),
+    ("value_model", False, "critic_forward"),
+])  # fmt: skip
+def test_whose_forward_pass_it_is(process: Process, kind: str, forward_only: bool, name: str) -> None:
+    def infer(self: Any, data: Any) -> None: ...
+
+    owner = SimpleNamespace(
+        config=SimpleNamespace(model_type=kind), engine_config=SimpleNamespace(forward_only=forward_only)
+    )
+    call = process.one(infer, owner, {"input_ids": torch.ones(2, 3, dtype=torch.long)})
+    verl_training.inferring(call)
+    assert call.name == name
+    assert [event["phase"] for event in process.read().events("shapes")] == [name]
+
+
+@pytest.mark.parametrize(("actor", "told"), [
+    ("vllm_server_0_0", 1), ("vllm_server_reward_0_0", 0), ("vllm_server_teacher_a_0_0", 0),
+])  # fmt: skip
+def test_a_reward_models_server_is_not_the_engine_that_draws(
+    process: Process, monkeypatch: pytest.MonkeyPatch, actor: str, told: int
+) -> None:
+    monkeypatch.setattr(verl_rollout, "_actor_name", lambda: actor)
+    verl_rollout._engine(process.one(receive, SimpleNamespace(config=SimpleNamespace())), "vllm", {"dtype": "bfloat16"})
+    assert len(list(process.read().events("engine_info"))) == told

@@ -495,3 +495,50 @@ def test_one_update_that_changes_nothing_is_told_of_nobody(tmp_path: Path) -> No
             first = next(run.events("weights", source=source, version=0))
             next(run.events("weights", source=source, version=1))["digests"] = dict(first["digests"])
     assert put(tmp_path, baseline, candidate).verdict == "EQUIVALENT"
+
+
+def _in_two_frames(run: Recording, **second: object) -> None:
+    """The rollout of a step as a framework writes it, prompt by prompt."""
+    for log in run.logs.values():
+        frames = []
+        for frame in log.frames:
+            if frame.kind != "rollout" or frame.step != LATER:
+                frames.append(frame)
+                continue
+            half = len(frame.arrays["sample"]) // 2
+            for part, fields in ((slice(0, half), {}), (slice(half, None), second)):
+                arrays = {
+                    name: jagged(values.rows()[part]) if hasattr(values, "rows") else values[part]
+                    for name, values in frame.arrays.items()
+                }
+                told = {**frame.fields, "finish": frame.fields["finish"][part], **fields}
+                frames.append(dataclasses.replace(frame, arrays=arrays, fields=told))
+        log.frames = frames
+
+
+def test_samples_of_a_step_that_were_drawn_with_several_versions(tmp_path: Path) -> None:
+    baseline, candidate = pair()
+    for run in (baseline, candidate):
+        _in_two_frames(run)
+    assert put(tmp_path / "one", baseline, candidate).verdict == "EQUIVALENT"
+    baseline, candidate = pair()
+    for run in (baseline, candidate):
+        _in_two_frames(run, weight_version=LATER - 1)
+    verdict = put(tmp_path / "two", baseline, candidate)
+    assert verdict.verdict == "INCONCLUSIVE", verdict.reason
+
+
+def test_turns_that_a_tool_wrote_between_are_not_tested(tmp_path: Path) -> None:
+    baseline, candidate = pair()
+    for run in (baseline, candidate):
+        frame = run.frame("rollout", LATER)
+        rows = {name: frame.arrays[name].rows() for name in ("output", "logprob")}
+        longest = max(range(len(rows["output"])), key=lambda row: len(rows["output"][row]))
+        for name, those in rows.items():  # the first turn; the experience has all of them
+            those[longest] = those[longest][:3]
+            frame.arrays[name] = jagged(those)
+        frame.fields["uncompared"] = "later turns of a sample are not recorded"
+    verdict = put(tmp_path, baseline, candidate)
+    found = check(verdict, "trained-tokens")
+    assert (verdict.verdict, found.state) == ("INCONCLUSIVE", "not tested"), verdict.reason
+    assert "later turns of a sample are not recorded" in found.evidence

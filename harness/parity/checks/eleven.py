@@ -131,6 +131,10 @@ def trained_tokens(e: Evidence) -> Outcome:
             f"what was trained on is not what was rolled out: {place.context}",
             kinds=kinds,
         )
+    for side in e.sides:
+        if told := e.notes.get(f"uncompared:{side.name}"):
+            text = f"the {side.name}'s samples of step {told[0]} were not compared with what was trained on: {told[1]}"
+            return outcome("trained-tokens", "not tested", text)
     if not all(e.counts.get(f"trained tokens:{side.name}") for side in e.sides):
         return outcome("trained-tokens", "not tested", "no experience was recorded beside the rollouts")
     return outcome(

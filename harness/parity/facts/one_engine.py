@@ -108,6 +108,11 @@ def _against_learner(e: Evidence, side: Side, rollout: Table, output: Rows, expe
         f"step {rollout.step}: {side.name}: rolled out but not trained on",
         f"step {rollout.step}: {side.name}: trained on but not rolled out",
     )
+    told = rollout.fields.get("uncompared")
+    if told and isinstance(told, str):  # of a framework's tools or environment; a number in our own runs
+        e.notes.setdefault(f"uncompared:{side.name}", (rollout.step, told))
+        e.notes.setdefault(f"no experience:{side.name}", []).append(rollout.step)
+        return
     follows_guide = bool(rollout.fields.get("guided"))  # then it trains on the baseline's tokens, not on its own
     grid = shared([(output, match.a), (tokens, match.b)])
     drawn, trained = grid.take(output, match.a), grid.take(tokens, match.b)

@@ -55,7 +55,8 @@ def weight_syncs(e: Evidence) -> None:
 
 def _read(e: Evidence, side: Side) -> SyncRecord:
     record = SyncRecord()
-    learner, received = _digests(side, "learner"), _digests(side, "received")
+    learner = _merged(_digests(side, "learner"))
+    received = _everywhere(_digests(side, "received"), learner)
     used: dict[Any, int] = {v: s for v, s in e.notes.get(f"versions:{side.name}", {}).items() if isinstance(v, int)}
     held: dict[str, str] = {}
     every_tensor = set().union(*learner.values())
@@ -193,13 +194,43 @@ def _judge(
     e.diverges(f"sync:{side.name}", [], place, phase="floor" if shown is not None else "sync")
 
 
-def _digests(side: Side, source: str) -> dict[int, dict[str, str]]:
-    found: dict[int, dict[str, str]] = {}
+Digests = dict[int, dict[str, str]]  # version -> tensor -> digest
+
+
+def _digests(side: Side, source: str) -> dict[str, Digests]:
+    """By the process that says them: a tensor may be cut into shards, and several engines receive each."""
+    found: dict[str, Digests] = {}
     for event in side.recording.all("weights"):
         if event.get("source") == source and isinstance(event.get("version"), int):
             digests = mapping(event.get("digests"))
-            found.setdefault(event["version"], {}).update({name: one for name, one in digests.items() if one})
+            known = found.setdefault(str(event.get("file")), {}).setdefault(event["version"], {})
+            known.update({name: one for name, one in digests.items() if one})
     return found
+
+
+def _merged(found: dict[str, Digests]) -> Digests:
+    merged: Digests = {}
+    for those in found.values():
+        for version, digests in those.items():
+            merged.setdefault(version, {}).update(digests)
+    return merged
+
+
+def _everywhere(found: dict[str, Digests], learner: Digests) -> Digests:
+    """What arrived in every process that receives: of a tensor the digest that is not the learner's, where one has
+    another; nothing, where one has none since its first version."""
+    first = {file: min(those) for file, those in found.items()}
+    arrived: Digests = {}
+    for version in sorted(set().union(*found.values())):
+        told = [those.get(version, {}) for file, those in found.items() if version >= first[file]]
+        truth = learner.get(version, {})
+        arrived[version] = {}
+        for name in dict.fromkeys(name for digests in told for name in digests):
+            every = [digests.get(name, "") for digests in told]
+            wrong = next((one for one in every if one and one != truth.get(name, one)), "")
+            if wrong or all(every):
+                arrived[version][name] = wrong or every[0]
+    return arrived
 
 
 def _step(event: dict[str, Any]) -> int:
