@@ -131,6 +131,8 @@ def generated(call: Call) -> None:
     fields = {"weight_version": call.step, "mode": mode, "guided": False, "finish": finish}
     if tool_mask is not None:
         fields["uncompared"] = "tools or an environment wrote a part of these outputs"
+    elif getattr(trainer, "mask_truncated_completions", False):
+        fields["uncompared"] = "mask_truncated_completions hides the tokens of truncated samples from the loss"
     arrays = rollout_arrays(samples, prompts, outputs, raw)
     seen = _noted(trainer, SEEN)
     if seen is not None and len(seen) == len(samples) and tool_mask is None:

@@ -128,6 +128,8 @@ def grouped(call: Call) -> None:
     }  # fmt: skip
     if any(len(one["turns"]) > 1 for one in done):
         fields["uncompared"] = "later turns of a sample are not recorded: tools or an environment wrote between them"
+    elif _rejecting(call.owner.config):
+        fields["uncompared"] = "rollout_correction.rollout_rs hides the tokens that it rejects from the loss"
     raw = None
     raises = float(config.get("temperature", 1.0)) != 1.0  # the learner scores after it, the coupled engine before
     if (not raises if coupled else not tempered(config)) and all(one["logprob"] is not None for one in first):
@@ -143,6 +145,11 @@ def grouped(call: Call) -> None:
                 step=step, sample=sample, prompt=prompt, output=output, finish=reason,
                 specials=tokenizer.all_special_ids, decode=tokenizer.decode,
             )  # fmt: skip
+
+
+def _rejecting(config: Any) -> bool:
+    algorithm = getattr(config, "algorithm", None)
+    return bool(getattr(getattr(algorithm, "rollout_correction", None), "rollout_rs", None))
 
 
 def vllm_started(call: Call) -> None:

@@ -416,6 +416,17 @@ def test_trls_log_probabilities_are_kept_for_a_loss_only(desk: Any) -> None:
     assert "logps" not in one.job.memory
 
 
+def test_trls_sample_that_no_reward_function_knows_has_no_reward(desk: Any) -> None:
+    def reward(self: Any) -> None: ...
+
+    one, nan = desk(trl.ADAPTER), float("nan")
+    one.job.memory.update(evaluates=False, batch={"samples": [0, 1, 2]})
+    trainer = SimpleNamespace(reward_weights=torch.tensor([1.0, 2.0]), accelerator=SimpleNamespace(process_index=0))
+    one.call(trl.rewarded, reward, trainer, result=torch.tensor([[nan, nan], [1.0, nan], [1.0, 1.0]]))
+    rewards = one.job.memory["batch"]["rewards"]
+    assert rewards[0] != rewards[0] and rewards[1:] == [1.0, 3.0]
+
+
 # verl: several samples at once in one process.
 
 
@@ -544,6 +555,13 @@ def test_verls_answer_that_went_on_with_other_weights_is_of_no_one_version(desk:
     play(one, loop(), answers)
     v, u = one.frames("rollout")
     assert (v[1]["weight_version"], u[1]["weight_version"]) == (0, None)
+
+
+def test_verls_rejected_tokens_are_not_held_against_what_was_drawn(desk: Any) -> None:
+    one, owner = desk(verl.ADAPTER), loop()
+    owner.config.algorithm = SimpleNamespace(rollout_correction=SimpleNamespace(rollout_rs="token"))
+    play(one, owner, ANSWERS)
+    assert all("rollout_rs" in fields["uncompared"] for _, fields, _ in one.frames("rollout"))
 
 
 def test_verls_bypass_mode_gives_the_learner_no_word_of_its_own(desk: Any) -> None:
