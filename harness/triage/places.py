@@ -86,6 +86,8 @@ TABLE: tuple[Entry, ...] = (
     ),
     Entry("ray_get", r"<native>.*ray::core::CoreWorker::(Get|Wait).*", "", "ray.get"),
     Entry("ray_get", r"wait_for_pg|ready", r"ray/util/placement_group", "placement group"),
+    # asks its replay buffer until agents, which are called from elsewhere, have filled it
+    Entry("ray_get", r"_wait_for_next_poll", r"verl/trainer/ppo/v1/replay_buffer", "samples of the rollout"),
     Entry("ray_idle", r"main_loop", r"ray/_private/worker", "waits for a task"),
     # work inside an engine's loop, which is not its loop
     Entry(
@@ -102,6 +104,13 @@ TABLE: tuple[Entry, ...] = (
         "compute",
         r"\w+",
         r"vllm/(v1/worker|model_executor)/|sglang/srt/(model_executor|layers|models|mem_cache)/",
+        "work",
+    ),
+    # and the functions of its loop that run for an order only; one that every turn calls would hide an idle loop
+    Entry(
+        "compute",
+        r"process_batch_result\w*|pop_and_process|_process_engine_step|_handle_client_request|_execute_worker_rpc",
+        r"vllm/v1/|sglang/srt/",
         "work",
     ),
     Entry("scheduler", r"event_loop\w*|run_event_loop\w*|dispatch_event_loop|recv_requests", r"", "event loop"),
@@ -123,6 +132,8 @@ TABLE: tuple[Entry, ...] = (
         r"(requests|httpx|httpcore|urllib3"
         r"|aiohttp/client)",
     ),
+    Entry("http_client", r"_sleep_for_retry|request|_request|_retry_request", r"(openai|anthropic)/_base_client"),
+    Entry("http_client", r"_blocking|_next", r"grpc/_channel", "request"),
     Entry("http_server", r"serve_forever|handle_request_noblock", r"socketserver|http/server"),
     Entry("http_server", r"run|serve|main_loop|run_until_complete", r"uvicorn/"),
     # checkpoints and other work of one rank

@@ -32,6 +32,7 @@ _AROUND = frozenset(
 _SERVING = frozenset({"ray_idle", "http_server"})
 EVENT_LOOP = "AsyncIO Thread"  # the name that Ray gives to the thread in which an asyncio actor's coroutines run
 _LOOP = re.compile(r"asyncio/|uvloop|selectors\.py|/threading\.py")  # an event loop that waits, in its thread
+_ASYNC, _WAITS = re.compile(r"asyncio/|uvloop"), re.compile(r"asyncio/|uvloop|selectors\.py")
 _FRAMEWORKS = re.compile(r"/(openrlhf|verl|trl|slime|areal|nemo_rl|vllm|sglang)/")
 
 
@@ -113,6 +114,14 @@ def _called_by_loop(thread: Thread) -> tuple[Frame, ...]:
     return called if any(not _LOOP.search(frame.file) for frame in called) else ()
 
 
+def awaits(thread: Thread) -> bool:
+    """An event loop that waits: for whatever its coroutines await, which are in no stack."""
+    if thread.name.startswith(EVENT_LOOP):
+        return not _called_by_loop(thread)
+    inner = thread.frames[0].file if thread.frames else ""
+    return bool(_WAITS.search(inner)) and any(_ASYNC.search(frame.file) for frame in thread.frames)
+
+
 def classify(thread: Thread, sample: Sample | None = None, native: Thread | None = None) -> Doing:
     """One thread's stack as a `Doing`; `native` is the same thread with its C frames, where somebody took them."""
     kinds: list[tuple[str, str]] = []
@@ -128,6 +137,8 @@ def classify(thread: Thread, sample: Sample | None = None, native: Thread | None
             kinds = below[:1] + kinds
     if len(kinds) > 1 and kinds[0][0] == "queue" and kinds[1][0] == "engine_call":
         kinds = kinds[1:]  # the queue of an engine's answers: the call is what it waits in
+    if [kind for kind, _ in kinds[:2]] == ["lock", "http_client"] and _is_leading(thread):
+        kinds = kinds[1:]  # gRPC waits in a lock; a stream that a thread beside keeps open says nothing of the process
     frame_text = user_frame(thread.frames)
     if not kinds:
         kind = "sleep" if sample is not None and "nanosleep" in sample.wchan and _is_leading(thread) else "user"
@@ -182,6 +193,11 @@ def trail(threads: Iterable[Thread], pid: int = 0) -> tuple[tuple[str, str, int]
 
 def _is_main(thread: Thread, index: int, pid: int) -> bool:
     return thread.main or thread.name == "MainThread" or (thread.tid == pid != 0)
+
+
+def beside(thread: Thread) -> bool:
+    """A thread of the program beside its main one that is on a processor."""
+    return thread.active and not _is_leading(thread) and not _ours(thread)
 
 
 def _is_leading(thread: Thread) -> bool:

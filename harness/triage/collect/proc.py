@@ -157,6 +157,7 @@ def _net(pid: int) -> int:
 
 
 def _io(pid: int) -> int:
-    """Bytes through read(2) and write(2), cached ones and pipes included; 0 where it is another user's."""
+    """Bytes through read(2) and write(2), cached ones and pipes included, and those that storage moved for it: a page
+    fault is no read(2), and a write(2) counts only once it returns. 0 where it is another user's."""
     found = dict(line.split(": ", 1) for line in _read(pid, "io").splitlines() if ": " in line)
-    return int(found.get("rchar", 0)) + int(found.get("wchar", 0))
+    return sum(int(found.get(key, 0)) for key in ("rchar", "wchar", "read_bytes", "write_bytes"))

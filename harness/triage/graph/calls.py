@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
-from harness.triage.evidence import Evidence, RayTask
+from harness.triage.evidence import Evidence, Process, RayTask
 from harness.triage.graph.subjects import Subject
 from reports.model import Wait
 
+_HTTP_SERVER = re.compile(r"socketserver|http/server")  # multiprocessing's manager serves for ever as well
 FINISHED_TASKS = frozenset({"FINISHED", "FAILED"})
 
 
@@ -16,7 +18,12 @@ def ray(evidence: Evidence, subjects: dict[str, Subject], known: list[Wait]) -> 
     actors = {actor.actor_id: actor for actor in evidence.ray_actors}
     by_pid: dict[int, str] = {one.process.pid: key for key, one in subjects.items() if one.process}
     open_tasks = [task for task in evidence.ray_tasks if task.state not in FINISHED_TASKS]
-    waiting = {key: one for key, one in subjects.items() if one.doing.kind == "ray_get" and one.pending is None}
+    unplaced = _unplaced(open_tasks)
+    waiting = {
+        key: one
+        for key, one in subjects.items()
+        if one.doing.kind == "ray_get" and one.pending is None and not (one.process and one.process.pid in unplaced)
+    }
     found = []
     unclaimed: list[RayTask] = []
     for task in open_tasks:
@@ -38,6 +45,14 @@ def ray(evidence: Evidence, subjects: dict[str, Subject], known: list[Wait]) -> 
     return found, subjects
 
 
+def _unplaced(tasks: list[RayTask]) -> set[int]:
+    """Who may wait for nodes: he asked for an actor, a task or a placement group that has no place, and none of its
+    kind that he asked for has one. Tasks that queue behind their like wait for those."""
+    placed = {(task.caller_pid, task.name) for task in tasks if task.pid}
+    pending = [task for task in tasks if task.state == "PENDING_NODE_ASSIGNMENT" and not task.pid]
+    return {task.caller_pid for task in pending if task.caller_pid and (task.caller_pid, task.name) not in placed}
+
+
 def http(evidence: Evidence, subjects: dict[str, Subject], known: list[Wait]) -> tuple[list[Wait], dict[str, Subject]]:
     """A request without an answer: for the process at the other end of the connection, where that is known."""
     found = []
@@ -55,7 +70,8 @@ def http(evidence: Evidence, subjects: dict[str, Subject], known: list[Wait]) ->
         targets = {key: None for key in targets if _serves(subjects[key]) or _asks(subjects[key])}
         for target in targets:
             found.append(Wait(one.key, target, "http", f"{one.doing.op}: no answer from {subjects[target].label}"))
-        if not targets and not getattr(one.process, "peers", ()):  # connected elsewhere: no server here is meant
+        # an engine's own processes are its children; and who is connected elsewhere means no server here
+        if not targets and one.doing.kind == "http_client" and not getattr(one.process, "peers", ()):
             found += _answerers(one, subjects)
     return found, subjects
 
@@ -78,7 +94,8 @@ def _serves(one: Subject) -> bool:
     if one.process is None or not one.process.samples:
         return False
     return any(
-        frame.function.rsplit(".", 1)[-1] == "serve_forever" or "/uvicorn/" in frame.file
+        "/uvicorn/" in frame.file
+        or (frame.function.rsplit(".", 1)[-1] == "serve_forever" and _HTTP_SERVER.search(frame.file))
         for thread in one.process.samples[-1].threads
         for frame in thread.frames
     )
@@ -103,9 +120,10 @@ def children(
         if one.doing.kind not in ("join", "engine_call") and not awaits and not stands and not holds:
             continue
         layer = "process" if one.doing.kind == "join" else "engine"
+        parents = {process.pid} | (_passed_on(process, subjects) if awaits else set())
         for other in subjects.values():
             its = other.process
-            if its is None or its.host != process.host or its.ppid != process.pid or other.launcher:
+            if its is None or its.host != process.host or its.ppid not in parents or other.launcher:
                 continue
             if holds:
                 if other.blocked:
@@ -118,6 +136,16 @@ def children(
             elif not awaits and not stands:
                 found.append(Wait(one.key, other.key, layer, f"{one.doing.op}: its child {its.pid}"))
     return found, subjects
+
+
+def _passed_on(process: Process, subjects: dict[str, Subject]) -> set[int]:
+    """Its engine processes that are idle: SGLang's controller of several schedulers only hands on what it is asked."""
+    return {
+        one.process.pid
+        for one in subjects.values()
+        if one.process and (one.process.host, one.process.ppid) == (process.host, process.pid)
+        if one.process.engine and one.doing.idle and not one.blocked
+    }
 
 
 def _waits_for_child(one: Subject) -> bool:

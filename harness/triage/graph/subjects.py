@@ -15,10 +15,13 @@ from harness.triage.flight.model import Collective
 from harness.triage.places import IDLE
 
 BUSY_CORES = 0.2  # of a core between the looks; a compiler on a machine with four busy jobs for two cores had 0.29
-IO_BYTES_PER_S = 5_000  # beyond the heartbeat's own 4,096 bytes a period
+IO_BYTES_PER_S = 5_000  # beyond the heartbeat's own
+BEAT_BYTES = 8_192  # of a heartbeat: a page written, and counted again where it goes to storage
 NET_BYTES_PER_S = 20_000  # over TCP; processes of an idle Ray cluster had 2,300 with each other
+TRANSFER_BYTES_PER_S = 1_000_000  # of one that waits in an operation: then it is the operation that moves
 BUSY_STALE_S = 60.0  # C code that computes with the interpreter lock held may end; one that sleeps with it will not
 STALE_PERIODS, STALE_S = 4.0, 4.0  # a beat older than both: the interpreter runs no thread
+_SERVES = IDLE - {"queue"}
 LAUNCHERS = frozenset({"launcher", "torchrun", "watch"})
 TRANSITIONS = frozenset(
     {
@@ -150,9 +153,10 @@ def transition(process: Process) -> tuple[str, float]:
 
 
 def stale(process: Process) -> bool:
-    """Its heartbeat has stopped, though the process lives."""
+    """Its heartbeat has stopped, though the process lives. Of one that nobody looked at neither is known: another host
+    has another monotonic clock, so the age of its beat is no age."""
     beat = process.beat
-    return beat is not None and beat.age_s > max(STALE_S, STALE_PERIODS * beat.period_s)
+    return beat is not None and bool(process.samples) and beat.age_s > max(STALE_S, STALE_PERIODS * beat.period_s)
 
 
 def _blocked(process: Process) -> str:
@@ -164,7 +168,7 @@ def _blocked(process: Process) -> str:
     holder = next((thread for sample in process.samples[-1:] for thread in sample.threads if thread.gil), None)
     holders = [{thread.tid or thread.name for thread in sample.threads if thread.gil} for sample in process.samples]
     kept = len(holders) > 1 and bool(set.intersection(*holders))
-    if len(states) > 1 and all(state == "D" for state in states) and not _moved_bytes(process):
+    if len(states) > 1 and all(state == "D" for state in states) and not _moves(process):
         wchan = process.samples[-1].wchan
         locked = ", with the interpreter lock held" if stale(process) else ""
         return f"in uninterruptible sleep (state D{', ' + wchan if wchan else ''}){locked}"
@@ -181,6 +185,11 @@ def _blocked(process: Process) -> str:
             return f"no heartbeat for {process.beat.age_s:.0f} s: none of its threads gets the interpreter lock"
         return f"the interpreter lock is held{who}: no heartbeat for {process.beat.age_s:.0f} s"
     return ""
+
+
+def _moves(process: Process) -> bool:
+    """A checkpoint read by page faults is in uninterruptible sleep at nearly every look."""
+    return bool(_moved_bytes(process)) or _works(process) or _stack_moved(process)
 
 
 def _works(process: Process) -> bool:
@@ -218,7 +227,7 @@ def _may_wait_for_child(now: stacks.Doing) -> bool:
     if now.within("join", "compile", "user", "unknown", "lock"):
         return True
     # a pipe, a queue or a socket, but not those of a loop that waits for requests
-    return now.kind in ("select", "queue") and not (IDLE - {"queue"}) & set(now.around)
+    return now.kind in ("select", "queue") and not _SERVES & set(now.around)
 
 
 def _own(process: Process, now: stacks.Doing, before: stacks.Doing) -> str:
@@ -228,7 +237,7 @@ def _own(process: Process, now: stacks.Doing, before: stacks.Doing) -> str:
     gap = last.at_s - first.at_s
     if gap <= 0:
         return ""
-    if now.idle and before.idle:
+    if now.idle and before.idle and not _fed(process, now, before):
         return ""
     cores = (last.cpu_s - first.cpu_s) / gap
     if not now.waiting and cores >= BUSY_CORES:
@@ -237,9 +246,9 @@ def _own(process: Process, now: stacks.Doing, before: stacks.Doing) -> str:
         return f"on a processor, or waiting for one, at both looks ({cores:.0%} of a core)"
     if not now.waiting and (rate := _moved_bytes(process)):
         return f"{rate / 1000:.0f} kB/s read and written"
-    if not now.waiting and (rate := _moved_over_net(process)):
+    if (rate := over_net(process)) >= (TRANSFER_BYTES_PER_S if now.waiting else NET_BYTES_PER_S):
         return f"{rate / 1000:.0f} kB/s over the network"
-    if _moved(first.threads, last.threads, process.pid):
+    if _stack_moved(process):
         return "its stack moved between the two looks"
     return ""
 
@@ -249,21 +258,33 @@ def _moved_bytes(process: Process) -> float:
     gap = last.at_s - first.at_s
     if gap <= 0:
         return 0.0
-    own = 4096 / max(0.1, process.beat.period_s) if process.beat else 0.0
+    own = BEAT_BYTES / max(0.1, process.beat.period_s) if process.beat else 0.0
     rate = (last.io_bytes - first.io_bytes) / gap - own
     return rate if rate >= IO_BYTES_PER_S else 0.0
 
 
-def _moved_over_net(process: Process) -> float:
+def over_net(process: Process) -> float:
+    """Bytes a second through its TCP connections between the looks; 0 for what an idle process says."""
+    if len(process.samples) < 2:
+        return 0.0
     first, last = process.samples[0], process.samples[-1]
     gap = last.at_s - first.at_s
     rate = (last.net_bytes - first.net_bytes) / gap if gap > 0 else 0.0
     return rate if rate >= NET_BYTES_PER_S else 0.0
 
 
-def _moved(first: tuple, last: tuple, pid: int) -> bool:
+def _fed(process: Process, now: stacks.Doing, before: stacks.Doing) -> bool:
+    """It waits in a queue that a thread of its own fills: that one computes at both looks, or downloads."""
+    if any(one.within(*_SERVES) or not one.within("queue") for one in (now, before)):
+        return False
+    looks = (process.samples[0], process.samples[-1])
+    return over_net(process) > 0 or all(any(map(stacks.beside, look.threads)) for look in looks)
+
+
+def _stack_moved(process: Process) -> bool:
     """The stack is another one, beyond the lines of a loop that polls in one function."""
-    one, two = stacks.trail(first, pid), stacks.trail(last, pid)
+    looks = (process.samples[0], process.samples[-1])
+    one, two = (stacks.trail(look.threads, process.pid) for look in looks)
     if not one or not two or one == two:
         return False
     return _outline(one) != _outline(two)

@@ -8,7 +8,7 @@ from harness.triage.graph import Subject
 from harness.triage.places import users
 from harness.triage.rules.processes import local_error
 from harness.triage.rules.ruling import Case, Ruling
-from harness.triage.stacks import EVENT_LOOP
+from harness.triage.stacks import EVENT_LOOP, awaits
 
 YOUNG_S = 3.0  # one look at a live job: a wait that is younger proves nothing
 
@@ -17,7 +17,8 @@ def left_loop(case: Case) -> Ruling | None:
     """K1: ranks have left the loop in which the others still wait, or some go round once more than the others."""
     grouped = {wait.target for wait in case.graph.waits if wait.layer in ("collective", "store")}
     ends = [one for one in _absent(case) if one.key in grouped]
-    waiters = _waiters(case, ends)
+    together = ("collective", "p2p", "store")  # whoever calls one of them runs no collective himself
+    waiters = [one for one in _waiters(case, ends) if one.pending is not None or one.doing.kind in together]
     if not ends or not waiters or _young(case):
         return None
     if len(ends) > len(waiters) and all(_passive(one) for one in ends):
@@ -126,6 +127,8 @@ def unseen(case: Case) -> Ruling | None:
         )
     alone = [one for one in stuck if one.key not in {wait.waiter for wait in case.graph.waits}]
     who = alone or stuck
+    if outside := [one for one in ends if not one.progress and _awaits_outside(case, one)]:
+        return _elsewhere(case, outside)
     if calling := [one for one in who if one.doing.kind == "http_client" and one.pending is None]:
         return _elsewhere(case, calling)
     states = f"{case.names(one.key for one in who)} ({who[0].state()})"
@@ -144,10 +147,11 @@ def _elsewhere(case: Case, calling: list[Subject]) -> Ruling:
     """Waiting ends in a request to a server that was not looked at, which may be at work on it."""
     served = {address for each in case.evidence.processes for address in each.listening}
     asked = list(dict.fromkeys(p for one in calling if one.process for p in one.process.peers if p not in served))
+    how = "waits for an answer over HTTP" if calling[0].stuck else "may await an answer in its event loop"
     where = f" ({', '.join(asked[:4])})" if 0 < len(asked) <= 4 else ""
     return Ruling(
         "INSUFFICIENT",
-        f"{case.names(one.key for one in calling)} waits for an answer over HTTP, "
+        f"{case.names(one.key for one in calling)} {how}, "
         f"{calling[0].doing.frame or calling[0].doing.op}, and the server{where} was not looked at",
         missing=tuple(f"the server that {one.label} asks" for one in calling[:8]),
         place=calling[0].frame,
@@ -156,7 +160,7 @@ def _elsewhere(case: Case, calling: list[Subject]) -> Ruling:
 
 
 def _absent(case: Case) -> list[Subject]:
-    """Sinks that are seen, do not advance, and do not wait themselves for somebody unknown."""
+    """Sinks that are seen twice, do not advance, and do not wait themselves for somebody unknown."""
     return [
         one
         for one in case.sinks()
@@ -164,9 +168,41 @@ def _absent(case: Case) -> list[Subject]:
         and not one.progress
         and not one.stuck
         and not one.launcher
+        and (one.gone or one.process is None or len(one.process.samples) != 1)  # one look shows no rest
         and not _asked_just_now(case, one)
+        and not _awaits_outside(case, one)
+        and not _fetches(case, one)
         and (one.doing.kind != "unknown" or one.process is None or _recorded(case, one))
     ]
+
+
+def _awaits_outside(case: Case, one: Subject) -> bool:
+    """Its coroutines, which are in no stack, may await a server (a judge, a sandbox) that is on no host of the job."""
+    process = one.process
+    if process is None or not process.samples or one.blocked:
+        return False
+    if one.doing.kind not in ("select", "lock", "ray_idle", "sleep"):
+        return False
+    return any(map(awaits, process.samples[-1].threads)) and bool(_foreign(case, process))
+
+
+def _foreign(case: Case, process: Process) -> list[str]:
+    """Peers of a process whose address is none of the job's."""
+    own = {_address(served) for each in case.evidence.processes for served in each.listening}
+    own |= {each.environ.get("MASTER_ADDR", "") for each in case.evidence.processes}
+    return [peer for peer in process.peers if not peer.startswith(("127.", "[::1]")) and _address(peer) not in own]
+
+
+def _address(peer: str) -> str:
+    return peer.rpartition(":")[0]
+
+
+def _fetches(case: Case, one: Subject) -> bool:
+    """Ray still brings the arguments of a task that it is asked for."""
+    if one.process is None or not one.doing.within("ray_idle"):
+        return False
+    mine = [task for task in case.evidence.ray_tasks if task.pid == one.process.pid]
+    return any("ARGS" in task.state and task.host in ("", one.process.host) for task in mine)
 
 
 def _recorded(case: Case, one: Subject) -> bool:

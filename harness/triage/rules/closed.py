@@ -8,6 +8,7 @@ matter: there is nobody left to come.
 from __future__ import annotations
 
 from harness.triage.graph import Subject
+from harness.triage.graph.subjects import over_net
 from harness.triage.graph.worlds import same_world
 from harness.triage.rules.ruling import Case, Ruling
 
@@ -24,7 +25,7 @@ def closed(case: Case) -> Ruling | None:
         size = one.process.world_size if one.process else None
         if size is None or size < 2 or {other.rank for other in world} != set(range(size)):
             continue
-        if not all(map(_waits, world)):
+        if not all(map(_waits, world)) or _begins(case, world):
             continue
         told = "; ".join(f"{other.label} in {_operation(other)}" for other in world[:4])
         return Ruling(
@@ -40,6 +41,12 @@ def closed(case: Case) -> Ruling | None:
             ),
         )
     return None
+
+
+def _begins(case: Case, world: list[Subject]) -> bool:
+    """No operation was recorded yet, and they talk over TCP: NCCL makes the communicator of the first one."""
+    none = bool(case.groups) and not any(group.ranks for group in case.groups)
+    return none and any(one.process is not None and over_net(one.process) for one in world)
 
 
 def _alike(one: Subject, other: Subject) -> bool:

@@ -33,7 +33,8 @@ def flowing(case: Case) -> Ruling | None:
     stuck = [one for one in case.graph.subjects.values() if one.stuck or one.key in waiting]
     if not stuck or any(one.gone or one.blocked for one in case.graph.subjects.values() if one.rank is not None):
         return None
-    beats = [one.process.beat for one in stuck if one.process is not None and one.process.beat is not None]
+    looked = [one.process for one in stuck if one.process is not None and one.process.samples]  # another host's clock
+    beats = [process.beat for process in looked if process.beat is not None]
     if len(beats) < len(stuck) or any(beat.progress_age_s >= MOMENT_S for beat in beats):
         return None
     oldest = max(beat.progress_age_s for beat in beats)
@@ -48,7 +49,9 @@ def slow(case: Case) -> Ruling | None:
         return slow_because(case, moving[0].key)
     stuck = case.graph.stuck()
     unresolved = [one for one in stuck if one.key not in {wait.waiter for wait in case.graph.waits}]
-    if stuck and unresolved and not ends:
+    # whoever waits for a rollout's samples waits for somebody that nothing names, as if waiting ended nowhere
+    nowhere = all(one.doing.kind == "ray_get" and one.pending is None for one in ends)
+    if stuck and unresolved and nowhere:
         moved = [one for one in case.live() if one.progress]
         if moved:
             return slow_because(case, moved[0].key)
