@@ -79,13 +79,14 @@ class Cluster:
             _reachable(self._address)
             authenticate()
         on_term = signal.getsignal(signal.SIGTERM)
-        for left in range(0 if self._address else STARTS - 1, -1, -1):
+        starts = 1 if self._address else STARTS
+        for start in range(1, starts + 1):
             try:
                 self._begin()
                 break
             except Exception as error:  # Ray raises four unrelated types here, which mean the same to a user
                 self._end_processes()
-                if left:
+                if start < starts:
                     continue
                 what = f"joined at {self._address}" if self._address else "started"
                 raise LaunchFailed(

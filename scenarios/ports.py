@@ -17,7 +17,8 @@ def free_port() -> int:
         first = int(RANGE.read_text().split()[0])
     except (OSError, ValueError, IndexError):  # another system: Linux's default
         first = 32_768
-    for port in random.SystemRandom().sample(range(LOWEST, max(first, LOWEST + 1)), k=min(100, max(1, first - LOWEST))):
+    below = range(LOWEST, max(first, LOWEST + 1))
+    for port in random.SystemRandom().sample(below, k=min(100, len(below))):
         with socket.socket() as probe:
             try:
                 probe.bind(("", port))

@@ -101,8 +101,8 @@ def test_share_of_a_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     own = found["own"]
     assert min(own.values()) > 0, "something was not running"
     # The figures are printed; what is asserted allows for a busy machine: 0.58 % was 0.90 % on another day.
-    assert own["recording"] + own["heartbeats"] <= 2 * BAR
-    assert own["heartbeats"] + own["watchdog"] <= 2 * BAR
+    assert own["recording"] + own["heartbeats"] <= 1.5 * BAR
+    assert own["heartbeats"] + own["watchdog"] <= 1.5 * BAR
     for clock, (low, _, _) in intervals(found["pairs"]).items():
         assert low <= GROSS, clock
 
