@@ -22,9 +22,9 @@ test: unit lint engines ## the fast tests, linters, types, import contracts, the
 test-frameworks: frameworks ## real jobs of verl, OpenRLHF and TRL, recorded and judged; ONLY=trl for those of one
 	@$(VENV)/bin/python -m pytest $(if $(ONLY),$(wildcard tests/frameworks/test_$(ONLY)*.py),tests/frameworks)
 
-faults: engines ## every planted hang and every planted difference, kept in runs/; an hour on two cores
+faults: engines ## every planted hang and every planted difference, kept in runs/; three hours on two cores
 	@rm -rf runs/planted-hangs runs/planted-differences
-	@$(HARNESS) faults run --suite hang --engines --out runs/planted-hangs
+	@$(HARNESS) faults run --suite hang --engines --conditions --out runs/planted-hangs
 	@$(HARNESS) faults run --suite parity --out runs/planted-differences
 
 unit: $(READY) ## the fast tests, without engines

@@ -6,11 +6,12 @@ A command lives in `harness/commands`, parses, calls one function, renders, exit
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Annotated, Any
 
@@ -19,6 +20,7 @@ from typer.core import TyperGroup
 
 from harness.commands import adapters, doctor, env, faults, parity, record, replay, triage, watch
 from harness.errors import HarnessError, Interrupted, Terminated
+from probes import redaction
 
 # Errors of the lower rooms that already speak to the user. By name: importing them would import what defines them.
 _ADDRESSED = {
@@ -34,14 +36,32 @@ _ADDRESSED = {
 
 
 class _Group(TyperGroup):
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        with _scrubbed():
+            return super().make_context(*args, **kwargs)
+
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            with _scrubbed():
+                return super().invoke(ctx)
         except KeyboardInterrupt as error:  # Typer would end with 1, which is a verdict's exit code
             raise Interrupted.by(error) from error
         except BrokenPipeError as error:
             _mute()
             raise typer.Exit(128 + signal.SIGPIPE) from error
+
+
+@contextlib.contextmanager
+def _scrubbed() -> Iterator[None]:
+    """What the parser says of a wrong argument quotes it."""
+    try:
+        yield
+    except Exception as error:
+        said: Any = error
+        if hasattr(said, "format_message") and isinstance(getattr(said, "message", None), str):  # click's or Typer's
+            redaction.learn(os.environ)
+            said.message = redaction.text(said.message, 0)
+        raise
 
 
 app = typer.Typer(
@@ -110,8 +130,9 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 def _tell(error: BaseException) -> int:
     """Print the error for the user; returns the exit code."""
+    redaction.learn(os.environ)
     if os.environ.get("HARNESS_DEBUG", "") not in ("", "0"):
-        traceback.print_exception(error)
+        print(redaction.text("".join(traceback.format_exception(error)), 0), end="", file=sys.stderr)
     if isinstance(error, HarnessError):
         message, mend, code = error.message, error.mend, error.exit_code
     elif any(f"{kind.__module__}.{kind.__qualname__}" in _ADDRESSED for kind in type(error).__mro__):
@@ -120,9 +141,9 @@ def _tell(error: BaseException) -> int:
     else:
         message = f"a defect of the harness: {type(error).__name__}: {error}"
         mend, code = f"HARNESS_DEBUG=1 {_command_line()}   # shows where, for a bug report", 2
-    print(f"harness: {message}", file=sys.stderr)
+    print(redaction.text(f"harness: {message}", 0), file=sys.stderr)
     if mend:
-        print(f"  mend: {mend}", file=sys.stderr)
+        print(redaction.text(f"  mend: {mend}", 0), file=sys.stderr)
     return code
 
 
@@ -135,7 +156,7 @@ def _mute() -> None:
 def _command_line() -> str:
     import shlex
 
-    return shlex.join(["harness", *sys.argv[1:]])
+    return shlex.join(["harness", *redaction.arguments(sys.argv[1:])])
 
 
 def _terminated(signum: int, frame: FrameType | None) -> None:

@@ -12,6 +12,7 @@ import pyarrow.parquet as parquet
 
 from harness.store import Recording
 from harness.tables import Rows, Table
+from probes.files import mode_in, umask
 
 BATCH = 50_000  # events in memory at a time
 RESPONSES = {"rollout": "output", "experience": "tokens", "native": "output", "floor": "output"}  # kind -> its tokens
@@ -45,6 +46,7 @@ def compact(path: str | os.PathLike[str]) -> tuple[Path, Path]:
         whole = target.with_suffix(".parquet.part")
         try:
             write(run, whole)
+            os.chmod(whole, mode_in(target.parent) & ~umask())
             os.replace(whole, target)
         finally:
             whole.unlink(missing_ok=True)

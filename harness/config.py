@@ -143,6 +143,8 @@ _RANGES: dict[str, tuple[float | None, float | None]] = {
     "native.samples": (0, None),
     "native.alpha": (1e-9, 0.5),
     "native.margin": (0.01, 2.0),
+    "lifted.samples": (0, None),
+    "lifted.max_tokens": (1, None),
 }
 _POSITIVE = (
     "sampling.repetition_penalty",

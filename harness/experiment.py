@@ -29,7 +29,8 @@ ROLES = ("actor", "critic", "reward", "reference")
 
 class Experiment:
     """Drives recorded runs on an open cluster. Call `begin` once, then `record` for each side, then `native` for
-    each. With a `guard`, a call that hangs ends with the guard's verdict. `command` makes the same runs again."""
+    each. Between them may come a lifted stage of each (`begin_lifted`, `lift`), with a bench of its own. With a
+    `guard`, a call that hangs ends with the guard's verdict. `command` makes the same runs again."""
 
     def __init__(
         self,
@@ -54,6 +55,7 @@ class Experiment:
         self._sessions: dict[str, Remote] = {}
         self._policies: dict[str, str] = {}
         self._native: dict[str, Future] = {}
+        self._lifted: dict[str, tuple[Side, Future]] = {}  # sides in their lifted stage, and the start of their engines
         self._pool: dict[tuple[int, tuple[str, ...]], dict[str, list[Actor]]] = {}  # of suites: by size and names
         self._taught: dict[int, Scenario] = {}  # id of a set of roles -> what they learn by
         self._seats = 0
@@ -107,7 +109,7 @@ class Experiment:
         opened = self._stage.submit(
             "open", side.scenario.to_json(), roles, session, str(side.run_dir), policy=self._prepared["policy"],
             plants=dict(side.planted.trainer), resume=resume, replay=None if replay is None else str(replay),
-            sync_backend="nccl" if self._device == "cuda" else "gloo",
+            sync_backend=self._sync_backend,
         )  # fmt: skip
         first: int = self._wait(opened, side, "the first weight sync")
         parted = False
@@ -135,6 +137,7 @@ class Experiment:
         """Let the side of that name be another one from now on, on the same engine: how a suite of faults keeps its
         engines warm. `manifest`: it is a run of its own, and no stage of one that was begun."""
         self._sides = [side if other.name == side.name else other for other in self._sides]
+        self._lifted.pop(side.name, None)
         if manifest:
             self._manifest(side)
         wrap = dict(side.planted.engine) or None
@@ -166,12 +169,55 @@ class Experiment:
         one, two = (side.name for side in self._sides)
         self._sessions[one], self._sessions[two] = self._sessions[two], self._sessions[one]
 
+    def no_room(self, *sides: Side) -> str:
+        """Why the lifted stage of these sides does not fit into memory, in one sentence; empty where it does."""
+        roles = self._roles[sides[0].name][1]
+        engine = sides[0].scenario.engine
+        future = self._stage.submit(
+            "no_room", roles["actor"][0], engines=len(sides), share=engine.memory_fraction,
+            workers=engine.tensor_parallel, device=self._device,
+        )  # fmt: skip
+        found: str = self._wait(future, sides[0], "looking for memory")
+        return found
+
+    def skip_lifted(self, side: Side, why: str) -> None:
+        """Record that this side has no lifted stage."""
+        self._manifest(side.lift(skipped=why))
+
+    def begin_lifted(self, side: Side) -> None:
+        """Start the engine anew, in float32, as the run's own was started; returns at once."""
+        one = side.lift()
+        self._manifest(one)
+        session = self._sessions[side.name]
+        session.submit("serve", self._prepared["policy"])
+        wrap = dict(one.planted.engine) or None
+        started = session.submit("configure", one.scenario.to_json(), wrap, one.parameter_map or None)
+        self._lifted[side.name] = one, started
+
+    def lift(self, side: Side, policy: str, *, guide: Path | None = None) -> Path:
+        """The lifted stage of one side at the weights in `policy`, after `begin_lifted`; returns its recording.
+        `guide`: the recording of the baseline's."""
+        one, started = self._lifted[side.name]
+        self.tell(side, "lifted stage", step=side.scenario.steps - 1)
+        self._wait(started, side, f"starting {side.backend} in float32")
+        roles = self._roles[side.name][1]
+        self._teach(one)
+        initial = self._prepared["policy"]
+        future = self._stage.submit(
+            "lift", one.scenario.to_json(), roles, self._sessions[side.name], str(one.run_dir),
+            policies=[initial, policy] if side.scenario.train else [initial],
+            guide_run=None if guide is None else str(guide), plants=dict(one.planted.trainer),
+            sync_backend=self._sync_backend,
+        )  # fmt: skip
+        self._policies[side.name] = self._wait(future, side, "the lifted stage")
+        return one.run_dir
+
     def bench(self, *names: str) -> Bench:
-        """The sides of these names on a bench, with their engines as the runs left them. Each must have been recorded
-        and not have gone native."""
+        """The sides of these names on a bench, with their engines as the runs, or their lifted stages, left them. Each
+        must have been recorded and not have gone native."""
         from harness.parity.attribution.bench import OnStage  # the judge's libraries, which no run needs
 
-        sides = [side for side in self._sides if side.name in names]
+        sides = [self._now(side) for side in self._sides if side.name in names]
         stands = {}
         for side in sides:
             _, roles = self._roles[side.name]
@@ -182,8 +228,8 @@ class Experiment:
                 "version": side.scenario.steps if side.scenario.train else 0,
                 "workers": side.scenario.engine.tensor_parallel * side.scenario.engine.engines,
             }
-        asked = self._sides[0].scenario.to_json()
-        options = {"device": self._device, "sync_backend": "nccl" if self._device == "cuda" else "gloo"}
+        asked = self._now(self._sides[0]).scenario.to_json()
+        options = {"device": self._device, "sync_backend": self._sync_backend}
         self._wait(self._stage.submit("open_bench", asked, stands, **options), sides[-1], "opening the bench")
 
         def call(method: str, *args: Any, **kwargs: Any) -> Any:
@@ -192,15 +238,24 @@ class Experiment:
 
         return OnStage(call)
 
+    def _now(self, side: Side) -> Side:
+        """The side as its engine is: in its lifted stage, once that has begun."""
+        return self._lifted[side.name][0] if side.name in self._lifted else side
+
+    @property
+    def _sync_backend(self) -> str:
+        return "nccl" if self._device == "cuda" else "gloo"
+
     def begin_native(self, side: Side, policy: str) -> None:
         """Start the engine anew with the weights in `policy` and nothing of ours loaded; returns at once."""
-        self._native[side.name] = self._sessions[side.name].submit("become_pure", policy)
+        self._native[side.name] = self._sessions[side.name].submit("become_pure", policy, side.scenario.to_json())
 
     def native(self, side: Side, policy: str) -> None:
         """The native stage of one side, after `begin_native`."""
         self.tell(side, "native stage", step=side.scenario.steps - 1)
         self._wait(self._native[side.name], side, f"starting {side.backend} for the native stage")
         _, roles = self._roles[side.name]
+        self._teach(side)
         scenario = dataclasses.replace(side.scenario, rollout=dataclasses.replace(side.scenario.rollout, mode="native"))
         session = self._sessions[side.name]
         future = self._stage.submit(
@@ -225,10 +280,11 @@ class Experiment:
         return self._pool[key]
 
     def _teach(self, side: Side) -> None:
-        """Let the roles of `side` learn by its scenario, which `vary` may have changed since they were made."""
+        """Let the roles of `side` learn by its scenario, which `vary` or a lifted stage may have changed since they
+        were made."""
         roles = self._roles[side.name][1]
         wanted = _learner(side.scenario)
-        if self._taught.setdefault(id(roles), wanted) != wanted:
+        if self._taught[id(roles)] != wanted:
             for actors in roles.values():
                 for actor in actors:
                     self._wait(actor.submit("configure", side.scenario.to_json()), side, "configuring the learner")
@@ -262,6 +318,7 @@ class Experiment:
                 )
                 for rank, seat in enumerate(seats)
             ]
+        self._taught[id(started)] = _learner(side.scenario)
         return started
 
     def _start_session(self, side: Side) -> None:

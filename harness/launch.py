@@ -22,6 +22,7 @@ from typing import Any
 
 from harness.errors import HarnessError
 from harness.ray_output import warnings_aside
+from harness.ray_start import job, on_loopback
 from harness.ray_token import authenticate
 from scenarios.ports import free_port
 from scenarios.remote import Host, Remote
@@ -103,13 +104,14 @@ class Cluster:
         import ray
 
         if self._address:
-            ray.init(address=self._address, log_to_driver=False, logging_level=logging.ERROR)
+            ray.init(address=self._address, log_to_driver=False, logging_level=logging.ERROR, job_config=job())
         else:
             # "local": a cluster of our own even where `ray start` or RAY_ADDRESS offers another one.
-            ray.init(
-                address="local", num_cpus=OWN_CLUSTER_CPUS, include_dashboard=False, log_to_driver=False,
-                logging_level=logging.ERROR,
-            )  # fmt: skip
+            with on_loopback():
+                ray.init(
+                    address="local", num_cpus=OWN_CLUSTER_CPUS, include_dashboard=False, log_to_driver=False,
+                    logging_level=logging.ERROR, job_config=job(),
+                )  # fmt: skip
 
     def __exit__(self, *exc: object) -> None:
         import ray

@@ -6,12 +6,13 @@ import datetime
 import importlib.metadata
 import os
 import platform
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from harness.envs.environment import Environment
 from scenarios.faults.fault import Fault
+from scenarios.lifted import FOLDER, lifted, steps
 from scenarios.settings import Scenario
 
 
@@ -28,6 +29,7 @@ class Side:
     fault: Fault | None = None
     mapping: dict[str, Any] = field(default_factory=dict)
     replay: dict[str, Any] | None = None  # of run.json: which recorded run drives this one, and from which step on
+    lifted: dict[str, Any] | None = None  # of run.json: this is the lifted stage of a run, or why there is none
 
     @property
     def planted(self) -> Fault:
@@ -38,6 +40,14 @@ class Side:
     def parameter_map(self) -> dict[str, Any]:
         """The user's mapping with the planted edits, if any, on top."""
         return {**self.mapping, **self.planted.mapping}
+
+    def lift(self, skipped: str = "") -> Side:
+        """The same side in its lifted stage, whose recording lies in the run's. `skipped`: why it has none."""
+        window = steps(self.scenario)
+        facts = {"skipped": skipped} if skipped else {"first_step": window.start, "stop": window.stop}
+        told = {"held": self.scenario.model.dtype, **facts}
+        folder = self.run_dir / FOLDER
+        return replace(self, scenario=lifted(self.scenario), run_dir=folder, lifted=told)
 
     def manifest(self, *, command: str, gpus: float) -> dict[str, Any]:
         """The fields of run.json (docs/format.md). `command` makes the same runs again."""
@@ -59,6 +69,7 @@ class Side:
                 "system": platform.system(),
             },
             **({"replay": self.replay} if self.replay is not None else {}),
+            **({"lifted": self.lifted} if self.lifted is not None else {}),
             "mapping": self.parameter_map,
             "planted": {"name": self.fault.name, "summary": self.fault.summary} if self.fault else {},
             "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

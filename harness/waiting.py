@@ -16,7 +16,8 @@ from harness.triage.watch import phase
 from harness.triage.watch.guard import Guard
 from probes import format as recording
 from reports.model import Verdict
-from scenarios.remote import ActorFailed, Future
+from scenarios.remote import SIGNATURE, ActorFailed, Future
+from scenarios.rollout import last_words
 from scenarios.rollout.processes import alive, descendants
 
 # No single call of the built-in scenario takes a tenth of this; a call that does is hung, and a hung run is
@@ -120,14 +121,16 @@ class Waiting:
                     who = f"the {event.get('role')} process of rank {event.get('rank')} (pid {pid[1]})"
         except (recording.FormatError, OSError):
             pass
-        if any(not alive(pid) for pid in self._raylets) or any(words in str(error) for words in NODE_GONE):
+        own = _last_words(error)
+        gone = any(not alive(pid) for pid in self._raylets) or any(words in str(error) for words in NODE_GONE)
+        if gone and not own:  # an actor that said why it ended did not end with the node
             logs = Path(os.environ.get("RAY_TMPDIR", "/tmp")) / "ray" / "session_latest" / "logs"
             return (
                 "the Ray node of this run ended (its raylet process is gone), and its actors with it; its logs are in "
                 f"{logs}, what was recorded until then is in {side.run_dir}"
             )
         # Ray goes on with advice on its own options.
-        said = _last_line(error).partition(" Some common causes")[0].rstrip(".")
+        said = own or _last_line(error).partition(" Some common causes")[0].rstrip(".")
         return f"{who} died: {said}; what was recorded until then is in {side.run_dir}"
 
 
@@ -139,6 +142,19 @@ def _raylets() -> list[int]:
             if Path(f"/proc/{pid}/comm").read_text().strip() == "raylet":
                 found.append(pid)
     return found
+
+
+def _last_words(error: BaseException) -> str:
+    """What the dead actor's processes wrote about their end; "" where its log is on another host or says nothing."""
+    from ray._private.worker import global_worker
+
+    actor = getattr(error, "actor_id", None) or next(iter(re.findall(r"actor_id: ([0-9a-f]+)", str(error))), "")
+    if not actor or global_worker.node is None:
+        return ""
+    for log in Path(global_worker.node.get_logs_dir_path()).glob("worker-*.err"):
+        if f"{SIGNATURE} {actor}" in log.read_text("utf-8", "replace"):
+            return last_words.root_cause({log.with_suffix(".out"): 0, log: 0})
+    return ""
 
 
 def _full(message: str, side: Side) -> str:

@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from probes import collectives, install
+from probes import collectives, install, redaction
 from probes.errors import of_a_signal
 from probes.format import MANIFEST
 from probes.heartbeat import PERIOD_S, Heartbeat
@@ -155,7 +155,7 @@ def _look_around(directory: Path) -> None:
 def _tell(text: str) -> None:
     """A line on stderr, which Ray hands on to the job's own output."""
     with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or none
-        print(f"harness: on {os.uname().nodename}: {text}", file=sys.stderr, flush=True)
+        print(redaction.text(f"harness: on {os.uname().nodename}: {text}", 0), file=sys.stderr, flush=True)
 
 
 class Attachment:

@@ -92,9 +92,11 @@ def _replace(maker: str, old: Callable[..., Any], new: Callable[..., Any]) -> No
 def _recording(maker: str, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def make(*args: Any, **kwargs: Any) -> Any:
-        recorders = list(_watching)
+        recorders, beside = list(_watching), maker == HELPER and not getattr(_making, "name", None)
         with _open(maker, original, args, kwargs, recorders):
             made = original(*args, **kwargs)
+        if beside:
+            _record_beside(_expected(original, args, kwargs), recorders)
         if maker in MAKERS:
             c10d: Any = sys.modules[MODULE]
             _record(c10d, c10d.group.WORLD if maker == "init_process_group" else made, recorders)
@@ -175,6 +177,18 @@ def _record(c10d: Any, group: Any, recorders: list[Recorder]) -> None:
         return
     for recorder in recorders:
         record_group(recorder, **fields)
+
+
+def _record_beside(fields: Mapping[str, Any], recorders: list[Recorder]) -> None:
+    """A group that was made beside torch's register, as frameworks make those of their weight syncs: each side knows
+    its own rank in it and the size, and no members. The name tells whose belong together."""
+    name, rank, size = (fields.get(key) for key in ("group_name", "group_rank", "group_size"))
+    if isinstance(name, str) and isinstance(rank, int) and isinstance(size, int):
+        for recorder in recorders:
+            record_group(
+                recorder, name=name, backend=str(fields.get("backend", "")), rank=rank, world_size=size, members=(),
+                torch_name=name,
+            )  # fmt: skip
 
 
 def _described(c10d: Any, group: Any) -> dict[str, Any]:

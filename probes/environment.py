@@ -17,6 +17,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from probes import redaction
+from probes.secret_names import is_secret
+
 PACKAGES = (
     "torch", "torchvision", "triton", "numpy", "transformers", "tokenizers", "safetensors", "accelerate", "peft", "ray",
     "vllm", "sglang", "sgl-kernel", "sgl-kernel-cpu", "sglang-kernel", "sglang-kernel-cpu", "flashinfer-python",
@@ -24,17 +27,31 @@ PACKAGES = (
     "pydantic", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13", "nvidia-cublas-cu12",
     "nvidia-cublas", "rlhf-harness",
 )  # fmt: skip
+# The one list of variables whose values are written down. Names of Ray are listed one by one: of those that begin with
+# RAY_, RAY_JOB_CONFIG_JSON_ENV_VAR holds the variables that the user gave to the whole job, keys included.
+_RAY = (
+    r"RAY_(ADDRESS|NAMESPACE|JOB_ID|NODE_ID|RAYLET_PID|TMPDIR|OVERRIDE_RESOURCES|DEDUP_LOGS|LOG_TO_STDERR|LOG_TO_DRIVER"
+    r"|BACKEND_LOG_LEVEL|USAGE_STATS_ENABLED|AUTH_MODE|ACCEL_ENV_VAR_OVERRIDE_ON_ZERO|IGNORE_UNHANDLED_ERRORS"
+    r"|(ENABLE|DISABLE|CGRAPH|EXPERIMENTAL|OBJECT_STORE|OBJECT_SPILLING|DATA|TRAIN|WORKER|TASK|ACTOR|HEALTH_CHECK"
+    r"|PROMETHEUS|GCS|memory|worker|task|health_check|gcs|object|raylet|num|max|min|enable|kill)_\w*)"
+)
+# Which member of the job a process is and how it talks to the others: in evidence of a hang.
+PLACE = re.compile(
+    r"RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|GROUP_RANK|NODE_RANK|ROLE_RANK|MASTER_ADDR|MASTER_PORT"
+    r"|TORCHELASTIC_RUN_ID|TORCHELASTIC_RESTART_COUNT|CUDA_VISIBLE_DEVICES|TORCH_EXTENSIONS_DIR"
+    r"|RAY_ADDRESS|RAY_JOB_ID|RAY_RAYLET_PID|RAY_NODE_ID|RLHF_HARNESS_(WATCH|ROLE)"
+    r"|(TORCH_FR|TORCH_NCCL|NCCL|GLOO)_[A-Z0-9_]+"
+)
+_FAMILIES = (
+    r"(NCCL|GLOO|UCX|FI|TP|CUDA|CUDNN|CUBLAS|NVIDIA|HIP|ROCR|TORCH|PYTORCH|TORCHINDUCTOR|TRITON|OMP|MKL|KMP"
+    r"|VLLM|SGLANG|SGL|FLASHINFER|HF|TRANSFORMERS|TOKENIZERS)_.*"
+)
+# What can change a run: in a recording. The families are open, their values pass the scrubber.
 VARIABLES = re.compile(
-    r"(LD_LIBRARY_PATH|LD_PRELOAD|PYTHONPATH|PYTHONHASHSEED|VIRTUAL_ENV|CONDA_PREFIX|CONDA_DEFAULT_ENV|RANK|LOCAL_RANK"
-    r"|WORLD_SIZE|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT"
-    r"|(NCCL|GLOO|UCX|FI|TP|CUDA|CUDNN|CUBLAS|NVIDIA|HIP|ROCR|TORCH|PYTORCH|TORCHINDUCTOR|TRITON|OMP|MKL|KMP"
-    r"|RAY|VLLM|SGLANG|SGL|FLASHINFER|HF|TRANSFORMERS|TOKENIZERS)_.*)"
+    r"LD_LIBRARY_PATH|LD_PRELOAD|PYTHONPATH|PYTHONHASHSEED|VIRTUAL_ENV|CONDA_PREFIX|CONDA_DEFAULT_ENV"
+    rf"|{_RAY}|{_FAMILIES}|{PLACE.pattern}"
 )
-SECRET = re.compile(
-    r"KEY|TOKEN(?!IZER)|SECRET|PASSW|PASSPHRASE|PASS$|CREDENTIAL|AUTH|COOKIE|PRIVATE|SIGNATURE|CERT|DSN|(?<![A-Z])PAT$",
-    re.IGNORECASE,
-)
-USERINFO = re.compile(r"(?<=://)[^/@\s]+@")
+_WITHHELD = re.compile(rf"RAY_.*|{_FAMILIES}")
 LIBRARIES = re.compile(
     r"lib(nccl|nccl-net|cuda|cudart|cublas|cublasLt|cudnn|torch_cpu|torch_cuda|gomp|iomp5|mkl_rt|openblas\w*|mpi|ibverbs|ucp"
     r"|stdc\+\+|c|tcmalloc\w*|jemalloc)([-_.].*)?\.so.*"
@@ -60,17 +77,25 @@ def packages() -> dict[str, str]:
     return found
 
 
-def variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Variables that can change a run, none whose name sounds like a secret; addresses lose their user:password@."""
+def variables(
+    environ: Mapping[str, str] | None = None, allowed: re.Pattern[str] = VARIABLES, limit: int = 0
+) -> dict[str, str]:
+    """Variables of the allow-list, none whose name sounds like a secret; their values pass the scrubber.
+
+    `limit`: characters of a value; 0: all.
+    """
     environ = os.environ if environ is None else environ
-    kept = {name: value for name, value in environ.items() if VARIABLES.fullmatch(name) and not SECRET.search(name)}
-    return {name: USERINFO.sub("", _text(kept[name])) for name in sorted(kept)}
+    redaction.learn(environ)
+    kept = (name for name in environ if allowed.fullmatch(name) and not is_secret(name))
+    return {name: redaction.text(environ[name], limit) for name in sorted(kept)}
 
 
 def withheld(environ: Mapping[str, str] | None = None) -> list[str]:
-    """Names of the variables that would have been recorded but for their name."""
+    """Names of the variables of these families that are not recorded: they sound like secrets, or are not listed."""
     environ = os.environ if environ is None else environ
-    return sorted(name for name in environ if VARIABLES.fullmatch(name) and SECRET.search(name))
+    return sorted(
+        name for name in environ if _WITHHELD.fullmatch(name) and (is_secret(name) or not VARIABLES.fullmatch(name))
+    )
 
 
 def libraries() -> list[str]:
@@ -151,7 +176,3 @@ def _lines(path: str | Path) -> list[str]:
     except OSError:  # another system, or no such device
         return []
 
-
-def _text(value: str) -> str:
-    """Text that every JSON reader takes: bytes of the environment that are no UTF-8 become question marks."""
-    return value.encode("utf-8", "replace").decode()

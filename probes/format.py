@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from array import array
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -44,23 +43,20 @@ MANIFEST, EVENTS, TOKENS = "run.json", "events", "tokens"
 
 
 def write_manifest(path: str | os.PathLike[str], manifest: Mapping[str, Any]) -> None:
-    """Write run.json into the run directory `path`, whole or not at all; the format version is added.
+    """Write run.json into the run directory `path`, scrubbed of secrets, whole or not at all; the format version is
+    added.
 
     Raises RecordingError when it cannot be written.
     """
+    from probes import redaction  # what only writers need: a reader brings none of it along
+    from probes.files import make_folder, write_whole
+
     folder = Path(path)
-    text = json.dumps(decode_json(encode_json({"format_version": FORMAT_VERSION, **manifest}).encode()), indent=2)
+    shown = redaction.scrub(dict(manifest))
+    text = json.dumps(decode_json(encode_json({"format_version": FORMAT_VERSION, **shown}).encode()), indent=2)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=".run-", dir=folder)
-        try:
-            with os.fdopen(handle, "w") as stream:
-                stream.write(text + "\n")
-            os.chmod(temporary, 0o644)  # mkstemp's own mode would keep colleagues out
-            os.replace(temporary, folder / MANIFEST)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        make_folder(folder)
+        write_whole(folder / MANIFEST, f"{text}\n".encode())
     except OSError as error:
         raise RecordingError.of(folder / MANIFEST, error) from error
 

@@ -8,6 +8,7 @@ that the main thread is where it was.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sys
@@ -20,7 +21,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from probes import collectives
+from probes import collectives, redaction
+from probes.files import make_folder, mode_in
+from probes.identity import started
 from probes.lines import encode_json
 
 BEATS, BLOCK, PERIOD_S = "beats", 4096, 1.0
@@ -151,8 +154,9 @@ class Heartbeat:
         self._places: OrderedDict[int, Place] = OrderedDict()
         self._counters: tuple[dict[str, int], int] = ({}, 0)
         self._fixed = {"host": socket.gethostname(), "pid": os.getpid(), "start_ticks": started()}
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self.lost = 0  # beats that the disk did not take
+        self._fd = -1
+        self._open()
 
     def beat(self, **more: Any) -> dict[str, Any]:
         """Look once and write the block; returns what was written. `more` is added, such as `ended`."""
@@ -168,19 +172,39 @@ class Heartbeat:
             **self._fixed, "rank": None, "world_size": None, "role": "process", "socket": "", **self._identity(),
             "t_ns": now, "count": self.count, "period_s": self.period_s, "progress_ns": self._progress_ns,
             "open": [_span(span) for one in recorders for span in list(one.running.values())],
-            "states": {name: dict(state()) for one in recorders for name, state in list(one.states.items())},
+            "states": {name: redaction.fields(say()) for one in recorders for name, say in list(one.states.items())},
             "sequences": counters[0], "breakpoint": where.breakpoint, "wait": where.wait, "stack": list(where.stack),
             "self_ns": self.self_ns, **more,
         }  # fmt: skip
-        os.pwrite(self._fd, block(shown), 0)
+        self._write(block(shown))
         self.self_ns += time.thread_time_ns() - began
         return shown
 
     def close(self) -> None:
         """Close the file; the last beat stays readable."""
         if self._fd >= 0:
-            os.close(self._fd)
+            with contextlib.suppress(OSError):  # a network file system reports a full disk here
+                os.close(self._fd)
             self._fd = -1
+
+    def _open(self) -> None:
+        make_folder(self.path.parent)
+        self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, mode_in(self.path.parent))
+
+    def _write(self, data: bytes) -> None:
+        """Write the block. A disk that takes none now may take the next one; meanwhile there is no file, because one
+        that only grew old would look like a process that does not answer."""
+        try:
+            if self._fd < 0:
+                self._open()
+            os.pwrite(self._fd, data, 0)
+            if not os.fstat(self._fd).st_nlink:  # the directory was removed: the next beat makes it anew
+                self.close()
+        except OSError:
+            self.lost += 1
+            self.close()
+            with contextlib.suppress(OSError):
+                os.unlink(self.path)
 
     def _where(self, now: int) -> Place:
         frame = self._frame()
@@ -207,22 +231,14 @@ def block(beat: Mapping[str, Any]) -> bytes:
     return data[:BLOCK].ljust(BLOCK)
 
 
-def started() -> int:
-    """When this process was started, in clock ticks since boot: tells it from a later one with its pid; 0 unknown."""
-    try:
-        return int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-    except (OSError, ValueError, IndexError):  # not Linux
-        return 0
-
-
 def _span(span: Any) -> dict[str, Any]:
     opened = span.opened
     fields = {
-        key: value[:TEXT] if isinstance(value, str) else value
+        key: redaction.text(value, TEXT) if isinstance(value, str) else value
         for key, value in list(opened["fields"].items())
         if isinstance(value, (str, int, float, bool)) or (isinstance(value, list) and len(value) <= 64)
     }
-    return {"name": opened["name"], "start_ns": opened["start_ns"], "fields": fields}
+    return {"name": opened["name"], "start_ns": opened["start_ns"], "fields": redaction.fields(fields)}
 
 
 def _short(path: str) -> str:

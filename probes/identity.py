@@ -18,6 +18,14 @@ NOWHERE: tuple[int | None, int | None] = (None, None)
 _inherited: set[int] = set()  # this process, when its process groups are those of the process that it was forked from
 
 
+def started() -> int:
+    """When this process was started, in clock ticks since boot: tells it from a later one with its pid; 0 unknown."""
+    try:
+        return int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    except (OSError, ValueError, IndexError):  # not Linux
+        return 0
+
+
 def role_now() -> str:
     """What this process is called: by the launcher of the watch, by Ray, by the engine, or just a process."""
     given = os.environ.get(ROLE)

@@ -24,6 +24,7 @@ from typing import Any, Literal
 from probes import collectives, environment, shapes, tokens
 from probes.errors import RecordingError
 from probes.format import EVENTS, TOKENS, Flat, Ragged
+from probes.identity import started
 from probes.journal import Journal
 from probes.spans import Span, said
 
@@ -200,9 +201,9 @@ def start(
         with recorder.own_time():
             fields = environment.describe()
         recorder.event(
-            "open", wall_ns=time.time_ns(), host=socket.gethostname(), pid=os.getpid(), ppid=os.getppid(), role=role,
-            rank=rank, world_size=world_size, python=sys.version.split()[0], packages=fields["packages"],
-            env=fields["env"],
+            "open", wall_ns=time.time_ns(), host=socket.gethostname(), pid=os.getpid(), ppid=os.getppid(),
+            start_ticks=started(), role=role, rank=rank, world_size=world_size, python=sys.version.split()[0],
+            packages=fields["packages"], env=fields["env"],
         )  # fmt: skip
         recorder.event("environment", **fields)
         if groups:

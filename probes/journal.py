@@ -13,7 +13,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from probes import redaction
 from probes.errors import RecordingError
+from probes.files import make_folder, mode_in
 from probes.lines import encode_line
 
 
@@ -36,11 +38,12 @@ class AppendOnly:
         self._lock = threading.RLock()
         self._busy = False
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path.parent)
+            mode = mode_in(self.path.parent)
         except OSError as error:
             raise RecordingError.of(self.path.parent, error) from error
         try:
-            self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644)
+            self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, mode)
         except FileExistsError:
             raise
         except OSError as error:
@@ -123,5 +126,6 @@ class Journal(AppendOnly):
         self._clock = clock
 
     def write(self, kind: str, fields: Mapping[str, Any]) -> None:
-        """Append one event; ValueError when a field is called seq, t_ns or kind."""
-        self.append(lambda seq: encode_line(seq, self._clock(), kind, fields))
+        """Append one event, scrubbed of secrets; ValueError when a field is called seq, t_ns or kind."""
+        shown = redaction.event(kind, fields)
+        self.append(lambda seq: encode_line(seq, self._clock(), kind, shown))

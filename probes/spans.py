@@ -6,21 +6,25 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from probes import redaction
 from probes.errors import RecordingError
 
 if TYPE_CHECKING:
     from probes.install import Recorder
 
 
+SAID, LOOKED_AT = 500, 20_000  # characters of an exception's text: kept, and scrubbed before they are cut
+
+
 def said(error: BaseException | None) -> str:
-    """An exception in at most 500 characters, for a field of an event; raises nothing, whatever its `__str__` does."""
+    """An exception without secrets in at most 500 characters; raises nothing, whatever its `__str__` does."""
     if error is None:
         return ""
     try:
         text = str(error)
     except Exception:
         text = "(its text cannot be made)"
-    return f"{type(error).__name__}: {text}"[:500]
+    return redaction.text(f"{type(error).__name__}: {text[:LOOKED_AT]}", SAID)
 
 
 class Span:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from probes import redaction
 from probes.frames import Flat, Ragged, encode_frame
 from probes.journal import AppendOnly
 
@@ -16,7 +17,7 @@ class TokenLog(AppendOnly):
         self, kind: str, step: int, role: str, rank: int, fields: Mapping[str, Any], arrays: Mapping[str, Flat | Ragged]
     ) -> None:
         """Append one frame; TypeError for an array that is neither Flat nor Ragged."""
-        frame = encode_frame(kind, step, role, rank, fields, arrays)
+        frame = encode_frame(kind, step, role, rank, redaction.event(kind, fields), arrays)
         self.append(lambda _: frame)
 
 

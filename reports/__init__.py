@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from probes import redaction
+
 if TYPE_CHECKING:
     from reports.model import Verdict
 
@@ -11,7 +13,9 @@ FORMATS = ("text", "json", "md", "html", "junit")
 
 
 def render(verdict: Verdict, format: str = "text") -> str:
-    """The verdict in one of `FORMATS`; ValueError on another. Each renderer is imported when it is asked for."""
+    """The verdict in one of `FORMATS`, scrubbed of secrets; ValueError on another. Each renderer is imported when it is
+    asked for."""
+    verdict = redaction.scrub(verdict)
     if format == "text":
         from reports import terminal
 

@@ -140,6 +140,20 @@ def metrics(parity: Parity) -> list[Metric]:
     return found
 
 
+def exceeded(metrics: dict[str, Any]) -> list[str]:
+    """One sentence for each metric beyond a limit that others publish; those of buckets are left out."""
+    return [
+        f"{name} of {group} is {show(value, group=True)}, the published limit {limit.text}"
+        for group, name, value in flatten(metrics)
+        if " / " not in group and (limit := limit_of(name)) is not None and limit.outside(value)
+    ]
+
+
+def beyond_limits(verdict: Verdict) -> list[str]:
+    """What an EQUIVALENT verdict exceeds all the same, to be shown above it."""
+    return exceeded(verdict.parity.metrics) if verdict.parity and verdict.verdict == "EQUIVALENT" else []
+
+
 def _folded(data: Any) -> Any:
     """Nested tables of like rows (a bucket -> its tokens, mean and maximum) with each row as one text."""
     if not isinstance(data, dict):

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from probes import redaction
+
 SCHEMA_VERSION = 1
 Severity = Literal["error", "warning", "info"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
@@ -73,7 +75,8 @@ class Report:
         return f"{told}; {len(made)} checks made, {len({item.check for item in self.unchecked})} not checked"
 
     def to_dict(self) -> dict[str, Any]:
-        return {**dataclasses.asdict(self), "exit_code": self.exit_code, "reason": self.reason}
+        """Plain values, scrubbed of secrets."""
+        return {**dataclasses.asdict(redaction.scrub(self)), "exit_code": self.exit_code, "reason": self.reason}
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n"

@@ -49,7 +49,8 @@ def _verdict_case(suite: ElementTree.Element, classname: str, verdict: Verdict) 
         problem.text = "\n".join([*lines, f"reproduce: {clean(verdict.reproduce)}"])
     kind = f"{triage_arrange.title(verdict)}: " if verdict.triage else ""
     ElementTree.SubElement(case, "system-out").text = "\n".join(
-        [kind + clean(verdict.reason), *(f"{clean(item.name)}: {clean(item.summary)}" for item in verdict.findings)])
+        [*(f"beyond published limits: {clean(one)}" for one in arrange.beyond_limits(verdict)),
+         kind + clean(verdict.reason), *(f"{clean(item.name)}: {clean(item.summary)}" for item in verdict.findings)])
 
 
 def _triage_lines(triage: Triage) -> list[str]:

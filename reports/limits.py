@@ -1,4 +1,5 @@
-"""Limits that others publish for engine-against-trainer mismatch, to print beside our figures. They decide nothing.
+"""Limits that others publish for engine-against-trainer mismatch, to print beside our figures. They decide nothing, and
+a verdict whose figures exceed one says so.
 
 Sources: verl, rollout correction and `rollout_probs_diff_*` guidance; NVIDIA NeMo-RL, "Add New Models" (mean exp|Δ| at
 most 1.05); PRIME-RL (mismatch KL below 0.015); Miles CI gates (0.03 engine against trainer; 0 when truly on-policy).

@@ -10,12 +10,16 @@ from reports.model import Check, Finding, Parity, Verdict
 from reports.text import clean
 
 _MARKS = {"ruled out": "✓", "confirmed": "✗", "not tested": "○"}
+# Behind these characters a mention, a reference, a URL or an address goes on; an entity's own # is none.
+_LIVE = re.compile(r"(@|(?<!&)#(?=\d)|[A-Za-z](?=://)|mailto|www(?=\.)|GH(?=-\d))", re.IGNORECASE)
 
 
 def render(verdict: Verdict) -> str:
     """The whole verdict; every text from outside is escaped, paths and commands stand in code."""
-    lines = [f"## {escape(triage_arrange.title(verdict))} (exit code {verdict.exit_code})", "",
-             escape(verdict.reason), "", escape(arrange.heading(verdict)), ""]
+    beyond = [f"- {escape(one)}" for one in arrange.beyond_limits(verdict)]
+    lines = ["### Beyond published limits", "", *beyond, ""] if beyond else []
+    lines += [f"## {escape(triage_arrange.title(verdict))} (exit code {verdict.exit_code})", "",
+              escape(verdict.reason), "", escape(arrange.heading(verdict)), ""]
     lines += _findings("Not as you asked", arrange.alterations(verdict))
     if verdict.parity:
         lines += _first_divergence(verdict.parity)
@@ -46,7 +50,7 @@ def render(verdict: Verdict) -> str:
 def escape(text: object) -> str:
     """Text that Markdown and HTML leave as it is, on one line, also in a table cell."""
     shown = re.sub(r"([\\`*\[\]{}~#!|$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))", r"\\\1", clean(text))
-    shown = shown.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    shown = _inert(shown.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))
     return re.sub(r"^(\d*)([-+=.)])(?=[ =-]|$)", r"\1\\\2", shown.strip())  # else `1. x` opens a list
 
 
@@ -55,7 +59,15 @@ def code(text: object) -> str:
     shown = clean(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     for char in "|`*_[]\\$~":
         shown = shown.replace(char, f"&#{ord(char)};")
-    return f"<code>{shown}</code>"
+    return f"<code>{_inert(shown)}</code>"
+
+
+def _inert(shown: str) -> str:
+    """Escaped text in which nothing is made a link: no @mention, no #123 or GH-123, no URL, no address of mail.
+
+    An empty comment breaks them in two: an entity would not, because GitHub looks for them in the rendered text.
+    """
+    return _LIVE.sub(r"\1<!-- -->", shown)
 
 
 def _fence(text: str) -> list[str]:

@@ -11,6 +11,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from probes import redaction
+
 SCHEMA_VERSION = 1
 
 CheckState = Literal["ruled out", "confirmed", "not tested"]
@@ -34,8 +36,8 @@ SUSPICIONS = {
 CAUSES = (
     "TOKENIZATION", "TRUNCATION", "TEMPLATE", "RETOKENIZATION", "STOP", "LENGTH", "CAPACITY", "ORDER", "VOCAB",
     "SAMPLING_PARAM", "SAMPLER", "RNG", "RNG_COLLISION", "ALIGNMENT", "LOGPROB_SEMANTICS", "NUMERIC_FATAL", "CONFIG",
-    "STALE_WEIGHTS", "WEIGHTS", "STALE_KV", "STALE_DERIVED", "MIXED_VERSION", "TRAINER", "SHAPE", "baseline-itself",
-    "candidate-itself", "UNEXPLAINED",
+    "STALE_WEIGHTS", "WEIGHTS", "STALE_KV", "STALE_DERIVED", "MIXED_VERSION", "TRAINER", "SHAPE",
+    "baseline-itself", "candidate-itself", "ARITHMETIC", "UNEXPLAINED",
 )  # fmt: skip
 
 # Parity's exit codes (docs/verdicts.md). Triage's are below.
@@ -230,7 +232,8 @@ class Verdict:
     schema_version: int = SCHEMA_VERSION
 
     def to_dict(self) -> dict[str, Any]:
-        return _finite(dataclasses.asdict(self))
+        """Plain values, scrubbed of secrets."""
+        return _finite(dataclasses.asdict(redaction.scrub(self)))
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), indent=2, allow_nan=False, default=str) + "\n"

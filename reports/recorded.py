@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
+from probes import redaction
 from probes.format import Run
+from reports.markdown import code
 
 SHOWN = ("step", "reward_mean", "kl_mean", "length_mean", "seconds")
 
@@ -15,6 +18,7 @@ def render(folder: Path, format: str) -> str:
     if format == "text":
         return f"{folder}\n"
     run = Run(folder, strict=False)
+    run.manifest = redaction.scrub(run.manifest)  # another framework may have written it
     steps = [{"step": event["step"], **event["metrics"]} for event in run.events(kind="step")]
     command = str(run.manifest.get("command", ""))
     if format == "json":
@@ -23,4 +27,8 @@ def render(folder: Path, format: str) -> str:
     names = [name for name in SHOWN if all(name in step for step in steps)]
     rows = [names, ["---"] * len(names), *([f"{float(step[name]):.4g}" for name in names] for step in steps)]
     table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
-    return f"`{command}` recorded in `{folder}`\n\n{table}"
+    return f"{_code(command)} recorded in {_code(str(folder))}\n\n{table}"
+
+
+def _code(text: str) -> str:
+    return f"`{text}`" if re.fullmatch(r"[\w ./=,:+-]*", text, re.ASCII) else code(text)

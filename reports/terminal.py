@@ -11,6 +11,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from probes import redaction
 from reports import arrange, triage_arrange, triage_terminal
 from reports.layout import Page, label_width, wrap
 from reports.model import Check, Finding, Parity, Verdict
@@ -25,7 +26,7 @@ STATES = {"ruled out": ("✓", "green"), "confirmed": ("✗", "bold red"), "not 
 def print_verdict(verdict: Verdict, console: Console) -> None:
     """Print the whole verdict; the last line is the verdict with its exit code. A reader that left is no error."""
     with outlive_reader(console):
-        _print(Page(console), verdict)
+        _print(Page(console), redaction.scrub(verdict))
 
 
 def _print(page: Page, verdict: Verdict) -> None:
@@ -51,6 +52,7 @@ def _print(page: Page, verdict: Verdict) -> None:
         triage_terminal.print_body(page, verdict.triage)
     _causes(page, verdict)
     _paths(page, verdict)
+    _beyond_limits(page, arrange.beyond_limits(verdict))
     _findings(page, "Not as you asked", arrange.alterations(verdict), "bold yellow")
     _verdict_line(page, verdict)
 
@@ -156,6 +158,14 @@ def _findings(page: Page, title: str, findings: list[Finding], style: str) -> No
         effect = Text.assemble(("  effect: ", "dim"), clean(finding.effect)) if finding.effect else ""
         text = Text.assemble((clean(finding.name), style), where, "  ", clean(finding.summary), effect)
         page.prose(text, "  ", "    ")
+
+
+def _beyond_limits(page: Page, sentences: list[str]) -> None:
+    if not sentences:
+        return
+    page.heading("Beyond published limits")
+    for sentence in sentences:
+        page.prose(Text(sentence, "bold yellow"), "  ", "    ")
 
 
 def _first_divergence(page: Page, parity: Parity) -> None:

@@ -13,14 +13,21 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from probes import redaction
+
 NONE = "–"
 _INVISIBLE = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # control, format (bidi, zero width), surrogates, line separators
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def clean(text: object) -> str:
-    """The text on one line, with every invisible character and non-character as an escape: valid UTF-8 and XML."""
-    return "".join(char if char.isascii() and char.isprintable() else _escape(char) for char in str(text))
+    """The text on one line without secrets, with every invisible character and non-character as an escape: valid UTF-8
+    and XML."""
+    shown = str(text)
+    if not shown.isascii():  # before the scrubber, which would make a lone surrogate a question mark
+        shown = "".join(char if char.isascii() else _escape(char) for char in shown)
+    shown = redaction.text(shown, 0)
+    return shown if shown.isprintable() else "".join(char if char.isprintable() else _escape(char) for char in shown)
 
 
 def _escape(char: str) -> str:

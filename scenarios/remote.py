@@ -6,6 +6,7 @@ a Ray actor handle. Errors of the method come out of `Future.result`.
 
 from __future__ import annotations
 
+import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future as ThreadFuture
@@ -93,6 +94,7 @@ class Host:
     def __init__(self, target: str, *args: Any, **kwargs: Any) -> None:
         import importlib
 
+        _sign_output()
         module, _, name = target.partition(":")
         self._failed: ActorFailed | None = None
         try:
@@ -107,6 +109,16 @@ class Host:
             raise self._failed
         with _as_data():
             return getattr(self._object, method)(*args, **kwargs)
+
+
+SIGNATURE = "rlhf-harness actor"
+
+
+def _sign_output() -> None:
+    """Write this actor's id into its log, so that the log is found when the actor has died without an answer."""
+    import ray
+
+    print(SIGNATURE, ray.get_runtime_context().get_actor_id(), file=sys.stderr, flush=True)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from typing import Any
 
 from probes import install
 from scenarios.faults.engine import Wrapper, wrap
-from scenarios.rollout import frames, guided, parameters
+from scenarios.rollout import frames, guided, last_words, parameters
 from scenarios.rollout.engine import Completion, Engine, EngineError, Request, SyncGroup, SyncReport, WeightMeta
 from scenarios.rollout.make import make_engine, resolve_device
 from scenarios.rollout.mapping import ParameterMap, described
@@ -72,20 +72,29 @@ class EngineSession:
             )
         self._started_s = 0.0
         self._starts = (0, 0.0)  # how many, and seconds of all of them
+        self._up = False  # an engine is there to be closed
         self._engine = self._start()
 
     def _start(self) -> Engine:
         started = time.perf_counter()
-        self._bare = engine = make_engine(
-            self.backend,
-            self._model_path,
-            self._scenario,
-            device=self._device,
-            pure=self._pure,
-            mapping=self._mapping,
-        )
+        self._begun = last_words.sizes(last_words.own_output())
+        try:
+            self._bare = engine = make_engine(
+                self.backend,
+                self._model_path,
+                self._scenario,
+                device=self._device,
+                pure=self._pure,
+                mapping=self._mapping,
+            )
+        except EngineError as error:
+            said = last_words.root_cause(self._begun)
+            if not said or said in str(error):
+                raise
+            raise EngineError(f"{error}. Its own last words: {said}") from error
         self._started_s = time.perf_counter() - started
         self._starts = self._starts[0] + 1, self._starts[1] + self._started_s
+        self._up = True
         self._closing = threading.Event()
         children = [pid for pid in engine.info().pids if pid != os.getpid()]
         threading.Thread(target=self._watch, args=(children, self._closing), daemon=True, name="engine-watch").start()
@@ -100,7 +109,8 @@ class EngineSession:
         while children and not closing.wait(WATCH_PERIOD_S):
             dead = [pid for pid in children if not alive(pid)]
             if dead and not closing.is_set():
-                message = f"{self.backend}: engine process {dead[0]} died"
+                said = last_words.root_cause(self._begun)
+                message = f"{self.backend}: engine process {dead[0]} died" + (f": {said}" if said else "")
                 if self._recorder is not None:
                     self._recorder.event("engine_died", pid=dead[0], message=message)
                 self._on_death(message)
@@ -235,6 +245,11 @@ class EngineSession:
         shown: Any = getattr(self._bare, "layers", None)
         return None if shown is None else shown(sequence)
 
+    def held(self, order: bytes) -> bytes | None:
+        """What the live engine holds (`scenarios.rollout.held.answer`); None where it does not show it."""
+        shown: Any = getattr(self._bare, "held", None)
+        return None if shown is None else shown(order)
+
     def flush(self) -> None:
         self._called("flush", -1, self._engine.flush)
 
@@ -351,10 +366,12 @@ class EngineSession:
         else:
             self.restart()
 
-    def become_pure(self, model_path: str) -> None:
+    def become_pure(self, model_path: str, scenario: dict[str, Any] | None = None) -> None:
         """A fresh engine for the native stage: its own sampler, the weights of `model_path`, nothing of ours, and
-        nothing put back."""
+        nothing put back. `scenario`: the run's, where another stage came between."""
         self._pure = True
+        if scenario is not None:
+            self._scenario = Scenario.from_json(scenario)
         self._mapping = dataclasses.replace(self._mapping, restored=())
         self._scenario = dataclasses.replace(
             self._scenario, rollout=dataclasses.replace(self._scenario.rollout, mode="native")
@@ -373,8 +390,7 @@ class EngineSession:
 
     def restart(self) -> None:
         """A fresh engine with the weights of the model path. Sync again before drawing."""
-        self._closing.set()
-        self._engine.close()
+        self._close()
         self._engine = self._start()
 
     def snapshot(self) -> dict[str, Any]:
@@ -395,9 +411,14 @@ class EngineSession:
         return self._starts
 
     def close(self) -> None:
-        self._closing.set()
         self.end_recording()
-        self._engine.close()
+        self._close()
+
+    def _close(self) -> None:
+        self._closing.set()
+        if self._up:
+            self._up = False
+            self._engine.close()
 
 
 def _exit(message: str) -> None:

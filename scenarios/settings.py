@@ -20,6 +20,7 @@ class Model:
     path: str = "builtin:tiny"
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     reward: str = "builtin:tiny"  # a Hugging Face sequence-classification directory, or the built-in reward model
+    held: Literal["", "bfloat16", "float16"] = ""  # the lifted stage: weights of this type, computed with in `dtype`
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,14 @@ class Native:
 
 
 @dataclass(frozen=True)
+class Lifted:
+    """The short lifted stage after a run in half precision: the same weights, computed with in float32."""
+
+    samples: int = 64  # of each weight version, at most; 0: no stage
+    max_tokens: int = 64  # of a sample, at most
+
+
+@dataclass(frozen=True)
 class Scenario:
     name: str = "ppo-tiny"
     steps: int = 8
@@ -118,6 +127,7 @@ class Scenario:
     engine: Engine = field(default_factory=Engine)
     ppo: PPO = field(default_factory=PPO)
     native: Native = field(default_factory=Native)
+    lifted: Lifted = field(default_factory=Lifted)
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -133,6 +143,7 @@ class Scenario:
             "engine": Engine,
             "ppo": PPO,
             "native": Native,
+            "lifted": Lifted,
         }
         values = {key: kinds[key](**value) if key in kinds else value for key, value in data.items()}
         scenario = Scenario(**values)

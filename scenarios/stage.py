@@ -12,7 +12,7 @@ from typing import Any
 
 from probes import install
 from probes.format import Flat, Ragged
-from scenarios import models, prompts
+from scenarios import memory, models, prompts
 from scenarios.ppo.batches import Sample
 from scenarios.ppo.native_scores import suspect
 from scenarios.ppo.trainer import Trainer
@@ -80,6 +80,7 @@ class Stage:
         resume: str | None = None,
         replay: str | None = None,
         sync_backend: str = "gloo",
+        first: int = 0,
     ) -> int:
         """Begin one run: fresh learners (or those of a checkpoint), the recordings, the first weight sync. Returns the
         first step. `replay`: the recorded run whose rollouts drive this one.
@@ -91,7 +92,7 @@ class Stage:
         call(session, "record_to", run_dir)
         self._trainer = Trainer(
             scenario, roles, session, run_dir, policy=policy, plants=plants, sync_backend=sync_backend,
-            replay=replay is not None,
+            replay=replay is not None, first=first,
         )  # fmt: skip
         self._replay, self._recorded = replay is not None, None if replay is None else Recorded(replay)
         if resume is not None:
@@ -109,6 +110,43 @@ class Stage:
             guide = self._rollout(index)
         metrics: dict[str, float] = self._open.step(index, guide=guide)
         return metrics
+
+    def no_room(self, actor: Actor, *, engines: int, share: float, workers: int, device: str) -> str:
+        """Why a lifted stage does not fit into memory, in one sentence; empty where it does, or where nobody knows.
+        `share`: of an accelerator, that each of an engine's `workers` may use."""
+        return memory.no_room(
+            call(actor, "parameters"), engines=engines, share=share, workers=workers, device=device,
+            free=memory.free(), room=memory.accelerator() if device == "cuda" else None,
+        )  # fmt: skip
+
+    def lift(
+        self,
+        scenario: dict[str, Any],
+        roles: dict[str, list[Actor]],
+        session: Actor,
+        run_dir: str,
+        *,
+        policies: list[str],
+        guide_run: str | None,
+        **options: Any,
+    ) -> str:
+        """The lifted stage of one side: one step with the weights of each of `policies`, and the floor at the last.
+        `scenario`: what `scenarios.lifted.lifted` made. `options`: of `open`. Returns a directory with the
+        last weights, rounded as they were held."""
+        settings = Scenario.from_json(scenario)
+        first = settings.steps - len(policies)
+        self.open(scenario, {"actor": roles["actor"][:1]}, session, run_dir, policy=policies[0], first=first, **options)
+        self.step(first, guide_run)
+        for index, policy in enumerate(policies[1:], first + 1):
+            self._open.adopt(policy)
+            self.step(index, guide_run)
+        self.floor()
+        last = policies[-1]
+        if len(policies) == 1:  # as it was given, which may be wider; the learner's own are saved as it holds them
+            last = str(Path(run_dir) / "policy")
+            call(roles["actor"][0], "save_policy", last)
+        self.finish()
+        return last
 
     def floor(self) -> None:
         """Let the engine draw the last step's samples again, at the final weights, against itself; and the learner

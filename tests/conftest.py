@@ -33,3 +33,14 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for recordings that several tests of a session judge; HARNESS_TEST_RECORDINGS keeps them."""
     kept = os.environ.get("HARNESS_TEST_RECORDINGS")
     return Path(kept) if kept else tmp_path_factory.mktemp("recordings")
+
+
+@pytest.fixture(autouse=True)
+def _secrets_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test teaches the scrubber to withhold ends with it: a value of one test may be a word of another."""
+    from probes import redaction
+
+    monkeypatch.setattr(redaction, "_known", {})
+    monkeypatch.setattr(redaction, "_known_pattern", None)
+    redaction._cached.cache_clear()
+    redaction._harmless.clear()

@@ -78,4 +78,6 @@ def _seconds(text: str) -> float:
 def _command(argv: list[str]) -> str:
     import shlex
 
-    return shlex.join(["harness", *argv[1:]]) if "doctor" in argv else "harness doctor"
+    from probes import redaction
+
+    return shlex.join(redaction.arguments(["harness", *argv[1:]])) if "doctor" in argv else "harness doctor"

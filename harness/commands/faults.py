@@ -55,6 +55,9 @@ def run(
     engines: Annotated[
         bool, typer.Option("--engines", help="also the hangs of real engines, which take a minute each")
     ] = False,
+    conditions: Annotated[
+        bool, typer.Option("--conditions", help="also each with spinning waits, a busy thread, a logger: two hours")
+    ] = False,
     jobs: Annotated[int, typer.Option(min=1, help="hangs at a time; each is two to four processes")] = 1,
     out: Annotated[
         str,
@@ -63,16 +66,20 @@ def run(
     backends: Annotated[
         tuple[str, str], typer.Option(help="of the parity suite: baseline and candidate", metavar="A B")
     ] = ("vllm", "sglang"),
+    dtype: Annotated[
+        Literal["float32", "bfloat16", "float16"],
+        typer.Option(help="of the parity suite: in which learner and engines compute"),
+    ] = "float32",
     format: Format = "text",
 ) -> None:
     """Run planted faults and say of each what was found; exits 0 when all is as expected, 1 otherwise."""
     if suite == "parity":
-        _parity(names or [], source, backends, out, format)
+        _parity(names or [], source, backends, dtype, out, format)
     from harness.commands import fault_tables
     from harness.commands.watch import seconds
     from harness.triage import lab, lab_files
 
-    hangs = lab_files.chosen(lab_files.hangs(source), names or [], engines=engines)
+    hangs = lab_files.chosen(lab_files.hangs(source), names or [], engines=engines, conditions=conditions)
     folder = _folder(out)
     rows: list[HangOutcome] = []
     found = lab.outcomes(hangs, stall_s=seconds(stall), jobs=jobs, out=folder, progress=_said(len(hangs)))
@@ -90,7 +97,7 @@ def run(
     raise typer.Exit(0 if result.passed else 1)
 
 
-def _parity(names: list[str], source: str, backends: tuple[str, str], out: str, format: str) -> None:
+def _parity(names: list[str], source: str, backends: tuple[str, str], dtype: str, out: str, format: str) -> None:
     """The planted faults of parity on warm engines; leaves with 0 when the score passes."""
     import tempfile
 
@@ -109,9 +116,10 @@ def _parity(names: list[str], source: str, backends: tuple[str, str], out: str, 
             mend=f"harness faults run --suite parity … --backends {pairs[0]}",
         )
     rows: list[Outcome] = []
+    scenario = config.changed(config.load("ppo-tiny", steps=5), [f"model.dtype={dtype}"])
     with tempfile.TemporaryDirectory(prefix="parity-faults-") as scratch:
         folder = _folder(out, fresh=True) or Path(scratch)
-        for one in outcomes(*backends, faults, scenario=config.load("ppo-tiny", steps=5), out=folder):
+        for one in outcomes(*backends, faults, scenario=scenario, out=folder):
             rows.append(one)
             tables.print_outcome(one, aside=format != "text")
             tables.keep(rows, folder)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from probes import redaction
+
 if TYPE_CHECKING:
     from reports.model import Verdict
 
@@ -93,6 +95,14 @@ def parity(
     rollout_only: RolloutOnly = False,
     free: Annotated[bool, typer.Option("--free", help="let the runs part instead of guiding the candidate")] = False,
     native: Annotated[bool, typer.Option("--native/--no-native", help="the short native stage at the end")] = True,
+    lifted: Annotated[
+        bool | None,
+        typer.Option(
+            "--lifted/--no-lifted",
+            help="compute once more in float32 with the weights of half precision; default: where they fit into memory",
+            show_default=False,
+        ),
+    ] = None,
     attribution: Annotated[
         bool,
         typer.Option(
@@ -142,6 +152,7 @@ def parity(
             rollout_only=rollout_only,
             free=free,
             native=native,
+            lifted=lifted,
             attribution=attribution,
             fault=fault or None,
             mapping=mapping or None,
@@ -187,7 +198,7 @@ def _framework_parity(
     from harness.frameworks.parity import run_framework_parity
 
     def say(line: str) -> None:
-        print(f"harness: {line}", file=sys.stderr, flush=True)
+        print(redaction.text(f"harness: {line}", 0), file=sys.stderr, flush=True)
 
     return run_framework_parity(
         baseline, candidate, command, framework=framework, out=out or None, cap=cap, say=say,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -35,11 +34,8 @@ def record(
     ] = "report",
 ) -> None:
     """Record a job of OpenRLHF, verl or TRL without editing it; its output and exit code pass through."""
-    from harness.commands.watch import print_verdict, seconds
+    from harness.commands.watch import print_verdict, say, seconds
     from harness.frameworks import record as run
-
-    def say(line: str) -> None:
-        print(f"harness: {line}", file=sys.stderr, flush=True)
 
     def show(stalled: Stall) -> None:
         say(f"a stall, {stalled.seconds:.0f} s after the last progress; evidence: {stalled.evidence}")

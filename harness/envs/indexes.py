@@ -32,7 +32,9 @@ def pip_configuration(python: str = sys.executable, environ: Mapping[str, str] =
     base = getattr(sys, "_base_executable", python)  # an environment made by uv has no pip; its base may have one
     for candidate in dict.fromkeys((python, base)):
         command = [candidate, "-m", "pip", "config", "list"]
-        answer = subprocess.run(command, env=dict(environ), capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        answer = subprocess.run(
+            command, env=dict(environ), cwd="/", capture_output=True, text=True, stdin=subprocess.DEVNULL
+        )
         if answer.returncode == 0:
             return parse(answer.stdout)
     return {_option(name[4:]): value for name, value in environ.items() if name.startswith("PIP_") and value}

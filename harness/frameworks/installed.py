@@ -24,12 +24,16 @@ _PYTHON, _ANSWER = "rlhf-harness-python:", "rlhf-harness:"
 _ASK = """
 import sys
 print("rlhf-harness-python:%d.%d" % sys.version_info[:2])
-import importlib.metadata, importlib.util, json
+here = [sys.path.pop(0)] if sys.path[:1] == [""] else []  # the job's folder may hold a json.py
+import importlib.metadata, importlib.util, email.parser, json
 distribution, *packages = sys.argv[1:]
-try:
-    version = importlib.metadata.version(distribution)
-except importlib.metadata.PackageNotFoundError:
-    version = ""
+version = ""
+for places in ([], here):  # and it may hold the framework
+    sys.path[:0] = places
+    try:
+        version = version or importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        pass
 places = {}
 for package in packages:
     try:

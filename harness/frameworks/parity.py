@@ -24,6 +24,7 @@ from harness.frameworks.detection import AUTO, Job, detect, interpreter
 from harness.frameworks.installed import ask
 from harness.frameworks.record import record
 from harness.frameworks.steering import refuse, steered, unsteered
+from probes import redaction
 from probes.format import Run, write_manifest
 from reports.model import Finding, Verdict
 
@@ -296,4 +297,4 @@ def _named(folder: Path, side: Side) -> None:
 def _quoted(command: Sequence[str]) -> str:
     import shlex
 
-    return shlex.join(command)
+    return shlex.join(redaction.arguments(command))

@@ -11,9 +11,12 @@ import numpy as np
 
 from harness.parity.facts.evidence import Evidence, Key
 from harness.parity.facts.explanation import Explanation, left, when
+from harness.parity.lifted import remark
+from harness.parity.rivals import told_apart
 from harness.parity.rules import (
     ends,
     itself,
+    lifted,
     mapping,
     native,
     order,
@@ -32,6 +35,7 @@ from reports.text import counted
 RULES = (
     weights.stale_weights,
     weights.altered_weights,
+    weights.one_update_behind,
     prompts.prompts,
     mapping.sampling_parameters,
     mapping.most_tokens,
@@ -55,6 +59,8 @@ RULES = (
     native.meanings,
     native.seeds,
     itself.noisy,
+    lifted.logic,
+    lifted.arithmetic,
 )
 # What follows from other tokens: everything that the trainer makes of them.
 _DOWNSTREAM = {"experience", "reward", "learner", "loss", "trained:candidate"}
@@ -63,7 +69,7 @@ _DOWNSTREAM = {"experience", "reward", "learner", "loss", "trained:candidate"}
 def find(e: Evidence, kinds: list[str]) -> list[Cause]:
     """The causes of the divergences of these kinds; [] when there are none."""
     explanations, open_ = explain(e, kinds)
-    causes = [one.cause for one in explanations]
+    causes = [told_apart(one.cause) for one in explanations]
     return [*causes, unexplained(e, open_)] if open_ else causes
 
 
@@ -108,7 +114,7 @@ def unexplained(e: Evidence, open_: dict[str, np.ndarray]) -> Cause:
         None: "",
     }[weights]
     suspected = [text for side in e.sides if (text := restrictions.untried_cache(e, side))]
-    evidence = "; ".join([evidence, *suspected])
+    evidence = "; ".join(filter(None, [evidence, *suspected, remark(e)]))
     return Cause(
         "UNEXPLAINED",
         _party(e, first),
@@ -145,6 +151,10 @@ def named(kind: str) -> str:
         "finish": "other finish reasons",
         "choice": "tokens against the learner's choice",
         "native": "another distribution",
+        "drift": "a systematic difference of log-probabilities",
+        "trainer drift": "a learner away from what float32 makes of its weights",
+        "behind": "weights before the last update",
+        "lifted": "other results in float32",
         "native prompt": "other prompts in the native stage",
     }
     if name == "learner" and side:
@@ -156,9 +166,10 @@ def _party(e: Evidence, kind: str) -> str:
     """Which side moved: the learner's opinion where there is one."""
     if ":" in kind:
         return kind.split(":")[1]
-    if kind in _DOWNSTREAM:
+    if kind in _DOWNSTREAM or kind == "trainer drift":
         return "trainer"
-    moved = [side.name for side in e.sides if f"learner:{side.name}" in e.first or f"choice:{side.name}" in e.first]
+    own = ("learner", "choice", "drift")
+    moved = [side.name for side in e.sides if any(f"{one}:{side.name}" in e.first for one in own)]
     if len(moved) == 1:
         return moved[0]
     if kind == "flip" and not moved:

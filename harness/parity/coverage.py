@@ -17,7 +17,7 @@ def coverage(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> dict[st
     """The verdict's `coverage` (docs/verdicts.md)."""
     counted = ("compared_tokens", "benign_flips", "flips_beyond_margin")
     again: dict[str, second_run.SecondRun] = e.notes["second runs"]
-    native = e.notes.get("native")
+    native, lifted = e.notes.get("native"), e.notes.get("lifted")
     replaced: set[str] = set()
     for side in e.sides:
         infos = side.recording.all("engine_info")
@@ -38,7 +38,12 @@ def coverage(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> dict[st
         **({"repeated": {name: one.facts() for name, one in again.items()}} if again else {}),
         **({"native_samples": list(native.samples)} if native is not None and not native.skipped else {}),
         "native": native.covered if native is not None else NOT_RUN,
-        "modes": [mode_name(e), *(["native"] if native is not None and not native.skipped else [])],
+        **({"lifted": lifted.covered} if lifted is not None else {}),
+        "modes": [
+            mode_name(e),
+            *(["lifted"] if lifted is not None and not lifted.skipped else []),
+            *(["native"] if native is not None and not native.skipped else []),
+        ],
         "replaced": sorted(replaced),
         **({"cap_set_by_user": e.notes["cap"]} if e.notes["cap"] is not None else {}),
         "checks": states,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from harness.parity.facts import second_run, ties
+from harness.parity.facts import half, second_run, ties
 from harness.parity.facts.compare import compare
 from harness.parity.facts.confounders import Weights
 from harness.parity.facts.confounders import find as find_confounders
@@ -17,6 +18,7 @@ from harness.parity.facts.modes import REPLAY, drawn_in, unclear
 from harness.parity.facts.one_engine import note_floors
 from harness.parity.facts.parameters import engine_infos
 from harness.parity.facts.patience import Told, nobody
+from harness.parity.facts.rounding import HALF, Rounding
 from harness.parity.facts.seeded import same_sampler
 from harness.parity.facts.weightsync import weight_syncs
 from harness.parity.native import alpha_of, native_stage
@@ -55,7 +57,10 @@ def gather(
     dtype = str(mapping(baseline.scenario.get("model")).get("dtype") or "")
     floors = [side.floor for side in sides if not repeated or side.name in repeated or side.floor.measured]
     scale = _scale(baseline)
-    tolerance = Tolerance.of(dtype, floors, scale=scale, temperature=temperature, cap=cap)
+    rounding = Rounding.of(baseline, CAPS[dtype] if cap is None else cap) if dtype in HALF else None
+    tolerance = Tolerance.of(dtype, floors, scale=scale, temperature=temperature, cap=cap, rounding=rounding)
+    if cap is not None:  # what single tokens may differ by is then what the user says
+        tolerance = replace(tolerance, within=float("nan"))
     finer = None
     if cap is None and (engines := _engines_type(sides, mode)) and CAPS[engines] < tolerance.cap:
         finer = Tolerance.of(engines, floors, scale=scale, temperature=temperature, cap=None)
@@ -78,6 +83,7 @@ def gather(
     if native:
         native_stage(e, alpha=alpha_of(baseline))
     e.settle()
+    half.settle(e)
     ties.too_many(e)
     return e
 

@@ -12,17 +12,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from harness.parity import causes
 from harness.parity.checks import eleven as checks
 from harness.parity.checks import eleven_engine as checks_engine
-from harness.parity.checks import parameter_maps, sizes, surroundings, suspicions
+from harness.parity.checks import half, lifted, parameter_maps, sizes, surroundings, suspicions
 from harness.parity.checks.excused import excused
 from harness.parity.checks.registry import CHECKS, Outcome, Registered, coupled, unless_native
 from harness.parity.checks.summary import summary
 from harness.parity.checks.whole import whole
 from harness.parity.coverage import coverage, failed_calls, limits, refused_calls
 from harness.parity.facts import second_run
+from harness.parity.facts.agreement import contradictions
 from harness.parity.facts.boundaries import with_text
+from harness.parity.facts.copied import copies_of_numbers
 from harness.parity.facts.evidence import SIDES, Evidence
 from harness.parity.facts.integrity import (
     LEAST,
@@ -33,22 +37,25 @@ from harness.parity.facts.integrity import (
     same_recording,
     strange_engines,
     too_little,
-    unknown_engines,
-    unknown_settings,
 )
+from harness.parity.facts.margins import odd_margins
 from harness.parity.facts.patience import Told, nobody
 from harness.parity.facts.replayed import replayed
 from harness.parity.facts.resumed import not_shared, shared
+from harness.parity.facts.shares import too_small
+from harness.parity.facts.unknowns import unknowns
 from harness.parity.gather import gather
+from harness.parity.lifted import lifted_said, lifted_stage, stage_steps
 from harness.parity.native import samplers_said
 from harness.parity.rules.suspected import followed
 from harness.store import Recording
 from probes.format import FormatError, Run
+from reports.arrange import exceeded
 from reports.model import EXIT_CODES, SUSPICIONS, Cause, Parity, Verdict
 from reports.text import counted, figure
 
 # Importing them registers their checks.
-CHECKED_BY = (checks, checks_engine, suspicions, sizes, surroundings, parameter_maps)
+CHECKED_BY = (checks, checks_engine, half, lifted, suspicions, sizes, surroundings, parameter_maps)
 
 
 @dataclass(frozen=True)
@@ -87,13 +94,15 @@ def judged(
     minimum: Minimum = LEAST,
     reproduce: str = "",
     again: Mapping[str, Path | str] | None = None,
+    lifted_verdict: Verdict | None = None,
     tell: Told = nobody,
 ) -> Judged:
     """Compare two recorded runs. Reads files only; raises nothing for bad input, which is an ERROR verdict.
 
     `native`: read the native stages, where recorded. `cap`: largest floor that can be noise in nats, instead of the
     one of the model's dtype. `reproduce`: the command that makes this verdict again. `again`: side -> a second run of
-    that side's job, with which its floor is measured. `tell`: is told what is being done.
+    that side's job, with which its floor is measured. `lifted_verdict`: on the lifted stage's recordings, with what
+    interventions proved there. `tell`: is told what is being done.
     """
     recordings = []
     paths = [Path(one.path if isinstance(one, Run) else one) for one in (baseline, candidate)]
@@ -104,7 +113,7 @@ def judged(
         except (FormatError, OSError) as error:
             found = _early("INCONCLUSIVE" if _is_torn_manifest(path) else "ERROR", str(error), paths, reproduce)
             return Judged(found)
-    window = replayed(recordings[1]) or shared(recordings)
+    window = replayed(recordings[1]) or stage_steps(recordings) or shared(recordings)
     if window is not None:
         for recording in recordings:
             recording.restrict(window)
@@ -112,6 +121,7 @@ def judged(
     e, malformed = None, []
     try:
         e = gather(recordings[0], recordings[1], native=native, cap=cap, again=others, tell=tell)
+        lifted_stage(e, _judged_alone, lifted_verdict)
     except FormatError as error:
         malformed.append(f"malformed recording: {error}")
     if e is None:
@@ -119,9 +129,14 @@ def judged(
         return Judged(_early("INCONCLUSIVE", broken[0], paths, reproduce, broken))
     tell("looking for what differs")
     registered = sorted(CHECKS, key=lambda one: one.number or len(SUSPICIONS) + 1)
-    outcomes = [(one, whole(e, excused(e, one.run(e)))) for one in registered]
+    outcomes = [(one, whole(e, excused(e, one.run(e)))) for one in registered if one.applies(e)]
     kinds = _kinds(outcomes)
     return Judged(_decide(e, outcomes, kinds, minimum, reproduce), e, kinds)
+
+
+def _judged_alone(baseline: Path, candidate: Path) -> tuple[Verdict, Evidence | None]:
+    found = judged(baseline, candidate, native=False)
+    return found.verdict, found.evidence
 
 
 def _is_torn_manifest(path: Path) -> bool:
@@ -156,7 +171,12 @@ def _decide(
     stop += [*e.notes["modes unclear"], *absent_processes(e), *strange_engines(sides), *too_little(e, minimum)]
     confirmed = [found for _, found in outcomes if found.decides and found.check.state == "confirmed"]
     named = causes.find(e, kinds)
-    untested = [found.check for one, found in outcomes if one.required(e) and found.check.state == "not tested"]
+    ruled_out = {found.check.name for _, found in outcomes if found.check.state == "ruled out"}
+    untested = [
+        found.check
+        for one, found in outcomes
+        if one.required(e) and found.check.state == "not tested" and found.settled_by not in ruled_out
+    ]
     if e.unjudged_steps and not untested and not e.confounders and unless_native(e):
         step, reason = next(iter(e.unjudged_steps.items()))
         stop_free = (
@@ -168,8 +188,11 @@ def _decide(
     compared = e.counts.get("compared_tokens", 0)
     if not stop_free and not untested and coupled(e) and compared < minimum.tokens:
         stop_free = f"only {counted(compared, 'token')} could be compared, at least {minimum.tokens} are needed"
+    if not stop_free and coupled(e):
+        stop_free = too_small(e, minimum.share)
     parted, unknown = second_run.irreproducible(e), [*failed_jobs(e), *refused_calls(e)]
-    unknown += [*unknown_engines(e), *unknown_settings(e)]
+    unknown += unknowns(e)
+    odd = [*contradictions(e), *copies_of_numbers(e), *odd_margins(e)]
     if stop:
         verdict, reason = "INCONCLUSIVE", stop[0]
     elif confirmed:
@@ -177,23 +200,29 @@ def _decide(
     elif e.confounders:
         more = f" (and {len(e.confounders) - 1} more)" if len(e.confounders) > 1 else ""
         verdict, reason = "CONFOUNDED", e.confounders[0].finding.summary + more
-    elif unknown or parted or untested or stop_free:
+    elif unknown or parted or odd or untested or stop_free:
         verdict = "INCONCLUSIVE"
         lacking = f"{untested[0].name} was not tested: {untested[0].evidence}" if untested else stop_free
-        reason = next(iter(unknown), "") or parted or lacking
+        reason = next(iter(unknown), "") or parted or next(iter(odd), "") or lacking
     else:
         verdict = "EQUIVALENT"
         covered = f"{counted(len(e.steps), 'step')}, {counted(e.counts.get('samples', 0), 'sample')}"
-        reason = f"every check within the floor over {covered} and {compared:,} compared tokens"
+        reason = f"every check within {_bound(e)} over {covered} and {compared:,} compared tokens"
         if e.notes["cap"] is not None:
             reason += f" with a cap of {figure(e.notes['cap'])} nats that the user set"
-        reason += "".join(f"; {one}" for one in not_shared(e)) + f"; {samplers_said(e)}"
+        reason += "".join(f"; {one}" for one in not_shared(e)) + lifted_said(e) + f"; {samplers_said(e)}"
+    metrics = _metrics(e)
+    outside = exceeded(metrics)
+    if outside and verdict == "EQUIVALENT":
+        more = f", and {len(outside) - 1} more" if len(outside) > 1 else ""
+        reason += f"; beyond published limits all the same: {outside[0]}{more}"
     place = with_text(e, e.earliest(*kinds)) if kinds else None
     missing = list(
         dict.fromkeys(
             [
                 *stop,
                 *unknown,
+                *odd,
                 *([stop_free] if stop_free else []),
                 *([parted] if parted else []),
                 *not_shared(e),
@@ -212,7 +241,7 @@ def _decide(
         | ({} if e.finer is None else {"tolerance between engines": e.finer.value}),
         [found.check for _, found in outcomes],
         [summary(e, side) for side in e.sides],
-        _metrics(e),
+        metrics,
         e.series,
     )
     found = Verdict(
@@ -231,6 +260,15 @@ def _decide(
         paths={side.name: str(side.recording.path) for side in e.sides},
     )
     return followed(found)
+
+
+def _bound(e: Evidence) -> str:
+    """What decided: a floor that was measured, or a cap, which is never called one."""
+    if not e.tolerance.capped:
+        return "the floor"
+    why = "no floor was measured" if np.isnan(e.tolerance.floor) else "ten times the floor is more"
+    cap = f"the cap of {figure(e.tolerance.cap)} nats (cap, not floor: {why})"
+    return cap if e.of_engines.capped else f"the floor between the engines and, against the learner, {cap}"
 
 
 def _divergent(e: Evidence, confirmed: list[Outcome], named: list[Cause]) -> str:
@@ -254,7 +292,8 @@ def reason_of(e: Evidence, kinds: list[str], causes: list[Cause]) -> str:
 
 def _where(e: Evidence, kinds: list[str]) -> str:
     place = e.earliest(*kinds)
-    return f"from step {place.step} on" if place is not None and place.phase != "native" else "in the native stage"
+    stage = place.phase if place is not None else "native"
+    return f"in the {stage} stage" if place is None or stage in ("native", "lifted") else f"from step {place.step} on"
 
 
 def _metrics(e: Evidence) -> dict[str, Any]:

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import shutil
 import stat
+import subprocess
+import sys
 import tempfile
 import zipfile
 import zlib
 from pathlib import Path, PurePosixPath
 
 from harness.errors import BadInput
+from probes.files import mode_in
 
 MAX_BYTES = 4 << 30  # unpacked; 1,024 dumps of 2,000 entries are about 1 GiB
 MAX_FILES = 20_000
+MAX_DEPTH, MAX_NAME = 8, 1_000  # folders and characters of a member's path
+MEMORY_BYTES = 1 << 30  # of the process that unpacks; a directory of 20,000 members takes some 30 MiB
+DEADLINE_S = 300.0  # 4 GiB take 20 s
 INDEX = "evidence.json"
 BLOCK = 1 << 20
+_ROOT = str(Path(__file__).resolve().parents[2])
+# -I: neither the current folder nor PYTHONPATH has a say in what is imported
+_START = f"import sys; sys.path.insert(0, {_ROOT!r}); from {__name__} import main; main(*sys.argv[1:])"
+_ENDED = "{file} ended the process that unpacked it: refused"
 
 
 def pack(folder: Path) -> Path:
@@ -26,8 +37,12 @@ def pack(folder: Path) -> Path:
     folder = folder.resolve()
     target = folder.with_name(f"{folder.name}.zip")
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    mode = mode_in(folder) & mode_in(folder.parent)
     try:
-        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED, compresslevel=6, strict_timestamps=False) as zipped:
+        with (
+            os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as stream,
+            zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, compresslevel=6, strict_timestamps=False) as zipped,
+        ):
             for file in sorted(folder.rglob("*")):
                 if file.is_file() and not file.is_symlink() and file != temporary:
                     zipped.write(file, file.relative_to(folder).as_posix())
@@ -40,10 +55,29 @@ def pack(folder: Path) -> Path:
 def unpack(file: Path, *, max_bytes: int = MAX_BYTES, max_files: int = MAX_FILES) -> Path:
     """The zip's files in a temporary directory that goes when this process ends.
 
-    Raises BadInput, and leaves nothing behind, for a file that is no zip, is damaged, is too large when unpacked, or
-    has a member whose path would leave the directory.
+    A process of its own unpacks them, with a cap on its memory and its time. Raises BadInput, and leaves nothing
+    behind, for a file that is no zip, is damaged, is too large when unpacked, or has a member whose path would leave
+    the directory.
     """
     folder = Path(tempfile.mkdtemp(prefix="harness-evidence-"))
+    words = [str(Path(file).resolve()), str(folder), str(max_bytes), str(max_files)]
+    try:
+        done = subprocess.run(
+            [sys.executable, "-I", "-c", _START, *words], capture_output=True, stdin=subprocess.DEVNULL, cwd="/",
+            timeout=DEADLINE_S,
+        )  # fmt: skip
+        said = json.loads(done.stdout) if done.returncode == 0 else {"error": _ENDED.format(file=file)}
+    except (subprocess.TimeoutExpired, ValueError, OSError):
+        said = {"error": f"{file} was not unpacked within {DEADLINE_S:.0f} s: refused"}
+    if said["error"]:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise BadInput(said["error"], mend=said.get("mend"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def unpack_into(folder: Path, file: Path, max_bytes: int, max_files: int) -> None:
+    """What the process of its own does. Raises BadInput."""
     try:
         with zipfile.ZipFile(file) as zipped:
             members = [member for member in zipped.infolist() if not member.is_dir()]
@@ -53,15 +87,32 @@ def unpack(file: Path, *, max_bytes: int = MAX_BYTES, max_files: int = MAX_FILES
             left = max_bytes
             for member in members:
                 left = _extract(zipped, member, folder / _safe(file, member, top), left, file)
-    except BadInput:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OSError) as error:
+    except (
+        zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OSError, MemoryError,
+    ) as error:  # fmt: skip
         # RuntimeError: encrypted; NotImplementedError: a compression that Python lacks; ValueError: an impossible name
-        shutil.rmtree(folder, ignore_errors=True)
         raise BadInput(f"{file} is not a readable zip of evidence: {error}", mend="unzip -t FILE") from error
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
+
+
+def main(file: str, folder: str, max_bytes: str, max_files: str) -> None:
+    cap(MEMORY_BYTES, int(DEADLINE_S), int(max_bytes) + BLOCK)
+    os.umask(0o077)
+    said: dict[str, str | None] = {"error": ""}
+    try:
+        unpack_into(Path(folder), Path(file), int(max_bytes), int(max_files))
+    except BadInput as error:
+        said = {"error": error.message, "mend": error.mend}
+    sys.stdout.write(json.dumps(said))
+
+
+def cap(memory: int, seconds: int, file_bytes: int) -> None:
+    """Limits of this process: address space, processor time, the size of a file."""
+    import resource
+
+    wanted = ((resource.RLIMIT_AS, memory), (resource.RLIMIT_CPU, seconds), (resource.RLIMIT_FSIZE, file_bytes))
+    for limit, value in wanted:
+        _, hard = resource.getrlimit(limit)
+        resource.setrlimit(limit, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
 
 
 def _top(members: list[zipfile.ZipInfo]) -> str:
@@ -76,7 +127,10 @@ def _top(members: list[zipfile.ZipInfo]) -> str:
 def _safe(file: Path, member: zipfile.ZipInfo, top: str) -> PurePosixPath:
     name = member.filename.removeprefix(top)
     path = PurePosixPath(name)
-    link = stat.S_ISLNK(member.external_attr >> 16)
+    kind = stat.S_IFMT(member.external_attr >> 16)
+    link = kind not in (0, stat.S_IFREG)  # a link, a device, a pipe
+    if len(path.parts) > MAX_DEPTH or len(name) > MAX_NAME:
+        raise BadInput(f"{file}: the member {name[:100]!r} has too long a path: nothing was unpacked")
     if link or path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name or not path.parts:
         raise BadInput(f"{file}: the member {member.filename[:100]!r} would leave the directory: nothing was unpacked")
     return path

@@ -6,12 +6,11 @@ come from a stranger: paths that leave it are refused, sizes are bounded, and no
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import re
 import shutil
-import tempfile
+import stat
 import types
 import typing
 from pathlib import Path
@@ -20,11 +19,17 @@ from typing import Any
 from harness.errors import BadInput
 from harness.triage import archive
 from harness.triage.evidence import Evidence, Process
+from probes import redaction
+from probes.files import make_folder, write_whole
 from probes.format import decode_json, encode_json
 
 FORMAT_VERSION = 1
 INDEX, PROCESSES, RECORDER = "evidence.json", "processes", "recorder"
-MAX_JSON_BYTES = 64 << 20  # a process with a thousand threads is under 1 MiB
+# A process with a thousand threads is under 1 MiB. 16 MiB of empty lists, the worst, take 395 MiB for a moment.
+MAX_JSON_BYTES = 16 << 20
+MAX_TEXT, MAX_ITEMS, MAX_DEPTH = 20_000, 100_000, 12  # of a field: characters, items of a list or object, nesting
+MAX_PROCESSES, MAX_NOTES, MAX_NOTE = 20_000, 2_000, 1_000
+MAX_NUMBER = 1 << 63
 COLLECT_AGAIN = "harness triage PID --out DIR"
 
 
@@ -77,7 +82,8 @@ def read(path: str | os.PathLike[str]) -> Evidence:
     processes = _processes(folder, index.pop("processes", []), notes)
     evidence = _decoded(Evidence, {**index, "path": str(folder)}, INDEX, notes)
     dumps = {name: dump for name, dump in evidence.dumps.items() if _inside(folder, dump, notes)}
-    return dataclasses.replace(evidence, processes=processes, dumps=dumps, notes=(*evidence.notes, *notes))
+    told = tuple(note[:MAX_NOTE] for note in (*evidence.notes, *notes)[:MAX_NOTES])
+    return dataclasses.replace(evidence, processes=processes, dumps=dumps, notes=told)
 
 
 def pack(directory: str | os.PathLike[str]) -> Path:
@@ -92,8 +98,8 @@ def adopt(file: Path, into: Path) -> Evidence:
         part = read(folder)
         for process in part.processes:
             if process.dump:
-                (into / process.dump).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(folder / process.dump, into / process.dump)
+                make_folder((into / process.dump).parent)
+                write_whole(into / process.dump, (folder / process.dump).read_bytes())
         return part
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -137,9 +143,13 @@ def _processes(folder: Path, listed: Any, notes: list[str]) -> tuple[Process, ..
         there = []
     names = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
     found = []
-    for name in dict.fromkeys([*names, *there]):
-        if name not in there:
-            notes.append(f"{PROCESSES}/{name} is missing")
+    known = set(there)
+    wanted = list(dict.fromkeys([*names, *there]))
+    if len(wanted) > MAX_PROCESSES:
+        notes.append(f"{PROCESSES}/ has {len(wanted):,} files: the first {MAX_PROCESSES:,} are read")
+    for name in wanted[:MAX_PROCESSES]:
+        if name not in known:
+            notes.append(f"{PROCESSES}/{name[:100]} is missing")
             continue
         try:
             fields = _load(folder / PROCESSES / name)
@@ -208,7 +218,10 @@ def _inside(folder: Path, relative: str, notes: list[str]) -> bool:
 
 
 def _load(file: Path) -> dict[str, Any]:
-    if file.stat().st_size > MAX_JSON_BYTES:
+    found = file.lstat()
+    if not stat.S_ISREG(found.st_mode):  # a link may lead out of the directory, a pipe never ends
+        raise ValueError("not a plain file")
+    if found.st_size > MAX_JSON_BYTES:
         raise ValueError(f"it is larger than {MAX_JSON_BYTES >> 20} MiB")
     value = decode_json(file.read_bytes())
     if not isinstance(value, dict):
@@ -235,8 +248,14 @@ def decode(kind: type[Any], value: Any) -> Any:
 
 def _as(kind: Any, value: Any, where: str) -> Any:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if isinstance(value, (list, dict)) and len(value) > MAX_ITEMS:
+        raise ValueError(f"{where} has {len(value):,} items, at most {MAX_ITEMS:,} are read")
+    if isinstance(value, dict) and any(len(key) > MAX_TEXT for key in value):
+        raise ValueError(f"{where} has a key of more than {MAX_TEXT:,} characters")
+    if isinstance(value, int) and abs(value) > MAX_NUMBER:
+        raise ValueError(f"{where} is too large a number")
     if kind is Any:
-        return value
+        return _bounded(value, where, 0)
     if origin in (types.UnionType, typing.Union):
         return None if value is None else _as(arguments[0], value, where)
     if origin is tuple:
@@ -256,8 +275,21 @@ def _as(kind: Any, value: Any, where: str) -> Any:
         except OverflowError as error:
             raise ValueError(f"{where} is too large a number") from error
     if kind in (int, bool, str) and type(value) is kind:
-        return value
+        return value[:MAX_TEXT] if isinstance(value, str) else value
     raise ValueError(f"{where} is {str(value)[:50]!r}, not {getattr(kind, '__name__', kind)}")
+
+
+def _bounded(value: Any, where: str, depth: int) -> Any:
+    """A value of a free field, within the bounds of all fields."""
+    if depth > MAX_DEPTH:
+        raise ValueError(f"{where} is nested too deeply")
+    if isinstance(value, str):
+        return value[:MAX_TEXT]
+    if isinstance(value, list):
+        return [_bounded(one, where, depth + 1) for one in value[:MAX_ITEMS]]
+    if isinstance(value, dict):
+        return {key[:MAX_TEXT]: _bounded(one, where, depth + 1) for key, one in list(value.items())[:MAX_ITEMS]}
+    return value
 
 
 _NON_FINITE = ("nan", "inf", "-inf")
@@ -299,14 +331,5 @@ def _free_name(process: Process, taken: dict[str, Process]) -> str:
 
 
 def _write(file: Path, value: dict[str, Any]) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=file.parent)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(encode_json(value).encode("ascii") + b"\n")
-        os.chmod(temporary, 0o644)  # mkstemp's own mode would keep colleagues out
-        os.replace(temporary, file)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+    make_folder(file.parent)
+    write_whole(file, encode_json(redaction.scrub(value)).encode("ascii") + b"\n")

@@ -31,6 +31,8 @@ class Thread:
     active: bool = False  # on a CPU when it was sampled
     gil: bool = False  # holds the interpreter lock
     native: bool = False
+    cpu_s: float | None = None  # user + system time of this thread so far
+    io_bytes: int | None = None  # that it read and wrote so far
 
 
 ENDED = ("gone", "Z", "X")  # states of a process that is over
@@ -48,6 +50,10 @@ class Sample:
     wchan: str = ""  # kernel function that the main thread sleeps in
     threads: tuple[Thread, ...] = ()
     net_bytes: int = 0  # through its open TCP connections so far, both ways
+    main_cpu_s: float | None = None  # of its main thread alone
+    main_io_bytes: int | None = None
+    main_switches: int | None = None  # voluntary ones of its main thread
+    net_quiet_s: float | None = None  # since data last went through one of its connections, but those to its store
 
 
 @dataclass(frozen=True)
@@ -98,6 +104,7 @@ class Group:
     backend: str = ""
     desc: str = ""
     world_size: int = 0  # expected number of members; 0 where unknown
+    rank: int | None = None  # in it, of the process that recorded it, where the members are not known
 
 
 @dataclass(frozen=True)

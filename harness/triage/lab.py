@@ -30,10 +30,11 @@ __all__ = ["Outcome", "Score", "outcomes", "score"]
 
 ROOT = Path(__file__).resolve().parents[2]
 LAUNCHER = ROOT / "scenarios" / "lab" / "launch.py"
+HERE = ROOT / "scenarios" / "lab" / "conditions"
 MARK = "RLHF_HARNESS_LAB"
 # A program is given up after this time: the start of a world on a busy machine, and the stall's own time several
 # times over.
-START_S, STALLS = 90.0, 12.0
+START_S, STALLS = 240.0, 12.0
 ENGINE_START_S = 300.0
 
 # What a disk, a quota or a mount says that takes nothing more: the machine's fault, not the lab's.
@@ -61,7 +62,8 @@ def outcomes(
     with contextlib.ExitStack() as stack:
         folder = out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hang-lab-")))
         pool = ThreadPoolExecutor(max(1, jobs), thread_name_prefix="lab")
-        trial = _Trial(folder, stall_s, pythons, progress)
+        device = build(Path(stack.enter_context(tempfile.TemporaryDirectory()))) if _conditioned(hangs) else None
+        trial = _Trial(folder, stall_s, pythons, progress, device)
         running = [pool.submit(trial, hang) for hang in hangs]
         try:
             for one in as_completed(running):
@@ -74,8 +76,12 @@ def outcomes(
 class _Trial:
     """Runs one hang after the other; may be called from several threads."""
 
-    def __init__(self, folder: Path, stall_s: float, pythons: dict[str, str], progress: Callable[[str], None]) -> None:
+    def __init__(
+        self, folder: Path, stall_s: float, pythons: dict[str, str], progress: Callable[[str], None],
+        device: Path | None = None,
+    ) -> None:  # fmt: skip
         self.folder, self.stall_s, self.pythons, self.progress = folder, stall_s, pythons, progress
+        self._device = device
         self._marks: set[str] = set()
         self._ended = False
 
@@ -117,8 +123,8 @@ class _Trial:
             return judged(hang, None, error="the lab was left before this began")
         with (folder / "program.log").open("wb") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "harness.triage.trial", str(spec)], stdin=subprocess.DEVNULL, stdout=log,
-                stderr=log, cwd=folder, start_new_session=True, env=_environment(hang, mark),
+                [sys.executable, "-P", "-m", "harness.triage.trial", str(spec)], stdin=subprocess.DEVNULL, stdout=log,
+                stderr=log, cwd=folder, start_new_session=True, env=_environment(hang, mark, self._device),
             )  # fmt: skip
             limit_s = (ENGINE_START_S if hang.engine else START_S) + STALLS * self.stall_s
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -182,9 +188,30 @@ def end_marked(mark: str, *, within_s: float = 10.0) -> None:
         time.sleep(0.05)
 
 
-def _environment(hang: Hang, mark: str) -> dict[str, str]:
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    return {**os.environ, **hang.env, "PYTHONPATH": path, MARK: mark}
+def _conditioned(hangs: Iterable[Hang]) -> bool:
+    return any(hang.condition for hang in hangs)
+
+
+def build(folder: Path) -> Path:
+    """The stand-in for a device's library that programs under a condition call, compiled into `folder`."""
+    library = folder / "device.so"
+    command = ["gcc", "-O1", "-shared", "-fPIC", "-o", str(library), str(HERE / "device.c")]
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
+        why = f"the lab's stand-in for a device cannot be compiled: {said[0]}"
+        raise HarnessError(why, mend="install gcc") from error
+    return library
+
+
+def _environment(hang: Hang, mark: str, device: Path | None = None) -> dict[str, str]:
+    first = [str(HERE)] if hang.condition else []
+    path = os.pathsep.join(filter(None, [*first, str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    found = {**os.environ, **hang.env, "PYTHONPATH": path, MARK: mark}
+    if hang.condition:
+        found |= {"RLHF_HARNESS_LAB_CONDITION": hang.condition, "RLHF_HARNESS_LAB_DEVICE": str(device)}
+    return found
 
 
 def _fresh(folder: Path, name: str) -> Path:

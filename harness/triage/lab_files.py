@@ -7,7 +7,7 @@ from pathlib import Path
 
 from harness.errors import BadInput
 from harness.foreign import listed
-from scenarios.lab.catalog import HANGS, Hang
+from scenarios.lab.catalog import CONDITIONS, HANGS, VARIANTS, Hang
 
 KINDS = frozenset(f"K{number}" for number in range(1, 14))
 VERDICTS = ("HUNG", "SLOW", "HEALTHY", "INSUFFICIENT")
@@ -16,19 +16,24 @@ DOCUMENT = "docs/hang-lab.md describes the interface"
 
 def hangs(source: str = "") -> tuple[Hang, ...]:
     """The catalogue, or the `HANGS` of the Python file `source`, which is executed. Raises BadInput in one sentence."""
-    return load(Path(source)) if source else HANGS
+    return load(Path(source)) if source else (*HANGS, *VARIANTS)
 
 
-def chosen(hangs: Iterable[Hang], names: Iterable[str], *, engines: bool = False) -> list[Hang]:
-    """Those named, or beginning with a name; without names all but those of real engines. BadInput for an unknown
-    name."""
+def chosen(
+    hangs: Iterable[Hang], names: Iterable[str], *, engines: bool = False, conditions: bool = False
+) -> list[Hang]:
+    """Those named, or beginning with a name; without names all but those of real engines. `conditions`: each under
+    every condition as well; without it such a variant is had by its full name, or by "+" and a condition. BadInput for
+    an unknown name."""
     every, wanted = list(hangs), list(names)
+    kept = [hang for hang in every if conditions or "+" not in hang.name]
     if not wanted:
-        return [hang for hang in every if engines or not hang.engine]
+        return [hang for hang in kept if engines or not hang.engine]
     found: list[Hang] = []
     for name in wanted:
         exact = [hang for hang in every if hang.name == name]
-        hits = exact or [hang for hang in every if hang.name.startswith(name)]
+        hits = exact or [hang for hang in kept if hang.name.startswith(name)]
+        hits = hits or [hang for hang in every if name.startswith("+") and hang.name.endswith(name)]
         if not hits:
             raise BadInput(f"there is no planted hang {name!r}", mend="harness faults list")
         found += [hang for hang in hits if hang not in found]
@@ -66,6 +71,8 @@ def problem(one: object, folder: Path) -> str:
             return f"({one.name}) has {field} {value!r}; they are a set of ranks and names"
     if isinstance(one.arguments, str) or not all(isinstance(word, str) for word in one.arguments):
         return f"({one.name}) has arguments {one.arguments!r}; they are a tuple of strings"
+    if one.condition and one.condition not in CONDITIONS:
+        return f"({one.name}) has the condition {one.condition!r}; there are {', '.join(CONDITIONS)}"
     if one.dumps is not None:
         return ""
     if not one.program:

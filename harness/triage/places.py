@@ -80,6 +80,15 @@ TABLE: tuple[Entry, ...] = (
         "wait",
     ),
     Entry("collective", r"wait", r"torch/distributed/|torch/_C/_distributed", "wait"),
+    # a wait for a device, which spins; `.item()`, `.cpu()` and `.tolist()` have no Python frame
+    Entry("device", r"synchronize", r"torch/(cuda|accelerator|xpu|mtia|mps)/|torch_npu/", "synchronize"),
+    Entry(
+        "device",
+        r"<native>.*((cuda|cu|hip|musa|aclrt)(Stream|Event|Device|Ctx)?Synchronize\w*|_local_scalar_dense_cuda"
+        r"|copy_kernel_cuda).*",
+        "",
+        "synchronize",
+    ),
     # Ray
     Entry(
         "ray_get", r"get|wait|get_objects|_get_object_refs|wait_object_refs", r"ray/_private/(worker|api)", "ray.get"

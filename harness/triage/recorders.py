@@ -14,6 +14,7 @@ from harness.triage import flight
 from harness.triage.evidence import Evidence, Group, Process
 from harness.triage.flight.model import Comparison, GroupState
 
+MAX_SPAN = 1 << 16  # members of a group that spans several worlds
 World = tuple[str, str, str, int | None, str]
 
 
@@ -27,10 +28,13 @@ def comparison_of(evidence: Evidence) -> Comparison | None:
         if process.dump:
             worlds.setdefault(_world(process), []).append(process)
     notes: list[str] = []
-    parts = [_world_of(evidence, members, taken_ns, notes) for members in worlds.values()]
+    flights = _loaded(evidence, taken_ns, notes)
+    spanning = _spanning(evidence.processes, notes)
+    parts = [_world_of(members, flights, frozenset(spanning)) for members in worlds.values()]
+    parts += [_span(name, members, flights) for name, members in spanning.items()]
     if evidence.dumps:
         parts.append(flight.compare(_loose(evidence, taken_ns, notes), _memberships(evidence.processes)))
-    parts = [part for part in parts if part.ranks or part.missing]
+    parts = [part for part in parts if part.ranks or part.missing or part.groups]
     return dataclasses.replace(_joined(parts), notes=(*_joined(parts).notes, *notes)) if parts or notes else None
 
 
@@ -40,16 +44,55 @@ def _world(process: Process) -> World:
     return address, port, process.engine, process.world_size, "" if port else process.role
 
 
-def _world_of(evidence: Evidence, members: list[Process], taken_ns: int | None, notes: list[str]) -> Comparison:
-    flights = {}
-    for process in members:
+def _loaded(evidence: Evidence, taken_ns: int | None, notes: list[str]) -> dict[str, flight.Flight]:
+    """Process -> its dump."""
+    found = {}
+    for process in evidence.processes:
+        if not process.dump:
+            continue
         try:
             loaded = flight.load(Path(evidence.path) / process.dump, rank=process.rank, taken_ns=taken_ns)
         except flight.FlightError as error:
             notes.append(error.message)
             continue
-        if len(members) > 1 or len(loaded):
-            flights[process.key] = dataclasses.replace(loaded, name=process.key, series="")
+        found[process.key] = dataclasses.replace(loaded, name=process.key, series="")
+    return found
+
+
+def _spanning(processes: tuple[Process, ...], notes: list[str]) -> dict[str, tuple[int, dict[int, Process]]]:
+    """Groups made beside torch's register, as of a weight sync: name -> its size, and own rank -> process. Each process
+    recorded its own rank only; where two claim one rank, the name does not say whose belong together."""
+    found: dict[str, list[tuple[int, int, Process]]] = {}
+    for process in processes:
+        for group in process.journal.groups if process.journal else ():
+            if group.rank is not None and group.name and 0 <= group.rank < group.world_size <= MAX_SPAN:
+                found.setdefault(group.name, []).append((group.world_size, group.rank, process))
+    spans = {}
+    for name, claims in found.items():
+        members = {rank: process for _, rank, process in claims}
+        if len(members) < len(claims) or len({size for size, _, _ in claims}) > 1:
+            notes.append(f"several groups are called {name}: who belongs to which is not known")
+        else:
+            spans[name] = claims[0][0], members
+    return spans
+
+
+def _span(name: str, span: tuple[int, dict[int, Process]], flights: dict[str, flight.Flight]) -> Comparison:
+    """One such group over all processes that are in it, whatever worlds they are of."""
+    size, members = span
+    its = {one.key: flights[one.key].only(name, rank) for rank, one in members.items() if one.key in flights}
+    found = flight.compare(its, [Group(name, tuple(range(size)), world_size=size)])
+    mine = [state for state in found.groups if name in (state.group.name, state.group.desc)]
+    states = tuple(dataclasses.replace(state, joined=True) for state in mine)
+    return Comparison(states, (), versions=found.versions, notes=found.notes)
+
+
+def _world_of(members: list[Process], loaded: dict[str, flight.Flight], spanning: frozenset[str]) -> Comparison:
+    flights = {
+        one.key: loaded[one.key].without(spanning)
+        for one in members
+        if one.key in loaded and (len(members) > 1 or len(loaded[one.key]))
+    }
     found = _renamed(flight.compare(flights, _memberships(members)))
     # A process without a rank, such as an engine's end of a weight sync, says what it did, not who was missing.
     return found if any(process.rank is not None for process in members) else dataclasses.replace(found, missing=())

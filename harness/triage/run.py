@@ -13,6 +13,8 @@ from pathlib import Path
 from harness.errors import BadInput, HarnessError
 from harness.triage import judge
 from harness.triage.evidence import ENDED, Evidence
+from probes import redaction
+from probes.files import make_folder, write_whole
 from reports.model import Verdict
 
 WHAT = "a run directory, pids, a Ray address, an evidence directory or its zip, or a directory of recorder dumps"
@@ -29,7 +31,7 @@ def triage(what: list[str], out: str | os.PathLike[str] | None = None) -> Verdic
     """
     evidence, fresh = _evidence(what, Path(out) if out else None)
     verdict = judge.triage(evidence)
-    reproduce = shlex.join(["harness", "triage", *([evidence.path] if fresh else what)])
+    reproduce = shlex.join(redaction.arguments(["harness", "triage", *([evidence.path] if fresh else what)]))
     verdict = dataclasses.replace(verdict, reproduce=reproduce)
     if out is None and not fresh:
         return verdict
@@ -37,8 +39,8 @@ def triage(what: list[str], out: str | os.PathLike[str] | None = None) -> Verdic
     path = folder / "verdict.json"
     verdict = dataclasses.replace(verdict, paths={**verdict.paths, "verdict": str(path)})
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        path.write_text(verdict.to_json(), encoding="utf-8")
+        make_folder(folder)
+        write_whole(path, verdict.to_json().encode())
     except OSError as error:
         raise HarnessError(f"the verdict cannot be written to {path}: {error.strerror}", mend="--out DIR") from error
     return verdict

@@ -1,8 +1,9 @@
 """What the program text says about the place where a process stands, where that file can be read here.
 
-Four questions, answered from the syntax tree and never guessed: is a line inside an `except` or `finally`, under an
-`if` that asks for the rank, in a loop without an end, or behind a loop that holds another line? A file that is absent,
-too large, or does not have the frame's function at that line (it changed since) answers nothing.
+Six questions, answered from the syntax tree and never guessed: is a line inside an `except` or `finally`, under an
+`if` that asks for the rank, in a loop without an end, or behind a loop that holds another line; does its function hand
+something on, does the line wait for a device? A file that is absent, too large, or does not have the frame's function
+at that line (it changed since) answers nothing.
 """
 
 from __future__ import annotations
@@ -50,6 +51,33 @@ def endless_loop(frame: Frame) -> bool:
         if isinstance(node, (ast.For, ast.While, ast.AsyncFor)) and any(_holds(part, frame.line) for part in node.body)
     ]
     return bool(loops) and isinstance(loops[-1], ast.While) and ast.unparse(loops[-1].test) in ("True", "1")
+
+
+# Calls by which a thread ends the wait of another one.
+_HANDS_ON = frozenset({
+    "put", "put_nowait", "send", "send_bytes", "set_result", "set_exception", "set", "notify", "notify_all", "release",
+    "call_soon_threadsafe",
+})  # fmt: skip
+_OF_DEVICE = frozenset({"item", "cpu", "tolist", "numpy", "synchronize"})
+
+
+def hands_on(frame: Frame) -> bool:
+    """Whether the function of a frame calls what may end another thread's wait; True where its text cannot be read."""
+    body = _function(frame)
+    return body is None or any(name in _HANDS_ON for name in _called(body))
+
+
+def waits_for_device(frame: Frame) -> bool:
+    """Whether the line of a frame calls what waits for a device: `.item()`, `.cpu()`, `.tolist()`, `synchronize()`."""
+    body = _function(frame)
+    lines = [node for node in ast.walk(body) if _holds(node, frame.line)] if body is not None else []
+    here = [node for node in lines if isinstance(node, ast.Call) and node.end_lineno == node.lineno == frame.line]
+    return any(isinstance(node.func, ast.Attribute) and node.func.attr in _OF_DEVICE for node in here)
+
+
+def _called(body: ast.AST) -> set[str]:
+    functions = [node.func for node in ast.walk(body) if isinstance(node, ast.Call)]
+    return {one.attr for one in functions if isinstance(one, ast.Attribute)}
 
 
 def behind_loop(frame: Frame, other: Frame) -> int:

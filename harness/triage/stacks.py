@@ -87,7 +87,7 @@ def doing(process: Process, sample: int = -1) -> Doing:
         ]
     mains = [one for main, one in told if main]
     main = mains[0] if mains else told[0][1] if told else UNKNOWN
-    if main.waiting or main.kind in ("debugger", "checkpoint", "evaluation", "transition", "compile"):
+    if main.waiting or main.kind in ("device", "debugger", "checkpoint", "evaluation", "transition", "compile"):
         return main
     for _, other in told:  # a backward pass, an executor thread or a request handler works beside the main thread
         if other is not main and other.kind == "debugger":
@@ -120,6 +120,18 @@ def awaits(thread: Thread) -> bool:
         return not _called_by_loop(thread)
     inner = thread.frames[0].file if thread.frames else ""
     return bool(_WAITS.search(inner)) and any(_ASYNC.search(frame.file) for frame in thread.frames)
+
+
+def in_event_loop(process: Process, sample: Sample) -> bool:
+    """Whether a process waits in an event loop: in its main thread; or, as Ray's asyncio actors do, in a thread of that
+    name while the main one waits too. What it waits for is in tasks, which no stack shows."""
+    for index, thread in enumerate(sample.threads):
+        if _is_main(thread, index, process.pid):
+            if awaits(thread):
+                return True
+        elif thread.name.startswith(EVENT_LOOP) and awaits(thread):
+            return True
+    return False
 
 
 def classify(thread: Thread, sample: Sample | None = None, native: Thread | None = None) -> Doing:

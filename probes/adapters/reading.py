@@ -7,11 +7,12 @@ import importlib.metadata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from probes import redaction
 from probes.adapters.calls import Call
-from probes.environment import SECRET
 from probes.format import EVENTS
 from probes.frames import Flat, Ragged
 from probes.lines import decode_json
+from probes.secret_names import is_harmless, is_secret
 
 COUPLED = "RLHF_HARNESS_COUPLED"  # the seed of coupled sampling, where `harness parity --mode coupled` runs the job
 
@@ -27,22 +28,18 @@ def resumed_at(call: Call, otherwise: int) -> int:
 
 def plain(value: Any, depth: int = 6) -> Any:
     """A configuration as JSON values: whatever is none becomes its text, a setting that sounds secret its absence."""
-    if value is None or isinstance(value, (bool, int, float, str)):
+    if value is None or isinstance(value, (bool, int, float)):
         return value
+    if isinstance(value, str):
+        return redaction.text(value, 0)
     if depth and isinstance(value, Mapping):
-        return {str(name): plain(one, depth - 1) for name, one in value.items() if not _secret(str(name), one)}
+        shown = ((str(name), one) for name, one in value.items())
+        return {name: plain(one, depth - 1) for name, one in shown if not is_secret(name) or is_harmless(name, one)}
     if depth and isinstance(value, (list, tuple, set, frozenset)):
         return [plain(one, depth - 1) for one in value]
     if isinstance(value, type) or callable(value):
         return getattr(value, "__qualname__", type(value).__name__)
-    return str(value)[:200]
-
-
-def _secret(name: str, value: Any) -> bool:
-    """Does a setting sound secret and could be? `max_tokens` and `stop_token_ids` are numbers."""
-    values = value if isinstance(value, (list, tuple)) else [value]
-    numbers = all(one is None or isinstance(one, (bool, int, float)) for one in values)
-    return bool(SECRET.search(name)) and not numbers
+    return redaction.text(str(value), 200)
 
 
 def unpadded(values: Any, mask: Any) -> list[list[Any]]:

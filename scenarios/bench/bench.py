@@ -12,7 +12,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from scenarios.bench.case import CHOICES, NUMBERS, Alteration, CaseSample, Drawn, Fitted, Symptoms, Tolerance
+from scenarios.bench import readback
+from scenarios.bench.case import (
+    CHOICES,
+    NUMBERS,
+    Alteration,
+    CaseSample,
+    Drawn,
+    Fitted,
+    HeldReport,
+    Symptoms,
+    Tolerance,
+)
 from scenarios.bench.fit import fit
 from scenarios.bench.reference import NOTHING, ROUNDS, Reference
 from scenarios.bench.tally import Tally, beyond
@@ -46,7 +57,10 @@ class Bench(Undo):
         self._asked = Scenario.from_json(asked)
         self._device = device
         self._references: dict[str, Reference] = {}
+        self._owned: dict[str, Reference] = {}  # by its learner's tensors, while another one stands in for it
         self._readings: dict[str, Reading] = {}
+        self._past_cache: set[str] = set()  # sides that are read past their prefix cache
+        self._reads = 0
         self._ignored: dict[str, tuple[str, ...]] = {}  # kinds of a side's symptoms in which it does not repeat itself
         self._samples: list[CaseSample] = []
         self._sent: dict[int, tuple[int, ...]] = {}  # sample -> its prompt
@@ -55,6 +69,7 @@ class Bench(Undo):
     def open(self, samples: list[CaseSample], tolerance: Tolerance) -> list[str]:
         """Draw the case on the reference of each side; returns the sides. Sides of equal weights share a reference."""
         self._samples, self._tolerance = samples, tolerance
+        self._owned.clear()
         self._sent = {one.number: one.prompt for one in samples}
         made: dict[str, Reference] = {}
         for side, stand in self._stands.items():
@@ -104,8 +119,13 @@ class Bench(Undo):
 
     def _reading(self, side: str) -> Reading:
         session, reference = self._stands[side].session, self._references[side]
-        requests = [Request(one.number, one.prompt) for one in self._samples]
         stand = self._stands[side]
+        self._reads += 1
+        salted = side in self._past_cache
+        requests = [
+            Request(one.number, one.prompt, salt=f"{self._reads}-{one.number}" if salted else "")
+            for one in self._samples
+        ]
         result = call(
             session, "rollout", requests, step=-1, version=stand.version, guide=reference.guide, rounds=ROUNDS
         )
@@ -205,6 +225,11 @@ class Bench(Undo):
                     products, squares = products + p * q, squares + p * p
         return products / squares if squares else 1.0
 
+    def tempered(self, side: str, alteration: Alteration = NOTHING) -> float:
+        """The temperature at which the reference's log-probabilities of the drawn tokens come nearest to those that the
+        engine reports; 1.0 without any."""
+        return self._references[side].temperature_of(self._readings[side].drawn, alteration)
+
     def fitted(self, side: str, names: list[str], alteration: Alteration = NOTHING) -> list[Fitted]:
         """Values of these sampling parameters that explain what the engine chose: see `scenarios.bench.fit.fit`."""
         drawn = self._readings[side].drawn
@@ -225,6 +250,42 @@ class Bench(Undo):
             if not apart <= LAYER_APART:
                 return layer - 1, apart
         return len(own) - 1, 0.0
+
+    def past_cache(self, side: str, on: bool) -> None:
+        """From now on draw every sample of every reading under a cache key of its own, so that nothing is reused."""
+        (self._past_cache.add if on else self._past_cache.discard)(side)
+
+    def held(self, side: str, names: list[str] | None = None) -> HeldReport:
+        """The tensors that one engine holds against its learner's: all and the buffers, or `names` of them."""
+        stand = self._stands[side]
+        return readback.compare(stand.session, stand.policy, self._rotary(side), names)
+
+    def hold(self, side: str, names: list[str]) -> None:
+        """From now on the reference of this side computes with these tensors as its engine holds them; with none of
+        them for []."""
+        self._references[side] = own = self._owned.setdefault(side, self._references[side])
+        if names:
+            stand = self._stands[side]
+            self._references[side] = own.holding(readback.values(stand.session, stand.policy, names))
+
+    def write_buffers(self, side: str, names: list[str]) -> None:
+        """Write what the model's configuration computes into these buffers of one engine."""
+        readback.write_buffers(self._stands[side].session, self._rotary(side), names)
+
+    def _rotary(self, side: str) -> Any:
+        return getattr(getattr(self._references[side].model, "model", None), "rotary_emb", None)
+
+    def prompts_used(self, side: str, numbers: list[int]) -> dict[int, tuple[int, ...]]:
+        """The ids that the engine's forward passes were given for the prompts of these samples, where that can be seen
+        and is not what was sent. Each is drawn alone, past the cache."""
+        stand, found = self._stands[side], {}
+        for number in numbers:
+            self._reads += 1
+            request = Request(number, self._sent[number], salt=f"{self._reads}-{number}")
+            used = readback.prompt_used(stand.session, request, stand.version)
+            if used and used != self._sent[number]:
+                found[number] = used
+        return found
 
     def rescored(self, side: str) -> tuple[int, float, float]:
         """(tokens beyond the tolerance, sum of |Δ| against the reference, largest |Δ| against the last such reading),

@@ -92,6 +92,41 @@ class Symptoms:
         return sum(self.counts.get(kind, 0) for kind in kinds)
 
 
+@dataclass(frozen=True)
+class HeldOtherwise:
+    """A tensor that an engine holds otherwise than its learner: so many of its rows differ. `how`: in words, "" for
+    other numbers; `mark`: a digest of what is held."""
+
+    name: str
+    rows: int
+    of: int
+    how: str = ""
+    mark: str = ""
+
+
+@dataclass(frozen=True)
+class HeldReport:
+    """What an engine holds against its learner's tensors, and its buffers ("equal", "differs", "not tested") against
+    the model's configuration. `equal`: tensors; `unreadable`: name -> why."""
+
+    equal: int = 0
+    otherwise: list[HeldOtherwise] = field(default_factory=list)
+    unreadable: dict[str, str] = field(default_factory=dict)
+    buffers: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def names(self) -> list[str]:
+        return [one.name for one in self.otherwise]
+
+    @property
+    def all_equal(self) -> bool:
+        """Every tensor was read, and is the learner's."""
+        return self.equal > 0 and not self.otherwise and not self.unreadable
+
+    def of_buffers(self, state: str) -> list[str]:
+        return [name for name, one in self.buffers.items() if one == state]
+
+
 Values = dict[str, Any]  # sampling parameters by their canonical names
 
 

@@ -7,6 +7,7 @@ pass, so that a change of the sampling costs a draw from logits that are there a
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import Tensor
 from scenarios import models
 from scenarios.bench.case import Alteration, CaseSample, Drawn
 from scenarios.bench.fit import Choices
+from scenarios.models import saved
 from scenarios.rollout import guided
 from scenarios.rollout.coupling import Draw, barred, filtered, gumbel, perturbed
 from scenarios.rollout.engine import Completion, Request
@@ -26,6 +28,8 @@ ROUNDS = 4  # of every guided reading: flips beyond the fourth of a sample are n
 FITTED_LOGITS = 10_000_000  # numbers that sampling parameters are fitted to
 KEPT_LOGITS = 50_000_000  # numbers; beyond, forward passes are made again
 NOTHING = Alteration()
+COLDEST, HOTTEST = 0.2, 5.0  # temperatures between which a reported one is looked for
+GOLDEN, FITS = (5**0.5 - 1) / 2, 40  # 0.618 ** 40 of that interval are left: 1e-8
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,7 @@ class Reference:
 
     def __init__(self, policy: str, scenario: Scenario, *, device: str) -> None:
         self.scenario = scenario
+        self._policy, self._device = policy, device
         # The whole answer at once: the reference is no engine whose batches could matter.
         self._engine = HFEngine(policy, scenario, mode=scenario.rollout.mode, device=device)
         self._tokenizer: Any = models.load_tokenizer(policy)
@@ -59,6 +64,14 @@ class Reference:
         self._rows = {}
         drawn = self._engine.generate(self.requests(), self.scenario.sampling, seed=self.scenario.seed)
         self.guide = {one.sample: (one.output_ids, one.finish_reason) for one in drawn}
+
+    def holding(self, tensors: dict[str, Tensor]) -> Reference:
+        """Another reference that drew the same guide, and computes with these tensors in place of its own."""
+        other = Reference(self._policy, self.scenario, device=self._device)
+        other._samples, other.guide = self._samples, self.guide
+        with torch.no_grad():
+            saved.restore(other.model, {name: tensor.to(other.model.dtype) for name, tensor in tensors.items()})
+        return other
 
     def layers(self, sequence: tuple[int, ...]) -> list[list[float]]:
         return self._engine.layers(sequence)
@@ -129,6 +142,33 @@ class Reference:
             return None
         asked = replace(self._draw(drawn[0].number, alteration), joint=alteration.joint)
         return Choices(torch.cat(logits), torch.cat(noise), torch.cat(chosen), asked, margin)
+
+    @torch.no_grad()
+    def temperature_of(self, drawn: list[Drawn], alteration: Alteration) -> float:
+        """The temperature of the reference's logits that explains these log-probabilities best (least |Δ| in the
+        median, by golden section over its logarithm); 1.0 where there is nothing to fit."""
+        logits, said, chosen = [], [], []
+        for one in drawn:
+            ids = torch.tensor(one.output, dtype=torch.int64)
+            guide = torch.tensor(self.guide[one.number][0][: len(ids)], dtype=torch.int64)
+            same = (ids[: len(guide)] == guide).nonzero()[:, 0]
+            rows = self._logits(self._prompt(self._samples[one.number], alteration), one.number)
+            logits.append(rows[same].double())
+            said.append(torch.tensor(one.logprobs, dtype=torch.float64)[same])
+            chosen.append(ids[same])
+        if not sum(map(len, said)):
+            return 1.0
+        table, told, tokens = torch.cat(logits), torch.cat(said), torch.cat(chosen)[:, None]
+
+        def apart(log_temperature: float) -> float:
+            rows = torch.log_softmax(table / math.exp(log_temperature), -1).gather(-1, tokens)[:, 0]
+            return float((rows - told).abs().nanmedian())
+
+        low, high = math.log(COLDEST), math.log(HOTTEST)
+        for _ in range(FITS):
+            left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
+            low, high = (low, right) if apart(left) < apart(right) else (left, high)
+        return math.exp((low + high) / 2)
 
     def _went_on(self, one: Drawn) -> int:
         """The first position of a continuation: the one after the first choice that is not the guide's."""

@@ -51,11 +51,19 @@ class Undo:
         for name in names:
             module, _, _ = name.rpartition(".")
             parent, _, last = module.rpartition(".")
-            groups.setdefault(f"{parent}.{FUSED.get(last, last)}", []).append(name)
+            experts, _, _ = module.partition(".experts.")  # every expert of a layer is one module of vLLM's
+            key = experts if experts != module else f"{parent}.{FUSED.get(last, last)}"
+            groups.setdefault(key, []).append(name)
         return list(groups.values())
 
-    def sync(self, side: str, names: list[str] | None = None) -> float:
-        """Send these tensors to the engine once more, all of them for None; returns seconds. Raises SyncFailed."""
+    def send_otherwise(self, side: str, names: list[str]) -> None:
+        """Send all tensors, these with the halves of their rows exchanged: an engine that takes what it is sent then
+        holds something else. Send the right ones afterwards."""
+        self.sync(side, None, alter=dict.fromkeys(names, "halves"))
+
+    def sync(self, side: str, names: list[str] | None = None, alter: dict[str, str] | None = None) -> float:
+        """Send these tensors to the engine once more, all of them for None; returns seconds. Raises SyncFailed.
+        `alter`: of those, what is sent otherwise."""
         stand = self._stands[side]
         started = time.perf_counter()
         actor = self._learner(side)
@@ -64,7 +72,7 @@ class Undo:
             self._links[side].connect(world_size=1 + stand.workers, backend=self._sync_backend)
         whole = [meta.name for meta in call(actor, "weight_meta")]
         omit = () if names is None else tuple(name for name in whole if name not in set(names))
-        self._links[side].send(step=-1, version=stand.version, omit=omit)
+        self._links[side].send(step=-1, version=stand.version, omit=omit, alter=alter)
         return time.perf_counter() - started
 
     def restart(self, side: str) -> float:

@@ -24,6 +24,7 @@ PLANTS: dict[str, type[Plant]] = {
     "bos_lost": prompts.BosLost,
     "shift": responses.Shifted,
     "noise": responses.Noisy,
+    "moved": responses.Moved,
     "drop_end": responses.EndDropped,
     "short_context": responses.ShortContext,
     "permute": responses.Permuted,
@@ -42,6 +43,11 @@ PLANTS: dict[str, type[Plant]] = {
     "drawn_before_sync": weights.DrawnBeforeSync,
     "kept_copy": inside.KeptCopy,
     "bent": inside.Bent,
+    "misloaded": inside.Misloaded,
+    "rotary": inside.RotarySpoilt,
+    "coarse": inside.Coarse,
+    "rebased": inside.Rebased,
+    "row_altered": inside.RowAltered,
 }
 
 

@@ -25,7 +25,7 @@ class Fault:
     trainer: Mapping[str, Any] = field(default_factory=dict)  # of scenarios.faults.trainer.TrainerPlants
     mapping: Mapping[str, Any] = field(default_factory=dict)  # edits of what the parameter mapping produces
     recording: Mapping[str, Any] = field(default_factory=dict)  # damage done to the recording afterwards
-    stage: Literal["coupled", "native", "greedy"] = "coupled"
+    stage: Literal["coupled", "native", "greedy", "lifted"] = "coupled"
     pair: tuple[str, str] | None = None  # backends that it needs; None: those of the suite
     cap: float | None = None  # the largest floor that is believed, in nats; None: the dtype's own
     expected: str = "DIVERGENT"  # the right verdict

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from scenarios.faults.plant import Plant, drawn_before, prompt_of
+from scenarios.faults.plant import Plant, Setting, drawn_before, prompt_of
 from scenarios.prompts import described
 from scenarios.rollout.engine import Completion, Request
 
@@ -27,10 +27,21 @@ class AsText(Plant):
 
 
 class Truncated(Plant):
-    """Prompts are cut to `keep` tokens. Setting: {"side": "left" | "right", "keep": tokens}; the side is what goes."""
+    """Prompts are cut to `keep` tokens. Setting: {"side": "left" | "right", "keep": tokens, "unsaid": whether the
+    engine says that it saw what it was sent}; the side is what goes."""
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        self._whole: dict[int, tuple[int, ...]] = {}
+
+    def answered(self, request: Request, completion: Completion) -> Completion:
+        if not self.value.get("unsaid"):
+            return completion
+        return dataclasses.replace(completion, prompt_seen=self._whole[completion.sample])
 
     def sent(self, request: Request) -> Request:
         prompt, keep = prompt_of(request), int(self.value["keep"])
+        self._whole[request.sample] = request.prompt_ids
         return _with(request, prompt[-keep:] if self.value["side"] == "left" else prompt[:keep])
 
 

@@ -40,6 +40,21 @@ class Noisy(Plant):
         return [list(map(self._noise, row)) for row in rows] if self.setting.first_sample == 0 else rows
 
 
+class Moved(Plant):
+    """Drawn log-probabilities are off by up to this many nats, as a function of the token; scored ones are right.
+    Setting: {"by": nats, "position": the first one, "spared": the first of so many samples}."""
+
+    def affects(self, sample: int) -> bool:
+        group = int(self.value.get("spared", 0))
+        return super().affects(sample) and not (group and sample % group == 0)
+
+    def answered(self, request: Request, completion: Completion) -> Completion:
+        first, by = int(self.value.get("position", 0)) - request.offset, float(self.value["by"])
+        pairs = enumerate(zip(completion.output_ids, completion.logprobs, strict=True))
+        moved = tuple(p + by * math.sin(token + 1.0) * (place >= first) for place, (token, p) in pairs)
+        return dataclasses.replace(completion, logprobs=moved)
+
+
 class EndDropped(Plant):
     """The token that ended a sample is not returned. Setting: true."""
 

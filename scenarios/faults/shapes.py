@@ -16,7 +16,7 @@ Shape = Any
 PLANTS: dict[str, Shape] = {
     "first_sample": int,
     "text_samples": ("all", [int]),
-    "truncate": {"side": ("left", "right"), "keep": int},
+    "truncate": {"side": ("left", "right"), "keep": int, "unsaid": bool},
     "no_generation_prompt": True,
     "bos_lost": True,
     "shift": int,
@@ -31,14 +31,20 @@ PLANTS: dict[str, Shape] = {
     "sampling": {PARAMETERS: object},
     "clones": int,
     "seeds_ignored": True,
-    "draw": {"reported": ("tempered", "filtered", "raw"), "joint": bool, "jitter": NUMBER},
+    "draw": {"reported": ("tempered", "tempered:0.8", "filtered", "raw"), "joint": bool, "jitter": NUMBER},
     "reorder": True,
     "names_exchanged": {"names": [str], "from": int},
     "digests_repeated": True,
-    "keep_cache": True,
+    "keep_cache": (True, "always"),
     "drawn_before_sync": {"tokens": int, "from": int},
     "kept_copy": {"modules": [str], "from": int},
     "bent": {"modules": [str], "by": NUMBER},
+    "misloaded": {"names": [str], "how": ("permuted", "scaled", "refused"), "from": int},
+    "rotary": {"by": NUMBER, "from": int},
+    "moved": {"by": NUMBER, "position": int, "spared": int},
+    "coarse": {"modules": [str], "bits": int},
+    "rebased": {"by": NUMBER},
+    "row_altered": {"module": str, "row": int, "by": NUMBER},
 }
 TRAINER: dict[str, Shape] = {
     "omit_tensors": {int: [str]},
@@ -46,13 +52,15 @@ TRAINER: dict[str, Shape] = {
     "omit_names": [str],
     "alter": {str: ("revision", "halves")},
     "alter_from": int,
+    "behind_from": int,
     "scale": NUMBER,
     "shift": int,
     "first_share": NUMBER,
     "first_step": int,
 }
 RECORDING: dict[str, Shape] = {"keep": NUMBER, "packages": {str: str}}
-OPTIONAL = {"from", "reported", "joint", "jitter"}  # keys of a setting that may be left out
+# Keys of a setting that may be left out.
+OPTIONAL = {"from", "reported", "joint", "jitter", "position", "spared", "unsaid"}
 
 
 def misfit(value: Any, shape: Shape) -> str:

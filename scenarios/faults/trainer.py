@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+EVERY = "*"  # among the tensors that are sent otherwise: all of them, as they were before the last update
+
 
 @dataclass(frozen=True)
 class TrainerPlants:
@@ -14,9 +16,10 @@ class TrainerPlants:
 
     omit_tensors: {weight version: names left out of that sync}. omit_from: the first version from which `omit_names`
     are left out of every sync. alter: {tensor: "revision" | "halves"}, sent otherwise than it is from version
-    `alter_from` on, see `altered`. scale: the actor's log-probabilities are multiplied by it. shift: they stand so
-    many positions late. first_share: of the samples, what the first rank gets (0 to 1). first_step: earlier steps are
-    sound.
+    `alter_from` on, see `altered`. behind_from: from this version on every sync sends the weights before the last
+    update, in half precision, where the learner keeps them. scale: the actor's log-probabilities are multiplied by it.
+    shift: they stand so many positions late. first_share: of the samples, what the first rank gets (0 to 1).
+    first_step: earlier steps are sound.
     """
 
     omit_tensors: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
@@ -24,6 +27,7 @@ class TrainerPlants:
     omit_names: tuple[str, ...] = ()
     alter: Mapping[str, str] = field(default_factory=dict)
     alter_from: int = 0
+    behind_from: int = -1
     scale: float = 1.0
     shift: int = 0
     first_share: float = 0.0
@@ -36,7 +40,8 @@ class TrainerPlants:
 
     def changed(self, version: int) -> dict[str, str]:
         """Tensors that the sync of this weight version sends otherwise than they are."""
-        return dict(self.alter) if version >= self.alter_from else {}
+        behind = {EVERY: "behind"} if 0 <= self.behind_from <= version else {}
+        return behind | (dict(self.alter) if version >= self.alter_from else {})
 
     def logprobs(self, rows: list[Any], step: int) -> list[Any]:
         """What the trainer takes for the actor's log-probabilities (arrays, one a sample)."""

@@ -43,10 +43,23 @@ class DigestsRepeated(Plant):
 
 
 class CacheKept(Plant):
-    """The prefix cache survives weight syncs. Setting: true."""
+    """The prefix cache survives weight syncs. Setting: true, or "always": every order to flush it is answered with
+    success and not followed."""
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        if self.value == "always":
+            self._engine.flush = lambda: None
+
+    @property
+    def _engine(self) -> Any:
+        return self.setting.engine
+
+    def remove(self) -> None:
+        vars(self._engine).pop("flush", None)
 
     def receive(self, receive: Receive, group: SyncGroup, weights: list[WeightMeta]) -> SyncReport:
-        engine: Any = self.setting.engine
+        engine = self._engine
         sender = getattr(engine, "_engine", None)  # SGLang's own, whose updates flush unless told otherwise
         update = getattr(sender, "update_weights_from_distributed", None)
         engine.flush = lambda: None
@@ -55,7 +68,8 @@ class CacheKept(Plant):
         try:
             return receive(group, weights)
         finally:
-            del engine.flush
+            if self.value != "always":
+                del engine.flush
             if sender is not None and update is not None:
                 del sender.update_weights_from_distributed
 

@@ -6,10 +6,16 @@ A hang is plain data, so that somebody else's fits too (`harness faults run --fr
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 PROGRAMS = Path(__file__).resolve().parent / "programs"
+# scenarios/lab/conditions: what else goes on in a process that hangs, and must not be taken for progress.
+CONDITIONS = {
+    "spin": "waiting for its device in a compiled function that spins",
+    "helper": "beside a thread that computes",
+    "logger": "beside a thread that writes",
+}
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,7 @@ class Hang:
     launcher: tuple[str, ...] = ()  # options of the lab's launcher
     engine: str = ""  # environment that the program needs (sglang, vllm): run only when asked for
     env: dict[str, str] = field(default_factory=dict)
+    condition: str = ""  # of CONDITIONS: what goes on beside the hang in each of its processes
     dumps: Dumps | None = None  # judged instead of running a program; `world` is then the number of ranks
 
     @property
@@ -204,10 +211,24 @@ CONTROLS = (
     _control("slow-compile-child", "a long compile in a child process", "compile-child", kind="K7", rank=0),
     _control("long-pause", "all ranks idle longer than the threshold, nothing pending", "pause", verdict="HEALTHY"),
     _control("long-checkpoint", "all ranks write a checkpoint for longer than the threshold", "checkpoint"),
+    replace(_control("slow-kernel", "one rank's kernel runs longer than the threshold, and ends", "kernel", kind="K7"),
+            condition="spin"),
     _control("breakpoint", "one rank sits in the debugger", "breakpoint", verdict="HEALTHY"),
     *(Hang(f"slow-rollout-{phase}", "K7", f"the trainer waits for a long rollout over {title}",
            _program("long_rollout"), ("--phase", phase, "--stall", "{stall}"), verdict="SLOW")
       for phase, title in (("http", "HTTP"), ("ray", "Ray"))),
+)  # fmt: skip
+
+ASYNC = tuple(
+    Hang(f"async-{phase}", kind, summary, _program("async_tools"), ("--phase", phase, "--stall", "{stall}"), 2,
+         verdict=verdict)
+    for phase, kind, summary, verdict in (
+        ("rated", "K7", "event loops await a rate-limited tool that answers every quarter of the threshold", "SLOW"),
+        ("crowd", "K7", "the same with three hundred pending tasks", "SLOW"),
+        ("poll", "K7", "event loops await long polls of most of the threshold", "SLOW"),
+        ("judge", "", "rank 0's event loop awaits a judge for longer than the threshold", "INSUFFICIENT"),
+        ("lost", "", "rank 0's event loop awaits an event that nobody sets: in no stack", "INSUFFICIENT"),
+    )
 )  # fmt: skip
 
 DUMPS = (
@@ -224,7 +245,21 @@ DUMPS = (
     Hang("dumps-healthy", "", "64 ranks between two operations", world=64, verdict="HEALTHY", dumps=Dumps("healthy")),
 )  # fmt: skip
 
+def under(hang: Hang, condition: str) -> Hang:
+    """The same program once more, with something else going on in its processes."""
+    name, summary = f"{hang.name}+{condition}", f"{hang.summary}, {CONDITIONS[condition]}"
+    return replace(hang, name=name, summary=summary, condition=condition)
+
+
+def conditions(hangs: Iterable[Hang]) -> tuple[Hang, ...]:
+    """Every program under every condition that it can have: only who runs collectives can spin in them."""
+    programs = [hang for hang in hangs if hang.dumps is None and not hang.engine]
+    return tuple(under(hang, one) for hang in programs for one in CONDITIONS if hang.world or one != "spin")
+
+
 HANGS: tuple[Hang, ...] = (
     *TRIP_COUNT, *ORDER, *BRANCH, *DEAD, *RENDEZVOUS, *CONTROL_PLANE, *SLEEP, *STATE, *RANK_ZERO, *REFUSED, *CONTROLS,
+    *ASYNC,
     *DUMPS,
 )  # fmt: skip
+VARIANTS = conditions(hang for hang in HANGS if not hang.condition)

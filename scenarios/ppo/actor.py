@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,8 @@ from torch import Tensor
 
 from probes import weights
 from scenarios import models
-from scenarios.faults.trainer import altered
+from scenarios.faults.trainer import EVERY, altered
+from scenarios.models import saved
 from scenarios.models.quiet import quiet
 from scenarios.ppo import losses, native_fit, native_scores
 from scenarios.ppo.batches import Sample
@@ -34,11 +35,18 @@ EXACT_LIMIT = 1_000_000_000  # parameters
 
 @dataclass(frozen=True)
 class Scored:
-    """What the actor says of its responses: one row a sample, one number a token. See `margins` for the last two."""
+    """What the actor says of its responses: one row a sample, one number a token. See `margins` for the next two.
+
+    In half precision, and empty elsewhere: `exact`, what float32 makes of the same weights; `behind` and
+    `behind_exact`, the same two of the weights before the last update, empty before the first.
+    """
 
     logprob: Rows
     margin: Rows
     runner_up: list[NDArray[np.int32]]
+    exact: Rows = field(default_factory=list)
+    behind: Rows = field(default_factory=list)
+    behind_exact: Rows = field(default_factory=list)
 
 
 class ActorRole(Role):
@@ -60,11 +68,15 @@ class ActorRole(Role):
         self._load(policy)
 
     def _load(self, path: str) -> None:
-        scenario, ppo = self.scenario, self.scenario.ppo
-        self.model = models.load_policy(path, dtype=scenario.model.dtype, device=self.device)
+        scenario, ppo, model = self.scenario, self.scenario.ppo, self.scenario.model
+        policy = models.load_policy(path, dtype=model.held or model.dtype, device=self.device)
+        self._sent_as = {name: tensor.dtype for name, tensor in saved.tensors(policy).items()} if model.held else {}
+        self.model = saved.widen(policy, getattr(torch, model.dtype)) if model.held else policy  # exact
         self.optimizer = Optimizer(self.model, ppo.actor_lr, ppo.max_grad_norm, self.parallel)
         self.margins = Margins(scenario, self.model.generation_config.eos_token_id)
         self._digests: dict[str, str] = {}
+        self._twin: Any = None  # the model in float32, beside one in half precision
+        self._before: Any = None  # the model before the last update, where there is a twin
 
     @torch.no_grad()
     def score(self, step: int, samples: list[Sample]) -> Scored:
@@ -80,7 +92,31 @@ class ActorRole(Role):
                     margin, runner_up = self.margins(sample, own)
                     scored.margin.append(margin)
                     scored.runner_up.append(runner_up)
+        if self._half():
+            with self.recorder.span("actor_exact", step=step):
+                scored.exact.extend(self._in_float32(samples, self.model))
+                if self._before is not None:
+                    scored.behind.extend(self._logprobs(samples, self._before))
+                    scored.behind_exact.extend(self._in_float32(samples, self._before))
         return scored
+
+    def _half(self) -> bool:
+        """Whether a float32 twin belongs to the model: it has half the precision, and room for a copy."""
+        return self.model.dtype != torch.float32 and self.parameters() <= EXACT_LIMIT
+
+    def _in_float32(self, samples: list[Sample], model: Any) -> Rows:
+        """Log-probabilities of the responses that float32 computes with the half-precision weights of `model`."""
+        if self._twin is None:
+            self._twin = copy.deepcopy(self.model).float()
+        self._twin.load_state_dict(model.state_dict())
+        return self._logprobs(samples, self._twin)
+
+    def _logprobs(self, samples: list[Sample], model: Any) -> Rows:
+        rows: Rows = []
+        for part in self._micro(samples):
+            batch = self._batch(samples[part], model.dtype)
+            rows.extend(to_rows(batch.split(token_logprobs(response_logits(model, batch), batch.target))))
+        return rows
 
     @torch.no_grad()
     def score_native(self, samples: list[Sample], sampling: dict[str, Any]) -> list[dict[str, NDArray[np.float32]]]:
@@ -126,27 +162,25 @@ class ActorRole(Role):
         whose wider copy would not fit beside it.
         """
         plain = self._teacher_forced(self.model, sequences)
-        if sum(parameter.numel() for parameter in self.model.parameters()) > EXACT_LIMIT:
+        if self.parameters() > EXACT_LIMIT:
             return [[0.0] * len(row) for row in plain]
         wide = torch.float64 if self.model.dtype == torch.float32 else torch.float32
         twin: Any = copy.deepcopy(self.model)
-        exact = self._teacher_forced(twin.to(wide), sequences)
+        exact = self._teacher_forced(saved.widen(twin, wide), sequences)
         return [[abs(p - q) for p, q in zip(*rows, strict=True)] for rows in zip(plain, exact, strict=True)]
 
     def _teacher_forced(self, model: Any, sequences: list[tuple[int, ...]]) -> list[list[float]]:
         samples = [Sample(number, ids[:1], ids[1:]) for number, ids in enumerate(sequences)]
-        rows: list[list[float]] = []
-        for part in self._micro(samples):
-            batch = self._batch(samples[part], model.dtype)
-            values = token_logprobs(response_logits(model, batch), batch.target)
-            rows += [row.tolist() for row in batch.split(values)]
-        return rows
+        return [row.tolist() for row in self._logprobs(samples, model)]
 
     def train(self, step: int, shares: list[MiniBatch]) -> Trained:
         """One update for each mini-batch. Raises DivergedError."""
         ppo = self.scenario.ppo
         report = Report()
         self.pristine = False
+        if self._half():
+            self._before = self._before or copy.deepcopy(self.model)
+            self._before.load_state_dict(self.model.state_dict())
         with self.recorder.span("actor_train", step=step):
             for share in shares:
                 for part in self._micro(share.samples):
@@ -164,20 +198,23 @@ class ActorRole(Role):
                     report.add(loss)
                 report.grad_norms.append(self.optimizer.step())
         with self.recorder.own_time():
-            self._digests = weights.digests(self._named())
+            self._digests = weights.digests(saved.tensors(self.model))
         return report.close(self._digests)
 
-    def _named(self) -> dict[str, Tensor]:
-        """Tensors in the order of the state dict by their Hugging Face names; a tied one once, under its first name."""
-        seen: dict[int, str] = {}
-        state = self.model.state_dict()
-        return {name: state[name] for name in state if seen.setdefault(state[name].data_ptr(), name) == name}
+    def _sent(self) -> dict[str, Tensor]:
+        """What a sync sends: each tensor in the type that it was loaded in; the lifted stage computes in another."""
+        tensors = saved.tensors(self.model)
+        return {name: tensor.to(self._sent_as.get(name, tensor.dtype)) for name, tensor in tensors.items()}
+
+    def parameters(self) -> int:
+        """How many numbers the policy is."""
+        return sum(parameter.numel() for parameter in self.model.parameters())
 
     # --- weight sync ------------------------------------------------------------------------------------------------
 
     def weight_meta(self) -> list[WeightMeta]:
         """Name, shape, dtype and digest of every tensor, in the order in which they are sent."""
-        named = self._named()
+        named = self._sent()
         self._digests = self._digests or weights.digests(named)
         return [
             WeightMeta(name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), self._digests[name])
@@ -196,12 +233,13 @@ class ActorRole(Role):
 
     def send_weights(self, omit: tuple[str, ...] = (), alter: dict[str, str] | None = None) -> float:
         """Broadcast every tensor; returns seconds. Raises SyncAborted. `omit` and `alter`: planted, `alter` as in
-        `scenarios.faults.trainer.altered`."""
+        `scenarios.faults.trainer.altered`, where EVERY tensor may be the one before the last update."""
         changes = alter or {}
+        behind = saved.tensors(self._before) if EVERY in changes and self._before is not None else {}
         with self.recorder.span("sync_send"):
             return self._sender.send(
-                (name, altered(tensor, changes[name]) if name in changes else tensor)
-                for name, tensor in self._named().items()
+                (name, altered(tensor, changes[name]) if name in changes else behind.get(name, tensor))
+                for name, tensor in self._sent().items()
                 if name not in omit
             )
 

@@ -41,7 +41,12 @@ class Experience:
 
     def arrays(self) -> dict[str, Flat | Ragged]:
         """The arrays of an `experience` frame."""
+        own = self.scored
+        half = {
+            "exact_logprob": own.exact, "behind_logprob": own.behind, "behind_exact_logprob": own.behind_exact,
+        }  # fmt: skip
         return {
+            **{name: Ragged.of(rows, "f4") for name, rows in half.items() if rows},
             "sample": Flat.of([sample.number for sample in self.samples], "i8"),
             "tokens": Ragged.of([sample.response for sample in self.samples], "i4"),
             "actor_logprob": Ragged.of(self.scored.logprob, "f4"),

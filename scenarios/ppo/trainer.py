@@ -44,7 +44,8 @@ class Trainer:
 
     policy: the directory of the initial policy, for its tokenizer. plants: keyword arguments of TrainerPlants, of
     planted faults. sync_backend: gloo, or nccl when learner and engine are on GPUs. replay: the engine scores the guide
-    instead of drawing. Raises PromptError, ModelError and ParameterRefused.
+    instead of drawing. first: the first step, and the version of the initial weights. Raises PromptError, ModelError
+    and ParameterRefused.
     """
 
     def __init__(
@@ -58,10 +59,11 @@ class Trainer:
         plants: Mapping[str, Any] | None = None,
         sync_backend: str = "gloo",
         replay: bool = False,
+        first: int = 0,
     ) -> None:
         self.scenario = Scenario.from_json(scenario)
         self.run_dir = Path(run_dir)
-        self.version = 0
+        self.version = first
         self.digests: dict[str, str] = {}  # of the last update: batch, actor, critic
         self._json = scenario
         self._roles = {name: list(actors) for name, actors in roles.items() if actors}
@@ -107,6 +109,12 @@ class Trainer:
         self.version, self._resumed = found.version, True
         if self._recorder is not install.OFF:
             self._send(step=self.version - 1)
+
+    def adopt(self, policy: str) -> None:
+        """Go on with the weights in the directory `policy`, as after an update. Raises SyncFailed."""
+        gather([actor.submit("adopt", policy) for actor in self._roles["actor"]])
+        self.version += 1
+        self._send(step=self.version - 1)
 
     def save(self, path: Path | str) -> Path:
         """Write a checkpoint of the weights, the optimizers and the step."""
@@ -215,6 +223,9 @@ class Trainer:
             self._plants.logprobs([row for part in scores for row in part.logprob], step),
             [row for part in scores for row in part.margin],
             [row for part in scores for row in part.runner_up],
+            [row for part in scores for row in part.exact],
+            [row for part in scores for row in part.behind],
+            [row for part in scores for row in part.behind_exact],
         )
         # A rollout-only run may lack all roles but the actor.
         absent: Rows = [np.full(len(s.response), np.nan, np.float32) for s in samples]

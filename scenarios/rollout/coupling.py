@@ -37,7 +37,8 @@ class Draw:
     # What only planted faults set: another order of the filters, noise beside the coupled one, other log-probabilities.
     joint: bool = False  # top-p over the unfiltered mass beside top-k, as SGLang's own sampler has it
     jitter: float = 0.0  # uniform noise of so many nats on logits/T, the same at every call
-    reported: str = "raw"  # tempered: at T; filtered: renormalised over what top-k, top-p and min-p leave
+    # tempered: at T, tempered:T at another one; filtered: renormalised over what top-k, top-p and min-p leave
+    reported: str = "raw"
 
     def to_json(self) -> dict[str, Any]:
         return dict(vars(self), end_ids=list(self.end_ids))
@@ -146,7 +147,8 @@ def reported(logits: torch.Tensor, draws: list[Draw]) -> torch.Tensor:
     for row, draw in enumerate(draws):
         if draw.reported != "raw":
             one = logits[row : row + 1]
-            scores = filtered(one, draw) if draw.reported == "filtered" else one.float() / draw.temperature
+            other = float(draw.reported.partition(":")[2] or draw.temperature)
+            scores = filtered(one, draw) if draw.reported == "filtered" else one.float() / other
             rows[row] = torch.log_softmax(scores, dim=-1)[0].to(rows.dtype)
     return rows
 

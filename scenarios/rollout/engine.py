@@ -34,6 +34,7 @@ class Request:
     prompt_ids: tuple[int, ...]
     offset: int = 0
     max_tokens: int = 0  # tokens still to draw
+    salt: str = ""  # of the prefix cache: nothing is reused but what was cached under the same one
     # Set only by planted faults: text instead of ids, and fields of the coupled `Draw` to replace.
     prompt_text: str | None = None
     draw: Mapping[str, Any] | None = None

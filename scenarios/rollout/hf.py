@@ -12,7 +12,8 @@ from typing import Any
 import torch
 import transformers
 
-from scenarios.rollout import parameters
+from scenarios.models import saved
+from scenarios.rollout import held, parameters
 from scenarios.rollout.coupling import Draw, choose, filtered, reported
 from scenarios.rollout.engine import Completion, EngineError, EngineInfo, Request, SyncGroup, SyncReport, WeightMeta
 from scenarios.rollout.layers import projections
@@ -167,6 +168,10 @@ class HFEngine:
         states = self._model(input_ids=torch.tensor([sequence], device=self._device), output_hidden_states=True)
         return [projections(one[0]).flatten().tolist() for one in states.hidden_states]
 
+    def held(self, order: bytes) -> bytes:
+        """What this engine holds: see `scenarios.rollout.held.answer`."""
+        return held.answer(self._model, order, saved.tensors(self._model))
+
     def flush(self) -> None:
         """Nothing is cached between calls."""
 
@@ -175,15 +180,13 @@ class HFEngine:
 
     def receive(self, group: SyncGroup, weights: list[WeightMeta]) -> SyncReport:
         started = time.perf_counter()
-        state = self._model.state_dict()
-        received: dict[str, str] = {}
-        for name, tensor in receive(self._group, weights, self._device):
-            if name not in state:
-                return SyncReport(
-                    False, f"hf: the model has no tensor {name!r}", time.perf_counter() - started, received
-                )
-            received[name] = digest(tensor)
-            state[name].copy_(tensor)
+        arrived = dict(receive(self._group, weights, self._device))
+        received = {name: digest(tensor) for name, tensor in arrived.items()}
+        try:
+            saved.restore(self._model, arrived)
+        except KeyError as error:
+            message = f"hf: the model has no tensor {error.args[0]!r}"
+            return SyncReport(False, message, time.perf_counter() - started, received)
         return SyncReport(True, "", time.perf_counter() - started, received)
 
     def info(self) -> EngineInfo:

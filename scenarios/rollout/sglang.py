@@ -9,6 +9,7 @@ import json
 import os
 import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 from scenarios.rollout import given, parameters
@@ -144,6 +145,7 @@ class SGLangEngine:
                     return_logprob=True,
                     return_prompt_token_ids=True,
                     custom_logit_processor=[processors[i] for i in rows] if processors else None,
+                    extra_key=[requests[i].salt for i in rows] if any(requests[i].salt for i in rows) else None,
                     **source,
                 )
             for i, answer in zip(rows, batch, strict=True):
@@ -232,6 +234,17 @@ class SGLangEngine:
                 self._engine.collective_rpc("harness_captured", tokens=len(sequence), path=file.name)
             captured: list[list[float]] | None = json.load(file)
         return captured
+
+    def held(self, order: bytes) -> bytes | None:
+        """What this engine holds (`scenarios.rollout.held.answer`); None in the native stage, and on several workers,
+        each of which holds a part."""
+        if self._pure or self._tensor_parallel > 1:
+            return None
+        with tempfile.TemporaryDirectory() as folder:
+            asked, answered = Path(folder) / "order", Path(folder) / "answer"
+            asked.write_bytes(order)
+            self._engine.collective_rpc("harness_held", order=str(asked), path=str(answered))
+            return answered.read_bytes()
 
     def flush(self) -> None:
         answer = self._engine.flush_cache()

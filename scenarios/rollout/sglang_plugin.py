@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+from pathlib import Path
 from typing import Any
 
 SWITCH = "RLHF_HARNESS_SGLANG_PLUGIN"
@@ -35,6 +36,7 @@ def register() -> None:
     HookRegistry.register(f"{scheduler}.update_weights_from_distributed", report_digests, HookType.AFTER)
     made = "sglang.srt.managers.scheduler.Scheduler.__init__"
     HookRegistry.register(made, show_layers, HookType.AFTER)
+    HookRegistry.register(made, show_held, HookType.AFTER)
     if os.environ.get(PLANTS):
         HookRegistry.register(made, open_to_plants, HookType.AFTER)
 
@@ -54,6 +56,17 @@ def show_layers(result: Any, self: Any, *args: Any, **kwargs: Any) -> None:
             json.dump(captured.pop().take(tokens), file)
 
     self.harness_capture, self.harness_captured = capture, write
+
+
+def show_held(result: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+    """A method of the scheduler that answers what the engine holds, from one file to another."""
+    from scenarios.rollout.held import answer
+
+    def held(order: str, path: str) -> None:
+        found = answer(self.tp_worker.model_runner.model, Path(order).read_bytes())
+        Path(path).write_bytes(found)
+
+    self.harness_held = held
 
 
 def open_to_plants(result: Any, self: Any, *args: Any, **kwargs: Any) -> None:

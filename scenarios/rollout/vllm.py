@@ -142,11 +142,12 @@ class VLLMEngine:
                 params.append(vllm.SamplingParams(**one))
             except (TypeError, ValueError) as error:
                 raise EngineError(f"vLLM refuses the sampling parameters {native}: {error}") from error
-            prompts.append(
+            prompt: Any = (
                 {"prompt": request.prompt_text}
                 if request.prompt_text is not None
                 else {"prompt_token_ids": list(request.prompt_ids)}
             )
+            prompts.append(prompt | ({"cache_salt": request.salt} if request.salt else {}))
         with self.load.generating():
             outputs = self._llm.generate(prompts, params, use_tqdm=False)
         if len(outputs) != len(requests):
@@ -191,6 +192,14 @@ class VLLMEngine:
         finally:
             captured: list[list[float]] | None = self._llm.collective_rpc("harness_captured", args=(len(sequence),))[0]
         return captured
+
+    def held(self, order: bytes) -> bytes | None:
+        """What this engine holds (`scenarios.rollout.held.answer`); None in the native stage, and on several workers,
+        each of which holds a part."""
+        if self._pure or self._llm.llm_engine.vllm_config.parallel_config.world_size > 1:
+            return None
+        found: bytes = self._llm.collective_rpc("harness_held", args=(order,))[0]
+        return found
 
     def flush(self) -> None:
         if not self._llm.reset_prefix_cache():

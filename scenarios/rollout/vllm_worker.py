@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from probes.weights import digest
+from scenarios.rollout import held
 from scenarios.rollout.engine import SyncGroup, WeightMeta
 from scenarios.rollout.layers import Capture
 from scenarios.rollout.sync import join, receive
@@ -40,6 +41,8 @@ class WeightReceiver:
                 received[name] = digest(tensor)
                 yield name, tensor
 
+        if self.device.type == "cpu":
+            _set_up_experts_again(self.model_runner.get_model())
         self.model_runner.reload_weights(weights_iterator=stream())
         return {"received": received, "seconds": time.perf_counter() - started}
 
@@ -49,6 +52,23 @@ class WeightReceiver:
     def harness_captured(self, tokens: int) -> list[list[float]] | None:
         return self._harness_captured.take(tokens)
 
+    def harness_held(self, order: bytes) -> bytes:
+        return held.answer(self.model_runner.model, order)
+
     def harness_runner(self) -> str:
         kind = type(self.model_runner)
         return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _set_up_experts_again(model: torch.nn.Module) -> None:
+    """Have the coming reload set the kernels of a mixture of experts up as the first load did.
+
+    vLLM 0.32.0 packs expert weights for its CPU kernel on the first load only (`_setup_kernel` of
+    `unquantized_fused_moe_method`): a reload leaves them unpacked in the packed tensors, and log-probabilities are off
+    by whole nats. It decides by whether the layer has a kernel. On CUDA the kernel must stay, since captured graphs
+    hold it.
+    """
+    for module in model.modules():
+        method = getattr(module, "quant_method", None)
+        if getattr(method, "moe_kernel", None) is not None:
+            method.moe_kernel = None  # type: ignore[union-attr]

@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit"))
 
 import recordings
 
+from probes import weights
 from probes.format import encode_line, write_manifest
 
 
@@ -64,6 +65,9 @@ def _write_side(folder: Path, side: str, size: Size, steps: int) -> dict[str, in
                     log.events = [one for one in log.events if one[0] not in _ONCE and one[1].get("version") != 0]
                 for event in log.events:
                     _number(*event, step)
+                sent = [one for kind, one in log.events if kind == "weights" and one.get("source") == "learner"]
+                for told in (one for kind, one in log.events if kind == "learner"):
+                    told["actor"] = weights.combine(sent[-1]["digests"])
                 for frame in log.frames:
                     frame.step = step
                     frame.fields["weight_version"] = step
@@ -95,6 +99,8 @@ def _number(kind: str, fields: dict[str, Any], step: int) -> None:
         fields["step"] = step
     if kind in ("weights", "sync") and fields["version"]:
         fields["version"] += step
+        if "proof_mean_delta" in fields:  # no two proofs round alike
+            fields["proof_mean_delta"] *= 1 + 1e-6 * step
         if "digests" in fields:
             fields["digests"] = {name: f"{step:08x}{value[8:]}" for name, value in fields["digests"].items()}
 

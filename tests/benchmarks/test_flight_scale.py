@@ -1,4 +1,5 @@
-"""Our analysis of flight recorder dumps against torch's own (torchfrtrace) on the same pickles: who is right, how fast.
+"""`harness triage DIR` on flight recorder dumps against torch's own analyser (torchfrtrace) on the same pickles: who is
+right, how fast. What is measured is what the command does: reading, comparing, the wait graph, the rules.
 
 Prints one table. `make test` runs 8 and 64 ranks; for the large figures, which take minutes and 0.7 GB of disk:
 `python tests/benchmarks/test_flight_scale.py 8 64 256 1024`, or FLIGHT_SCALE=256,1024 with pytest. Making the dumps is
@@ -35,13 +36,14 @@ SOMEBODY = ("skip", "extra", "wrong-op", "wrong-size", "dead", "stalled")
 NOBODY = ("wedge", "abba", "missing", "healthy")
 OURS = """
 import json, os, resource, sys, time
-from harness.triage.flight import compare, load_directory, suspects
+from harness.triage.run import triage
 answers = []
 for folder in sys.argv[1:]:
     wall, cpu = time.perf_counter(), sum(os.times()[:4])
-    opinion = suspects(compare(load_directory(folder)))
+    verdict = triage([folder])
     spent = {"seconds": time.perf_counter() - wall, "cpu": sum(os.times()[:4]) - cpu}  # with the readers'
-    answers.append({"ranks": sorted(opinion.ranks), "said": opinion.hint, **spent})
+    named = sorted(party.rank for party in verdict.triage.culprits)
+    answers.append({"ranks": named, "said": f"{verdict.verdict} {verdict.triage.hang}", **spent})
 peak = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) / 1024
 print(json.dumps([answers, [peak, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024]]))
 """

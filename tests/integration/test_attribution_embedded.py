@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from ppo_support import random_models
+from bench_lab import Lab
 
 from harness.parity.attribution import live, merged, reference
 from harness.parity.attribution import trials as trial
@@ -19,105 +18,17 @@ from harness.parity.attribution.merge import same_cause
 from harness.parity.attribution.outcome import Attribution
 from harness.parity.attribution.put_back import engine_parameters
 from harness.parity.attribution.situation import Named, Situation, Tried, improves, settled
+from harness.parity.rivals import Seen
 from harness.parity.verdict import Judged
 from reports.model import Cause, Proof, Verdict
 from scenarios import models
-from scenarios.bench.bench import Bench
-from scenarios.bench.case import Alteration, CaseSample, Symptoms, Tolerance
-from scenarios.bench.undo import Stand
+from scenarios.bench.case import Alteration, HeldReport, Symptoms
 from scenarios.models.quiet import quiet
-from scenarios.ppo.roles import ActorRole
-from scenarios.remote import Actor, Local
 from scenarios.rollout.engine import EngineError
 from scenarios.rollout.mapping import ParameterMap
-from scenarios.session import EngineSession
 from scenarios.settings import Sampling, Scenario
 
-TOLERANCE = Tolerance(1e-4, 2e-4)
 TENSOR = "model.layers.1.mlp.down_proj.weight"
-
-
-@pytest.fixture(scope="module")
-def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    torch.set_num_threads(1)  # idle OpenMP threads spin
-    return random_models(tmp_path_factory.mktemp("models"))
-
-
-@pytest.fixture(scope="module")
-def actor(paths: dict[str, str]) -> Iterator[Actor]:
-    made = Local(ActorRole, Scenario().to_json(), dict(paths), urgent=("abort_sync",))
-    yield made
-    made.stop()
-
-
-@pytest.fixture
-def sessions() -> Iterator[list[Actor]]:
-    started: list[Actor] = []
-    yield started
-    for one in started:
-        one.stop()
-
-
-class Lab:
-    """One engine on a bench, as it was asked to be and as it is."""
-
-    def __init__(self, paths: dict[str, str], actor: Actor, sessions: list[Actor]) -> None:
-        self._paths, self._actor, self._sessions = paths, actor, sessions
-
-    def situation(
-        self,
-        asked: Sampling,
-        *,
-        given: Sampling | None = None,
-        engine: dict[str, Any] | None = None,
-        policy: str | None = None,
-        mapping: dict[str, Any] | None = None,
-        longer: int = 0,
-    ) -> Situation:
-        """`longer`: tokens by which the prompts of each group are longer than those of the one before it."""
-        scenario = Scenario(sampling=asked)
-        session = Local(
-            EngineSession, "hf", policy or self._paths["policy"],
-            dataclasses.replace(scenario, sampling=given or asked).to_json(),
-            device="cpu", wrap=engine, mapping=mapping,
-        )  # fmt: skip
-        self._sessions.append(session)
-        bench = Bench(scenario.to_json(), {"candidate": Stand(session, self._actor, self._paths["policy"], 0)})
-        samples = [
-            CaseSample(
-                number,
-                (1, 40 + number // 2 * 3, 77, 120, 9, 33, *[60] * (longer * (number // 2))),
-                number < 6,
-                leader=number // 2 * 2,
-            )
-            for number in range(8)
-        ]
-        bench.open(samples, TOLERANCE)
-        said = {
-            "mode": "coupled",
-            "file": "rollout",
-            "canonical": dataclasses.asdict(given or asked),
-            "given": dataclasses.asdict(given or asked),
-        }
-        recording = SimpleNamespace(scenario=scenario.to_json(), all=lambda kind: [said] if kind == "sampling" else [])
-        side = SimpleNamespace(name="candidate", recording=recording)
-        evidence: Any = SimpleNamespace(
-            baseline=side,
-            sides=[side],
-            mode="coupled",
-            side=lambda name: side,
-            notes={},
-            tolerance=SimpleNamespace(value=1e-4),
-        )
-        clock = iter(range(10**9))
-        return Situation(
-            bench, evidence, "candidate", bench.read("candidate", again=True), lambda: next(clock) * 1e-3, 1e9, samples
-        )
-
-
-@pytest.fixture
-def lab(paths: dict[str, str], actor: Actor, sessions: list[Actor]) -> Lab:
-    return Lab(paths, actor, sessions)
 
 
 ASKED = Sampling(max_tokens=12)
@@ -147,6 +58,10 @@ def test_an_engine_without_a_fault_has_no_symptom(lab: Lab) -> None:
         (ASKED, {"sampling": {"temperature": 0.8}}, "SAMPLING_PARAM(temperature)"),
         (ASKED, {"sampling": {"top_p": 0.8}}, "SAMPLING_PARAM(top_p)"),
         (COOL, {"draw": {"reported": "tempered"}}, "LOGPROB_SEMANTICS(tempered)"),
+        (ASKED, {"draw": {"reported": "tempered:0.8"}}, "LOGPROB_SEMANTICS(tempered)"),
+        (COOL, {"draw": {"reported": "tempered:0.8"}}, "LOGPROB_SEMANTICS(tempered)"),
+        (ASKED, {"truncate": {"side": "left", "keep": 3, "unsaid": True}}, "TRUNCATION(left)"),
+        (ASKED, {"truncate": {"side": "right", "keep": 4, "unsaid": True}}, "TRUNCATION(right)"),
         (dataclasses.replace(ASKED, top_p=0.6), {"draw": {"reported": "filtered"}}, "LOGPROB_SEMANTICS(renormalised)"),
         (dataclasses.replace(ASKED, top_k=20, top_p=0.6), {"draw": {"joint": True}}, "SAMPLER(joint top-k/top-p)"),
     ],
@@ -457,22 +372,36 @@ class Derived:
         self._wrong = self._spoils
         return 0.0
 
+    def hold(self, side: str, names: list[str]) -> None:
+        assert not names
 
-def test_a_stale_cache_goes_with_the_flush(lab: Lab) -> None:
+    def held(self, side: str) -> HeldReport:
+        return HeldReport(unreadable={"every tensor": "the engine does not show what it holds"})
+
+
+def test_a_stale_cache_goes_without_the_cache_whatever_an_order_to_flush_does(lab: Lab) -> None:
     s = lab.situation(ASKED)
 
     class Cached(Derived):
-        def flush(self, side: str) -> None:
-            self._wrong = False
+        def __init__(self, bench: Any, *, follows: bool) -> None:
+            super().__init__(bench)
+            self._follows, self._stale = follows, True
 
-    bench = Cached(s.bench)
-    s.bench, s.symptoms = bench, dataclasses.replace(bench.WRONG, cached=30)
-    live.flush(s)
-    assert [one.name for one in s.named] == ["STALE_KV"]
-    bench._wrong = True
-    s.named.clear()
-    s.symptoms = bench.WRONG  # nothing came from a cache: not the cache's fault, and said so
-    live.flush(s)
+        def past_cache(self, side: str, on: bool) -> None:
+            self._wrong = self._stale and not on
+
+        def flush(self, side: str) -> None:
+            self._wrong = self._stale = self._stale and not self._follows
+
+    for follows in (True, False):
+        bench = Cached(s.bench, follows=follows)
+        situation = dataclasses.replace(s, bench=bench, symptoms=dataclasses.replace(bench.WRONG, cached=30), named=[])
+        live.past_cache(situation)
+        assert [one.name for one in situation.named] == ["STALE_KV"] and not situation.symptoms.total
+        assert situation.named[0].details["a flush removes it"] is follows
+        assert ("does not follow it" in situation.named[0].summary) is not follows
+    s.symptoms = Derived.WRONG  # nothing came from a cache: not the cache's fault, and said so
+    live.past_cache(s)
     assert not s.named and "STALE_KV" in s.notes[-1]
 
 
@@ -649,6 +578,7 @@ def judged(*causes: Cause) -> Judged:
     return Judged(verdict, evidence, ["flip"])
 
 
+NOT_SENT = str(Seen.NOT_SENT)
 WRONG = Symptoms({"tokens": 12}, by_sample={1: 12})
 PROOF = Proof("temperature 0.9 in the reference", 12, 0, "differences", "live engines", 0.1)
 
@@ -737,7 +667,8 @@ def test_a_cause_without_a_proof_says_what_its_best_intervention_did_or_why_none
     passed = Attribution({"candidate": Symptoms()}, {"candidate": Symptoms()})
     assert told(shapes, passed).startswith("24 and 8; live: no intervention was tried: the bench does not make")
     # Control: what recordings prove needs no excuse.
-    assert not told(dataclasses.replace(stale, proofs=[Proof("leave out", 9, 0, "samples")]), gone)
+    proven = dataclasses.replace(stale, proofs=[Proof("leave out", 9, 0, "samples")], details={"observed": [NOT_SENT]})
+    assert told(proven, gone) == f"not WEIGHTS: {NOT_SENT}; not STALE_DERIVED: {NOT_SENT}"
 
 
 def test_noise_that_another_cause_explains_is_withdrawn() -> None:

@@ -46,6 +46,17 @@ def test_a_sound_pair_is_left_as_it_is_and_its_baseline_is_clean(lab: Laboratory
             "SAMPLING_PARAM(temperature)",
             "mapping",
         ),
+        (
+            Fault("refused", engine={"misloaded": {"names": [TENSOR], "how": "refused", "from": 1}}),
+            f"STALE_WEIGHTS({TENSOR})",
+            "candidate",
+        ),
+        (
+            Fault("permuted", engine={"misloaded": {"names": [TENSOR], "how": "permuted", "from": 1}}),
+            f"WEIGHTS({TENSOR})",
+            "candidate",
+        ),
+        (Fault("mixed", engine={"drawn_before_sync": {"tokens": 6, "from": 1}}), "MIXED_VERSION", "candidate"),
     ],
     ids=lambda one: one.name if isinstance(one, Fault) else "",
 )  # fmt: skip
@@ -60,9 +71,21 @@ def test_the_cause_is_named_with_a_live_proof(
     live = [proof for proof in named[cause].proofs if proof.on == "live engines"]
     assert live and live[0].removed >= 0.98
     assert named[cause].party == party
-    assert verdict.figures["attribution"]["seconds_to_cause"] > 0
+    if cause != "MIXED_VERSION":  # recordings name it; the bench adds the proof by drawing at all
+        assert verdict.figures["attribution"]["seconds_to_cause"] > 0
     if fault.side == "baseline":
         assert not clean(tmp_path / "baseline")
+
+
+def test_a_fault_of_a_position_is_no_mixed_version(lab: Laboratory, tmp_path: Path) -> None:
+    """It shows where nothing is synced between, and that is what tells them apart."""
+    judged, bench = compared(lab, tmp_path, Fault("late", engine={"moved": {"by": 0.02, "position": 9}}), BASE)
+    recorded = next(one for one in judged.verdict.causes if one.name == "MIXED_VERSION")
+    assert not recorded.proofs and "not told apart from a fault of the position" in recorded.evidence
+    verdict = attribute(judged, bench)
+    assert [(one.name, one.party) for one in verdict.causes] == [("candidate-itself", "candidate")]
+    assert "it draws otherwise than it scores" in verdict.causes[0].evidence
+    assert any(one.name == "withdrawn: MIXED_VERSION" for one in verdict.findings)
 
 
 def test_sequences_that_the_engine_cannot_score_whole_are_counted(

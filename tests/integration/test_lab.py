@@ -12,13 +12,14 @@ import pytest
 
 from harness.triage import lab
 from harness.triage.lab_outcome import Outcome
-from scenarios.lab.catalog import HANGS, Hang
+from scenarios.lab.catalog import HANGS, VARIANTS, Hang
 
 STALL_S = 5.0
 # Another kind each, chosen for their speed: worlds of two where two are enough.
 NAMES = (
     "trip-publish", "order-pair", "branch-timeout", "dead-thread", "join-absent", "ray-pair", "http-pair",
     "sleep-wake", "zero-save", "state-stopped", "refused-begin", "slow-shards", "long-pause", "slow-compile-child",
+    "order-pair+spin", "dead-keepalive+logger", "dead-thread+helper", "slow-kernel", "async-rated", "async-lost",
 )  # fmt: skip
 MARK = "RLHF_HARNESS_LAB="
 
@@ -26,7 +27,7 @@ MARK = "RLHF_HARNESS_LAB="
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     out = tmp_path_factory.mktemp("lab")
-    hangs = [hang for hang in HANGS if hang.name in NAMES]
+    hangs = [hang for hang in (*HANGS, *VARIANTS) if hang.name in NAMES]
     return {one.hang.name: one for one in lab.outcomes(hangs, stall_s=STALL_S, jobs=2, out=out)}
 
 

@@ -7,8 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from harness.triage.evidence import Group
-from harness.triage.flight import compare, load, load_directory, suspects
+from harness.triage.evidence import Evidence, Group
+from harness.triage.flight import compare, load, load_directory
+from harness.triage.judge import triage
 
 RECORD = Path(__file__).resolve().parents[1] / "fixtures" / "flight" / "record_gloo.py"
 
@@ -20,8 +21,8 @@ def test_a_real_hang_is_named_from_its_dumps(tmp_path: Path) -> None:
     assert sorted(flights) == [f"rank{rank}.pkl" for rank in range(4)]  # the JSON of each says the same, without frames
     members = json.loads((tmp_path / "groups.json").read_text())
     said = [Group(one["name"], tuple(one["members"]), one["backend"], one["desc"]) for one in members]
-    found = suspects(compare(flights, said))
-    assert (found.ranks, found.hint) == ({3}, "host")
+    found = triage(Evidence("", "dumps", "", 0.0), compare(flights, said)).triage
+    assert found is not None and ([one.rank for one in found.culprits], found.hang) == ([3], "K4")
     pending = compare(flights, said).groups[0].ranks[0].pending
     assert pending is not None and (pending.op, pending.seq) == ("all_reduce", 5)
     assert [frame.function for frame in pending.frames if frame.file == str(RECORD)][:2] == ["act", "main"]

@@ -4,19 +4,42 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Any
+from collections.abc import Collection, Iterable
+from typing import Any, NamedTuple
 
-from harness.triage.flight import Flight, Flights
+from harness.triage.evidence import Evidence, Group
+from harness.triage.flight import Comparison, Flight, Flights, compare
 from harness.triage.flight.decode import decode
 from harness.triage.flight.synthesis import Fault, Job, encoded, simulate
+from harness.triage.judge import triage
+from reports.model import Verdict
 
 
-def of_job(job: Job, form: Any = "json") -> Flights:
+class Said(NamedTuple):
+    """What `harness triage DIR` says of dumps: the ranks that it names, kind and verdict."""
+
+    ranks: frozenset[int]
+    kind: str
+    verdict: str
+    reason: str
+
+
+def said(flights: Comparison | Any, groups: Iterable[Group] = ()) -> Said:
+    compared = flights if isinstance(flights, Comparison) else compare(flights, groups)
+    found: Verdict = triage(Evidence("", "dumps", "", 0.0), compared)
+    assert found.triage is not None
+    ranks = frozenset(party.rank for party in found.triage.culprits if party.rank is not None)
+    return Said(ranks, found.triage.hang, found.verdict, found.reason)
+
+
+def of_job(job: Job, form: Any = "json", *, active: Collection[int] = ()) -> Flights:
+    """`active`: ranks whose dump holds only operations that are not done."""
     found = Flights()
     for rank in range(job.ranks):
         if rank not in job.hidden:
             name = f"rank{rank}"
-            found[name] = dataclasses.replace(decode(encoded(job, rank, form), name), rank=rank, series="rank")
+            data = encoded(job, rank, form, active=rank in active)
+            found[name] = dataclasses.replace(decode(data, name), rank=rank, series="rank")
     return found
 
 

@@ -8,7 +8,9 @@ what real engines showed on a CPU (1e-6 at most against Transformers), bfloat16 
 
 from __future__ import annotations
 
+import copy
 import hashlib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from harness.parity import judge
+from probes import weights
 from probes.format import Flat, Ragged, encode_frame, encode_line, write_manifest
 from reports.model import Cause, Check, Verdict
 from scenarios.settings import PPO, Model, Native, Rollout, Sampling, Scenario
@@ -98,6 +101,7 @@ class Log:
 class Recording:
     manifest: dict[str, Any]
     logs: dict[str, Log]
+    made: dict[Any, Any] = field(default_factory=dict)  # what its witnesses were made of; {}: they are left as they are
 
     def events(self, kind: str, **where: Any) -> Iterator[dict[str, Any]]:
         for log in self.logs.values():
@@ -121,6 +125,8 @@ class Recording:
             log.frames = [frame for frame in log.frames if frame.kind not in kinds]
 
     def write(self, path: Path) -> Path:
+        if self.made:
+            _tell_again(self)
         write_manifest(path, self.manifest)
         for folder in ("events", "tokens"):
             (path / folder).mkdir(exist_ok=True)
@@ -158,6 +164,33 @@ def text(ids: Any) -> str:
 
 def digest(*parts: Any) -> str:
     return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
+
+
+def prompts_digest(prompt: Jagged) -> str:
+    """As `scenarios.ppo.trainer` makes it."""
+    parts = {"tokens": prompt.values.astype(np.int32), "lengths": prompt.lengths.astype(np.int32)}
+    return weights.combine(weights.digests(parts))
+
+
+def batch_digest(prompt: Jagged, arrays: dict[str, np.ndarray | Jagged]) -> str:
+    """As `scenarios.ppo.experience` makes it, of an `experience` frame."""
+    rows = zip(prompt.rows(), _jagged(arrays["tokens"]).rows(), strict=True)
+    parts = {"tokens": np.concatenate([np.concatenate(pair) for pair in rows]).astype(np.int32)}
+    parts["reward"] = np.asarray(arrays["reward"], np.float32)
+    for name in ("advantage", "return", "value"):
+        parts[name] = _jagged(arrays[name]).values.astype(np.float32)
+    parts["logprob"] = _jagged(arrays["actor_logprob"]).values.astype(np.float32)
+    return weights.combine(weights.digests(parts))
+
+
+def _jagged(column: np.ndarray | Jagged) -> Jagged:
+    assert isinstance(column, Jagged)
+    return column
+
+
+def held(plan: Scenario, version: int, other: bool = False) -> dict[str, str]:
+    """Digests of the actor's tensors in one version."""
+    return {name: digest(name, version, plan.seed, other) for name in TENSORS}
 
 
 def scenario(
@@ -220,7 +253,7 @@ def make(
         "tokenizer", size=VOCABULARY, bos=BOS, eos=EOS, pad=0, specials=[0, BOS, EOS], generation_prompt=GENERATE
     )
     actor.event("group", name="default", backend="gloo", rank=0, world_size=1, members=[0])
-    _synced(trainer, rollout, plan, 0, 0)
+    _synced(trainer, rollout, plan, 0, 0, own)
     if floor:
         _floor(rollout, plan, noise, own)
     for step in range(plan.steps):
@@ -230,7 +263,7 @@ def make(
         if plan.train:
             other = parted is not None and step + 1 >= parted
             _trained(trainer, plan, truth, other)
-            _synced(trainer, rollout, plan, step, step + 1, other)
+            _synced(trainer, rollout, plan, step, step + 1, own, other)
         trainer.event("span", name="step", start_ns=0, dur_ns=int(2e9 + own.integers(1e8)), ok=True, step=step)
         trainer.event("probe_cost", step=step, self_ns=2_000_000 * (step + 1))
     if native:
@@ -248,7 +281,49 @@ def make(
         "guided": plan.guided,
         "hardware": {"cpu": "fast", "gpus": []},
     }
-    return Recording(manifest, logs)
+    recording = Recording(manifest, logs)
+    recording.made = dict(_told_of(recording))
+    return recording
+
+
+def _told_of(run: Recording) -> Iterator[tuple[Any, Any]]:
+    """What a recorder tells twice: (event kind, step or version, sample) -> fields that its events then have."""
+    frames = list(run.frames("rollout"))
+    once = {step for step, number in Counter(frame.step for frame in frames).items() if number == 1}
+    for frame in frames:
+        output, prompt, finish = frame.arrays.get("output"), frame.arrays.get("prompt"), frame.fields.get("finish")
+        samples = frame.arrays.get("sample")
+        if isinstance(prompt, Jagged) and isinstance(samples, np.ndarray) and frame.step in once:
+            prompt = prompt.take(np.argsort(samples, kind="stable"))
+            yield ("data", frame.step, -1), {"prompts": prompts_digest(prompt)}
+            made = next((copy.copy(one) for one in run.frames("experience") if one.step == frame.step), None)
+            wanted = {"tokens", "reward", "advantage", "return", "value", "actor_logprob"}
+            if made is not None and wanted <= set(made.arrays) and len(made.arrays["reward"]) == len(prompt.lengths):
+                order = np.argsort(made.arrays["sample"], kind="stable").tolist()
+                made.fields = {}
+                made.take(order)
+                yield ("learner", frame.step, -1), {"batch": batch_digest(prompt, made.arrays)}
+        if isinstance(output, Jagged) and isinstance(samples, np.ndarray) and finish:
+            for sample, row, reason in zip(samples, output.rows(), finish, strict=True):
+                ends = {"output_first": row[:8].tolist(), "output_last": row[-8:].tolist(), "output_len": len(row)}
+                yield ("boundaries", frame.step, int(sample)), {**ends, "finish": reason}
+    for event in run.events("weights", source="learner"):
+        digests = event.get("digests")
+        if isinstance(digests, dict) and all(one and isinstance(one, str) for one in digests.values()):
+            yield ("learner", event["version"] - 1, -2 - len(digests)), {"actor": weights.combine(digests)}
+
+
+def _tell_again(run: Recording) -> None:
+    """Events that tell again what a test has changed say it as their recorder would."""
+    changed = {key: told for key, told in _told_of(run) if key in run.made and run.made[key] != told}
+    for kind, step, sample in changed:
+        for event in run.events(kind, step=step):
+            if sample < 0 or event.get("sample") == sample:
+                before = dict(event)
+                event.update({name: one for name, one in changed[kind, step, sample].items() if name in event})
+                if event.get("text_seam") and event["output_first"] != before["output_first"]:
+                    event["text_seam"] = text([*event["prompt_last"], *event["output_first"]])
+                    event["text_last"] = text(event["output_last"])
 
 
 @dataclass
@@ -355,8 +430,16 @@ def _described(log: Log, plan: Scenario, backend: str, mode: str) -> None:
     log.event("sampling", canonical=plan.to_json()["sampling"], native={"temperature": 0.0}, mode=mode)
 
 
-def _synced(trainer: Log, rollout: Log, plan: Scenario, step: int, version: int, other: bool = False) -> None:
-    digests = {name: digest(name, version, plan.seed, other) for name in TENSORS}
+def _synced(
+    trainer: Log,
+    rollout: Log,
+    plan: Scenario,
+    step: int,
+    version: int,
+    own: np.random.Generator,
+    other: bool = False,
+) -> None:
+    digests = held(plan, version, other)
     trainer.event("weights", step=step, version=version, source="learner", digests=dict(digests))
     rollout.event("weights", step=step, version=version, source="received", digests=dict(digests))
     trainer.event(
@@ -370,8 +453,8 @@ def _synced(trainer: Log, rollout: Log, plan: Scenario, step: int, version: int,
         bytes=1 << 20,
         mismatched=[],
         absent=[],
-        proof_max_delta=9.5e-7,
-        proof_mean_delta=2e-7,
+        proof_max_delta=float(own.uniform(5e-7, 9.5e-7)),
+        proof_mean_delta=float(own.uniform(1e-7, 2e-7)),
     )
 
 
@@ -452,6 +535,7 @@ def _experience(trainer: Log, plan: Scenario, truth: Step) -> None:
     dense = {
         name: truth.like(truth.rng.normal(0, 1, total).astype(np.float32)) for name in ("value", "advantage", "return")
     }
+    half = _half(plan, truth) if plan.model.dtype != "float32" else {}
     trainer.frames.append(
         FrameRecord(
             "experience",
@@ -467,6 +551,7 @@ def _experience(trainer: Log, plan: Scenario, truth: Step) -> None:
                 "reward": truth.reward.copy(),
                 "margin": truth.like(truth.margin.copy()),
                 "runner_up": truth.like(truth.runner_up.copy()),
+                **half,
             },
         )
     )
@@ -476,7 +561,8 @@ def _experience(trainer: Log, plan: Scenario, truth: Step) -> None:
         int((truth.prompt.lengths + truth.output.lengths).sum()),
     )
     width = int(truth.prompt.lengths.max()) + longest
-    trainer.event("data", step=truth.step, prompts=digest("prompts", plan.seed, truth.step), samples=n)
+    numbers = truth.sample.tolist()
+    trainer.event("data", step=truth.step, prompts=prompts_digest(truth.prompt), samples=numbers)
     trainer.event(
         "shapes",
         step=truth.step,
@@ -490,15 +576,29 @@ def _experience(trainer: Log, plan: Scenario, truth: Step) -> None:
     trainer.event("span", name="experience", start_ns=0, dur_ns=int(3e8), ok=True, step=truth.step)
 
 
+def _half(plan: Scenario, truth: Step) -> dict[str, Jagged]:
+    """What a learner in half precision says in float32, and of the weights before the last update."""
+    rng, total = np.random.default_rng([plan.seed, truth.step, 7]), len(truth.logprob)
+    rounding, moved = {"bfloat16": 0.008, "float16": 0.003}[plan.model.dtype], rng.normal(0, 0.1, total)
+    exact = truth.logprob + rng.normal(0, rounding, total)
+    found = {"exact_logprob": exact}
+    if truth.step:
+        found["behind_exact_logprob"] = exact + moved
+        found["behind_logprob"] = exact + moved + rng.normal(0, rounding, total)
+    return {name: truth.like(values.astype(np.float32)) for name, values in found.items()}
+
+
 def _trained(trainer: Log, plan: Scenario, truth: Step, other: bool) -> None:
-    state = (plan.seed, truth.step, other)
+    made = next(frame.arrays for frame in trainer.frames if (frame.kind, frame.step) == ("experience", truth.step))
+    kl = made["kl"]
+    assert isinstance(kl, Jagged)
     trainer.event("span", name="train", start_ns=0, dur_ns=int(5e8), ok=True, step=truth.step)
     trainer.event(
         "step",
         step=truth.step,
         metrics={
             "reward_mean": float(truth.reward.mean()),
-            "kl_mean": 0.01 * truth.step,
+            "kl_mean": float(kl.values.mean()),
             "policy_loss": -0.01,
             "value_loss": 0.4,
             "length_mean": float(truth.output.lengths.mean()),
@@ -511,9 +611,9 @@ def _trained(trainer: Log, plan: Scenario, truth: Step, other: bool) -> None:
     trainer.event(
         "learner",
         step=truth.step,
-        actor=digest("actor", *state),
-        critic=digest("critic", *state),
-        batch=digest("batch", plan.seed, truth.step),
+        actor=weights.combine(held(plan, truth.step + 1, other)),
+        critic=digest("critic", plan.seed, truth.step, other),
+        batch=batch_digest(truth.prompt, made),
     )
 
 

@@ -431,3 +431,37 @@ def test_a_wrapper_of_somebody_elses_file(
     spec = {"wrapper": f"{file}:Late", "settings": {"finish": "late"}}
     wrapped = wrap(engine, spec, model_path=policy, scenario=SCENARIO)
     assert {one.finish_reason for one in wrapped.generate(requests, SAMPLING, seed=0)} == {"late"}
+
+
+def test_another_rotary_base_turns_until_it_is_removed(policy: str, requests: list[Request]) -> None:
+    made = HFEngine(policy, SCENARIO, mode="coupled", device="cpu")
+    first = made.model.model.rotary_emb.inv_freq.clone()
+    rebased = faulty(made, policy, rebased={"by": 1.5})
+    turned = made.model.model.rotary_emb.inv_freq
+    assert turned[0] == first[0] == 1.0  # the first frequency is that of any base
+    assert torch.allclose(turned[1] / first[1], torch.tensor(1.5 ** (-1 / len(first))))
+    rebased.remove()
+    assert torch.equal(made.model.model.rotary_emb.inv_freq, first)
+
+
+def test_a_coarse_module_rounds_in_half_precision_only(policy: str) -> None:
+    half = dataclasses.replace(SCENARIO, model=dataclasses.replace(SCENARIO.model, dtype="bfloat16"))
+    for plan, differs in ((half, True), (SCENARIO, False)):
+        made = HFEngine(policy, plan, mode="coupled", device="cpu")
+        before = made.rescore([(1, 5, 9, 11, 3)])
+        coarse = FaultyEngine(made, model_path=policy, scenario=plan, coarse={"modules": ["model.norm"], "bits": 3})
+        assert (made.rescore([(1, 5, 9, 11, 3)]) != before) is differs
+        coarse.remove()
+        assert made.rescore([(1, 5, 9, 11, 3)]) == before
+
+
+def test_an_altered_row_is_one_row_after_each_sync(policy: str) -> None:
+    made = HFEngine(policy, SCENARIO, mode="coupled", device="cpu")
+    weight = made.model.model.norm.weight
+    before = weight.detach().clone()
+    altered = faulty(made, policy, row_altered={"module": "model.norm", "row": 2, "by": 2.0})
+    made.receive = lambda group, weights: SyncReport(True, "", 0.0)  # type: ignore[method-assign]
+    altered.receive(SyncGroup("", 0, 2, 1, "", "gloo"), [])
+    expected = before.clone()
+    expected[2] *= 2.0
+    assert torch.equal(weight, expected)

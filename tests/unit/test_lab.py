@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import ctypes
 import dataclasses
 import errno
 import json
 import os
 import re
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -21,7 +24,7 @@ from harness.triage.lab_outcome import Outcome, called, judged, score
 from reports.model import HANGS as KINDS
 from reports.model import Node, Party, Triage, Verdict
 from scenarios.lab import launch
-from scenarios.lab.catalog import HANGS, PROGRAMS, Hang
+from scenarios.lab.catalog import CONDITIONS, HANGS, PROGRAMS, VARIANTS, Hang
 
 HANG = Hang("one", "K1", "rank 1 is odd", "one.py", world=2, culprits=frozenset({1}), frame="step")
 RING = Hang("ring", "K2", "", "ring.py", world=2, cycle=frozenset({0, 1}))
@@ -105,6 +108,42 @@ def test_a_process_without_rank_is_called_by_role_title_or_a_word_of_its_command
     assert judged(hang, verdict(culprits=[rank(None, "vm:7", role="rollout")])).right
     assert judged(hang, verdict(culprits=[rank(None, "vm:8", role="trainer")])).blamed
     assert called("rank 3", {}) == {3} and called("vm:9", {}) == set()
+
+
+# --- conditions
+
+
+def test_every_program_runs_once_more_under_each_condition() -> None:
+    names = {one.name for one in VARIANTS}
+    programs = [hang for hang in HANGS if hang.dumps is None and not hang.engine and not hang.condition]
+    for hang in programs:
+        assert {f"{hang.name}+helper", f"{hang.name}+logger"} <= names
+        assert (f"{hang.name}+spin" in names) == bool(hang.world)
+    assert {one.condition for one in VARIANTS} == set(CONDITIONS) and len(names) == len(VARIANTS)
+
+
+def test_variants_are_run_when_they_are_asked_for() -> None:
+    every = lab_files.hangs()
+    assert not any("+" in hang.name for hang in lab_files.chosen(every, []))
+    assert len(lab_files.chosen(every, [], conditions=True)) > 3 * len(lab_files.chosen(every, [])) - 100
+    assert {hang.condition for hang in lab_files.chosen(every, ["+spin"])} == {"spin"}
+    assert [hang.name for hang in lab_files.chosen(every, ["order-pair+spin"])] == ["order-pair+spin"]
+    assert [hang.name for hang in lab_files.chosen(every, ["order-pair"])] == ["order-pair"]
+
+
+def test_a_stand_in_that_cannot_be_compiled_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(HarnessError, match="cannot be compiled"):
+        lab.build(tmp_path)
+
+
+def test_the_stand_in_spins_until_its_flag_is_set(tmp_path: Path) -> None:
+    library = ctypes.CDLL(str(lab.build(tmp_path)))
+    done = ctypes.c_int(0)
+    threading.Timer(0.2, lambda: setattr(done, "value", 1)).start()
+    spent = time.thread_time()
+    assert library.cudaStreamSynchronize(ctypes.byref(done)) == 0
+    assert done.value == 1 and time.thread_time() > spent
 
 
 # --- score

@@ -457,20 +457,32 @@ def test_a_nan_that_ends_as_a_stop(tmp_path: Path) -> None:
     assert verdict.causes[0].details["stopped"] == 3
 
 
-def split(frame: FrameRecord, position: int, by: float = 0.05, ahead: bool = True) -> None:
+def split(frame: FrameRecord, position: int, by: float = 0.05, ahead: bool = True, spread: int = 1) -> None:
+    """`spread`: samples change at so many positions from this one on, in turn."""
     rows = frame.arrays["logprob"]
     at = np.arange(len(rows.values)) - np.repeat(rows.offsets[:-1], rows.lengths)
-    rows.values[(at < position) == ahead] -= by
+    own = position + np.repeat(np.arange(len(rows.lengths)) % spread, rows.lengths)
+    rows.values[(at < own) == ahead] -= by
 
 
 @pytest.mark.parametrize("ahead", [True, False])
 def test_weights_that_change_in_mid_generation(tmp_path: Path, ahead: bool) -> None:
     baseline, candidate = plain()
     for frame in rolled(candidate, 2):
-        split(frame, 6, ahead=ahead)
+        split(frame, 3, ahead=ahead, spread=9)
     verdict = put(tmp_path, baseline, candidate)
     settled(verdict, "MIXED_VERSION")
     assert "from step 2 on" in verdict.causes[0].summary
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_a_change_at_one_position_of_all_samples_may_be_a_fault_of_the_position(tmp_path: Path, ahead: bool) -> None:
+    baseline, candidate = plain()
+    for frame in rolled(candidate, 2):
+        split(frame, 6, ahead=ahead)
+    (named,) = put(tmp_path, baseline, candidate).causes
+    assert named.name == "MIXED_VERSION" and not named.proofs
+    assert "not told apart from a fault of the position" in named.evidence
 
 
 def test_a_difference_everywhere_is_no_mixed_version(tmp_path: Path) -> None:
@@ -613,6 +625,27 @@ def test_a_shift_beside_a_stale_tensor_is_not_hidden_by_it(tmp_path: Path) -> No
         shift(frame)
     verdict = put(tmp_path, baseline, candidate)
     assert set(causes(verdict)) == {f"STALE_WEIGHTS({TENSORS[0]})", "ALIGNMENT"}
+
+
+@pytest.mark.parametrize("crossed", [False, True])
+def test_a_cache_is_told_from_the_place_in_the_group_by_samples_that_are_first_in_theirs(
+    tmp_path: Path, crossed: bool
+) -> None:
+    """Where the first sample of each prompt fills the cache for the others, a fault of the others looks the same."""
+    baseline, candidate = plain()
+    for recording in (baseline, candidate):
+        for frame in rolled(recording):
+            prompts = [tuple(row) for row in frame.arrays["prompt"].rows()]
+            first = np.array([prompts.index(ids) == row for row, ids in enumerate(prompts)])
+            frame.arrays["cached"][:] = np.where(first, 0, 4)
+            if crossed:  # prompts of earlier steps that come again
+                frame.arrays["cached"][: len(first) // 2] = 4
+    for frame in rolled(candidate):
+        warm = frame.arrays["cached"] > 0
+        frame.arrays["logprob"].values[np.repeat(warm, frame.arrays["logprob"].lengths)] -= 0.05
+    (named,) = put(tmp_path, baseline, candidate).causes
+    assert named.name == "STALE_KV" and bool(named.proofs) is crossed
+    assert ("not told apart from a fault of the place in the group" in named.evidence) is not crossed
 
 
 def test_a_stale_cache_beside_a_double_bos(tmp_path: Path) -> None:

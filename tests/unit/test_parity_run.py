@@ -218,11 +218,11 @@ def test_a_disk_that_is_full_at_the_start_of_a_recording_cuts_the_run(
 
 
 def test_a_verdict_without_room_is_still_given(no_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(self: Path, text: str, encoding: str) -> int:
-        self.touch()
+    def full(file: Path, data: bytes) -> None:
+        file.touch()
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr("harness.parity.runs.recording.write_whole", full)
     verdict = harness.run_parity("hf", "hf", out="it")
     assert verdict.verdict == "INCONCLUSIVE" and set(verdict.paths) == {"run"}
     assert "No space left on device" in verdict.missing[-1]

@@ -10,6 +10,7 @@ from recordings import Recording, check, jagged, pair
 from harness.parity.attribution import merged
 from harness.parity.attribution.outcome import Attribution
 from harness.parity.attribution.situation import Named
+from harness.parity.rivals import Seen
 from harness.parity.verdict import Judged, judged
 from reports.model import Proof
 from scenarios.bench.case import Symptoms
@@ -31,9 +32,10 @@ def moved(folder: Path) -> Judged:
 def proven(name: str, left: int) -> Attribution:
     """What a bench shows whose intervention leaves so many of 20 differences."""
     proof = Proof("undo it", 20, left, "differences", "live engines")
+    seen = (Seen.PAST_CACHE_AGREES,) if name == "STALE_KV" else ()
     return Attribution(
         first={"candidate": Symptoms(counts={"logprobs": 20})}, left={"candidate": Symptoms(counts={"logprobs": left})},
-        named=[Named(name, "candidate", "candidate", "the engine does otherwise", proof)], reproduced=True,
+        named=[Named(name, "candidate", "candidate", "the engine does otherwise", proof, {}, seen)], reproduced=True,
     )  # fmt: skip
 
 
@@ -59,7 +61,7 @@ def test_a_cause_proven_live_confirms_its_suspicion(tmp_path: Path, cause: str, 
     assert check(found.verdict, suspicion).state != "confirmed"
     verdict = merged(found, proven(cause, 0))
     assert [one.name for one in verdict.causes] == [cause]
-    assert verdict.causes[0].evidence == "live: undo it: 20 differences before, 0 after"
+    assert verdict.causes[0].evidence.startswith("live: undo it: 20 differences before, 0 after")
     now = check(verdict, suspicion)
     assert now.state == "confirmed" and cause in now.evidence and "undo it" in now.evidence
     assert not any(item.startswith(f"{suspicion}: ") for item in verdict.missing)

@@ -130,6 +130,7 @@ def test_nccl_against_gloo(tmp_path: Path) -> None:
 
 def test_a_sampling_parameter_that_was_dropped_is_a_warning_without_a_divergence(tmp_path: Path) -> None:
     baseline, candidate = plain()
+    candidate.manifest["scenario"]["sampling"]["min_tokens"] = 4
     for event in candidate.events("sampling"):
         event["canonical"]["min_tokens"] = 4
     verdict = put(tmp_path, baseline, candidate)

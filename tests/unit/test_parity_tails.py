@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,8 @@ import pytest
 from recordings import Recording, causes, check, jagged, make, pair, put, scenario
 
 from harness.parity.facts.align import Grid
+from harness.parity.facts.floor import Tolerance
+from harness.parity.facts.rounding import Rounding
 from harness.parity.facts.tails import Weighed, outliers
 
 
@@ -117,3 +120,16 @@ def test_weighing_a_step() -> None:
     assert found.extreme and found.deciding[0] == 2
     found = Weighed.of(grid, np.arange(10) == 2, size, 1.0, 10.0)
     assert not found.diverges and found.compared == 1
+
+
+def test_some_tokens_may_be_far_where_many_times_more_are_compared_than_the_rounding_was_measured_on() -> None:
+    grid, size = Grid(np.array([5, 5])), np.full(10, 0.5)
+    size[[2, 7]] = 20.0
+    assert not Weighed.of(grid, np.ones(10, bool), size, 1.0, 10.0, spared=2).diverges
+    assert Weighed.of(grid, np.ones(10, bool), size, 1.0, 10.0, spared=1).diverges
+    for broken in (np.nan, np.inf):
+        size[2] = broken
+        assert Weighed.of(grid, np.ones(10, bool), size, 1.0, 10.0, spared=2).diverges
+    half = Tolerance("bfloat16", 0.05, 0.0, 0.01, 1.0, rounding=Rounding(0.005, 0.03, 1_000, largest=0.06))
+    assert [half.spared(tokens) for tokens in (0, 999, 1_999, 2_000, 18_452)] == [0, 0, 0, 1, 17]
+    assert replace(half, dtype="float32").spared(18_452) == replace(half, rounding=Rounding()).spared(18_452) == 0

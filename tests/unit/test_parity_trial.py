@@ -493,7 +493,7 @@ def test_engines_in_float32_beside_a_bfloat16_learner_have_the_tolerance_of_floa
             event["resolved"]["dtype"] = "float32" if asked else "bfloat16"
     generator = np.random.default_rng(3)
     for frame in candidate.frames("rollout"):
-        frame.arrays["logprob"].values[:] += generator.uniform(-0.03, 0.03, len(frame.arrays["logprob"].values))
+        frame.arrays["logprob"].values[:] += generator.uniform(-0.02, 0.02, len(frame.arrays["logprob"].values))
     verdict = put(tmp_path, baseline, candidate, **({"cap": 0.05} if asked == "--cap" else {}))
     assert verdict.verdict == seen, verdict.reason
     found = check(verdict, "logprobs")

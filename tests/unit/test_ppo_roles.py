@@ -189,6 +189,23 @@ def test_bfloat16_weights_move_by_less_than_their_own_resolution(paths: dict[str
     assert float((norm.detach() - 1).abs().max()) < 1e-3
 
 
+def test_a_learner_in_half_precision_scores_in_float32_as_well(paths: dict[str, str]) -> None:
+    """With the weights of now and with those before the last update: what rounding is, and what an update moved."""
+    role = actor(paths, dataclasses.replace(scenario(actor_lr=1e-2), model=Model(dtype="bfloat16")))
+    before = role.score(0, SAMPLES)
+    assert not before.behind and [len(row) for row in before.exact] == [len(row) for row in before.logprob]
+    rounding = np.abs(np.concatenate(before.exact) - np.concatenate(before.logprob))
+    assert 0 < rounding.max() < 0.1
+    role.train(0, [share(before.logprob, like(1))])
+    after = role.score(1, SAMPLES)
+    assert [row.tolist() for row in after.behind_exact] == [row.tolist() for row in before.exact]
+    assert [row.tolist() for row in after.behind] == [row.tolist() for row in before.logprob]
+    assert np.abs(np.concatenate(after.exact) - np.concatenate(after.behind_exact)).max() > 0.1
+    role.reset()
+    assert not role.score(0, SAMPLES).behind
+    assert not actor(paths).score(0, SAMPLES).exact  # float32 needs no twin
+
+
 def test_a_gradient_that_is_no_number_is_said_at_once(paths: dict[str, str]) -> None:
     model = models.load_policy(paths["policy"])
     optimizer = Optimizer(model, 1e-3, 1.0, DataParallel("actor", RoleSettings(**paths)))

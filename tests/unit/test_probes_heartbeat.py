@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -177,6 +178,30 @@ def test_a_beat_is_one_block_whatever_it_holds(tmp_path: Path) -> None:
     assert found["cut"] and found["sequences"] == {} and found["rank"] == 2
     assert len(block({"pid": 1, "stack": ["x" * 5000], "open": [{"name": "wake"}]})) == BLOCK
     assert json.loads(block({"stack": ["x" * 5000], "open": [{"name": "wake"}]}))["open"] == [{"name": "wake"}]
+
+
+def test_a_full_disk_costs_beats_and_not_the_heartbeat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = Process(tmp_path)
+
+    def full(*arguments: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    for _ in range(3):
+        process.beat()
+    assert process.heart.lost == 3 and not process.heart.path.exists()  # an old beat would look like a stuck process
+    monkeypatch.undo()
+    process.beat()
+    assert json.loads(process.heart.path.read_bytes())["count"] == 5
+
+
+def test_a_directory_that_is_removed_is_made_anew(tmp_path: Path) -> None:
+    process = Process(tmp_path / "watch")
+    shutil.rmtree(tmp_path / "watch")
+    process.beat()
+    process.beat()
+    assert json.loads(process.heart.path.read_bytes())["count"] == 3
+    process.heart.close()
 
 
 def test_its_own_time_is_counted(tmp_path: Path) -> None:

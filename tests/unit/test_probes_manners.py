@@ -219,6 +219,26 @@ def test_a_group_that_cannot_be_described_is_made(torch: Any) -> None:
     assert "cannot be described: NotImplementedError: another torch" in str(recorder.events)
 
 
+def test_a_group_made_beside_the_register_is_recorded_with_the_own_rank(torch: Any) -> None:
+    """As frameworks make the group of a weight sync: nobody is told who else is in it."""
+
+    def helper(group_size: int, group_rank: int, global_ranks_in_group: list[int], backend: str, store: Any,
+               group_name: str) -> str:  # fmt: skip
+        return "made"
+
+    torch._new_process_group_helper = helper
+    recorder: Any = Recorder()
+    assert collectives.watch(recorder)
+    try:
+        assert torch._new_process_group_helper(3, 1, [], "nccl", None, "weight_sync") == "made"
+    finally:
+        collectives.unwatch(recorder)
+    found = [fields for kind, fields in recorder.events if kind == "group"]
+    assert [(one["name"], one["rank"], one["world_size"], list(one["members"])) for one in found] == [
+        ("weight_sync", 1, 3, [])
+    ]
+
+
 def test_a_disk_that_does_not_answer_does_not_hold_up_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attach, "LAST_BEAT_S", 0.05)
     one = attach.Attachment(tmp_path, 1.0)  # its thread, had it begun, would never come back from a write
@@ -239,6 +259,7 @@ def test_a_full_disk_is_still_an_error_of_the_recording(tmp_path: Path) -> None:
     quiet._recorder._journal._fd = os.open("/dev/full", os.O_WRONLY)
     quiet.event("note", text="y")
     assert "disk is full" in quiet.off
+    quiet.close(None)  # else it is one of the live recorders of the tests that follow
 
 
 # --- the site that every process begins with ----------------------------------------------------------------------

@@ -166,8 +166,10 @@ def test_who_awaits_a_server_outside_the_job_in_an_event_loop_is_not_blamed(stac
     assert verdict.verdict == "INSUFFICIENT" and JUDGE[0] in verdict.reason
     assert verdict.missing == ["the server that rank 0 asks"]
     near = rank(0, stack, peers=("127.0.0.1:99", "10.0.0.1:6379"), listening=("10.0.0.1:5",))
-    for other in (seen(near, LOOP), seen(rank(0, stack), LOOP)):
-        assert named(judged(other))
+    for other in (seen(near, LOOP), seen(rank(0, stack), LOOP)):  # nor over what its tasks may await in the job
+        inside = judged(other)
+        assert inside.verdict == "INSUFFICIENT" and not named(inside)
+        assert inside.missing == ["what the tasks of rank 0 await"]
 
 
 def test_an_event_loop_that_awaits_nothing_outside_or_a_plain_thread_excuses_nobody() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -408,6 +409,27 @@ def test_a_source_that_fails_and_a_disk_that_is_full_are_notes(monkeypatch: pyte
     (tmp_path / "file").write_text("in the way")
     [_, note] = conduct.collect(nothing, out=tmp_path / "file" / "evidence").notes
     assert "the evidence could not be written whole" in note
+
+
+def test_a_host_without_threads_is_a_note(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    start_thread = threading.Thread.start
+    left = iter(range(1))
+
+    def start(thread: threading.Thread) -> None:
+        if next(left, None) is None:
+            raise RuntimeError("can't start new thread")
+        start_thread(thread)
+
+    process = subprocess.Popen(["sleep", "600"])
+    try:
+        monkeypatch.setattr(threading.Thread, "start", start)
+        evidence = conduct.collect(scope.Scope((process.pid,), ray_address=""), out=tmp_path, gap_s=0.0, native=False)
+        monkeypatch.undo()
+    finally:
+        process.kill()
+        process.wait()
+    assert [one.pid for one in evidence.processes] == [process.pid]
+    assert [note for note in evidence.notes if "no thread was left" in note]
 
 
 def test_a_source_that_never_answers_is_given_up() -> None:

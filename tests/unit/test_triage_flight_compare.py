@@ -7,20 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flight_support import entry, faulty, flight, of_job
+from flight_support import entry, faulty, flight, of_job, said
 
-from harness.triage.evidence import Group
+from harness.triage.evidence import Evidence, Group
 from harness.triage.flight import (
     Comparison,
     Flights,
-    blocked,
     compare,
     laggards,
     load_directory,
-    suspects,
     without_entry,
 )
 from harness.triage.flight.operations import peers
+from harness.triage.judge import triage
 
 REAL = Path(__file__).resolve().parents[1] / "fixtures" / "flight"
 PAIR = ([[8]], [[8]])
@@ -122,7 +121,7 @@ def test_rings_that_do_not_overlap_are_said_and_not_compared() -> None:
     assert not compared.groups[0].mismatches
     assert any("rank 0 holds #3000 and later, rank 1 ends at #109" in note for note in compared.notes)
     waiting = flight(0, [entry(seq, record=seq, done=seq < 3009) for seq in range(3000, 3010)])
-    assert suspects(compare([waiting, behind])).ranks == {1}  # however old: it never enqueued #3009
+    assert said([waiting, behind]).ranks == {1}  # however old: it never enqueued #3009
 
 
 def test_a_silent_member_whose_ring_overflowed_is_not_taken_for_late() -> None:
@@ -133,9 +132,9 @@ def test_a_silent_member_whose_ring_overflowed_is_not_taken_for_late() -> None:
     [state] = [one for one in compared.groups if one.group.name == "1"]
     assert state.silent == state.unsure == (1,) and without_entry(state) == frozenset()
     assert any("ring has overflowed" in note for note in compared.notes)
-    assert suspects(compared).hint == "insufficient"
+    assert said(compared).verdict == "INSUFFICIENT"
     fresh = flight(1, [entry(seq) for seq in range(1, 100)], **members)  # the control: its ring is whole
-    assert suspects(compare([waiting, fresh])).ranks == {1}
+    assert said([waiting, fresh]).ranks == {1}
 
 
 def test_operations_launched_as_one_count_as_one() -> None:
@@ -156,9 +155,9 @@ def test_point_to_point_stands_apart() -> None:
     [state] = pair(send, receive).groups
     assert not state.mismatches and not state.waiting
     assert state.p2p[0][0].op == "send 0->1" and state.p2p[1][0].p2p
-    assert suspects(pair(send, receive)).hint == "wedge"
+    assert said(pair(send, receive)).ranks == frozenset()
     lonely = compare([flight(0, [send]), flight(1, [entry(1)])])
-    assert suspects(lonely).ranks == {1}
+    assert said(lonely).ranks == {1}
     assert (peers("send 3->0"), peers("recv 0<-3"), peers("broadcast")) == ((3, 0), (3, 0), None)
 
 
@@ -194,13 +193,13 @@ def test_a_group_that_spans_two_worlds_is_compared_on_its_own() -> None:
     alone = {f"p{place}": one.only("weight_sync", place) for place, one in enumerate(processes)}
     compared = compare(alone, [Group("weights", (0, 1, 2))])
     assert [state.group.name for state in compared.groups] == ["weights"]
-    assert suspects(compared).ranks == {2}
+    assert said(compared).ranks == {2}
 
 
 def test_no_dumps_at_all() -> None:
     compared = compare([])
     assert compared == Comparison((), ())
-    assert suspects(compared).hint == "insufficient"
+    assert said(compared).verdict == "INSUFFICIENT"
 
 
 @pytest.mark.parametrize("memberships", [True, False])
@@ -208,7 +207,7 @@ def test_real_gloo_operations_that_differ_by_design_agree(memberships: bool) -> 
     """gather, scatter, reduce, all_gather, objects of other lengths, all_to_all with uneven splits, torch 2.13."""
     compared = real("legitimate", memberships=memberships)
     assert not [state.mismatches for state in compared.groups if state.mismatches]
-    assert suspects(compared).hint == ""
+    assert said(compared).verdict == "HEALTHY"
 
 
 def test_gloo_groups_get_their_members_from_the_record() -> None:
@@ -226,22 +225,28 @@ def test_gloo_without_members_abstains_where_only_they_would_tell() -> None:
     """Rank 3's dump is gone and nobody recorded the groups: who is missing cannot be known."""
     flights = load_directory(REAL / "gloo-late-start")
     del flights["rank3.json"]
-    opinion = suspects(compare(flights))
-    assert not opinion.ranks and opinion.hint == "insufficient"
+    found = said(flights)
+    assert not found.ranks and found.verdict == "INSUFFICIENT"
 
 
 @pytest.mark.parametrize(
-    ("case", "ranks", "hint"),
-    [("extra-broadcast", {2}, "mismatch"), ("absent-rank", {1}, "host"), ("late-start", {3}, "host"),
-     ("order-inversion", set(), "cycle"), ("recorder-off", set(), "insufficient"), ("legitimate", set(), "")],
+    ("case", "ranks", "kind", "verdict"),
+    [("extra-broadcast", {2}, "K1", "HUNG"), ("absent-rank", {1}, "K4", "HUNG"), ("late-start", {3}, "K4", "HUNG"),
+     ("order-inversion", set(), "K2", "HUNG"), ("recorder-off", set(), "", "INSUFFICIENT"),
+     ("legitimate", set(), "", "HEALTHY")],
 )  # fmt: skip
-def test_real_gloo_hangs(case: str, ranks: set[int], hint: str) -> None:
-    assert suspects(real(case))[:2] == (ranks, hint)
+def test_real_gloo_hangs(case: str, ranks: set[int], kind: str, verdict: str) -> None:
+    assert said(real(case))[:3] == (ranks, kind, verdict)
+
 
 
 def test_the_oldest_pending_operation_says_whom_it_waits_for() -> None:
-    waits = blocked(real("late-start"))
-    assert [(str(one), one.waiters, one.on) for one in waits] == [
-        ("all_reduce #5 of group 0 (default_pg)", (0, 1), (2, 3)),
-        ("all_reduce #4 of group 2 (tp)", (2,), (3,)),
-    ]
+    evidence = Evidence("", "dumps", "", 0.0)
+    verdict = triage(evidence, real("late-start"))
+    assert verdict.triage is not None
+    waits = {(one.waiter, one.target, one.because.split(": ")[0]) for one in verdict.triage.waits}
+    four, five = "all_reduce #4 of tp", "all_reduce #5 of default_pg"
+    assert waits == {
+        ("rank 0", "rank 2", five), ("rank 0", "rank 3", five), ("rank 1", "rank 2", five), ("rank 1", "rank 3", five),
+        ("rank 2", "rank 3", four),
+    }  # fmt: skip

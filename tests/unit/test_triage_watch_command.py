@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.commands.watch import seconds
+from harness.commands.watch import seconds, size
 from harness.errors import BadInput
 from harness.triage.watch.command import SITE, _directory, _program, told, watched
 
@@ -86,3 +86,16 @@ def test_a_folder_that_cannot_be_used_is_one_sentence(tmp_path: Path) -> None:
     (out / "beats" / "1.json").touch()
     with pytest.raises(BadInput, match="another recording"):
         _directory(tmp_path / "out", ["x"])
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("4096", 4096), ("64K", 64 << 10), ("500M", 500 << 20), ("1.5g", 3 << 29), ("2GiB", 2 << 30)]
+)
+def test_sizes(text: str, value: int) -> None:
+    assert size(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "0", "x", "-1M", "1P", "M"])
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(BadInput, match="no size"):
+        size(text)

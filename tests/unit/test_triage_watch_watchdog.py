@@ -80,7 +80,9 @@ def test_slow_is_said_and_looked_at_ever_less_often(tmp_path: Path) -> None:
     assert len(job.lines) == job.looks == len(set(job.lines))  # each says how long by now
     job.run(2000)
     assert job.looks > len(job.lines) == 5  # and then no more
-    assert len(list((tmp_path / "evidence").iterdir())) == 1  # the last look's
+    kept = sorted((tmp_path / "evidence").iterdir())
+    assert len(kept) == 6  # of each line, and the last look's
+    assert all(json.loads((one / "verdict.json").read_text())["verdict"] == "SLOW" for one in kept)
     assert not (tmp_path / "verdict.json").exists()
     job.culprit = "host:2"
     job.moved += 1
@@ -137,6 +139,31 @@ def test_the_watchdog_beats_and_says_that_it_ends(tmp_path: Path) -> None:
     assert beat["pid"] == os.getpid() and beat["count"] == 3 and "ended" not in beat
     job.dog.close()
     assert json.loads((tmp_path / "watchdog.json").read_text())["ended"]
+
+
+def test_a_hang_is_confirmed_by_a_second_verdict_before_a_job_is_ended(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    assert len(job.run(20)) == 1 and job.looks == 1
+    job.now += 10
+    again = job.dog.confirm()
+    assert again is not None and again.verdict.verdict == "HUNG" and job.looks == 2
+
+
+@pytest.mark.parametrize("says", ["SLOW", "INSUFFICIENT", "HEALTHY"])
+def test_a_hang_that_is_none_at_the_second_look_is_watched_on(tmp_path: Path, says: str) -> None:
+    job = Job(tmp_path)
+    assert len(job.run(20)) == 1
+    job.says = says
+    assert job.dog.confirm() is None
+    job.says = "HUNG"
+    assert len(job.run(60)) == 1  # and told when it hangs after all
+
+
+def test_a_job_that_moved_meanwhile_is_not_looked_at_again(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    assert len(job.run(20)) == 1
+    job.moved += 1
+    assert job.dog.confirm() is None and job.looks == 1
 
 
 class World:

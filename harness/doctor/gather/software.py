@@ -12,7 +12,9 @@ import sys
 import sysconfig
 from typing import Any
 
-from probes.environment import SECRET, USERINFO, packages, variables
+from probes import redaction
+from probes.environment import packages, variables
+from probes.secret_names import is_secret
 
 _MORE = re.compile(
     r"TMPDIR|SLURM_(JOB_ID|JOB_NUM_NODES|NNODES|NTASKS_PER_NODE|CPUS_PER_TASK|GPUS_PER_NODE|JOB_END_TIME|NODEID|PROCID)"
@@ -46,14 +48,14 @@ print("\\n" + json.dumps({"mapped": paths}), flush=True)
 def software() -> dict[str, Any]:
     """The fields of `facts.Software`."""
     names = {name: value for name, value in os.environ.items() if _MORE.fullmatch(name)}
-    kept = {**variables(), **{name: USERINFO.sub("", value) for name, value in names.items()}}
+    kept = {**variables(), **{name: redaction.text(value) for name, value in names.items()}}
     outside = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
     own = _own_libraries()
     return {
         "python": platform.python_version(), "executable": sys.executable, "packages": packages(),
-        "variables": {name: value for name, value in sorted(kept.items()) if not SECRET.search(name)},
+        "variables": {name: value for name, value in sorted(kept.items()) if not is_secret(name)},
         "proxies": [name for name in _PROXIES if os.environ.get(name) or os.environ.get(name.upper())],
-        "no_proxy": [USERINFO.sub("", part.strip()) for part in outside.split(",") if part.strip()],
+        "no_proxy": [redaction.text(part.strip()) for part in outside.split(",") if part.strip()],
         "in_front": _in_front(own), "own": own, "torch_cuda": _torch_cuda(), "writable": _prefixes(),
     }  # fmt: skip
 

@@ -32,7 +32,7 @@ def _attempt() -> tuple[str, str]:
     program = beside if os.access(beside, os.X_OK) else shutil.which("py-spy")
     if not program:
         return "absent", ""
-    child = subprocess.Popen([sys.executable, "-S", "-c", _CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    child = subprocess.Popen([sys.executable, "-I", "-S", "-c", _CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         if child.stdout:
             child.stdout.readline()  # from here on the interpreter has a stack to show

@@ -82,6 +82,7 @@ def _search(
     if not samples:
         found.notes.append("not tested on the bench: no sample of the difference can be drawn again")
         return
+    found.drawn = sum(one.offends for one in samples)
     sides = bench.open(samples, Tolerance(e.tolerance.value, e.tolerance.margin))
     if any(cause.name == "UNEXPLAINED" for cause in judged.verdict.causes) and read_aloud(e, bench.texts):
         found.reread = causes.find(e, judged.kinds)

@@ -8,9 +8,12 @@ from typing import Any
 from harness.parity.attribution.outcome import Attribution
 from harness.parity.attribution.situation import LEAST, RESIDUE, Named, Tried
 from harness.parity.checks.parameter_maps import measured
+from harness.parity.rivals import Seen, noted, told_apart
+from harness.parity.rules.lifted import STAGE as LIFTED
 from harness.parity.rules.suspected import followed, in_words
+from harness.parity.rules.weights import ONE_BEHIND
 from harness.parity.verdict import Judged, reason_of
-from reports.model import Cause, Finding, Verdict
+from reports.model import Cause, Finding, Proof, Verdict
 from reports.text import figure
 
 SIDES = ("baseline", "candidate")
@@ -24,7 +27,10 @@ def merged(judged: Judged, found: Attribution) -> Verdict:
     verdict, e = judged.verdict, judged.evidence
     if verdict.verdict != "DIVERGENT" or e is None:
         return verdict
-    causes, fresh = _proven(verdict.causes if found.reread is None else found.reread, found)
+    recorded = verdict.causes if found.reread is None else found.reread
+    lifted = [one for one in recorded if one.details.get("stage") == LIFTED]  # of other engines: not found's to judge
+    causes, fresh = _proven([one for one in recorded if one not in lifted], found)
+    causes = [_one_version(one, found) for one in causes]
     withdrawn = [(cause, said) for cause in causes if (said := _contradicted(cause, found))]
     kept = [_noted(cause, found) for cause in causes if not _contradicted(cause, found)]
     explained = bool(fresh or (found.named and found.reproduced)) and _explained(found)
@@ -36,12 +42,15 @@ def merged(judged: Judged, found: Attribution) -> Verdict:
         kept = [_nothing_left(found)]
     if not any(one.name == "UNEXPLAINED" for one in kept):
         kept += [_narrowed(_remainder(side, kept, found), found) for side in _remaining(kept, found)]
+    own = [(one.name, one.party) for one in kept if one.name != "UNEXPLAINED"]
+    judged_causes = [told_apart(one) for one in kept]
+    judged_causes += [one for one in lifted if (one.name, one.party) not in own]
     findings = [*verdict.findings, *(_withdrawn(cause, said) for cause, said in withdrawn), *_told(found)]
     changed = dataclasses.replace(
         verdict,
-        causes=kept,
-        reason=reason_of(e, judged.kinds, kept) or verdict.reason,
-        findings=measured(findings, kept),
+        causes=judged_causes,
+        reason=reason_of(e, judged.kinds, judged_causes) or verdict.reason,
+        findings=measured(findings, judged_causes),
         figures=verdict.figures | {"attribution": _figures(found)},
     )
     return followed(changed, removed_by=_removed_by(kept) if _explained(found) else [])
@@ -61,7 +70,7 @@ def same_cause(live: str, recorded: str) -> bool:
         return True
     (one, what), (two, which) = _parts(live), _parts(recorded)
     alike = one == two or {one, two} == _STALE_OR_OTHER
-    counted = live.endswith(" tensors)") and recorded.endswith(" tensors)")
+    counted = live.endswith(" tensors)") and (recorded.endswith(" tensors)") or recorded == ONE_BEHIND)
     return alike and (not what or not which or which <= what or counted)
 
 
@@ -71,18 +80,34 @@ def _parts(name: str) -> tuple[str, frozenset[str]]:
     return kind, frozenset(filter(None, what.removesuffix(")").split(", ")))
 
 
+def _settled(found: Attribution, side: str) -> bool:
+    """Does nothing of the side differ on the bench, or nothing any more?"""
+    first = found.first.get(side)
+    return first is not None and (not first.total or _gone(found, side))
+
+
+def _one_version(cause: Cause, found: Attribution) -> Cause:
+    """MIXED_VERSION with the proof that the bench makes by drawing at all: no sync comes between."""
+    side = _side(cause)
+    if cause.name != "MIXED_VERSION" or _live(cause) or not found.drawn or not _settled(found, side):
+        return cause
+    proof = Proof("draw again with one version of the weights", found.drawn, 0, "samples", "live engines")
+    return noted(dataclasses.replace(cause, proofs=[*cause.proofs, proof]), [Seen.ONE_VERSION_AGREES])
+
+
 def _proven(recorded: list[Cause], found: Attribution) -> tuple[list[Cause], list[Named]]:
     """The recorded causes with the live proofs of the same cause; and the live causes that no recording named."""
     causes, fresh = list(recorded), []
     for named in found.named:
         known = [i for i, one in enumerate(causes) if same_cause(named.name, one.name) and _party(one, named)]
         for i in known:
-            causes[i] = dataclasses.replace(causes[i], proofs=[*causes[i].proofs, named.proof])
+            causes[i] = noted(dataclasses.replace(causes[i], proofs=[*causes[i].proofs, named.proof]), named.seen)
         name = _unnamed(named.name, [causes[i].name for i in known])
         if name:
             fresh.append(named)
             evidence = f"live: {in_words(named.proof)}"
-            causes.append(Cause(name, named.party, named.summary, evidence, dict(named.details), [named.proof]))
+            fresh_one = Cause(name, named.party, named.summary, evidence, dict(named.details), [named.proof])
+            causes.append(noted(fresh_one, named.seen))
     return causes, fresh
 
 
@@ -113,9 +138,14 @@ def _live(cause: Cause) -> bool:
 def _contradicted(cause: Cause, found: Attribution) -> str:
     """Why a recorded cause does not stand: its own intervention removed nothing, and others removed everything."""
     side = _side(cause)
+    own = [one for one in found.tried if one.side == side and same_cause(one.cause, cause.name)]
+    if cause.name == "STALE_KV" and own and not any(one.removed for one in own):
+        return f"{Seen.PAST_CACHE_DIFFERS}: {_outcome(own)}"
+    left = found.left.get(side)
+    if cause.name == "MIXED_VERSION" and left is not None and not (found.first[side].noise or _settled(found, side)):
+        return f"drawn again with one version of the weights, the same samples differ in {left.total} places"
     if _live(cause) or cause.name == "UNEXPLAINED" or not _gone(found, side) or "WEIGHTS(" in cause.name:
         return ""  # a digest that was recorded stands, whatever a sync does to the engine
-    own = [one for one in found.tried if one.side == side and same_cause(one.cause, cause.name)]
     if not own or any(one.removed for one in own):
         return ""
     others = ", ".join(named.name for named in found.named if named.side == side)

@@ -15,7 +15,7 @@ class Attribution:
     start to the last cause that was named. `layers`: of what stays unexplained in a side, the first layer that
     differs, in words. `broken`: an engine failed in an intervention, and is good for nothing more. `reread`: the causes
     that the recordings name once the text of their ids is known. `reproduced`: what no cause of the recordings explains
-    was there in the last step too, and its samples are in the case.
+    was there in the last step too, and its samples are in the case. `drawn`: offending samples of the case.
     """
 
     first: dict[str, Symptoms] = field(default_factory=dict)
@@ -29,3 +29,4 @@ class Attribution:
     broken: bool = False
     reread: list[Cause] | None = None
     reproduced: bool = False
+    drawn: int = 0

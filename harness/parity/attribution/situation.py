@@ -10,9 +10,10 @@ from harness.parity.attribution.bench import Bench
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.parameters import engine_given, engine_infos
 from harness.parity.facts.tails import FEWEST_OUTLIERS
+from harness.parity.rivals import Seen
 from harness.tables import mapping
 from reports.model import Proof
-from scenarios.bench.case import Alteration, CaseSample, Symptoms
+from scenarios.bench.case import Alteration, CaseSample, HeldReport, Symptoms
 
 # What an intervention may leave of a kind that it removed. Next to a flip stand numbers of other tokens, and the
 # recordings' own re-readings allow as much.
@@ -31,6 +32,7 @@ class Named:
     summary: str
     proof: Proof
     details: dict[str, Any] = field(default_factory=dict)
+    seen: tuple[Seen, ...] = ()  # what excludes its rivals
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,8 @@ class Situation:
     notes: list[str] = field(default_factory=list)
     last_put_back: list[str] = field(default_factory=list)
     recorded: frozenset[str] = frozenset()  # the causes that recordings name
+    held: HeldReport | None = None  # what its engine holds, once that was read back
+    past_cache: bool = False  # the engine is read past its prefix cache
 
     @property
     def changed(self) -> dict[str, tuple[Any, Any]]:

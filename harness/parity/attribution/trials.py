@@ -20,6 +20,9 @@ from harness.parity.rules.prompts import NAMES
 from reports.text import counted
 from scenarios.bench.case import Alteration
 
+SAME_TEMPERATURE = 1e-3  # nearer than that a fitted one is the one it is near
+_ALSO = ", in continuations too"
+
 
 def prompts_seen(s: Situation) -> Iterator[Trial]:
     """Give the reference the ids that the engine says it saw."""
@@ -36,7 +39,7 @@ def prompts_seen(s: Situation) -> Iterator[Trial]:
         for everywhere in (False, True):
             yield Trial(
                 cause,
-                f"the reference is given the ids that the engine saw{', in continuations too' if everywhere else ''}",
+                f"the reference is given the ids that the engine saw{_ALSO if everywhere else ''}",
                 f"the engine saw other prompt ids than it was sent, in {counted(len(given), 'sample')} of the case",
                 {"prompts": _joined(s.alteration, given), "everywhere": everywhere},
                 recorded=True,
@@ -48,6 +51,21 @@ def prompts_hidden(s: Situation) -> Iterator[Trial]:
     if s.symptoms.of("scores") or not s.symptoms.of("logprobs"):
         return
     wrong = sorted(s.symptoms.by_sample)
+    kinds: dict[str, dict[int, tuple[int, ...]]] = {}
+    sent = _sent(s)
+    others = set(sent.values())
+    for number, used in s.bench.prompts_used(s.side, wrong).items():
+        if used not in others:
+            kinds.setdefault(_prompt_cause(s, number, sent[number], used), {})[number] = used
+    for cause, given in kinds.items():
+        for everywhere in (False, True):
+            yield Trial(
+                cause,
+                f"the reference is given the ids of the engine's forward pass{_ALSO if everywhere else ''}",
+                f"the engine drew {counted(len(given), 'sample')} of the case from other prompt ids than it was sent, "
+                "and says that it saw what was sent; it scores the whole prompt",
+                {"prompts": _joined(s.alteration, given), "everywhere": everywhere},
+            )
     ways = (
         ("text", "TOKENIZATION(double BOS)", "the prompt was sent as text and tokenized again, specials added"),
         ("again", "RETOKENIZATION", "the prompt was turned into text and tokenized again"),
@@ -83,6 +101,15 @@ def reports(s: Situation) -> Iterator[Trial]:
             f"the reference reports at temperature {temperature:g}",
             "the engine reports log-probabilities after temperature, not the model's own",
             {"report": f"temper:{temperature!r}"},
+        )
+    other = s.bench.tempered(s.side, s.alteration)
+    if abs(other - temperature) > SAME_TEMPERATURE and abs(other - 1.0) > SAME_TEMPERATURE:
+        yield Trial(
+            "LOGPROB_SEMANTICS(tempered)",
+            f"the reference reports at temperature {other:.4g}",
+            f"the engine reports log-probabilities at temperature {other:.4g}, and draws at {temperature:g}",
+            {"report": f"temper:{other!r}"},
+            details={"temperature": other, "drawn at": temperature},
         )
     yield Trial(
         "LOGPROB_SEMANTICS(renormalised)",
@@ -227,6 +254,8 @@ def _joined(alteration: Alteration, ids: dict[int, tuple[int, ...]]) -> tuple[tu
 
 
 def _prompt_cause(s: Situation, number: int, sent: tuple[int, ...], seen: tuple[int, ...]) -> str:
+    if s.bench.reprompted(s.side, [number], "no BOS").get(number) == seen:
+        return NAMES["no BOS"]
     kind = how(np.array(sent), np.array(seen), tokenizer(s.evidence))
     if kind == "other ids" and s.bench.reprompted(s.side, [number], "again").get(number) == seen:
         return "RETOKENIZATION"

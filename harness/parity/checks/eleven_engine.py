@@ -8,8 +8,8 @@ import numpy as np
 
 from harness.parity.checks.registry import Outcome, always, check, coupled, outcome, trains, unless_native
 from harness.parity.facts import second_run
+from harness.parity.facts.copied import alike, own_kernels
 from harness.parity.facts.evidence import Evidence, Side
-from harness.parity.facts.integrity import LEAST
 from harness.parity.facts.modes import REPLAY
 from harness.parity.facts.weightsync import SyncRecord
 from harness.parity.native import KINDS, NativeResult
@@ -55,10 +55,10 @@ def engine_against_learner(e: Evidence) -> Outcome:
             f"no log-probabilities of the learner to compare with in the {' and the '.join(without)}",
             **details,
         )
-    copied = [side.name for side in e.sides if _is_the_learners(side)]
+    copied = [side.name for side in e.sides if own_kernels(side.recording) and alike(side.to_learner) is not None]
     if copied:
-        text = f"the log-probabilities of the {' and the '.join(copied)} are the learner's to the last bit, over "
-        text += f"{counted(e.side(copied[0]).to_learner.tokens, 'token')}: an engine's own are not"
+        text = f"the log-probabilities of the {' and the '.join(copied)} are the learner's to the last bit in step "
+        text += f"{alike(e.side(copied[0]).to_learner)}: an engine's own are not"
         return outcome("engine-against-learner", "not tested", text, **details)
     partial = [f"step {step}" for side in e.sides for step in e.notes.get(f"no experience:{side.name}", [])]
     if partial:
@@ -70,14 +70,6 @@ def engine_against_learner(e: Evidence) -> Outcome:
     ]
     text = f"{shown}, tolerance {figure(e.tolerance.value)}"
     return outcome("engine-against-learner", "ruled out", text, missing=missing, **details)
-
-
-def _is_the_learners(side: Side) -> bool:
-    """Has an engine with kernels of its own the learner's numbers, in every bit? Then somebody wrote down those."""
-    engines = {event.get("engine") for event in side.recording.all("engine_info")}
-    return (
-        side.to_learner.tokens >= LEAST.tokens and side.to_learner.largest[0] == 0.0 and engines <= {"vllm", "sglang"}
-    ) and bool(engines)
 
 
 def published(side: Side) -> dict[str, dict[str, Any]]:

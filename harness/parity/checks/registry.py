@@ -25,6 +25,7 @@ class Outcome:
     kinds: tuple[str, ...] = ()
     findings: list[Finding] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
+    settled_by: str = ""  # a check which, where it rules out, decides what this one could not test
 
 
 @dataclass(frozen=True)
@@ -33,18 +34,22 @@ class Registered:
     number: int
     run: Callable[[Evidence], Outcome]
     required: Callable[[Evidence], bool]
+    applies: Callable[[Evidence], bool] = lambda e: True  # to these runs at all; else it is not listed
 
 
 CHECKS: list[Registered] = []
 
 
 def check(
-    name: str, number: int = 0, required: Callable[[Evidence], bool] = lambda e: False
+    name: str,
+    number: int = 0,
+    required: Callable[[Evidence], bool] = lambda e: False,
+    applies: Callable[[Evidence], bool] = lambda e: True,
 ) -> Callable[[Callable[[Evidence], Outcome]], Callable[[Evidence], Outcome]]:
     """Register a check under a name; the number is its place among the eleven suspicions, 0 for others."""
 
     def register(function: Callable[[Evidence], Outcome]) -> Callable[[Evidence], Outcome]:
-        CHECKS.append(Registered(name, number, function, required))
+        CHECKS.append(Registered(name, number, function, required, applies))
         return function
 
     return register
@@ -60,11 +65,13 @@ def outcome(
     kinds: tuple[str, ...] = (),
     missing: list[str] | None = None,
     findings: list[Finding] | None = None,
+    settled_by: str = "",
     **details: Any,
 ) -> Outcome:
     if state == "not tested" and not missing:
         missing = [f"{name}: {evidence}"]
-    return Outcome(Check(name, state, evidence, number, details), decides, kinds, findings or [], missing or [])
+    made = Check(name, state, evidence, number, details)
+    return Outcome(made, decides, kinds, findings or [], missing or [], settled_by)
 
 
 def coupled(e: Evidence) -> bool:

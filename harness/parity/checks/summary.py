@@ -5,6 +5,7 @@ a step.
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -67,7 +68,16 @@ def step_seconds(side: Side) -> dict[int, float]:
     return dict(sorted(found.items()))
 
 
+_KNOWN: WeakKeyDictionary[Recording, dict[tuple[str, int], float]] = WeakKeyDictionary()  # several checks ask for it
+
+
 def spans_by_step(recording: Recording) -> dict[tuple[str, int], float]:
+    if recording not in _KNOWN:
+        _KNOWN[recording] = _spans_by_step(recording)
+    return _KNOWN[recording]
+
+
+def _spans_by_step(recording: Recording) -> dict[tuple[str, int], float]:
     """(span name, step) -> seconds: the longest process's, of several spans of one process the time that they cover.
 
     Those of an asynchronous process overlap: verl waits for all prompts of a step at once, each in a span of its own.

@@ -12,11 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from harness.parity.facts.align import Grid, Match
+from harness.parity.facts.behind import Updates
 from harness.parity.facts.confounders import Confounder, Weights
 from harness.parity.facts.explanation import Explanation
 from harness.parity.facts.floor import EngineFloor, Tolerance
 from harness.parity.facts.metrics import Mismatch
 from harness.parity.facts.readings import Readings
+from harness.parity.facts.systematic import Drift
 from harness.parity.facts.tails import Tail, Weighed
 from harness.store import Recording
 from harness.tables import Table
@@ -24,7 +26,7 @@ from reports.model import Place
 from reports.text import counted
 
 # Order within a step. A sync that a step's rollout already used comes before it (see `add_sync` in `weightsync`).
-PHASES = ("floor", "prompt", "rollout", "experience", "train", "sync", "native")
+PHASES = ("floor", "prompt", "rollout", "experience", "train", "sync", "lifted", "native")
 Key = tuple[int, int, int, int]  # step, phase, sample, position
 SIDES = ("baseline", "candidate")
 LAST = 1 << 60  # the native stage follows every step
@@ -120,6 +122,8 @@ class Evidence:
     unjudged_steps: dict[int, str] = field(default_factory=dict)  # step -> why its rollouts were not compared
     series: dict[str, list[float]] = field(default_factory=dict)
     tails: dict[str, Tail] = field(default_factory=dict)
+    drifts: dict[str, Drift] = field(default_factory=dict)  # in half precision: comparison -> its mean differences
+    updates: dict[str, Updates] = field(default_factory=dict)  # side -> its engine against two weight versions
     readings: dict[str, Readings] = field(default_factory=dict)  # kind -> what re-readings leave of its difference
     flips: Flips = field(default_factory=Flips)
     endings: list[Ending] = field(default_factory=list)
@@ -187,14 +191,18 @@ class Evidence:
     def weigh(self, kind: str, grid: Grid, same: np.ndarray, size: np.ndarray) -> Weighed:
         """One step's |differences| of log-probabilities against the tolerance, added to the run's tail."""
         tolerance = self.tolerated(kind)
-        found = Weighed.of(grid, same, size, tolerance.value, tolerance.extreme)
+        spared = tolerance.spared(int(np.count_nonzero(same)))
+        found = Weighed.of(grid, same, size, tolerance.value, tolerance.extreme, tolerance.share, spared)
         tail = self.tail(kind)
+        tail.share = tolerance.share
         tail.compared += found.compared
         tail.beyond += len(found.beyond)
+        if not found.diverges:
+            tail.quiet = tail.quiet[0] + found.compared, tail.quiet[1] + len(found.beyond)
         return found
 
     def settle(self) -> None:
-        """Outliers of every step that are too many together are divergences after all."""
+        """Outliers of steps that do not diverge by themselves, too many together, are divergences after all."""
         for kind, tail in self.tails.items():
             if tail.too_many:
                 for samples, place in tail.kept:

@@ -1,5 +1,9 @@
 """Learner against learner: what both made of the same tokens must be the same numbers, bit for bit while nothing
 confounds them.
+
+The harness' own learners are deterministic and take the samples in one order: where every token of a step is equal, so
+is every bit of what they make of it. Elsewhere another batch, or another order, may round: log-probabilities within
+their tolerance, and what has no tolerance of its own by a few roundings of the learner's type at the column's scale.
 """
 
 from __future__ import annotations
@@ -11,9 +15,12 @@ from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.gaps import COLUMNS, note_experience
 from harness.tables import Table
 from reports.model import Place
-from reports.text import figure
+from reports.text import counted, figure
 
 SHOWN_IDS = 12
+ROUNDINGS = 4  # of a reward, value, advantage or return, in a batch that is not the other run's
+_SPACING = {"bfloat16": 2.0**-8, "float16": 2.0**-11}  # half the distance of two numbers near one
+_LOGPROBS = ("actor_logprob", "reference_logprob", "kl")
 
 
 def experiences(e: Evidence, b: Table, c: Table) -> None:
@@ -55,6 +62,8 @@ def experiences(e: Evidence, b: Table, c: Table) -> None:
             )
     e.count("experience samples", np.count_nonzero(alike))
     ia, ib, sample = match.a[alike], match.b[alike], match.sample[alike]
+    framework = any(side.recording.manifest.get("framework") for side in e.sides)
+    exact = not framework and bool(alike.all()) and not len(match.only_a) and not len(match.only_b)
     for name in COLUMNS:
         column, column2 = b.rows(name), c.rows(name)
         if column is None or column2 is None:
@@ -74,12 +83,13 @@ def experiences(e: Evidence, b: Table, c: Table) -> None:
             grid.take(column, ia),
             grid.take(column2, ib),
             ib,
+            exact,
         )
     reward, reward2 = b.flat("reward"), c.flat("reward")
     if reward is not None and reward2 is not None:
         e.count("rewards", np.count_nonzero(np.isfinite(reward[ia]) & np.isfinite(reward2[ib])))
-        every = np.arange(len(sample))
-        _same_numbers(e, "reward", "reward", b, c, sample, every, np.full(len(sample), -1), reward[ia], reward2[ib], ib)
+        every, nowhere, one, two = np.arange(len(sample)), np.full(len(sample), -1), reward[ia], reward2[ib]
+        _same_numbers(e, "reward", "reward", b, c, sample, every, nowhere, one, two, ib, exact)
 
 
 def _same_numbers(
@@ -94,12 +104,14 @@ def _same_numbers(
     one: np.ndarray,
     two: np.ndarray,
     ib: np.ndarray,
+    exact: bool,
 ) -> None:
     apart = (one != two) & ~(np.isnan(one) & np.isnan(two))
     if not apart.any():
         return
     e.notes.setdefault("not bit-identical", {}).setdefault(name, b.step)
-    beyond = np.flatnonzero(apart & ~(np.abs(two - one) <= e.tolerance.value))
+    allowed = 0.0 if exact else _allowed(e, name, one)
+    beyond = np.flatnonzero(apart & ~(np.abs(two - one) <= allowed))
     if len(beyond):
         at = beyond[0]
         e.diverges(
@@ -114,6 +126,16 @@ def _same_numbers(
                 name,
                 float(one[at]),
                 float(two[at]),
-                context=f"on the same tokens; {len(beyond)} values differ by more than {figure(e.tolerance.value)}",
+                context=f"on the same tokens; {counted(len(beyond), 'value')} "
+                + (f"differ by more than {figure(allowed)}" if allowed else "not bit-identical"),
             ),
         )
+
+
+def _allowed(e: Evidence, name: str, values: np.ndarray) -> float:
+    """What a number may differ by that another batch rounded."""
+    spacing = _SPACING.get(e.tolerance.dtype)
+    if spacing is None or name in _LOGPROBS:
+        return e.tolerance.value
+    scale = float(np.max(np.abs(values[np.isfinite(values)]), initial=1.0))
+    return ROUNDINGS * spacing * scale

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from harness.parity.facts.evidence import Evidence
 
 # Kinds of divergence that an engine can show in its rollouts; `{side}` is the side at fault.
-ROLLOUT = ("flip", "logprob", "length", "finish", "learner:{side}", "choice:{side}", "not finite:{side}")
+ROLLOUT = (
+    "flip", "logprob", "length", "finish", "learner:{side}", "choice:{side}", "not finite:{side}", "drift",
+    "drift:{side}", "behind:{side}",
+)  # fmt: skip
 NATIVE = ("native", "native learner:{side}", "native sampler:{side}", "collision:{side}")
 _SAMPLES = 1 << 40  # sample numbers are below it; step * _SAMPLES + sample is one number for both
 

@@ -15,7 +15,8 @@ import numpy as np
 from scipy import stats
 
 from harness.parity.facts.align import Match, equal_rows, shared
-from harness.parity.facts.tails import EXTREME, EXTREME_HALF, outliers
+from harness.parity.facts.rounding import FARTHEST, HALF, Rounding
+from harness.parity.facts.tails import EXTREME, EXTREME_HALF, OUTLIERS, outliers
 from harness.store import Recording
 from harness.tables import Table
 
@@ -23,7 +24,7 @@ from harness.tables import Table
 # engines were within 1.4e-6 of Transformers. bfloat16: published figures are 0.01 to 0.05; larger models may need
 # another cap (`judge(cap=...)`).
 CAPS = {"float32": 1e-4, "bfloat16": 0.05, "float16": 0.05}
-EPSILON = {"float32": 2.0**-23, "bfloat16": 2.0**-7, "float16": 2.0**-10}
+EPSILON = 2.0**-23  # of float32
 VARIANTS = ("batch", "order", "prefill")
 MINIMUM_TOKENS = 64  # fewer say nothing about an extreme value
 HEADROOM = 10.0
@@ -51,13 +52,13 @@ class EngineFloor:
     def measured(self) -> bool:
         return self.tokens >= MINIMUM_TOKENS
 
-    def exceeds(self, cap: float) -> bool:
+    def exceeds(self, allowed: Tolerance) -> bool:
         """Beyond the cap by more than outliers, far beyond it at all, or no number."""
-        return self.noisy(cap) or self.not_finite > 0
+        return self.noisy(allowed) or self.not_finite > 0
 
-    def noisy(self, cap: float) -> bool:
+    def noisy(self, allowed: Tolerance) -> bool:
         """Whether the numbers that are numbers lie beyond the cap, by more than outliers or by far."""
-        return self.tokens > 0 and (self.level > cap or self.largest > EXTREME * cap)
+        return self.tokens > 0 and (self.level > allowed.cap or self.largest > allowed.extreme)
 
     @property
     def absent(self) -> list[str]:
@@ -165,24 +166,48 @@ class Tolerance:
     resolution: float
     floor: float  # the larger of the two engines' floors, without outliers; NaN: not measured
     temperature: float
+    share: float = OUTLIERS  # of the tokens, that may lie between the tolerance and `extreme`
+    within: float = float("nan")  # ten floors of an engine against itself, where that is all that was measured
+    rounding: Rounding = field(default_factory=Rounding)
 
     @property
     def value(self) -> float:
         """min(cap, max(10 x floor, resolution)); the cap alone where no floor was measured.
 
         Ten times, because the floor is taken from a few hundred tokens within one engine, and the comparison covers
-        many more between two engines with other kernels and a learner with its own. The resolution, 16 eps of the
-        model's dtype at the scale of the learner's log-probabilities, is what rounding in a few operations costs:
-        vLLM's floor on a CPU was exactly 0 where its distance from the learner was 5e-6. The cap bounds both.
+        many more between two engines with other kernels and a learner with its own. The resolution, 16 eps of float32
+        at the scale of the learner's log-probabilities, is what rounding in a few operations costs: vLLM's floor on a
+        CPU was exactly 0 where its distance from the learner was 5e-6. In half precision it would exceed every cap;
+        there the learner's rounding is measured instead, and belongs to the floor. The cap bounds all of them.
         """
         if np.isnan(self.floor):
             return self.cap
         return min(self.cap, max(HEADROOM * self.floor, self.resolution))
 
     @property
+    def capped(self) -> bool:
+        """Whether the cap decided, and no floor."""
+        return self.value >= self.cap
+
+    @property
+    def half(self) -> bool:
+        return self.dtype in HALF
+
+    @property
     def extreme(self) -> float:
         """What no single token may differ by."""
-        return (EXTREME if self.dtype == "float32" else EXTREME_HALF) * self.cap
+        if not self.half:
+            return EXTREME * self.cap
+        return max(EXTREME_HALF * self.cap, FARTHEST * self.rounding.largest)
+
+    def spared(self, tokens: int) -> int:
+        """How many of so many tokens may lie beyond `extreme`: none of as many as the rounding was measured on, and one
+        for each further time as many.
+
+        The largest of a heavy-tailed rounding grows with the number of tokens: vLLM's native stage against SGLang's, in
+        bfloat16 on a CPU, had 2 of 18,452 tokens beyond 0.2 nats, 0.31 at most, where 0.06 was the largest of 1,776.
+        """
+        return max(0, tokens // self.rounding.tokens - 1) if self.half and self.rounding.measured else 0
 
     @property
     def margin(self) -> float:
@@ -192,16 +217,32 @@ class Tolerance:
         return 2.0 * self.value / max(self.temperature, 1e-6)
 
     @staticmethod
-    def of(dtype: str, floors: list[EngineFloor], *, scale: float, temperature: float, cap: float | None) -> Tolerance:
+    def of(
+        dtype: str,
+        floors: list[EngineFloor],
+        *,
+        scale: float,
+        temperature: float,
+        cap: float | None,
+        rounding: Rounding | None = None,
+    ) -> Tolerance:
         """`scale`: largest |log-probability| of the learner, clipped to [1, 20] so that a broken number cannot widen
-        its own tolerance.
+        its own tolerance. `rounding`: of the learner, in half precision; without it no floor is known there.
         """
         measured = [one.level for one in floors if one.measured]
         floor = max(measured) if len(measured) == len(floors) else float("nan")
         known = dtype if dtype in CAPS else "float32"  # an unknown dtype gets the strictest
         scale = min(max(scale, 1.0), 20.0) if np.isfinite(scale) else 1.0
         cap = CAPS[known] if cap is None else cap
-        return Tolerance(known, cap, RESOLUTION * EPSILON[known] * scale, floor, temperature)
+        if known not in HALF:
+            return Tolerance(known, cap, RESOLUTION * EPSILON * scale, floor, temperature)
+        rounding = rounding or Rounding()
+        within, share = HEADROOM * floor, OUTLIERS
+        if rounding.measured:
+            floor, within, share = max(floor, rounding.level), float("nan"), rounding.share
+        else:
+            floor = float("nan")
+        return Tolerance(known, cap, 0.0, floor, temperature, share, within, rounding)
 
     def facts(self, baseline: EngineFloor, candidate: EngineFloor) -> dict[str, Any]:
         """For the report: `baseline`, `candidate`, `combined`, `cap`, `tolerance`, all in nats."""
@@ -214,8 +255,9 @@ class Tolerance:
         return found | {
             "cap": self.cap,
             "dtype": self.dtype,
-            "resolution": self.resolution,
+            **(self.rounding.facts() if self.half else {"resolution": self.resolution}),
             "tolerance": self.value,
+            "decided by": "the cap, not a floor" if self.capped else "the floor",
             "no token beyond": self.extreme,
             "flip margin": self.margin,
             "unit": "nats",

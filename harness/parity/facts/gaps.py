@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from harness.parity.facts import margins
 from harness.parity.facts.evidence import Evidence, weight_version
+from harness.parity.facts.unknowns import filtered
 from harness.tables import Rows, Table
 from reports.model import SUSPICIONS
 
@@ -18,6 +20,7 @@ MARGIN, VERSION, CACHED = "margins", "weight version of the experience", "cached
 BATCH, CRITIC = "digest of the batch", "digest of the critic"
 # What the learner made of each token of a rollout.
 COLUMNS = ("actor_logprob", "reference_logprob", "value", "kl", "return", "advantage")
+ODD = "columns that are no numbers"  # among the notes: recorded, and not whole, which is not the same as never
 LOSSES = ("policy_loss", "value_loss", "grad_norm", "critic_grad_norm")
 # Recorded by every run of the harness' own that has it to record.
 _OWN = {FINISH, REWARD, TOKENS, MARGIN, VERSION, BATCH, CRITIC, *COLUMNS}
@@ -40,7 +43,7 @@ def gaps(e: Evidence, check: str) -> list[str]:
     for what in _COMPARED.get(check, ()):
         steps = {step: pair for step, pair in e.recorded.get(what, {}).items() if step not in e.unjudged_steps}
         own = what in _OWN and not any(side.recording.manifest.get("framework") for side in e.sides)
-        if not own and not any(any(pair) for pair in steps.values()):
+        if not (own or what in e.notes.get(ODD, ())) and not any(any(pair) for pair in steps.values()):
             continue
         lacking = [step for step, pair in sorted(steps.items()) if not all(pair)]
         if lacking:
@@ -64,13 +67,18 @@ def never(e: Evidence, check: str) -> list[str]:
 def note_experience(e: Evidence, b: Table, c: Table) -> None:
     """Note which numbers of one step's experience both runs have for every token, and which are numbers at all."""
     tables = (b, c)
-    if e.mode in ("coupled", "greedy"):  # the margins of a draw that the learner can repeat; one may be infinite
-        columns = [(table.rows("margin"), table.rows("tokens")) for table in tables]
-        e.note_recorded(MARGIN, b.step, *(_whole(margin, tokens, bounded=False) for margin, tokens in columns))
+    if e.mode in ("coupled", "greedy"):  # the margins of a draw that the learner can repeat
+        columns = [(table.rows("margin"), table.rows("tokens"), not filtered(side))
+                   for table, side in zip(tables, e.sides, strict=True)]  # fmt: skip
+        e.note_recorded(MARGIN, b.step, *(_whole(*column, bounded=bounded) for *column, bounded in columns))
+        margins.note(e, tables)
     e.note_recorded(VERSION, b.step, *(weight_version(table) is not None for table in tables))
     e.note_recorded(TOKENS, b.step, *(table.rows("tokens") is not None for table in tables))
     for name in COLUMNS:
-        e.note_recorded(name, b.step, *(_whole(table.rows(name), table.rows("tokens")) for table in tables))
+        told = [_whole(table.rows(name), table.rows("tokens")) for table in tables]
+        e.note_recorded(name, b.step, *told)
+        if any(table.rows(name) is not None and not good for table, good in zip(tables, told, strict=True)):
+            e.notes.setdefault(ODD, set()).add(name)
     rewards = [table.flat("reward") for table in tables]
     e.note_recorded(REWARD, b.step, *(one is not None and bool(np.isfinite(one).all()) for one in rewards))
 

@@ -18,6 +18,7 @@ class Minimum:
 
     tokens: int = 200
     samples: int = 8
+    share: float = 0.9  # of the tokens that were drawn; why, is in `shares`
 
 
 LEAST = Minimum()
@@ -120,28 +121,6 @@ def _short_steps(e: Evidence, side: Side) -> list[str]:
     return (
         [f"the {side.name} recorded {counts[0]} of {counts[1]} samples"] if promised and counts[0] < counts[1] else []
     )
-
-
-def unknown_engines(e: Evidence) -> list[str]:
-    """Sides of a framework's job of which no process said which engine drew: nobody knows what is compared, so they
-    never pass. The scenario's own runs start their engine themselves."""
-    return [
-        f"which engine drew is not recorded of the {side.name}: no process of its job recorded one"
-        for side in e.sides
-        if side.recording.manifest.get("framework")
-        and not any(one.get("engine") for one in side.recording.all("engine_info"))
-    ]
-
-
-def unknown_settings(e: Evidence) -> list[str]:
-    """Sides of a framework's job of which no process said how it was configured: whether both did the same work is
-    then unknown, whatever they drew, so they never pass."""
-    return [
-        f"how the {side.name}'s job was configured is not recorded: no process of it said so, and what confounds the "
-        "pair cannot be seen"
-        for side in e.sides
-        if side.recording.manifest.get("framework") and not side.recording.scenario
-    ]
 
 
 def failed_jobs(e: Evidence) -> list[str]:

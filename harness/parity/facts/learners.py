@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from harness.parity.facts.evidence import Evidence
-from harness.parity.facts.gaps import BATCH, CRITIC, LOSSES
+from harness.parity.facts.gaps import BATCH, CRITIC, LOSSES, ODD
 from harness.store import Recording
 from harness.tables import mapping, number
 from reports.model import Place
@@ -73,6 +73,8 @@ def _losses(e: Evidence, steps: list[int]) -> None:
                 continue
             one, two = map(number, values)
             e.note_recorded(name, step, math.isfinite(one), math.isfinite(two))
+            if not (math.isfinite(one) and math.isfinite(two)):
+                e.notes.setdefault(ODD, set()).add(name)
             allowed = max(NO_LOSS, SAME_LOSS * max(abs(one), abs(two)))
             if math.isfinite(one) != math.isfinite(two) or abs(one - two) > allowed:
                 context = "of an update that left both learners bit-identical"

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+# A log-probability this far from 0 has seven digits in float32, and kernels of two makers seldom agree in all of them.
+SIZEABLE = 0.01
 CLAMP = 20.0  # nats; beyond it an importance weight says nothing more (verl clamps there too)
 POSITION_EDGES = (1, 4, 16, 64, 256, 1024, 4096)
 PROBABILITY_EDGES = (1e-3, 1e-2, 0.1, 0.5)
@@ -106,6 +108,8 @@ class Mismatch:
         default_factory=dict
     )  # weight version -> tokens, sum and max of |Δ|
     largest: tuple[float, int, int, int] = (0.0, -1, -1, -1)  # |Δ|, step, sample, position
+    # Step -> (tokens whose `p` is sizeable, those of them that are the same number in `q`).
+    identical: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def add(
         self,
@@ -131,6 +135,10 @@ class Mismatch:
         size = np.abs(delta)
         self.deltas.add(size)
         self.tokens += len(p)
+        sizeable = np.abs(p) > SIZEABLE
+        told, same = self.identical.get(step, (0, 0))
+        alike = int(np.count_nonzero(sizeable & (size == 0.0)))
+        self.identical[step] = (told + int(np.count_nonzero(sizeable)), same + alike)
         self._place(size, step, sample, row, position)
         self._sum(p, q, delta, size, row)
         self.buckets["position"].add(_POSITION_OF[np.minimum(position, POSITION_EDGES[-1])], size)

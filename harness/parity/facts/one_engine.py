@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.parity.facts import prompts_seen, readings
+from harness.parity.facts import half, prompts_seen, readings
 from harness.parity.facts.align import Grid, Match, first_difference, shared
 from harness.parity.facts.evidence import Evidence, Side, version_of, weight_version
 from harness.tables import Rows, Table
@@ -143,6 +143,7 @@ def _against_learner(e: Evidence, side: Side, rollout: Table, output: Rows, expe
         step=rollout.step,
         version=version_of(rollout),
     )
+    half.against_learner(e, side, rollout, experience, match, grid, same, p, q, cached)
     kind = f"learner:{side.name}"
     found = e.weigh(kind, grid, same, np.abs(q - p))
     if not len(found.beyond):
@@ -242,7 +243,7 @@ def note_floors(e: Evidence) -> None:
     """A floor above the cap, and flips that ties do not explain, as divergences."""
     for side in e.sides:
         floor, where = side.floor, side.floor.where
-        if floor.exceeds(e.of_engines.cap):
+        if floor.exceeds(e.of_engines):
             context = f"the {side.name} differs from itself by more than the cap ({where.get('variant')} against base)"
             if floor.not_finite:
                 context = f"the {side.name} reports {floor.not_finite} log-probabilities that are not finite"

@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from harness.parity.facts import ends, flips, order, readings
+from harness.parity.facts import ends, flips, half, order, readings
 from harness.parity.facts.align import Grid, Match, equal_rows, shared
 from harness.parity.facts.confounders import Confounder
 from harness.parity.facts.evidence import Evidence, version_of
 from harness.parity.facts.flips import Learner
 from harness.parity.facts.gaps import CACHED, cached
+from harness.parity.facts.shares import DRAWN
 from harness.tables import Table
 from reports.model import Finding, Place
 from reports.text import figure
@@ -39,6 +40,8 @@ def rollouts(e: Evidence, b: Table, c: Table, trained: list[Table | None]) -> No
         return
     e.count("samples", np.count_nonzero(judged))
     grid = shared([(output, match.a), (output2, match.b)])
+    longest = np.maximum(output.lengths[match.a], output2.lengths[match.b])
+    e.count(DRAWN, longest[judged].sum())
     one, two = grid.take(output, match.a), grid.take(output2, match.b)
     differs = one != two
     comparable = judged[grid.row] if not judged.all() else np.ones(grid.size, bool)
@@ -139,6 +142,10 @@ def _logprobs(
             float(np.nan_to_num(sizes, nan=np.inf).max()),  # NaN in a series means: not compared
             float(sizes.mean(dtype=np.float64)),
         )
+    half.engines(e, b, match, grid, same, p, q, either)
+    within = e.tolerance.within  # in half precision ten floors of one engine alone
+    if e.finer is None and within < e.tolerance.cap:
+        e.count("tokens beyond ten floors", np.count_nonzero(same & ~(size <= within)))
     found = e.weigh("logprob", grid, same, size)
     if not len(found.beyond):
         return

@@ -5,7 +5,7 @@ further apart than elsewhere. Real engines on a CPU in float32, 4,724 tokens: me
 largest 1.8e-5, and one position of 2,300 teacher-forced random ids 8.5e-5. A single largest value therefore decides
 nothing by itself, and would decide less the more tokens there are. Of the tokens of a step, and of a run, a
 thousandth (at least three) may lie beyond the tolerance; none may lie beyond the cap, in half precision beyond four
-times the cap.
+times the cap. Where the learner's own rounding in half precision was measured, its tail says which share may.
 """
 
 from __future__ import annotations
@@ -27,22 +27,26 @@ EXTREME = 1.0  # times the cap: in float32 anything above 1e-4 is a defect, not 
 EXTREME_HALF = 4.0
 
 
-def outliers(tokens: int) -> int:
+def outliers(tokens: int, share: float = OUTLIERS) -> int:
     """How many of so many tokens may lie beyond the tolerance."""
-    return max(FEWEST_OUTLIERS, math.ceil(OUTLIERS * tokens))
+    return max(FEWEST_OUTLIERS, math.ceil(max(share, OUTLIERS) * tokens))
 
 
 @dataclass
 class Tail:
-    """Tokens beyond the tolerance of one comparison, over all steps; `kept`: samples and place of tolerated ones."""
+    """Tokens beyond the tolerance of one comparison, over all steps; `quiet`: (compared, beyond) of the steps that do
+    not diverge by themselves, `kept`: samples and place of what those tolerate."""
 
     compared: int = 0
     beyond: int = 0
+    share: float = OUTLIERS
+    quiet: tuple[int, int] = (0, 0)
     kept: list[tuple[Any, Place]] = field(default_factory=list)
 
     @property
     def too_many(self) -> bool:
-        return self.beyond > outliers(self.compared)
+        compared, beyond = self.quiet
+        return beyond > outliers(compared, self.share)
 
 
 @dataclass(frozen=True)
@@ -53,14 +57,19 @@ class Weighed:
     beyond: np.ndarray
     deciding: np.ndarray
     extreme: bool
+    share: float = OUTLIERS
 
     @property
     def diverges(self) -> bool:
-        return self.extreme or len(self.beyond) > outliers(self.compared)
+        return self.extreme or len(self.beyond) > outliers(self.compared, self.share)
 
     @staticmethod
-    def of(grid: Grid, same: np.ndarray, size: np.ndarray, tolerance: float, extreme: float) -> Weighed:
-        """`size`: |difference| at each position; those outside of `same` are not compared. NaN is extreme."""
+    def of(
+        grid: Grid, same: np.ndarray, size: np.ndarray, tolerance: float, extreme: float, share: float = OUTLIERS,
+        spared: int = 0,
+    ) -> Weighed:  # fmt: skip
+        """`size`: |difference| at each position; those outside of `same` are not compared. `share`: of all tokens, that
+        may lie beyond the tolerance. `spared`: tokens that may lie beyond `extreme`; none that is no number."""
         beyond = np.flatnonzero(same & ~(size <= tolerance))
         far = ~(size[beyond] <= extreme)
         row = grid.row[beyond]
@@ -68,4 +77,6 @@ class Weighed:
         heavy = np.bincount(row, minlength=len(grid.length)) > FEWEST_OUTLIERS
         heavy[row[far]] = True
         deciding = beyond[heavy[row]]
-        return Weighed(int(np.count_nonzero(same)), beyond, deciding if len(deciding) else beyond, bool(far.any()))
+        deciding = deciding if len(deciding) else beyond
+        too_far = bool(np.count_nonzero(far) > spared or not np.isfinite(size[beyond]).all())
+        return Weighed(int(np.count_nonzero(same)), beyond, deciding, too_far, share)

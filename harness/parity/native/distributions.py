@@ -66,6 +66,8 @@ def distributions(e: Evidence, one: Samples, two: Samples, result: NativeResult)
     result.identical = sum(
         drawn.get(number) == row for number, row in zip(two.sample.tolist(), two.output, strict=True)
     )
+    shared_numbers = np.isin(two.sample, one.sample)
+    result.identical_expected = float(np.exp(np.nan_to_num(two.likelihood[shared_numbers], nan=-np.inf)).sum())
     result.tests |= statistics_of(permuted_labels(baseline, stratum), stratum, usable, finish if known else None)
     _reject(e, result)
     means = dict(usable)

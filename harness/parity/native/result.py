@@ -28,6 +28,7 @@ class NativeResult:
     equivalence_alpha: float = EQUIVALENCE_ALPHA
     samples: tuple[int, int] = (0, 0)
     identical: int = 0  # samples of one number that both sides drew alike
+    identical_expected: float = 0.0  # by chance, as the learner's likelihoods say
     prompts: int = 0
     enough: int = 0
     skipped: str = ""  # why nothing was tested

@@ -122,9 +122,14 @@ def _difference(part: Tokens, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _left(e: Evidence, parts: list[Tokens], name: str) -> Weighed:
-    found = [Weighed.of(one.grid, *_difference(one, name), e.tolerance.value, e.tolerance.extreme) for one in parts]
+    bounds = (e.tolerance.value, e.tolerance.extreme, e.tolerance.share)
+    differences = [_difference(one, name) for one in parts]
+    spared = e.tolerance.spared(sum(int(np.count_nonzero(same)) for same, _ in differences))
+    pairs = zip(parts, differences, strict=True)
+    found = [Weighed.of(one.grid, same, size, *bounds, spared) for one, (same, size) in pairs]
     beyond = np.concatenate([one.beyond for one in found])
-    return Weighed(sum(one.compared for one in found), beyond, beyond, any(one.extreme for one in found))
+    extreme = any(one.extreme for one in found)
+    return Weighed(sum(one.compared for one in found), beyond, beyond, extreme, e.tolerance.share)
 
 
 def _largest(part: Tokens, name: str) -> float:

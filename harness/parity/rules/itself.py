@@ -22,7 +22,7 @@ def noisy(e: Evidence) -> Iterator[Explanation]:
             continue
         floor = side.floor
         place = e.first[f"floor:{side.name}"][1]
-        if not floor.exceeds(e.of_engines.cap):  # the numbers agree, the tokens do not
+        if not floor.exceeds(e.of_engines):  # the numbers agree, the tokens do not
             yield Explanation(
                 Cause(
                     "RNG(seed ignored)",

@@ -9,6 +9,7 @@ import numpy as np
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.explanation import Explanation, among, and_runs, keys_of, left, scored_otherwise, when
 from harness.parity.facts.readings import SHIFTS, Readings
+from harness.parity.rivals import Seen
 from harness.tables import mapping
 from reports.model import Cause, Proof
 from reports.text import figure
@@ -19,6 +20,7 @@ CLEAR = 5  # tokens from which on a sample speaks for itself; shorter ones follo
 LEAST = 10  # tokens that a re-reading must have set right in all
 MOST_OF_IT = 0.1  # a re-reading that leaves less than this share of the nats is right, though more is wrong as well
 SAME_SCALE = 0.01
+AT_ONE = 2  # tokens beside a position that are still at it
 MOST_SAMPLES = 0.9  # of those that differ in a step must show what is said of the step
 
 
@@ -121,7 +123,8 @@ def _shift(e: Evidence, kind: str, shift: int) -> tuple[np.ndarray, bool, Proof]
     compared, remaining = found[f"shift {shift:+d} compared"], found[f"shift {shift:+d} left"]
     # Next to a token of its own, a number of another token stands: that is no fault of this reading.
     beside = np.minimum(2 * found["other"], BESIDE * compared)
-    good = open_ & (remaining <= np.maximum(RESIDUE * compared, beside))
+    one = (compared >= 2 * CLEAR) * e.tolerance.half  # token of a sample that half precision rounds far
+    good = open_ & (remaining <= np.maximum.reduce([RESIDUE * compared, beside, one]))
     rows = _with_short_ones(found, open_, good, compared)
     if rows.any():
         return rows, False, Proof(f"read {shift:+d} position", int(compared[rows].sum()), int(remaining[rows].sum()))
@@ -263,12 +266,23 @@ def mixed_version(e: Evidence) -> Iterator[Explanation]:
                     f"{int(split.sum())} samples are split, at positions {int(cut[split].min())} to "
                     f"{int(cut[split].max())}; "
                     f"{int(clean[split].sum())} tokens on the other side agree",
-                    {"samples": len(affected), "positions": np.unique(cut[split]).tolist()[:20]},
+                    {
+                        "samples": len(affected),
+                        "positions": np.unique(cut[split]).tolist()[:20],
+                        "observed": [str(Seen.CUTS_VARY)] if _vary(cut[split], ahead) else [],
+                    },
                     [proof],
                 ),
                 ("logprob", kind, "flip", f"choice:{side.name}"),
                 among(affected),
             )
+
+
+def _vary(cuts: np.ndarray, ahead: bool) -> bool:
+    """Whether samples change at positions of their own. A fault of the position itself begins or ends at one, but for a
+    few tokens there that happen to agree."""
+    near = cuts >= cuts.max() - AT_ONE if ahead else cuts <= cuts.min() + AT_ONE
+    return bool(2 * near.sum() < len(cuts))
 
 
 def _flipped(e: Evidence, cut: int, rows: np.ndarray, found: Readings) -> np.ndarray:

@@ -20,6 +20,7 @@ from harness.parity.facts.explanation import (
     when,
 )
 from harness.parity.facts.readings import tokenizer
+from harness.parity.rivals import Seen
 from harness.tables import number
 from reports.model import Cause, Proof
 from reports.text import counted, figure
@@ -34,14 +35,18 @@ def stale_cache(e: Evidence) -> Iterator[Explanation]:
         found = only_cached(e, side)
         if found is None:
             continue
-        affected, warm, cold = found
+        affected, warm, cold, crossed = found
         yield Explanation(
             Cause(
                 "STALE_KV",
                 side.name,
                 f"the engine differs from its learner on samples with cached tokens only, {when(e, affected[:, 0])}",
                 f"{len(affected)} of {warm:,} samples with cached tokens, 0 of {cold} others",
-                {"samples": len(affected), "steps": np.unique(affected[:, 0]).tolist()},
+                {
+                    "samples": len(affected),
+                    "steps": np.unique(affected[:, 0]).tolist(),
+                    "observed": [str(Seen.CACHE_CROSSED)] if crossed else [],
+                },
                 [Proof("leave out the samples with cached tokens", len(affected), 0, "samples")],
             ),
             # scoring reads no cache: where drawing does, the engine differs from itself between the two
@@ -50,9 +55,9 @@ def stale_cache(e: Evidence) -> Iterator[Explanation]:
         )
 
 
-def only_cached(e: Evidence, side: Side) -> tuple[np.ndarray, int, int] | None:
-    """((step, sample) that differ, samples with cached tokens, samples without) where only cached ones differ, and more
-    of them than chance gives; None elsewhere.
+def only_cached(e: Evidence, side: Side) -> tuple[np.ndarray, int, int, bool] | None:
+    """((step, sample) that differ, samples with cached tokens, samples without, whether both kinds stand first in their
+    group and later) where only cached ones differ, and more of them than chance gives; None elsewhere.
 
     Only what no cause named so far explains is looked at, in the steps in which it differs.
     """
@@ -72,7 +77,24 @@ def only_cached(e: Evidence, side: Side) -> tuple[np.ndarray, int, int] | None:
     chance = stats.hypergeom.sf(wrong.sum() - 1, warm.sum() + cold.sum(), warm.sum(), wrong.sum())
     if chance > CHANCE:
         return None
-    return found.keys[wrong], int(warm.sum()), int(cold.sum())
+    # Where the first of each prompt fills the cache for the others, a fault of all but the first looks the same.
+    first = _first_of_group(e, found.keys)
+    crossed = (wrong & first).sum() >= FEWEST or (cold & ~first).sum() >= FEWEST
+    return found.keys[wrong], int(warm.sum()), int(cold.sum()), bool(crossed)
+
+
+def _first_of_group(e: Evidence, keys: np.ndarray) -> np.ndarray:
+    """Which of these (step, sample) is the first one of its prompt in its step."""
+    leaders: set[tuple[int, int]] = set()
+    for step in np.unique(keys[:, 0]).tolist():
+        table = e.baseline.recording.table("rollout", step)
+        rows = table.rows("prompt") if table is not None else None
+        first: dict[bytes, int] = {}
+        for row, sample in enumerate(table.sample.tolist() if table is not None and rows is not None else ()):
+            ids = np.asarray(rows.row(row)).tobytes() if rows is not None else b""
+            first[ids] = min(sample, first.get(ids, sample))
+        leaders |= {(step, sample) for sample in first.values()}
+    return np.array([(int(step), int(sample)) in leaders for step, sample in keys], bool)
 
 
 def untried_cache(e: Evidence, side: Side) -> str:
@@ -122,7 +144,7 @@ def numeric(e: Evidence) -> Iterator[Explanation]:
                 ),
             ),
             # an engine that agrees with itself wherever it gives numbers is not noisy as well
-            (*kinds_of(ROLLOUT, side.name), *(() if side.floor.noisy(e.of_engines.cap) else (f"floor:{side.name}",))),
+            (*kinds_of(ROLLOUT, side.name), *(() if side.floor.noisy(e.of_engines) else (f"floor:{side.name}",))),
             among(affected),
         )
 

@@ -9,8 +9,21 @@ from collections.abc import Iterator
 import numpy as np
 
 from harness.parity.facts.evidence import Evidence, Side
-from harness.parity.facts.explanation import NATIVE, ROLLOUT, Explanation, in_steps, kinds_of, restricted, when
+from harness.parity.facts.explanation import (
+    NATIVE,
+    ROLLOUT,
+    Explanation,
+    from_step,
+    in_steps,
+    kinds_of,
+    left,
+    restricted,
+    when,
+)
+from harness.parity.facts.half import BEHIND
+from harness.parity.facts.systematic import ROUGHER
 from harness.parity.facts.weightsync import SyncRecord
+from harness.parity.rivals import Seen
 from reports.model import Cause, Proof
 from reports.text import counted, figure
 
@@ -62,6 +75,7 @@ def _stale(
     if proofs and beside:
         evidence += f"; {beside} more left out at the same time, which the steps do not tell apart"
     details = {"tensors": tensors[:100], "versions": list(versions), "proof": jump, "steps": sorted(steps)}
+    details["observed"] = [str(Seen.NOT_SENT)]
     summary = f"the sync of weight version {versions[0]} left {title} out, and the engine kept "
     summary += "its old value" if len(tensors) == 1 else "their old values"
     if steps:
@@ -85,12 +99,48 @@ def altered_weights(e: Evidence) -> Iterator[Explanation]:
                     side.name,
                     f"at weight version {versions[0]} the engine received another {name} than the learner sent",
                     "the digests of what was sent and of what was received differ",
-                    {"tensor": name, "versions": list(versions), "steps": sorted(steps)},
+                    {
+                        "tensor": name,
+                        "versions": list(versions),
+                        "steps": sorted(steps),
+                        "observed": [str(Seen.ARRIVED_OTHERWISE)],
+                    },
                     _without(e, side, steps, tuple(versions)),
                 ),
                 (f"sync:{side.name}", *kinds_of((*ROLLOUT, *NATIVE), side.name)),
                 in_steps(steps | {version - 1 for version in versions}),
             )
+
+
+ONE_BEHIND = "STALE_WEIGHTS(one update behind)"
+
+
+def one_update_behind(e: Evidence) -> Iterator[Explanation]:
+    """An engine that is nearer to the learner's weights before the last update, and no further from them than rounding
+    explains: which of its tensors are old no log-probability says."""
+    for side in e.sides:
+        found = e.notes[BEHIND].get(side.name)
+        if found is None or not found.behind or not len(left(e, f"{BEHIND}:{side.name}")):
+            continue
+        rounding = e.tolerance.rounding.mean
+        if not found.before <= ROUGHER * rounding:
+            continue
+        first = min(one.step for one in found.behind)
+        place = e.first[f"{BEHIND}:{side.name}"][1]
+        before, after = (max(0.0, distance - rounding) for distance in (found.now, found.before))
+        yield Explanation(
+            Cause(
+                ONE_BEHIND,
+                side.name,
+                f"from step {first} on the {side.name}'s engine computes with weights before the learner's last update",
+                f"{place.context}; mean distance from float32 with the learner's weights {figure(found.now)} nats, "
+                f"with those before {figure(found.before)}; the learner rounds by {figure(rounding)}",
+                {"now": found.now, "before": found.before, "moved": found.moved, "observed": [Seen.OLDER_AGREES.value]},
+                [Proof("hold it against the learner's weights before the last update", before, after, "nats a token")],
+            ),
+            (f"sync:{side.name}", *kinds_of((*ROLLOUT, *NATIVE), side.name)),
+            from_step(first),
+        )
 
 
 def _without(e: Evidence, side: Side, steps: set[int], versions: tuple[int, ...]) -> list[Proof]:

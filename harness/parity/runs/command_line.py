@@ -6,9 +6,11 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
+from probes import redaction
+
 
 def command_line(*words: str, **options: Any) -> str:
-    """`harness WORDS --option value ...`, quoted for a shell.
+    """`harness WORDS --option value ...`, quoted for a shell, without secrets.
 
     None and False leave an option out, True makes it a flag, a list repeats it.
     """
@@ -22,7 +24,7 @@ def command_line(*words: str, **options: Any) -> str:
         else:
             for item in value if isinstance(value, (list, tuple)) else (value,):
                 line += [option, str(item)]
-    return shlex.join(line)
+    return shlex.join(redaction.arguments(line))
 
 
 def duration(seconds: float) -> str:

@@ -13,6 +13,7 @@ from harness.errors import BadInput, HarnessError
 from harness.parity.runs.command_line import duration
 from harness.triage.watch.guard import Guard
 from harness.waiting import RunCut
+from probes.files import write_whole
 from reports.model import EXIT_CODES, Verdict
 from reports.progress import ProgressEvent
 
@@ -108,8 +109,8 @@ def written(verdict: Verdict, folder: Path) -> Verdict:
         verdict, paths={"run": str(folder)} | {name: str(file) for name, file in files.items()}
     )
     try:
-        files["verdict"].write_text(complete.to_json(), encoding="utf-8")
-        files["report"].write_text(reports.render(complete, "html"), encoding="utf-8")
+        write_whole(files["verdict"], complete.to_json().encode())
+        write_whole(files["report"], reports.render(complete, "html").encode())
     except OSError as error:
         for file in files.values():
             file.unlink(missing_ok=True)  # half a verdict would be read as one

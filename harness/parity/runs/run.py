@@ -16,6 +16,7 @@ from harness.experiment import Experiment
 from harness.launch import Cluster
 from harness.parity.runs import user_mapping
 from harness.parity.runs.command_line import command_line
+from harness.parity.runs.lifting import Lifting, wanted
 from harness.parity.runs.preflight import check_pair, check_resume, preflight
 from harness.parity.runs.recording import STALL_S, compacted, guarded, judged, machine, recording_in, written
 from harness.side import Side
@@ -43,6 +44,7 @@ def run_parity(
     rollout_only: bool = False,
     free: bool = False,
     native: bool = True,
+    lifted: bool | None = None,
     attribution: bool = True,
     fault: str | None = None,
     mapping: str | None = None,
@@ -58,6 +60,7 @@ def run_parity(
 
     `overrides` (section.key=value) change both sides, `candidate_overrides` the candidate only. `mapping`,
     `baseline_mapping`: the candidate's and the baseline's own parameter mapping, a file (docs/parameters.md).
+    `lifted`: compute once more in float32 with the weights of half precision (docs/lifted.md); None: where they fit.
     `attribution`: when the runs diverge, intervene on the engines that are still up (docs/attribution.md). `cap`: the
     largest rounding noise that is believed, in nats, instead of the dtype's own. `out`: the parity directory, made
     under runs/ when None. `stall_s`: without progress for so long, a run is looked at and ended if it hangs; 0: nobody
@@ -68,7 +71,8 @@ def run_parity(
     reproduce = command_line(
         "parity", str(baseline), str(candidate), scenario=scenario, set=overrides, candidate_set=candidate_overrides,
         mode=mode, steps=steps, seed=seed, rollout_only=rollout_only, free=free, no_native=not native,
-        no_attribution=not attribution, fault=fault, mapping=mapping, baseline_mapping=baseline_mapping, cap=cap,
+        lifted=lifted is True, no_lifted=lifted is False, no_attribution=not attribution, fault=fault, mapping=mapping,
+        baseline_mapping=baseline_mapping, cap=cap,
         **machine(address, device, stall_s),
     )  # fmt: skip
     maps = {
@@ -98,12 +102,14 @@ def run_parity(
             )
             for name, one, settings in (("baseline", baseline, base), ("candidate", candidate, other))
         )
+        lift = wanted(left, right, lifted)
         figures: dict[str, Any] = {"environments_ready_s": round(time.monotonic() - started, 1)}
-        cut, found = _record_pair(
+        cut, found, lifting = _record_pair(
             left, right, address=address, device=device, native=native, guarded=guarded(folder, stall_s, progress),
-            progress=progress, figures=figures, command=reproduce, attribution=attribution, cap=cap,
+            progress=progress, figures=figures, command=reproduce, attribution=attribution, cap=cap, lift=lift,
+            forced=lifted is True,
         )  # fmt: skip
-        verdict = _concluded(left, right, cut, found, native=native, cap=cap)
+        verdict = _concluded(left, right, cut, found, lifting, native=native, cap=cap)
         if cut is None:
             verdict = _could_fail(verdict, left)
         compacted(left.run_dir, right.run_dir)
@@ -198,10 +204,12 @@ def _record_pair(
     command: str,
     attribution: bool,
     cap: float | None,
-) -> tuple[RunCut | None, Attribution | None]:
-    """Record both runs, look for the cause of a difference on the engines as the runs left them, record the native
-    stage; returns (what cut it short, what the bench showed)."""
-    clock, found = _Clock(figures), None
+    lift: bool,
+    forced: bool,
+) -> tuple[RunCut | None, Attribution | None, Lifting | None]:
+    """Record both runs, look for the cause of a difference on the engines as the runs left them, record the lifted and
+    the native stage; returns (what cut it short, what the bench showed, the lifted stage)."""
+    clock, found, lifting = _Clock(figures), None, None
     try:
         with guarded as guard, Cluster(address) as cluster:
             experiment = Experiment(
@@ -212,18 +220,27 @@ def _record_pair(
             native = native and left.scenario.native.samples > 0
             policy = experiment.record(left)
             clock.lap("baseline_s")
-            # The start of an engine takes most of the native stage: the baseline's goes on beside the candidate's run,
-            # unless it may be at fault itself and is wanted on the bench as it is.
-            early = native and (not attribution or _clean(left.run_dir, cap=cap))
-            if early:
+            lifting = Lifting(experiment, left, right, forced) if lift else None
+            # The start of an engine takes most of the stages: the baseline's goes on beside the candidate's run, unless
+            # it may be at fault itself and is wanted on the bench as it is.
+            early = (native or lift) and (not attribution or _clean(left.run_dir, cap=cap))
+            if early and lifting is not None:
+                lifting.begin(left)
+            elif early:
                 experiment.begin_native(left, policy)
             experiment.record(right, guide=left.run_dir if right.scenario.guided else None)
             clock.lap("candidate_s")
             if attribution:
                 found = _attributed(experiment, left, right, early=early, cap=cap)
                 clock.lap("attribution_s")
-            if native and not (found and found.broken):
-                if not early:
+            if lifting is not None and found and found.broken:
+                lifting.skip("an engine failed in an intervention on it")
+            elif lifting is not None:
+                lifting.begin(*([right] if early else [left, right]))
+                lifting.run(policy, attribution=attribution)
+                clock.lap("lifted_s")
+            if native and not (found and found.broken) and not (lifting and lifting.broken):
+                if lifting is not None or not early:
                     experiment.begin_native(left, policy)
                 experiment.begin_native(right, policy)
                 experiment.native(left, policy)
@@ -231,8 +248,8 @@ def _record_pair(
                 clock.lap("native_s")
         clock.lap("teardown_s")
     except RunCut as cut:
-        return cut, found
-    return None, found
+        return cut, found, lifting
+    return None, found, lifting
 
 
 def _clean(run: Path, *, cap: float | None) -> bool:
@@ -260,19 +277,23 @@ def _attributed(
 
 
 def _concluded(
-    left: Side, right: Side, cut: RunCut | None, found: Attribution | None, *, native: bool, cap: float | None
-) -> Verdict:
-    """The verdict on both recordings, with what the bench showed of a divergence."""
+    left: Side, right: Side, cut: RunCut | None, found: Attribution | None, lifting: Lifting | None, *, native: bool,
+    cap: float | None,
+) -> Verdict:  # fmt: skip
+    """The verdict on both recordings, with what the benches showed of a divergence."""
     from harness.parity.attribution import merged
     from harness.parity.verdict import judged as judgement
 
-    if cut is not None or found is None:
+    if cut is not None:
         return judged(left.run_dir, right.run_dir, cut, native=native, cap=cap)
-    whole = merged(judgement(left.run_dir, right.run_dir, native=native and not found.broken, cap=cap), found)
-    if not (native and found.broken):
+    broken = "an engine failed in an intervention on it" if found is not None and found.broken else ""
+    broken = broken or (lifting.broken if lifting is not None else "")
+    lifted = lifting.verdict if lifting is not None else None
+    judged_ = judgement(left.run_dir, right.run_dir, native=native and not broken, cap=cap, lifted_verdict=lifted)
+    whole = judged_.verdict if found is None else merged(judged_, found)
+    if not (native and broken):
         return whole
-    lost = "the native stage: an engine failed in an intervention on it"
-    return dataclasses.replace(whole, missing=[*whole.missing, lost])
+    return dataclasses.replace(whole, missing=[*whole.missing, f"the native stage: {broken}"])
 
 
 def _could_fail(verdict: Verdict, baseline: Side) -> Verdict:

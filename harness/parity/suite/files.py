@@ -71,8 +71,10 @@ def problem(one: object, path: Path) -> str:
     said = f"({one.name})"
     if one.side not in ("baseline", "candidate"):
         return f"{said} has the side {one.side!r}; it is baseline or candidate"
-    if one.stage not in ("coupled", "native", "greedy"):
-        return f"{said} has the stage {one.stage!r}; it is coupled, native or greedy"
+    if one.stage not in ("coupled", "native", "greedy", "lifted"):
+        return f"{said} has the stage {one.stage!r}; it is coupled, native, greedy or lifted"
+    if one.stage == "lifted" and one.side != "candidate":
+        return f"{said} has the stage 'lifted' and the side {one.side!r}; there it is planted in the candidate"
     if one.expected not in EXIT_CODES or one.expected == "ERROR":
         return f"{said} expects {one.expected!r}; a verdict is {', '.join(v for v in EXIT_CODES if v != 'ERROR')}"
     for name in ("scenario", "settings", "native", "causes", "findings", "confounders"):

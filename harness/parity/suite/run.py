@@ -14,6 +14,7 @@ from harness.launch import Cluster
 from harness.parity.attribution import attribute
 from harness.parity.suite.damage import damage
 from harness.parity.suite.files import reproduced_by
+from harness.parity.suite.lifted import lifting
 from harness.parity.suite.native import natively
 from harness.parity.suite.outcome import Outcome, started_since
 from harness.parity.verdict import judged
@@ -90,8 +91,12 @@ def outcomes(
                 )
             for shared, group in groups:
                 base = config.changed(scenario, shared)
-                coupled = [fault for fault in group if fault.stage != "native"]
+                coupled = [fault for fault in group if fault.stage in ("coupled", "greedy")]
                 yield from _group(experiment, left, right, engines, base, shared, coupled, out, live)
+                half = [fault for fault in group if fault.stage == "lifted"]
+                if half:
+                    folder = out / sound_name("lifted", engines, shared)
+                    yield from lifting(experiment, left, right, engines, base, half, out, folder, live)
                 native = [fault for fault in group if fault.stage == "native"]
                 if native:
                     folder = out / sound_name("native", engines, shared)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,18 +31,20 @@ class Pulse:
     journals: tuple[str, ...] = ()  # files that the process writes events to, wherever they lie
     error: str = ""  # that it ended with
     file: str = ""  # that it was read from
+    read_ns: int = 0  # when; monotonic time of this host
 
 
 def read(directory: Path, now_ns: int) -> tuple[dict[tuple[str, int], Pulse], tuple[str, ...]]:
     """Every beat of a watch directory by (host, pid), and notes about files that cannot be read.
 
-    `now_ns`: CLOCK_MONOTONIC of this host. A beat caught in the middle of being rewritten is read once more.
+    `now_ns`: CLOCK_MONOTONIC of this host. Another host's is another clock: the ages in its beats are as of the beat. A
+    beat caught in the middle of being rewritten is read once more.
     """
-    found, notes = {}, []
+    found, notes, here = {}, [], socket.gethostname()
     for file in sorted((directory / FOLDER).glob("[0-9]*.json")):  # the watchdog's own beat lies there too
         for last in (False, True):
             try:
-                pulse = parse(file.read_bytes()[:MAX_BYTES], now_ns)
+                pulse = parse(_block(file), now_ns, here)
             except OSError as error:
                 notes.append(f"{FOLDER}/{file.name} cannot be read: {error.strerror}")
             except (ValueError, KeyError, TypeError, AttributeError):
@@ -49,7 +52,7 @@ def read(directory: Path, now_ns: int) -> tuple[dict[tuple[str, int], Pulse], tu
                     continue
                 notes.append(f"{FOLDER}/{file.name} is no heartbeat: it is damaged or was never written whole")
             else:
-                found[pulse.host, pulse.pid] = dataclasses.replace(pulse, file=str(file))
+                found[pulse.host, pulse.pid] = dataclasses.replace(pulse, file=str(file), read_ns=now_ns)
             break
     return found, tuple(notes)
 
@@ -58,19 +61,37 @@ def again(pulse: Pulse, now_ns: int) -> Pulse:
     """The same process's next beat; the one that is there where none has come, it cannot be read, or is another's.
 
     Without a new one the age stays as it was when looking began: a host that is too busy to beat while it is looked at
-    would seem to hold its interpreter lock (a control was blamed so, at 5 s with four busy jobs for two cores).
+    would seem to hold its interpreter lock (a control was blamed so, at 5 s with four busy jobs for two cores). A beat
+    of another host, whose clock is not ours, is as old as we have waited for the next one.
     """
+    here = socket.gethostname()
     try:
-        later = parse(Path(pulse.file).read_bytes()[:MAX_BYTES], now_ns)
+        later = parse(_block(Path(pulse.file)), now_ns, here)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return pulse
+        later = pulse
     same = (later.host, later.pid, later.start_ticks) == (pulse.host, pulse.pid, pulse.start_ticks)
-    return dataclasses.replace(later, file=pulse.file) if same and later.beat.count > pulse.beat.count else pulse
+    if same and later.beat.count > pulse.beat.count:
+        return dataclasses.replace(later, file=pulse.file, read_ns=now_ns)
+    if pulse.host == here:
+        return pulse
+    waited_s = _age(now_ns, pulse.read_ns)
+    beat = pulse.beat
+    return dataclasses.replace(
+        pulse, beat=dataclasses.replace(beat, age_s=waited_s, progress_age_s=beat.progress_age_s + waited_s)
+    )
 
 
-def parse(block: bytes, now_ns: int) -> Pulse:
-    """One beat. ValueError, KeyError, TypeError or AttributeError for anything else."""
+def _block(file: Path) -> bytes:
+    with open(file, "rb") as stream:
+        return stream.read(MAX_BYTES)
+
+
+def parse(block: bytes, now_ns: int, here: str = "") -> Pulse:
+    """One beat; `here`: the host whose clock `now_ns` is. ValueError, KeyError, TypeError or AttributeError for
+    anything else."""
     fields: dict[str, Any] = json.loads(block.rstrip(b" \n\0").decode())
+    if here and fields["host"] != here:
+        now_ns = int(fields["t_ns"])
     spans = tuple(
         OpenSpan(str(one["name"]), _age(now_ns, one["start_ns"]), redact.fields(one.get("fields") or {}))
         for one in fields.get("open") or ()

@@ -19,6 +19,13 @@ from typing import Any
 REAP_S = 0.3
 
 
+class NoThread(Exception):
+    """The system lets this process have no more threads."""
+
+    def __str__(self) -> str:
+        return "no thread was left to look at everybody: raise `ulimit -u` or the container's pids limit"
+
+
 class Work(Future[Any]):
     """A future with the name of what is asked."""
 
@@ -28,7 +35,8 @@ class Work(Future[Any]):
 
 
 def start(name: str, work: Callable[..., Any], *args: Any) -> Work:
-    """Run `work` in a daemon thread of its own; the future holds its result or its exception."""
+    """Run `work` in a daemon thread of its own; the future holds its result or its exception, NoThread where none is
+    to be had."""
     future = Work(name)
 
     def run() -> None:
@@ -37,7 +45,10 @@ def start(name: str, work: Callable[..., Any], *args: Any) -> Work:
         except BaseException as error:  # it belongs to whoever asks for the result, in another thread
             future.set_exception(error)
 
-    threading.Thread(target=run, name=f"collect {name}", daemon=True).start()
+    try:
+        threading.Thread(target=run, name=f"collect {name}", daemon=True).start()
+    except (RuntimeError, MemoryError):
+        future.set_exception(NoThread())
     return future
 
 
@@ -60,6 +71,10 @@ def run(argv: Sequence[str], timeout_s: float, *, env: Mapping[str, str] | None 
     try:
         out, err = reading.result(max(0.0, timeout_s))
         return Done(process.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
+    except NoThread as error:
+        process.kill()
+        process.communicate()
+        return Done(None, "", str(error))
     except TimeoutError:
         with contextlib.suppress(OSError):
             os.killpg(process.pid, 9)

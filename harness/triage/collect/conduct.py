@@ -21,7 +21,8 @@ from harness.triage import directory
 from harness.triage.collect import beats, bounded, connections, gpus, journals, proc, ras, ray, recorder, stacks
 from harness.triage.collect.draft import Draft, absent
 from harness.triage.collect.scope import Cast, Scope, cast
-from harness.triage.evidence import ENDED, Evidence, Gpu, Process, Sample
+from harness.triage.evidence import ENDED, Evidence, Gpu, Process, Sample, Thread
+from probes.files import make_folder
 
 CLOSING_S = 0.4  # kept of the deadline for putting together what came in
 NATIVE_AT_LEAST_S = 1.0  # a native stack takes 0.3 to 1.1 s, once its libraries' symbols are in the page cache
@@ -111,6 +112,8 @@ def _gather(empty: Evidence, scope: Scope, there: Cast, terms: _Terms, nodes_s: 
     if address and elsewhere:
         parts, missing = _result(elsewhere, later, ((), ()), notes)
         notes += missing
+    far = {key: beats.again(one, time.monotonic_ns()) for key, one in there.pulses.items() if key[0] != host}
+    there = dataclasses.replace(there, pulses={**there.pulses, **far})
     processes = [draft.freeze(cluster, drafts) for draft in drafts.values()]
     return _whole(empty, cluster, [*processes, *absent(there, recordings)], parts, found, answers, notes)
 
@@ -132,6 +135,8 @@ def _look(draft: Draft, terms: _Terms) -> None:
     draft.learn(proc.facts(draft.pid))
     draft.connections = connections.of(draft.pid)
     denied = silent = False
+    port = draft.facts.environ.get("MASTER_PORT", "")
+    store = (int(port),) if port.isdigit() else ()
     for number in range(terms.samples):
         wait = terms.began + number * terms.gap_s - terms.clock()
         if wait > 0:
@@ -139,7 +144,9 @@ def _look(draft: Draft, terms: _Terms) -> None:
         if number and terms.left() <= 0:
             return
         draft.doing = "its /proc files"
-        at, seen = terms.clock() - terms.began, proc.look(draft.pid)
+        at, seen = terms.clock() - terms.began, proc.look(draft.pid, store)
+        if seen.start_ticks != draft.facts.start_ticks and seen.start_ticks and draft.facts.start_ticks:
+            seen = proc.Look("gone")  # another process has its number by now
         draft.doing = "its Python stacks"
         taken = stacks.Stacks()
         if seen.state in ENDED:
@@ -154,9 +161,7 @@ def _look(draft: Draft, terms: _Terms) -> None:
             taken = _inside(draft, terms)
             draft.notes.append(taken.note)
             silent = not taken.threads
-        sample = Sample(at, seen.state, seen.cpu_s, seen.switches, seen.io_bytes, seen.wchan, taken.threads,
-                        seen.net_bytes)  # fmt: skip
-        draft.samples.append(sample)
+        draft.samples.append(_sample(draft.pid, at, seen, taken.threads))
         with contextlib.suppress(OSError):  # a full disk: the end says so, and what was had goes on
             directory.write_process(draft.freeze(), terms.out)
     # A span that was open at the first look may be over at the last, and a beat of then beside a stack of now lies.
@@ -170,6 +175,22 @@ def _look(draft: Draft, terms: _Terms) -> None:
         draft.native = deep.threads
         draft.notes.append(deep.note)
     draft.doing = ""
+
+
+def _sample(pid: int, at_s: float, seen: proc.Look, threads: tuple[Thread, ...]) -> Sample:
+    """One look, each Python thread with what the kernel says of it."""
+    nothing = (None, None)
+    spent = {thread.tid: seen.threads.get(thread.tid, nothing) for thread in threads if thread.tid}
+    told = tuple(
+        dataclasses.replace(thread, cpu_s=spent[thread.tid][0], io_bytes=spent[thread.tid][1])
+        if thread.tid in spent else thread
+        for thread in threads
+    )  # fmt: skip
+    cpu_s, io_bytes = seen.threads.get(pid, nothing)
+    return Sample(
+        at_s, seen.state, seen.cpu_s, seen.switches, seen.io_bytes, seen.wchan, told, seen.net_bytes, cpu_s, io_bytes,
+        seen.main_switches, seen.quiet_s,
+    )  # fmt: skip
 
 
 def _inside(draft: Draft, terms: _Terms) -> stacks.Stacks:
@@ -210,7 +231,7 @@ def _elsewhere(there: Cast, scope: Scope, hosts: Sequence[str], terms: _Terms) -
     if not [host for host in hosts if host != there.host]:
         return [], []
     folder = terms.out / "nodes"
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     options = {
         "samples": terms.samples, "gap_s": terms.gap_s, "native": terms.native, "nodes": False,
         "deadline_s": max(2.0, terms.left() / 2), "directory": str(scope.directory or ""),
@@ -273,6 +294,8 @@ def _result(future: bounded.Work, terms: _Terms, otherwise: Any, notes: list[str
     except TimeoutError:
         if not future.name.startswith("process"):  # whose draft says what it was waiting for
             notes.append(f"{future.name}: no answer in time")
+    except bounded.NoThread as error:
+        notes.append(str(error))
     except Exception as error:  # whatever it is, it must not cost what the other sources gave; it is named
         notes.append(f"{future.name}: {type(error).__name__}: {error}"[:500])
     return otherwise

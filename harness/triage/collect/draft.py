@@ -8,12 +8,10 @@ from collections.abc import Iterator, Mapping
 
 from harness.triage.collect import ray, roles
 from harness.triage.collect.beats import Pulse
-from harness.triage.collect.journals import Recording
+from harness.triage.collect.journals import Recording, same_process
 from harness.triage.collect.proc import Facts
 from harness.triage.collect.scope import Cast
 from harness.triage.evidence import Process, Sample, Thread
-
-REUSE_S = 2.0  # a journal that is older than the process by more belongs to an earlier one of that pid
 
 
 class Draft:
@@ -42,8 +40,8 @@ class Draft:
 
     def remember(self, recording: Recording) -> None:
         """Take in its journal, unless an earlier process of this pid wrote it."""
-        age_s = time.time() - recording.opened_ns / 1e9
-        if not recording.opened_ns or not self.facts.start_ticks or age_s <= self.facts.age_s + REUSE_S:
+        facts, now_ns = self.facts, time.monotonic_ns()
+        if same_process(recording.start_ticks, recording.opened_ns, facts.start_ticks, facts.age_s, now_ns):
             self.recording = recording
 
     @property

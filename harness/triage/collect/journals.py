@@ -1,12 +1,17 @@
 """The end of what each process recorded of itself: D/events/*.jsonl, read from behind.
 
-A journal may have a million events, so only its first line, its `group` events (found by their bytes: 2 GB/s) and its
-last stretch are decoded. Damage costs the damaged line and nothing else.
+A journal may have a million events, so only its first line, its `group` events (found by their bytes: 2 GB/s, and each
+byte once, however often it is looked at) and its last stretch are decoded. Damage costs the damaged line and nothing
+else.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import os
+import re
+import threading
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +20,43 @@ from typing import Any, BinaryIO
 from harness.triage.collect import redact
 from harness.triage.evidence import Call, Group, Journal
 from probes.format import EVENTS, FormatError, checked_open, decode_line
+from probes.redaction import MAX_TEXT
 
-TAIL_BYTES = 1 << 20  # about 5,000 events
-SCAN_BYTES = 1 << 30
-BLOCK = 8 << 20
+TAIL_BYTES = 1 << 20  # about 5,000 events; more where the last event alone is larger
+MAX_EVENT = 64 << 20  # a larger one is known by its number, time and kind
+SCAN_BYTES = 1 << 30  # of one journal, a look
+BLOCK = 8 << 20  # a longer line is no group: 100,000 members take 0.6 MiB
 CALLS, ERRORS, MAX_GROUPS = 20, 20, 4_096
+MAX_SCANS = 4_096  # journals whose groups are remembered between looks
+LONGEST = 4 * MAX_TEXT  # characters of a message that are looked at: fewer are shown
+_HEAD = re.compile(rb'\{"seq":(\d+),"t_ns":(\d+),"kind":"(\w+)"')
+
+
+REUSE_S = 2.0  # a journal that is older than the process by more belongs to an earlier one of that pid
+
+
+@dataclass(frozen=True)
+class Opening:
+    """The first line of a journal: whose it is. `start_ticks`: when its process was started, in ticks since boot, 0
+    where it does not say; `opened_ns`: monotonic time of its host."""
+
+    path: Path
+    host: str
+    pid: int
+    start_ticks: int
+    opened_ns: int
+
+    def by(self, start_ticks: int, age_s: float, now_ns: int) -> bool:
+        """Whether a process of this pid wrote it that was started then, `age_s` ago, and not an earlier one."""
+        return same_process(self.start_ticks, self.opened_ns, start_ticks, age_s, now_ns)
+
+
+def same_process(recorded_ticks: int, opened_ns: int, start_ticks: int, age_s: float, now_ns: int) -> bool:
+    """Whether a journal is of the process that began at `start_ticks`, `age_s` ago: by its own word, without one by its
+    age. Both clocks are monotonic: a wall clock that was set neither hides a journal nor lends one."""
+    if recorded_ticks and start_ticks:
+        return recorded_ticks == start_ticks
+    return not start_ticks or -REUSE_S <= (now_ns - opened_ns) / 1e9 <= age_s + REUSE_S
 
 
 @dataclass(frozen=True)
@@ -32,7 +69,8 @@ class Recording:
     journal: Journal
     rank: int | None = None
     world_size: int | None = None
-    opened_ns: int = 0  # Unix time
+    opened_ns: int = 0  # monotonic time of its host
+    start_ticks: int = 0  # of its process, 0 unknown
 
 
 def files(directory: Path) -> list[Path]:
@@ -40,15 +78,18 @@ def files(directory: Path) -> list[Path]:
     return sorted((directory / EVENTS).glob("*.jsonl"))
 
 
-def owners(paths: Iterable[Path], here: str) -> tuple[dict[tuple[str, int], list[Path]], list[str]]:
+def owners(paths: Iterable[Path], here: str) -> tuple[dict[tuple[str, int], list[Opening]], list[str]]:
     """(host, pid) -> the journals of that process, by their first lines alone; notes about files that have none."""
-    found: dict[tuple[str, int], list[Path]] = {}
+    found: dict[tuple[str, int], list[Opening]] = {}
     notes = []
     for file in paths:
         try:
             with open(file, "rb") as stream:
                 opening = _opening(stream)
-            found.setdefault((str(opening.get("host") or here), opening["pid"]), []).append(file)
+            one = Opening(
+                file, str(opening.get("host") or here), opening["pid"], opening["start_ticks"], opening["t_ns"]
+            )  # fmt: skip
+            found.setdefault((one.host, one.pid), []).append(one)
         except OSError as error:
             notes.append(f"{EVENTS}/{file.name} cannot be read: {error.strerror}")
         except (FormatError, KeyError, TypeError, ValueError):
@@ -83,11 +124,10 @@ def read(
 
 
 def _opening(stream: BinaryIO) -> dict[str, Any]:
-    """The first line of a journal, with `wall_ns` and `world_size` filled in; FormatError, ValueError, TypeError."""
+    """The first line of a journal, with what is optional filled in; FormatError, ValueError, TypeError."""
     opening = checked_open(decode_line(stream.readline(BLOCK)))
-    return {
-        **opening, "wall_ns": int(opening.get("wall_ns") or 0), "world_size": int(opening.get("world_size") or 1)
-    }  # fmt: skip
+    optional = {"wall_ns": 0, "world_size": 1, "start_ticks": 0}
+    return {**opening, **{name: int(opening.get(name) or value) for name, value in optional.items()}}
 
 
 def _recording(file: Path, now_ns: int, wall_ns: int, here: str) -> Recording:
@@ -97,7 +137,7 @@ def _recording(file: Path, now_ns: int, wall_ns: int, here: str) -> Recording:
         opened_ns = opening["wall_ns"]
         if host != here and opened_ns:
             now_ns = wall_ns - opened_ns + opening["t_ns"]  # that host's monotonic clock, by the wall clocks
-        groups, rank, world = _groups(stream)
+        scan = _scanned(stream, opening["t_ns"])
         tail = list(_tail(stream))
     last = tail[-1] if tail else opening
     calls, errors, span, closed, stats = [], [], "", False, {}
@@ -105,75 +145,135 @@ def _recording(file: Path, now_ns: int, wall_ns: int, here: str) -> Recording:
         age, kind = _age(now_ns, event["t_ns"]), event["kind"]
         if kind == "span":
             span = str(event.get("name", ""))
+        if kind == "group":
+            scan.add(event)
         if kind == "engine_stats":
             stats = redact.fields({key: value for key, value in event.items() if key not in ("seq", "t_ns", "kind")})
         if kind in ("call", "sync"):
             calls.append(_call(event, age))
         if failure := _failure(event):
-            errors.append((age, redact.text(failure)))
+            errors.append((age, redact.text(failure[:LONGEST])))
         closed = kind == "close"
+    rank, world = scan.rank, scan.world
     if rank is None and opening["world_size"] > 1:
         rank, world = opening["rank"], opening["world_size"]
     journal = Journal(
         str(file), last["seq"] + 1, _age(now_ns, last["t_ns"]), span, tuple(calls[-CALLS:]), tuple(errors[-ERRORS:]),
-        tuple(groups), closed, stats,
+        tuple(scan.groups.values()), closed, stats,
     )  # fmt: skip
-    return Recording(host, pid, (role,), journal, rank, world, opened_ns)
+    return Recording(host, pid, (role,), journal, rank, world, opening["t_ns"], opening["start_ticks"])
 
 
-def _groups(stream: BinaryIO) -> tuple[list[Group], int | None, int | None]:
-    """Groups of the whole journal, and the global rank and world size by the first that has the ranks 0 to n - 1.
+class _Scan:
+    """The `group` events of one journal, as far as it was gone through. A recorder only appends."""
 
-    A group that was made beside torch's register (a weight sync) numbers its members in a way of its own.
-    """
-    groups: dict[str, Group] = {}
-    rank = world = None
-    for event in _lines_with(stream, b'"group"'):
-        members, place = event.get("members"), event.get("rank")
-        if event["kind"] != "group" or len(groups) >= MAX_GROUPS or not isinstance(members, list):
-            continue
-        if not all(isinstance(member, int) for member in members):
-            continue
-        name = str(event.get("name", ""))
-        size = int(event["world_size"]) if isinstance(event.get("world_size"), int) else len(members)
-        known = str(event.get("torch_name", name))  # what the flight recorder calls it
-        groups[known] = Group(known, tuple(members), str(event.get("backend", "")), "" if known == name else name, size)
-        whole = known != "" and members == list(range(len(members)))
-        if world is None and whole and isinstance(place, int) and 0 <= place < len(members):
-            rank, world = members[place], len(members)
-    return list(groups.values()), rank, world
+    def __init__(self) -> None:
+        self.at, self.groups = 0, dict[str, Group]()
+        self.rank: int | None = None  # global rank and world size by the first group that has the ranks 0 to n - 1
+        self.world: int | None = None
+        self.lock = threading.Lock()
+        self._within = False  # `at` is inside a line that is too long for a group
 
+    def go_on(self, stream: BinaryIO) -> None:
+        """Read what was added, in blocks; a line that is not whole yet is read again next time."""
+        stream.seek(self.at)
+        left, rest = SCAN_BYTES, b""
+        while left > 0 and (block := stream.read(BLOCK)):
+            left -= len(block)
+            whole, newline, tail = (rest + block).rpartition(b"\n")
+            if newline:
+                if self._within:
+                    whole, self._within = whole.partition(b"\n")[2], False
+                self._take(whole + newline)
+                rest = tail
+            elif len(tail) > BLOCK or self._within:
+                rest, self._within = b"", True
+            else:
+                rest = tail
+            self.at = stream.tell() - len(rest)
 
-def _lines_with(stream: BinaryIO, needle: bytes) -> Iterator[dict[str, Any]]:
-    """Decoded lines that contain these bytes; the file is read in blocks that end at line ends."""
-    stream.seek(0)
-    left, rest = SCAN_BYTES, b""
-    while left > 0 and (block := stream.read(BLOCK)):
-        left -= len(block)
-        whole, newline, tail = block.rpartition(b"\n")
-        if not newline:
-            rest += block
-            continue
-        text, rest = rest + whole + newline, tail
-        at = text.find(needle)
+    def _take(self, text: bytes) -> None:
+        at = text.find(b'"group"')
         while at >= 0:
             begin, end = text.rfind(b"\n", 0, at) + 1, text.index(b"\n", at) + 1
             event = _decoded(text[begin:end])
             if event is not None:
-                yield event
-            at = text.find(needle, end)
+                self.add(event)
+            at = text.find(b'"group"', end)
+
+    def add(self, event: dict[str, Any]) -> None:
+        """A group that was made beside torch's register (a weight sync) numbers its members in a way of its own."""
+        members, place = event.get("members"), event.get("rank")
+        if event["kind"] != "group" or len(self.groups) >= MAX_GROUPS or not isinstance(members, list):
+            return
+        if not all(isinstance(member, int) for member in members):
+            return
+        name = str(event.get("name", ""))
+        size = int(event["world_size"]) if isinstance(event.get("world_size"), int) else len(members)
+        known = str(event.get("torch_name", name))  # what the flight recorder calls it
+        desc, own = "" if known == name else name, None if members or not isinstance(place, int) else place
+        self.groups[known] = Group(known, tuple(members), str(event.get("backend", "")), desc, size, own)
+        whole = known != "" and members == list(range(len(members)))
+        if self.world is None and whole and isinstance(place, int) and 0 <= place < len(members):
+            self.rank, self.world = members[place], len(members)
+
+
+_scans: OrderedDict[tuple[int, int, int], _Scan] = OrderedDict()  # (device, inode, opened) -> its scan, latest last
+
+
+def _scanned(stream: BinaryIO, opened_ns: int) -> _Scan:
+    """The groups of a journal. A look that was given up on may still read it: then those that it has found so far."""
+    found = os.fstat(stream.fileno())
+    identity = found.st_dev, found.st_ino, opened_ns
+    scan = _scans.pop(identity, None)
+    if scan is None or scan.at > found.st_size:
+        scan = _Scan()
+    _scans[identity] = scan
+    while len(_scans) > MAX_SCANS:
+        _scans.popitem(last=False)
+    if scan.lock.acquire(blocking=False):
+        try:
+            scan.go_on(stream)
+        finally:
+            scan.lock.release()
+    return scan
 
 
 def _tail(stream: BinaryIO) -> Iterator[dict[str, Any]]:
-    """Events of the last stretch, an unfinished last line dropped."""
-    end = stream.seek(0, 2)
-    stream.seek(max(0, end - TAIL_BYTES))
-    block = stream.read(TAIL_BYTES)
-    lines = block.split(b"\n")[(1 if end > TAIL_BYTES else 0) : -1]
+    """Events of the last stretch, the last whole one at least, however large; an unfinished last line is dropped."""
+    end, size = stream.seek(0, 2), TAIL_BYTES
+    while True:
+        begin = stream.seek(max(0, end - size))
+        lines = stream.read(end - begin).split(b"\n")[(1 if begin else 0) : -1]
+        if lines or not begin:
+            break
+        if size >= MAX_EVENT:
+            yield from _head_of_last(stream, end)
+            return
+        size *= 4
     for line in lines:
         event = _decoded(line + b"\n")
         if event is not None:
             yield event
+
+
+def _head_of_last(stream: BinaryIO, end: int) -> Iterator[dict[str, Any]]:
+    """Number, time and kind of the last whole event, which is too large to be decoded."""
+    last = True  # line ends are looked for from behind: of the last whole line, then of the one before it
+    at = end
+    while at > max(0, end - SCAN_BYTES):
+        begin = max(0, at - BLOCK)
+        stream.seek(begin)
+        block = stream.read(at - begin)
+        cut = len(block)
+        while (cut := block.rfind(b"\n", 0, cut)) >= 0:
+            if not last:
+                stream.seek(begin + cut + 1)
+                if head := _HEAD.match(stream.read(200)):
+                    yield {"seq": int(head[1]), "t_ns": int(head[2]), "kind": head[3].decode()}
+                return
+            last = False
+        at = begin
 
 
 def _decoded(line: bytes) -> dict[str, Any] | None:
@@ -188,7 +288,8 @@ def _call(event: dict[str, Any], age_s: float) -> Call:
     step = event.get("step")
     name = str(event.get("name") or event["kind"])
     ok = event.get("ok", True) is not False
-    return Call(name, ok, redact.text(str(event.get("message", ""))), age_s, step if isinstance(step, int) else -1)
+    message = redact.text(str(event.get("message", ""))[:LONGEST])
+    return Call(name, ok, message, age_s, step if isinstance(step, int) else -1)
 
 
 def _failure(event: dict[str, Any]) -> str:

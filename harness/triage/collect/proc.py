@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,6 +31,10 @@ class Look:
     io_bytes: int = 0
     wchan: str = ""
     net_bytes: int = 0
+    start_ticks: int = 0  # since boot
+    threads: dict[int, tuple[float, int | None]] = field(default_factory=dict)  # tid -> CPU seconds, bytes
+    quiet_s: float | None = None
+    main_switches: int | None = None
 
 
 @dataclass(frozen=True)
@@ -48,13 +54,21 @@ class Facts:
     notes: tuple[str, ...] = ()
 
 
-def look(pid: int) -> Look:
-    """State, CPU seconds, voluntary switches, bytes and kernel function of a process now; state "gone" without one."""
+def look(pid: int, store: Collection[int] = ()) -> Look:
+    """State, CPU seconds, voluntary switches, bytes and kernel function of a process now; state "gone" without one.
+
+    Its threads cost 60 µs each. `store`: ports of its rendezvous store, which NCCL's monitor asks once a second.
+    """
     stat = _stat(pid)
     if stat is None:
         return Look("gone")
     cpu = (int(stat[11]) + int(stat[12])) / TICKS  # utime and stime: fields 14 and 15 of proc(5), ours begin at 3
-    return Look(stat[0], cpu, _switches(pid), _io(pid), _read(pid, "wchan").strip("0 \n"), _net(pid))
+    total, quiet_s = traffic.of(connections.inodes(pid), store)
+    switches = _switches(pid)
+    return Look(
+        stat[0], cpu, sum(switches.values()), _io(pid), _read(pid, "wchan").strip("0 \n"), total, int(stat[19]),
+        _threads(pid), quiet_s, switches.get(pid),
+    )  # fmt: skip
 
 
 def facts(pid: int) -> Facts:
@@ -86,6 +100,14 @@ def facts(pid: int) -> Facts:
     )  # fmt: skip
 
 
+def born(pid: int) -> tuple[int, float]:
+    """When a process was started, in ticks since boot, and how many seconds ago; (0, 0.0) when it is gone."""
+    stat = _stat(pid)
+    if stat is None:
+        return 0, 0.0
+    return int(stat[19]), max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - int(stat[19]) / TICKS)
+
+
 def parents() -> dict[int, int]:
     """pid -> parent pid of every process that can be seen now."""
     table = {}
@@ -100,9 +122,9 @@ def descendants(roots: tuple[int, ...], table: dict[int, int]) -> list[int]:
     children: dict[int, list[int]] = {}
     for pid, parent in sorted(table.items()):
         children.setdefault(parent, []).append(pid)
-    found, queue = dict.fromkeys(roots), list(roots)
+    found, queue = dict.fromkeys(roots), deque(roots)
     while queue:
-        below = [pid for pid in children.get(queue.pop(0), []) if pid not in found]
+        below = [pid for pid in children.get(queue.popleft(), []) if pid not in found]
         found |= dict.fromkeys(below)
         queue += below
     return list(found)
@@ -127,9 +149,9 @@ def arguments(pid: int) -> tuple[str, ...]:
     return tuple(one for one in _read(pid, "cmdline").rstrip("\0 ").split("\0") if one)
 
 
-def _stat(pid: int) -> list[str] | None:
+def _stat(pid: int, name: str = "stat") -> list[str] | None:
     """Fields of /proc/PID/stat from the state on (index 0 is field 3); None when there is no such process."""
-    text = _read(pid, "stat")
+    text = _read(pid, name)
     return text.rpartition(")")[2].split() if text else None
 
 
@@ -140,24 +162,38 @@ def _read(pid: int, name: str) -> str:
         return ""
 
 
-def _switches(pid: int) -> int:
-    total = 0
+def _switches(pid: int) -> dict[int, int]:
+    """Thread -> its voluntary context switches so far."""
+    found = {}
     with contextlib.suppress(OSError):  # it ended while its threads were counted
         for task in (PROC / str(pid) / "task").iterdir():
             with contextlib.suppress(OSError):  # a thread may end at any moment
                 for line in (task / "status").read_bytes().splitlines():
                     if line.startswith(b"voluntary_ctxt_switches:"):
-                        total += int(line.split()[1])
-    return total
+                        found[int(task.name)] = int(line.split()[1])
+    return found
 
 
-def _net(pid: int) -> int:
-    """Bytes through its open TCP connections."""
-    return traffic.of(connections.inodes(pid))
+def _threads(pid: int) -> dict[int, tuple[float, int | None]]:
+    """Of each thread of a process the CPU seconds, and the bytes where they may be read."""
+    found: dict[int, tuple[float, int | None]] = {}
+    with contextlib.suppress(OSError):  # it ended meanwhile
+        for task in (PROC / str(pid) / "task").iterdir():
+            fields = _stat(pid, f"task/{task.name}/stat")
+            if fields is not None:
+                count = _io(pid, f"task/{task.name}/io")
+                found[int(task.name)] = (int(fields[11]) + int(fields[12])) / TICKS, count
+    return found
 
 
-def _io(pid: int) -> int:
+def main_cpu_s(pid: int) -> float | None:
+    """CPU seconds of the main thread of a process; None when it is gone."""
+    fields = _stat(pid, f"task/{pid}/stat")
+    return None if fields is None else (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def _io(pid: int, name: str = "io") -> int:
     """Bytes through read(2) and write(2), cached ones and pipes included, and those that storage moved for it: a page
     fault is no read(2), and a write(2) counts only once it returns. 0 where it is another user's."""
-    found = dict(line.split(": ", 1) for line in _read(pid, "io").splitlines() if ": " in line)
+    found = dict(line.split(": ", 1) for line in _read(pid, name).splitlines() if ": " in line)
     return sum(int(found.get(key, 0)) for key in ("rchar", "wchar", "read_bytes", "write_bytes"))

@@ -65,11 +65,13 @@ class _Failed(Exception):
 
 def _run(module: str, arguments: list[str], timeout_s: float) -> str:
     """What a program beside this module printed. Raises _Failed."""
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
+    # An empty or a relative entry is the current folder, which is anybody's.
+    given = [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if os.path.isabs(one)]
+    path = os.pathsep.join((str(ROOT), *given))
     env = {**os.environ, "PYTHONPATH": path, "RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_USAGE_STATS_ENABLED": "0"}
     env.pop("RLHF_HARNESS_WATCH", None)  # the collector is no member of the job
     try:
-        done = bounded.run([sys.executable, "-m", f"{__package__}.{module}", *arguments], timeout_s, env=env)
+        done = bounded.run([sys.executable, "-P", "-m", f"{__package__}.{module}", *arguments], timeout_s, env=env)
     except OSError as error:
         raise _Failed(f"{sys.executable} cannot be run: {error.strerror}") from error
     if done.code is None:

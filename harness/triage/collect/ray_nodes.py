@@ -35,13 +35,14 @@ def main(address: str, given: dict[str, Any]) -> dict[str, Any]:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     from harness.ray_output import warnings_aside
+    from harness.ray_start import job
     from harness.ray_token import authenticate
 
     authenticate()
     deadline = time.monotonic() + given["timeout_s"]
     root = Path(__file__).resolve().parents[3]
     code = {"py_modules": [str(root / "harness"), str(root / "probes")]}
-    ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, runtime_env=code)
+    ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, runtime_env=code, job_config=job())
     warnings_aside()
     notes = []
     nodes = {

@@ -18,6 +18,7 @@ from pathlib import Path
 from harness.triage.collect import proc
 from harness.triage.collect.stacks import Stacks, parse_faulthandler
 from harness.triage.directory import RECORDER, file_name
+from probes.files import make_folder, mode_in, write_whole
 
 TIMEOUT_S = 2.0
 HANDLERS = ("dump_nccl_trace_json", "fr_trace_json")  # NCCL's recorder where the build has it, then c10d's (gloo)
@@ -86,8 +87,8 @@ def from_socket(path: str, host: str, pid: int, out: Path, *, timeout_s: float =
     if not best:
         return "", f"no flight recorder: its worker server is {reasons[0] if reasons else 'without a recorder'}"
     relative = f"{RECORDER}/{file_name(host, pid)}"
-    (out / RECORDER).mkdir(parents=True, exist_ok=True)
-    (out / relative).write_bytes(best)
+    make_folder(out / RECORDER)
+    write_whole(out / relative, best)
     return relative, ""
 
 
@@ -122,8 +123,9 @@ def _copied(environ: Mapping[str, str], rank: int, since_s: float, name: str, ou
             with open(file, "rb") as stream:
                 suffix = ".json" if stream.read(1) == b"{" else ".pickle"
             relative = f"{RECORDER}/{name}{suffix}"
-            (out / RECORDER).mkdir(parents=True, exist_ok=True)
+            make_folder(out / RECORDER)
             shutil.copyfile(file, out / relative)
+            os.chmod(out / relative, mode_in(out / RECORDER))
         except OSError:  # none was written, or it is being replaced right now: the other variable may do
             continue
         return relative

@@ -45,21 +45,50 @@ def cast(scope: Scope, *, exclude: Sequence[int] = ()) -> Cast:
     notes: list[str] = []
     pulses: dict[tuple[str, int], beats.Pulse] = {}
     written: dict[tuple[str, int], list[Path]] = {}
+    reused: set[int] = set()
     if scope.directory is not None:
         pulses, spoilt = beats.read(scope.directory, time.monotonic_ns())
         said = {Path(path) for (at, _), pulse in pulses.items() if at == host for path in pulse.journals}
         files = sorted({file.resolve() for file in {*journals.files(scope.directory), *said} if file.is_file()})
-        written, damaged = journals.owners(files, host)
+        openings, damaged = journals.owners(files, host)
         notes += [*spoilt, *damaged]
+        pulses, written, reused = _own(pulses, openings, host, table)
+        notes += [f"process {pid} has ended, and another process has its number" for pid in sorted(reused)]
     named = [pid for at, pid in {**pulses, **written} if at == host]
-    pids = proc.descendants((*scope.roots, *(pid for pid in named if pid in table)), table)
+    pids = proc.descendants((*scope.roots, *(pid for pid in named if pid in table and pid not in reused)), table)
     address = _address_of(pids, table) if scope.ray_address is None else scope.ray_address
     if address:
         pids = list(dict.fromkeys([*pids, *proc.descendants(tuple(ray.local_raylets(address)), table)]))
     wanted = [pid for pid in pids if pid in table and pid not in exclude]
     members = tuple(pid for pid in wanted if not roles.infrastructure(proc.arguments(pid)))
-    gone = tuple(dict.fromkeys(pid for pid in (*scope.roots, *named) if pid not in table))
+    gone = tuple(dict.fromkeys(pid for pid in (*scope.roots, *named) if pid not in table or pid in reused))
     return Cast(host, members, gone, address, pulses, written, tuple(notes))
+
+
+def _own(
+    pulses: dict[tuple[str, int], beats.Pulse],
+    openings: Mapping[tuple[str, int], list[journals.Opening]],
+    host: str,
+    table: Mapping[int, int],
+) -> tuple[dict[tuple[str, int], beats.Pulse], dict[tuple[str, int], list[Path]], set[int]]:
+    """Beats and journals of the processes that live now, and those of processes that are gone; and the pids that were
+    given to a process which left neither: nothing of what the earlier one left is held against that one."""
+    own, written = dict(pulses), {key: [one.path for one in found] for key, found in openings.items()}
+    reused = set()
+    for key in {**pulses, **openings}:
+        at, pid = key
+        if at != host or pid not in table:
+            continue
+        (start_ticks, age_s), now_ns = proc.born(pid), time.monotonic_ns()
+        mine = [one.path for one in openings.get(key, ()) if one.by(start_ticks, age_s, now_ns)]
+        beats_now = key in pulses and pulses[key].start_ticks in (0, start_ticks)
+        if not mine and not beats_now:
+            reused.add(pid)
+            continue
+        written[key] = mine
+        if not beats_now:
+            own.pop(key, None)
+    return own, {key: paths for key, paths in written.items() if paths}, reused
 
 
 def live(what: str | Sequence[str]) -> Scope:

@@ -1,7 +1,9 @@
 """Bytes that went through a process's TCP connections, by the kernel's socket diagnostics (sock_diag(7)).
 
 recv(2) is in no counter of /proc/PID/io: a download of a model, which may take an hour, looks from there like a process
-that does nothing. The kernel counts each connection's bytes; asking takes 0.2 ms for ten connections.
+that does nothing. The kernel counts each connection's bytes, and knows when data last went through it: a client of a
+slow service, which waits for seconds between two answers, is told from one that nobody answers any more. Asking takes
+0.2 ms for ten connections.
 """
 
 from __future__ import annotations
@@ -9,28 +11,62 @@ from __future__ import annotations
 import os
 import socket
 import struct
+import threading
+import time
+from collections.abc import Collection
+from typing import NamedTuple
 
 SOCK_DIAG, BY_FAMILY, DUMP = 4, 20, 0x301  # NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST | NLM_F_DUMP
 DONE, ERROR = 3, 2
 ESTABLISHED = 1 << 1
 INFO = 2  # INET_DIAG_INFO: struct tcp_info of linux/tcp.h
+PORTS = 4  # idiag_sport and idiag_dport of struct inet_diag_msg, in the network's byte order
+SENT_MS, RECEIVED_MS = 44, 52  # tcpi_last_data_sent, tcpi_last_data_recv: milliseconds ago
 ACKED, RECEIVED = 120, 128  # tcpi_bytes_acked, tcpi_bytes_received, each of 8 bytes (Linux 4.2)
 HEADER, MESSAGE = 16, 72  # struct nlmsghdr, struct inet_diag_msg, whose last word is the inode
 
 
-def of(inodes: set[str]) -> int:
-    """Bytes received and sent (and acknowledged) over these connections so far; 0 where the kernel does not tell."""
+KEPT_S = 0.2  # one answer of the kernel serves every process that is looked at meanwhile: all of them list the same
+
+
+class Connection(NamedTuple):
+    """`total`: bytes received and sent (and acknowledged) so far. `quiet_s`: since data last went through it."""
+
+    inode: int
+    ports: tuple[int, int]
+    total: int
+    quiet_s: float
+
+
+def of(inodes: set[str], besides: Collection[int] = ()) -> tuple[int, float | None]:
+    """Bytes through these connections so far, and how long none of them has had data, those of the ports `besides`
+    left out; (0, None) where the kernel does not tell."""
     if not inodes:
-        return 0
-    wanted = {int(one) for one in inodes}
-    families = (socket.AF_INET, socket.AF_INET6)
-    return sum(count for family in families for inode, count in _all(family) if inode in wanted)
+        return 0, None
+    mine = [found for one in inodes if (found := _now().get(int(one))) is not None]
+    quiet = [one.quiet_s for one in mine if not set(one.ports) & set(besides)]
+    return sum(one.total for one in mine), min(quiet, default=None)
 
 
-def _all(family: int) -> list[tuple[int, int]]:
-    """(inode, bytes) of every established connection of this network namespace."""
+def _now() -> dict[int, Connection]:
+    """Every established connection of this network namespace by its inode, at most KEPT_S old."""
+    global _kept
+    with _lock:
+        at, found = _kept
+        if time.monotonic() - at > KEPT_S:
+            families = (socket.AF_INET, socket.AF_INET6)
+            found = {one.inode: one for family in families for one in _all(family)}
+            _kept = time.monotonic(), found
+        return found
+
+
+_lock = threading.Lock()
+_kept: tuple[float, dict[int, Connection]] = (-KEPT_S - 1.0, {})
+
+
+def _all(family: int) -> list[Connection]:
     request = struct.pack("=BBBxI48x", family, socket.IPPROTO_TCP, 1 << (INFO - 1), ESTABLISHED)
-    found: list[tuple[int, int]] = []
+    found: list[Connection] = []
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, SOCK_DIAG) as link:
             link.settimeout(0.5)
@@ -42,7 +78,7 @@ def _all(family: int) -> list[tuple[int, int]]:
     return found
 
 
-def _taken(data: bytes, found: list[tuple[int, int]]) -> bool:
+def _taken(data: bytes, found: list[Connection]) -> bool:
     """One datagram of answers; whether more are to come."""
     while len(data) >= HEADER:
         length, kind = struct.unpack_from("=IH", data)
@@ -54,14 +90,17 @@ def _taken(data: bytes, found: list[tuple[int, int]]) -> bool:
     return True
 
 
-def _counted(answer: bytes) -> tuple[int, int]:
+def _counted(answer: bytes) -> Connection:
     inode = struct.unpack_from("=I", answer, MESSAGE - 4)[0]
+    ports = struct.unpack_from(">HH", answer, PORTS)
     at = MESSAGE
     while at + 4 <= len(answer):
         size, kind = struct.unpack_from("=HH", answer, at)
         if size < 4:
             break
         if kind == INFO and size >= 4 + RECEIVED + 8:
-            return inode, sum(struct.unpack_from("=QQ", answer, at + 4 + ACKED))
+            quiet_ms = min(struct.unpack_from("=I", answer, at + 4 + place)[0] for place in (SENT_MS, RECEIVED_MS))
+            total = sum(struct.unpack_from("=QQ", answer, at + 4 + ACKED))
+            return Connection(inode, ports, total, quiet_ms / 1000)
         at += (size + 3) & ~3
-    return inode, 0
+    return Connection(inode, ports, 0, float("inf"))

@@ -13,11 +13,13 @@ from dataclasses import replace
 import numpy as np
 
 from harness.triage.evidence import Group
-from harness.triage.flight.flight import Flight
+from harness.triage.flight.flight import Flight, Status
 from harness.triage.flight.loading import Flights
 from harness.triage.flight.mismatches import DEFAULT, Part, against_siblings, mismatches, named, part_of
-from harness.triage.flight.model import Collective, Comparison, GroupState, RankState
+from harness.triage.flight.model import Collective, Comparison, GroupState, Mismatch, RankState
 from harness.triage.flight.worlds import apart_s, worlds
+
+NCCL = "nccl"  # the one backend whose pg_status can be trusted
 
 
 def compare(flights: Mapping[str, Flight] | Iterable[Flight], memberships: Iterable[Group] = ()) -> Comparison:
@@ -41,8 +43,9 @@ def compare(flights: Mapping[str, Flight] | Iterable[Flight], memberships: Itera
         ranks = sorted({one.rank for one in held.values() if one.rank is not None})
         return Comparison((), tuple(ranks), jobs=len(separate), versions=versions, notes=tuple(notes))
     readable = {one.rank: one for one in held.values() if one.rank is not None and one.readable}
-    silenced = not any(len(one) for one in readable.values())
-    parts = {} if silenced else _parts(readable, given, notes)
+    standing = {rank: found for rank, one in readable.items() if (found := one.standing())}
+    silenced = not standing and not any(len(one) for one in readable.values())
+    parts = {} if silenced else _parts(readable, given, standing, notes)
     size = _world_size(held.values(), given, parts)
     parts = {_completed(group, size): found for group, found in parts.items()}
     expected = set(range(size or 0)) | {rank for group in parts for rank in group.members}
@@ -58,7 +61,7 @@ def compare(flights: Mapping[str, Flight] | Iterable[Flight], memberships: Itera
         group: {rank: part_of(flight, number) for rank, (flight, number) in sorted(found.items())}
         for group, found in sorted(parts.items(), key=_order)
     }
-    states = tuple(_state(group, found, readable, absent, notes) for group, found in shares.items())
+    states = tuple(_state(group, found, readable, absent, standing, notes) for group, found in shares.items())
     states = tuple(against_siblings(state, shares) for state in states)
     missing += [
         f"members of group {named(state.group)} were not recorded: only ranks {_ranks(state.ranks)} are seen in it"
@@ -102,8 +105,25 @@ def without_entry(state: GroupState) -> frozenset[int]:
     return frozenset(behind | (set(state.silent) - set(state.unsure) if wanted >= 0 else set()))
 
 
+def usual_side(state: GroupState, mismatch: Mismatch) -> str | None:
+    """The one of `mismatch.values` that is right: the majority's; in a tie what sibling groups did there; else, on
+    NCCL, the one of the ranks that do not lag (completed less than a peer, or enqueued less). None where none tells."""
+    sides = sorted(mismatch.values.items(), key=lambda item: -len(item[1]))
+    if len(sides) == 1 or len(sides[0][1]) > len(sides[1][1]):
+        return sides[0][0]
+    if mismatch.usual in mismatch.values:
+        return mismatch.usual
+    if len(sides) == 2 and state.group.backend == NCCL:  # gloo's senders are done before their receivers
+        for signal in (laggards(state), without_entry(state)):
+            for at, (_, ranks) in enumerate(sides):
+                if signal and signal == frozenset(ranks):
+                    return sides[1 - at][0]
+    return None
+
+
 def _parts(
-    flights: Mapping[int, Flight], given: Sequence[Group], notes: list[str]
+    flights: Mapping[int, Flight], given: Sequence[Group], standing: Mapping[int, Mapping[str, Status]],
+    notes: list[str],
 ) -> dict[Group, dict[int, tuple[Flight, int]]]:
     """Groups with their members, and for each the ranks in whose dump it occurs, with its number there."""
     known: dict[Group, dict[int, tuple[Flight, int]]] = defaultdict(dict)
@@ -122,7 +142,23 @@ def _parts(
     for group, rank, flight, number in unknown:
         same = [one for one in known if one.name == group.name and one.backend == group.backend and rank in one.members]
         known[same[0] if len(same) == 1 else group][rank] = flight, number
+    for rank, found in standing.items():  # groups of which a ring holds no operation any more
+        for name in found:
+            its = _without_operations(name, rank, flights[rank], known)
+            if its is not None and rank not in known[its]:
+                known[its][rank] = flights[rank], -1
     return dict(known)
+
+
+def _without_operations(name: str, rank: int, flight: Flight, known: Iterable[Group]) -> Group | None:
+    """The group of that name that a rank is in: as its peers' operations show it, else as its own dump does."""
+    for one in known:
+        if one.name == name and one.backend == NCCL and rank in one.members:
+            return one
+    for one in (*flight.config, *flight.groups):
+        if one.name == name and rank in one.members:
+            return replace(one, backend=NCCL, world_size=len(one.members))
+    return None
 
 
 def _recorded(group: Group, rank: int, given: Sequence[Group], notes: list[str]) -> tuple[int, ...]:
@@ -154,8 +190,9 @@ def _world_size(flights: Iterable[Flight], given: Sequence[Group], parts: Iterab
 
 
 def _state(
-    group: Group, parts: Mapping[int, Part], flights: Mapping[int, Flight], absent: Iterable[int], notes: list[str]
-) -> GroupState:
+    group: Group, parts: Mapping[int, Part], flights: Mapping[int, Flight], absent: Iterable[int],
+    standing: Mapping[int, Mapping[str, Status]], notes: list[str],
+) -> GroupState:  # fmt: skip
     """`absent`: all of the job, every one of which is in the default group, whoever recorded its members."""
     silent = tuple(rank for rank in group.members if rank in flights and rank not in parts)
     unsure = tuple(rank for rank in silent if flights[rank].overflowed)
@@ -166,7 +203,7 @@ def _state(
         )
     return GroupState(
         group,
-        {rank: _rank_state(rank, part) for rank, part in parts.items()},
+        {rank: _rank_state(group, rank, part, standing.get(rank, {})) for rank, part in parts.items()},
         absent=tuple(absent)
         if group.desc == DEFAULT and not group.members
         else tuple(rank for rank in group.members if rank not in flights),
@@ -177,7 +214,19 @@ def _state(
     )
 
 
-def _rank_state(rank: int, part: Part) -> RankState:
+def _rank_state(group: Group, rank: int, part: Part, standing: Mapping[str, Status]) -> RankState:
+    """By the operations held; and by torch's own count, which outlives them."""
+    state, status = _held(rank, part), standing.get(group.name)
+    if status is None or group.backend != NCCL:
+        return state
+    enqueued, completed = max(state.enqueued, status.enqueued), max(state.completed, status.completed)
+    pending = state.pending
+    if pending is None and enqueued > completed:  # the ring has lost it
+        pending = Collective(group.name, completed + 1, "a collective", False, status.started > completed)
+    return replace(state, enqueued=enqueued, completed=completed, pending=pending)
+
+
+def _held(rank: int, part: Part) -> RankState:
     if not len(part.seqs):
         return RankState(rank, key=part.flight.name)
     done = part.flight.done[part.rows]

@@ -10,7 +10,8 @@ import ast
 import gc
 import io
 import pickle
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from operator import attrgetter, itemgetter
 from typing import Any, NoReturn
 
@@ -19,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.triage.evidence import Frame, Group
-from harness.triage.flight.flight import Flight, FlightError, Kind, NotADump
+from harness.triage.flight.flight import Flight, FlightError, Kind, NotADump, Status
 
 LIMIT_BYTES = 256 << 20  # a ring of 2,000 takes 0.3 to 2 MB; this is one of more than 200,000
 MAX_RANK = 1 << 17  # more is no rank
@@ -47,12 +48,14 @@ class Entry(msgspec.Struct, gc=False):
     retired: bool = False
     timeout_ms: int = -1
     is_p2p: bool = False
+    pg_id: int = -1
 
 
 class Dump(msgspec.Struct):
     version: str | None = None
     comm_lib_version: str = ""
     pg_config: dict[str, dict[str, str]] | None = None
+    pg_status: Any = None
     entries: list[Entry] | None = None
 
 
@@ -109,7 +112,9 @@ def _from_json(data: bytes, name: str) -> Flight:
         raise NotADump(f"{name} is JSON, but no flight recorder dump: it has neither version, pg_config nor entries")
     entries = dump.entries or []
     columns = list(zip(*map(attrgetter(*_FIELDS), entries), strict=True)) if entries else []
-    return _flight(name, dump.version or "", dump.comm_lib_version, dump.pg_config or {}, columns, None)
+    flight = _flight(name, dump.version or "", dump.comm_lib_version, dump.pg_config or {}, columns, None)
+    used = ((one.pg_id, one.process_group) for one in reversed(entries))
+    return _standing(flight, dump.pg_status, used, dump.pg_config or {})
 
 
 def _from_pickle(data: bytes, name: str) -> Flight:
@@ -130,12 +135,43 @@ def _from_pickle(data: bytes, name: str) -> Flight:
             raise TypeError(f"entries are a {type(entries).__name__}")
         columns, frames = _entry_columns(entries)
         config = msgspec.convert(dump.get("pg_config") or {}, dict[str, dict[str, str]])
-        return _flight(name, str(dump.get("version") or ""), str(dump.get("comm_lib_version") or ""), config, columns,
-                       frames)  # fmt: skip
+        flight = _flight(name, str(dump.get("version") or ""), str(dump.get("comm_lib_version") or ""), config, columns,
+                         frames)  # fmt: skip
+        used = ((one.get("pg_id"), one.get("process_group")) for one in reversed(entries))
+        return _standing(flight, dump.get("pg_status"), used, config)
     except FlightError:
         raise
     except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
         raise FlightError(f"{name} is no flight recorder dump as torch writes it: {error}") from error
+
+
+def _standing(
+    flight: Flight, raw: Any, used: Iterable[tuple[Any, Any]], config: dict[str, dict[str, str]]
+) -> Flight:
+    """The flight with its pg_status. `used`: (torch's number of a group, its name and description) of each operation,
+    newest first. Of gloo, which names no group in pg_config, nothing is taken; nor what is not as torch writes it."""
+    known = {name for name in config if name}
+    if not isinstance(raw, dict) or not known or flight.backend not in ("nccl", ""):
+        return flight
+    status = {str(number): found for number, one in raw.items() if (found := _status(one)) is not None}
+    handles: dict[str, str] = {}
+    for number, pair in used if status else ():
+        if str(number) in status and str(number) not in handles and isinstance(pair, (tuple, list)) and pair:
+            handles[str(number)] = str(pair[0])
+            if len(handles) == len(status):
+                break
+    if not status.keys() - handles.keys():
+        return replace(flight, status=status, handles=handles)
+    members, _ = _memberships(config, [], flight.name)
+    return replace(flight, status=status, handles=handles, config=tuple(members.values()))
+
+
+def _status(one: Any) -> Status | None:
+    try:
+        found = Status(*(int(one[f"last_{what}_collective"]) for what in ("enqueued", "started", "completed")))
+    except (KeyError, TypeError, ValueError):
+        return None
+    return found if found.enqueued >= max(0, found.completed) else None
 
 
 def _entry_columns(entries: list[Any]) -> tuple[Sequence[Sequence[Any]], Sequence[Any] | None]:

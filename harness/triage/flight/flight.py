@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -14,6 +14,17 @@ from harness.triage.evidence import Frame, Group
 from harness.triage.flight.model import Collective
 
 Sizes = tuple[tuple[int, ...], ...]
+
+
+class Status(NamedTuple):
+    """torch's pg_status of one group: the last collective_seq_id that this rank enqueued, started and completed.
+
+    It outlives the ring, and dumps of active operations only. NCCL alone keeps it (torch 2.13: gloo writes a number
+    that does not fit its operations)."""
+
+    enqueued: int
+    started: int
+    completed: int
 
 
 class FlightError(BadInput):
@@ -68,6 +79,9 @@ class Flight:
     done: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
     started: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
     p2p: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
+    status: dict[str, Status] = field(default_factory=dict)  # torch's number of a group in this process -> pg_status
+    handles: dict[str, str] = field(default_factory=dict)  # such a number -> the group's name, by the operations held
+    config: tuple[Group, ...] = ()  # all groups of pg_config, where `status` has a number that `handles` does not
     taken_ns: int | None = None  # wall clock at the moment of the dump, where somebody noted it
     readable: bool = True
     notes: tuple[str, ...] = ()
@@ -80,6 +94,18 @@ class Flight:
         """Older operations are gone: overwritten in the ring, or left out of a dump of active ones only."""
         count = len(self)
         return bool(count) and (int(self.record[0]) > 0 or int(self.record[-1]) - int(self.record[0]) != count - 1)
+
+    def standing(self) -> dict[str, Status]:
+        """Group name -> its pg_status. A number that no held operation explains is torch's count of this rank's NCCL
+        groups in the order in which they were made, as their names are; used only where all known numbers agree."""
+        if not self.status:
+            return {}
+        mine = [one for one in self.config if self.rank in one.members and one.name.isdecimal()]
+        by_order = {str(at): one.name for at, one in enumerate(sorted(mine, key=lambda one: int(one.name)))}
+        if any(by_order.get(number, name) != name for number, name in self.handles.items()):
+            by_order = {}
+        names = {**by_order, **self.handles}
+        return {names[number]: status for number, status in self.status.items() if number in names}
 
     def collective(self, row: int) -> Collective:
         """One operation in full."""
@@ -113,8 +139,16 @@ class Flight:
         processes of several worlds in a group that spans them, such as a weight sync of trainers and engines."""
         wanted = [number for number, one in enumerate(self.groups) if group in (one.name, one.desc)]
         rows = np.flatnonzero(np.isin(self.group, wanted))
+        alone = replace(self, rank=rank, world_size=None, mentioned=(), status={}, handles={}, config=(),
+                        groups=tuple(replace(one, members=()) for one in self.groups))  # fmt: skip
+        return alone._with(rows)
+
+    def without(self, groups: Collection[str]) -> Flight:
+        """What it holds of all other groups (by the recorder's name)."""
+        held = [number for number, one in enumerate(self.groups) if one.name in groups]
+        return self._with(np.flatnonzero(~np.isin(self.group, held))) if held else self
+
+    def _with(self, rows: npt.NDArray[np.intp]) -> Flight:
         columns = ("group", "seq", "kind", "stack", "created_ns", "timeout_ms", "done", "started", "p2p")
         record = np.arange(len(rows)) + int(self.overflowed)  # the ring's own gaps would look like an overflow
-        return replace(self, rank=rank, record=record, world_size=None,
-                       groups=tuple(replace(one, members=()) for one in self.groups),
-                       **{name: getattr(self, name)[rows] for name in columns})  # fmt: skip
+        return replace(self, record=record, **{name: getattr(self, name)[rows] for name in columns})

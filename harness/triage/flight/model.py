@@ -57,6 +57,7 @@ class GroupState:
     silent: tuple[int, ...] = ()  # members with a dump in which this group does not occur
     mismatches: tuple[Mismatch, ...] = ()  # earliest first
     p2p: dict[int, tuple[Collective, ...]] = field(default_factory=dict)  # sends and receives of a rank not done
+    joined: bool = False  # its ranks are numbers of its own: processes of several worlds that name one group
     unsure: tuple[int, ...] = ()  # silent members whose ring has overflowed: they may have taken part long ago
 
     @property

@@ -197,25 +197,28 @@ def _place_of(program: list[tuple[int, Op]], place: list[int], at: int) -> tuple
     return place[program[at][0]], sum(1 for which, _ in program[: at + 1] if which == program[at][0])
 
 
-def dump(job: Job, rank: int, *, frames: bool = True) -> dict[str, Any]:
-    """What torch would dump for that rank, as the object that it pickles."""
+def dump(job: Job, rank: int, *, frames: bool = True, active: bool = False) -> dict[str, Any]:
+    """What torch would dump for that rank, as the object that it pickles. `active`: only operations that are not done,
+    as production jobs have it written (TORCH_INCLUDE_ONLY_ACTIVE)."""
     steps = job.entries[rank]
     first = max(0, len(steps) - job.ring)
     stalled = job.fault.kind == "stalled" and rank == job.fault.rank
     blocked: set[int] = set()
     entries = []
+    mine = sorted({group for group, _, _ in steps})
+    handles = {group: at for at, group in enumerate(mine)}  # torch counts the groups of each process
     for number, (group, seq, op) in enumerate(steps):
         finished = (group, seq) in job.done
         started = finished or (group not in blocked and not stalled)
         if not finished:
             blocked.add(group)
-        if number < first:
+        if number < first or (active and finished):
             continue
         created = START_NS + number * TICK_NS + rank * 1_000
         entry: dict[str, Any] = {"frames": op.frames} if frames else {}
         entry |= {
             "record_id": number,
-            "pg_id": group,
+            "pg_id": handles[group],
             "process_group": (job.groups[group][0], job.groups[group][1]),
             "thread_name": "pt_main_thread",
             "thread_id": "139934772620160",
@@ -236,12 +239,11 @@ def dump(job: Job, rank: int, *, frames: bool = True) -> dict[str, Any]:
             "is_p2p": False,
         }
         entries.append(entry)
-    mine = sorted({group for group, _, _ in steps})
     status = {}
     for group in mine:
         seqs = [seq for which, seq, _ in steps if which == group]
         ended = max((seq for seq in seqs if (group, seq) in job.done), default=-1)
-        status[str(group)] = {
+        status[str(handles[group])] = {
             "last_enqueued_collective": seqs[-1],
             "last_started_collective": min(ended + 1, seqs[-1]),
             "last_completed_collective": ended,
@@ -258,11 +260,11 @@ def dump(job: Job, rank: int, *, frames: bool = True) -> dict[str, Any]:
     }
 
 
-def encoded(job: Job, rank: int, form: Literal["pickle", "json"] = "pickle") -> bytes:
+def encoded(job: Job, rank: int, form: Literal["pickle", "json"] = "pickle", *, active: bool = False) -> bytes:
     """The bytes of one rank's dump, as torch writes them: JSON has sorted keys, no frames, 0 for "not yet"."""
     if form == "pickle":
-        return torch_pickle(dump(job, rank))
-    held = dump(job, rank, frames=False)
+        return torch_pickle(dump(job, rank, active=active))
+    held = dump(job, rank, frames=False, active=active)
     held["pg_status"] = {pg: {key: str(seq) for key, seq in one.items()} for pg, one in held["pg_status"].items()}
     held["nccl_comm_state"] = {}
     for entry in held["entries"]:

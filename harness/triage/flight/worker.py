@@ -19,7 +19,7 @@ import numpy as np
 
 from harness.triage.evidence import Frame, Group
 from harness.triage.flight.decode import LIMIT_BYTES, decode, too_large
-from harness.triage.flight.flight import Flight, FlightError, Kind, NotADump
+from harness.triage.flight.flight import Flight, FlightError, Kind, NotADump, Status
 
 MEMORY_BYTES = 6 << 30  # address space of a worker; a pickle of 223 MiB and 1.4 million operations took 2.9 GiB
 _COLUMNS = ("record", "group", "seq", "kind", "stack", "created_ns", "timeout_ms")
@@ -58,6 +58,8 @@ def unpacked(data: bytes) -> Flight:
     held["kinds"] = tuple(msgspec.convert(one, Kind) for one in held["kinds"])
     held["stacks"] = tuple(tuple(msgspec.convert(frame, Frame) for frame in stack) for stack in held["stacks"])
     held["notes"] = tuple(held["notes"])
+    held["config"] = tuple(msgspec.convert(one, Group) for one in held["config"])
+    held["status"] = {number: Status(*one) for number, one in held["status"].items()}
     return Flight(**held)
 
 

@@ -17,7 +17,8 @@ from harness.triage.flight import worker
 from harness.triage.flight.flight import Flight, FlightError
 
 DEADLINE_S = 120.0  # for one file; a dump of 2,000 operations takes 0.02 s
-IN_PROCESS_BYTES = 4 << 20  # JSON up to so much is read here: starting a worker takes longer (0.3 s)
+# JSON up to so much in all is read here: starting a worker takes longer (0.3 s), and so little cannot do any harm.
+IN_PROCESS_BYTES = 256 << 10
 PER_WORKER = 4  # files that make another worker worth its start
 _ROOT = str(Path(__file__).resolve().parents[3])
 _START = f"import sys, runpy; sys.path.insert(0, {_ROOT!r}); runpy.run_module({worker.__name__!r}, run_name='__main__')"

@@ -44,15 +44,22 @@ def build(evidence: Evidence, comparison: Comparison | None) -> Graph:
     """The wait graph of everything that was seen."""
     pending = pending_of(evidence, comparison)
     children = children_of(evidence)
-    subjects = {process.key: subject(process, pending.get(process.key), children) for process in evidence.processes}
+    cards = {gpu.host for gpu in evidence.gpus}
+    subjects = {
+        one.key: subject(one, pending.get(one.key), children, stall_s=evidence.stall_s, gpu=one.host in cards)
+        for one in evidence.processes
+    }
     names = edges.Names.of(evidence, comparison)
     for group in comparison.groups if comparison else ():
         for rank in {*group.ranks, *group.absent, *group.silent, *group.group.members}:
             key = names.key(group, rank)
             if key not in subjects:
+                # its dump, be it without this group
+                seen = comparison is not None and rank in comparison.ranks and not group.joined
                 subjects[key] = Subject(
-                    key, None, rank, pending=pending.get(key), seen=rank in group.ranks, frame=_frame(group, rank)
-                )
+                    key, None, None if group.joined else rank, pending=pending.get(key), seen=seen,
+                    frame=_frame(group, rank),
+                )  # fmt: skip
     found = edges.collective(comparison, names, subjects)
     for more in (edges.store, calls.ray, calls.http, calls.children, edges.unresolved):
         new, subjects = more(evidence, subjects, found)
@@ -75,12 +82,13 @@ def pending_of(evidence: Evidence, comparison: Comparison | None) -> dict[str, C
     found: dict[str, Collective] = {}
     names = edges.Names.of(evidence, comparison)
     for group in comparison.groups if comparison else ():
-        for rank, state in group.ranks.items():
-            if state.pending is None:
-                continue
-            key, before = names.key(group, rank), found.get(names.key(group, rank))
-            if before is None or (state.pending.age_s or 0.0) > (before.age_s or 0.0):
-                found[key] = state.pending
+        oldest = [(rank, state.pending) for rank, state in group.ranks.items() if state.pending is not None]
+        oldest += [(rank, some[0]) for rank, some in group.p2p.items()]
+        for rank, pending in oldest:
+            key = names.key(group, rank)
+            before = found.get(key)
+            if before is None or (pending.age_s or 0.0) > (before.age_s or 0.0):
+                found[key] = pending
     return found
 
 

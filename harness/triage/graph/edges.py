@@ -11,7 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from harness.triage.evidence import Evidence, Process
+from harness.triage.flight.compare import usual_side
 from harness.triage.flight.model import Comparison, GroupState, Mismatch, RankState
+from harness.triage.flight.operations import peers
 from harness.triage.graph.subjects import Subject, ended
 from harness.triage.graph.worlds import same_kind, same_world
 from reports.model import Wait
@@ -45,6 +47,8 @@ class Names:
         state = group.ranks.get(rank)
         if state is not None and state.key in self.keys:
             return state.key
+        if group.joined:
+            return f"rank {rank} of {title(group)}"
         some = self.by_rank.get(rank, ())
         if len(some) > 1:  # two worlds number their ranks alike: the one of this group's size
             sizes = {len(group.group.members), group.group.world_size} - {0}
@@ -57,6 +61,7 @@ def collective(comparison: Comparison | None, names: Names, subjects: dict[str, 
     found: list[Wait] = []
     for group in comparison.groups if comparison else ():
         found += _group(group, names, subjects)
+        found += _point_to_point(group, names)
     return found
 
 
@@ -75,7 +80,7 @@ def _group(group: GroupState, names: Names, subjects: dict[str, Subject]) -> lis
             behind[seq] = sorted(other for other, place in at.items() if place < seq)
         reasons = dict.fromkeys((other for other in behind[seq] if other != rank), "has not come")
         if odd is not None and odd.seq == seq:
-            reasons |= dict.fromkeys(_others(odd, rank), f"is in another {odd.field}")
+            reasons |= dict.fromkeys(_others(group, odd, rank), f"is in another {odd.field}")
         if not reasons and state.pending.started:
             reasons = {
                 other: "has not started it on its device"
@@ -102,6 +107,23 @@ def _group(group: GroupState, names: Names, subjects: dict[str, Subject]) -> lis
     return found
 
 
+def _point_to_point(group: GroupState, names: Names) -> list[Wait]:
+    """A send or receive waits for the one at its other end, unless that one has enqueued its half."""
+    halves = {(peers(one.op), one.op.partition(" ")[0]) for some in group.p2p.values() for one in some}
+    found = []
+    for rank, some in group.p2p.items():
+        one, ends = some[0], peers(some[0].op)
+        what = one.op.partition(" ")[0]
+        place = None if ends is None else ends[1] if what == "send" else ends[0]
+        if place is None or place >= len(group.group.members) or (ends, "recv" if what == "send" else "send") in halves:
+            continue
+        other = group.group.members[place]
+        because = f"{one.op} #{one.seq} of {title(group)}: rank {other} has not come"
+        waiter, target = names.key(group, rank), names.key(group, other)
+        found.append(Wait(waiter, target, "collective", because, one.age_s, group.group.name, one.seq))
+    return found
+
+
 def title(group: GroupState) -> str:
     """A group as a person calls it."""
     desc = group.group.desc
@@ -120,12 +142,11 @@ def mismatch(group: GroupState) -> Mismatch | None:
     return min(found, key=lambda one: (one.seq, one.field != "op")) if found else None
 
 
-def _others(odd: Mismatch, rank: int) -> list[int]:
-    """The ranks that did something else than `rank` there, fewest first; of a majority only those who left it."""
-    mine = next((ranks for ranks in odd.values.values() if rank in ranks), ())
-    largest = max(len(ranks) for ranks in odd.values.values())
-    alone = sum(len(ranks) == largest for ranks in odd.values.values()) == 1
-    if not mine or (alone and len(mine) < largest):
+def _others(group: GroupState, odd: Mismatch, rank: int) -> list[int]:
+    """The ranks that did something else than `rank` there; for a rank that is itself on the odd side, none."""
+    mine = next((what for what, ranks in odd.values.items() if rank in ranks), None)
+    usual = usual_side(group, odd)
+    if mine is None or (usual is not None and mine != usual):
         return []
     return sorted(other for ranks in odd.values.values() if rank not in ranks for other in ranks)
 
@@ -257,7 +278,11 @@ def unresolved(
     for one in ranked:
         if one.key in waited or one.gone or one.blocked or one.progress or one.doing.idle:
             continue
-        if not (one.stuck or one.doing.kind in ("user", "unknown", "lock", "select")) or one.doing.active:
+        if one.pending is None and one.doing.kind == "http_client":
+            continue  # it misses a server, and no rank
+        if not (one.stuck or one.doing.kind in ("user", "unknown", "lock", "select")) or (
+            one.doing.active and one.doing.kind != "device"
+        ):
             continue
         for other in broken:
             if same_world(one.process, other.process) and other.key != one.key:

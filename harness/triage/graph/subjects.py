@@ -7,21 +7,16 @@ code stays, so a changed line of the innermost function alone is no progress.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from harness.triage import stacks
+from harness.triage import source, stacks
 from harness.triage.evidence import ENDED, Frame, Process
 from harness.triage.flight.model import Collective
+from harness.triage.graph import motion
 from harness.triage.places import IDLE
 
-BUSY_CORES = 0.2  # of a core between the looks; a compiler on a machine with four busy jobs for two cores had 0.29
-IO_BYTES_PER_S = 5_000  # beyond the heartbeat's own
-BEAT_BYTES = 8_192  # of a heartbeat: a page written, and counted again where it goes to storage
-NET_BYTES_PER_S = 20_000  # over TCP; processes of an idle Ray cluster had 2,300 with each other
-TRANSFER_BYTES_PER_S = 1_000_000  # of one that waits in an operation: then it is the operation that moves
 BUSY_STALE_S = 60.0  # C code that computes with the interpreter lock held may end; one that sleeps with it will not
 STALE_PERIODS, STALE_S = 4.0, 4.0  # a beat older than both: the interpreter runs no thread
-_SERVES = IDLE - {"queue"}
 LAUNCHERS = frozenset({"launcher", "torchrun", "watch"})
 TRANSITIONS = frozenset(
     {
@@ -76,8 +71,8 @@ class Subject:
 
     @property
     def stuck(self) -> bool:
-        """It waits for another process, by its recorder or its stack."""
-        return self.pending is not None or self.doing.waiting
+        """It waits for another process or its device, by its recorder or its stack."""
+        return self.pending is not None or self.doing.waiting or self.doing.kind == "device"
 
     def state(self, group: str = "") -> str:
         """What it does, in words."""
@@ -101,6 +96,7 @@ class Subject:
             "scheduler": "idle in its scheduler loop",
             "store": f"waits in {self.doing.op}",
             "sleep": "asleep",
+            "device": "waits for its device",
             "build_lock": "waits for the lock file of a build",
         }.get(self.doing.kind, self.doing.kind + (f": {self.doing.op}" if self.doing.op != self.doing.kind else ""))
         return f"{words}, {self.doing.frame}" if self.doing.frame else words
@@ -120,15 +116,23 @@ def load(process: Process | None) -> str:
     return f"engine: {', '.join(said)}" + (f", {age:.0f} s ago" if isinstance(age, (int, float)) else "")
 
 
-def subject(process: Process, pending: Collective | None, children: Mapping[str, tuple[Process, ...]]) -> Subject:
-    """The node of one process. `children`: key -> processes that it started."""
+def subject(
+    process: Process, pending: Collective | None, children: Mapping[str, tuple[Process, ...]], *, stall_s: float = 0.0,
+    gpu: bool = False,
+) -> Subject:  # fmt: skip
+    """The node of one process. `children`: key -> processes that it started. `stall_s`: for how long nothing moved.
+    `gpu`: its host has one."""
     now, before = stacks.doing(process), stacks.doing(process, 0)
+    if gpu and now.kind == "user" and not process.native and _at_device(process):
+        now = replace(now, kind="device", op="synchronize")
     gone = ended(process)
     if gone:
         pending = None
     blocked = "" if gone else _blocked(process)
     below = "" if gone or blocked else _below(process, now, children)
-    progress = below or ("" if gone or blocked else _own(process, now, before))
+    kept = motion.held(pending, stall_s)
+    mine = "" if gone or blocked else motion.own(process, now, before, pending=kept, stall_s=stall_s)
+    progress = below or mine
     frame = now.frame or (before.frame if not now.frame else "")
     if blocked and (holder := _holder(process)):
         frame = holder
@@ -138,6 +142,12 @@ def subject(process: Process, pending: Collective | None, children: Mapping[str,
         process.key, process, process.rank, now, before, progress, bool(progress) and not below, blocked, gone,
         pending, True, frame,
     )  # fmt: skip
+
+
+def _at_device(process: Process) -> bool:
+    """Whether the line in which its main thread stands waits for a device by its text."""
+    inner = stacks.trail(process.samples[-1].threads, process.pid)[:1] if process.samples else ()
+    return any(source.waits_for_device(Frame(*one)) for one in inner)
 
 
 def ended(process: Process) -> bool:
@@ -178,7 +188,7 @@ def _blocked(process: Process) -> str:
     if (
         (quiet or stale(process))
         and process.beat is not None
-        and not (process.beat.age_s < BUSY_STALE_S and _works(process))
+        and not (process.beat.age_s < BUSY_STALE_S and motion.holder_works(process))
     ):
         who = f" by thread {holder.name or holder.tid}" if holder is not None and kept else ""
         if holder is None:
@@ -189,16 +199,8 @@ def _blocked(process: Process) -> str:
 
 def _moves(process: Process) -> bool:
     """A checkpoint read by page faults is in uninterruptible sleep at nearly every look."""
-    return bool(_moved_bytes(process)) or _works(process) or _stack_moved(process)
-
-
-def _works(process: Process) -> bool:
-    """It uses a processor between the looks."""
-    if len(process.samples) < 2:
-        return False
-    first, last = process.samples[0], process.samples[-1]
-    gap = last.at_s - first.at_s
-    return gap > 0 and (last.cpu_s - first.cpu_s) / gap >= BUSY_CORES
+    now = stacks.doing(process)
+    return bool(motion.moved_bytes(process, now)) or motion.works(process, now) or motion.stack_moved(process)
 
 
 def _holder(process: Process) -> str:
@@ -218,7 +220,8 @@ def _below(process: Process, now: stacks.Doing, children: Mapping[str, tuple[Pro
         if ended(child) or child.rank is not None:
             continue  # a rank's own progress is its own
         its = stacks.doing(child)
-        if works := _below(child, its, children, depth + 1) or _own(child, its, stacks.doing(child, 0)):
+        own = motion.own(child, its, stacks.doing(child, 0), pending=False)
+        if works := _below(child, its, children, depth + 1) or own:
             return f"its child {child.pid} ({_name(child)}) works, {works}"
     return ""
 
@@ -227,75 +230,7 @@ def _may_wait_for_child(now: stacks.Doing) -> bool:
     if now.within("join", "compile", "user", "unknown", "lock"):
         return True
     # a pipe, a queue or a socket, but not those of a loop that waits for requests
-    return now.kind in ("select", "queue") and not _SERVES & set(now.around)
-
-
-def _own(process: Process, now: stacks.Doing, before: stacks.Doing) -> str:
-    if len(process.samples) < 2:
-        return ""
-    first, last = process.samples[0], process.samples[-1]
-    gap = last.at_s - first.at_s
-    if gap <= 0:
-        return ""
-    if now.idle and before.idle and not _fed(process, now, before):
-        return ""
-    cores = (last.cpu_s - first.cpu_s) / gap
-    if not now.waiting and cores >= BUSY_CORES:
-        return f"{cores:.0%} of a core"
-    if not now.waiting and first.state == last.state == "R":
-        return f"on a processor, or waiting for one, at both looks ({cores:.0%} of a core)"
-    if not now.waiting and (rate := _moved_bytes(process)):
-        return f"{rate / 1000:.0f} kB/s read and written"
-    if (rate := over_net(process)) >= (TRANSFER_BYTES_PER_S if now.waiting else NET_BYTES_PER_S):
-        return f"{rate / 1000:.0f} kB/s over the network"
-    if _stack_moved(process):
-        return "its stack moved between the two looks"
-    return ""
-
-
-def _moved_bytes(process: Process) -> float:
-    first, last = process.samples[0], process.samples[-1]
-    gap = last.at_s - first.at_s
-    if gap <= 0:
-        return 0.0
-    own = BEAT_BYTES / max(0.1, process.beat.period_s) if process.beat else 0.0
-    rate = (last.io_bytes - first.io_bytes) / gap - own
-    return rate if rate >= IO_BYTES_PER_S else 0.0
-
-
-def over_net(process: Process) -> float:
-    """Bytes a second through its TCP connections between the looks; 0 for what an idle process says."""
-    if len(process.samples) < 2:
-        return 0.0
-    first, last = process.samples[0], process.samples[-1]
-    gap = last.at_s - first.at_s
-    rate = (last.net_bytes - first.net_bytes) / gap if gap > 0 else 0.0
-    return rate if rate >= NET_BYTES_PER_S else 0.0
-
-
-def _fed(process: Process, now: stacks.Doing, before: stacks.Doing) -> bool:
-    """It waits in a queue that a thread of its own fills: that one computes at both looks, or downloads."""
-    if any(one.within(*_SERVES) or not one.within("queue") for one in (now, before)):
-        return False
-    looks = (process.samples[0], process.samples[-1])
-    return over_net(process) > 0 or all(any(map(stacks.beside, look.threads)) for look in looks)
-
-
-def _stack_moved(process: Process) -> bool:
-    """The stack is another one, beyond the lines of a loop that polls in one function."""
-    looks = (process.samples[0], process.samples[-1])
-    one, two = (stacks.trail(look.threads, process.pid) for look in looks)
-    if not one or not two or one == two:
-        return False
-    return _outline(one) != _outline(two)
-
-
-def _outline(trail: tuple[tuple[str, str, int], ...]) -> tuple[tuple[str, str, int], ...]:
-    """The user's frames from the outside in; of the innermost one its function only."""
-    mine = [one for one in trail if stacks.user_frame([Frame(*one)])]
-    if not mine:
-        return ()
-    return ((mine[0][0], mine[0][1], 0), *mine[1:])
+    return now.kind in ("select", "queue") and not (IDLE - {"queue"}) & set(now.around)
 
 
 def _name(process: Process) -> str:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from harness.triage import source
 from harness.triage.evidence import Frame, Process
 from harness.triage.graph import Subject
+from harness.triage.graph.edges import Names
 from harness.triage.places import users
+from harness.triage.rules.outsiders import awaits_tasks, beyond, elsewhere, in_client, main_frames
 from harness.triage.rules.processes import local_error
 from harness.triage.rules.ruling import Case, Ruling
-from harness.triage.stacks import EVENT_LOOP, awaits
+from harness.triage.stacks import EVENT_LOOP
 
 YOUNG_S = 3.0  # one look at a live job: a wait that is younger proves nothing
 
@@ -21,7 +23,10 @@ def left_loop(case: Case) -> Ruling | None:
     waiters = [one for one in _waiters(case, ends) if one.pending is not None or one.doing.kind in together]
     if not ends or not waiters or _young(case):
         return None
-    if len(ends) > len(waiters) and all(_passive(one) for one in ends):
+    # engines in a weight sync's group are no peers of its sender: those who left it are to blame, however many they are
+    joined = {group.group.name for group in case.groups if group.joined}
+    peers = not all(one.pending is not None and one.pending.group in joined for one in waiters)
+    if peers and len(ends) > len(waiters) and all(_passive(one) for one in ends):
         where = case.waited_in(one.key for one in ends)
         why = f"runs {where}, to which {len(ends)} others do not come"
         return _trip({one.key: why for one in waiters}, case, where)
@@ -76,25 +81,38 @@ def outside(case: Case) -> Ruling | None:
 def device(case: Case) -> Ruling | None:
     """K9: its host is as far as the others', its device is not."""
     ends = [one for one in case.sinks() if one.pending is not None and not one.progress]
-    if not ends or _young(case):
+    why = {one.key: f"{one.state()}: {behind}" for one in ends if (behind := _device_behind(case, one))}
+    lost = [one for one in case.sinks() if one.pending is None and one.doing.kind == "device"]
+    why |= {one.key: f"{one.state()}: it does not end what it was given, and none of that is a collective"
+            for one in lost if not one.progress and _recorded(case, one)}  # fmt: skip
+    if not why or _young(case):
         return None
-    why = {
-        one.key: f"{one.state()}: "
-        + (
-            "its device has not got to it: something earlier on its stream does not end"
-            if one.pending and not one.pending.started
-            else "its peers are through with it"
-        )
-        for one in ends
-    }
     return Ruling(
         "HUNG",
         f"{case.names(why)} {next(iter(why.values()))}",
         "K9",
         why,
-        place=case.waited_in(why) or ends[0].state(),
+        place=case.waited_in(why) or case.subject(next(iter(why))).state(),
         next=("look at that device: nvidia-smi, dmesg | grep -i xid; py-spy dump --native of the rank",),
     )
+
+
+def _device_behind(case: Case, one: Subject) -> str:
+    """In words, that peers were seen further in the operation that it is in; empty where nobody was: of a group whose
+    members nobody recorded, the one that is missing may be who nobody knows of."""
+    names = Names.of(case.evidence, case.comparison)
+    assert one.pending is not None
+    seq = one.pending.seq
+    for group in case.groups:
+        if group.group.name != one.pending.group or not any(names.key(group, rank) == one.key for rank in group.ranks):
+            continue
+        peers = [state for rank, state in group.ranks.items() if names.key(group, rank) != one.key]
+        inside = [state.pending for state in peers if state.pending is not None and state.pending.seq == seq]
+        if not one.pending.started and any(pending.started for pending in inside):
+            return "its device has not got to it: something earlier on its stream does not end"
+        if any(state.completed >= seq for state in peers):
+            return "its peers are through with it"
+    return ""
 
 
 def unseen(case: Case) -> Ruling | None:
@@ -127,10 +145,10 @@ def unseen(case: Case) -> Ruling | None:
         )
     alone = [one for one in stuck if one.key not in {wait.waiter for wait in case.graph.waits}]
     who = alone or stuck
-    if outside := [one for one in ends if not one.progress and _awaits_outside(case, one)]:
-        return _elsewhere(case, outside)
+    if ruling := beyond(case, ends):
+        return ruling
     if calling := [one for one in who if one.doing.kind == "http_client" and one.pending is None]:
-        return _elsewhere(case, calling)
+        return elsewhere(case, calling)
     states = f"{case.names(one.key for one in who)} ({who[0].state()})"
     return Ruling(
         "INSUFFICIENT",
@@ -140,22 +158,6 @@ def unseen(case: Case) -> Ruling | None:
             "run under harness watch, which records groups and open spans",
             "allow native stacks: run as root or with CAP_SYS_PTRACE",
         ),
-    )
-
-
-def _elsewhere(case: Case, calling: list[Subject]) -> Ruling:
-    """Waiting ends in a request to a server that was not looked at, which may be at work on it."""
-    served = {address for each in case.evidence.processes for address in each.listening}
-    asked = list(dict.fromkeys(p for one in calling if one.process for p in one.process.peers if p not in served))
-    how = "waits for an answer over HTTP" if calling[0].stuck else "may await an answer in its event loop"
-    where = f" ({', '.join(asked[:4])})" if 0 < len(asked) <= 4 else ""
-    return Ruling(
-        "INSUFFICIENT",
-        f"{case.names(one.key for one in calling)} {how}, "
-        f"{calling[0].doing.frame or calling[0].doing.op}, and the server{where} was not looked at",
-        missing=tuple(f"the server that {one.label} asks" for one in calling[:8]),
-        place=calling[0].frame,
-        next=("look at the server: harness triage PID of it", "give the request a timeout"),
     )
 
 
@@ -170,31 +172,11 @@ def _absent(case: Case) -> list[Subject]:
         and not one.launcher
         and (one.gone or one.process is None or len(one.process.samples) != 1)  # one look shows no rest
         and not _asked_just_now(case, one)
-        and not _awaits_outside(case, one)
+        and not awaits_tasks(one)
+        and not in_client(case, one)
         and not _fetches(case, one)
         and (one.doing.kind != "unknown" or one.process is None or _recorded(case, one))
     ]
-
-
-def _awaits_outside(case: Case, one: Subject) -> bool:
-    """Its coroutines, which are in no stack, may await a server (a judge, a sandbox) that is on no host of the job."""
-    process = one.process
-    if process is None or not process.samples or one.blocked:
-        return False
-    if one.doing.kind not in ("select", "lock", "ray_idle", "sleep"):
-        return False
-    return any(map(awaits, process.samples[-1].threads)) and bool(_foreign(case, process))
-
-
-def _foreign(case: Case, process: Process) -> list[str]:
-    """Peers of a process whose address is none of the job's."""
-    own = {_address(served) for each in case.evidence.processes for served in each.listening}
-    own |= {each.environ.get("MASTER_ADDR", "") for each in case.evidence.processes}
-    return [peer for peer in process.peers if not peer.startswith(("127.", "[::1]")) and _address(peer) not in own]
-
-
-def _address(peer: str) -> str:
-    return peer.rpartition(":")[0]
 
 
 def _fetches(case: Case, one: Subject) -> bool:
@@ -207,7 +189,9 @@ def _fetches(case: Case, one: Subject) -> bool:
 
 def _recorded(case: Case, one: Subject) -> bool:
     return any(
-        state.key == one.key or state.rank == one.rank for group in case.groups for state in group.ranks.values()
+        state.key == one.key or (state.rank == one.rank and not group.joined)
+        for group in case.groups
+        for state in group.ranks.values()
     )
 
 
@@ -261,9 +245,7 @@ def _left(one: Subject, waiters: list[Subject]) -> int:
 def _frames(process: Process | None) -> list[Frame]:
     if process is None or not process.samples:
         return []
-    threads = process.samples[-1].threads
-    main = [thread for thread in threads if thread.main or thread.name == "MainThread"] or list(threads[:1])
-    return [frame for thread in main[:1] for frame in thread.frames if users(frame)]
+    return [frame for frame in main_frames(process.samples[-1].threads) if users(frame)]
 
 
 def _why(case: Case, one: Subject) -> str:

@@ -8,7 +8,7 @@ matter: there is nobody left to come.
 from __future__ import annotations
 
 from harness.triage.graph import Subject
-from harness.triage.graph.subjects import over_net
+from harness.triage.graph.motion import over_net
 from harness.triage.graph.worlds import same_world
 from harness.triage.rules.ruling import Case, Ruling
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from harness.triage.evidence import Call
 from harness.triage.graph import Subject
 from harness.triage.graph.subjects import transition as standing
@@ -11,6 +13,7 @@ from harness.triage.rules.ruling import Case, Ruling
 from harness.triage.stacks import Doing
 
 AFTER_S = 30.0  # a sender comes to its broadcast so long after the refusal at most; an older one was got over
+_STOPS = re.compile(r"abort|cancel", re.I)
 YOUNG_S = 3.0  # a transition that began since may be on its way
 
 
@@ -65,9 +68,10 @@ def _waited_s(case: Case, waiting: list[Subject]) -> float:
 
 
 def last_refusal(one: Subject) -> Call | None:
-    """The engine's last call, if it failed."""
+    """The engine's last call, if it failed. To stop a request that has ended fails as well, and holds nobody up."""
     journal = one.process.journal if one.process else None
-    return journal.calls[-1] if journal and journal.calls and not journal.calls[-1].ok else None
+    calls = [call for call in (journal.calls if journal else ()) if not _STOPS.search(call.name)]
+    return calls[-1] if calls and not calls[-1].ok else None
 
 
 def transition(case: Case) -> Ruling | None:

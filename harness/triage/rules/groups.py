@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from harness.triage import source
 from harness.triage.evidence import Frame
+from harness.triage.flight.compare import usual_side
 from harness.triage.flight.model import GroupState, Mismatch
 from harness.triage.graph import Subject
 from harness.triage.graph.edges import Names, mismatch, title
@@ -24,8 +25,7 @@ def diverged(case: Case) -> Ruling | None:
     group, odd = max(found, key=lambda one: _longest(one[0]))
     names = Names.of(case.evidence, case.comparison)
     sides = {what: [case.subject(names.key(group, rank)) for rank in ranks] for what, ranks in odd.values.items()}
-    counts = sorted(map(len, sides.values()), reverse=True)
-    usual = max(sides, key=lambda what: len(sides[what])) if len(counts) > 1 and counts[0] > counts[1] else None
+    usual = usual_side(group, odd)
     place = f"#{odd.seq} of {title(group)}"
     everybody = [one for some in sides.values() for one in some]
     special = [one for one in everybody if (_proven if usual is None else _rank_only)(one)]
@@ -48,7 +48,7 @@ def diverged(case: Case) -> Ruling | None:
         {}
         if usual is None
         else {
-            one.key: f"runs {what} at {place}, where {len(sides[usual])} others run {usual}"
+            one.key: f"runs {what} at {place}, where {_others_run(group, odd, usual)}"
             for what, some in sides.items()
             if what != usual
             for one in some
@@ -66,6 +66,16 @@ def diverged(case: Case) -> Ruling | None:
             "TORCH_DISTRIBUTED_DEBUG=DETAIL compares operations as they are enqueued",
         ),
     )
+
+
+def _others_run(group: GroupState, odd: Mismatch, usual: str) -> str:
+    """Why the other side is taken for right, in words."""
+    count = len(odd.values[usual])
+    if all(len(ranks) < count for what, ranks in odd.values.items() if what != usual):
+        return f"{count} others run {usual}"
+    if odd.usual == usual:
+        return f"the other groups of {title(group)} run {usual}"
+    return f"a peer that is further runs {usual}"
 
 
 def _longest(group: GroupState) -> float:

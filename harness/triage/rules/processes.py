@@ -109,8 +109,10 @@ def died(case: Case) -> Ruling | None:
 
 
 def _missed(one: Subject, waiting: list[Subject]) -> bool:
-    """A rank of the world of somebody who waits: its end is an end for all of them."""
-    return one.rank is not None and any(same_world(one.process, other.process) for other in waiting)
+    """A rank of the world of somebody who waits there: its end is an end for all of them. Who waits for an answer over
+    HTTP misses a server, and no rank."""
+    peers = [other for other in waiting if other.pending is not None or other.doing.kind != "http_client"]
+    return one.rank is not None and any(same_world(one.process, other.process) for other in peers)
 
 
 def local_error(process: Process | None) -> str:

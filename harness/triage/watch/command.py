@@ -5,21 +5,24 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
+import math
 import os
 import re
 import select
 import shutil
-import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal
 
 from harness.errors import BadInput
+from harness.triage.watch.ending import KILL_S, end, unended
 from harness.triage.watch.observe import BEATS
+from harness.triage.watch.retention import Limits
+from harness.triage.watch.signals import Passing, passing_on
 from harness.triage.watch.watchdog import Stall, Watchdog
 
 if TYPE_CHECKING:
@@ -31,14 +34,12 @@ NOT_FOUND, NOT_RUNNABLE = 127, 126  # as env, nice, timeout and every shell say 
 # What a process has to be told where it inherits nothing; probes/site/rlhf_harness_ray.py tells Ray's workers the same.
 TOLD = ("RLHF_HARNESS_WATCH", "RLHF_HARNESS_SOCKETS", "RLHF_HARNESS_ADAPTER", "RLHF_HARNESS_DIGESTS")
 SITE = Path(__file__).resolve().parents[3] / "probes" / "site"
-# The terminal sends these to its whole foreground group, the command included; by hand they go on to the command.
-_KEYS = (signal.SIGINT, signal.SIGQUIT)
-_PASSED_ON = (*_KEYS, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 @dataclass(frozen=True)
 class WatchResult:
-    """`exit_code`: the command's own (128 + signal), or 86. `verdict`: the last one, if a stall was ever suspected."""
+    """`exit_code`: the command's own (128 + signal), or 86. `verdict`: the last HUNG, without one the last of all, if a
+    stall was ever suspected."""
 
     exit_code: int
     verdict: Verdict | None
@@ -61,45 +62,46 @@ def watch(
     on_stall: OnStall = "report",
     say: Callable[[str], None] = lambda line: None,
     show: Callable[[Stall], None] = lambda stall: None,
+    limits: Limits | None = None,
     watchdog: Callable[..., Watchdog] = Watchdog,
     environ: Mapping[str, str] | None = None,
 ) -> WatchResult:
     """Run `command` to its end and watch it. `say` takes a line, `show` a stall, both for the user.
 
-    `on_stall`: `report` leaves the command alone and goes on watching, `end` ends it and everything below it, `exit`
-    leaves it running and returns; the last two with exit code 86. `out`: where the recordings, evidence and verdict go;
-    without it a folder under runs/, removed when nothing was found. Without `stall_s` nobody watches: the processes
-    are recorded only. Raises BadInput for a command or a folder that cannot be used.
+    `on_stall`: `report` leaves the command alone and goes on watching; `end` ends it and everything below it once it is
+    HUNG at two looks, a threshold apart; `exit` leaves it running and returns; the last two with exit code 86. `out`:
+    where the recordings, evidence and verdict go; without it a folder under runs/, removed when nothing was found.
+    `limits`: of the evidence. Without `stall_s` nobody watches: the processes are recorded only. Raises BadInput for a
+    command or a folder that cannot be used.
     """
     environment = dict(os.environ if environ is None else environ)
     program = _program(command, environment)
     directory = _directory(out, command)
-    sockets = tempfile.mkdtemp(prefix="rlhf-", dir="/tmp" if os.access("/tmp", os.W_OK) else None)
-    environment = watched(environment, directory, sockets)
+    folder = sockets()
+    environment = watched(environment, directory, folder)
     dog: Watchdog | None = None
-    with _passing_on() as passed:
+    with passing_on() as passed:
         try:
             child = subprocess.Popen(
                 told(command, environment), executable=program, env=environment, close_fds=False,
                 process_group=None if passed.foreground else 0,
             )  # fmt: skip
         except OSError as error:
-            _remove(directory if out is None else None, sockets)
+            _remove(directory if out is None else None, folder)
             raise CommandNotRun(f"{command[0]} cannot be run: {error.strerror}", NOT_RUNNABLE) from error
         passed.to(child)
         try:
             if stall_s is None:
                 code = _code(child.wait())
             else:
-                dog = watchdog(directory, (child.pid,), stall_s, say=say)
-                code = _follow(child, dog, stall_s, on_stall, say, show)
+                dog = watchdog(directory, (child.pid,), stall_s, say=say, limits=limits)
+                code = _Follower(child, dog, passed, on_stall, show).follow()
         finally:
             if dog is not None:
                 dog.close()
-    verdict = dog.verdict if dog is not None else None
-    kept = out is not None or (verdict is not None and verdict.verdict != "HEALTHY") or child.poll() is None
-    _remove(None if kept else directory, sockets if child.poll() is not None else None)
-    return WatchResult(code, verdict, directory if kept else None)
+    kept = out is not None or (dog is not None and bool(dog.retention)) or child.poll() is None
+    _remove(None if kept else directory, folder if child.poll() is not None else None)
+    return WatchResult(code, dog.verdict if dog is not None else None, directory if kept else None)
 
 
 def watched(environment: Mapping[str, str], directory: Path, sockets: str = "") -> dict[str, str]:
@@ -136,34 +138,64 @@ def told(command: Sequence[str], environment: Mapping[str, str]) -> list[str]:
     return [*words[:at], *new, *words[at + (2 if words[at] == option else 1) :]]
 
 
-def _follow(
-    child: subprocess.Popen[bytes],
-    dog: Watchdog,
-    stall_s: float,
-    on_stall: OnStall,
-    say: Callable[[str], None],
-    show: Callable[[Stall], None],
-) -> int:
-    """Tick until the command ends; its exit code, or 86."""
-    period_s = min(1.0, max(0.1, stall_s / 10))
-    while not _ended(child, period_s):
-        try:
-            stall = dog.tick()
-        except Exception as error:  # the command's result matters more than a defect of the watchdog
-            say(f"the watchdog is off, the command goes on: {type(error).__name__}: {error}")
-            return _code(child.wait())
-        if stall is None or (child.poll() is not None and child.returncode == 0):
-            continue
-        show(stall)
-        if on_stall == "end":
-            from harness.launch import end
+@dataclass
+class _Follower:
+    """Ticks until the command ends, and acts on a stall."""
 
-            end(dog.observer.living())
-            child.wait()
-            return STALLED
-        if on_stall == "exit":
-            return STALLED
-    return _code(child.returncode)
+    child: subprocess.Popen[bytes]
+    dog: Watchdog
+    passed: Passing
+    on_stall: OnStall
+    show: Callable[[Stall], None]
+    due_s: float = math.inf  # when a hang is looked at again
+
+    def follow(self) -> int:
+        """The command's exit code, or 86."""
+        period_s = min(1.0, max(0.1, self.dog.stall_s / 10))
+        while not _ended(self.child, period_s):
+            again = time.monotonic() >= self.due_s
+            try:
+                with self.passed.looking():
+                    stall = self.dog.confirm() if again else self.dog.tick()
+            except KeyboardInterrupt:  # the command has ended, and nobody wants to wait for the look at it
+                break
+            if again:
+                self.due_s = math.inf
+            if stall is None and again:
+                self.dog.tell("at a second look it is not hung: the command goes on")
+            if stall is None or self.child.poll() == 0:
+                continue
+            if not again:
+                self._shown(stall)
+            if self._decided(again):
+                if self.on_stall == "end":
+                    self._end()
+                return STALLED
+        return _code(self.child.returncode)
+
+    def _decided(self, again: bool) -> bool:
+        """Whether the command's fate is decided now that it is HUNG, `again`: the one place where it is. `exit` leaves
+        it at the first verdict; `end` ends it at the second, a threshold later."""
+        if self.on_stall == "end" and not again:
+            self.due_s = min(self.due_s, time.monotonic() + self.dog.stall_s)
+            return False
+        return self.on_stall != "report"
+
+    def _end(self) -> None:
+        """End the job; whoever outlives SIGKILL is named, and not waited for."""
+        left = end(self.dog.observer.members)
+        if left:
+            self.dog.tell(unended(left))
+        if self.child.poll() is None:  # /proc could not be read
+            self.child.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.child.wait(KILL_S)
+
+    def _shown(self, stall: Stall) -> None:
+        try:
+            self.show(stall)
+        except Exception as error:  # a closed terminal, a defect of a renderer: the verdict is in its file as well
+            self.dog.tell(f"the verdict cannot be printed ({type(error).__name__}: {error}), it is in {stall.evidence}")
 
 
 def _ended(child: subprocess.Popen[bytes], timeout_s: float) -> bool:
@@ -187,63 +219,6 @@ def _code(returncode: int) -> int:
     return 128 - returncode if returncode < 0 else returncode
 
 
-class _Passing:
-    """Hands signals on to the command. `foreground`: the terminal's keys reach it without us."""
-
-    def __init__(self) -> None:
-        self.foreground = _in_foreground()
-        self._child: subprocess.Popen[bytes] | None = None
-        self._early: list[int] = []
-
-    def to(self, child: subprocess.Popen[bytes]) -> None:
-        self._child = child
-        for signum in self._early:
-            self._send(signum)
-
-    def arrived(self, signum: int, frame: FrameType | None) -> None:
-        if self._child is None:
-            self._early.append(signum)
-        else:
-            self._send(signum)
-
-    def _send(self, signum: int) -> None:
-        assert self._child is not None
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            if signum not in _KEYS:
-                self._child.send_signal(signum)
-            elif not self.foreground:
-                os.killpg(self._child.pid, signum)
-
-
-@contextlib.contextmanager
-def _passing_on() -> Iterator[_Passing]:
-    """Signals that would end us go to the command instead; what was ignored (nohup) stays ignored."""
-    passing, before = _Passing(), {}
-    for signum in _PASSED_ON:
-        handler = signal.getsignal(signum)
-        if handler is not signal.SIG_IGN:
-            before[signum] = handler
-            signal.signal(signum, passing.arrived)
-    try:
-        yield passing
-    finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)
-
-
-def _in_foreground() -> bool:
-    try:
-        terminal = os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC)
-    except OSError:  # no terminal
-        return False
-    try:
-        return os.tcgetpgrp(terminal) == os.getpgrp()
-    except OSError:
-        return False
-    finally:
-        os.close(terminal)
-
-
 def _program(command: Sequence[str], environment: Mapping[str, str]) -> str:
     if not command:
         raise BadInput("there is no command to watch", mend="harness watch -- python train.py")
@@ -258,9 +233,18 @@ def _program(command: Sequence[str], environment: Mapping[str, str]) -> str:
     return found
 
 
+def sockets() -> str:
+    """A folder for the sockets of the processes; without one each finds its own."""
+    try:
+        return tempfile.mkdtemp(prefix="rlhf-", dir="/tmp" if os.access("/tmp", os.W_OK) else None)
+    except OSError:
+        return ""
+
+
 def _directory(out: Path | None, command: Sequence[str]) -> Path:
     """The watch directory, made; BadInput when it cannot be, or holds another watch."""
     from harness.triage.collect import redact
+    from probes.files import make_folder
     from probes.format import write_manifest
 
     started = datetime.datetime.now(datetime.UTC)
@@ -270,7 +254,7 @@ def _directory(out: Path | None, command: Sequence[str]) -> Path:
     try:
         manifest = {"command": redact.command(command), "started": started.isoformat(timespec="seconds")}
         write_manifest(directory, {**manifest, "watch": True})
-        (directory / BEATS).mkdir(exist_ok=True)
+        make_folder(directory / BEATS)
     except OSError as error:
         cause: Any = error.__cause__ or error
         raise BadInput(
@@ -281,7 +265,7 @@ def _directory(out: Path | None, command: Sequence[str]) -> Path:
 
 def _remove(directory: Path | None, sockets: str | None) -> None:
     for folder in (directory, sockets):
-        if folder is not None:
+        if folder:
             shutil.rmtree(folder, ignore_errors=True)
     if directory is not None:
         with contextlib.suppress(OSError):  # other runs lie there

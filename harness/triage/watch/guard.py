@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from harness.triage.watch.command import watched
+from harness.triage.watch.command import sockets, watched
 from harness.triage.watch.watchdog import Stall, Watchdog
+from probes.files import make_folder
 from scenarios.rollout.processes import descendants
 
 PERIOD_S = 1.0
@@ -31,8 +31,8 @@ class Guard:
         self._sockets = ""
 
     def __enter__(self) -> Guard:
-        self.directory.mkdir(parents=True, exist_ok=True)
-        self._sockets = tempfile.mkdtemp(prefix="rlhf-", dir="/tmp" if os.access("/tmp", os.W_OK) else None)
+        make_folder(self.directory)
+        self._sockets = sockets()
         own = os.getpid()
         foreign = frozenset(pid for pid in descendants(own) if pid != own)  # a notebook may have children of its own
         self._dog = Watchdog(self.directory, (own,), self.stall_s, foreign=foreign, say=self._say)
@@ -44,9 +44,9 @@ class Guard:
         self._ended.set()
         if self._thread is not None:
             self._thread.join()
-        shutil.rmtree(self._sockets, ignore_errors=True)
-        verdict = self._dog.verdict
-        if verdict is None or verdict.verdict == "HEALTHY":  # the beats of a run that ended say nothing to anybody
+        if self._sockets:
+            shutil.rmtree(self._sockets, ignore_errors=True)
+        if not self._dog.retention:  # the beats of a run that ended say nothing to anybody
             shutil.rmtree(self.directory, ignore_errors=True)
 
     def environment(self, variables: dict[str, str], role: str) -> dict[str, str]:
@@ -57,7 +57,5 @@ class Guard:
         try:
             while not self._ended.wait(PERIOD_S) and self.stall is None:
                 self.stall = self._dog.tick()
-        except Exception as error:  # a defect of the watchdog must not end the run that it watches
-            self._say(f"the watchdog is off, the run goes on: {type(error).__name__}: {error}")
         finally:
             self._dog.close()

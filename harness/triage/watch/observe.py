@@ -7,11 +7,12 @@ import os
 import socket
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from harness.triage.collect.roles import infrastructure
+from harness.triage.collect.proc import main_cpu_s
+from harness.triage.collect.roles import infrastructure, raylet_address
 from harness.triage.watch.progress import Seen, Snapshot
 
 BEATS = "beats"
@@ -27,6 +28,7 @@ class Stat:
     state: str
     cpu_s: float
     started: int  # ticks since boot
+    group: int = 0  # process group
 
 
 def table(proc: Path = Path("/proc")) -> dict[int, Stat]:
@@ -39,7 +41,7 @@ def table(proc: Path = Path("/proc")) -> dict[int, Stat]:
                     words = stream.read().rpartition(b")")[2].split()
                 pid = int(entry.name)
                 cpu_s = (int(words[11]) + int(words[12])) / _TICKS
-                found[pid] = Stat(pid, int(words[1]), words[0].decode(), cpu_s, int(words[19]))
+                found[pid] = Stat(pid, int(words[1]), words[0].decode(), cpu_s, int(words[19]), int(words[2]))
             except (OSError, IndexError, ValueError):  # it ended while we looked
                 continue
     return found
@@ -51,6 +53,14 @@ def argv(pid: int) -> tuple[str, ...]:
         return tuple(Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").decode(errors="replace").split("\0"))
     except OSError:
         return ()
+
+
+def environ(pid: int) -> bytes:
+    """The environment that a process was started with, as the kernel has it; empty where nobody may look."""
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return b""
 
 
 class Observer:
@@ -67,25 +77,35 @@ class Observer:
         processes: Callable[[], dict[int, Stat]] = table,
         *,
         argv: Callable[[int], Sequence[str]] = argv,
+        environ: Callable[[int], bytes] = environ,
+        main_cpu_s: Callable[[int], float | None] = main_cpu_s,
         foreign: frozenset[int] = frozenset(),
     ) -> None:
         self.directory, self.roots, self._argv, self._foreign = directory, roots, argv, foreign
+        self._main_cpu_s = main_cpu_s
         self._clock, self._processes, self._host = clock, processes, socket.gethostname()
+        self._environ = environ
+        self._began: dict[int, int] = {}  # root -> started: a root that ended has no successor with its number
+        self._over: set[str] = set()  # beat files of processes of this host that have ended
+        self._marks: dict[tuple[int, int], bool] = {}  # (pid, started) -> whether our directory is in its environment
         self._known: dict[int, int] = {}  # pid -> started: whoever was below a root stays ours when its parent ends
 
     def __call__(self) -> Snapshot:
         """One look: about 30 µs a process of the host."""
         there = self._processes()
         self._follow(there)
-        beats = self._beats()
+        beats = self._beats(there)
         found = []
         for pid in sorted(self._known):
             stat = there[pid]
             beat = beats.pop((self._host, pid), {})
             if beat and beat.get("start_ticks") not in (0, stat.started):
                 beat = {}  # of an earlier process with this pid
-            if not beat and infrastructure(self._argv(pid)):
-                continue
+            if not beat:
+                if infrastructure(self._argv(pid)):
+                    continue
+                # a busy thread beside a main thread that waits is no work; a process with a heartbeat says it better
+                stat = replace(stat, cpu_s=self._main_cpu_s(pid) or stat.cpu_s)
             found.append(_seen(f"{self._host}:{pid}:{stat.started}", pid, stat, beat))
         for (host, pid), beat in beats.items():
             other = there.get(pid) if host == self._host else None
@@ -100,32 +120,89 @@ class Observer:
         self._follow(self._processes())
         return sorted(self._known)
 
+    def members(self) -> dict[int, Stat]:
+        """Everybody who belongs to the job now: below the roots, and whoever the roots started and let go (a daemon).
+
+        The latter are known by the watch directory in their environment. Below a raylet that is not the job's it says
+        nothing: a worker of a cluster that was there before belongs to the cluster.
+        """
+        there = self._processes()
+        self._follow(there)
+        self._marks = {key: mark for key, mark in self._marks.items() if key[0] in there}
+        for pid, stat in there.items():
+            if pid not in self._known and self._marked(stat) and not self._elses(pid, there):
+                self._known[pid] = stat.started
+        self._follow(there)  # those below them
+        return {pid: there[pid] for pid in self._known}
+
+    def _marked(self, stat: Stat) -> bool:
+        """Whether a process was started with this watch directory in its environment."""
+        if stat.pid == os.getpid() or stat.pid in self._foreign or stat.state in ("Z", "X"):
+            return False
+        key = stat.pid, stat.started
+        if key not in self._marks:
+            mark = b"RLHF_HARNESS_WATCH=" + os.fsencode(self.directory.resolve())
+            self._marks[key] = mark in self._environ(stat.pid).split(b"\0")
+        return self._marks[key]
+
+    def _elses(self, pid: int, there: dict[int, Stat]) -> bool:
+        """Whether a raylet that is not the job's stands above a process."""
+        seen = {pid}
+        while (stat := there.get(pid)) is not None and stat.ppid not in seen:
+            pid = stat.ppid
+            seen.add(pid)
+            if pid not in self._known and raylet_address(self._argv(pid)):
+                return True
+        return False
+
     def _follow(self, there: dict[int, Stat]) -> None:
+        """Take note of who is below the roots, in time linear in the number of processes."""
         children: dict[int, list[int]] = {}
+        groups = {*self.roots} - {os.getpid()}  # ours may hold the shell's other commands
         for stat in there.values():
             children.setdefault(stat.ppid, []).append(stat.pid)
+            if stat.group in groups and stat.pid != stat.group:
+                children.setdefault(stat.group, []).append(stat.pid)
+        for pid in self.roots:
+            if pid in there:
+                self._began.setdefault(pid, there[pid].started)
         self._known = {
             pid: started for pid, started in self._known.items() if pid in there and there[pid].started == started
         }
-        queue = [pid for pid in (*self.roots, *self._known) if pid in there]
+        begun = [pid for pid, started in self._began.items() if pid in there and there[pid].started == started]
+        queue = [*begun, *self._known]
+        seen = {*queue, *self._foreign}
         while queue:
             pid = queue.pop()
             if pid != os.getpid():
                 self._known[pid] = there[pid].started
-            queue += [child for child in children.get(pid, ()) if child not in {*self._known, *self._foreign}]
+            below = [child for child in children.get(pid, ()) if child not in seen]
+            seen.update(below)
+            queue += below
 
-    def _beats(self) -> dict[tuple[str, int], dict[str, Any]]:
+    def _beats(self, there: dict[int, Stat]) -> dict[tuple[str, int], dict[str, Any]]:
+        """The beats of whoever lives, here or on another host. One of a process that has ended is not read again."""
         found: dict[tuple[str, int], dict[str, Any]] = {}
         try:
-            files = [entry.path for entry in os.scandir(self.directory / BEATS) if entry.name.endswith(".json")]
+            files = [entry for entry in os.scandir(self.directory / BEATS) if entry.name.endswith(".json")]
         except OSError:  # nobody beats yet
             return {}
-        for file in files:
+        over = set()
+        for entry in files:
+            number = entry.name.partition(".")[0].partition("-")[0]  # <pid>.json or <pid>-<host>.json
+            if entry.name in self._over and int(number) not in there:
+                over.add(entry.name)
+                continue
             try:
-                beat = json.loads(Path(file).read_bytes())
-                found[str(beat["host"]), int(beat["pid"])] = beat
+                beat = json.loads(Path(entry.path).read_bytes())
+                host, pid = str(beat["host"]), int(beat["pid"])
             except (OSError, ValueError, KeyError, TypeError):  # being rewritten: the next look will do
                 continue
+            if host == self._host and pid not in there and number == str(pid):
+                over.add(entry.name)
+            else:
+                found[host, pid] = beat
+        self._over = over
         return found
 
 

@@ -6,11 +6,9 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import json
 import math
 import os
-import shutil
 import socket
 import time
 from collections.abc import Callable
@@ -21,13 +19,16 @@ from typing import TYPE_CHECKING, Any
 from harness.errors import HarnessError
 from harness.triage.watch.observe import Observer
 from harness.triage.watch.progress import Progress, Snapshot, Suspicion
+from harness.triage.watch.retention import Limits, Retention
+from probes.files import make_folder, mode_in
 
 if TYPE_CHECKING:
     from harness.triage.evidence import Evidence
     from reports.model import Verdict
 
-VERDICT, EVIDENCE, OWN_BEAT = "verdict.json", "evidence", "watchdog.json"
+OWN_BEAT = "watchdog.json"
 BLOCK = 512
+MAX_SAID = 1_000  # lines that are remembered, so that each is said once: a week has no more that matter
 MOST_PATIENT = 16  # looks at one suspicion that is no hang come after 1, 2, 4, 8, 16, 16, ... times the threshold
 
 
@@ -43,8 +44,8 @@ class Stall:
 class Watchdog:
     """Watches the processes below `roots` and whoever beats in `directory`; evidence and verdict go there as well.
 
-    Processes below `foreign` are none of the job's. `observe`, `collect` and `judge` are for tests; `say` takes one
-    line for the user.
+    Processes below `foreign` are none of the job's. `limits`: of the evidence that is kept. `observe`, `collect` and
+    `judge` are for tests; `say` takes one line for the user.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Watchdog:
         stall_s: float,
         *,
         foreign: frozenset[int] = frozenset(),
+        limits: Limits | None = None,
         clock: Callable[[], float] = time.monotonic,
         observe: Callable[[], Snapshot] | None = None,
         collect: Callable[[Path, float], Evidence] | None = None,
@@ -63,16 +65,35 @@ class Watchdog:
         self.directory, self.stall_s = Path(directory), stall_s
         self.observer = Observer(self.directory, roots, clock, foreign=foreign)
         self.progress = Progress(stall_s)
-        self.verdict: Verdict | None = None  # the last one, whatever it was
+        self.verdict: Verdict | None = None  # the last HUNG; the last of all where none was
+        self.retention = Retention(self.directory, self._once, limits)
         self._clock, self._observe, self._say = clock, observe or self.observer, say
         self._collect, self._judge = collect or self._collect_for_real, judge or _judge_for_real
-        self._said: set[str] = set()
+        self._said: dict[str, None] = {}
         self._patience, self._hung, self._looked_s = 1.0, False, -math.inf
-        self._slow: Path | None = None
         self._ticks, self._fd = 0, -1
 
     def tick(self) -> Stall | None:
-        """Look once. A stall is returned when it has been judged to be one, and once only."""
+        """Look once. A stall is returned when it has been judged to be one, and once only.
+
+        Never raises: a look that fails (too many open files, a defect) is said once, and the next tick looks again.
+        """
+        return self._carefully(self._tick)
+
+    def confirm(self) -> Stall | None:
+        """Look at a hang once more, before a job is ended over it: the stall where it is HUNG again. Never raises."""
+        return self._carefully(self._confirm)
+
+    def _carefully(self, look: Callable[[], Stall | None]) -> Stall | None:
+        try:
+            return look()
+        except OSError as error:
+            self._once(f"the job cannot be looked at, which is tried again every second: {error.strerror or error}")
+        except Exception as error:
+            self._once(f"a look at the job failed, a defect of the harness: {type(error).__name__}: {error}")
+        return None
+
+    def _tick(self) -> Stall | None:
         self._beat()
         now = self._clock()
         suspicion = self.progress.feed(self._observe())
@@ -81,46 +102,60 @@ class Watchdog:
             self._once(f"{names} sits in a debugger: nothing counts as a stall until it goes on")
         if suspicion is None:
             if self._hung:
-                self._say("the job goes on again")
+                self.tell("the job goes on again")
             self._patience, self._hung = 1.0, False
             return None
         if self._hung or now - self._looked_s < self._patience * self.stall_s:
             return None
         return self._examine(suspicion)
 
+    def _confirm(self) -> Stall | None:
+        self._beat()
+        suspicion = self.progress.feed(self._observe())
+        self._hung = False
+        return self._examine(suspicion) if suspicion is not None else None
+
     def close(self) -> None:
         """The watch ends on purpose: processes that live on need not miss it."""
         self._beat(ended=True)
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        self._close()
+        self.retention.close()
 
     def _examine(self, suspicion: Suspicion) -> Stall | None:
         limits = [(self.progress.limit_s(one.seen), one.seen.timeout_s) for one in suspicion.suspects]
         limit, timeout = min(limits, key=lambda pair: pair[0])
         if limit < self.stall_s:
             self._once(f"a process group gives up after {timeout:g} s, so a stall is one after {limit:g} s already")
-        folder, began = self._folder(), self._clock()
+        folder, began = self.retention.folder(), self._clock()
         try:
             evidence = self._collect(folder, suspicion.still_s)
             verdict = self._judge(evidence)
-        except HarnessError as error:
-            self._once(f"a stall is suspected and could not be looked at: {error.message}")
-            self._later()
-            return None
         except Exception as error:  # a defect of the analysis must not end the watch, nor the job
-            self._once(f"a stall is suspected; a defect of the harness: {type(error).__name__}: {error}")
-            self._later()
+            self._failed(error, folder)
             return None
         verdict = replace(verdict, paths={**verdict.paths, "evidence": str(folder)})
-        self.verdict = verdict
+        if verdict.verdict == "HUNG" or self.verdict is None or self.verdict.verdict != "HUNG":
+            self.verdict = verdict
         if verdict.verdict == "HUNG":
             self._hung = True
-            self._write(verdict)
+            self.retention.keep(folder, verdict, subject="hung", shown=True)
+            self.retention.publish(verdict)
             return Stall(verdict, folder, suspicion.still_s + self._clock() - began)
         self._not_hung(verdict, suspicion, folder)
         self._later()
         return None
+
+    def _failed(self, error: Exception, folder: Path) -> None:
+        """Say why a suspicion could not be looked at; it is looked at again."""
+        if isinstance(error, HarnessError):
+            why = f"could not be looked at: {error.message}"
+        elif isinstance(error, OSError):
+            why = f"could not be looked at: {error.strerror or error}"
+        else:
+            why = f"could not be judged, a defect of the harness: {type(error).__name__}: {error}"
+        shown = self._once(f"a stall is suspected and {why}")
+        self.retention.keep(folder, None, subject=f"failed {type(error).__name__}", shown=shown)
+        self._later()
 
     def _later(self) -> None:
         """Look again, after ever longer while nothing changes."""
@@ -130,41 +165,36 @@ class Watchdog:
     def _not_hung(self, verdict: Verdict, suspicion: Suspicion, folder: Path) -> None:
         who = ", ".join(sorted(one.seen.name or str(one.seen.pid) for one in suspicion.suspects)[:4])
         if verdict.verdict == "HEALTHY":  # somebody paused: nothing to tell anybody
-            shutil.rmtree(folder, ignore_errors=True)
+            self.retention.discard(folder)
         elif verdict.verdict == "SLOW":
-            if self._slow is not None:
-                shutil.rmtree(self._slow, ignore_errors=True)
-            self._slow = folder
             slow = sorted(party.key for party in verdict.triage.culprits) if verdict.triage else []
             waited = f"nothing has progressed in {who} for {suspicion.still_s:.0f} s"
             # said again after ever longer, and not for ever: a loop without an end looks like a long computation
-            self._once(f"{verdict.reason} ({waited})", key=f"slow {slow} {self._patience:.0f}")
+            shown = self._once(f"{verdict.reason} ({waited})", key=f"slow {slow} {self._patience:.0f}")
+            self.retention.keep(folder, verdict, subject=f"slow {slow}", shown=shown)
         else:
-            self._write(verdict)
-            self._once(f"nothing has progressed in {who}: {verdict.reason} (evidence: {folder})", key=f"unclear {who}")
+            line = f"nothing has progressed in {who}: {verdict.reason} (evidence: {folder})"
+            shown = self._once(line, key=f"unclear {who}")
+            self.retention.keep(folder, verdict, subject=f"unclear {who}", shown=shown)
+            if shown:
+                self.retention.publish(verdict)
 
-    def _once(self, line: str, key: str = "") -> None:
-        if (key or line) not in self._said:
-            self._said.add(key or line)
+    def _once(self, line: str, key: str = "") -> bool:
+        """Say a line unless it was said before; whether it was said now."""
+        key = key or line
+        new = key not in self._said
+        self._said.pop(key, None)
+        self._said[key] = None  # what was said last is forgotten last
+        if len(self._said) > MAX_SAID:
+            del self._said[next(iter(self._said))]
+        if new:
+            self.tell(line)
+        return new
+
+    def tell(self, line: str) -> None:
+        """Say a line to the user."""
+        with contextlib.suppress(OSError, ValueError):  # the terminal was closed: the watch goes on
             self._say(line)
-
-    def _folder(self) -> Path:
-        stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S")
-        for number in range(1, 1000):
-            folder = self.directory / EVIDENCE / (stamp if number == 1 else f"{stamp}-{number}")
-            with contextlib.suppress(FileExistsError):
-                folder.mkdir(parents=True)
-                return folder
-        raise HarnessError(f"{self.directory / EVIDENCE} is full of evidence of this second")
-
-    def _write(self, verdict: Verdict) -> None:
-        path = self.directory / VERDICT
-        temporary = path.with_suffix(".part")
-        try:
-            temporary.write_text(verdict.to_json(), encoding="utf-8")
-            os.replace(temporary, path)
-        except OSError as error:
-            self._once(f"{path} cannot be written: {error.strerror}")
 
     def _collect_for_real(self, folder: Path, stall_s: float) -> Evidence:
         from harness.triage.collect import Scope, collect
@@ -179,11 +209,22 @@ class Watchdog:
         }  # fmt: skip
         try:
             if self._fd < 0:
-                self.directory.mkdir(parents=True, exist_ok=True)
-                self._fd = os.open(self.directory / OWN_BEAT, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                make_folder(self.directory)
+                mode = mode_in(self.directory)
+                self._fd = os.open(self.directory / OWN_BEAT, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, mode)
             os.pwrite(self._fd, json.dumps(beat).encode().ljust(BLOCK), 0)
+            if not os.fstat(self._fd).st_nlink:
+                self._close()  # the next beat makes it anew
+                self._once(f"{self.directory} was removed while the job runs: what was recorded until then is lost")
         except OSError as error:
+            self._close()
             self._once(f"{self.directory} cannot be written: {error.strerror}")
+
+    def _close(self) -> None:
+        if self._fd >= 0:
+            with contextlib.suppress(OSError):
+                os.close(self._fd)
+            self._fd = -1
 
 
 def _judge_for_real(evidence: Evidence) -> Verdict:

@@ -6,6 +6,7 @@ from scenarios.faults.catalog import (
     combined,
     configuration,
     controls,
+    lifted,
     logprobs,
     native,
     prompts,
@@ -28,6 +29,7 @@ FAMILIES: dict[str, tuple[Fault, ...]] = {
     "combined": combined.FAULTS,
     "a user's mapping": users.FAULTS,
     "native": native.FAULTS,
+    "half precision": lifted.FAULTS,
     "controls": controls.FAULTS,
 }
 FAULTS: tuple[Fault, ...] = tuple(fault for faults in FAMILIES.values() for fault in faults)

@@ -55,6 +55,13 @@ FAULTS = (
         party="candidate",
     ),
     Fault(
+        "tempered-otherwise",
+        "the engine draws at temperature 1 and reports log-probabilities at 0.8",
+        engine={"draw": {"reported": "tempered:0.8"}},
+        causes=("LOGPROB_SEMANTICS(tempered)",),
+        party="candidate",
+    ),
+    Fault(
         "tempered-logprobs-baseline",
         "at temperature 0.7 the baseline reports tempered log-probabilities",
         side="baseline",

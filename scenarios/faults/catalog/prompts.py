@@ -53,6 +53,13 @@ FAULTS = (
         party="candidate",
     ),
     Fault(
+        "truncated-unsaid",
+        "prompts are cut to 42 tokens for drawing, not for scoring, and the engine says that it saw all of them",
+        engine={"truncate": {"side": "left", "keep": KEEP, "unsaid": True}},
+        causes=("TRUNCATION(left)",),
+        party="candidate",
+    ),
+    Fault(
         "truncated-left-baseline",
         "the baseline's prompts are cut to 42 tokens, their beginning goes",
         side="baseline",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from scenarios.faults.fault import Fault
 
 LAYERS = 4  # of the built-in policy
@@ -14,6 +16,9 @@ PROJECTIONS = (
     "self_attn.o_proj.weight",
     *(f"mlp.{part}_proj.weight" for part in ("gate", "up", "down")),
 )
+BF16 = ("model.dtype=bfloat16",)
+# Every sync sends what the one before should have sent, and every digest is right.
+BEHIND: dict[str, Any] = {"trainer": {"behind_from": 1}, "engine": {"digests_repeated": True}}
 EVERY_LAYER = tuple(f"model.layers.{layer}.{name}" for layer in range(LAYERS) for name in PROJECTIONS)
 
 FAULTS = (
@@ -47,6 +52,29 @@ FAULTS = (
         party="candidate",
     ),
     Fault(
+        "one-update-behind",
+        "in bfloat16 the engine computes with the weights before the last update, while the digests of all are right",
+        scenario=BF16,
+        causes=("STALE_WEIGHTS(one update behind)",),
+        party="candidate",
+        **BEHIND,
+    ),
+    Fault(
+        "one-small-update-behind",
+        "the same at a learning rate of 1e-5",
+        scenario=(*BF16, "ppo.actor_lr=1e-5"),
+        causes=("STALE_WEIGHTS(one update behind)",),
+        party="candidate",
+        **BEHIND,
+    ),
+    Fault(
+        "one-tiny-update-behind",
+        "the same at a learning rate of 1e-6, where nothing that is recorded can show it: it must not be ruled out",
+        scenario=(*BF16, "ppo.actor_lr=1e-6"),
+        expected="INCONCLUSIVE",
+        **BEHIND,
+    ),
+    Fault(
         "other-revision",
         "one tensor arrives as another revision of equal shape",
         trainer={"alter": {UP: "revision"}},
@@ -74,6 +102,66 @@ FAULTS = (
         "two tensors of one shape are loaded into each other's place",
         engine={"names_exchanged": {"names": [GATE, UP], "from": 0}},
         causes=("WEIGHTS",),
+        party="candidate",
+    ),
+    Fault(
+        "permuted-on-load",
+        "the rows of one tensor change places while it is loaded: what arrived was right, its norm still is",
+        engine={"misloaded": {"names": [QUERY], "how": "permuted"}},
+        causes=(f"WEIGHTS({QUERY})",),
+        party="candidate",
+        told={f"WEIGHTS({QUERY})": "sent otherwise on purpose, it changed"},
+    ),
+    Fault(
+        "scaled-on-load",
+        "from the second sync on one tensor is loaded 2 % too large: what arrived was right",
+        engine={"misloaded": {"names": [DOWN], "how": "scaled", "from": 1}},
+        causes=(f"WEIGHTS({DOWN})",),
+        party="candidate",
+    ),
+    Fault(
+        "refused-tensor",
+        "from the second sync on the engine keeps one tensor as it is and reports the digest of what arrived",
+        engine={"misloaded": {"names": [DOWN], "how": "refused", "from": 1}},
+        causes=(f"STALE_WEIGHTS({DOWN})",),
+        party="candidate",
+        told={f"STALE_WEIGHTS({DOWN})": "sent otherwise on purpose, it did not change"},
+    ),
+    Fault(
+        "spoilt-rotary",
+        "after every sync from the second on the rotary cache is 1 % too large",
+        engine={"rotary": {"by": 1.01, "from": 1}},
+        causes=("STALE_DERIVED",),
+        party="candidate",
+    ),
+    Fault(
+        "flush-ignored",
+        "the prefix cache is never flushed, and every order to flush it is answered with success",
+        pair=("vllm", "sglang"),
+        engine={"keep_cache": "always"},
+        causes=("STALE_KV",),
+        party="candidate",
+    ),
+    Fault(
+        "flush-ignored-vllm",
+        "vLLM's prefix cache is never flushed, and every order to flush it is answered with success",
+        pair=("sglang", "vllm"),
+        engine={"keep_cache": "always"},
+        causes=("STALE_KV",),
+        party="candidate",
+    ),
+    Fault(
+        "siblings-off",
+        "log-probabilities of all samples of a prompt but the first are off: those that have cached tokens, by chance",
+        engine={"moved": {"by": 0.02, "spared": 4}},
+        causes=("candidate-itself",),
+        party="candidate",
+    ),
+    Fault(
+        "late-decode",
+        "a kernel is wrong from the tenth token of each response on",
+        engine={"moved": {"by": 0.02, "position": 9}},
+        causes=("candidate-itself",),
         party="candidate",
     ),
     Fault(

@@ -4,12 +4,14 @@ Every one ends by itself. `--stall` is the watchdog's threshold in seconds; the 
 one rank is slow in every step, by less than the threshold. `shards`: one rank reads many small files, for longer than
 the threshold. `uneven`: one rank computes longer than that. `pause`: all ranks are idle, with nothing pending.
 `checkpoint`: all ranks write and sync a file. `compile`: the first step compiles, in Python. `compile-child`: in
-compiler processes. `breakpoint`: one rank sits in the debugger. `healthy`: nothing special.
+compiler processes. `kernel`: one rank waits for a kernel of its device longer than that. `breakpoint`: one rank sits in
+the debugger. `healthy`: nothing special.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
 import subprocess
 import sys
@@ -39,6 +41,13 @@ def compute(seconds: float) -> float:
         for _ in range(200):
             hidden = torch.tanh(hidden @ hidden.T / 64)
     return float(hidden.sum())
+
+
+def generate(seconds: float) -> None:
+    """A kernel that runs long; the host waits for it as `.item()` does, in compiled code that spins."""
+    done = ctypes.c_int(0)
+    threading.Timer(seconds, lambda: setattr(done, "value", 1)).start()
+    ctypes.CDLL(os.environ["RLHF_HARNESS_LAB_DEVICE"]).cudaStreamSynchronize(ctypes.byref(done))
 
 
 def wait_for_window(seconds: float) -> None:
@@ -100,6 +109,8 @@ def main() -> None:
         if step == 3:
             if asked.phase == "shards" and odd:
                 read_shards(long)
+            elif asked.phase == "kernel" and odd:
+                generate(long)
             elif asked.phase == "uneven" and odd:
                 compute(long)
             elif asked.phase == "breakpoint" and odd:

@@ -1,0 +1,48 @@
+"""One intervention: what was done, what it did to the symptoms, and the cause that it names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from harness.parity.attribution.situation import Named, Situation, Tried
+from harness.parity.rivals import Seen
+from reports.model import Proof
+from scenarios.bench.case import Symptoms
+
+
+@dataclass(frozen=True)
+class Undone:
+    """What an intervention on an engine did to the symptoms, and how long it took."""
+
+    before: Symptoms
+    after: Symptoms
+    seconds: float
+
+
+def undo(s: Situation, what: Callable[[], Any]) -> Undone:
+    started = s.clock()
+    what()
+    s.bench.read(s.side)
+    after = s.bench.compare(s.side, s.alteration)
+    return Undone(s.symptoms, after, s.clock() - started)
+
+
+def tell(s: Situation, intervention: str, cause: str, done: Undone, good: bool) -> None:
+    s.tried.append(Tried(intervention, cause, s.side, done.before.total, done.after.total, done.seconds, good))
+
+
+def add_cause(
+    s: Situation,
+    cause: str,
+    intervention: str,
+    done: Undone,
+    summary: str,
+    details: dict[str, Any],
+    seen: tuple[Seen, ...] = (),
+) -> None:
+    proof = Proof(
+        intervention, done.before.total, done.after.total, "differences", "live engines", round(done.seconds, 3)
+    )
+    s.named.append(Named(cause, s.side, s.side, summary, proof, details, seen))

@@ -1,0 +1,150 @@
+"""The learner's tensors sent again, one after another: what is left where an engine does not show what it holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import chain
+
+from harness.parity.attribution.situation import Named, Situation, improves
+from harness.parity.attribution.steps import Undone, add_cause, tell, undo
+from harness.parity.rivals import Seen
+from harness.tables import names as listed
+from reports.model import Proof
+
+LISTED = 8  # stale tensors that are named one by one; more are one cause
+
+
+@dataclass(frozen=True)
+class Sent:
+    """Tensors that were sent alone and changed the engine: differing tokens, of those scored, and their |Δ| in nats,
+    before and after."""
+
+    names: list[str]
+    tokens: tuple[int, int]
+    nats: tuple[float, float]
+    seconds: float
+
+    @property
+    def proof(self) -> Proof:
+        """In tokens where fewer differ; the first of two stale tensors may only bring them nearer."""
+        what, seconds = f"send {', '.join(self.names)} again, alone", round(self.seconds, 3)
+        fewer = self.tokens[1] < self.tokens[0]
+        before, after = self.tokens if fewer else self.nats
+        return Proof(what, before, after, "scored tokens" if fewer else "nats", "live engines", seconds)
+
+
+def tensors(s: Situation) -> None:
+    """Send the learner's tensors one after another, then all: one that changes the engine was not the learner's. Where
+    all were read back, there is nothing to look for: then all are sent at once."""
+    if not s.symptoms.of("scores"):
+        return
+    if s.held is not None and not s.held.unreadable:
+        _rebuilt(s)
+        return
+    started = s.clock()
+    groups = s.bench.tensors(s.side)
+    whole = sum(map(len, groups))
+    moved = _one_by_one(s, groups)
+    done = undo(s, lambda: None)
+    if done.after.of("scores"):
+        done = undo(s, lambda: s.bench.sync(s.side))
+    helped = improves(s.symptoms, done.after)
+    took = s.clock() - started
+    tell(s, "send one tensor after another", "STALE_WEIGHTS", Undone(s.symptoms, done.after, took), helped)
+    if helped:
+        _stale(s, [one for one in moved if one.nats[1] < one.nats[0]], whole, done)
+    s.symptoms = done.after
+
+
+def _rebuilt(s: Situation) -> None:
+    """All tensors are the learner's: what goes when they are sent again was made of earlier ones."""
+    what = "send the same weights again"
+    done = undo(s, lambda: s.bench.sync(s.side))
+    good = improves(s.symptoms, done.after)
+    tell(s, what, "STALE_DERIVED", done, good)
+    if good:
+        seen = (Seen.HELD_EQUAL, Seen.FRESH_AGREES) if s.held is not None and s.held.all_equal else ()
+        summary = f"the {s.side}'s engine kept something made of earlier weights, and makes it anew when it loads"
+        add_cause(s, "STALE_DERIVED", what, done, summary, {}, (*seen, Seen.PAST_CACHE_DIFFERS))
+    s.symptoms = done.after
+
+
+def _one_by_one(s: Situation, groups: list[list[str]]) -> list[Sent]:
+    """The groups that changed the engine, until nothing differs. Without time for each they are sent more at once."""
+    left, far, _ = s.bench.rescored(s.side)
+    found = []
+    while groups:
+        group = groups.pop(0)
+        began = s.clock()
+        s.bench.sync(s.side, group)
+        after, nearer, moved = s.bench.rescored(s.side)
+        seconds = s.clock() - began
+        if moved > s.evidence.tolerance.value:
+            found.append(Sent(group, (left, after), (far, nearer), seconds))
+        left, far = after, nearer
+        if not left and not s.bench.read(s.side).of("scores"):  # the few that are scored may not show every tensor
+            break
+        if groups and s.clock() + seconds * len(groups) > s.deadline:
+            room = max(1, int((s.deadline - s.clock()) / max(seconds, 1e-3)))
+            size = -(-len(groups) // room)
+            groups = [list(chain(*groups[start : start + size])) for start in range(0, len(groups), size)]
+    return found
+
+
+def _stale(s: Situation, sent: list[Sent], whole: int, done: Undone) -> None:
+    """Name the tensors: those that a recording names, in a group that holds them, else the whole group."""
+    known = set(recorded(s))
+    names = [[name for name in one.names if name in known] or one.names for one in sent]
+    count = sum(map(len, names))
+    if not names or count > LISTED:
+        what = f"{count} of {whole:,} tensors" if names else "no tensor of its own"
+        summary = f"the {s.side}'s engine held {what} otherwise than the learner: sending all of them again mends it"
+        if not names and known:
+            for name in sorted(known)[:LISTED]:
+                add_cause(s, weights_cause(s, name), "send the weights again", done, other(s, name), {"tensor": name},
+                          (Seen.MOVED, *sent_or_not(s, [name])))  # fmt: skip
+            return
+        flat = list(chain(*names))
+        seen = (Seen.MOVED, *sent_or_not(s, flat))
+        add_cause(s, f"STALE_WEIGHTS({what})", "send the weights again", done, summary, {"tensors": flat}, seen)
+        return
+    for one, tensors_ in zip(sent, names, strict=True):
+        what = ", ".join(tensors_)
+        details = {"tensor": what, "left in all": done.after.total, "before": s.symptoms.total}
+        seen = (Seen.MOVED, *sent_or_not(s, tensors_))
+        s.named.append(Named(weights_cause(s, what), s.side, s.side, other(s, what), one.proof, details, seen))
+
+
+def other(s: Situation, name: str) -> str:
+    return f"the {s.side}'s engine held another {name} than the learner"
+
+
+def recorded(s: Situation) -> list[str]:
+    """Tensors that the last recorded sync left out or delivered as something else."""
+    events = [one for one in s.evidence.side(s.side).recording.all("sync") if isinstance(one.get("version"), int)]
+    last = max(events, key=lambda one: int(one["version"]), default={})
+    return sorted({*listed(last.get("absent")), *listed(last.get("mismatched"))})
+
+
+def sent_again(s: Situation) -> bool:
+    """Were stale tensors found by sending them again? Then all were sent, and what is left is no parameter's."""
+    return any(one.side == s.side and one.name.startswith(("STALE_WEIGHTS(", "WEIGHTS(")) for one in s.named)
+
+
+def sent_or_not(s: Situation, names: list[str]) -> tuple[Seen, ...]:
+    """What the recorded syncs say of these tensors: all of them were sent by every one, or none was by one at least."""
+    record = s.evidence.notes.get(f"sync:{s.side}")
+    if record is None or not record.versions:
+        return ()
+    missed = {*record.absent, *record.stale}
+    if not missed.intersection(names):
+        return (Seen.WAS_SENT,)
+    return (Seen.NOT_SENT,) if names and missed.issuperset(names) else ()
+
+
+def weights_cause(s: Situation, name: str) -> str:
+    """STALE_WEIGHTS, unless every recorded sync sent the tensor: then the engine holds something else than was sent."""
+    record = s.evidence.notes.get(f"sync:{s.side}")
+    tensors_ = name.split(", ")
+    sent = record is not None and record.versions and not {*record.absent, *record.stale}.intersection(tensors_)
+    return f"WEIGHTS({name})" if sent else f"STALE_WEIGHTS({name})"

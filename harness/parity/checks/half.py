@@ -1,0 +1,133 @@
+"""The checks of half precision, where a tolerance on single tokens passes too much: means, and the weights in use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.parity.checks.registry import Outcome, check, outcome, unless_native
+from harness.parity.facts import systematic
+from harness.parity.facts.evidence import Evidence
+from harness.parity.facts.half import BEHIND, DRIFT, ENGINES, told
+from reports.text import counted, figure
+
+# Of the cap: a bias that could be larger than this without being found was not tested for.
+LARGEST_UNSEEN = 0.2
+
+
+def _half(e: Evidence) -> bool:
+    return e.tolerance.half
+
+
+@check("systematic", required=unless_native, applies=_half)
+def systematic_differences(e: Evidence) -> Outcome:
+    """Mean differences of engines, learner and float32, which rounding does not have."""
+    results: dict[str, list[systematic.Tested]] = e.notes[DRIFT]
+    kinds = tuple(kind for kind in e.first if kind.partition(":")[0] in (DRIFT, "trainer drift"))
+    tests = [one for found in results.values() for one in found]
+    details: dict[str, Any] = {
+        "error rate of all tests": systematic.FALSE_ALARM,
+        "tests": len(tests),
+        "power": systematic.POWER,
+        "smallest": {kind: _smallest(found) for kind, found in results.items() if found},
+    }
+    found = [(kind, one) for kind, found in results.items() for one in found if one.found]
+    if found:
+        text = "; ".join(f"{_named(kind)}: {told(one)}" for kind, one in found[:3])
+        text += f"; and {len(found) - 3} more" if len(found) > 3 else ""
+        return outcome("systematic", "confirmed", text, kinds=kinds, decides=bool(kinds), **details)
+    missing = [f"systematic: {_named(kind)} was not compared" for kind in _expected(e) if not results.get(kind)]
+    if missing:
+        return outcome("systematic", "not tested", missing[0].partition(": ")[2], missing=missing, **details)
+    unseen = max((found[0].smallest, kind) for kind, found in results.items())
+    if not unseen[0] <= LARGEST_UNSEEN * e.tolerance.cap:
+        run = results[unseen[1]][0]
+        text = f"{_named(unseen[1])}: over {counted(run.mean.clusters, 'prompt')} only a bias of more than "
+        return outcome("systematic", "not tested", f"{text}{figure(unseen[0])} nats would be found", **details)
+    text = "; ".join(_power(kind, found) for kind, found in results.items() if not kind.startswith("trainer"))
+    text += f"; {len(tests)} tests, false alarms {systematic.FALSE_ALARM:g} together, power {systematic.POWER:g}"
+    if not e.tolerance.rounding.measured:
+        why = e.tolerance.rounding.refused or "the learner's log-probabilities in float32 were not recorded"
+        missing = [f"systematic: the size of differences was not held against the learner's rounding: {why}"]
+    return outcome("systematic", "ruled out", text, missing=missing, **details)
+
+
+def _expected(e: Evidence) -> list[str]:
+    engines = [] if e.mode == "native" else [ENGINES]
+    return [*engines, *(f"learner:{side.name}" for side in e.sides if side.to_learner.tokens)]
+
+
+def _named(kind: str) -> str:
+    name, _, side = kind.partition(":")
+    if name == ENGINES:
+        return "engine against engine"
+    return f"the {side}'s engine" if name == "learner" else f"the {side}'s learner against float32"
+
+
+def _smallest(tests: list[systematic.Tested]) -> dict[str, float]:
+    """What would have been found, nats: a bias of the run and of the worst step, a mean |Δ|."""
+    run = {one.what: one.smallest for one in tests if one.where == systematic.RUN}
+    steps = [one.smallest for one in tests if one.what == "bias" and one.where.startswith("step")]
+    return {**{f"{what} of the run": value for what, value in run.items()}, "bias of a step": max(steps)}
+
+
+def _power(kind: str, tests: list[systematic.Tested]) -> str:
+    run = tests[0]
+    text = f"{_named(kind)}: mean Δ {figure(run.mean.value)} ± {figure(run.mean.error)} nats, a bias of "
+    text += f"{figure(run.smallest)} ({figure(run.smallest / run.unit)} of mean |Δ|) would be found" if run.unit else (
+        f"{figure(run.smallest)} would be found"
+    )
+    sizes = [one for one in tests if one.what == "size" and one.where == systematic.RUN]
+    for one in sizes:
+        text += f", mean |Δ| {figure((one.mean.value + one.bound) / one.unit)} times the learner's rounding"
+    return text
+
+
+def _updated(e: Evidence) -> bool:
+    """Did any rollout of a training run in half precision follow an update?"""
+    versions = {version for side in e.sides for version in e.notes.get(f"versions:{side.name}", {})}
+    return e.tolerance.half and bool(e.notes["train"]) and len(versions) > 1
+
+
+def _own(e: Evidence) -> bool:
+    return unless_native(e) and not any(side.recording.manifest.get("framework") for side in e.sides)
+
+
+@check("weights-in-use", required=_own, applies=_updated)
+def weights_in_use(e: Evidence) -> Outcome:
+    """Does each engine compute with the learner's weights, and not with those before the last update?"""
+    name, results = "weights-in-use", e.notes[BEHIND]
+    kinds = tuple(f"{BEHIND}:{side.name}" for side in e.sides if f"{BEHIND}:{side.name}" in e.first)
+    details: dict[str, Any] = {
+        side: {
+            "mean move of an update": found.moved,
+            "mean distance from the weights": found.now,
+            "mean distance from those before": found.before,
+            "standard errors": {one.reading: one.errors for one in found.tests if one.where == systematic.RUN},
+            "needed": found.best.critical,
+            "steps": found.steps,
+            "steps that tell by themselves": found.alone,
+        }
+        for side, found in results.items()
+    }
+    if kinds:
+        text = "; ".join(e.first[kind][1].context for kind in kinds)
+        return outcome(name, "confirmed", text, kinds=kinds, **details)
+    for side in e.sides:
+        if side.name not in results:
+            text = f"the {side.name}'s learner did not score its samples with the weights before each update: an "
+            return outcome(name, "not tested", f"{text}engine that is one update behind is not ruled out", **details)
+    for side, found in results.items():
+        if not found.current:
+            best = found.best
+            text = f"an update moves a log-probability by {figure(found.moved)} nats on average, the {side}'s engine "
+            text += f"is {figure(found.now)} off float32: over {counted(found.tokens, 'token')} it is nearer "
+            text += f"to the weights after the update by {figure(best.errors)} standard errors ({best.reading}), and "
+            text += f"{figure(best.critical)} would tell; an engine that is one update behind is not ruled out"
+            return outcome(name, "not tested", text, **details)
+    text = "; ".join(
+        f"the {side} is nearer to its learner's weights than to those before the last update by "
+        f"{figure(found.best.errors)} standard errors ({figure(found.best.critical)} would tell), in {found.alone} of "
+        f"{len(found.steps)} steps by themselves"
+        for side, found in results.items()
+    )
+    return outcome(name, "ruled out", text, **details)

@@ -1,0 +1,39 @@
+"""The check of the lifted stage: does the difference, or the equality, of half precision hold in float32?"""
+
+from __future__ import annotations
+
+from harness.parity.checks.registry import Outcome, check, outcome
+from harness.parity.facts.evidence import Evidence
+from harness.parity.lifted import KIND, LiftedResult
+from reports.model import Finding
+from reports.text import counted, figure
+
+
+def _applies(e: Evidence) -> bool:
+    return e.notes.get("lifted") is not None
+
+
+@check("lifted-precision", applies=_applies)
+def lifted_precision(e: Evidence) -> Outcome:
+    """Both engines at the same half-precision weights, computing in float32."""
+    name, result = "lifted-precision", e.notes["lifted"]
+    assert isinstance(result, LiftedResult)
+    details = dict(result.facts)
+    if result.verdict is None:
+        return outcome(name, "not tested", f"the lifted stage: {result.skipped}", **details)
+    if result.differs:
+        details["causes"] = [cause.name for cause in result.verdict.causes]
+        return outcome(name, "confirmed", f"{result.said()}; {result.verdict.reason}", kinds=(KIND,), **details)
+    text = f"{result.said()}, {counted(details['flips'], 'flip')}"
+    half = e.engines.largest[0]
+    if e.engines.tokens and half > details["tolerance"]:
+        effect = f"max |Δ| {figure(half)} nats in {result.held}, {figure(details['largest'])} in float32"
+        finding = Finding(
+            "lifted precision",
+            f"what differs in {result.held} and not in float32 with the same weights is arithmetic of the format; "
+            f"kernels that only {result.held} runs are another code path, which float32 does not show",
+            effect,
+            where="both",
+        )
+        return outcome(name, "ruled out", f"{text}; {effect}", findings=[finding], **details)
+    return outcome(name, "ruled out", text, **details)

@@ -1,0 +1,133 @@
+"""One update behind: does an engine compute with the learner's weights, or with those before the last update?
+
+At a learning rate of 1e-6 an update moves a log-probability by less than half precision rounds it, so no tolerance
+shows it. Both answers are known token by token, though: the learner scores each sample with both weights, in half
+precision and in float32. Whichever the engine is nearer to, over all tokens, it computed with. In float32 what the
+update moved tells them apart; in half precision also how each rounds, which engines share with the learner in part and
+which every change of a weight draws anew. An engine that is significantly nearer to neither was not tested.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from scipy import stats
+
+from harness.parity.facts.clusters import Clusters, Mean
+from harness.parity.facts.systematic import FALSE_ALARM, RUN
+
+READINGS = ("in float32", "as rounded", "share of the update")
+# Columns of the sums, after the first two readings. The third: of what the update moved, d, the engine lacks the share
+# Σ d·(engine − now) / Σ d², which is 0 for the current weights and 1 for those before; one half divides them.
+_PRODUCT, _SQUARE, _MOVED, _NOW, _BEFORE = range(3, 8)
+
+
+@dataclass(frozen=True)
+class Nearer:
+    """One reading: how much nearer the engine is to the learner's weights than to those before, in nats a token; the
+    third in shares of the update."""
+
+    reading: str
+    where: str
+    step: int
+    mean: Mean
+    critical: float
+
+    @property
+    def errors(self) -> float:
+        """Standard errors; positive: nearer to the current weights."""
+        if not self.mean.value:
+            return 0.0
+        if not self.mean.error:
+            return float(np.copysign(np.inf, self.mean.value))
+        return self.mean.value / self.mean.error
+
+    @property
+    def current(self) -> bool:
+        return self.errors > self.critical
+
+    @property
+    def behind(self) -> bool:
+        return self.errors < -self.critical
+
+
+@dataclass
+class Updates:
+    """One engine against both weights of its learner, by cluster and step."""
+
+    steps: dict[int, Clusters] = field(default_factory=dict)
+
+    def add(
+        self,
+        step: int,
+        cluster: np.ndarray,
+        engine: np.ndarray,
+        now: tuple[np.ndarray, np.ndarray],
+        before: tuple[np.ndarray, np.ndarray],
+    ) -> None:
+        """One step's tokens, flat. `now`, `before`: the learner's log-probabilities as rounded, and in float32."""
+        rounded, exact = (np.abs(engine.astype(np.float64) - one) for one in now)
+        rounded_before, exact_before = (np.abs(engine.astype(np.float64) - one) for one in before)
+        update = before[1].astype(np.float64) - now[1]
+        product, moved = update * (engine.astype(np.float64) - now[1]), np.abs(update)
+        columns = [exact_before - exact, rounded_before - rounded, product, update**2, moved, exact, exact_before]
+        known = np.isfinite(np.sum(columns, axis=0))
+        self.steps.setdefault(step, Clusters()).add(cluster[known], *(one[known] for one in columns))
+
+
+@dataclass(frozen=True)
+class Side:
+    """What the readings say of one engine. `moved`: mean |Δ| that the updates made; `now`, `before`: mean distance of
+    the engine from the weights of then, in float32; nats."""
+
+    tests: list[Nearer]
+    moved: float
+    now: float
+    before: float
+    tokens: int
+    steps: list[int]
+
+    @property
+    def behind(self) -> list[Nearer]:
+        return [one for one in self.tests if one.behind]
+
+    @property
+    def current(self) -> bool:
+        """Significantly nearer to the current weights over the run, and nowhere to those before."""
+        return not self.behind and any(one.current for one in self.tests if one.where == RUN)
+
+    @property
+    def best(self) -> Nearer:
+        """The run's more telling reading."""
+        return max((one for one in self.tests if one.where == RUN), key=lambda one: abs(one.errors))
+
+    @property
+    def alone(self) -> int:
+        """Steps that tell by themselves."""
+        return len({one.step for one in self.tests if one.where != RUN and (one.current or one.behind)})
+
+
+def sides(updates: dict[str, Updates]) -> dict[str, Side]:
+    """Side -> its readings; sides without any are left out. All tests share one error rate."""
+    known = {name: one for name, one in updates.items() if one.steps}
+    number = sum(len(READINGS) * (1 + len(one.steps)) for one in known.values())
+    return {name: _side(one, FALSE_ALARM / number) for name, one in known.items()}
+
+
+def _side(updates: Updates, error_rate: float) -> Side:
+    run = Clusters()
+    for one in updates.steps.values():
+        run.extend(one)
+    whole = run.table()
+    tables = [(RUN, min(updates.steps), whole)]
+    tables += [(f"step {step}", step, one.table()) for step, one in sorted(updates.steps.items())]
+    tests = []
+    for where, step, table in tables:
+        critical = float(stats.t.isf(error_rate / 2, max(1, len(table) - 1)))
+        share = table[:, [_SQUARE]], table[:, _SQUARE] / 2 - table[:, _PRODUCT]
+        means = [Mean.of(table, table[:, 1]), Mean.of(table, table[:, 2]), Mean.of(*share)]
+        tests += [Nearer(name, where, step, mean, critical) for name, mean in zip(READINGS, means, strict=True)]
+    count = max(1.0, float(whole[:, 0].sum()))
+    moved, now, before = (float(whole[:, column].sum()) / count for column in (_MOVED, _NOW, _BEFORE))
+    return Side(tests, moved, now, before, int(whole[:, 0].sum()), sorted(updates.steps))

@@ -1,0 +1,91 @@
+"""What rounding in half precision costs, measured: the learner's log-probabilities against float32's of its weights.
+
+The floor compares an engine with itself, and its kernels round alike each time: vLLM's floor in bfloat16 on a CPU was
+exactly 0 in every variant, where it was 0.067 nats at most from a learner with the same weights. The learner's own
+rounding, at the tokens that are compared, says what other kernels may differ by.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from harness.parity.facts.tails import OUTLIERS, outliers
+from harness.store import Recording
+from harness.tables import Rows, Table
+
+HALF = ("bfloat16", "float16")
+LEAST = 200  # tokens; the tail of fewer is not known
+BULK = 0.99  # of the tokens: a learner that rounds more of them by more than the cap does not measure rounding
+SPREAD = 2.0**0.5  # of the difference of two numbers that round independently, over that of one
+# An engine's share of outliers over what two roundings of the learner's size give. Measured on a CPU in bfloat16, vLLM,
+# SGLang and the embedded engine against the learner and each other: 0.3 to 3 times.
+TAIL_HEADROOM = 4.0
+# What no token may differ by, over the largest rounding of the learner: two that round independently, one of them twice
+# as much. Measured: 1.5 times, 0.28 nats in SGLang's native stage beside 0.18 in the learner.
+FARTHEST = 2.0 * SPREAD
+BELIEVED = 10.0  # times the cap: a larger one is no rounding
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """The learner's |half precision − float32|, in nats; NaN where it was not recorded or is no rounding.
+
+    `level`: what all but the allowed outliers stay within. `share`: of the tokens, at which two such roundings may be
+    further apart than the cap. `largest`: of all, the sequences of the floor included.
+    """
+
+    mean: float = float("nan")
+    level: float = float("nan")
+    tokens: int = 0
+    share: float = OUTLIERS
+    largest: float = 0.0
+    refused: str = ""  # why it is not believed
+
+    @property
+    def measured(self) -> bool:
+        return bool(np.isfinite(self.level))
+
+    @staticmethod
+    def of(recording: Recording, cap: float) -> Rounding:
+        """That of every step whose experience has both log-probabilities."""
+        sizes = []
+        for step in recording.steps("experience"):
+            table = recording.table("experience", step)
+            pair = None if table is None else both(table, "actor_logprob", "exact_logprob")
+            if pair is not None:
+                sizes.append(np.abs(pair[0].values.astype(np.float64) - pair[1].values))
+        size = np.concatenate(sizes) if sizes else np.zeros(0)
+        if len(size) < LEAST or not np.isfinite(size).all():
+            return Rounding(tokens=len(size))
+        if np.quantile(size, BULK) > cap:
+            refused = f"a hundredth of the learner's log-probabilities is more than {cap:g} nats from float32's"
+            return Rounding(tokens=len(size), refused=refused)
+        level = float(np.partition(size, -1 - outliers(len(size)))[-1 - outliers(len(size))])
+        share = TAIL_HEADROOM * float(np.mean(SPREAD * size > cap))
+        largest = min(BELIEVED * cap, max(float(size.max()), _of_the_floor(recording)))
+        return Rounding(float(size.mean()), level, len(size), max(OUTLIERS, share), largest)
+
+    def facts(self) -> dict[str, Any]:
+        """For the report."""
+        if not self.measured:
+            return {"rounding of the learner": self.refused or "not recorded"}
+        return {"rounding of the learner": self.level, "mean rounding of the learner": self.mean}
+
+
+def _of_the_floor(recording: Recording) -> float:
+    """The largest rounding of the learner in the sequences with which the floor was taken."""
+    tables = (recording.table("floor", step, variant="rounding") for step in recording.steps("floor"))
+    rows = [found.values for table in tables if table is not None and (found := table.rows("rounding")) is not None]
+    return max((float(np.max(one[np.isfinite(one)], initial=0.0)) for one in rows), default=0.0)
+
+
+def both(table: Table, *names: str) -> tuple[Rows, ...] | None:
+    """These columns of a frame, where it has all of them with a number for each trained token."""
+    tokens, found = table.rows("tokens"), [table.rows(name) for name in names]
+    columns = tuple(one for one in found if one is not None)
+    if tokens is None or len(columns) < len(found):
+        return None
+    return columns if all(np.array_equal(one.lengths, tokens.lengths) for one in columns) else None

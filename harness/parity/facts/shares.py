@@ -1,0 +1,24 @@
+"""How much of what was drawn was compared: of tokens that nobody looked at nothing is said.
+
+A run that is not guided is compared up to the first flip of each sample, a guided one up to where its guide gave up.
+Ties of float32 engines at the cap flip 2 in 10,000 tokens at most (`floor.implausible`: 2 cap / T), which leaves 90 %
+of responses of 1,024 tokens: (1 - exp(-rL)) / (rL) with r = 2e-4 and L = 1,024 is 0.904. So nine tokens in ten are
+required. In half precision, where ties are common, that takes a guided run.
+"""
+
+from __future__ import annotations
+
+from harness.parity.facts.evidence import Evidence
+
+DRAWN = "tokens drawn"  # in the counts: of the judged samples, the longer response of each
+
+
+def too_small(e: Evidence, share: float) -> str:
+    """A sentence where less than this share of the tokens was compared; empty where enough was."""
+    drawn, compared = e.counts.get(DRAWN, 0), e.counts.get("compared_tokens", 0)
+    if not drawn or compared >= share * drawn:
+        return ""
+    return (
+        f"only {compared / drawn:.0%} of the {drawn:,} tokens drawn were compared, at least {share:.0%} are needed: "
+        "the others come after the first flip of their sample"
+    )

@@ -1,0 +1,221 @@
+"""The lifted stage: its recordings are judged by themselves, at float32's floor, and what that says of the run.
+
+What differs there is no rounding of the format, and is attributed there. What differs in half precision only is
+arithmetic of the format, or a kernel that no other type runs, or a state that the stage's fresh engines do not have.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harness.parity.facts.evidence import Evidence
+from harness.parity.facts.floor import RESOLUTION
+from harness.parity.facts.parameters import engine_infos
+from harness.store import Recording
+from harness.tables import mapping
+from probes.format import MANIFEST, FormatError, Run
+from reports.model import Place, Verdict
+from reports.text import counted, figure
+from scenarios.lifted import FOLDER, HALF
+
+Judge = Callable[[Path, Path], tuple[Verdict, Evidence | None]]
+KIND = "lifted"  # of divergence; its items lie in steps after the run's own
+NOT_RUN = "not run"
+# Spacing of TF32 at 1: its mantissa has 10 bits. Products of float32 may be done in it on a GPU, by a Triton kernel by
+# default. Never measured here.
+TF32_EPSILON = 2.0**-10
+_NUMERIC = ("logprob", "learner", "flip", "choice", "sync")
+
+
+@dataclass
+class LiftedResult:
+    """`verdict`: on the stage's recordings, None where nothing is known; `skipped`: then why. `first`: its first step.
+    `held`: the type of the weights."""
+
+    held: str
+    first: int = 0
+    verdict: Verdict | None = None
+    skipped: str = ""
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def equal(self) -> bool:
+        return self.verdict is not None and self.verdict.verdict == "EQUIVALENT"
+
+    @property
+    def differs(self) -> bool:
+        return self.verdict is not None and self.verdict.verdict == "DIVERGENT"
+
+    @property
+    def covered(self) -> str | dict[str, Any]:
+        """For the verdict's `coverage`."""
+        return self.skipped or self.facts
+
+    def said(self) -> str:
+        """The largest difference in float32, in one line."""
+        facts = self.facts
+        return (
+            f"in float32 with the same {self.held} weights max |Δ| {figure(facts['largest'])} nats over "
+            f"{counted(facts['compared_tokens'], 'token')}, tolerance {figure(facts['tolerance'])}"
+        )
+
+
+def lifted_stage(e: Evidence, judge: Judge, given: Verdict | None = None) -> None:
+    """Judge the recordings of both lifted stages into `e.notes["lifted"]`, and their difference into the divergences.
+
+    Nothing is noted of runs that have neither such a stage nor half precision. `given`: the verdict on these very
+    recordings, with what interventions proved.
+    """
+    folders = [side.recording.path / FOLDER for side in e.sides]
+    there = [(folder / MANIFEST).is_file() for folder in folders]
+    types = {str(mapping(side.recording.scenario.get("model")).get("dtype")) for side in e.sides}
+    if not any(there) and not types & set(HALF):
+        return
+    held = str(mapping(e.baseline.recording.scenario.get("model")).get("dtype"))
+    e.notes["lifted"] = result = LiftedResult(held)
+    if not all(there):
+        absent = [side.name for side, one in zip(e.sides, there, strict=True) if not one]
+        result.skipped = NOT_RUN if len(absent) > 1 else f"no lifted stage was recorded of the {absent[0]}"
+        return
+    result.skipped = next((why for folder in folders if (why := _skipped(folder))), "")
+    if result.skipped:
+        return
+    verdict, own = judge(folders[0], folders[1])
+    verdict = given or verdict
+    if own is None or verdict.verdict not in ("EQUIVALENT", "DIVERGENT"):
+        result.skipped = f"{verdict.verdict}: {verdict.reason}"
+        return
+    result.first = min(own.steps, default=0)
+    result.facts = _facts(own, verdict)
+    result.skipped = _other_weights(e, own) or _other_type(own, verdict) or _tensor_cores(own, verdict)
+    if result.skipped:
+        return
+    result.verdict = verdict
+    if result.differs:
+        e.diverges(KIND, [], _place(result, verdict, own))
+
+
+def stage_steps(recordings: list[Recording]) -> range | None:
+    """The steps that recordings of two lifted stages have to hold, from their run.json; None of any others."""
+    for recording in recordings:
+        facts = mapping(recording.manifest.get("lifted"))
+        first, stop = facts.get("first_step"), facts.get("stop")
+        if isinstance(first, int) and isinstance(stop, int) and 0 <= first < stop:
+            return range(first, stop)
+    return None
+
+
+def _skipped(folder: Path) -> str:
+    try:
+        return str(mapping(Run(folder, strict=False).manifest.get("lifted")).get("skipped") or "")
+    except (FormatError, OSError) as error:
+        return str(error)
+
+
+def _facts(own: Evidence, verdict: Verdict) -> dict[str, Any]:
+    return {
+        "verdict": verdict.verdict,
+        "steps": list(own.steps),
+        "samples": own.counts.get("samples", 0),
+        "compared_tokens": own.counts.get("compared_tokens", 0),
+        "flips": own.counts.get("flips", 0),
+        "flips_beyond_margin": own.counts.get("flips_beyond_margin", 0),
+        "largest": own.engines.largest[0],
+        "tolerance": own.of_engines.value,
+        "floor": own.tolerance.floor,
+        **{f"{side.name} against learner": side.to_learner.largest[0] for side in own.sides},
+    }
+
+
+def _other_weights(e: Evidence, own: Evidence) -> str:
+    """Why the stage did not compute with the weights that the baseline ended with; empty where it did."""
+    last = _last_weights(e.baseline.recording)
+    for side in own.sides:
+        held = _last_weights(side.recording)
+        if not last or not held:
+            return "no digests of the weights say that the stage held those of the run"
+        wrong = sorted(name for name in {*last, *held} if last.get(name) != held.get(name))
+        if wrong:
+            return (
+                f"the {side.name}'s stage held other weights than the baseline ended with: "
+                f"{counted(len(wrong), 'tensor')}, the first is {wrong[0]}"
+            )
+    return ""
+
+
+def _last_weights(recording: Recording) -> dict[str, Any]:
+    events = [one for one in recording.all("weights") if one.get("source") == "learner"]
+    last = max((one["version"] for one in events if isinstance(one.get("version"), int)), default=None)
+    found: dict[str, Any] = {}
+    for one in events:
+        if one.get("version") == last:
+            found |= mapping(one.get("digests"))
+    return found
+
+
+def _other_type(own: Evidence, verdict: Verdict) -> str:
+    """Engines that agree, but of which one did not compute in float32: nothing was lifted."""
+    if verdict.verdict == "DIVERGENT":
+        return ""
+    for side in own.sides:
+        types = {
+            str(mapping(info.get("resolved")).get("dtype")).removeprefix("torch.")
+            for info in engine_infos(side, own.mode)
+        }
+        if types != {"float32"}:
+            said = " and ".join(sorted(types)) or "a type that it does not say"
+            return f"the {side.name}'s engine computed in {said}, not in float32"
+    return ""
+
+
+def _tensor_cores(own: Evidence, verdict: Verdict) -> str:
+    """A difference without a cause that TF32 may have made; empty where no engine says that it is on a GPU."""
+    infos = [mapping(info.get("resolved")) for side in own.sides for info in engine_infos(side, own.mode)]
+    devices = {str(info.get("device")) for info in infos}
+    kinds = {kind.partition(":")[0] for kind in own.first}
+    largest = max(own.engines.largest[0], *(side.to_learner.largest[0] for side in own.sides))
+    unnamed = all(cause.name == "UNEXPLAINED" for cause in verdict.causes)
+    devices = {device for device in devices if device.startswith("cuda")}
+    if verdict.verdict != "DIVERGENT" or not devices or not unnamed or not kinds <= set(_NUMERIC):
+        return ""
+    if not largest <= RESOLUTION * TF32_EPSILON:
+        return ""
+    return (
+        f"max |Δ| {figure(largest)} nats in float32, which TF32 may have made: on {' and '.join(sorted(devices))} "
+        "kernels may multiply float32 numbers in it"
+    )
+
+
+def _place(result: LiftedResult, verdict: Verdict, own: Evidence) -> Place:
+    first = verdict.parity.first_divergence if verdict.parity is not None else None
+    said = f"in float32 with the same {result.held} weights"
+    if first is None:
+        return Place(result.first, "lifted", 0, -1, -1, "lifted stage", None, None, context=f"{said}: {verdict.reason}")
+    step = first.step if first.step >= result.first else result.first
+    context = f"{said}: {first.context}" if first.context else said
+    return dataclasses.replace(first, step=step, phase="lifted", context=context)
+
+
+def lifted_said(e: Evidence) -> str:
+    """What the stage showed, for the reason of a verdict that found no difference; empty where none applies."""
+    result: LiftedResult | None = e.notes.get("lifted")
+    if result is None:
+        return ""
+    return f"; {result.said()}" if result.equal else f"; in float32: not tested ({result.skipped})"
+
+
+def remark(e: Evidence) -> str:
+    """What the stage says of a difference in half precision that nothing explains; empty where it says nothing."""
+    result: LiftedResult | None = e.notes.get("lifted")
+    if result is None or result.verdict is None:
+        return ""
+    if result.differs:
+        return f"{result.said()}: what differs there is no arithmetic of {result.held}"
+    return (
+        f"{result.said()}: the difference is arithmetic of {result.held}, a kernel that only {result.held} runs, or a "
+        "state that the stage's fresh engines do not have"
+    )

@@ -1,0 +1,97 @@
+"""The lifted stage: what differs in float32 too, by its own causes; what differs in half precision only, as such."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+
+from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.facts.explanation import Explanation, left
+from harness.parity.lifted import KIND, LiftedResult
+from harness.tables import Table
+from reports.model import Cause
+from reports.text import figure
+
+# Two engines that round independently are 1.4 times as far from each other as each is from the exact value.
+BULK = 3.0
+NATIVE_TAIL = 0.01  # of the tokens; between vLLM and its learner, both in bfloat16, 4 of 1,158 lay beyond the cap
+STAGE = "lifted"
+
+
+def logic(e: Evidence) -> Iterator[Explanation]:
+    """The causes of the lifted stage, UNEXPLAINED among them; one that the run's own recordings name is named once."""
+    result: LiftedResult | None = e.notes.get("lifted")
+    if result is None or result.verdict is None or not len(left(e, KIND)):
+        return
+    for cause in result.verdict.causes:
+        named = [(one.cause.name, one.cause.party) for one in e.explained]
+        if cause.name != "UNEXPLAINED" and (cause.name, cause.party) in named:
+            at = named.index((cause.name, cause.party))
+            e.explained[at] = _also_here(e.explained[at], result.first)
+            continue
+        details = {**cause.details, "stage": STAGE}
+        summary = f"{cause.summary}, computed in float32 with the same {result.held} weights"
+        yield Explanation(dataclasses.replace(cause, summary=summary, details=details), (KIND,))
+
+
+def _also_here(known: Explanation, first: int) -> Explanation:
+    """The same explanation, of the stage's steps too, which begin at `first`."""
+
+    def where(items: np.ndarray) -> np.ndarray:
+        return known.where(items) | (items[:, 0] >= first)
+
+    return dataclasses.replace(known, kinds=(*known.kinds, KIND), where=where)
+
+
+def arithmetic(e: Evidence) -> Iterator[Explanation]:
+    """Differences of log-probabilities that float32 does not show, no larger than the learner's own rounding; of the
+    native stage no more than a few of them, and none beyond what a tail of rounding reaches.
+
+    Tokens that differ, lengths and ends are left open: of those rounding is only one of the reasons.
+    """
+    result: LiftedResult | None = e.notes.get("lifted")
+    if result is None or not result.equal:
+        return
+    kinds = tuple(kind for kind in ("logprob", *(f"learner:{s.name}" for s in e.sides)) if len(left(e, kind)))
+    tails = (f"native learner:{side.name}" for side in e.sides if _tail(e, side.name))
+    kinds += tuple(kind for kind in tails if len(left(e, kind)))
+    known = [side for side in e.sides if side.to_learner.tokens]
+    means = {side.name: side.to_learner.sums["delta"] / side.to_learner.tokens for side in known}
+    rounding = {side.name: _rounding(side) for side in e.sides}
+    if not kinds or not all(means.get(name, np.inf) <= BULK * mean for name, mean in rounding.items()):
+        return
+    shown = "; ".join(
+        f"the {name} is {figure(means[name])} nats from its learner on average, which rounds by {figure(mean)} itself"
+        for name, mean in rounding.items()
+    )
+    away = {kind.partition(":")[2] for kind in kinds} - {""}
+    party = away.pop() if len(away) == 1 else "comparison"
+    yield Explanation(
+        Cause(
+            f"ARITHMETIC({result.held})",
+            party,
+            f"log-probabilities part beyond what is tolerated in {result.held}, and agree {result.said()}",
+            f"{shown}; a defect of a kernel that only {result.held} runs would look the same and was not told apart",
+            {"kinds": list(kinds), "mean": means, "rounding of the learner": rounding},
+        ),
+        kinds,
+    )
+
+
+def _tail(e: Evidence, side: str) -> bool:
+    """Is what the native stage reports of its tokens off by a tail of rounding only?"""
+    tail, result = e.tails.get(f"native learner:{side}"), e.notes.get("native")
+    if tail is None or result is None or tail.beyond > NATIVE_TAIL * tail.compared:
+        return False
+    return bool(result.learner_delta.get(side, np.inf) <= e.tolerance.extreme)
+
+
+def _rounding(side: Side) -> float:
+    """The mean |Δ| that the learner's own rounding makes, nats; 0, which excuses nothing, where it was not recorded."""
+    steps = side.recording.steps("floor")
+    tables: list[Table | None] = [side.recording.table("floor", step, variant="rounding") for step in steps]
+    rows = [found for table in tables if table is not None and (found := table.rows("rounding")) is not None]
+    values = np.concatenate([one.values for one in rows]) if rows else np.zeros(0)
+    return float(values[np.isfinite(values)].mean()) if np.isfinite(values).any() else 0.0

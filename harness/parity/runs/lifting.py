@@ -1,0 +1,81 @@
+"""The lifted stage of a pair of runs in half precision: is it run, does it fit, and what do its engines show?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.errors import BadInput
+from harness.experiment import Experiment
+from harness.side import Side
+from harness.waiting import RunCut
+from reports.model import Verdict
+from scenarios.lifted import lifts
+
+
+def wanted(left: Side, right: Side, asked: bool | None) -> bool:
+    """Whether these sides have a lifted stage. `asked`: by the user, None for what memory allows. Raises BadInput."""
+    both = left.scenario, right.scenario
+    possible = all(map(lifts, both)) and both[0].model.dtype == both[1].model.dtype
+    if asked and not possible:
+        raise BadInput(
+            "--lifted computes in float32 with the weights of a run in half precision: it needs model.dtype bfloat16 "
+            "or float16 on both sides, rollout.mode coupled or greedy, and lifted.samples above 0",
+            mend="harness parity A B --set model.dtype=bfloat16 --lifted",
+        )
+    return possible and asked is not False
+
+
+@dataclass
+class Lifting:
+    """The lifted stage of `left` and `right`. `forced`: whatever memory there is. `broken`: why it ended early, and
+    with it what needs its engines; `verdict`: on its recordings, with what interventions proved, where they did."""
+
+    experiment: Experiment
+    left: Side
+    right: Side
+    forced: bool = False
+    skipped: str = ""
+    broken: str = ""
+    verdict: Verdict | None = None
+
+    def begin(self, *sides: Side) -> None:
+        """Start the engines of these sides in float32, if they fit; returns at once."""
+        if not self.skipped and not self.forced:
+            self.skipped = self.experiment.no_room(self.left, self.right)
+        for side in sides if not self.skipped else ():
+            self.experiment.begin_lifted(side)
+
+    def run(self, policy: str, *, attribution: bool) -> None:
+        """Both stages, after `begin` of both, at the baseline's last weights in `policy`. Raises RunCut for a hang."""
+        if self.skipped:
+            self.skip(self.skipped)
+            return
+        try:
+            guide = self.experiment.lift(self.left, policy)
+            self.experiment.lift(self.right, policy, guide=guide)
+            if attribution:
+                self.verdict, self.broken = attributed(self.experiment, self.left, self.right)
+        except RunCut as cut:
+            if cut.triage is not None:
+                raise
+            self.broken = cut.message
+            self.skip(cut.message)
+
+    def skip(self, why: str) -> None:
+        """Record that there is no lifted stage."""
+        for side in (self.left, self.right):
+            self.experiment.skip_lifted(side, why)
+
+
+def attributed(experiment: Experiment, left: Side, right: Side) -> tuple[Verdict | None, str]:
+    """(the verdict on both lifted stages with what interventions on their engines prove, None where nothing differs;
+    why an intervention ended early)."""
+    from harness.parity.attribution import merged, search
+    from harness.parity.verdict import judged
+
+    found = judged(left.lift().run_dir, right.lift().run_dir, native=False)
+    if found.verdict.verdict != "DIVERGENT":
+        return None, ""
+    experiment.tell(right, "looking for the cause in float32")
+    shown = search(found, experiment.bench(left.name, right.name))
+    return merged(found, shown), "an engine failed in an intervention on it" if shown.broken else ""

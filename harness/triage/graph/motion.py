@@ -1,0 +1,200 @@
+"""What moved in a process between two looks: its main thread, and whatever works for that thread.
+
+Threads that only live beside the work (a logger, a monitor, an exporter) are no progress, however busy they are. A wait
+for a device spins, so the processor time of a thread that stands in one says nothing either; nor does that of a process
+whose oldest operation has been pending for long.
+"""
+
+from __future__ import annotations
+
+from harness.triage import source, stacks
+from harness.triage.evidence import Frame, Process, Sample, Thread
+from harness.triage.flight.model import Collective
+from harness.triage.places import IDLE, users
+
+BUSY_CORES = 0.2  # of a core between the looks; a compiler on a machine with four busy jobs for two cores had 0.29
+IO_BYTES_PER_S = 5_000  # beyond the heartbeat's own
+BEAT_BYTES = 8_192  # of a heartbeat: a page written, and counted again where it goes to storage
+NET_BYTES_PER_S = 20_000  # over TCP; processes of an idle Ray cluster had 2,300 with each other
+TRANSFER_BYTES_PER_S = 1_000_000  # of one that waits in an operation: then it is the operation that moves
+HELD_S = 3.0  # an operation that is pending for less may be on its way
+# A kernel and a device that hangs look alike from outside. Half of NCCL's default timeout (600 s): no kernel of a
+# training step runs for so long.
+DEVICE_S = 300.0
+_SERVES = IDLE - {"queue"}
+_INSIDE = frozenset({"lock", "queue", "select"})  # waits that another thread of the process may end
+
+
+def held(pending: Collective | None, stall_s: float) -> bool:
+    """Whether a process has an operation that has been pending for so long that nothing else it does is progress: over
+    half of the stall, since the last rank may have come to it that much later than the first."""
+    return pending is not None and (pending.age_s is None or pending.age_s >= max(HELD_S, stall_s / 2))
+
+
+def own(process: Process, now: stacks.Doing, before: stacks.Doing, *, pending: bool, stall_s: float = 0.0) -> str:
+    """Its progress between the looks, in words with its rate; empty where nothing moved. `pending`: see `held`."""
+    if len(process.samples) < 2:
+        return ""
+    first, last = process.samples[0], process.samples[-1]
+    gap = last.at_s - first.at_s
+    if gap <= 0:
+        return ""
+    if text := loop_runs(process, now, stall_s):
+        return text
+    if now.idle and before.idle and not _fed(process, now, before):
+        return ""
+    waits = pending or now.waiting
+    device = now.kind == "device"
+    if not waits and not device:
+        cores = _spent(process, now, "cpu_s") / gap
+        if cores >= BUSY_CORES:
+            return f"{cores:.0%} of a core"
+        if first.state == last.state == "R":
+            return f"on a processor, or waiting for one, at both looks ({cores:.0%} of a core)"
+        if rate := moved_bytes(process, now):
+            return f"{rate / 1000:.0f} kB/s read and written"
+    if (rate := over_net(process)) >= (TRANSFER_BYTES_PER_S if waits or device else NET_BYTES_PER_S):
+        return f"{rate / 1000:.0f} kB/s over the network"
+    if stack_moved(process):
+        return "its stack moved between the two looks"
+    if device and not waits and stall_s < DEVICE_S:
+        return "waits for its device, whose kernel may run long"
+    return ""
+
+
+def loop_runs(process: Process, now: stacks.Doing, stall_s: float) -> str:
+    """In words, that an event loop in which a process waits has something to do: data came or went in the later half of
+    the stall (a request that was sent just before it says nothing), or its thread woke up between the looks, for a
+    timer or a callback. Of a server, which ticks for ever, and of Ray's workers, which talk to Ray, neither says it."""
+    first, last = process.samples[0], process.samples[-1]
+    if now.within(*_SERVES) or process.title.startswith("ray::") or not stacks.in_event_loop(process, last):
+        return ""
+    if last.net_quiet_s is not None and last.net_quiet_s < max(stall_s / 2, HELD_S):
+        return f"data went through its connections {last.net_quiet_s:.1f} s ago"
+    if first.main_switches is not None and last.main_switches is not None:
+        woken = last.main_switches - first.main_switches
+        if woken > 0:
+            return f"its event loop woke up {woken} times between the looks"
+    return ""
+
+
+def works(process: Process, now: stacks.Doing) -> bool:
+    """Whether its main thread, or whoever works for it, uses a processor between the looks."""
+    if len(process.samples) < 2:
+        return False
+    gap = process.samples[-1].at_s - process.samples[0].at_s
+    return gap > 0 and _spent(process, now, "cpu_s") / gap >= BUSY_CORES
+
+
+def holder_works(process: Process) -> bool:
+    """Whether the thread that holds the interpreter lock uses a processor, or waits for one as on a host that is too
+    busy (two ranks that imported torch at load 40 had 0.1 of a core each); without one, whether the process does."""
+    if len(process.samples) < 2:
+        return False
+    first, last = process.samples[0], process.samples[-1]
+    gap = last.at_s - first.at_s
+    spent = last.cpu_s - first.cpu_s
+    holder = next((thread for thread in last.threads if thread.gil), None)
+    if holder is not None and holder.main and any(look.state == "R" for look in process.samples):
+        return True
+    if holder is not None and (its := _of_thread(process, holder, "cpu_s")) is not None:
+        spent = its
+    return gap > 0 and spent / gap >= BUSY_CORES
+
+
+def moved_bytes(process: Process, now: stacks.Doing) -> float:
+    """Bytes a second that its main thread, or whoever works for it, read and wrote; 0 for what a heartbeat writes."""
+    first, last = process.samples[0], process.samples[-1]
+    gap = last.at_s - first.at_s
+    if gap <= 0:
+        return 0.0
+    told_apart = _told_apart(first, last, "io_bytes")
+    beat = BEAT_BYTES / max(0.1, process.beat.period_s) if process.beat and not told_apart else 0.0
+    rate = _spent(process, now, "io_bytes") / gap - beat
+    return rate if rate >= IO_BYTES_PER_S else 0.0
+
+
+def over_net(process: Process) -> float:
+    """Bytes a second through its TCP connections between the looks; 0 for what an idle process says."""
+    rate = net_rate(process)
+    return rate if rate >= NET_BYTES_PER_S else 0.0
+
+
+def net_rate(process: Process) -> float:
+    """Bytes a second through its TCP connections between the looks."""
+    if len(process.samples) < 2:
+        return 0.0
+    first, last = process.samples[0], process.samples[-1]
+    gap = last.at_s - first.at_s
+    return (last.net_bytes - first.net_bytes) / gap if gap > 0 else 0.0
+
+
+def stack_moved(process: Process) -> bool:
+    """The stack is another one, beyond the lines of a loop that polls in one function."""
+    looks = (process.samples[0], process.samples[-1])
+    one, two = (stacks.trail(look.threads, process.pid) for look in looks)
+    if not one or not two or one == two:
+        return False
+    return _outline(one) != _outline(two)
+
+
+def _outline(trail: tuple[tuple[str, str, int], ...]) -> tuple[tuple[str, str, int], ...]:
+    """The user's frames from the outside in; of the innermost one its function only."""
+    mine = [one for one in trail if stacks.user_frame([Frame(*one)])]
+    if not mine:
+        return ()
+    return ((mine[0][0], mine[0][1], 0), *mine[1:])
+
+
+def _fed(process: Process, now: stacks.Doing, before: stacks.Doing) -> bool:
+    """It waits in a queue that a thread of its own fills: that one computes at both looks, or downloads."""
+    if any(one.within(*_SERVES) or not one.within("queue") for one in (now, before)):
+        return False
+    looks = (process.samples[0], process.samples[-1])
+    busy = (any(stacks.beside(thread) and hands_on(thread) for thread in look.threads) for look in looks)
+    return over_net(process) > 0 or all(busy)
+
+
+def _spent(process: Process, now: stacks.Doing, what: str) -> float:
+    """Processor seconds or bytes between the looks: the main thread's; where it waits inside its process, also those of
+    threads that hand something on; where it is in compiled code, also those of threads that are none of Python's (a
+    pool of a tokenizer). Of the whole process where its threads cannot be told apart."""
+    first, last = process.samples[0], process.samples[-1]
+    whole = float(getattr(last, what) - getattr(first, what))
+    if not _told_apart(first, last, what):
+        return whole
+    main = float(getattr(last, f"main_{what}") - getattr(first, f"main_{what}"))
+    others = [thread for thread in last.threads if not (thread.main or thread.tid == process.pid)]
+    if now.kind in _INSIDE:
+        mine = [thread for thread in others if hands_on(thread, joined=now.op in ("join", "_wait_for_tstate_lock"))]
+        return main + sum(_of_thread(process, thread, what) or 0.0 for thread in mine)
+    if now.kind in ("sleep", "finished"):
+        return main
+    return max(main, whole - sum(_of_thread(process, thread, what) or 0.0 for thread in others))
+
+
+def _told_apart(first: Sample, last: Sample, what: str) -> bool:
+    known = all(getattr(look, f"main_{what}") is not None for look in (first, last))
+    return known and bool(last.threads)  # without a Python thread it is a program of another kind
+
+
+def _of_thread(process: Process, thread: Thread, what: str) -> float | None:
+    """What one thread spent between the looks; None where it was not told apart. A young thread began with 0."""
+    if thread.tid == 0 or (now := getattr(thread, what)) is None:
+        return None
+    then = next((one for one in process.samples[0].threads if one.tid == thread.tid), None)
+    return float(now - ((getattr(then, what) or 0) if then is not None else 0))
+
+
+def hands_on(thread: Thread, *, joined: bool = False) -> bool:
+    """Whether what a thread does may end a wait of the main thread: it runs a task of a pool, or by the program's text
+    puts something into a queue, sets an event, sends; or it has an end, where the main thread has `joined` it.
+
+    A thread whose text cannot be read may. One of a library that runs nothing of the user's, and DataLoader's thread
+    that pins memory, only pass on what others make."""
+    if any(frame.file.endswith("/concurrent/futures/thread.py") and frame.function == "run" for frame in thread.frames):
+        return True
+    mine = [frame for frame in thread.frames if users(frame)]
+    if joined:
+        return bool(mine) and not any(map(source.endless_loop, mine))
+    return bool(mine) and any(map(source.hands_on, mine))

@@ -1,0 +1,106 @@
+"""Waiting that ends outside of what was looked at: in an event loop's tasks, or at a peer on no host of the job.
+
+A process there may be at work, or have its answer on the way: it is never named, and what is missing is said.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from harness.triage.evidence import Frame, Process, Sample, Thread
+from harness.triage.graph import Subject
+from harness.triage.rules.ruling import Case, Ruling
+from harness.triage.stacks import awaits
+
+# A wait at a socket: kernel functions of net/ and fs/select.c, the standard library's files, system calls.
+_SOCKET_WCHAN = re.compile(r"sk_wait|tcp_|inet_|wait_woken|^(do_)?(sys_)?poll|poll_schedule")
+_SOCKET_FILE = re.compile(r"/(socket|ssl)\.py$")
+_SOCKET_CALL = re.compile(r"(__)?(libc_)?(recv|recvfrom|recvmsg|send|sendto|sendmsg|connect|poll|ppoll)")
+
+
+def beyond(case: Case, ends: list[Subject]) -> Ruling | None:
+    """INSUFFICIENT, where one of these ends of waiting leads outside."""
+    resting = [one for one in ends if not one.progress]
+    away = [one for one in resting if foreign(case, one.process)]
+    if outside := [one for one in away if awaits_tasks(one) or in_client(case, one)]:
+        return elsewhere(case, outside)
+    if loops := [one for one in resting if awaits_tasks(one)]:
+        return _in_tasks(case, loops)
+    return None
+
+
+def awaits_tasks(one: Subject) -> bool:
+    """It waits in an event loop: its tasks, which are in no stack, may await anything, a server outside the job (a
+    judge, a sandbox) too. So it is never named for not coming."""
+    process = one.process
+    if process is None or not process.samples or one.blocked:
+        return False
+    if one.doing.kind not in ("select", "lock", "ray_idle", "sleep"):
+        return False
+    return any(map(awaits, process.samples[-1].threads))
+
+
+def in_client(case: Case, one: Subject) -> bool:
+    """Its main thread waits at a socket, at both looks, and it is connected to somebody outside the job: a database, an
+    upload. By the kernel's function, the native frame or the standard library's."""
+    process = one.process
+    if process is None or not process.samples or one.blocked or not foreign(case, process):
+        return False
+    return all(_at_socket(process, look) for look in process.samples)
+
+
+def _at_socket(process: Process, look: Sample) -> bool:
+    frames = main_frames(look.threads)
+    native = main_frames(process.native) if look is process.samples[-1] else ()
+    return (
+        bool(_SOCKET_WCHAN.search(look.wchan))
+        or bool(frames and _SOCKET_FILE.search(frames[0].file))
+        or bool(native and _SOCKET_CALL.fullmatch(native[0].function))
+    )
+
+
+def main_frames(threads: Sequence[Thread]) -> tuple[Frame, ...]:
+    main = [thread for thread in threads if thread.main or thread.name == "MainThread"] or list(threads[:1])
+    return main[0].frames if main else ()
+
+
+def _in_tasks(case: Case, loops: list[Subject]) -> Ruling:
+    """Waiting ends in an event loop, and nothing says what its tasks await."""
+    return Ruling(
+        "INSUFFICIENT",
+        f"{case.names(one.key for one in loops)} waits in an event loop, and what its tasks await is in no stack",
+        missing=tuple(f"what the tasks of {one.label} await" for one in loops[:8]),
+        place=case.waited_in(one.key for one in loops) or loops[0].frame,
+        next=("give each awaited call a timeout: asyncio.timeout", "print asyncio.all_tasks() of that process"),
+    )
+
+
+def foreign(case: Case, process: Process | None) -> list[str]:
+    """Peers of a process whose address is none of the job's."""
+    if process is None:
+        return []
+    own = {_address(served) for each in case.evidence.processes for served in each.listening}
+    own |= {each.environ.get("MASTER_ADDR", "") for each in case.evidence.processes}
+    return [peer for peer in process.peers if not peer.startswith(("127.", "[::1]")) and _address(peer) not in own]
+
+
+def _address(peer: str) -> str:
+    return peer.rpartition(":")[0]
+
+
+def elsewhere(case: Case, calling: list[Subject]) -> Ruling:
+    """Waiting ends in a request to a server that was not looked at, which may be at work on it."""
+    served = {address for each in case.evidence.processes for address in each.listening}
+    asked = list(dict.fromkeys(p for one in calling if one.process for p in one.process.peers if p not in served))
+    how = "may await an answer in its event loop" if awaits_tasks(calling[0]) else "waits for an answer of a peer"
+    how = "waits for an answer over HTTP" if calling[0].stuck else how
+    where = f" ({', '.join(asked[:4])})" if 0 < len(asked) <= 4 else ""
+    return Ruling(
+        "INSUFFICIENT",
+        f"{case.names(one.key for one in calling)} {how}, "
+        f"{calling[0].doing.frame or calling[0].doing.op}, and the server{where} was not looked at",
+        missing=tuple(f"the server that {one.label} asks" for one in calling[:8]),
+        place=calling[0].frame,
+        next=("look at the server: harness triage PID of it", "give the request a timeout"),
+    )

@@ -1,0 +1,249 @@
+"""What a watch keeps on disk: one directory of evidence a look, its verdict beside it, within a number and a size.
+
+No method raises for the disk's sake: evidence that cannot be kept is still judged, and a line says what is missing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import errno
+import json
+import os
+import shutil
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from probes.files import make_folder, write_whole
+
+if TYPE_CHECKING:
+    from reports.model import Verdict
+
+VERDICT, EVIDENCE = "verdict.json", "evidence"
+GRAVITY = {"SLOW": 1, "INSUFFICIENT": 2, "HUNG": 3}  # of two, the evidence of the lighter one is dropped
+FULL = (errno.ENOSPC, errno.EDQUOT)
+TRIED_BYTES = 1 << 16  # written to a new folder and removed: mkdir may succeed on a disk that takes nothing more
+SHARED_MEMORY = "/dev/shm"  # where evidence goes when neither the watch directory nor TMPDIR takes it
+MAX_VERDICTS = 1_000  # kept without their evidence: a verdict has some KiB
+MAX_GONE = 64  # removed folders that a collector which was given up on may still write into
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of the evidence that one watch keeps: how many directories (at least 2), and how many bytes on disk.
+
+    A look at 1,000 processes without recorders left 0.6 MiB; the recorders' dumps come on top. The defaults are chosen:
+    a night of trouble, and no more of a disk than one checkpoint.
+    """
+
+    count: int = 32
+    size: int = 1 << 30
+
+
+@dataclass
+class _Look:
+    """One evidence directory. `whole`: its evidence is there; otherwise only its verdict."""
+
+    folder: Path
+    kind: str  # the verdict; empty where the look failed
+    subject: str
+    shown: bool
+    whole: bool = True
+    size: int = 0
+
+
+class Retention:
+    """The evidence of one watch, below `directory`. `say` takes one line for the user, each once.
+
+    Over the limits, evidence goes first where the verdict is lightest, then where it is oldest; never the newest, and
+    of the others last the first HUNG (the first of all where none hung). The verdict of every look that was shown
+    stays when its evidence goes.
+    """
+
+    def __init__(self, directory: Path, say: Callable[[str], object], limits: Limits | None = None) -> None:
+        self.directory, self.limits, self._say = directory, limits or Limits(), say
+        self._looks: list[_Look] | None = None  # oldest first
+        self._gone: deque[Path] = deque(maxlen=MAX_GONE)
+        self._elsewhere: dict[str, Path] = {}
+        self._last = "", 0  # second and number of the last folder
+        self._top = 0  # gravity of what OUT/verdict.json says
+
+    def __bool__(self) -> bool:
+        """Whether there is anything that the user was shown."""
+        return any(look.shown for look in self._looks or ())
+
+    def folder(self) -> Path:
+        """A new directory for one look, elsewhere when the watch directory takes nothing, and where nothing takes
+        anything the name of one that is not there."""
+        stamp = f"{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}"
+        self._adopted()
+        failed: OSError | None = None
+        for base in self._places():
+            try:
+                found = self._made(base, stamp)
+            except OSError as error:
+                failed = failed or error
+                continue
+            if failed is not None:
+                self._say(f"{self.directory / EVIDENCE} cannot be written ({failed.strerror}): evidence goes to {base}")
+            return found
+        why = failed.strerror if failed else "no folder"
+        self._say(f"evidence cannot be written anywhere ({why}): stalls are judged from what is in memory")
+        return self.directory / EVIDENCE / stamp
+
+    def keep(self, folder: Path, verdict: Verdict | None, *, subject: str, shown: bool) -> None:
+        """Take in the evidence of a look. `verdict`: None where the look failed. `subject`: what is said of whom.
+
+        Of looks that were not shown only the last of each subject is kept: it says no more than the one before.
+        """
+        looks = self._adopted()
+        look = _Look(folder, verdict.verdict if verdict else "", subject, shown)
+        for other in [one for one in looks if one.subject == subject and not (one.shown or shown)]:
+            self._forget(other)
+        looks.append(look)
+        if verdict is not None:
+            self._write(folder / VERDICT, verdict, shown=shown)
+        look.size = _size(folder)
+        self._thin()
+        for ghost in self._gone:  # a collector that was given up on came back
+            if ghost.exists():
+                shutil.rmtree(ghost, ignore_errors=True)
+
+    def publish(self, verdict: Verdict) -> None:
+        """Make it the verdict of the watch, OUT/verdict.json, unless a graver one stands there."""
+        if GRAVITY.get(verdict.verdict, 0) >= self._top:
+            self._top = GRAVITY.get(verdict.verdict, 0)
+            self._write(self.directory / VERDICT, verdict, shown=True)
+
+    def discard(self, folder: Path) -> None:
+        """Remove the evidence of a look that says nothing to anybody."""
+        shutil.rmtree(folder, ignore_errors=True)
+        self._gone.append(folder)
+
+    def close(self) -> None:
+        """Remove what was made outside the watch directory and holds nothing."""
+        for base in self._elsewhere.values():
+            with contextlib.suppress(OSError):
+                base.rmdir()
+
+    def _places(self) -> Iterator[Path]:
+        yield self.directory / EVIDENCE
+        for parent in (tempfile.gettempdir, lambda: SHARED_MEMORY):
+            with contextlib.suppress(OSError):
+                name = parent()
+                if name not in self._elsewhere or not self._elsewhere[name].is_dir():
+                    self._elsewhere[name] = Path(tempfile.mkdtemp(prefix="rlhf-evidence-", dir=name))
+                yield self._elsewhere[name]
+
+    def _made(self, base: Path, stamp: str) -> Path:
+        """A new folder below `base` that takes bytes; evidence of before makes room for it on a full disk."""
+        number = self._last[1] + 1 if self._last[0] == stamp else 1
+        while True:
+            self._last = stamp, number
+            folder = base / (stamp if number == 1 else f"{stamp}-{number}")
+            if folder in self._gone:  # somebody may still write into the one that had the name
+                number += 1
+                continue
+            try:
+                make_folder(base)
+                folder.mkdir(mode=base.stat().st_mode & 0o755 | 0o700)
+                tried = folder / ".tried"
+                tried.write_bytes(bytes(TRIED_BYTES))
+                tried.unlink()
+                return folder
+            except FileExistsError:
+                if not base.is_dir():  # a file has the name of the folder above
+                    raise
+                number += 1
+            except OSError as error:
+                shutil.rmtree(folder, ignore_errors=True)
+                if error.errno not in FULL or not self._make_room():
+                    raise
+
+    def _write(self, path: Path, verdict: Verdict, *, shown: bool) -> None:
+        while True:
+            try:
+                make_folder(path.parent)
+                write_whole(path, verdict.to_json().encode())
+                return
+            except OSError as error:
+                if error.errno in FULL and shown and self._make_room():
+                    continue
+                self._say(f"{path.name} cannot be written to {path.parent}: {error.strerror}")
+                return
+
+    def _thin(self) -> None:
+        """Drop evidence until the rest is within the limits, and verdicts without evidence beyond their number."""
+        looks = self._adopted()
+        while True:
+            whole = [look for look in looks if look.whole]
+            over = len(whole) > max(2, self.limits.count) or sum(look.size for look in looks) > self.limits.size
+            if not over or not self._make_room():
+                break
+        bare = [look for look in looks if not look.whole]
+        for look in bare[: max(0, len(bare) - MAX_VERDICTS)]:
+            self._forget(look)
+
+    def _make_room(self) -> bool:
+        """Drop the evidence that is worth least; False where none can be spared."""
+        whole = [look for look in self._adopted() if look.whole]
+        if len(whole) <= 2:
+            return False
+        hung = [look for look in whole if look.kind == "HUNG"]
+        worth = {id(look): 1 for look in (whole[0], *hung[-1:])}
+        worth |= {id((hung or whole)[0]): 2, id(whole[-1]): 3}
+        least = min(whole, key=lambda look: (worth.get(id(look), 0), GRAVITY.get(look.kind, 0)))
+        if least.shown and least.kind:
+            _strip(least.folder)
+            least.whole, least.size = False, _size(least.folder)
+        else:
+            self._forget(least)
+        return True
+
+    def _forget(self, look: _Look) -> None:
+        self.discard(look.folder)
+        self._adopted().remove(look)
+
+    def _adopted(self) -> list[_Look]:
+        """The looks so far, those that lay in the watch directory before included."""
+        if self._looks is None:
+            self._looks = []
+            with contextlib.suppress(OSError):
+                for folder in sorted((self.directory / EVIDENCE).iterdir()):
+                    kind = _kind(folder / VERDICT)
+                    only = [one.name for one in folder.iterdir()] == [VERDICT]
+                    self._looks.append(_Look(folder, kind, "", kind != "", not only, _size(folder)))
+        return self._looks
+
+
+def _kind(file: Path) -> str:
+    try:
+        kind = json.loads(file.read_bytes())["verdict"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+    return str(kind)
+
+
+def _size(folder: Path) -> int:
+    """Bytes that a folder takes on disk."""
+    total = 0
+    for path, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(path, name)).st_blocks * 512
+    return total
+
+
+def _strip(folder: Path) -> None:
+    """Remove everything in a folder but the verdict."""
+    with contextlib.suppress(OSError):
+        for entry in list(os.scandir(folder)):
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path, ignore_errors=True)
+            elif entry.name != VERDICT:
+                with contextlib.suppress(OSError):
+                    os.unlink(entry.path)

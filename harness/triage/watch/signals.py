@@ -1,0 +1,86 @@
+"""Signals that would end the harness go on to the command that it watches; a terminal's keys reach both."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from types import FrameType
+
+# The terminal sends these to its whole foreground group, the command included; by hand they go on to the command.
+_KEYS = (signal.SIGINT, signal.SIGQUIT)
+_PASSED_ON = (*_KEYS, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+
+class Passing:
+    """Hands signals on to the command. `foreground`: the terminal's keys reach it without us."""
+
+    def __init__(self) -> None:
+        self.foreground = _in_foreground()
+        self._child: subprocess.Popen[bytes] | None = None
+        self._early: list[int] = []
+        self._looking = False
+
+    def to(self, child: subprocess.Popen[bytes]) -> None:
+        """From now on signals go to `child`, those that came before included."""
+        self._child = child
+        for signum in self._early:
+            self._send(signum)
+
+    @contextlib.contextmanager
+    def looking(self) -> Iterator[None]:
+        """While a look goes on, whose command has ended meanwhile, a signal is meant for us: KeyboardInterrupt."""
+        self._looking = True
+        try:
+            yield
+        finally:
+            self._looking = False
+
+    def arrived(self, signum: int, frame: FrameType | None) -> None:
+        """The handler."""
+        if self._child is None:
+            self._early.append(signum)
+        elif self._child.poll() is None:
+            self._send(signum)
+        elif self._looking:
+            self._looking = False
+            raise KeyboardInterrupt
+
+    def _send(self, signum: int) -> None:
+        assert self._child is not None
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if signum not in _KEYS:
+                self._child.send_signal(signum)
+            elif not self.foreground:
+                os.killpg(self._child.pid, signum)
+
+
+@contextlib.contextmanager
+def passing_on() -> Iterator[Passing]:
+    """Signals that would end us go to the command instead; what was ignored (nohup) stays ignored."""
+    passing, before = Passing(), {}
+    for signum in _PASSED_ON:
+        handler = signal.getsignal(signum)
+        if handler is not signal.SIG_IGN:
+            before[signum] = handler
+            signal.signal(signum, passing.arrived)
+    try:
+        yield passing
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+
+
+def _in_foreground() -> bool:
+    try:
+        terminal = os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:  # no terminal
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)

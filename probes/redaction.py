@@ -1,0 +1,396 @@
+"""The one scrubber: what is written down passes it, whoever writes (docs/secrets.md).
+
+A secret is known by its name (of a variable, a field, an option), by its shape (a token of a well-known service, a
+private key, a login in a URL), or because it is the value of a secretly named variable that appears again. Every
+pattern is linear in the length of the text: a quantifier is possessive or bounded, and nothing is tried again from the
+middle of a run that has failed from its beginning.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+from urllib.parse import quote
+
+from probes.secret_names import PROSE, is_harmless, is_secret, is_strong
+
+__all__ = ["WITHHELD", "arguments", "event", "fields", "learn", "line", "scrub", "text"]
+
+WITHHELD = "***"
+MAX_TEXT = 4_000  # characters of a message or a command line
+PASSES = 5  # a replacement can bring two halves of another secret together
+CACHED, CACHED_TEXTS = 200, 4_096  # characters, and texts: spans, phases and roles repeat, messages do not
+
+# A value is searched for everywhere only if it cannot be a word of ours: `disabled`, `password`, a path, a date.
+KNOWN_MIN, KNOWN_MAX, KNOWN_COUNT = 8, 4_096, 1_000
+_WORDLIKE = re.compile(r"[a-z]{1,15}|[A-Z]{1,15}|[A-Z][a-z]{1,14}|[\d.:,\-]{1,12}")
+
+# An option, or a name with what separates it from its value: `--name value`, `name=value`, "name": "value",
+# ['--name', 'value']. Backslashes: JSON within JSON.
+_NAMED = re.compile(
+    r"(?<![\w.\-])(?:"
+    r"(?P<option>-{1,2}[A-Za-z][\w.\-]*+)(?:\\*+[\"']?\s*+[=:,]\s*+|\s++)(?!-)"
+    r"|(?P<name>[\w.\-]++)\\*+[\"']?\s*+[=:]\s*+)"
+)
+_OPENING = re.compile(r"(\\*)([\"'])")
+_QUOTED = {'"': re.compile(r'(?:[^"\\]|\\.)*+', re.DOTALL), "'": re.compile(r"(?:[^'\\]|\\.)*+", re.DOTALL)}
+_BARE = re.compile(r"(?:(?:bearer|basic|digest|token)\s++)?[^\s\"',;&}]++", re.IGNORECASE)
+_BRACKET = re.compile(r"[\[\]{}]")
+_LINE = re.compile(r"[^\r\n\"']*+")
+
+_URL_LOGIN = re.compile(r"(?<=://)[^/\s?#\"'<>]*@")
+# user:password@host without a scheme; a container image (name:tag@sha256:...) and clock times are none.
+_LOGIN = re.compile(
+    r"(?<![\w.\-+%])(?!\d+:\d+@|mailto:)[\w.\-+%]++:[^\s:/@\"']++@(?!sha\d+:)"
+    r"(?=[A-Za-z\[]|\d+\.\d+\.\d+\.\d)"
+)
+_USER_OPTION = re.compile(r"(?<!\S)(-[uU]|--(?:proxy-)?user)([ \t]++|=)(?!\d+:\d)[\"']?[^\s:\"']++:[^\s\"']++")
+_LOGGED_IN = re.compile(
+    r"(\bwandb[ \t]++login[ \t]++(?:--[\w=:/.\-]++[ \t]++)*+|\bsshpass[ \t]++-p[ \t]*+"
+    r"|\blogin[ \t]++\S++[ \t]++password[ \t]++)"
+    r"(?!-)\S++"
+)
+_BEARER = re.compile(
+    r"(?<!\w)(bearer[ \t]++)(?=[\w.~+/=\-]{20}|[A-Za-z_.~+/=\-]{0,19}\d)[\w.~+/=\-]{8,}+", re.IGNORECASE
+)
+_WEBHOOK = re.compile(r"(?<=hooks\.slack\.com/)[\w/\-]++|(?<=/api/webhooks/)[\w/\-]++|(?<=/bot)\d{6,12}:[\w\-]{20,}+")
+# Tokens by the beginning that their service gives them. `hf_` and `sk-` begin ordinary names too, hence the digit.
+_SHAPED = re.compile(
+    r"(?<![\w\-])(?:"
+    r"hf_(?=[A-Za-z]{0,40}\d)[A-Za-z0-9]{8,}+|hf_[A-Za-z0-9]{30,}+|api_org_[A-Za-z0-9]{20,}+"
+    r"|sk-(?=[A-Za-z_\-]{0,40}\d)[\w\-]{8,}+|sk-[\w\-]{30,}+"
+    r"|[srp]k_(?:live|test)_[A-Za-z0-9]{8,}+|whsec_[A-Za-z0-9+/=]{16,}+"
+    r"|gh[pousr]_[A-Za-z0-9]{8,}+|github_pat_\w{8,}+"
+    r"|gl(?:pat|dt|rt|cbt|ptt|ft|imt|soat|agent|oas)-[\w\-.]{8,}+"
+    r"|nvapi-[\w\-]{8,}+|(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{12,}+|xox[a-z]-[A-Za-z0-9\-]{8,}+|xapp-[A-Za-z0-9\-]{8,}+"
+    r"|AIza[\w\-]{20,}+|ya29\.[\w\-]{10,}+|eyJ[\w\-]{8,}+(?:\.[\w\-]++){0,4}"
+    r"|npm_[A-Za-z0-9]{20,}+|pypi-[\w\-]{16,}+|dckr_pat_[\w\-]{8,}+|dop_v1_[0-9a-f]{16,}+|SG\.[\w\-]{10,}+\.[\w\-]{10,}+"
+    r"|r8_[A-Za-z0-9]{20,}+|gsk_[A-Za-z0-9]{20,}+|xai-[A-Za-z0-9]{20,}+|pplx-[A-Za-z0-9]{20,}+|hv[sbr]\.[\w\-]{16,}+"
+    r"|wandb_v\d_\w{16,}+|tgp_v\d_[\w\-]{16,}+|dapi[0-9a-f]{32}|lsv2_[a-z]{2}_\w{16,}+|shp(?:at|ca|pa|ss)_[0-9a-fA-F]{16,}+"
+    r"|AGE-SECRET-KEY-1[A-Z0-9]{20,}+|tskey-[\w\-]{16,}+|ATATT[\w\-=]{20,}+"
+    r")"
+)
+_KEY_BEGINS = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,10}-----")
+_KEY_ENDS = re.compile(r"-----END [A-Z0-9 ]{0,60}-----")
+
+# Programs with options that name no secret and take one. Positions that follow the words, for `wandb login KEY`.
+_PROGRAMS: dict[str, frozenset[str]] = {
+    "curl": frozenset({"-u", "--user", "-U", "--proxy-user", "-b", "--cookie", "--oauth2-bearer"}),
+    "sshpass": frozenset({"-p"}),
+    "redis-cli": frozenset({"-a"}),
+    "http": frozenset({"-a"}),
+    "https": frozenset({"-a"}),
+}
+_KEY_FOLLOWS = {("wandb", "login"), ("swanlab", "login")}
+_PASSWORD_OPTION = {("docker", "login"), ("podman", "login"), ("helm", "registry"), ("mysql", ""), ("mysqldump", "")}
+_SCALAR = (bool, int, float, type(None))
+_NUMBERS = frozenset(_SCALAR)
+# Kinds of events with nothing but names of tensors, digests, shapes and numbers, thousands of them in a line.
+_OURS = frozenset({"weights", "shapes", "group"})
+
+_harmless: set[str] = set()  # names and texts of events
+_counted: set[str] = set()  # names of fields whose numbers are shown
+_known: dict[str, None] = {}
+_known_pattern: re.Pattern[str] | None = None
+
+
+def learn(environ: Mapping[str, str]) -> None:
+    """Remember the values of variables that are named like secrets: they are withheld wherever they appear again."""
+    _remember(value for name, value in environ.items() if is_secret(name) and not is_harmless(name, value))
+
+
+def text(message: str, limit: int = MAX_TEXT) -> str:
+    """A message, a title or one argument without secrets, at most `limit` characters; 0: all of it."""
+    if not message.isascii():
+        message = message.encode("utf-8", "replace").decode()
+    found = _plain(message)
+    return found[:limit] if limit else found
+
+
+def arguments(argv: Iterable[str]) -> list[str]:
+    """A command line, word by word: `--token=x`, `--token x`, `API_KEY=x`, `curl -u user:password`, `wandb login x`."""
+    return list(_words(argv))
+
+
+def line(argv: Iterable[str]) -> str:
+    """A command line as one text for a person; not quoted for a shell."""
+    return text(" ".join(arguments(argv)))
+
+
+def scrub(value: Any) -> Any:
+    """The same value, of dictionaries, lists and dataclasses all the way down, without secrets and without a limit."""
+    learn(os.environ)
+    return _scrub(value, keep=True)
+
+
+def fields(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a span or a heartbeat: those with a secret's name are left out, texts are scrubbed."""
+    found: dict[str, Any] = _scrub(dict(values), keep=False)
+    return found
+
+
+def event(kind: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Fields of an event as they are recorded. What was seen before and is harmless costs 50 ns a field."""
+    if kind in _OURS:
+        return values
+    for name, value in values.items():
+        sort = type(value)
+        if sort in _NUMBERS and name in _counted:
+            continue
+        if sort is str and name in _harmless and (len(value) < KNOWN_MIN or value in _harmless):
+            continue
+        if _field(name, value, keep=True) is not value:
+            return {name: _field(name, value, keep=True) for name, value in values.items()}
+        if len(_harmless) >= CACHED_TEXTS:
+            _harmless.clear()
+        if sort in _NUMBERS and len(_counted) < CACHED_TEXTS and not is_strong(str(name)):
+            _counted.add(name)
+        if not is_secret(str(name)):
+            _harmless.add(name)
+            if sort is str and len(value) <= CACHED:
+                _harmless.add(value)
+    return values
+
+
+# --- values
+
+
+def _scrub(value: Any, *, keep: bool) -> Any:
+    if isinstance(value, str):
+        return _plain(value)
+    if value is None or isinstance(value, _SCALAR):
+        return value
+    if isinstance(value, Mapping):
+        return {_key(k): _field(k, one, keep=keep) for k, one in value.items() if keep or not _hidden(k, one)}
+    if isinstance(value, (list, tuple)):
+        if all(type(one) in (int, float) for one in value):  # token ids: nothing to look at
+            return value
+        shown = _scrub_list(list(value), keep=keep)
+        return shown if isinstance(value, list) else type(value)(*shown) if hasattr(value, "_fields") else tuple(shown)
+    if isinstance(value, (set, frozenset)):
+        return type(value)(_scrub(one, keep=keep) for one in value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        changed = {
+            one.name: found
+            for one in dataclasses.fields(value)
+            if one.init and (found := _scrub(before := getattr(value, one.name), keep=keep)) != before
+        }
+        return dataclasses.replace(value, **changed) if changed else value
+    if hasattr(value, "tolist"):  # an array or a tensor: numbers
+        return value
+    written = str(value)  # by the encoder
+    return scrubbed if (scrubbed := _plain(written)) != written else value
+
+
+def _scrub_list(values: list[Any], *, keep: bool) -> list[Any]:
+    """A list of words may be a command line."""
+    if values and all(isinstance(one, str) for one in values) and any(one.startswith("-") for one in values):
+        return arguments(values)
+    return [_scrub(one, keep=keep) for one in values]
+
+
+def _field(name: Any, value: Any, *, keep: bool) -> Any:
+    """The value as it is shown; the same object where nothing of it is withheld."""
+    if _hidden(name, value):
+        return WITHHELD
+    shown = _scrub(value, keep=keep)
+    return value if type(value) in (str, list, tuple, dict) and shown == value else shown  # an array compares otherwise
+
+
+def _hidden(name: Any, value: Any) -> bool:
+    """Whether a field is withheld by its name alone."""
+    return is_secret(str(name)) and not is_harmless(str(name), value)
+
+
+def _key(name: Any) -> Any:
+    return _plain(name) if isinstance(name, str) else name
+
+
+# --- command lines
+
+
+def _words(argv: Iterable[str]) -> Iterator[str]:
+    words = [str(one) for one in argv]
+    said = {os.path.basename(word) for word in words}
+    options: set[str] = set()
+    option, several = "", False
+    login: tuple[str, ...] = ()
+    for word in words:
+        options |= _PROGRAMS.get(os.path.basename(word), frozenset())
+        if option and not (word.startswith("-") and len(word) > 1):
+            if is_harmless(option, word):
+                yield word
+            else:
+                _remember([word])
+                yield WITHHELD
+            option = option if several else ""
+            continue
+        option, several = "", False
+        if login and not word.startswith("-"):
+            _remember([word])
+            login = ()
+            yield WITHHELD
+            continue
+        login = next(
+            (pair for pair in _KEY_FOLLOWS if word == pair[1] and pair[0] in said),
+            login if word.startswith("-") else (),
+        )
+        head, equals, value = word.partition("=")
+        if equals and is_secret(head) and not re.search(r"[\s\"'/?&:{]", head):
+            if is_harmless(head, value):
+                yield word
+                continue
+            _remember([value])
+            yield f"{head}={WITHHELD}"
+            continue
+        if word in options:
+            option = "password"
+        elif word.startswith("-") and is_secret(word) and " " not in word:
+            option, several = word, word.lower().endswith("s")
+        elif word == "-p" and any(pair[0] in said and pair[1] in {*said, ""} for pair in _PASSWORD_OPTION):
+            option = "password"
+        elif word.startswith("-p") and len(word) > 2 and said & {"mysql", "mysqldump", "sshpass"}:
+            yield f"-p{WITHHELD}"
+            continue
+        yield text(word, 0)
+
+
+# --- text
+
+
+def _plain(message: str) -> str:
+    return _cached(message) if len(message) <= CACHED else _scrubbed(message)
+
+
+@lru_cache(maxsize=CACHED_TEXTS)
+def _cached(message: str) -> str:
+    return _scrubbed(message)
+
+
+def _scrubbed(message: str) -> str:
+    for _ in range(PASSES):
+        found = _once(message)
+        if found == message:
+            break
+        message = found
+    return message
+
+
+def _once(message: str) -> str:
+    if "-----BEGIN" in message:
+        message = _without_keys(message)
+    if "@" in message:
+        message = _LOGIN.sub(f"{WITHHELD}@", _URL_LOGIN.sub("", message))
+    if _known_pattern is not None:
+        message = _known_pattern.sub(WITHHELD, message)
+    if " " in message:
+        message = _USER_OPTION.sub(rf"\1\2{WITHHELD}", message)
+        message = _LOGGED_IN.sub(rf"\1{WITHHELD}", message)
+        message = _BEARER.sub(rf"\1{WITHHELD}", message)
+    message = _without_named(message)
+    if "/" in message:
+        message = _WEBHOOK.sub(WITHHELD, message)
+    return _SHAPED.sub(WITHHELD, message)
+
+
+def _without_keys(message: str) -> str:
+    """Private key blocks; one without its end goes on to the end of the text."""
+    parts, at = [], 0
+    while begin := _KEY_BEGINS.search(message, at):
+        parts += [message[at : begin.start()], WITHHELD]
+        end = _KEY_ENDS.search(message, begin.end())
+        at = end.end() if end else len(message)
+    return "".join([*parts, message[at:]])
+
+
+def _without_named(message: str) -> str:
+    parts, done, at = [], 0, 0
+    while found := _NAMED.search(message, at):
+        at = found.end()
+        name, option = found["name"] or found["option"], found["option"] is not None
+        queried = name.lower() == "key" and message[found.start() - 1 : found.start()] in ("?", "&")
+        if not queried and not is_secret(name):
+            continue
+        if message.startswith(WITHHELD, at):
+            continue
+        if name.endswith(("Error", "Exception", "Warning")) and found[0].endswith(": "):
+            continue  # what stands behind it is the error, which a verdict needs
+        if name == "token" and _of_text(message[max(0, found.start() - 20) : found.start()]):
+            continue
+        begin, end = _value(message, at, name)
+        value = message[begin:end]
+        at = max(at, end)
+        if not value or (is_harmless(name, value) and not queried):
+            continue
+        apart = found[0].rstrip()[-1:] not in ("=", ":", ",", '"', "'")
+        if option and apart and value.lower().rstrip(".,:;") in PROSE:
+            continue
+        if value.isdigit() and "." in name and found[0][-1] == ":":  # a line of a file, a port of a host
+            continue
+        parts += [message[done:begin], WITHHELD]
+        done = end
+    return "".join([*parts, message[done:]]) if parts else message
+
+
+def _of_text(before: str) -> bool:
+    """Whether the word before `token` makes it a token of a text: "first token: 'Hello'"."""
+    word = before.split()[-1:]
+    return bool(word) and not is_secret(f"{word[0]}_token")
+
+
+def _value(message: str, at: int, name: str) -> tuple[int, int]:
+    """Where the value at `at` begins and ends, without its quotes."""
+    opening = _OPENING.match(message, at)
+    if opening:
+        begin, mark = opening.end(), opening[0]
+        if opening[1]:  # an escaped quote: the value ends at the next one like it
+            end = message.find(mark, begin)
+        else:
+            end = _QUOTED[mark].match(message, begin).end()  # type: ignore[union-attr]
+            end = end if end < len(message) else -1
+        if end >= 0:
+            return begin, end
+        return begin, _LINE.match(message, begin).end()  # type: ignore[union-attr]
+    first = message[at : at + 1]
+    if first in ("[", "{") and is_strong(name):
+        return at, _closed(message, at)
+    if name.lower().endswith(("cookie", "authorization")):
+        return at, _LINE.match(message, at).end()  # type: ignore[union-attr]
+    bare = _BARE.match(message, at)
+    return (at, bare.end()) if bare else (at, at)
+
+
+def _closed(message: str, at: int) -> int:
+    """Where the list or object that begins at `at` ends; the end of the text where it is not closed."""
+    depth = 0
+    for bracket in _BRACKET.finditer(message, at):
+        depth += 1 if bracket[0] in "[{" else -1
+        if depth == 0:
+            return bracket.end()
+    return len(message)
+
+
+# --- known values
+
+
+def _remember(values: Iterable[str]) -> None:
+    global _known, _known_pattern
+    fresh = [value for value in values if value not in _known and _recognisable(value)]
+    if not fresh or len(_known) >= KNOWN_COUNT:
+        return
+    _known = {**_known, **dict.fromkeys(fresh)}  # a new one: another thread may be reading; no lock survives a fork
+    forms = {form for value in _known for form in (value, quote(value, safe=""), json.dumps(value)[1:-1])}
+    _known_pattern = re.compile("|".join(map(re.escape, sorted(forms, key=len, reverse=True))))
+    _cached.cache_clear()
+    _harmless.clear()
+
+
+def _recognisable(value: str) -> bool:
+    if not KNOWN_MIN <= len(value) <= KNOWN_MAX or WITHHELD in value or _WORDLIKE.fullmatch(value):
+        return False
+    return not (value.startswith(("/", "~", "./", "../")) and os.path.exists(os.path.expanduser(value)))

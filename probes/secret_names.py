@@ -1,0 +1,163 @@
+"""Which names are names of secrets: of variables, options, fields and parameters of a URL.
+
+A name is read word by word (`HF_TOKEN`, `hfToken`, `--hf-token`, `trainer.hf_token`). Most words settle it; `key` and
+`token` are also words of this field (`prompt_key`, `num_key_value_heads`, `max_tokens`, `eos_token_id`), so that their
+neighbours decide. What is unknown is a secret.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+MAX_NAME = 200  # characters of a name that are looked at, from its end
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# Anywhere in a name, its words written together.
+_PARTS = re.compile(
+    r"password|passwd|passphrase|secret|credential|apikey|accesskey|privatekey|authkey|authtoken|accesstoken"
+    r"|connectionstring|licensekey|encryptionkey|signingkey"
+)
+_WORDS = _words("""
+    pwd pw cookie cookies authorization auth oauth bearer jwt signature sig dsn webhook netrc otp totp mnemonic
+    creds cred psw
+""")
+_WEAK_WORDS = _words("""
+    private cert
+""")
+# Options that take a key and say so by nothing (OpenRLHF: --use_wandb KEY or True).
+_SPECIAL = frozenset({"use_wandb", "use_swanlab", "use_comet"})
+_AUTH_ABOUT = _words("""
+    mode type enabled method scheme url required error
+""")
+_PASSES = _words("""
+    forward backward first second single one two each per low high by multi
+""")
+
+_BEFORE_KEY = _words("""
+    prompt prompts input inputs output outputs label labels reward rewards fn answer answers sort cache query dict
+    data dataset column image images video videos audio response responses target source text message messages
+    tool tools system solution ground truth group foreign primary partition shard seed rng prng map lookup hash
+    field json state config metric score chosen rejected unknown missing each every first last other this that the
+    a same sample batch step parameter param weight weights tensor module layer attr env index extra event node
+    actor store trace span row frame unexpected kv by multi modal mm raw pixel custom return of for in no or and
+    to is at on with instruction context history conversation conversations turn id uid name value feature
+    features sub mapping
+""")
+_AFTER_KEY = _words("""
+    value base b pem data string hex raw prod dev test old new backup ro rw
+""")
+_BEFORE_TOKEN = _words("""
+    eos bos pad unk sep cls mask masked stop special image images video audio begin start end first last next
+    previous prev per each every max min num n one a an the new total response prompt completion output input
+    generated generation draft drafted accepted sampled bonus target added additional extra bad forced suppress
+    think thinking reasoning tool turn text byte word sub this that same other real padded padding batched cached
+    valid ignored ignore decoder vocab top time step long multi single wrong some any of by is in with best greedy
+    argmax missing repeated unexpected boi eoi placeholder im eot eom newline answer logprob logprobs baseline
+    candidate engine learner reference policy flipped differing skip allowed banned scheduled speculative mm
+    context chunked prefill decode kv number free used mean avg average train trained seen recorded compared
+    second third
+""")
+_AFTER_TOKEN = _words("""
+    id ids count counts level type types mean limit budget length lengths len position positions index indices
+    logprob logprobs logp per dim size log logs mask masks loss losses mismatch embedding embeddings emb bytes
+    text texts usage throughput rate sum advantage advantages score scores reward rewards classification latency
+    parity time times ratio out in num max min s weights frames kl entropy diff delta flips bucket buckets pool
+    ordering boundaries seen table map seq stream wise parallel dropping dispatcher drop aware and level not at by
+    of limits model
+""")
+# Variables in which Ray hands on those that a user gave to the whole job.
+_CARRIERS = re.compile(r"RAY_(JOB_CONFIG|RUNTIME_ENV)_JSON\w*")
+_FOLDERS = frozenset({"PWD", "OLDPWD"})  # the shell's, not passwords
+_ABOUT_FILES = _words("""
+    file path dir folder
+""")
+
+# After an option in a sentence ("--token is missing") stands a word of the sentence, not its value.
+PROSE = _words("""
+    is are was were be must may can cannot should needs requires expects takes has have had and or but nor for to
+    from with without not of in on at as by if when the a an this that option argument flag value given missing
+""")
+
+_NOTHING = re.compile(r"true|false|none|null|yes|no|on|off||\$\{?[\w.:]{1,100}\}?", re.IGNORECASE)  # ${A_VARIABLE} too
+_NUMBER = re.compile(r"[\[(]{0,3}[-+]?\d[\d_,.]{0,15}(?:[eE][-+]?\d{1,3})?[\])]{0,3}")  # also the first of a list
+_SPECIAL_TOKEN = re.compile(r"<[^<>]{1,40}>|\[[A-Z]{2,12}\]|<\|[^<>]{1,40}\|>")
+_PATH = re.compile(r"[~.\w\-]{0,100}[/.][\w./~\-]{1,300}")
+
+
+@lru_cache(maxsize=4_096)
+def _kind(name: str) -> str:
+    """`strong`, `weak` (a number is none), or empty."""
+    bare = name.lstrip("-+~")
+    leaf = bare.rpartition(".")[2]
+    if leaf in _FOLDERS:
+        return ""
+    if _CARRIERS.fullmatch(leaf):
+        return "strong"
+    words = [word.lower() for word in _WORD.findall(leaf)]
+    every = [word.lower() for word in _WORD.findall(bare)]
+    if _PARTS.search("".join(every)) or _WORDS.intersection(every):
+        about = _WORDS.intersection(every) <= {"auth", "oauth"} and every[-1] in _AUTH_ABOUT
+        return "" if about and not _PARTS.search("".join(every)) else "strong"
+    if not words:
+        return ""
+    if "_".join(words) in _SPECIAL or _WEAK_WORDS.intersection(words):
+        return "weak"
+    last, before = words[-1], words[-2] if len(words) > 1 else ""
+    if last == "pat" or (last == "pass" and before not in _PASSES):
+        return "weak"
+    for at, word in enumerate(words):
+        if _names_one(word, words[at - 1] if at else "", words[at + 1 :]):
+            return "weak"
+    return ""
+
+
+def _names_one(word: str, before: str, after: list[str]) -> bool:
+    """Whether this word, a key or a token, is a secret beside its neighbours."""
+    if word in ("key", "keys"):
+        last = not after or (len(after) == 1 and (after[0] in _AFTER_KEY or after[0].isdigit()))
+        return bool(before) and before not in _BEFORE_KEY and (last or after[-1] in _ABOUT_FILES)
+    if word == "token":
+        return before not in _BEFORE_TOKEN and not (after and after[0] in _AFTER_TOKEN)
+    if word == "tokens":
+        return before not in _BEFORE_TOKEN and not after
+    if word.endswith("token"):  # hftoken
+        return word.removesuffix("token") not in _BEFORE_TOKEN and not (after and after[0] in _AFTER_TOKEN)
+    return word in ("wandbkey", "sshkey", "openaikey", "hfkey")
+
+
+def is_secret(name: str) -> bool:
+    """Whether a value of this name is withheld, unless `is_harmless`."""
+    return _kind(name[-MAX_NAME:]) != ""
+
+
+def is_strong(name: str) -> bool:
+    """Whether nothing under this name is shown, not even a number."""
+    return _kind(name[-MAX_NAME:]) == "strong"
+
+
+def is_harmless(name: str, value: Any) -> bool:
+    """Whether this value cannot be the secret that its name promises: a switch, a count, a special token, a path of
+    what is named a file."""
+    if value is None or isinstance(value, bool):
+        return True
+    if isinstance(value, (int, float)):
+        return not is_strong(name)
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return all(is_harmless(name, one) for one in value)
+    if isinstance(value, Mapping):
+        return not is_strong(name) and all(is_harmless(name, one) for one in value.values())
+    shown = str(value)
+    if _NOTHING.fullmatch(shown):
+        return True
+    words = _WORD.findall(name[-MAX_NAME:])
+    if words and words[-1].lower() in _ABOUT_FILES:
+        return bool(_PATH.fullmatch(shown))
+    return not is_strong(name) and bool(_NUMBER.fullmatch(shown) or _SPECIAL_TOKEN.fullmatch(shown))

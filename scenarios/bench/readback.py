@@ -1,0 +1,169 @@
+"""What an engine holds against what its learner has: tensor by tensor and row by row, then buffers against what the
+model's configuration computes. Runs in the learner's interpreter."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+
+from scenarios.bench.case import HeldOtherwise, HeldReport
+from scenarios.remote import Actor, call
+from scenarios.rollout.engine import Request
+from scenarios.rollout.held import digests, packed, unpacked
+
+# Roundings of a rotary cache's own type: the angle is a product, and its rounding grows with the position; what an
+# engine computes it by is the same product in float32.
+ROTARY_ROUNDINGS = 4.0
+# Kinds of rotary embedding whose cache depends on the length of what is read, so that no configuration says it alone.
+UNKNOWN_ROTARY = ("dynamic", "longrope")
+
+
+class Learned:
+    """The tensors of a policy's directory, under the names of its checkpoint."""
+
+    def __init__(self, policy: str) -> None:
+        self._files: dict[str, Path] = {}
+        for path in sorted(Path(policy).glob("*.safetensors")):
+            with safe_open(path, "pt") as file:
+                self._files |= dict.fromkeys(file.keys(), path)
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._files)
+
+    def shapes(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for path in dict.fromkeys(self._files.values()):
+            with safe_open(path, "pt") as file:
+                found |= {name: list(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+        return found
+
+    def tensor(self, name: str) -> torch.Tensor:
+        with safe_open(self._files[name], "pt") as file:
+            found: torch.Tensor = file.get_tensor(name)
+        return found
+
+
+def compare(session: Actor, policy: str, rotary: Any, names: list[str] | None = None) -> HeldReport:
+    """Read back every tensor (or `names` of them), and the buffers unless names are given."""
+    learned, dtype = Learned(policy), _dtype(session)
+    shapes = learned.shapes()
+    order: dict[str, Any] = {"shapes": shapes} | ({} if names else {"buffers": 1 << 30})
+    answered = call(session, "held", packed(order))
+    if answered is None:
+        return HeldReport(unreadable={"every tensor": "the engine does not show what it holds"})
+    answer = unpacked(answered)
+    rows: dict[str, list[str]] = answer["rows"]
+    wrong = {
+        name: own
+        for name in names or learned.names
+        if name in rows and (own := _own_rows(learned.tensor(name), answer["dtypes"][name], dtype)) != rows[name]
+    }
+    told = [_otherwise(name, own, rows[name], learned, answer["dtypes"][name]) for name, own in wrong.items()]
+    buffers = _buffers(answer.get("buffers", {}), rotary)
+    return HeldReport(
+        equal=sum(name in rows for name in names or learned.names) - len(wrong),
+        otherwise=told,
+        unreadable={name: why for name, why in answer["unreadable"].items() if not names or name in names},
+        buffers={name: state for name, (state, _) in buffers.items()},
+    )
+
+
+def values(session: Actor, policy: str, names: list[str]) -> dict[str, torch.Tensor]:
+    """These tensors as the engine holds them."""
+    answered = call(session, "held", packed({"shapes": Learned(policy).shapes(), "values": names}))
+    found: dict[str, torch.Tensor] = unpacked(answered)["values"]
+    return found
+
+
+def prompt_used(session: Actor, request: Request, version: int) -> tuple[int, ...] | None:
+    """The ids that the engine's forward pass was given for the prompt of this request, which draws one token; None
+    where that cannot be seen: nothing came by, or their positions are not those of one prompt from its start."""
+    if call(session, "held", packed({"watch": True})) is None:
+        return None
+    try:
+        call(session, "rollout", [dataclasses.replace(request, max_tokens=1)], step=-1, version=version)
+    finally:
+        seen = unpacked(call(session, "held", packed({"watch": False})))
+    ids, positions = seen["ids"], seen["positions"]
+    if len(ids) != len(positions):
+        return None
+    by_place = dict(zip(positions, ids, strict=True))
+    if not ids or sorted(by_place) != list(range(len(by_place))):
+        return None
+    return tuple(by_place[place] for place in range(len(by_place)))
+
+
+def write_buffers(session: Actor, rotary: Any, names: list[str]) -> None:
+    """Write what the configuration computes into these buffers."""
+    held = unpacked(call(session, "held", packed({"buffers": 1 << 30})))["buffers"]
+    right = {name: _expected(name, held[name], rotary) for name in names}
+    call(session, "held", packed({"write": {name: one for name, one in right.items() if one is not None}}))
+
+
+def _dtype(session: Actor) -> torch.dtype:
+    """What the engine computes in."""
+    said = str(call(session, "snapshot")["resolved"].get("dtype"))
+    found: torch.dtype = getattr(torch, said, torch.float32)
+    return found
+
+
+def _own_rows(tensor: torch.Tensor, held: str, computing: torch.dtype) -> list[str]:
+    """Digests of the learner's rows in the type that the engine holds them in, which may have been another between."""
+    return digests(tensor.to(computing).to(getattr(torch, held)))
+
+
+def _otherwise(name: str, own: list[str], theirs: list[str], learned: Learned, dtype: str) -> HeldOtherwise:
+    apart = sum(a != b for a, b in zip(own, theirs, strict=True))
+    how = "its rows permuted" if Counter(own) == Counter(theirs) else ""
+    for other in learned.names if not how else ():
+        tensor = learned.tensor(other)
+        if other != name and len(tensor) == len(own) and digests(tensor.to(getattr(torch, dtype))) == theirs:
+            how = f"the learner's {other}"
+            break
+    mark = hashlib.sha256("".join(theirs).encode()).hexdigest()[:16]
+    return HeldOtherwise(name, apart, len(own), how, mark)
+
+
+def _buffers(held: dict[str, torch.Tensor], rotary: Any) -> dict[str, tuple[str, torch.Tensor | None]]:
+    """Name -> (equal, differs or not tested, what the configuration computes)."""
+    found: dict[str, tuple[str, torch.Tensor | None]] = {}
+    for name, one in held.items():
+        right = _expected(name, one, rotary)
+        if right is None:
+            found[name] = ("not tested", None)
+            continue
+        gap = (one.double() - right.double()).abs()
+        allowed = ROTARY_ROUNDINGS * max(torch.finfo(one.dtype).eps, torch.finfo(torch.float32).eps)
+        if gap.ndim > 1:
+            gap = gap / torch.arange(1, len(gap) + 1, dtype=torch.float64)[:, None]
+        else:
+            gap = gap / right.double().abs().clamp(min=torch.finfo(torch.float32).tiny)
+        found[name] = ("equal" if bool((gap <= allowed).all()) else "differs", right)
+    return found
+
+
+def _expected(name: str, held: torch.Tensor, rotary: Any) -> torch.Tensor | None:
+    """What the model's configuration computes for a buffer; None where it is not known. `rotary`: the module of
+    Transformers, made from the same configuration."""
+    last = name.rpartition(".")[2]
+    if last.endswith("_scale") and held.numel() == 1:
+        return torch.ones_like(held)  # of an unquantized cache; others are parameters of a checkpoint
+    frequencies = getattr(rotary, "inv_freq", None)
+    if frequencies is None or getattr(rotary, "rope_type", "default") in UNKNOWN_ROTARY:
+        return None
+    # Made anew: a reference may have computed with others.
+    frequencies = type(rotary)(rotary.config).inv_freq.float().cpu()
+    if last in ("inv_freq", "original_inv_freq") and held.shape == frequencies.shape:
+        return frequencies.to(held.dtype)
+    if last == "cos_sin_cache" and held.ndim == 2 and held.shape[1] == 2 * len(frequencies):
+        angles = torch.outer(torch.arange(len(held), dtype=torch.float32), frequencies)
+        scaling = float(getattr(rotary, "attention_scaling", 1.0))
+        return (torch.cat((angles.cos(), angles.sin()), dim=-1) * scaling).to(held.dtype)
+    return None

@@ -1,0 +1,47 @@
+"""The lifted stage: the weights of a run in half precision, computed with in float32.
+
+Rounding falls by four orders of magnitude and faults of logic stay, so that what half precision hides can be judged at
+float32's floor. What is sent and held are the run's own bfloat16 or float16 values; only the computation is wider.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from scenarios.settings import Scenario
+
+HALF = ("bfloat16", "float16")
+FOLDER = "lifted"  # of the stage's own recording, in the run's directory
+
+
+def lifts(scenario: Scenario) -> bool:
+    """Whether there is anything to lift: half precision, drawn with common randomness, and a stage that was not
+    switched off."""
+    coupled = scenario.rollout.mode in ("coupled", "greedy")
+    return scenario.model.dtype in HALF and coupled and scenario.lifted.samples > 0
+
+
+def lifted(scenario: Scenario) -> Scenario:
+    """The stage's scenario: rollouts only, after the run's last step; the initial weights, then the last where the run
+    trains. Its prompts are those of steps that the run does not have."""
+    rollout, own, stage = scenario.rollout, scenario.sampling, scenario.lifted
+    copies = min(rollout.samples_per_prompt, stage.samples)
+    drawn = dataclasses.replace(
+        rollout,
+        samples_per_prompt=copies,
+        prompts_per_step=stage.samples // copies,
+    )
+    held = "" if scenario.model.dtype == "float32" else scenario.model.dtype
+    return dataclasses.replace(
+        scenario,
+        steps=scenario.steps + (2 if scenario.train else 1),
+        train=False,
+        model=dataclasses.replace(scenario.model, dtype="float32", held=held),
+        rollout=drawn,
+        sampling=dataclasses.replace(own, max_tokens=max(own.min_tokens, min(own.max_tokens, stage.max_tokens))),
+    )
+
+
+def steps(scenario: Scenario) -> range:
+    """The steps of a run's lifted stage."""
+    return range(scenario.steps, lifted(scenario).steps)

@@ -1,0 +1,65 @@
+"""Whether float32 weights fit beside what is there: the memory of this machine, and of its accelerator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+WIDE, HALF = 4, 2  # bytes of a float32 number, and of the half-precision one that is sent
+CGROUP = Path("/sys/fs/cgroup")
+
+
+def no_room(
+    parameters: int, *, engines: int, share: float, workers: int, device: str, free: int | None, room: int | None
+) -> str:
+    """Why a lifted stage of a policy of so many parameters does not fit, in one sentence; empty where it does.
+
+    On a CPU the float32 weights of the learner, with what it sends, and of each engine must be `free` (bytes), though
+    the engines of half precision make room for theirs; on an accelerator each worker's part must fit into its `share`
+    of `room`. None: not known, and then it is tried.
+    """
+    learner, engine = parameters * (WIDE + HALF), parameters * WIDE
+    force = "--lifted runs it all the same"
+    if device == "cuda":
+        limit = None if room is None else int(share * room)
+        if limit is not None and engine // workers > limit:
+            return f"its float32 weights take {_gib(engine // workers)} of the {_gib(limit)} of a worker: {force}"
+        return ""
+    needed = learner + engines * engine
+    if free is not None and needed > free:
+        return f"float32 weights take {_gib(needed)} and {_gib(free)} are free: {force}"
+    return ""
+
+
+def free() -> int | None:
+    """Bytes that this process could still have: of the machine, and of its control group; None where nobody says."""
+    found = []
+    for line in _lines(Path("/proc/meminfo")):
+        if line.startswith("MemAvailable:"):
+            found.append(int(line.split()[1]) * 1024)
+    limit, used = (_number(CGROUP / name) for name in ("memory.max", "memory.current"))
+    if limit is not None and used is not None:
+        found.append(max(0, limit - used))
+    return min(found, default=None)
+
+
+def accelerator() -> int | None:
+    """Bytes of the accelerator of this process, all of them; None without one."""
+    import torch
+
+    return int(torch.cuda.mem_get_info()[1]) if torch.cuda.is_available() else None
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+
+
+def _number(path: Path) -> int | None:
+    text = "".join(_lines(path))
+    return int(text) if text.isdigit() else None
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.3g} GiB"

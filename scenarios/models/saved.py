@@ -1,0 +1,62 @@
+"""A model's tensors as its saved checkpoint holds them: the names and shapes that every engine loads.
+
+Transformers 5 keeps some models otherwise in memory: the experts of a layer as one tensor, a renamed module. Its own
+`save_pretrained` undoes that, and so does everything here, by the same function. A sync that sent the names in memory
+was refused: vLLM knows no "layers.0.mlp" of Mixtral, whose checkpoint says "block_sparse_moe".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.core_model_loading import revert_weight_conversion
+
+WIDE_EXPERTS = "eager"  # an experts implementation that takes every dtype; grouped_mm refuses float64 (torch 2.13)
+
+
+def tensors(model: PreTrainedModel) -> dict[str, Tensor]:
+    """Name -> tensor of the checkpoint, in one order for one model; a tied tensor once, under its first name.
+
+    Tensors that the model holds as they are saved are its own; the others are contiguous copies.
+    """
+    seen: dict[int, str] = {}
+    state = model.state_dict()
+    named = {name: state[name] for name in state if seen.setdefault(state[name].data_ptr(), name) == name}
+    converted: dict[str, Tensor] = revert_weight_conversion(model, named)
+    return named if all(_same(tensor, named.get(name)) for name, tensor in converted.items()) else converted
+
+
+def restore(model: PreTrainedModel, changed: Mapping[str, Tensor]) -> None:
+    """Write these tensors of the checkpoint into the model, whatever it makes of them in memory.
+
+    Raises KeyError with the first name that the checkpoint does not have.
+    """
+    state, held = model.state_dict(), tensors(model)
+    for name, tensor in changed.items():
+        if name not in held and name not in state:
+            raise KeyError(name)
+        if name in state and _same(state[name], held.get(name, state[name])):
+            state[name].copy_(tensor)
+    converted = {
+        name: tensor for name, tensor in changed.items() if name in held and not _same(held[name], state.get(name))
+    }
+    if converted:
+        whole = {**tensors(model), **converted}
+        fresh = type(model).from_pretrained(None, config=model.config, state_dict=whole, dtype=model.dtype)
+        model.load_state_dict(fresh.state_dict())
+
+
+def _same(one: Tensor, other: Tensor | None) -> bool:
+    return other is not None and one.data_ptr() == other.data_ptr() and one.shape == other.shape
+
+
+def widen(model: Any, dtype: torch.dtype) -> PreTrainedModel:
+    """The same model, computing in `dtype`."""
+    if hasattr(model.config, "_experts_implementation"):
+        model.set_experts_implementation(WIDE_EXPERTS)
+    wide: PreTrainedModel = model.to(dtype)
+    return wide

@@ -1,0 +1,202 @@
+"""What a live engine holds: its tensors in the checkpoint's layout, and its buffers. Runs in the engine's own process.
+
+An order and its answer are dictionaries of plain values and tensors, as bytes (`packed`, `unpacked`), because they
+travel through vLLM's workers, SGLang's scheduler and Ray. docs/attribution.md says what can be read of which engine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from typing import Any
+
+import torch
+
+# Modules of a checkpoint that an engine holds as one, rows below rows in this order. A model's own mapping goes first.
+FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
+PADDED = ("Embedding", "LMHead")  # classes of modules whose rows an engine may pad
+BUFFER_NUMBERS = 1 << 24  # of one buffer, at most; its first rows
+CHUNK = 1024  # rows of the identity that a packed layer is given at a time
+WITNESS = "_harness_witness"
+ROW = 8  # bytes of a row's digest
+
+
+class Unreadable(Exception):
+    """Why a tensor cannot be read back in the checkpoint's layout."""
+
+
+def packed(content: dict[str, Any]) -> bytes:
+    file = io.BytesIO()
+    torch.save(content, file)
+    return file.getvalue()
+
+
+def unpacked(content: bytes) -> dict[str, Any]:
+    found: dict[str, Any] = torch.load(io.BytesIO(content), weights_only=True)
+    return found
+
+
+@torch.no_grad()
+def answer(model: Any, order: bytes, saved: dict[str, torch.Tensor] | None = None) -> bytes:
+    """Answer one order about the live `model`; `saved`: its tensors under the names of its checkpoint, where those are
+    not its parameters'.
+
+    {"shapes": {name: sizes}}: {"rows": {name: digests of its rows}, "dtypes", "unreadable": {name: reason}}. With
+    "values": names, those tensors too. {"buffers": rows}: {"buffers": {name: the first rows of it}}. {"write": {name:
+    tensor}}: these first rows of buffers are overwritten. {"watch": True}: forward passes are watched from now on;
+    {"watch": False}: {"ids", "positions"} that they were given since.
+    """
+    asked = unpacked(order)
+    found: dict[str, Any] = {}
+    if asked.get("watch"):
+        object.__setattr__(model, WITNESS, Witness(model))
+    elif "watch" in asked:
+        found |= model.__dict__.pop(WITNESS).take()
+    if "write" in asked:
+        buffers = dict(model.named_buffers())
+        for name, rows in asked["write"].items():
+            buffers[name][: len(rows)].copy_(rows) if buffers[name].ndim else buffers[name].copy_(rows)
+    if "buffers" in asked:
+        found["buffers"] = {name: _first(one, asked["buffers"]) for name, one in model.named_buffers()}
+    if "shapes" in asked:
+        shapes = {name: tuple(sizes) for name, sizes in asked["shapes"].items()}
+        found |= _rows(Reader(model, shapes, saved), asked)
+    return packed(found)
+
+
+def _first(buffer: torch.Tensor, rows: int) -> torch.Tensor:
+    if not buffer.ndim:
+        return buffer.detach().cpu().clone()
+    width = max(1, buffer[0].numel()) if len(buffer) else 1
+    return buffer[: min(rows, max(1, BUFFER_NUMBERS // width))].detach().cpu().clone()
+
+
+def _rows(reader: Reader, asked: dict[str, Any]) -> dict[str, Any]:
+    rows: dict[str, list[str]] = {}
+    dtypes: dict[str, str] = {}
+    unreadable: dict[str, str] = {}
+    values: dict[str, torch.Tensor] = {}
+    for name in asked["shapes"]:
+        try:
+            tensor = reader.read(name)
+        except Unreadable as reason:
+            unreadable[name] = str(reason)
+            continue
+        rows[name], dtypes[name] = digests(tensor), str(tensor.dtype).removeprefix("torch.")
+        if name in asked.get("values", ()):
+            values[name] = tensor.clone()
+    return {"rows": rows, "dtypes": dtypes, "unreadable": unreadable, "values": values}
+
+
+def digests(tensor: torch.Tensor) -> list[str]:
+    """A digest of each row (of each number of a vector). Zeros have one sign and subnormal numbers are zero: the
+    products that read a packed layer do not keep them."""
+    tensor = tensor.detach().cpu().contiguous().reshape(tensor.shape or (1,))
+    tensor = torch.where(tensor.abs() < torch.finfo(tensor.dtype).tiny, torch.zeros_like(tensor), tensor)
+    if not tensor.numel():
+        return []
+    raw = tensor.reshape(len(tensor), -1).view(torch.uint8).numpy()
+    return [hashlib.sha256(row).hexdigest()[: 2 * ROW] for row in raw]
+
+
+class Reader:
+    """`shapes`: of the checkpoint's tensors, all of those that may be asked for."""
+
+    def __init__(
+        self, model: Any, shapes: dict[str, tuple[int, ...]], saved: dict[str, torch.Tensor] | None = None
+    ) -> None:
+        self._model, self._shapes = model, shapes
+        self._parameters = saved or dict(model.named_parameters(remove_duplicate=False))
+        own = getattr(model, "packed_modules_mapping", None) or {}
+        self._fused = FUSED | {name: tuple(parts) for name, parts in own.items()}
+        self._whole: dict[str, torch.Tensor] = {}  # the last parameter that was read: its parts are asked in a row
+
+    def read(self, name: str) -> torch.Tensor:
+        """The tensor in the checkpoint's layout; raises Unreadable."""
+        shape = self._shapes[name]
+        if name in self._parameters:
+            found = self._parameter(name)
+            if found.shape[1:] == shape[1:] and len(found) > shape[0] and self._may_pad(name):
+                found = found[: shape[0]]
+        else:
+            found = self._part(name)
+        if tuple(found.shape) != shape:
+            raise Unreadable(f"held as {tuple(found.shape)}, not {shape}")
+        return found
+
+    def _part(self, name: str) -> torch.Tensor:
+        module, _, kind = name.rpartition(".")
+        parent, _, last = module.rpartition(".")
+        for fused, parts in self._fused.items():
+            whole, members = f"{parent}.{fused}.{kind}", [f"{parent}.{part}.{kind}" for part in parts]
+            if last not in parts or whole not in self._parameters or not set(members) <= set(self._shapes):
+                continue
+            sizes = [self._shapes[one][0] for one in members]
+            found = self._parameter(whole)
+            if len(found) != sum(sizes):
+                raise Unreadable(f"{fused} has {len(found)} rows for {sum(sizes)}: one of several workers' parts")
+            return found.split(sizes)[parts.index(last)]
+        raise Unreadable("the engine has no parameter of that name, nor one that it would be a part of")
+
+    def _may_pad(self, name: str) -> bool:
+        owner = self._model.get_submodule(name.rpartition(".")[0])
+        return any(word in type(owner).__name__ for word in PADDED)
+
+    def _parameter(self, name: str) -> torch.Tensor:
+        if name not in self._whole:
+            parameter = self._parameters[name]
+            modules = dict(self._model.named_modules())
+            owner = modules.get(name.rpartition(".")[0])
+            if parameter.numel() and not getattr(owner, "use_intel_amx_backend", False):
+                self._whole = {name: parameter.detach().cpu()}
+            else:
+                self._whole = {name: _unpacked_by_product(owner, parameter)}
+        return self._whole[name]
+
+
+def _unpacked_by_product(layer: Any, parameter: torch.Tensor) -> torch.Tensor:
+    """The weight of a linear layer that keeps it packed only: what it makes of the identity. Exact, since each output
+    is one weight times one plus zeros."""
+    method, width = getattr(layer, "quant_method", None), getattr(layer, "input_size_per_partition", None)
+    width = width or getattr(layer, "input_size", None)
+    if method is None or width is None:
+        raise Unreadable("packed, in a layer that is no linear one")
+    if not type(method).__name__.startswith("Unquantized"):
+        raise Unreadable(f"packed by {type(method).__name__}")
+    eye = torch.eye(width, dtype=parameter.dtype, device=parameter.device)
+    parts = [method.apply(layer, eye[start : start + CHUNK].contiguous(), None) for start in range(0, width, CHUNK)]
+    return torch.cat(parts).T.detach().cpu()
+
+
+class Witness:
+    """The ids and positions that a decoder's forward passes were given, whatever an engine says it saw: read at the
+    embeddings and at the decoder's own arguments. A graph or a compiled model calls no hooks; then nothing is seen."""
+
+    def __init__(self, model: Any) -> None:
+        self._ids: list[torch.Tensor] = []
+        self._positions: list[torch.Tensor] = []
+        decoder = getattr(model, "model", None)
+        embeddings = getattr(decoder, "embed_tokens", None)
+        self._handles = []
+        if decoder is not None and embeddings is not None:
+            self._handles = [
+                embeddings.register_forward_pre_hook(self._embedded),
+                decoder.register_forward_pre_hook(self._called, with_kwargs=True),
+            ]
+
+    def _embedded(self, module: Any, inputs: Any) -> None:
+        self._ids.append(inputs[0].detach().flatten().cpu().clone())
+
+    def _called(self, module: Any, inputs: Any, named: dict[str, Any]) -> None:
+        positions = named.get("positions", named.get("position_ids"))
+        if positions is None and len(inputs) > 1 and isinstance(inputs[1], torch.Tensor):
+            positions = inputs[1]
+        if positions is not None:
+            self._positions.append(positions.detach().reshape(-1).cpu().clone())
+
+    def take(self) -> dict[str, list[int]]:
+        """{"ids", "positions"} of all tokens that came by, in their order; no more is seen."""
+        for handle in self._handles:
+            handle.remove()
+        seen = {"ids": self._ids, "positions": self._positions}
+        return {name: torch.cat(parts).tolist() if parts else [] for name, parts in seen.items()}

@@ -1,0 +1,2 @@
+"""Control: nothing is wrong."""
+PATCH = {}

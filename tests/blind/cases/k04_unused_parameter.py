@@ -1,0 +1,2 @@
+"""Control: nothing is patched; see truth."""
+PATCH = {}

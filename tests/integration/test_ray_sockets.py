@@ -1,0 +1,71 @@
+"""Our own Ray cluster listens on loopback only: every listening socket of every process below it is looked at."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.launch import Cluster
+from scenarios.rollout.processes import descendants
+
+LISTENS = "0A"  # of /proc/net/tcp
+LOOPBACK = {"0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F"}
+
+
+def listening(pid: int) -> list[str]:
+    """Local addresses, as /proc/net has them, of the listening TCP sockets of one process."""
+    inodes = set()
+    try:
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            if found := re.fullmatch(r"socket:\[(\d+)\]", os.readlink(entry)):
+                inodes.add(found[1])
+    except OSError:  # it ended
+        return []
+    rows = [
+        line.split()
+        for name in ("tcp", "tcp6")
+        for line in Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]
+    ]
+    return [row[1] for row in rows if row[3] == LISTENS and row[9] in inodes]
+
+
+def test_every_socket_of_our_ray_is_on_loopback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And its workers import nothing from the folder that the harness was called in."""
+
+    class Actor:  # here, so that it travels by value: a worker cannot import this file
+        def pid(self) -> int:
+            return os.getpid()
+
+        def path(self) -> list[str]:
+            return sys.path
+
+    for name in ("json", "scenarios", "harness", "tomllib", "planted"):
+        (tmp_path / f"{name}.py").write_text(f"raise RuntimeError('{name}.py of the current folder was imported')")
+    monkeypatch.chdir(tmp_path)
+    with Cluster():
+        import ray
+
+        decorate: Any = ray.remote
+        actor = decorate(Actor).remote()
+        pid = ray.get(actor.pid.remote())
+        assert str(tmp_path) not in ray.get(actor.path.remote())
+        time.sleep(2)  # agents open their ports last
+        found = {one: listening(one) for one in descendants(os.getpid())}
+        names = {
+            one: Path(f"/proc/{one}/cmdline").read_text().replace("\0", " ")[:80]
+            for one, open_ in found.items()
+            if open_
+        }
+    assert pid in found and sum(map(len, found.values())) >= 3, "nothing listens: the look is wrong"
+    elsewhere = {
+        names[one]: [where for where in open_ if where.split(":")[0] not in LOOPBACK]
+        for one, open_ in found.items()
+        if open_
+    }
+    assert not {name: where for name, where in elsewhere.items() if where}

@@ -1,0 +1,74 @@
+"""One engine on a bench, in this process: as it was asked to be, and as it is."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import SimpleNamespace
+from typing import Any
+
+from harness.parity.attribution.situation import Situation
+from scenarios.bench.bench import Bench
+from scenarios.bench.case import CaseSample, Tolerance
+from scenarios.bench.undo import Stand
+from scenarios.remote import Actor, Local
+from scenarios.session import EngineSession
+from scenarios.settings import Sampling, Scenario
+
+TOLERANCE = Tolerance(1e-4, 2e-4)
+
+
+class Lab:
+    """One engine on a bench, as it was asked to be and as it is."""
+
+    def __init__(self, paths: dict[str, str], actor: Actor, sessions: list[Actor]) -> None:
+        self._paths, self._actor, self._sessions = paths, actor, sessions
+
+    def situation(
+        self,
+        asked: Sampling,
+        *,
+        given: Sampling | None = None,
+        engine: dict[str, Any] | None = None,
+        policy: str | None = None,
+        mapping: dict[str, Any] | None = None,
+        longer: int = 0,
+    ) -> Situation:
+        """`longer`: tokens by which the prompts of each group are longer than those of the one before it."""
+        scenario = Scenario(sampling=asked)
+        session = Local(
+            EngineSession, "hf", policy or self._paths["policy"],
+            dataclasses.replace(scenario, sampling=given or asked).to_json(),
+            device="cpu", wrap=engine, mapping=mapping,
+        )  # fmt: skip
+        self._sessions.append(session)
+        bench = Bench(scenario.to_json(), {"candidate": Stand(session, self._actor, self._paths["policy"], 0)})
+        samples = [
+            CaseSample(
+                number,
+                (1, 40 + number // 2 * 3, 77, 120, 9, 33, *[60] * (longer * (number // 2))),
+                number < 6,
+                leader=number // 2 * 2,
+            )
+            for number in range(8)
+        ]
+        bench.open(samples, TOLERANCE)
+        said = {
+            "mode": "coupled",
+            "file": "rollout",
+            "canonical": dataclasses.asdict(given or asked),
+            "given": dataclasses.asdict(given or asked),
+        }
+        recording = SimpleNamespace(scenario=scenario.to_json(), all=lambda kind: [said] if kind == "sampling" else [])
+        side = SimpleNamespace(name="candidate", recording=recording)
+        evidence: Any = SimpleNamespace(
+            baseline=side,
+            sides=[side],
+            mode="coupled",
+            side=lambda name: side,
+            notes={},
+            tolerance=SimpleNamespace(value=1e-4),
+        )
+        clock = iter(range(10**9))
+        return Situation(
+            bench, evidence, "candidate", bench.read("candidate", again=True), lambda: next(clock) * 1e-3, 1e9, samples
+        )

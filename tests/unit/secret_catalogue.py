@@ -1,0 +1,182 @@
+"""Secrets to plant, each of another kind and with a value of its own, and texts that only look like some.
+
+Values are put together when they are needed: a scanner of repositories would take them for real.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+
+def _mark(number: int) -> str:
+    return f"s3cr3T{number:02d}vAlu3"
+
+
+@dataclass(frozen=True)
+class Planted:
+    """`text`: how it appears in a sentence, an argument or a file. `value`: what must not be found anywhere."""
+
+    kind: str
+    value: str
+    text: str
+
+
+def _planted() -> list[Planted]:
+    found: list[Planted] = []
+
+    def plant(kind: str, text: str, value: str = "{}") -> None:
+        own = value.replace("{}", _mark(len(found)))
+        found.append(Planted(kind, own, text.replace("{}", own)))
+
+    # by name
+    plant("environment assignment", "HF_TOKEN={} python train.py")
+    plant("option with =", "--api-key={}")
+    plant("option with a space", "--hf_token {}")
+    plant("OpenRLHF's wandb option", "--use_wandb {}")
+    plant("hydra override", "trainer.wandb_key={}")
+    plant("added hydra override", "+trainer.logger.api_key='{}'")
+    plant("JSON", json.dumps({"model": {"hub": {"db_password": "{}"}}}))
+    plant("JSON in JSON", json.dumps({"env": json.dumps({"client_secret": "{}"})}))
+    plant("YAML", "trainer:\n  hub_token: {}\n  lr: 1e-5\n")
+    plant("TOML", '[hub]\naccess_token = "{}"\n')
+    plant("Python call", "login(token='{}')")
+    plant("Python dictionary", "{'api_key': '{}'}")
+    plant("list of words", "['serve', '--api-key', '{}']")
+    plant("quoted with spaces", 'password: "{}"', "two words {}")
+    plant("header", "Authorization: Bearer {}")
+    plant("basic header", "-H 'Authorization: Basic {}='")
+    plant("header of an API", "X-Api-Key: {}")
+    plant("cookie", "Cookie: theme=dark; session={}; more=1")
+    plant("azure", "DefaultEndpointsProtocol=https;AccountName=x;AccountKey={}==;EndpointSuffix=core")
+    plant("camel case", "accessToken={}")
+    plant("netrc", "machine api.example login user password {}")
+    plant("variables of a Ray job", 'RAY_JOB_CONFIG_JSON_ENV_VAR={"a":{"b":1},"env_vars":{"X":"{}"}}')
+    plant("several values", "--api_keys=[first,{}]")
+    # in URLs
+    plant("login of a URL", "https://me:{}@host.example/path")
+    plant("login with @", "https://me:{}@host.example/path", "p@{}")
+    plant("token as a login", "https://{}@git.example/repo.git")
+    plant("database", "postgresql://u:{}@db:5432/mlflow")
+    plant("redis without a user", "redis://:{}@head:6379/0")
+    plant("login without a scheme", "me:{}@host")
+    plant("token parameter", "https://host/v1?a=1&access_token={}&b=2")
+    plant("key parameter", "https://host/v1?key={}")
+    plant("signature of AWS", "https://b.s3.amazonaws.com/x?X-Amz-Date=2&X-Amz-Signature={}&x=1")
+    plant("signature of Azure", "https://a.blob.example/c?sv=2024&sig={}&se=1")
+    plant("Slack webhook", "https://hooks.slack.com/services/T0/B0/{}")
+    plant("Discord webhook", "https://discord.com/api/webhooks/123/{}")
+    # by program
+    plant("curl", "curl -s -u me:{} http://host/")
+    plant("curl, long", "curl --user=me:{} http://host/")
+    plant("wandb login", "wandb login --relogin {}")
+    plant("sshpass", "sshpass -p {} ssh host")
+    # by shape
+    plant("Hugging Face", "downloading with hf_{}", "{}")
+    plant("OpenAI", "Incorrect API key provided: sk-{}.", "proj-{}")
+    plant("Stripe", "sk_live_{}")
+    plant("GitLab", "remote says glpat-{}", "{}")
+    plant("GitHub", "remote says ghp_{}")
+    plant("GitHub, fine-grained", "github_pat_{}")
+    plant("NVIDIA", "key nvapi-{} refused")
+    plant("AWS", "credentials AKIA{}", "IOSFODNN7EXAMPLE")
+    plant("AWS, temporary", "ASIA{}", "JOSFODNN7EXAMPLE")
+    plant("Slack", "xoxb-{}", "1234-{}")
+    plant("Google", "AIza{}", "SyD-1234567890{}")
+    plant("JSON web token", "jot eyJ{}", "hbGciOi{}.eyJzdWIi.c2lnbmF0")
+    plant("npm", "npm_{}", "abcdefghij{}")
+    plant("Bearer in a sentence", "sent Bearer {} and was refused")
+    plant("private key", "-----BEGIN RSA " + "PRIVATE KEY-----\n{}\n-----END RSA PRIVATE KEY-----\nnext line")
+    plant("private key cut short", "-----BEGIN OPENSSH " + "PRIVATE KEY-----\nb3BlbnNz{}")
+    return found
+
+
+PLANTED = _planted()
+
+# What a diagnosis needs: nothing in these is withheld.
+HARMLESS = [
+    "max_tokens=512",
+    "--max_new_tokens 1024",
+    "max_num_batched_tokens: 8192",
+    "num_tokens=17",
+    "tokens: 3,512 of 3,512",
+    "tokenizer=Qwen/Qwen3-8B",
+    "--tokenizer gpt2",
+    "tokenizer_mode='auto'",
+    "TOKENIZERS_PARALLELISM=false",
+    "eos_token_id=151645",
+    "eos_token='<|im_end|>'",
+    '"pad_token": "<pad>"',
+    "skip_special_tokens=True",
+    "stop_token_ids=[1, 2]",
+    "per_token_logps",
+    "token_level_rewards",
+    "token position 17",
+    "next token: 1045",
+    "num_key_value_heads=8",
+    "key_padding_mask",
+    "--key-value store",
+    "--input_key context_messages",
+    "data.prompt_key=prompt",
+    "--label_key answer",
+    "reward_fn_key=data_source",
+    "key=3",
+    "cache_key: layers.0",
+    "primary_key=id",
+    "apply_chat_template",
+    "commit b292bb7d4c0e9f2a61b0a4b8d39e5f3b8f3c7a11",
+    "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+    "git+https://github.com/vllm-project/vllm.git@b292bb7d4c0e9f2a61b0a4b8d39e5f3b8f3c7a11",
+    "docker.io/vllm/vllm-openai:v0.31.0@sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+    "http://127.0.0.1:8000/v1/completions",
+    "tcp://10.0.0.7:29500",
+    "/home/me/project/train.py:42 in step",
+    "KeyError: 'reward_model.score'",
+    "torch.cuda.AuthError: no such device",
+    "ValueError: max_tokens must be positive",
+    "CUDA error: out of memory at engine.py:12",
+    "sglang::scheduler",
+    "ray::Actor.step",
+    "hf_overrides",
+    "hf_config.json",
+    "task-specific-adapter",
+    "sk-learn",
+    "risk-free-rate",
+    "--token is missing",
+    "probes/secrets.py:41 in read",
+    "use_auth_token=False",
+    "--use_wandb True",
+    "wandb=null",
+    "password=None",
+    "api_key: ${oc.env:WANDB_API_KEY}",
+    "--hf-token $HF_TOKEN",
+    "docker run --user 1000:1000 image",
+    "python -u train.py",
+    "12:30:15",
+    "forward_pass=0.3",
+    "author: me",
+    "authors=3",
+    "Qwen/Qwen2.5-0.5B-Instruct",
+    "meta-llama/Llama-3.1-8B",
+    "model.layers.0.self_attn.k_proj.weight",
+    "lr=1e-6",
+    "candidate:skip-tensor=model.layers.2.mlp.down_proj.weight@3",
+    "baseline:vllm@0.31.0",
+    "compatible",
+    "patience=3",
+    "spatial_merge_size=2",
+    "step 3: 0.5 s",
+    "layers.0.mlp.experts.17.w1",
+    "rank 1 (actor)",
+    "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+    "bytes=2048",
+    "RANK=1",
+    "NCCL_DEBUG=INFO",
+    "first token: 'Hello'",
+    "accepted_token_rate=0.7",
+    "draft_tokens=4",
+    "signal 11",
+    "secondary",
+    "monkey",
+    "passed",
+]

@@ -1,0 +1,269 @@
+"""Half precision: what a tolerance on single tokens lets pass, means find; what they cannot find is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from recordings import Recording, causes, check, pair, put, scenario
+
+from harness.parity.facts import systematic
+from harness.parity.facts.clusters import Clusters, Mean
+from reports import render
+
+HALF = scenario(dtype="bfloat16")
+
+
+def coarse(recording: Recording, size: float) -> None:
+    """An engine whose floor is this small, however it rounds against others."""
+    rng = np.random.default_rng(5)
+    base = next(recording.frames("floor", variant="base")).arrays["logprob"].values
+    for frame in recording.frames("floor"):
+        frame.arrays["logprob"].values = base + rng.normal(0, size / 3, len(base))
+
+
+def without(recording: Recording, *columns: str) -> None:
+    for frame in recording.frames("experience"):
+        for name in columns:
+            frame.arrays.pop(name, None)
+
+
+EXACT = ("exact_logprob", "behind_logprob", "behind_exact_logprob")
+
+
+# --- holes ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+@pytest.mark.parametrize("by", [0.045, -0.045, 0.01])
+def test_a_bias_of_every_token_is_no_rounding(tmp_path: Path, by: float, recorded: bool) -> None:
+    """+0.045 nats on every token was EQUIVALENT, beside a measured floor of 6e-5 and a tolerance of 0.05."""
+    baseline, candidate = pair(plan=HALF, native=False, noise=1e-4)
+    for recording in (baseline, candidate):
+        coarse(recording, 6e-5)
+        if not recorded:
+            without(recording, *EXACT)
+    for frame in candidate.frames("rollout"):
+        frame.arrays["logprob"].values += by
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "DIVERGENT", verdict.reason
+    assert causes(verdict) == ["UNEXPLAINED"] and verdict.causes[0].party == "candidate"
+    assert check(verdict, "systematic").state == "confirmed"
+
+
+def test_a_bias_of_one_step_is_found_in_that_step(tmp_path: Path) -> None:
+    plan = scenario(dtype="bfloat16", prompts=16)
+    baseline, candidate = pair(plan=plan, native=False)
+    candidate.frame("rollout", 3).arrays["logprob"].values += 0.03
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "DIVERGENT", verdict.reason
+    assert "step 3" in check(verdict, "systematic").evidence
+
+
+def test_an_engine_that_rounds_much_more_than_the_learner_is_found(tmp_path: Path) -> None:
+    """Zero-mean, and below the cap token by token: three times the learner's rounding of 0.008 nats."""
+    baseline, candidate = pair(plan=HALF, native=False)
+    rng = np.random.default_rng(8)
+    for frame in candidate.frames("rollout"):
+        frame.arrays["logprob"].values += rng.choice([-0.03, 0.03], len(frame.arrays["logprob"].values))
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "DIVERGENT", verdict.reason
+    assert "times the learner's own rounding" in check(verdict, "systematic").evidence
+
+
+def test_a_trainer_away_from_float32_of_its_own_weights_is_found(tmp_path: Path) -> None:
+    baseline, candidate = pair(plan=HALF, native=False)
+    for recording in (baseline, candidate):
+        for frame in recording.frames("experience"):
+            frame.arrays["actor_logprob"].values += np.float32(0.03)
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "DIVERGENT", verdict.reason
+    assert "learner against float32" in check(verdict, "systematic").evidence
+
+
+def behind(recording: Recording) -> None:
+    """The engine computes with the weights before the last update, and every digest is right."""
+    rng = np.random.default_rng(6)
+    for frame in recording.frames("rollout"):
+        trained = recording.frame("experience", frame.step)
+        if "behind_exact_logprob" in trained.arrays:
+            truth = trained.arrays["behind_exact_logprob"].values
+            frame.arrays["logprob"].values = truth + rng.normal(0, 0.008, len(truth))
+
+
+def slowed(recording: Recording, share: float) -> None:
+    """As at a smaller learning rate: an update moves log-probabilities by this share of what it did."""
+    for frame in recording.frames("experience"):
+        if "behind_exact_logprob" in frame.arrays:
+            exact, then = frame.arrays["exact_logprob"].values, frame.arrays["behind_exact_logprob"].values
+            moved = share * (then - exact)
+            rounding = frame.arrays["behind_logprob"].values - then
+            frame.arrays["behind_exact_logprob"].values = (exact + moved).astype(np.float32)
+            frame.arrays["behind_logprob"].values = (exact + moved + rounding).astype(np.float32)
+
+
+@pytest.mark.parametrize(("share", "expected"), [(1.0, "DIVERGENT"), (0.03, "DIVERGENT"), (0.001, "INCONCLUSIVE")])
+def test_one_update_behind_is_found_or_not_tested(tmp_path: Path, share: float, expected: str) -> None:
+    """Updates of 0.1 nats, of 3e-3 and of 1e-4 under rounding of 0.008."""
+    plan = scenario(dtype="bfloat16", prompts=16, steps=8)
+    baseline, candidate = pair(plan=plan, native=False)
+    for recording in (baseline, candidate):
+        slowed(recording, share)
+    behind(candidate)
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == expected, verdict.reason
+    told = check(verdict, "weights-in-use")
+    if expected == "DIVERGENT":
+        assert told.state == "confirmed" and causes(verdict) == ["STALE_WEIGHTS(one update behind)"]
+        assert verdict.causes[0].party == "candidate"
+    else:
+        assert told.state == "not tested" and "standard errors" in told.evidence and "weights-in-use" in verdict.reason
+
+
+def test_an_update_that_nobody_scored_before_rules_nothing_out(tmp_path: Path) -> None:
+    baseline, candidate = pair(plan=HALF, native=False)
+    for recording in (baseline, candidate):
+        without(recording, "behind_logprob", "behind_exact_logprob")
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "INCONCLUSIVE", verdict.reason
+    assert check(verdict, "weights-in-use").state == "not tested"
+
+
+@pytest.mark.parametrize(("alone", "expected"), [(True, "INCONCLUSIVE"), (False, "EQUIVALENT")])
+def test_a_sound_engine_is_known_after_small_updates_where_it_rounds_like_its_learner(
+    tmp_path: Path, alone: bool, expected: str
+) -> None:
+    """What an update of 1e-4 nats moved drowns in rounding; which weights rounded so does not."""
+    baseline, candidate = pair(plan=HALF, native=False)
+    rng = np.random.default_rng(9)
+    for recording in (baseline, candidate):
+        slowed(recording, 0.001)
+        for frame in recording.frames("rollout") if alone else ():
+            exact = recording.frame("experience", frame.step).arrays["exact_logprob"].values
+            frame.arrays["logprob"].values = exact + rng.normal(0, 0.008, len(exact))
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == expected and not verdict.causes, verdict.reason
+
+
+@pytest.mark.parametrize("by", [0.04, 0.001])
+@pytest.mark.parametrize("column", ["reward", "value", "advantage", "return", "reference_logprob"])
+def test_what_must_be_bit_identical_is_compared_bit_by_bit(tmp_path: Path, column: str, by: float) -> None:
+    """All rewards + 0.04 were EQUIVALENT in bfloat16, for the tolerance of log-probabilities."""
+    baseline, candidate = pair(plan=HALF, native=False)
+    for frame in candidate.frames("experience"):
+        array = frame.arrays[column]
+        if column == "reward":
+            frame.arrays[column] = array + np.float32(by)
+        else:
+            array.values = array.values + np.float32(by)
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "DIVERGENT", verdict.reason
+    name = "rewards" if column == "reward" else "experience"
+    assert check(verdict, name).state == "confirmed" and verdict.parity.first_divergence.step == 0
+
+
+@pytest.mark.parametrize(("by", "expected"), [(0.04, "confirmed"), (0.005, "ruled out")])
+def test_rewards_of_a_framework_may_round_and_no_more(tmp_path: Path, by: float, expected: str) -> None:
+    baseline, candidate = pair(plan=HALF, native=False)
+    for recording in (baseline, candidate):
+        recording.manifest["framework"] = "verl"
+    for frame in candidate.frames("experience"):
+        frame.arrays["reward"] = frame.arrays["reward"] + np.float32(by)
+    verdict = put(tmp_path, baseline, candidate)
+    assert check(verdict, "rewards").state == expected
+
+
+# --- what was measured, and what it is called -----------------------------------------------------------
+
+
+def test_a_cap_that_decided_is_not_called_a_floor(tmp_path: Path) -> None:
+    verdict = put(tmp_path / "half", *pair(plan=HALF, native=False))
+    assert verdict.verdict == "EQUIVALENT", verdict.reason
+    assert "cap, not floor" in verdict.reason and "within the floor" not in verdict.reason
+    assert verdict.parity.floor["decided by"] == "the cap, not a floor"
+    single = put(tmp_path / "single", *pair(native=False))
+    assert "within the floor" in single.reason and single.parity.floor["decided by"] == "the floor"
+
+
+def test_between_a_small_floor_and_the_cap_nothing_is_ruled_out_unmeasured(tmp_path: Path) -> None:
+    """Engines that round alike each time have no floor; how others round was measured by nobody here."""
+    baseline, candidate = pair(plan=HALF, native=False)
+    for recording in (baseline, candidate):
+        coarse(recording, 6e-5)
+        without(recording, *EXACT)
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "INCONCLUSIVE", verdict.reason
+    assert "between ten floors" in check(verdict, "logprobs").evidence
+
+
+def test_figures_beyond_a_published_limit_are_told_above_an_equivalent_verdict(tmp_path: Path) -> None:
+    """Both engines are as far from the learner as it rounds itself: equivalent, and bad by what others publish."""
+    plan = scenario(dtype="bfloat16", prompts=8)
+    baseline, candidate = pair(plan=plan, native=False, noise=0.001)
+    rng = np.random.default_rng(4)
+    for step in range(plan.steps):
+        truth = baseline.frame("experience", step).arrays["actor_logprob"].values
+        moved = rng.choice([-0.045, 0.045], len(truth)).astype(np.float32)
+        for recording in (baseline, candidate):
+            recording.frame("rollout", step).arrays["logprob"].values += moved
+            trained = recording.frame("experience", step).arrays
+            for name in ("exact_logprob", "behind_exact_logprob", "behind_logprob"):
+                if name in trained:
+                    trained[name].values += moved * np.float32(0.5)
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "EQUIVALENT", verdict.reason
+    assert "beyond published limits all the same: mean_delta_logprob" in verdict.reason
+    for name in ("text", "md", "html", "junit"):
+        shown = render(verdict, name)
+        at = shown.lower().index("beyond published limits")
+        assert name == "junit" or at < shown.rindex("EQUIVALENT"), name
+        assert at < shown.index("every check within"), name
+
+
+# --- controls ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("noise", [None, 0.002, 0.01])
+def test_rounding_with_mean_zero_is_no_alarm(tmp_path: Path, seed: int, noise: float | None) -> None:
+    plan = scenario(dtype="bfloat16", seed=seed)
+    baseline, candidate = pair(plan=plan, native=False, noise=noise)
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "EQUIVALENT", verdict.reason
+    told = check(verdict, "systematic")
+    assert told.state == "ruled out" and "would be found" in told.evidence
+    assert told.details["smallest"]["logprob"]["bias of the run"] < 0.01
+
+
+def test_the_false_alarms_are_those_that_are_stated() -> None:
+    """Rounding that the samples of a prompt share in part, with heavy tails: 1,000 verdicts."""
+    rng, alarms, naive = np.random.default_rng(0), 0, 0
+    trials, steps, prompts, tokens = 1000, 4, 8, 40
+    for _ in range(trials):
+        drift = systematic.Drift()
+        for step in range(steps):
+            cluster = np.repeat(np.arange(prompts) + 100 * step, tokens)
+            shared = np.repeat(rng.normal(0, 0.004, prompts), tokens)
+            delta = shared + 0.004 * rng.standard_t(3, prompts * tokens)
+            position = np.tile(np.arange(tokens), prompts)
+            drift.add(step, cluster, np.zeros(len(delta)), delta, None, position, None)
+        found = systematic.tested({"logprob": drift}, 1.0)["logprob"]
+        alarms += any(one.found for one in found)
+        table = next(drift.tables())[2]
+        every = table[:, 0].sum()
+        naive += abs(table[:, 1].sum() / every) > 4 * np.sqrt(table[:, 2].sum()) / every
+    assert alarms <= 10 * systematic.FALSE_ALARM * trials
+    assert naive > 50 * systematic.FALSE_ALARM * trials  # of tokens that were taken for independent
+
+
+def test_a_mean_of_clusters_has_the_error_of_clusters() -> None:
+    clusters = Clusters()
+    clusters.add(np.array([7, 7, 9, 9]), np.array([1.0, 1.0, 3.0, 3.0]))
+    clusters.add(np.array([7]), np.array([1.0]))
+    table = clusters.table()
+    assert sorted(table[:, 0]) == [2, 3]
+    found = Mean.of(table, table[:, 1])
+    assert found.value == pytest.approx(9 / 5) and found.clusters == 2 and found.tokens == 5
+    assert found.error == pytest.approx(np.sqrt(2 * (2.4**2 + 2.4**2)) / 5)
+    assert np.isinf(Mean.of(table[:1], table[:1, 1]).error)

@@ -1,0 +1,187 @@
+"""The mutation trial of the judge: a sound pair, tampered with, must not stay EQUIVALENT where its meaning changed.
+
+`tampering` holds the catalogue, docs/tampering.md what each of it ends as. By day every deception that once passed and
+a fixed sample of the others are tried; at night all of them, and random ones beside.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import os
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tampering
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from recordings import Jagged, Recording, make, put, scenario
+from tampering import BOTH, CASES, CATALOGUE, FOREIGN, KEPT, OWN, STOPPED, TOLD, Runs
+
+from harness.parity import judge
+from reports.model import Verdict
+
+NIGHT = bool(os.environ.get("OTHER_EXAMPLES"))
+TABLE = Path(__file__).parents[2] / "docs" / "tampering.md"
+
+# Each of these was EQUIVALENT once.
+DECEPTIONS = [
+    (OWN, "engine_info: no dtype", "candidate"),
+    (FOREIGN, "engine_info: no dtype", "candidate"),
+    (OWN, "engine_info: dropped", BOTH),
+    (OWN, "weights: one tensor of eight, sent and received", BOTH),
+    (FOREIGN, "weights: one tensor of eight, sent and received", BOTH),
+    (FOREIGN, "scenario: temperature 0 though coupled", BOTH),
+    (OWN, "logprob of rollout: the learner's bits but one", "candidate"),
+    (FOREIGN, "logprob of rollout: the learner's bits but one", BOTH),
+    (OWN, "native: copied from the other run", "candidate"),
+    (OWN, "margin of experience: infinite", BOTH),
+    (OWN, "rollout: the token file of the other run", "candidate"),
+    (FOREIGN, "rollout: the token file of the other run", "candidate"),
+    (OWN, "prompt of rollout: others under the old digest", BOTH),
+    (FOREIGN, "prompt of rollout: others under the old digest", BOTH),
+]
+
+
+@cache
+def _sound(kind: str, native: bool) -> Runs:
+    return tampering.sound(kind, native=native)
+
+
+def _judged(kind: str, name: str, place: str, seed: int = 0) -> Verdict | None:
+    """The verdict on a tampered pair; None where the tampering changed nothing."""
+    one = CATALOGUE[name]
+    runs = copy.deepcopy(_sound(kind, one.native))
+    if not tampering.tamper(runs, one, place, seed):
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        return _written(Path(folder), runs)
+
+
+def _written(folder: Path, runs: Runs) -> Verdict:
+    again = {} if runs.again is None else {"baseline": runs.again.write(folder / "again")}
+    return judge(runs.baseline.write(folder / "baseline"), runs.candidate.write(folder / "candidate"), again=again)
+
+
+def _holds(kind: str, name: str, place: str, seed: int = 0) -> None:
+    verdict = _judged(kind, name, place, seed)
+    if verdict is None:
+        return
+    one = CATALOGUE[name]
+    expected = one.expected(kind, place)
+    if expected == STOPPED:
+        assert verdict.verdict != "EQUIVALENT", f"{name}, {kind}, {place}: passed"
+    elif expected == KEPT:
+        assert verdict.verdict == "EQUIVALENT", f"{name}, {kind}, {place}: {verdict.reason}"
+    elif verdict.verdict == "EQUIVALENT":
+        assert verdict.parity is not None
+        state = next(check.state for check in verdict.parity.checks if check.name == one.check)
+        assert state != "ruled out", f"{name}, {kind}, {place}: {one.check} is still ruled out"
+    if seed == 0 and place in tampering.PLACES:
+        assert tampering.cell(verdict) == _table()[name][kind, place], f"{TABLE.name} says otherwise"
+
+
+@cache
+def _table() -> dict[str, dict[tuple[str, str], str]]:
+    return tampering.read_table(TABLE.read_text())
+
+
+@pytest.mark.parametrize("kind", tampering.PAIRS)
+def test_the_pairs_are_sound(kind: str, tmp_path: Path) -> None:
+    verdict = _written(tmp_path, copy.deepcopy(_sound(kind, True)))
+    assert verdict.verdict == "EQUIVALENT", verdict.reason
+
+
+@pytest.mark.parametrize(("kind", "name", "place"), DECEPTIONS)
+def test_a_deception_that_once_passed(kind: str, name: str, place: str) -> None:
+    assert CATALOGUE[name].expected(kind, place) == STOPPED
+    _holds(kind, name, place)
+
+
+@settings(max_examples=400 if NIGHT else 40)
+@given(case=st.sampled_from(CASES), seed=st.integers(0, 3))
+def test_no_tampering_that_changes_the_meaning_stays_equivalent(case: tuple[str, str, str], seed: int) -> None:
+    _holds(*case, seed)
+
+
+@pytest.mark.skipif(not NIGHT, reason="the whole catalogue, at night")
+@pytest.mark.parametrize(("kind", "name", "place"), CASES)
+def test_the_whole_catalogue(kind: str, name: str, place: str) -> None:
+    _holds(kind, name, place)
+
+
+@pytest.mark.parametrize(("kind", "name", "place"), [case for case in CASES if case[1].startswith("control")])
+def test_what_keeps_the_meaning_stays_equivalent(kind: str, name: str, place: str) -> None:
+    _holds(kind, name, place)
+
+
+def test_the_catalogue_is_as_long_as_its_page_says() -> None:
+    assert set(_table()) == set(CATALOGUE)
+    assert sum(one.ends != KEPT for one in CATALOGUE.values()) >= 40
+    assert {one.ends for one in CATALOGUE.values()} == {STOPPED, TOLD, KEPT}
+
+
+# --- what no single field can show ----------------------------------------------------------------------
+
+
+def _parted_early(run: Recording, share: float) -> None:
+    """Ties near the beginning of so many samples, after each of which the sample is another one."""
+    rng = np.random.default_rng(3)
+    for frame in run.frames("rollout"):
+        made = run.frame("experience", frame.step).arrays
+        output, margin, second = frame.arrays["output"], made["margin"], made["runner_up"]
+        assert isinstance(output, Jagged) and isinstance(margin, Jagged) and isinstance(second, Jagged)
+        for row in np.flatnonzero(rng.random(len(output.lengths)) < share):
+            start, end = output.offsets[row], output.offsets[row + 1]
+            output.values[start] = second.values[start]
+            output.values[start + 1 : end] = rng.integers(3, 2048, end - start - 1)
+        made["tokens"] = output.copy()  # a run that is not guided goes on from its own
+
+
+@pytest.mark.parametrize(("share", "seen"), [(0.0, "EQUIVALENT"), (0.05, "EQUIVALENT"), (0.8, "INCONCLUSIVE")])
+def test_tokens_after_a_first_flip_are_not_passed(tmp_path: Path, share: float, seen: str) -> None:
+    """In bfloat16 ties are common, and what follows the first one of a sample that is not guided is not compared."""
+    plan = dataclasses.replace(scenario(dtype="bfloat16", train=False, max_tokens=64), guided=False)
+    baseline, candidate = make("baseline", plan, native=False), make("candidate", plan, native=False, noise=1e-5)
+    for run in (baseline, candidate):
+        for frame in run.frames("rollout"):
+            frame.fields["guided"] = False
+            first = np.concatenate([[0], np.cumsum(frame.arrays["output"].lengths)[:-1]])  # type: ignore[union-attr]
+            run.frame("experience", frame.step).arrays["margin"].values[first] = 0.01  # type: ignore[union-attr]
+    _parted_early(candidate, share)
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == seen, verdict.reason
+    assert ("tokens drawn were compared" in verdict.reason) == (seen == "INCONCLUSIVE")
+
+
+@pytest.mark.parametrize("what", ["rollout", "native", "floor"])
+def test_one_engine_twice_may_draw_alike_in_every_bit(tmp_path: Path, what: str) -> None:
+    """Two runs of one engine have the same kernels, seeds and draws: nothing of it is a copy."""
+    baseline, candidate = make("baseline"), make("candidate")
+    candidate.manifest["backend"] = "vllm"
+    for info in candidate.events("engine_info"):
+        info.update(engine="vllm", version="0.32.0")
+    for mine, theirs in zip(candidate.frames(what), baseline.frames(what), strict=True):
+        mine.arrays = copy.deepcopy(theirs.arrays)
+    if what == "native":
+        for mine, theirs in zip(candidate.frames("native_score"), baseline.frames("native_score"), strict=True):
+            mine.arrays = copy.deepcopy(theirs.arrays)
+        for mine, theirs in zip(candidate.frames("repeat"), baseline.frames("repeat"), strict=True):
+            mine.arrays = copy.deepcopy(theirs.arrays)
+        for mine, theirs in zip(candidate.frames("native"), baseline.frames("native"), strict=True):
+            mine.fields["finish"] = copy.deepcopy(theirs.fields["finish"])
+    assert put(tmp_path, baseline, candidate).verdict == "EQUIVALENT"
+
+
+def test_margins_may_be_without_bound_where_filters_leave_one_token(tmp_path: Path) -> None:
+    runs = [make("baseline", native=False), make("candidate", native=False)]
+    for run in runs:
+        run.manifest["scenario"]["sampling"]["top_p"] = 0.5
+        for event in run.events("sampling"):
+            event["canonical"]["top_p"] = 0.5
+        for frame in run.frames("experience"):
+            frame.arrays["margin"].values[::3] = np.inf  # type: ignore[union-attr]
+    assert put(tmp_path, *runs).verdict == "EQUIVALENT"

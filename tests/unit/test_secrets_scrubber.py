@@ -1,0 +1,323 @@
+"""The scrubber by itself: what it takes out, what it leaves, that it is linear and settles in one go."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from secret_catalogue import HARMLESS, PLANTED, Planted
+
+from probes import redaction
+from probes.secret_names import is_secret
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=lambda one: one.kind)
+def test_a_planted_secret_leaves_every_text(planted: Planted) -> None:
+    for text in (planted.text, f"before {planted.text}", f"RuntimeError: {planted.text}\nafter", f"({planted.text})"):
+        shown = redaction.text(text)
+        assert planted.value not in shown, shown
+        assert redaction.WITHHELD in shown or "login" in planted.kind or "://" in text
+    assert redaction.text(f"keep this, {planted.text}").startswith("keep this, ")
+
+
+def test_the_catalogue_is_large_enough_and_unlike() -> None:
+    assert len(PLANTED) >= 30
+    assert len({one.value for one in PLANTED}) == len({one.kind for one in PLANTED}) == len(PLANTED)
+
+
+@pytest.mark.parametrize("text", HARMLESS)
+def test_what_a_diagnosis_needs_stays(text: str) -> None:
+    assert redaction.text(text) == text
+    assert redaction.text(f"in step 3, {text}, rank 1") == f"in step 3, {text}, rank 1"
+    if text != "--token is missing":  # a sentence, and no command line
+        assert redaction.line(text.split(" ")) == text
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=lambda one: one.kind)
+def test_a_planted_secret_leaves_a_command_line(planted: Planted) -> None:
+    shown = redaction.arguments(["python", "train.py", planted.text, "--steps", "10"])
+    assert planted.value not in " ".join(shown)
+    assert shown[:2] == ["python", "train.py"] and shown[-2:] == ["--steps", "10"]
+    split = redaction.line(["python", "train.py", *planted.text.split(" "), "--steps", "10"])
+    assert planted.value not in split and split.startswith("python train.py ")
+    assert redaction.text(" ".join(shown)) == redaction.line(shown) == " ".join(shown)
+
+
+def test_configurations_keep_their_form() -> None:
+    secret = PLANTED[0].value
+    config = {"a": {"hub": [{"api_key": secret, "lr": 1e-5}]}, "max_tokens": 512, "secrets": {"x": secret}, "n": None}
+    wanted = {"a": {"hub": [{"api_key": "***", "lr": 1e-5}]}, "max_tokens": 512, "secrets": "***", "n": None}
+    assert redaction.scrub(config) == wanted
+    assert json.loads(redaction.text(json.dumps({"token": secret, "k": "v"}))) == {"token": "***", "k": "v"}
+    assert redaction.text(f"hub:\n  token: {secret}\n  lr: 1\n") == "hub:\n  token: ***\n  lr: 1\n"
+    assert tomllib.loads(redaction.text(f'token = "{secret}"\nlr = 1\n')) == {"token": "***", "lr": 1}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "HF_TOKEN",
+        "hf-token",
+        "hfToken",
+        "hftoken",
+        "HF_TOKENS",
+        "WANDB_API_KEY",
+        "wandb_key",
+        "MY_SECRET_THING",
+        "PGPASSWORD",
+        "MYSQL_PWD",
+        "REDISCLI_AUTH",
+        "GITHUB_PAT",
+        "SMTP_PASS",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_ACCESS_KEY_ID",
+        "DB_DSN",
+        "token",
+        "SLACK_WEBHOOK_URL",
+        "AZURE_OPENAI_KEY",
+        "openai_key_2",
+        "ssh_key",
+        "X-Amz-Security-Token",
+        "sessionCookie",
+        "client_secret",
+        "RAY_AUTH_TOKEN",
+        "use_wandb",
+        "trainer.hub.access_token",
+        "NGC_CLI_API_KEY",
+        "private.key",
+        "kaggle_key",
+        "RAY_JOB_CONFIG_JSON_ENV_VAR",
+    ],
+)
+def test_names_of_secrets(name: str) -> None:
+    assert is_secret(name) and is_secret(f"--{name}") and is_secret(f"trainer.{name}")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "PWD",
+        "OLDPWD",
+        "max_tokens",
+        "n_tokens",
+        "eos_token_id",
+        "pad_token",
+        "tokenizer",
+        "TOKENIZERS_PARALLELISM",
+        "token_ids",
+        "key",
+        "keys",
+        "num_key_value_heads",
+        "prompt_key",
+        "input_key",
+        "k_proj",
+        "key_value_cache",
+        "position",
+        "compat",
+        "author",
+        "passed",
+        "bypass",
+        "forward_pass",
+        "sglang",
+        "monkey",
+        "keyword",
+        "authoritative",
+        "token_level_scores",
+        "stop_token_ids",
+        "cache_salt",
+        "pattern",
+    ],
+)
+def test_names_of_other_things(name: str) -> None:
+    assert not is_secret(name) and not is_secret(f"--{name}") and not is_secret(f"trainer.{name}")
+
+
+def test_the_value_of_a_secret_variable_is_withheld_wherever_it_appears() -> None:
+    value = "Zx9-plain/looking+value"
+    assert value in redaction.text(f"the server says {value}")
+    redaction.learn({"MY_API_KEY": value, "OTHER_TOKEN": "disabled", "SSL_KEY": os.devnull, "DB_PASSWORD": "20261123"})
+    assert redaction.text(f"the server says {value}!") == "the server says ***!"
+    assert redaction.text("https://host/?q=Zx9-plain%2Flooking%2Bvalue") == "https://host/?q=***"
+    assert redaction.text(f"disabled, {os.devnull}, 20261123") == f"disabled, {os.devnull}, 20261123"
+
+
+def test_the_value_of_a_secret_option_is_withheld_elsewhere() -> None:
+    assert redaction.arguments(["x", "--use_wandb", "Qq77aaTTzz"]) == ["x", "--use_wandb", "***"]
+    assert redaction.text("cannot log in as Qq77aaTTzz") == "cannot log in as ***"
+
+
+def test_another_processs_command_line_of_login_programs() -> None:
+    assert redaction.arguments(["docker", "login", "-u", "me", "-p", "pw"]) == [
+        "docker",
+        "login",
+        "-u",
+        "me",
+        "-p",
+        "***",
+    ]
+    assert redaction.arguments(["docker", "run", "-p", "80:80", "x"]) == ["docker", "run", "-p", "80:80", "x"]
+    assert redaction.arguments(["mysql", "-ppw", "db"]) == ["mysql", "-p***", "db"]
+    assert redaction.arguments(["bash", "-c", "curl -u a:b x; y --password c"])[2] == "curl -u *** x; y --password ***"
+
+
+# --- properties
+
+PIECES = st.sampled_from(
+    [
+        "token",
+        "api_key",
+        "=",
+        ":",
+        " ",
+        '"',
+        "'",
+        "\\",
+        "@",
+        "://",
+        "hf_",
+        "sk-",
+        "a1",
+        "--",
+        "-",
+        "{",
+        "}",
+        "[",
+        "]",
+        "&",
+        "?",
+        "***",
+        "\n",
+        "Bearer ",
+        "-----BEGIN PRIVATE KEY-----",
+        "-----END PRIVATE KEY-----",
+        "password",
+        "eyJ",
+        ".",
+        "12",
+        "Error: ",
+        "x" * 30,
+    ]
+)
+TEXTS = st.text(max_size=80) | st.lists(PIECES, max_size=25).map("".join)
+
+
+@settings(deadline=None, max_examples=500, suppress_health_check=[HealthCheck.too_slow])
+@given(TEXTS)
+def test_scrubbing_twice_is_scrubbing_once(text: str) -> None:
+    once = redaction.text(text, 0)
+    assert redaction.text(once, 0) == once
+    once.encode()
+    assert redaction.arguments(redaction.arguments(text.split(" "))) == redaction.arguments(text.split(" "))
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.sampled_from(["step", "rank", "of", "the", "group", "loss", "0.25", "17", "(actor)", "waits", "for"]),
+        max_size=40,
+    )
+)
+def test_text_without_secrets_is_unchanged(words: list[str]) -> None:
+    text = " ".join(words)
+    assert redaction.text(text, 0) == text and redaction.arguments(words) == words
+    assert redaction.scrub({"a": words, "b": (text, 1.5)}) == {"a": words, "b": (text, 1.5)}
+
+
+@settings(deadline=None)
+@given(TEXTS, st.sampled_from(PLANTED), TEXTS)
+def test_a_secret_on_a_line_of_its_own_is_found(before: str, planted: Planted, after: str) -> None:
+    assert planted.value not in redaction.text(f"{before}\n{planted.text}\n{after}", 0)
+
+
+LONG: dict[str, Callable[[int], str]] = {
+    "a word": lambda n: "a" * n,
+    "dots": lambda n: "a." * (n // 2),
+    "colons": lambda n: "a:" * (n // 2),
+    "blanks": lambda n: "a" + " " * n,
+    "names": lambda n: "api_key " * (n // 8),
+    "equals": lambda n: "=" * n,
+    "unclosed quotes": lambda n: "token='\"" * (n // 8),
+    "escapes": lambda n: 'token=\\"' * (n // 8),
+    "deeper escapes": lambda n: "".join("token=" + "\\" * k + '"' for k in range(1, int((2 * n) ** 0.5))),
+    "begins of keys": lambda n: "-----BEGIN PRIVATE KEY-----" * (n // 27),
+    "ends of keys": lambda n: "-----BEGIN PRIVATE KEY----" * (n // 26),
+    "schemes": lambda n: "a://" * (n // 4),
+    "ats": lambda n: "://" + "@" * n,
+    "logins": lambda n: "a:b" * (n // 3),
+    "dashes": lambda n: "-" * n,
+    "options": lambda n: "--a " * (n // 4),
+    "prefixes": lambda n: "sk-" * (n // 3),
+    "hugging": lambda n: "hf_" * (n // 3),
+    "webs": lambda n: "eyJ" + "a" * n,
+    "dotted webs": lambda n: "eyJaaaaaaaaa." * (n // 13),
+    "errors": lambda n: "TokenError: '" * (n // 13),
+    "lists": lambda n: "secret=[" * (n // 8),
+    "braces": lambda n: "secret={" * (n // 8),
+    "capitals": lambda n: "A" * n + "a=1",
+    "bearers": lambda n: "bearer " * (n // 7),
+    "login words": lambda n: "login " * (n // 6),
+    "wandb": lambda n: "wandb login --" + "a --" * (n // 4),
+    "users": lambda n: " -u a" * (n // 5),
+    "backslashes": lambda n: "token" + "\\" * n,
+    "keys of URLs": lambda n: "?key=" * (n // 5),
+}
+
+
+def _seconds(text: str) -> float:
+    """Processor time, the best of three: other work on the machine does not count."""
+    best = float("inf")
+    for _ in range(3):
+        began = time.process_time()
+        redaction._scrubbed(text)
+        best = min(best, time.process_time() - began)
+    return best
+
+
+@pytest.mark.parametrize("kind", LONG)
+def test_the_time_grows_with_the_text_and_not_faster(kind: str) -> None:
+    """Eight times the text takes at most 24 times as long (quadratic: 64); what takes no time is not compared."""
+    small, large = _seconds(LONG[kind](20_000)), _seconds(LONG[kind](160_000))
+    assert large <= 24 * max(small, 0.002), f"{small:.4f} s, then {large:.4f} s"
+
+
+def test_the_probes_import_it_with_the_standard_library_alone() -> None:
+    code = (
+        "import sys, probes.redaction; print({'harness', 'reports', 'numpy'} & {m.split('.')[0] for m in sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=os.getcwd())
+    assert done.stdout.strip() == "set()", done.stderr
+
+
+def test_fields_of_an_event() -> None:
+    """Seen twice, since the second time they are looked up: withheld as before, and nothing else touched."""
+    import numpy as np
+
+    array = np.arange(3)
+    plain = {
+        "step": 3,
+        "tokens": 512,
+        "name": "generate",
+        "lists": [1, 2],
+        "nan": float("nan"),
+        "array": array,
+        "all": [array],
+    }
+    secret = PLANTED[0].value
+    for _ in range(2):
+        assert redaction.event("span", plain) is plain
+        shown = redaction.event(
+            "span", {**plain, "api_key": secret, "pin_password": 1234, "url": f"http://a:{secret}@h"}
+        )
+        assert (shown["api_key"], shown["pin_password"], shown["url"]) == ("***", "***", "http://h")
+        assert shown["array"] is array and shown["tokens"] == 512
+        assert redaction.event("span", {"tokens": secret, "name": "generate"}) == {"tokens": "***", "name": "generate"}
+    redaction.learn({"MY_TOKEN": "learned-Later9"})
+    assert redaction.event("span", {"name": "learned-Later9"}) == {"name": "***"}

@@ -1,0 +1,70 @@
+"""Jobs whose processes sit in event loops: what is progress of them, and that nobody is named over one."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from triage_evidence import compared, evidence, group, process, rank
+
+from harness.triage.evidence import Process
+from harness.triage.judge import triage
+from reports.model import Verdict
+
+LOOP = "main rollout run_forever select"
+
+
+def looked(one: Process, *, woken: int = 0, quiet_s: float | None = None, **more: Any) -> Process:
+    looks = tuple(
+        dataclasses.replace(look, main_switches=100 + number * woken, net_quiet_s=quiet_s)
+        for number, look in enumerate(one.samples)
+    )
+    return dataclasses.replace(one, samples=looks, **more)
+
+
+def late(one: Process, stall_s: float = 10.0) -> Verdict:
+    """Rank 0 has not come to what the others are in."""
+    ranks = [rank(n, "main:10 step:42 all_reduce") for n in range(1, 4)]
+    at = compared(group("0", {0: 16, **dict.fromkeys((1, 2, 3), (17, "all_reduce"))}))
+    return triage(evidence(one, *ranks, stall_s=stall_s), at)
+
+
+def culprits(verdict: Verdict) -> list[Any]:
+    return verdict.triage.culprits  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("progress", [{"quiet_s": 2.4}, {"woken": 3}])
+def test_answers_that_come_and_timers_that_fire_are_progress(progress: dict[str, Any]) -> None:
+    """A rate-limited tool answers every 2.5 s."""
+    assert late(looked(rank(0, LOOP), **progress)).verdict == "SLOW"
+
+
+@pytest.mark.parametrize("still", [{"quiet_s": 40.0}, {"quiet_s": 9.0}, {"quiet_s": None}, {}])
+def test_an_event_loop_in_which_nothing_happens_names_nobody(still: dict[str, Any]) -> None:
+    found = late(looked(rank(0, LOOP), **still))
+    assert found.verdict == "INSUFFICIENT" and not culprits(found)
+
+
+@pytest.mark.parametrize("stack", ["main_loop", "main uvicorn.run run_forever select"])
+def test_a_server_and_a_worker_of_rays_tick_for_ever(stack: str) -> None:
+    """What wakes them is no work of the job."""
+    one = looked(rank(0, stack, title="ray::Worker.run" if stack == "main_loop" else ""), woken=30, quiet_s=0.1)
+    assert late(one).verdict != "SLOW"
+
+
+def test_a_plain_wait_is_no_event_loop() -> None:
+    found = late(looked(rank(0, "main:10 step:44 keep_alive"), woken=3, quiet_s=0.5))
+    assert found.verdict == "HUNG" and [one.rank for one in culprits(found)] == [0]
+
+
+def test_a_job_of_a_thousand_event_loops_is_not_hung() -> None:
+    some = [looked(rank(n, LOOP, world=1000), quiet_s=2.0) for n in range(1000)]
+    assert triage(evidence(*some), None).verdict in ("HEALTHY", "SLOW")
+
+
+def test_a_driver_that_asks_an_event_loop_names_nobody() -> None:
+    asks = process(20, "trainer", "rollout getresponse", peers=("127.0.0.1:30000",))
+    server = process(30, "server", "main uvicorn.run run_forever select", listening=("127.0.0.1:30000",))
+    found = triage(evidence(asks, server))
+    assert found.verdict == "INSUFFICIENT" and not culprits(found), found.reason
