@@ -20,18 +20,13 @@ LOOPBACK = {"0100007F", "00000000000000000000000001000000", "0000000000000000FFF
 
 def listening(pid: int) -> list[str]:
     """Local addresses, as /proc/net has them, of the listening TCP sockets of one process."""
-    inodes = set()
     try:
-        for entry in Path(f"/proc/{pid}/fd").iterdir():
-            if found := re.fullmatch(r"socket:\[(\d+)\]", os.readlink(entry)):
-                inodes.add(found[1])
-    except OSError:  # it ended
+        links = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+        tables = [Path(f"/proc/{pid}/net/{name}").read_text() for name in ("tcp", "tcp6")]
+    except OSError:  # it ended, as one that a worker started for a moment does
         return []
-    rows = [
-        line.split()
-        for name in ("tcp", "tcp6")
-        for line in Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]
-    ]
+    inodes = {found[1] for link in links if (found := re.fullmatch(r"socket:\[(\d+)\]", link))}
+    rows = [line.split() for table in tables for line in table.splitlines()[1:]]
     return [row[1] for row in rows if row[3] == LISTENS and row[9] in inodes]
 
 
