@@ -165,7 +165,8 @@ def rebase(model: Any, modules: list[str], by: float) -> None:
         elif hasattr(module, "cos_sin_cache"):  # vLLM and SGLang
             first = module.__dict__.setdefault(BASE, module.base)
             module.base = first * by
-            module.cos_sin_cache.copy_(module._compute_cos_sin_cache())
+            turned = module._compute_cos_sin_cache()  # SGLang's cache may have grown beyond what this computes
+            module.cos_sin_cache[: len(turned)].copy_(turned[: len(module.cos_sin_cache)])
 
 
 def scale_row(model: Any, modules: list[str], row: float, by: float) -> None:

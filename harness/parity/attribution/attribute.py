@@ -13,6 +13,7 @@ from harness.parity.attribution.case import choose, unexplained
 from harness.parity.attribution.merge import merged
 from harness.parity.attribution.outcome import Attribution
 from harness.parity.attribution.situation import Situation, gone, settled
+from harness.parity.rules.restrictions import PAST_CACHE
 from harness.parity.rules.retokenized import read_aloud
 from harness.parity.verdict import Judged
 from reports.model import Verdict
@@ -84,7 +85,8 @@ def _search(
         return
     found.drawn = sum(one.offends for one in samples)
     sides = bench.open(samples, Tolerance(e.tolerance.value, e.tolerance.margin))
-    if any(cause.name == "UNEXPLAINED" for cause in judged.verdict.causes) and read_aloud(e, bench.texts):
+    unnamed = any(cause.name == "UNEXPLAINED" for cause in judged.verdict.causes)
+    if unnamed and read_aloud(e, bench.texts):
         found.reread = causes.find(e, judged.kinds)
     for side in sides:
         found.first[side] = settled(bench.read(side, again=True), e.tolerance.extreme)
@@ -93,6 +95,11 @@ def _search(
                 f"the {side}'s engine scores no more than {counted(one.longest, 'token')} of a sequence: "
                 f"{one.cut} of the case's {counted(len(samples), 'sequence')} were scored up to there"
             )
+    if unnamed and not any(one.total for one in found.first.values()):
+        for side in (one for one in sides if len(e.found(f"learner:{one}"))):
+            found.first[side] = settled(live.resent(bench, side), e.tolerance.extreme)
+            shown = "differs from the reference" if found.first[side].total else "still agrees with the reference"
+            found.notes.append(f"sent other weights, then the learner's again, the {side}'s engine {shown}")
     for side in [one for one in sides if found.first[one].total]:
         s = Situation(
             bench, e, side, found.first[side], clock, deadline=started + budget_s, samples=samples,
@@ -108,6 +115,10 @@ def _search(
             found.left[side] = s.symptoms
             if found.named and found.named_after is None:
                 found.named_after = clock() - started
+    cold = [one.side for one in found.tried if one.cause == "STALE_KV" and not one.removed]
+    if unnamed and cold and found.reread is None:
+        e.notes[PAST_CACHE] = cold
+        found.reread = causes.find(e, judged.kinds)
 
 
 def _one_side(s: Situation, restarts: bool, found: Attribution) -> None:

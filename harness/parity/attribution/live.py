@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from harness.parity.attribution.bench import Bench
 from harness.parity.attribution.put_back import engine_parameters
 from harness.parity.attribution.read_back import equal_weights, in_words, past, read_back
 from harness.parity.attribution.situation import LEAST, RESIDUE, Named, Situation, Tried, improves
@@ -43,6 +44,15 @@ def order(s: Situation) -> None:
         summary = "responses are permuted: the same ones, under other sample numbers"
         s.named.append(Named("ORDER", s.side, s.side, summary, proof))
         s.symptoms = Symptoms(compared=s.symptoms.compared)  # the responses themselves are the reference's
+
+
+def resent(bench: Bench, side: str) -> Symptoms:
+    """The case right after a sync that changed the weights: other ones, a draw with them, then the learner's. What an
+    engine keeps over a sync shows then, though it has passed where a flush or other requests came after the run's."""
+    bench.send_otherwise(side, [name for group in bench.tensors(side) for name in group])
+    bench.read(side)
+    bench.sync(side)
+    return bench.read(side, again=True)
 
 
 def past_cache(s: Situation) -> None:

@@ -27,6 +27,7 @@ from reports.text import counted, figure
 
 CHANCE = 1e-3  # probability that so many differing samples all have cached tokens by chance
 FEWEST = 3  # samples, on either side of a restriction
+PAST_CACHE = "past the cache"  # note of `Evidence`: sides that live engines show to differ with nothing from a cache
 
 
 def stale_cache(e: Evidence) -> Iterator[Explanation]:
@@ -103,6 +104,8 @@ def untried_cache(e: Evidence, side: Side) -> str:
 
     A cache that holds keys of earlier weights shows like that, and so does an engine whose decode is not its prefill.
     """
+    if side.name in e.notes.get(PAST_CACHE, ()):
+        return ""
     kind = f"learner:{side.name}"
     found, open_ = e.readings.get(kind), left(e, kind)
     if found is None or not len(open_) or not len(left(e, f"floor:{side.name}")) or not scored_otherwise(e, side.name):
