@@ -1,4 +1,4 @@
-"""A run directory as tables: events by kind, spans as a data frame, token frames as flat NumPy columns.
+"""A run directory as tables: events by kind, spans and token frames as flat NumPy columns.
 
 `Recording` is `probes.format.Run` with a scan that does not decode what nobody asks for (`harness.scan`), and parses a
 kind when it is asked for. Both index the same lines and name the same damage; a test holds them together. A line that
@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from harness import scan
 from harness.seen import Seen
-from harness.tables import FrameArrays, Table, arrays_of, number, table_of
+from harness.tables import FrameArrays, Spans, Table, arrays_of, number, table_of
 from probes.format import EVENTS, PREFIX, Extent, JournalIndex, Run, decode_header, decode_json
 
 
@@ -35,9 +34,8 @@ class Recording(Run):
     def __init__(self, path: str | os.PathLike[str], *, tell: Callable[[str], None] = lambda doing: None) -> None:
         self._tell = tell  # is told of each journal, which may take seconds
         self._decoded: dict[tuple[str, str], list[dict[str, Any]]] = {}  # by kind and mention
-        self._spans: dict[str, scan.SpanNames] = {}  # by file, where the names were read ahead
+        self._span_names: dict[str, scan.SpanNames] = {}  # by file, where the names were read ahead
         self._hashes: dict[str, np.ndarray] = {}
-        self._tables: dict[tuple[str, ...], pd.DataFrame] = {}
         self.window: range | None = None
         super().__init__(path, strict=False)
 
@@ -127,18 +125,12 @@ class Recording(Run):
             hashes = array("q", map(hash, self._lines(journal, kind)))
         return np.array(hashes, np.int64)
 
-    def spans(self, names: tuple[str, ...]) -> pd.DataFrame:
-        """Columns role, process, step (-1 where a span has none), name, start (s, NaN where unsaid), seconds, ok: one
-        row for each span of these names."""
-        if names not in self._tables:
-            parts = [part for journal in self._journals if len(part := self._spans_of(journal, names))]
-            columns = ["role", "process", "step", "name", "start", "seconds", "ok"]
-            empty = pd.DataFrame(columns=columns)
-            table = pd.concat(parts, ignore_index=True)[columns] if parts else empty
-            if self.window is not None:
-                table = table[(table["step"] < 0) | table["step"].isin(self.window)]
-            self._tables[names] = table
-        return self._tables[names]
+    def spans(self, names: tuple[str, ...]) -> Spans:
+        """The spans of these names, journal by journal."""
+        found = Spans.joined([self._spans_of(journal, names) for journal in self._journals])
+        if self.window is None:
+            return found
+        return found.where((found.step < 0) | np.isin(found.step, self.window))
 
     def steps(self, kind: str) -> list[int]:
         """The steps that have a frame of this kind, in order."""
@@ -218,44 +210,44 @@ class Recording(Run):
         if note not in self.torn:
             self.torn.append(note)
 
-    def _spans_of(self, journal: JournalIndex, names: tuple[str, ...]) -> pd.DataFrame:
-        known = self._spans.get(journal.name)
+    def _spans_of(self, journal: JournalIndex, names: tuple[str, ...]) -> Spans:
+        known = self._span_names.get(journal.name)
         places: Any = journal.kinds.get("span", ())
         if known is not None and not known.unnamed and len(places):
             places = np.frombuffer(places, np.int64)[known.of(names)]
         lines = list(scan.lines_at(journal.path, places))
-        table = self._arrow_spans(lines) if len(lines) > 1000 else None
-        if table is None:  # few; or a broken line, or a foreign writer with other types
+        columns = _arrow_columns(lines) if len(lines) > 1000 else None
+        if columns is None:  # few; or a broken line, or a foreign writer with other types
             events = [self.parsed(journal, line) or {} for line in lines]
-            columns: dict[str, Any] = {"name": [str(one.get("name")) for one in events]}
-            columns |= {key: [number(one.get(key)) for one in events] for key in ("step", "start_ns", "dur_ns")}
-            table = pd.DataFrame({**columns, "ok": [one.get("ok") is True for one in events]})
-        table = table[table["name"].isin(names)]
-        table = table.assign(role=journal.opening.get("role", ""), process=journal.name)
-        table = table.assign(start=table["start_ns"] / 1e9, seconds=table["dur_ns"] / 1e9)
-        return table.assign(step=table["step"].fillna(-1).astype(np.int64))
-
-    def _arrow_spans(self, lines: list[bytes]) -> pd.DataFrame | None:
-        """Many spans at once; None where they are not as the recorders write them."""
-        import pyarrow as pa
-        import pyarrow.json as arrow_json
-
-        numbers = [(key, pa.int64()) for key in ("step", "start_ns", "dur_ns")]
-        schema = pa.schema([("name", pa.string()), *numbers, ("ok", pa.bool_())])
-        options = arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
-        try:
-            found: pd.DataFrame = arrow_json.read_json(
-                pa.BufferReader(b"".join(lines)), parse_options=options
-            ).to_pandas()
-        except pa.ArrowInvalid:
-            return None
-        return found
+            columns = {"name": np.array([str(one.get("name")) for one in events], object)}
+            columns |= {key: np.array([number(one.get(key)) for one in events]) for key in _NUMBERS}
+        step = np.where(np.isfinite(columns["step"]), columns["step"], -1).astype(np.int64)
+        process = np.full(len(lines), journal.name, object)
+        found = Spans(process, columns["name"], step, columns["start_ns"] / 1e9, columns["dur_ns"] / 1e9)
+        return found.where(np.array([name in names for name in found.name.tolist()], bool))
 
     def _scan_events(self, path: Path) -> JournalIndex:
         self._tell(f"reading {path}")
         journal = JournalIndex(path, f"{EVENTS}/{path.name}")
         try:
-            self._spans[journal.name] = scan.index(journal)
+            self._span_names[journal.name] = scan.index(journal)
         except scan.Irregular:
             return super()._scan_events(path)
         return journal
+
+
+_NUMBERS = ("step", "start_ns", "dur_ns")
+
+
+def _arrow_columns(lines: list[bytes]) -> dict[str, np.ndarray] | None:
+    """The columns of many spans, parsed at once; None where they are not as the recorders write them."""
+    import pyarrow as pa
+    import pyarrow.json as arrow_json
+
+    schema = pa.schema([("name", pa.string()), *((key, pa.int64()) for key in _NUMBERS)])
+    options = arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
+    try:
+        table = arrow_json.read_json(pa.BufferReader(b"".join(lines)), parse_options=options)
+    except pa.ArrowInvalid:
+        return None
+    return {key: table[key].to_numpy() for key in ("name", *_NUMBERS)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
@@ -61,6 +61,27 @@ class Table:
     def flat(self, name: str) -> np.ndarray | None:
         column = self.columns.get(name)
         return column if isinstance(column, np.ndarray) else None
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Spans, one entry for each in every column. `process`: the journal it is in; `step`: -1 where it has none; `start`
+    and `seconds` in seconds, NaN where unsaid."""
+
+    process: np.ndarray
+    name: np.ndarray
+    step: np.ndarray
+    start: np.ndarray
+    seconds: np.ndarray
+
+    def where(self, mask: np.ndarray) -> Spans:
+        return Spans(*(column[mask] for column in vars(self).values()))
+
+    @staticmethod
+    def joined(parts: list[Spans]) -> Spans:
+        """Those of several, in turn."""
+        columns = [[getattr(part, key.name) for part in parts] for key in fields(Spans)]
+        return Spans(*(np.concatenate(column) if column else np.zeros(0) for column in columns))
 
 
 @dataclass(frozen=True)

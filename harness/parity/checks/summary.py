@@ -82,16 +82,21 @@ def _spans_by_step(recording: Recording) -> dict[tuple[str, int], float]:
 
     Those of an asynchronous process overlap: verl waits for all prompts of a step at once, each in a span of its own.
     """
-    spans = recording.spans(STEP_SPANS).sort_values("start", kind="stable")
-    if not len(spans):
-        return {}
-    one = ["name", "step", "process"]
-    spans["end"] = spans["start"] + spans["seconds"]
-    spans["covered"] = spans.groupby(one)["end"].cummax()
-    twice = (spans.groupby(one)["covered"].shift() - spans["start"]).fillna(0.0).clip(lower=0.0)
-    spans["seconds"] = (spans["seconds"] - twice).clip(lower=0.0)
-    longest = spans.groupby(one)["seconds"].sum().groupby(level=["name", "step"]).max()
-    return {(str(name), int(step)): float(value) for (name, step), value in longest.items()}
+    spans = recording.spans(STEP_SPANS)
+    order = np.argsort(spans.start, kind="stable")
+    columns = (spans.name, spans.step, spans.process, spans.start, spans.seconds)
+    rows = zip(*(column[order].tolist() for column in columns), strict=True)
+    covered: dict[tuple[str, int, str], float] = {}  # until when
+    lasted: dict[tuple[str, int, str], float] = {}
+    for name, step, process, start, seconds in rows:  # max(known, NaN) is what is known
+        one = name, step, process
+        before = covered.get(one, -np.inf)
+        covered[one] = max(before, start + seconds)
+        lasted[one] = lasted.get(one, 0.0) + max(0.0, seconds - max(0.0, before - start))
+    longest: dict[tuple[str, int], float] = {}
+    for (name, step, _), seconds in sorted(lasted.items()):
+        longest[name, step] = max(longest.get((name, step), 0.0), seconds)
+    return longest
 
 
 def _series(side: Side, steps: list[int]) -> dict[str, list[float]]:
