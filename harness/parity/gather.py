@@ -18,13 +18,14 @@ from harness.parity.facts.modes import REPLAY, drawn_in, unclear
 from harness.parity.facts.one_engine import note_floors
 from harness.parity.facts.parameters import engine_infos
 from harness.parity.facts.patience import Told, nobody
-from harness.parity.facts.rounding import HALF, Rounding
+from harness.parity.facts.rounding import Rounding
 from harness.parity.facts.seeded import same_sampler
 from harness.parity.facts.weightsync import weight_syncs
 from harness.parity.native import alpha_of, native_stage
 from harness.store import Recording
 from harness.tables import mapping, number
 from reports.text import figure
+from scenarios.lifted import HALF
 
 
 def gather(

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from ppo_support import random_models
 
 from harness.parity.verdict import judged
 from probes.format import Run, write_manifest
@@ -30,12 +28,6 @@ HALF = Scenario(
 )
 NORM = "model.layers.1.post_attention_layernorm"
 TENSOR = "model.layers.1.mlp.down_proj.weight"
-
-
-@pytest.fixture(scope="module")
-def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    torch.set_num_threads(1)  # idle OpenMP threads spin
-    return random_models(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture(scope="module")

@@ -15,10 +15,11 @@ import numpy as np
 from scipy import stats
 
 from harness.parity.facts.align import Match, equal_rows, shared
-from harness.parity.facts.rounding import FARTHEST, HALF, Rounding
+from harness.parity.facts.rounding import FARTHEST, Rounding
 from harness.parity.facts.tails import EXTREME, EXTREME_HALF, OUTLIERS, outliers
 from harness.store import Recording
 from harness.tables import Table
+from scenarios.lifted import HALF
 
 # Largest floor that can be noise, in nats. float32: batch composition alone reached 1.2e-5 in SGLang on a tiny model,
 # engines were within 1.4e-6 of Transformers. bfloat16: published figures are 0.01 to 0.05; larger models may need

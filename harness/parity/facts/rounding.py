@@ -16,7 +16,6 @@ from harness.parity.facts.tails import OUTLIERS, outliers
 from harness.store import Recording
 from harness.tables import Rows, Table
 
-HALF = ("bfloat16", "float16")
 LEAST = 200  # tokens; the tail of fewer is not known
 BULK = 0.99  # of the tokens: a learner that rounds more of them by more than the cap does not measure rounding
 SPREAD = 2.0**0.5  # of the difference of two numbers that round independently, over that of one
