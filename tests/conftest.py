@@ -9,13 +9,15 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-# No test depends on timing: an example may take as long as a busy machine makes it take. The same examples every time,
-# so that a change is not refused for what was there before it; others every night.
+# No test depends on timing: an example may take as long as a busy machine makes it take. By day few examples, the same
+# ones every time, so that a change is not refused for what was there before it; at night (.ci/nightly) many others.
 hypothesis.settings.register_profile(
-    "any-machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow],
-    derandomize=not os.environ.get("OTHER_EXAMPLES"),
-)  # fmt: skip
-hypothesis.settings.load_profile("any-machine")
+    "day", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], derandomize=True, max_examples=25
+)
+hypothesis.settings.register_profile(
+    "nightly", hypothesis.settings.get_profile("day"), derandomize=False, max_examples=500
+)
+hypothesis.settings.load_profile(os.environ.get("TEST_PROFILE", "day"))
 sys.path.insert(0, str(Path(__file__).resolve().parent / "unit"))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scenarios.bench.fit import BARRED, Choices, fit
@@ -96,7 +96,6 @@ def test_larger_sets_are_given_up_in_time() -> None:
     joint=st.booleans(),
     ties=st.booleans(),
 )
-@settings(max_examples=100, deadline=None)
 def test_what_falls_short_is_what_the_sampler_would_prefer(
     temperature: float, top_k: int, top_p: float, min_p: float, joint: bool, ties: bool
 ) -> None:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.doctor.frameworks.plan import Plan, read
@@ -110,7 +110,6 @@ def test_a_line_that_does_not_end(line: str) -> None:
         commands(line)
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(st.text(min_size=0, max_size=8).filter(lambda text: "\n" not in text and "\r" not in text), max_size=5))
 def test_quoted_words_come_back(words: list[str]) -> None:
     assert commands(shlex.join(words)) == ([words] if words else [])
@@ -162,7 +161,6 @@ def test_an_override_of_hydras(words: str, sign: str, value: str, has: bool, on:
     assert bool(found.untold(f"{R}.x")) is (sign == "~")
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     names=st.lists(st.from_regex(r"[a-z]{1,6}(\.[a-z_]{1,6}){1,3}", fullmatch=True), min_size=1, max_size=4),
     values=st.lists(st.text("abc019 ,'\"{}[]:|<>;&#()\\", max_size=12), min_size=4, max_size=4),

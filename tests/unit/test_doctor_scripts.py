@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given as drawn
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from harness.doctor.frameworks.plan import Plan, plans
@@ -75,9 +74,7 @@ def given(found: list[Plan]) -> list[list[str]]:
         ("trl", "export SCRIPT=a.py\nls b.py\n[ -f c.py ] && python d.py --a 1\n", [["a=1"]]),
     ],
 )  # fmt: skip
-def test_each_start_has_its_own_settings(
-    tmp_path: Path, framework: str, text: str, expected: list[list[str]]
-) -> None:
+def test_each_start_has_its_own_settings(tmp_path: Path, framework: str, text: str, expected: list[list[str]]) -> None:
     found = starts(framework, tmp_path, text)
     assert given(found) == expected
     assert not any(one.unread or one.unsure for one in found if framework != "trl")
@@ -123,23 +120,23 @@ def test_what_branches_set_is_not_told(tmp_path: Path, text: str, sure: list[str
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (f"run() {{\n  {VERL} \"$@\"\n}}\nrun a.b=1\n", "what the function run is called with"),
-        (f"function run {{\n  {VERL} \"$@\"\n}}\nrun a.b=1\n", "what the function run is called with"),
+        (f'run() {{\n  {VERL} "$@"\n}}\nrun a.b=1\n', "what the function run is called with"),
+        (f'function run {{\n  {VERL} "$@"\n}}\nrun a.b=1\n', "what the function run is called with"),
         (f"bash <<END\n{VERL} a.b=1\nEND\n{VERL} a.b=1\n", "a here-document of"),
-        (f"A=(a.b=1)\nmapfile -t A < x\n{VERL} \"${{A[@]}}\"\n", "${A[@]} may hold settings"),
-        (f"source o.sh\nA+=(a.b=1)\n{VERL} \"${{A[@]}}\"\n", "${A[@]} may hold settings"),
-        (f". o.sh; A+=(a.b=1); {VERL} \"${{A[@]}}\"\n", "${A[@]} may hold settings"),
-        (f"eval x\nA+=(a.b=1)\n{VERL} \"${{A[@]}}\"\n", "${A[@]} may hold settings"),
-        (f"[ -f o.sh ] && source o.sh\nA+=(a.b=1)\n{VERL} \"${{A[@]}}\"\n", "${A[@]} may hold settings"),
-        (f"mapfile -t A < x\nA+=(a.b=1)\n{VERL} \"${{A[@]}}\"\n", "${A[@]} may hold settings"),
-        (f"A=(a.b=1 c.d=1)\nA[1]=c.d=2\n{VERL} \"${{A[@]}}\"\n", "${A[@]} may hold settings"),
-        (f"A=(a.b=1)\nA[${{#A[@]}}]=c.d=2\n{VERL} \"${{A[@]}}\"\n", "${A[@]} may hold settings"),
-        (f"A=(a.b=1)\nA=c.d=2\n{VERL} \"${{A[@]}}\"\n", "${A[@]} may hold settings"),
+        (f'A=(a.b=1)\nmapfile -t A < x\n{VERL} "${{A[@]}}"\n', "${A[@]} may hold settings"),
+        (f'source o.sh\nA+=(a.b=1)\n{VERL} "${{A[@]}}"\n', "${A[@]} may hold settings"),
+        (f'. o.sh; A+=(a.b=1); {VERL} "${{A[@]}}"\n', "${A[@]} may hold settings"),
+        (f'eval x\nA+=(a.b=1)\n{VERL} "${{A[@]}}"\n', "${A[@]} may hold settings"),
+        (f'[ -f o.sh ] && source o.sh\nA+=(a.b=1)\n{VERL} "${{A[@]}}"\n', "${A[@]} may hold settings"),
+        (f'mapfile -t A < x\nA+=(a.b=1)\n{VERL} "${{A[@]}}"\n', "${A[@]} may hold settings"),
+        (f'A=(a.b=1 c.d=1)\nA[1]=c.d=2\n{VERL} "${{A[@]}}"\n', "${A[@]} may hold settings"),
+        (f'A=(a.b=1)\nA[${{#A[@]}}]=c.d=2\n{VERL} "${{A[@]}}"\n', "${A[@]} may hold settings"),
+        (f'A=(a.b=1)\nA=c.d=2\n{VERL} "${{A[@]}}"\n', "${A[@]} may hold settings"),
         (f"A=(a.b=1)\ndeclare 'A[0]=c.d=2'\n{VERL} \"${{A[@]}}\"\n", "${A[@]} may hold settings"),
         (f"A=(a.b=1 c.d=2)\nunset 'A[0]'\n{VERL} \"${{A[@]}}\"\n", "${A[@]} may hold settings"),
         (f"A=(a.b=1 c.d=2)\nif $T; then unset 'A[0]'; fi\n{VERL} \"${{A[@]}}\"\n", "${A[@]} may hold settings"),
         (f"{VERL} 'a\nb\n{VERL} a.b=1\n", "has a quote that does not end"),
-        (f"A=(a.b=1)\nA=(\n<(x)\n)\n{VERL} \"${{A[@]}}\"\n", "${A[@]} may hold settings"),
+        (f'A=(a.b=1)\nA=(\n<(x)\n)\n{VERL} "${{A[@]}}"\n', "${A[@]} may hold settings"),
     ],
 )
 def test_what_is_not_read_is_said(tmp_path: Path, text: str, why: str) -> None:
@@ -147,12 +144,12 @@ def test_what_is_not_read_is_said(tmp_path: Path, text: str, why: str) -> None:
 
 
 def test_a_functions_words_are_the_scripts_where_it_hands_them_on(tmp_path: Path) -> None:
-    (found,) = starts("verl", tmp_path, f"main() {{\n  {VERL} \"$@\"\n}}\nmain \"$@\"\n", "a.b=1")
+    (found,) = starts("verl", tmp_path, f'main() {{\n  {VERL} "$@"\n}}\nmain "$@"\n', "a.b=1")
     assert given([found]) == [["a.b=1"]] and not found.unread
 
 
 def test_of_several_starts_the_one_that_takes_them_has_the_commands_words(tmp_path: Path) -> None:
-    found = starts("verl", tmp_path, f"{VERL} a.b=1\n{VERL} a.b=2 \"$@\"\n", "c.d=3")
+    found = starts("verl", tmp_path, f'{VERL} a.b=1\n{VERL} a.b=2 "$@"\n', "c.d=3")
     assert given(found) == [["a.b=1"], ["a.b=2", "c.d=3"]]
 
 
@@ -179,7 +176,6 @@ def test_variables_as_the_start_has_them(tmp_path: Path, text: str, expected: di
     assert found.variables == expected
 
 
-@settings(max_examples=300, deadline=None)
 @drawn(st.lists(st.sampled_from([*"(){}'\"`;&|<>$\n\\ #=", "$(", "${", "<<E", "if ", "fi", "case ", " in ",
                                  ";;", "esac", "A=(", "A+=(", "${A[@]}", "for ", "do ", "done", "f()", VERL,
                                  " a.b=1", "E\n", "[[ "]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.parity.facts.align import Grid, Match, equal_rows, shared
@@ -26,7 +26,6 @@ def test_match_pairs_equal_samples_and_names_the_rest(a: list[int], b: list[int]
     assert match.repeated.tolist() == sorted({x for x in a if a.count(x) > 1} | {x for x in b if b.count(x) > 1})
 
 
-@settings(max_examples=200)
 @given(ROWS, st.data())
 def test_a_grid_takes_the_first_values_of_the_rows_it_is_given(rows: list[list[int]], data: st.DataObject) -> None:
     index = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=8)) if rows else []

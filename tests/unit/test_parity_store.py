@@ -50,7 +50,7 @@ def same(path: Path) -> None:
     assert fast.event_count == sum(1 for _ in slow.events())
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(events=st.lists(st.tuples(KINDS, FIELDS), max_size=30), cut=st.floats(0, 1), spaced=st.booleans())
 def test_a_torn_journal_reads_as_the_reference_reads_it(tmp_path: Path, events: Any, cut: float, spaced: bool) -> None:
     file = journal(tmp_path, events, spaced=spaced)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scenarios.ppo import advantages
@@ -21,7 +21,6 @@ def f32(values: list[float]) -> np.ndarray:
 
 
 @given(st.lists(rows, min_size=1, max_size=5), unit, unit)
-@settings(max_examples=100, deadline=None)
 def test_gae_is_the_discounted_sum_of_td_errors(
     batch: list[tuple[list[float], list[float]]], gamma: float, lam: float
 ) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from ppo_support import random_models
 
@@ -64,7 +64,6 @@ def test_packing_fills_rows_and_restarts_positions() -> None:
 
 
 @given(st.integers(1, 12), st.integers(0, 1000))
-@settings(max_examples=30, deadline=None)
 def test_packing_loses_no_token_and_wastes_no_more_than_padding(count: int, seed: int) -> None:
     samples = ragged(count, seed)
     packed = batches.make(samples, pad=0, packing=True, device="cpu")

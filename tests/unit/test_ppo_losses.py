@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scenarios.ppo import losses
@@ -52,7 +52,6 @@ def test_clipping_stops_only_moves_that_went_too_far_already(advantage: float, r
 
 
 @given(st.lists(st.tuples(numbers, numbers, numbers), min_size=1, max_size=20), st.floats(0.05, 0.5))
-@settings(max_examples=50, deadline=None)
 def test_policy_loss_is_trl_s_token_by_token(rows: list[tuple[float, float, float]], clip: float) -> None:
     """trl/trainer/ppo_trainer.py: pg_losses = -A r, pg_losses2 = -A clamp(r, 1 - c, 1 + c), mean of the larger."""
     new, old, advantage = (torch.tensor(column) for column in zip(*rows, strict=True))
@@ -65,7 +64,6 @@ def test_policy_loss_is_trl_s_token_by_token(rows: list[tuple[float, float, floa
 
 
 @given(st.lists(st.tuples(numbers, numbers, numbers), min_size=1, max_size=20), st.floats(0.05, 0.5))
-@settings(max_examples=50, deadline=None)
 def test_value_loss_is_that_of_openai_baselines(rows: list[tuple[float, float, float]], clip: float) -> None:
     """baselines/ppo2/model.py: vf_loss = .5 mean(max((v - R)^2, (old + clip(v - old) - R)^2))."""
     value, old, target = (torch.tensor(column) for column in zip(*rows, strict=True))

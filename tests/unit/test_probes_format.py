@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.format import (
@@ -404,7 +404,6 @@ def test_the_manifest_is_json_everywhere(tmp_path: Path) -> None:
     assert manifest == {"format_version": FORMAT_VERSION, "seeds": {"run": 2}, "limit": "nan"}
 
 
-@settings(max_examples=50)
 @given(FIELDS)
 def test_json_is_one_line_of_ascii(fields: dict[str, Any]) -> None:
     text = encode_json(fields)

@@ -71,7 +71,7 @@ verdicts = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(verdicts)
 def test_any_verdict_round_trips_and_a_stored_one_renders_as_a_fresh_one(verdict):
     stored = verdict.to_json()
@@ -81,7 +81,7 @@ def test_any_verdict_round_trips_and_a_stored_one_renders_as_a_fresh_one(verdict
         assert render(again, format) == render(verdict, format)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(verdicts)
 def test_any_verdict_renders_as_html(verdict):
     page = render(verdict, "html")
@@ -89,7 +89,7 @@ def test_any_verdict_renders_as_html(verdict):
     assert page.rstrip().endswith("</html>") and "<script" not in page
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(verdicts)
 def test_any_verdict_is_well_formed_junit(verdict):
     root = ElementTree.fromstring(render(verdict, "junit").encode())

@@ -135,7 +135,7 @@ bodies = st.lists(names, min_size=1, max_size=6, unique=True).flatmap(
 )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(bodies)
 def test_any_body_renders_and_round_trips(body):
     verdict = Verdict("triage", "HUNG", 1, "x", triage=body)

@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Callable
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from secret_catalogue import HARMLESS, PLANTED, Planted
 
@@ -209,7 +209,6 @@ PIECES = st.sampled_from(
 TEXTS = st.text(max_size=80) | st.lists(PIECES, max_size=25).map("".join)
 
 
-@settings(deadline=None, max_examples=500, suppress_health_check=[HealthCheck.too_slow])
 @given(TEXTS)
 def test_scrubbing_twice_is_scrubbing_once(text: str) -> None:
     once = redaction.text(text, 0)
@@ -218,7 +217,6 @@ def test_scrubbing_twice_is_scrubbing_once(text: str) -> None:
     assert redaction.arguments(redaction.arguments(text.split(" "))) == redaction.arguments(text.split(" "))
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.sampled_from(["step", "rank", "of", "the", "group", "loss", "0.25", "17", "(actor)", "waits", "for"]),
@@ -231,7 +229,6 @@ def test_text_without_secrets_is_unchanged(words: list[str]) -> None:
     assert redaction.scrub({"a": words, "b": (text, 1.5)}) == {"a": words, "b": (text, 1.5)}
 
 
-@settings(deadline=None)
 @given(TEXTS, st.sampled_from(PLANTED), TEXTS)
 def test_a_secret_on_a_line_of_its_own_is_found(before: str, planted: Planted, after: str) -> None:
     assert planted.value not in redaction.text(f"{before}\n{planted.text}\n{after}", 0)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.triage.collect import (
@@ -78,7 +78,6 @@ def test_variables_say_the_rank_and_nothing_else() -> None:
     }  # fmt: skip
 
 
-@settings(deadline=None)
 @given(st.text(max_size=200))
 def test_no_text_is_too_strange_to_clean(text: str) -> None:
     redact.text(text).encode()
@@ -239,7 +238,6 @@ def test_on_another_host_ages_come_from_the_wall_clock(tmp_path: Path) -> None:
     assert one.host == HOST and 7.0 <= one.journal.last_age_s < 60
 
 
-@settings(max_examples=50, deadline=None)  # it reads files, on a machine that other tests keep busy
 @given(st.integers(0, 3_000), st.binary(max_size=40))
 def test_a_damaged_journal_gives_what_it_can(tmp_path_factory: pytest.TempPathFactory, at: int, junk: bytes) -> None:
     whole = _whole(tmp_path_factory)

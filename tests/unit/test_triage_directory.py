@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import BadInput
@@ -56,7 +56,6 @@ def without_dumps(evidence: Evidence, path: str) -> Evidence:
     return dataclasses.replace(evidence, path=path, dumps={}, processes=processes)
 
 
-@settings(max_examples=30, deadline=None)
 @given(values(Evidence))
 def test_what_is_written_is_read(evidence: Evidence) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -162,7 +161,6 @@ def test_a_process_file_that_is_wrong_in_any_way_is_a_note(tmp_path: Path, text:
 
 
 @given(st.binary(max_size=60), st.integers(0, 400))
-@settings(max_examples=20, deadline=None)
 def test_no_damage_of_the_index_is_a_traceback(junk: bytes, at: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         example(Path(folder))

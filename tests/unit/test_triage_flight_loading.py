@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from flight_support import faulty
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.triage.flight import Flight, FlightError, NotADump, compare, load, load_directory, worlds
@@ -82,7 +82,6 @@ def test_a_recorder_that_is_off_is_said() -> None:
 
 
 @pytest.mark.parametrize("data", [JSON, PICKLE], ids=["json", "pickle"])
-@settings(max_examples=60, deadline=None)
 @given(share=st.floats(0, 1, exclude_max=True))
 def test_a_truncated_dump_is_one_sentence(data: bytes, share: float) -> None:
     cut = data[: int(share * len(data))]
@@ -91,7 +90,6 @@ def test_a_truncated_dump_is_one_sentence(data: bytes, share: float) -> None:
     assert "rank3.json" in caught.value.message and "\n" not in caught.value.message
 
 
-@settings(max_examples=150, deadline=None)
 @given(place=st.integers(0, len(PICKLE) - 1), value=st.integers(0, 255))
 def test_a_damaged_pickle_is_a_flight_or_a_sentence(place: int, value: int) -> None:
     damaged = bytearray(PICKLE)

@@ -8,7 +8,7 @@ import json
 import pytest
 import triage_evidence as make
 import triage_trial as trial
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.triage.judge import triage
@@ -96,7 +96,6 @@ keyed = [
 ]
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.sampled_from(keyed), st.permutations(range(5)))
 def test_ranks_are_numbers_only(case, places):
     before, after = triage(*case.built), triage(*relabelled(case.built, places))
@@ -147,7 +146,6 @@ lossy = [
 ]
 
 
-@settings(max_examples=120, deadline=None)
 @given(st.sampled_from(lossy), st.integers(0, 4))
 def test_a_lost_dump_makes_nobody_guilty(case, lost):
     verdict = triage(*without(case.built, lost))
