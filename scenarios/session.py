@@ -21,7 +21,7 @@ from scenarios.rollout import frames, guided, last_words, parameters
 from scenarios.rollout.engine import Completion, Engine, EngineError, Request, SyncGroup, SyncReport, WeightMeta
 from scenarios.rollout.make import make_engine, resolve_device
 from scenarios.rollout.mapping import ParameterMap, described
-from scenarios.rollout.processes import alive
+from scenarios.rollout.processes import alive, exit_code
 from scenarios.settings import Sampling, Scenario
 
 WATCH_PERIOD_S = 0.5
@@ -88,7 +88,7 @@ class EngineSession:
                 mapping=self._mapping,
             )
         except EngineError as error:
-            said = last_words.root_cause(self._begun)
+            said = last_words.root_cause(self._begun, ended=1)  # it told us that it failed
             if not said or said in str(error):
                 raise
             raise EngineError(f"{error}. Its own last words: {said}") from error
@@ -109,7 +109,7 @@ class EngineSession:
         while children and not closing.wait(WATCH_PERIOD_S):
             dead = [pid for pid in children if not alive(pid)]
             if dead and not closing.is_set():
-                said = last_words.root_cause(self._begun)
+                said = last_words.root_cause(self._begun, exit_code(dead[0]))
                 message = f"{self.backend}: engine process {dead[0]} died" + (f": {said}" if said else "")
                 if self._recorder is not None:
                     self._recorder.event("engine_died", pid=dead[0], message=message)

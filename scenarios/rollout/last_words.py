@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import stat
 from collections.abc import Iterable
 from pathlib import Path
@@ -23,6 +24,18 @@ _FATAL = re.compile(
 )
 # Exceptions that only point at another one: vLLM (v1/engine/utils, executor/multiproc_executor), SGLang (engine).
 _POINTERS = ("See root cause above", "See stack trace", "initialization failed", "scheduler is dead", "EngineDeadError")
+# What an engine's parent says of a child's exit code: vLLM ("Failed core proc(s): {'EngineCore_0': -9}"), SGLang.
+_CODE = re.compile(r"(?:\b[Ee]xit ?code:? |Failed core proc\(s\): \{[^}]{1,80}: )-(\d{1,2})\b")
+_FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
+LAST_LINES = 3
+# Who writes a line, where several processes share a file; a record of a logger; what a process says as it ends.
+_SPEAKER = re.compile(r"\bpid=\d+|\b(?:TP|DP|PP)\d+\b")
+_RECORD = re.compile(r"\b(?:INFO|DEBUG)\b|\b\d\d:\d\d:\d\d\b")
+_ENDING = re.compile(
+    r"traceback|during handling|direct cause|sigquit|sigterm|sigint|shut|exit|terminat|died|dead|fail|kill|leak|abort"
+    r"|resource_tracker|destroy_process_group|core dumped|^Process |^(?:Current )?[Tt]hread 0x|^Extension modules",
+    re.IGNORECASE,
+)
 
 
 def own_output() -> list[Path]:
@@ -42,16 +55,55 @@ def sizes(files: Iterable[Path]) -> dict[Path, int]:
     return {file: file.stat().st_size for file in files if file.exists()}
 
 
-def root_cause(begun: dict[Path, int]) -> str:
-    """The exception that ended a process, in one sentence, from what its files hold beyond these offsets; "" if none.
+def root_cause(begun: dict[Path, int], ended: int | None = None) -> str:
+    """Why a process ended, in one sentence, from what its files hold beyond these offsets; "" where they do not say.
 
-    The last exception that is not a pointer to another: chained and forwarded ones are printed after their cause.
+    `ended`: its exit code, negative for a signal (as in subprocess), None where it is not known; a negative one that
+    its parent wrote into the log counts before it. The cause is the last exception that is not a pointer to another:
+    chained and forwarded ones are printed after their cause. Of a process that did not exit by itself, an exception is
+    the cause only if the process logged nothing after it that shows that it went on. Otherwise the signal is told, with
+    the last lines of the log.
     """
-    said = [line for file, begin in begun.items() for line in _read(file, begin).splitlines()]
-    lines = [_PREFIX.sub("", _COLOUR.sub("", line).strip()) for line in said]
-    ends = [line for line in lines if _RAISED.match(line) or _FATAL.match(line)]
-    causes = [line for line in ends if not any(words in line for words in _POINTERS)]
-    return causes[-1][:LONGEST] if causes else ""
+    logs = [
+        [_COLOUR.sub("", line).rstrip() for line in _read(file, begin).splitlines()] for file, begin in begun.items()
+    ]
+    code = next((-int(found[1]) for log in logs for line in reversed(log) if (found := _CODE.search(line))), ended)
+    for log in reversed(logs):
+        at = next((at for at in reversed(range(len(log))) if _is_cause(log[at])), None)
+        if at is None:
+            continue
+        by_itself = code is not None and -code not in _FROM_OUTSIDE
+        if by_itself or not any(_goes_on(line, log[at], killed=code is not None) for line in log[at + 1 :]):
+            return _sentence(log[at])
+        break
+    return _killed(-code, logs) if code is not None and code < 0 else ""
+
+
+def _is_cause(line: str) -> bool:
+    said = _PREFIX.sub("", line.strip())
+    return bool(_RAISED.match(said) or _FATAL.match(said)) and not any(words in said for words in _POINTERS)
+
+
+def _goes_on(line: str, cause: str, *, killed: bool) -> bool:
+    """Whether a line behind an exception shows that its process went on. `killed`: it is known not to have ended by
+    itself; otherwise a plain line may belong to the exception's message, and only records of a logger count."""
+    said = _PREFIX.sub("", line)
+    if not said.strip() or said[0].isspace() or _SPEAKER.findall(line[:80]) != _SPEAKER.findall(cause[:80]):
+        return False
+    if _RAISED.match(said) or _FATAL.match(said) or _ENDING.search(line) or "ERROR" in line[:80]:
+        return False
+    return killed or bool(_RECORD.search(line[:80]))
+
+
+def _killed(number: int, logs: list[list[str]]) -> str:
+    also = ", which the kernel's OOM killer also sends" if number == signal.SIGKILL else ""
+    last = [_sentence(line) for log in logs for line in [one for one in log if one.strip()][-LAST_LINES:]]
+    said = f"; last lines of the log: {' | '.join(last[-LAST_LINES:])}" if last else ""
+    return f"killed by signal {number}{also}{said}"
+
+
+def _sentence(line: str) -> str:
+    return _PREFIX.sub("", line.strip())[:LONGEST]
 
 
 def _read(file: Path, begin: int) -> str:

@@ -55,3 +55,13 @@ def alive(pid: int) -> bool:
     except OSError:
         return False
     return stat.rpartition(")")[2].split()[0] not in ("Z", "X") and os.path.exists(f"/proc/{pid}")
+
+
+def exit_code(pid: int) -> int | None:
+    """Of a process that has ended and that its parent has not collected yet, negative for a signal; else None."""
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    status = int(words[49])  # field 52 of proc(5), ours begin at 3
+    return (-(status & 0x7F) or status >> 8) if words[0] in ("Z", "X") else None
