@@ -159,7 +159,7 @@ def test_a_download_is_progress_and_the_chatter_of_an_idle_cluster_is_none():
 
 
 def test_the_kernel_counts_what_went_through_a_connection(monkeypatch):
-    monkeypatch.setattr(traffic, "KEPT_S", 0.0)
+    monkeypatch.setattr(traffic, "KEPT_MOST_S", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
         there, _ = server.accept()
         before = proc.look(os.getpid()).net_bytes

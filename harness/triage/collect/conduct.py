@@ -40,6 +40,7 @@ class _Terms:
     native: bool
     clock: Callable[[], float]
     spies: threading.Semaphore  # py-spy is bound by the CPU: more at once would only make each slower
+    sockets: connections.Sockets
 
     def left(self) -> float:
         return self.began + self.deadline_s - CLOSING_S - self.clock()
@@ -68,7 +69,7 @@ def collect(
     if not proc.PROC.joinpath("self").exists():
         raise HarnessError("collecting evidence reads /proc, which this system does not have", mend="run it on Linux")
     spies = threading.Semaphore(max(4, 2 * (os.cpu_count() or 1)))
-    terms = _Terms(Path(out), clock(), samples, gap_s, deadline_s, native, clock, spies)
+    terms = _Terms(Path(out), clock(), samples, gap_s, deadline_s, native, clock, spies, connections.Sockets(clock))
     taken = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
     empty = Evidence(str(out), "watch" if stall_s else "live", taken, stall_s)
     there = cast(scope, exclude=(os.getpid(),))
@@ -133,7 +134,7 @@ def _look(draft: Draft, terms: _Terms) -> None:
     """Everything that is had of one process from outside, in order of worth; written down after each step."""
     draft.doing = "its /proc files"
     draft.learn(proc.facts(draft.pid))
-    draft.connections = connections.of(draft.pid)
+    draft.connections = terms.sockets.of(draft.pid)
     denied = silent = False
     port = draft.facts.environ.get("MASTER_PORT", "")
     store = (int(port),) if port.isdigit() else ()

@@ -4,28 +4,76 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from harness.triage.collect.traffic import kept_s
 
 PROC = Path("/proc")
 ESTABLISHED, LISTEN = "01", "0A"  # include/net/tcp_states.h
 MAX_SHOWN = 200
 
 
-def of(pid: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """("host:port" that it serves, "host:port" at the other end of its connections); empty where nobody may look.
+@dataclass
+class _Tables:
+    """Every TCP socket of one network namespace, when it was read, and how long that took."""
 
-    Of one that listens on every address (0.0.0.0) those that somebody is connected to are listed as well, so that a
-    client's peer is found among them. IPv6 addresses stand in brackets; IPv4 ones inside IPv6 as IPv4.
-    """
-    held = inodes(pid)
-    rows = [row for table in ("tcp", "tcp6") if held for row in _rows(pid, table)]
-    mine = [row for row in rows if len(row) >= 10 and row[9] in held]
-    listening = dict.fromkeys(address(row[1]) for row in mine if row[3] == LISTEN)
-    ports = {one.rpartition(":")[2] for one in listening}
-    local = [address(row[1]) for row in rows if len(row) >= 10 and row[3] == ESTABLISHED]
-    listening |= dict.fromkeys(one for one in local if one.rpartition(":")[2] in ports)
-    peers = dict.fromkeys(address(row[2]) for row in mine if row[3] == ESTABLISHED)
-    return tuple(listening)[:MAX_SHOWN], tuple(peers)[:MAX_SHOWN]
+    rows: dict[str, list[str]] = field(default_factory=dict)  # inode -> its row
+    clients: dict[str, dict[str, None]] = field(default_factory=dict)  # port -> own addresses that somebody is at
+    read_s: float = 0.0
+    took_s: float = 0.0
+
+
+class Sockets:
+    """The sockets of this host while one look at it goes on: the tables of a network namespace list those of all its
+    processes, so they are read once for all of them."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._lock = clock, threading.Lock()
+        self._tables: dict[str, _Tables] = {}
+
+    def of(self, pid: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """("host:port" that it serves, "host:port" at the other end of its connections); empty where nobody may look.
+
+        Of one that listens on every address (0.0.0.0) those that somebody is connected to are listed as well, so that a
+        client's peer is found among them. IPv6 addresses stand in brackets; IPv4 ones inside IPv6 as IPv4.
+        """
+        held = inodes(pid)
+        if not held:
+            return (), ()
+        tables = self._read(pid)
+        mine = [tables.rows[one] for one in held if one in tables.rows]
+        served = [row[1] for row in mine if row[3] == LISTEN]
+        at = (one for row in served for one in tables.clients.get(row.rpartition(":")[2], ()))
+        return _shown((*served, *at)), _shown(row[2] for row in mine if row[3] == ESTABLISHED)
+
+    def _read(self, pid: int) -> _Tables:
+        try:
+            space = os.readlink(PROC / str(pid) / "ns" / "net")
+        except OSError:  # it ended, or it is another user's: then its tables serve nobody else
+            space = ""
+        with self._lock:
+            known, now = self._tables.get(space) if space else None, self._clock()
+            if known is not None and now - known.read_s <= kept_s(known.took_s):
+                return known
+            rows = [row for table in ("tcp", "tcp6") for row in _rows(pid, table)]
+            if not rows and known is not None:  # it ended while its tables were asked for
+                return known
+            found = self._tables[space] = _Tables({row[9]: row for row in rows}, read_s=now)
+            for row in rows:
+                if row[3] == ESTABLISHED:
+                    ends = found.clients.setdefault(row[1].rpartition(":")[2], {})
+                    if len(ends) < MAX_SHOWN:
+                        ends[row[1]] = None
+            found.took_s = self._clock() - now
+            return found
+
+
+def _shown(coded: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(map(address, dict.fromkeys(coded))))[:MAX_SHOWN]
 
 
 def address(coded: str) -> str:
@@ -40,10 +88,11 @@ def address(coded: str) -> str:
 def inodes(pid: int) -> set[str]:
     """Of the sockets that a process has open; empty where nobody may look."""
     found = set()
+    folder = f"{PROC}/{pid}/fd"
     try:
-        for name in os.listdir(f"/proc/{pid}/fd"):
+        for name in os.listdir(folder):
             try:
-                target = os.readlink(f"/proc/{pid}/fd/{name}")
+                target = os.readlink(f"{folder}/{name}")
             except OSError:  # closed meanwhile
                 continue
             if target.startswith("socket:["):
@@ -58,4 +107,4 @@ def _rows(pid: int, table: str) -> list[list[str]]:
         lines = (PROC / str(pid) / "net" / table).read_text().splitlines()
     except OSError:  # it ended, or the kernel has no IPv6
         return []
-    return [line.split() for line in lines[1:]]
+    return [row for line in lines[1:] if len(row := line.split()) >= 10]

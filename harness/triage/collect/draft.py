@@ -85,7 +85,7 @@ class Draft:
         error_age_s = None
         if self.pulse and error:  # one that has not ended failed when it last did anything
             error_age_s = self.pulse.beat.age_s if self.pulse.beat.ended else self.pulse.beat.progress_age_s
-        death = next((one.death for one in cluster.actors if (one.host, one.pid) == (self.host, self.pid)), "")
+        death = cluster.deaths.get((self.host, self.pid), "")
         mine = self.pulse.role if self.pulse else ""
         said = [one for one in (self.recording.roles if self.recording else ()) if one not in (mine, *roles.PLAIN)]
         role = roles.role_of(facts, journal=said[0] if said else "", beat=mine, actor=actor)

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,11 @@ class Cluster:
     drivers: tuple[int, ...] = ()
     classes: Mapping[tuple[str, int], str] = field(default_factory=dict)
     note: str = ""
+
+    @cached_property
+    def deaths(self) -> dict[tuple[str, int], str]:
+        """(host, pid) -> why the first actor there died; empty where it lives."""
+        return {(one.host, one.pid): one.death for one in reversed(self.actors)}
 
 
 def state(address: str, *, timeout_s: float) -> Cluster:

@@ -27,6 +27,8 @@ HEADER, MESSAGE = 16, 72  # struct nlmsghdr, struct inet_diag_msg, whose last wo
 
 
 KEPT_S = 0.2  # one answer of the kernel serves every process that is looked at meanwhile: all of them list the same
+KEPT_SHARE = 10  # and for so many times what it took: asking never takes most of a look, however many connections
+KEPT_MOST_S = 0.5  # but two looks, 1.5 s apart, never share one
 
 
 class Connection(NamedTuple):
@@ -43,25 +45,32 @@ def of(inodes: set[str], besides: Collection[int] = ()) -> tuple[int, float | No
     left out; (0, None) where the kernel does not tell."""
     if not inodes:
         return 0, None
-    mine = [found for one in inodes if (found := _now().get(int(one))) is not None]
+    now = _now()
+    mine = [found for one in inodes if (found := now.get(int(one))) is not None]
     quiet = [one.quiet_s for one in mine if not set(one.ports) & set(besides)]
     return sum(one.total for one in mine), min(quiet, default=None)
 
 
+def kept_s(took_s: float) -> float:
+    """How long an answer that took so long serves everybody."""
+    return min(max(KEPT_S, KEPT_SHARE * took_s), KEPT_MOST_S)
+
+
 def _now() -> dict[int, Connection]:
-    """Every established connection of this network namespace by its inode, at most KEPT_S old."""
+    """Every established connection of this network namespace by its inode, as of the last KEPT_S."""
     global _kept
     with _lock:
-        at, found = _kept
-        if time.monotonic() - at > KEPT_S:
+        until, found = _kept
+        if (began := time.monotonic()) >= until:
             families = (socket.AF_INET, socket.AF_INET6)
             found = {one.inode: one for family in families for one in _all(family)}
-            _kept = time.monotonic(), found
+            took = time.monotonic() - began
+            _kept = began + kept_s(took), found
         return found
 
 
 _lock = threading.Lock()
-_kept: tuple[float, dict[int, Connection]] = (-KEPT_S - 1.0, {})
+_kept: tuple[float, dict[int, Connection]] = (0.0, {})  # until when, what
 
 
 def _all(family: int) -> list[Connection]:

@@ -123,7 +123,9 @@ class Progress:
             for track in self._tracks.values():
                 track.still_s = track.silent_s = track.quiet_s = 0.0
             return None
-        suspects = [found for track in self._tracks.values() if (found := self._suspect(track))] or self._nameless()
+        still = self._all_still()
+        each = (self._suspect(track, all_still=still) for track in self._tracks.values())
+        suspects = [found for found in each if found] or self._nameless()
         return Suspicion(tuple(suspects)) if suspects else None
 
     def _tracked(self, seen: Seen, gap: float) -> _Track:
@@ -143,11 +145,11 @@ class Progress:
             track.still_s += gap
         return track
 
-    def _suspect(self, track: _Track) -> Suspect | None:
+    def _suspect(self, track: _Track, *, all_still: bool) -> Suspect | None:
         seen = track.seen
         if seen.ended or seen.state in ("Z", "X"):
             return None
-        why = self._alone(track) or (self._together(track) if self._all_still() else "")
+        why = self._alone(track) or (self._together(track) if all_still else "")
         return Suspect(seen, max(track.still_s, track.silent_s), why) if why else None
 
     def _alone(self, track: _Track) -> str:
