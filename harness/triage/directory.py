@@ -27,6 +27,7 @@ FORMAT_VERSION = 1
 INDEX, PROCESSES, RECORDER = "evidence.json", "processes", "recorder"
 # A process with a thousand threads is under 1 MiB. 16 MiB of empty lists, the worst, take 395 MiB for a moment.
 MAX_JSON_BYTES = 16 << 20
+MAX_DUMP_BYTES = 256 << 20  # a ring of 2,000 takes 0.3 to 2 MB; this is one of more than 200,000
 MAX_TEXT, MAX_ITEMS, MAX_DEPTH = 20_000, 100_000, 12  # of a field: characters, items of a list or object, nesting
 MAX_PROCESSES, MAX_NOTES, MAX_NOTE = 20_000, 2_000, 1_000
 MAX_NUMBER = 1 << 63

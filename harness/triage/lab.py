@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from harness.errors import HarnessError
+from harness.triage.collect import redact
 from harness.triage.lab_outcome import Outcome, Score, judged, score
 from reports.model import Verdict
 from scenarios.lab.catalog import Hang
@@ -130,9 +131,12 @@ class _Trial:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(limit_s)
         wall_s = time.monotonic() - began
-        if process.poll() is None:
+        ended = process.poll() is not None
+        if not ended:
             end_marked(mark)
             process.wait()
+        redact.log(folder / "program.log")
+        if not ended:
             return judged(hang, None, wall_s=wall_s, error=f"no verdict and no end within {limit_s:.0f} s")
         try:
             found = json.loads(result.read_text(encoding="utf-8"))

@@ -15,8 +15,9 @@ from flight_support import faulty
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.triage.directory import MAX_DUMP_BYTES
 from harness.triage.flight import Flight, FlightError, NotADump, compare, load, load_directory, worlds
-from harness.triage.flight.decode import LIMIT_BYTES, decode
+from harness.triage.flight.decode import decode
 from harness.triage.flight.loading import named_rank
 from harness.triage.flight.synthesis import encoded, simulate, write
 from harness.triage.flight.worker import packed, unpacked
@@ -138,7 +139,7 @@ def test_a_file_of_a_gigabyte_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "nccl_trace_rank_0.json"
     with path.open("wb") as file:
         file.truncate(1 << 30)
-    with pytest.raises(FlightError, match=f"1,024 MiB: dumps over {LIMIT_BYTES >> 20} MiB") as caught:
+    with pytest.raises(FlightError, match=f"1,024 MiB: dumps over {MAX_DUMP_BYTES >> 20} MiB") as caught:
         load(path)
     assert caught.value.mend is not None and "TORCH_FR_BUFFER_SIZE" in caught.value.mend
 

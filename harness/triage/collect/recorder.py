@@ -1,7 +1,7 @@
 """Flight recorder dumps: over the unix socket of a process's own worker server, or from the files that NCCL wrote.
 
 The worker server answers with the interpreter lock held (8 ms); SIGSTOP silences it, which is a note. Dumps are kept as
-they came: nothing is parsed here, and a pickle least of all.
+they came, with their texts scrubbed: nothing is parsed here, and a pickle least of all.
 """
 
 from __future__ import annotations
@@ -9,21 +9,19 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import shutil
 import socket
 import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from harness.triage.collect import proc
+from harness.triage.collect import proc, redact
 from harness.triage.collect.stacks import Stacks, parse_faulthandler
-from harness.triage.directory import RECORDER, file_name
-from probes.files import make_folder, mode_in, write_whole
+from harness.triage.directory import MAX_DUMP_BYTES, RECORDER, file_name
+from probes.files import make_folder, write_whole
 
 TIMEOUT_S = 2.0
 HANDLERS = ("dump_nccl_trace_json", "fr_trace_json")  # NCCL's recorder where the build has it, then c10d's (gloo)
 FILE_VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
-MAX_BYTES = 1 << 30
 
 
 class Unanswered(Exception):
@@ -47,7 +45,7 @@ def ask(path: str, handler: str, *, timeout_s: float = TIMEOUT_S) -> bytes:
     try:
         connection.request("POST" if handler else "GET", f"/handler/{handler}")
         answer = connection.getresponse()
-        body = answer.read(MAX_BYTES)
+        body = answer.read(MAX_DUMP_BYTES)
     except TimeoutError as error:
         raise Unanswered(f"silent for {timeout_s:.0f} s: the process is stopped, or its worker server is") from error
     except (OSError, http.client.HTTPException) as error:
@@ -88,7 +86,7 @@ def from_socket(path: str, host: str, pid: int, out: Path, *, timeout_s: float =
         return "", f"no flight recorder: its worker server is {reasons[0] if reasons else 'without a recorder'}"
     relative = f"{RECORDER}/{file_name(host, pid)}"
     make_folder(out / RECORDER)
-    write_whole(out / relative, best)
+    write_whole(out / relative, redact.dump(best))
     return relative, ""
 
 
@@ -118,14 +116,13 @@ def _copied(environ: Mapping[str, str], rank: int, since_s: float, name: str, ou
             continue
         try:
             found = file.stat()
-            if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_BYTES or found.st_mtime < since_s - 1:
+            if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_DUMP_BYTES or found.st_mtime < since_s - 1:
                 continue
             with open(file, "rb") as stream:
-                suffix = ".json" if stream.read(1) == b"{" else ".pickle"
-            relative = f"{RECORDER}/{name}{suffix}"
+                data = stream.read(MAX_DUMP_BYTES)
+            relative = f"{RECORDER}/{name}{'.json' if data[:1] == b'{' else '.pickle'}"
             make_folder(out / RECORDER)
-            shutil.copyfile(file, out / relative)
-            os.chmod(out / relative, mode_in(out / RECORDER))
+            write_whole(out / relative, redact.dump(data))
         except OSError:  # none was written, or it is being replaced right now: the other variable may do
             continue
         return relative

@@ -1,17 +1,90 @@
-"""What evidence takes from a process's command line, variables and messages: the scrubber's, by the names used here."""
+"""What evidence takes from a process's command line, variables, messages and dumps: the scrubber's, by the names used
+here."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 from probes import environment
 from probes.redaction import WITHHELD, fields, learn, text
 from probes.redaction import line as command
 
-__all__ = ["WITHHELD", "command", "fields", "text", "variables"]
+__all__ = ["WITHHELD", "command", "dump", "fields", "log", "text", "variables"]
+
+_JSON_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
+_PICKLE_TEXT = re.compile(rb"[X\x8c]")  # BINUNICODE and SHORT_BINUNICODE: a length, then UTF-8
+MAX_LOG = 16 << 20  # of a log the end
 
 
 def variables(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables that say who the process is in the job. Values of its secret ones are withheld from now on."""
     learn(environ)
     return environment.variables(environ, environment.PLACE, limit=500)
+
+
+def dump(data: bytes) -> bytes:
+    """A flight recorder dump, JSON or pickle, with its texts scrubbed: the same bytes where they hold no secret.
+
+    Nothing of a pickle is interpreted: texts are found by their opcode and length, and keep their length. The time is
+    linear in the size; a text is looked at once, however often it occurs.
+    """
+    seen: dict[bytes, bytes] = {}
+    if data[:1] != b"\x80":
+        return _JSON_TEXT.sub(lambda found: _known(found[0], seen, _json_text), data)
+    changed = bytearray(data)
+    for begin, end in _texts(data):
+        changed[begin:end] = _known(data[begin:end], seen, _masked)
+    return bytes(changed)
+
+
+def log(file: Path) -> None:
+    """Scrub what a program wrote, in place; of a very long log the end stays."""
+    learn(os.environ)
+    with file.open("r+b") as stream:
+        size = stream.seek(0, 2)
+        stream.seek(max(0, size - MAX_LOG))
+        said = stream.read().decode("utf-8", "replace")
+        stream.seek(0)
+        stream.write(text(said, 0).encode())
+        stream.truncate()
+
+
+def _known(found: bytes, seen: dict[bytes, bytes], scrubbed: Callable[[bytes], bytes]) -> bytes:
+    if found not in seen:
+        seen[found] = scrubbed(found)
+    return seen[found]
+
+
+def _json_text(found: bytes) -> bytes:
+    try:
+        said = json.loads(found)
+    except ValueError:  # cut short, or no JSON
+        return text(found.decode("utf-8", "replace"), 0).encode()
+    shown = text(said, 0)
+    return found if shown == said else json.dumps(shown).encode()
+
+
+def _masked(found: bytes) -> bytes:
+    try:
+        said = found.decode()
+    except UnicodeDecodeError:  # numbers that look like a text
+        return found
+    shown = text(said, 0)
+    return found if shown == said else shown.encode()[: len(found)].ljust(len(found), b"*")
+
+
+def _texts(data: bytes) -> Iterator[tuple[int, int]]:
+    """Where the texts of a pickle may begin and end. One of a byte's length may also be numbers, and is not skipped."""
+    at = 0
+    while opcode := _PICKLE_TEXT.search(data, at):
+        at = opcode.end()
+        width = 4 if opcode[0] == b"X" else 1
+        begin = at + width
+        end = begin + int.from_bytes(data[at:begin], "little")
+        if begin < end <= len(data) and data.find(b"\0", begin, end) < 0:
+            yield begin, end
+            at = end if width == 4 else begin

@@ -20,10 +20,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from harness.triage.directory import MAX_DUMP_BYTES
 from harness.triage.evidence import Frame, Group
 from harness.triage.flight.flight import Flight, FlightError, Kind, NotADump, Status
 
-LIMIT_BYTES = 256 << 20  # a ring of 2,000 takes 0.3 to 2 MB; this is one of more than 200,000
 MAX_RANK = 1 << 17  # more is no rank
 FRAMES = 64  # kept of a stack, innermost first
 _FIELDS = (
@@ -74,7 +74,7 @@ def decode(data: bytes, name: str) -> Flight:
     """The Flight in a file's bytes, without rank. Raises FlightError with one sentence that names the file."""
     if not data:
         raise FlightError(f"{name} is empty: the rank was ended before its dump was written")
-    if len(data) > LIMIT_BYTES:
+    if len(data) > MAX_DUMP_BYTES:
         raise too_large(name, len(data))
     collecting = gc.isenabled()
     gc.disable()  # a hundred thousand small containers, none of them garbage
@@ -95,7 +95,7 @@ def decode(data: bytes, name: str) -> Flight:
 
 def too_large(name: str, size: int) -> FlightError:
     return FlightError(
-        f"{name} has {size / (1 << 20):,.0f} MiB: dumps over {LIMIT_BYTES >> 20} MiB are not read",
+        f"{name} has {size / (1 << 20):,.0f} MiB: dumps over {MAX_DUMP_BYTES >> 20} MiB are not read",
         mend="lower TORCH_FR_BUFFER_SIZE (2000 is torch's default) and dump again",
     )
 

@@ -18,8 +18,9 @@ from typing import Any, BinaryIO
 import msgspec
 import numpy as np
 
+from harness.triage.directory import MAX_DUMP_BYTES
 from harness.triage.evidence import Frame, Group
-from harness.triage.flight.decode import LIMIT_BYTES, decode, too_large
+from harness.triage.flight.decode import decode, too_large
 from harness.triage.flight.flight import Flight, FlightError, Kind, NotADump, Status
 
 MEMORY_BYTES = 6 << 30  # address space of a worker; a pickle of 223 MiB and 1.4 million operations took 2.9 GiB
@@ -38,7 +39,7 @@ def read(path: Path) -> Flight:
         if not path.is_file():
             raise FlightError(f"{path} is {'no file' if path.exists() else 'not there'}")
         size = path.stat().st_size
-        if size > LIMIT_BYTES:
+        if size > MAX_DUMP_BYTES:
             raise too_large(str(path), size)
         data = path.read_bytes()
     except OSError as error:
