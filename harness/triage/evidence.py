@@ -144,6 +144,9 @@ class Process:
     beat: Beat | None = None
     journal: Journal | None = None
     dump: str = ""  # flight recorder dump of this process, relative to the evidence directory
+    # Wall clock of its host, ns, when the dump was taken; 0 where that clock was set while the process ran, None where
+    # nobody noted it.
+    dump_taken_ns: int | None = None
     environ: dict[str, str] = field(default_factory=dict)  # rank, NCCL and network variables it was started with
     listening: tuple[str, ...] = ()  # TCP addresses that it serves, "127.0.0.1:8000"
     peers: tuple[str, ...] = ()  # other ends of its established TCP connections

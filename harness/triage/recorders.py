@@ -14,6 +14,7 @@ from harness.triage import flight
 from harness.triage.evidence import Evidence, Group, Process
 from harness.triage.flight.model import Comparison, GroupState
 
+CLOCK_S = 2.0  # an operation that is later than its dump, or older than its process, was timed by another clock
 MAX_SPAN = 1 << 16  # members of a group that spans several worlds
 World = tuple[str, str, str, int | None, str]
 
@@ -51,12 +52,27 @@ def _loaded(evidence: Evidence, taken_ns: int | None, notes: list[str]) -> dict[
         if not process.dump:
             continue
         try:
-            loaded = flight.load(Path(evidence.path) / process.dump, rank=process.rank, taken_ns=taken_ns)
+            loaded = flight.load(Path(evidence.path) / process.dump, rank=process.rank)
         except flight.FlightError as error:
             notes.append(error.message)
             continue
+        at_ns = taken_ns if process.dump_taken_ns is None else process.dump_taken_ns
+        if at_ns is not None and not _one_clock(loaded, at_ns, process.age_s):
+            notes.append(f"clock unknown: the wall clock of {process.host} was set, or is another; how long operations "
+                         f"of {process.key} have been pending is not known")  # fmt: skip
+            at_ns = 0
+        loaded = dataclasses.replace(loaded, taken_ns=at_ns)
         found[process.key] = dataclasses.replace(loaded, name=process.key, series="")
     return found
+
+
+def _one_clock(loaded: flight.Flight, taken_ns: int, age_s: float) -> bool:
+    """Whether the times of a dump fit the time when it was taken, and the age of its process where that is known."""
+    created = loaded.created_ns[loaded.created_ns > 0]
+    if not taken_ns or not len(created):
+        return bool(taken_ns) or not len(created)
+    oldest_s, newest_s = (taken_ns - int(created.min())) / 1e9, (taken_ns - int(created.max())) / 1e9
+    return newest_s > -CLOCK_S and (age_s <= 0 or oldest_s < age_s + CLOCK_S)
 
 
 def _spanning(processes: tuple[Process, ...], notes: list[str]) -> dict[str, tuple[int, dict[int, Process]]]:

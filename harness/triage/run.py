@@ -102,12 +102,13 @@ def _run(run: Path, taken: Path | None, out: Path | None) -> tuple[Evidence, boo
 def newest(run: Path) -> Path | None:
     """The newest evidence directory of a run; None where it has none."""
     from harness.triage import directory
+    from harness.triage.watch.retention import order
 
     try:
         found = [path for path in (run / "evidence").iterdir() if directory.is_evidence(path)]
     except OSError:  # no such folder: nothing was ever taken
         return None
-    return max(found, key=lambda path: path.name, default=None)
+    return max(found, key=lambda path: order(path.name), default=None)
 
 
 def _live(what: list[str], out: Path | None) -> Evidence:

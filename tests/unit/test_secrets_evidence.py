@@ -62,7 +62,9 @@ def test_a_dump_without_secrets_stays_as_it_came(form: str) -> None:
     assert redact.dump(CLEAN[form]) == CLEAN[form]
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b'{"a": "cut', b"\x80", b"\x80\x02X", b"\x80\x02X\xff\xff\xff\xff", b"\x80\x8c"])
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b'{"a": "cut', b"\x80", b"\x80\x02X", b"\x80\x02X\xff\xff\xff\xff", b"\x80\x8c"]
+)
 def test_a_damaged_dump_stays_as_it_came(data: bytes) -> None:
     assert redact.dump(data) == data
 
@@ -88,8 +90,8 @@ def test_dumps_in_evidence(tmp_path: Path) -> None:
     out = tmp_path / "evidence"
     for rank, data in enumerate(forms().values()):
         (tmp_path / f"trace_{rank}").write_bytes(data)
-    assert recorder.from_file(environ, 0, "h", os.getpid(), out).endswith(".json")
-    assert len(recorder.of_others(environ, [1, 2], 0.0, out)) == 2
+    assert recorder.from_file(environ, 0, "h", os.getpid(), out)[0].endswith(".json")
+    assert len(recorder.of_others(environ, [1, 2], recorder.Since(0, 0), out)[0]) == 2
     assert_clean(out / RECORDER, 3)
 
 

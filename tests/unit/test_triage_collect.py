@@ -219,8 +219,8 @@ def recorded(path: Path, role: str = "rollout", filler: int = 0) -> Path:
 @pytest.mark.parametrize("filler", [0, 6_000])  # the second is longer than the tail
 def test_the_end_of_a_journal(tmp_path: Path, filler: int) -> None:
     path = recorded(tmp_path, filler=filler)
-    now_ns, wall_ns = time.monotonic_ns() + 5_000_000_000, time.time_ns() + 5_000_000_000
-    [one], notes = list(journals.read([path], now_ns, wall_ns, HOST)[0].values()), journals.read([path], 0, 0, HOST)[1]
+    found, notes = journals.read([path], {HOST: time.monotonic_ns() + 5_000_000_000})
+    [one] = found.values()
     assert notes == [] and (one.rank, one.world_size, one.roles) == (1, 2, ("rollout",))
     journal = one.journal
     assert journal.events == 8 + filler and 5.0 <= journal.last_age_s < 60 and not journal.closed
@@ -232,10 +232,12 @@ def test_the_end_of_a_journal(tmp_path: Path, filler: int) -> None:
     assert journal.engine_stats == {"step": 3, "running": 2, "waiting": 1}
 
 
-def test_on_another_host_ages_come_from_the_wall_clock(tmp_path: Path) -> None:
+def test_on_another_host_ages_are_as_of_its_last_beat_or_event(tmp_path: Path) -> None:
     path = recorded(tmp_path)
-    [one] = journals.read([path], 0, time.time_ns() + 7_000_000_000, "elsewhere")[0].values()
-    assert one.host == HOST and 7.0 <= one.journal.last_age_s < 60
+    [one] = journals.read([path], {"elsewhere": 0})[0].values()
+    assert one.host == HOST and one.journal.last_age_s == 0.0 and one.journal.calls[0].age_s > 0.0
+    [one] = journals.read([path], {HOST: time.monotonic_ns() + 7_000_000_000})[0].values()
+    assert 7.0 <= one.journal.last_age_s < 60
 
 
 @given(st.integers(0, 3_000), st.binary(max_size=40))
@@ -244,12 +246,12 @@ def test_a_damaged_journal_gives_what_it_can(tmp_path_factory: pytest.TempPathFa
     damaged = whole.with_name("damaged.jsonl")
     data = whole.read_bytes()
     damaged.write_bytes(data[:at] + junk + data[at + len(junk) :])
-    found, notes = journals.read([damaged], 0, 0, HOST)
+    found, notes = journals.read([damaged], {})
     assert bool(found) != bool(notes)
     assert journals.owners([damaged], HOST)[0].keys() == found.keys()
     torn = whole.with_name("torn.jsonl")
     torn.write_bytes(data[: len(data) - at])
-    journals.read([torn], 0, 0, HOST)
+    journals.read([torn], {})
 
 
 _cache: list[Path] = []
@@ -263,7 +265,7 @@ def _whole(factory: pytest.TempPathFactory) -> Path:
 
 def test_two_open_journals_of_a_process_are_read_as_one(tmp_path: Path) -> None:
     first, second = recorded(tmp_path / "watch", role="process"), recorded(tmp_path / "run", role="actor")
-    [one] = journals.read([second, first], time.monotonic_ns(), time.time_ns(), HOST)[0].values()
+    [one] = journals.read([second, first], {HOST: time.monotonic_ns()})[0].values()
     assert one.roles == ("actor", "process") and len(one.journal.calls) == 4 and one.journal.events == 16
 
 
@@ -379,21 +381,21 @@ def test_a_scope_needs_a_run(tmp_path: Path) -> None:
 def test_dump_files_of_nccl(tmp_path: Path) -> None:
     out, me = tmp_path / "out", os.getpid()
     environ = {"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": f"{tmp_path}/trace_"}
-    assert recorder.from_file(environ, 0, "h", me, out) == ""
+    assert recorder.from_file(environ, 0, "h", me, out)[0] == ""
     (tmp_path / "trace_0").write_bytes(b"\x80\x04N.")
     (tmp_path / "trace_1").write_bytes(b'{"entries": []}')
     (tmp_path / "trace_3").write_bytes(b"")
-    assert recorder.from_file(environ, 0, "h", me, out) == f"recorder/h-{me}.pickle"
+    assert recorder.from_file(environ, 0, "h", me, out)[0] == f"recorder/h-{me}.pickle"
     assert (out / f"recorder/h-{me}.pickle").read_bytes() == b"\x80\x04N."
-    assert recorder.from_file(environ, None, "h", me, out) == ""
+    assert recorder.from_file(environ, None, "h", me, out)[0] == ""
     relative = {"TORCH_FR_DUMP_TEMP_FILE": "trace_"}
-    assert recorder.from_file(relative, 0, "h", me, out) == "", "nobody knows to which directory"
-    assert recorder.of_others(environ, [1, 2, 3], 0.0, out) == {
+    assert recorder.from_file(relative, 0, "h", me, out)[0] == "", "nobody knows to which directory"
+    assert recorder.of_others(environ, [1, 2, 3], recorder.Since(0, 0), out)[0] == {
         "rank 1": "recorder/rank-1.json", "rank 3": "recorder/rank-3.pickle"
     }  # fmt: skip
     os.utime(tmp_path / "trace_0", (1, 1))
-    assert recorder.from_file(environ, 0, "h", me, out) == "", "it is older than the process: another run's"
-    assert recorder.of_others(environ, [0], 100.0, out) == {}
+    assert recorder.from_file(environ, 0, "h", me, out) == ("", 0, ""), "it is older than the process: another run's"
+    assert recorder.of_others(environ, [0], recorder.Since(100, 100), out) == ({}, [])
 
 
 def test_a_source_that_fails_and_a_disk_that_is_full_are_notes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ def test_a_wall_clock_that_was_set_hides_and_lends_no_journal(
     draft.learn(facts)
     for path, own in ((file, True), (stale, False)):
         draft.recording = None
-        [recording] = journals.read([path], time.monotonic_ns(), time.time_ns(), HOST)[0].values()
+        [recording] = journals.read([path], {HOST: time.monotonic_ns()})[0].values()
         assert recording.journal.last_age_s < 60 or not own
         draft.remember(recording)
         assert (draft.recording is not None) == (own or facts.age_s > 3_598)
@@ -168,7 +168,7 @@ def event(seq: int, kind: str = "span", **fields: Any) -> bytes:
 
 
 def last(path: Path) -> journals.Journal:
-    found, notes = journals.read([path], time.monotonic_ns() + 10**9, time.time_ns(), HOST)
+    found, notes = journals.read([path], {HOST: time.monotonic_ns() + 10**9})
     assert notes == []
     [one] = found.values()
     return one.journal

@@ -32,6 +32,7 @@ class Pulse:
     error: str = ""  # that it ended with
     file: str = ""  # that it was read from
     read_ns: int = 0  # when; monotonic time of this host
+    at_ns: int = 0  # of the beat; monotonic time of its own host
 
 
 def read(directory: Path, now_ns: int) -> tuple[dict[tuple[str, int], Pulse], tuple[str, ...]]:
@@ -114,6 +115,7 @@ def parse(block: bytes, now_ns: int, here: str = "") -> Pulse:
     return Pulse(
         str(fields["host"]), int(fields["pid"]), beat, role, rank, world, socket, int(fields.get("start_ticks") or 0),
         tuple(str(path) for path in fields.get("journals") or ()), redact.text(str(fields.get("error") or "")),
+        at_ns=int(fields["t_ns"]),
     )  # fmt: skip
 
 

@@ -81,9 +81,10 @@ def _gather(empty: Evidence, scope: Scope, there: Cast, terms: _Terms, nodes_s: 
     host, address, notes = there.host, there.ray_address, list(there.notes)
     drafts = {pid: Draft(host, pid, there.pulses.get((host, pid))) for pid in there.pids}
     work = [bounded.start(f"process {pid}", _look, draft, terms) for pid, draft in drafts.items()]
-    work += [bounded.start(f"recorder {pid}", _record, draft, terms) for pid, draft in drafts.items()]
+    set_s = there.clock_set_s
+    work += [bounded.start(f"recorder {pid}", _record, draft, terms, set_s) for pid, draft in drafts.items()]
     histories = {
-        key: bounded.start(f"journal of {key[1]}", journals.read, paths, time.monotonic_ns(), time.time_ns(), host)
+        key: bounded.start(f"journal of {key[1]}", journals.read, paths, there.clocks(time.monotonic_ns()))
         for key, paths in there.journals.items()
     }
     cards = bounded.start("GPUs", gpus.look, host)
@@ -94,6 +95,9 @@ def _gather(empty: Evidence, scope: Scope, there: Cast, terms: _Terms, nodes_s: 
         cluster = _result(state, terms, cluster, notes)
         elsewhere = bounded.start("other nodes", _elsewhere, there, scope, cluster.hosts, later) if nodes_s else None
         notes += [cluster.note] if cluster.note else []
+        if there.clock_set_s:  # Ray's times are the wall clock's: no task's age is known
+            tasks = tuple(dataclasses.replace(task, age_s=0.0) for task in cluster.tasks)
+            cluster = dataclasses.replace(cluster, tasks=tasks)
         for pid in cluster.drivers:  # those that no root has below it
             if pid not in drafts and proc.alive(pid) and pid != os.getpid():
                 drafts[pid] = Draft(host, pid, there.pulses.get((host, pid)))
@@ -116,7 +120,7 @@ def _gather(empty: Evidence, scope: Scope, there: Cast, terms: _Terms, nodes_s: 
     far = {key: beats.again(one, time.monotonic_ns()) for key, one in there.pulses.items() if key[0] != host}
     there = dataclasses.replace(there, pulses={**there.pulses, **far})
     processes = [draft.freeze(cluster, drafts) for draft in drafts.values()]
-    return _whole(empty, cluster, [*processes, *absent(there, recordings)], parts, found, answers, notes)
+    return _whole(empty, there, cluster, [*processes, *absent(there, recordings)], parts, found, answers, notes)
 
 
 def _ras(host: str, drafts: dict[int, Draft], terms: _Terms, notes: list[str]) -> dict[str, Any]:
@@ -215,16 +219,22 @@ def _spied(draft: Draft, terms: _Terms) -> stacks.Stacks:
         terms.spies.release()
 
 
-def _record(draft: Draft, terms: _Terms) -> None:
+def _record(draft: Draft, terms: _Terms, clock_set_s: float) -> None:
     """The flight recorder of one process: from its own worker server, else from the file that NCCL wrote."""
     if draft.socket:
         limit = min(recorder.TIMEOUT_S, max(0.1, terms.left()))
         draft.dump, note = recorder.from_socket(draft.socket, draft.host, draft.pid, terms.out, timeout_s=limit)
         draft.recorder_note = note
+        draft.dump_taken_ns = time.time_ns()
     if not draft.dump:
         environ = proc.facts(draft.pid).environ
         rank = int(environ["RANK"]) if environ.get("RANK", "").isdigit() else draft.recorded_rank
-        draft.dump = recorder.from_file(environ, rank, draft.host, draft.pid, terms.out)
+        draft.dump, draft.dump_taken_ns, note = recorder.from_file(
+            environ, rank, draft.host, draft.pid, terms.out, clock_set_s=clock_set_s
+        )
+        draft.recorder_note = note or draft.recorder_note
+    if clock_set_s:
+        draft.dump_taken_ns = 0
 
 
 def _elsewhere(there: Cast, scope: Scope, hosts: Sequence[str], terms: _Terms) -> tuple[list[Evidence], list[str]]:
@@ -248,6 +258,7 @@ def _elsewhere(there: Cast, scope: Scope, hosts: Sequence[str], terms: _Terms) -
 
 def _whole(
     empty: Evidence,
+    there: Cast,
     cluster: ray.Cluster,
     processes: list[Process],
     parts: Sequence[Evidence],
@@ -271,21 +282,25 @@ def _whole(
             "watch -- CMD`, or set TORCH_FR_DUMP_TEMP_FILE and TORCH_NCCL_DUMP_ON_TIMEOUT=1 on NCCL"
         )
     worlds = [process.world_size for process in everyone.values() if process.world_size]
-    dumps = _other_dumps(list(everyone.values()), max(worlds, default=0), Path(empty.path))
+    dumps, unsure = _other_dumps(list(everyone.values()), max(worlds, default=0), Path(empty.path), there.clock_set_s)
+    notes += unsure
     return dataclasses.replace(
         empty, processes=tuple(everyone.values()), ray_actors=cluster.actors, ray_tasks=cluster.tasks, gpus=cards,
         ras=answers, dumps=dumps, expected_world=max(worlds, default=None), notes=tuple(dict.fromkeys(notes)),
     )  # fmt: skip
 
 
-def _other_dumps(processes: Sequence[Process], world: int, out: Path) -> dict[str, str]:
-    """NCCL's dump files of the ranks without one, by the name that the ranks of this host have for theirs."""
+def _other_dumps(
+    processes: Sequence[Process], world: int, out: Path, clock_set_s: float
+) -> tuple[dict[str, str], list[str]]:
+    """NCCL's dump files of the ranks without one, by the name that the ranks of this host have for theirs; notes."""
     ranked = [one for one in processes if one.rank is not None and one.age_s and one.environ]
     missing = sorted(set(range(world)) - {one.rank for one in processes if one.dump and one.rank is not None})
     if not ranked or not missing:
-        return {}
+        return {}, []
     oldest = max(ranked, key=lambda one: one.age_s)
-    return recorder.of_others(oldest.environ, missing, time.time() - oldest.age_s, out)
+    began = time.time() - oldest.age_s
+    return recorder.of_others(oldest.environ, missing, recorder.Since(began, began - clock_set_s), out)
 
 
 def _result(future: bounded.Work, terms: _Terms, otherwise: Any, notes: list[str]) -> Any:

@@ -25,6 +25,7 @@ class Draft:
         self.native: tuple[Thread, ...] = ()
         self.connections: tuple[tuple[str, ...], tuple[str, ...]] = (), ()  # served, and other ends
         self.dump = self.recorder_note = ""
+        self.dump_taken_ns: int | None = None
         self.notes: list[str] = []
         self.doing = "its /proc files"  # what was being asked for when time was up; empty when all was had
 
@@ -99,7 +100,7 @@ class Draft:
             facts.age_s, facts.exit_code, error or death, error_age_s, tuple(self.samples), self.native,
             self.pulse.beat if self.pulse else None, journal, self.dump,
             notes=tuple(dict.fromkeys(note for note in notes if note)), environ=facts.environ,
-            listening=self.connections[0], peers=self.connections[1],
+            dump_taken_ns=self.dump_taken_ns, listening=self.connections[0], peers=self.connections[1],
         )  # fmt: skip
 
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import socket
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -45,6 +46,7 @@ class Opening:
     pid: int
     start_ticks: int
     opened_ns: int
+    wall_ns: int = 0  # Unix time of the same moment, by the clock as it was set then; 0 where it does not say
 
     def by(self, start_ticks: int, age_s: float, now_ns: int) -> bool:
         """Whether a process of this pid wrote it that was started then, `age_s` ago, and not an earlier one."""
@@ -87,7 +89,8 @@ def owners(paths: Iterable[Path], here: str) -> tuple[dict[tuple[str, int], list
             with open(file, "rb") as stream:
                 opening = _opening(stream)
             one = Opening(
-                file, str(opening.get("host") or here), opening["pid"], opening["start_ticks"], opening["t_ns"]
+                file, str(opening.get("host") or here), opening["pid"], opening["start_ticks"], opening["t_ns"],
+                opening["wall_ns"],
             )  # fmt: skip
             found.setdefault((one.host, one.pid), []).append(one)
         except OSError as error:
@@ -98,19 +101,19 @@ def owners(paths: Iterable[Path], here: str) -> tuple[dict[tuple[str, int], list
 
 
 def read(
-    paths: Iterable[Path], now_ns: int, wall_ns: int, host: str
+    paths: Iterable[Path], now_ns: Mapping[str, int]
 ) -> tuple[dict[tuple[str, int], Recording], list[str]]:
     """What every process recorded by (host, pid), and notes about damage.
 
     A process may have several journals: those that are open are read as one, and of those that it closed before only
-    the groups count. `now_ns`, `wall_ns`: CLOCK_MONOTONIC and Unix time of this host, whose name is `host`. Ages on
-    another host come from the wall clock.
+    the groups count. `now_ns`: host -> its CLOCK_MONOTONIC: of this host now, of another as of its last beat. Of a host
+    that is not in it, ages are as of the last event of the journal: wall clocks can be set, and differ between hosts.
     """
     found: dict[tuple[str, int], Recording] = {}
     notes = []
     for file in paths:
         try:
-            one = _recording(file, now_ns, wall_ns, host)
+            one = _recording(file, now_ns)
         except OSError as error:
             notes.append(f"{EVENTS}/{file.name} cannot be read: {error.strerror}")
             continue
@@ -130,16 +133,14 @@ def _opening(stream: BinaryIO) -> dict[str, Any]:
     return {**opening, **{name: int(opening.get(name) or value) for name, value in optional.items()}}
 
 
-def _recording(file: Path, now_ns: int, wall_ns: int, here: str) -> Recording:
+def _recording(file: Path, clocks: Mapping[str, int]) -> Recording:
     with open(file, "rb") as stream:
         opening = _opening(stream)
-        host, pid, role = str(opening.get("host") or here), opening["pid"], opening["role"]
-        opened_ns = opening["wall_ns"]
-        if host != here and opened_ns:
-            now_ns = wall_ns - opened_ns + opening["t_ns"]  # that host's monotonic clock, by the wall clocks
+        host, pid, role = str(opening.get("host") or socket.gethostname()), opening["pid"], opening["role"]
         scan = _scanned(stream, opening["t_ns"])
         tail = list(_tail(stream))
     last = tail[-1] if tail else opening
+    now_ns = clocks.get(host, last["t_ns"])
     calls, errors, span, closed, stats = [], [], "", False, {}
     for event in tail:
         age, kind = _age(now_ns, event["t_ns"]), event["kind"]

@@ -11,7 +11,9 @@ import json
 import os
 import socket
 import stat
+import time
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from harness.triage.collect import proc, redact
@@ -90,33 +92,67 @@ def from_socket(path: str, host: str, pid: int, out: Path, *, timeout_s: float =
     return relative, ""
 
 
-def from_file(environ: Mapping[str, str], rank: int | None, host: str, pid: int, out: Path) -> str:
-    """Copy the dump that NCCL wrote of this rank, if it wrote one since the process began; its path relative to `out`.
+@dataclass(frozen=True)
+class Since:
+    """Unix time at which a process began, by the clock as it is set now, and as it was set then."""
 
-    The name is the variable's value and the rank. An older file is another run's.
+    now_s: float
+    then_s: float
+
+    def admits(self, written_s: float) -> bool | None:
+        """Whether a file was written since; None where that is not known.
+
+        Files of before the process bear times of the clock as it was then, so that a later one is the process's. An
+        earlier one is its own only if the clock was set back before it was written. A file of the future was written
+        before the clock was set back, or on another host.
+        """
+        if written_s < min(self.now_s, self.then_s) - 1:
+            return False
+        ahead_s = max(0.0, self.then_s - self.now_s)
+        return True if self.then_s - 1 <= written_s <= time.time() + ahead_s + 1 else None
+
+
+def from_file(
+    environ: Mapping[str, str], rank: int | None, host: str, pid: int, out: Path, *, clock_set_s: float = 0.0
+) -> tuple[str, int, str]:
+    """Copy the dump that NCCL wrote of this rank, if it wrote one since the process began: its path relative to `out`,
+    the time when it was written (ns), and a note where it cannot be told.
+
+    The name is the variable's value and the rank. An older file is another run's. `clock_set_s`: by how much the wall
+    clock was set while the job ran.
     """
     if rank is None:
-        return ""
-    return _copied(environ, rank, proc.started_wall_s(pid) or 0.0, file_name(host, pid, ""), out)
+        return "", 0, ""
+    began = proc.started_wall_s(pid) or 0.0
+    return _copied(environ, rank, Since(began, began - clock_set_s), file_name(host, pid, ""), out)
 
 
-def of_others(environ: Mapping[str, str], ranks: Iterable[int], since_s: float, out: Path) -> dict[str, str]:
-    """Dumps of ranks that were not seen (ended, or on another host with these files in common): name -> path.
+def of_others(
+    environ: Mapping[str, str], ranks: Iterable[int], since: Since, out: Path
+) -> tuple[dict[str, str], list[str]]:
+    """Dumps of ranks that were not seen (ended, or on another host with these files in common): name -> path; notes.
 
-    `environ`: of a process of the job. `since_s`: Unix time before which a file is another run's.
+    `environ`: of a process of the job. `since`: before which a file is another run's.
     """
-    found = {f"rank {rank}": _copied(environ, rank, since_s, f"rank-{rank}", out) for rank in ranks}
-    return {name: path for name, path in found.items() if path}
+    found = {f"rank {rank}": _copied(environ, rank, since, f"rank-{rank}", out) for rank in ranks}
+    paths = {name: path for name, (path, _, _) in found.items() if path}
+    return paths, [note for _, _, note in found.values() if note]
 
 
-def _copied(environ: Mapping[str, str], rank: int, since_s: float, name: str, out: Path) -> str:
+def _copied(environ: Mapping[str, str], rank: int, since: Since, name: str, out: Path) -> tuple[str, int, str]:
+    note = ""
     for variable in FILE_VARIABLES:
         file = Path(f"{environ.get(variable, '')}{rank}")
         if not environ.get(variable) or not file.is_absolute():
             continue
         try:
             found = file.stat()
-            if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_DUMP_BYTES or found.st_mtime < since_s - 1:
+            if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_DUMP_BYTES:
+                continue
+            ours = since.admits(found.st_mtime)
+            if not ours:
+                if ours is None:
+                    note = f"clock unknown: whether this run wrote {file} cannot be told, so it is not used"
                 continue
             with open(file, "rb") as stream:
                 data = stream.read(MAX_DUMP_BYTES)
@@ -125,8 +161,8 @@ def _copied(environ: Mapping[str, str], rank: int, since_s: float, name: str, ou
             write_whole(out / relative, redact.dump(data))
         except OSError:  # none was written, or it is being replaced right now: the other variable may do
             continue
-        return relative
-    return ""
+        return relative, found.st_mtime_ns, ""
+    return "", 0, note
 
 
 def traceback(path: str, *, timeout_s: float = TIMEOUT_S) -> Stacks:

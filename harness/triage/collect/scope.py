@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from harness.triage.collect import beats, journals, proc, ray, roles
 from probes.format import EVENTS
 
 RAY_PORT = 6379
+CLOCK_SET_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,25 @@ class Cast:
     pulses: Mapping[tuple[str, int], beats.Pulse] = field(default_factory=dict)
     journals: Mapping[tuple[str, int], list[Path]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    clock_set_s: float = 0.0  # by so much the wall clock of this host was set while the job ran
+
+    def clocks(self, now_ns: int) -> dict[str, int]:
+        """Host -> its monotonic clock: `now_ns` here, elsewhere as of its last beat."""
+        found = {self.host: now_ns}
+        for (host, _), pulse in self.pulses.items():
+            if host != self.host:
+                found[host] = max(found.get(host, 0), pulse.at_ns)
+        return found
+
+
+def clock_set_s(openings: Iterable[journals.Opening], now_ns: int, wall_ns: int) -> float:
+    """By how many seconds the wall clock was set since these journals of this host were begun; 0.0 if it was not.
+
+    Both clocks are slewed alike, so that they part only when one is set (or the machine sleeps).
+    """
+    apart = [((wall_ns - one.wall_ns) - (now_ns - one.opened_ns)) / 1e9 for one in openings if one.wall_ns]
+    most = max(apart, key=abs, default=0.0)
+    return most if abs(most) > CLOCK_SET_S else 0.0
 
 
 def cast(scope: Scope, *, exclude: Sequence[int] = ()) -> Cast:
@@ -46,6 +66,7 @@ def cast(scope: Scope, *, exclude: Sequence[int] = ()) -> Cast:
     pulses: dict[tuple[str, int], beats.Pulse] = {}
     written: dict[tuple[str, int], list[Path]] = {}
     reused: set[int] = set()
+    set_s = 0.0
     if scope.directory is not None:
         pulses, spoilt = beats.read(scope.directory, time.monotonic_ns())
         said = {Path(path) for (at, _), pulse in pulses.items() if at == host for path in pulse.journals}
@@ -53,6 +74,12 @@ def cast(scope: Scope, *, exclude: Sequence[int] = ()) -> Cast:
         openings, damaged = journals.owners(files, host)
         notes += [*spoilt, *damaged]
         pulses, written, reused = _own(pulses, openings, host, table)
+        living = [one for (at, pid), paths in written.items() if at == host and pid in table.keys() - reused
+                  for one in openings[at, pid] if one.path in paths]  # fmt: skip
+        set_s = clock_set_s(living, time.monotonic_ns(), time.time_ns())
+        if set_s:
+            notes.append(f"clock unknown: the wall clock of {host} was set by {set_s:+.0f} s while the job ran; what "
+                         "only that clock tells is left out")  # fmt: skip
         notes += [f"process {pid} has ended, and another process has its number" for pid in sorted(reused)]
     named = [pid for at, pid in {**pulses, **written} if at == host]
     pids = proc.descendants((*scope.roots, *(pid for pid in named if pid in table and pid not in reused)), table)
@@ -62,7 +89,7 @@ def cast(scope: Scope, *, exclude: Sequence[int] = ()) -> Cast:
     wanted = [pid for pid in pids if pid in table and pid not in exclude]
     members = tuple(pid for pid in wanted if not roles.infrastructure(proc.arguments(pid)))
     gone = tuple(dict.fromkeys(pid for pid in (*scope.roots, *named) if pid not in table or pid in reused))
-    return Cast(host, members, gone, address, pulses, written, tuple(notes))
+    return Cast(host, members, gone, address, pulses, written, tuple(notes), set_s)
 
 
 def _own(

@@ -82,7 +82,9 @@ class Flight:
     status: dict[str, Status] = field(default_factory=dict)  # torch's number of a group in this process -> pg_status
     handles: dict[str, str] = field(default_factory=dict)  # such a number -> the group's name, by the operations held
     config: tuple[Group, ...] = ()  # all groups of pg_config, where `status` has a number that `handles` does not
-    taken_ns: int | None = None  # wall clock at the moment of the dump, where somebody noted it
+    # Wall clock at the moment of the dump of a live process: 0 where that clock cannot be relied on; None of a file
+    # that lay about.
+    taken_ns: int | None = None
     readable: bool = True
     notes: tuple[str, ...] = ()
 
@@ -111,7 +113,7 @@ class Flight:
         """One operation in full."""
         kind, created = self.kinds[self.kind[row]], int(self.created_ns[row])
         timeout, stack = int(self.timeout_ms[row]), int(self.stack[row])
-        aged = self.taken_ns is not None and created > 0
+        aged = bool(self.taken_ns) and created > 0
         return Collective(
             group=self.groups[self.group[row]].name,
             seq=int(self.seq[row]),

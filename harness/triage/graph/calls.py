@@ -31,7 +31,7 @@ def ray(evidence: Evidence, subjects: dict[str, Subject], known: list[Wait]) -> 
         target = by_pid.get(pid, "")
         caller = by_pid.get(task.caller_pid, "") if task.caller_pid else ""
         if target and caller in waiting:
-            found.append(Wait(caller, target, "ray", f"ray.get of {task.name} ({task.state})", task.age_s))
+            found.append(Wait(caller, target, "ray", f"ray.get of {task.name} ({task.state})", task.age_s or None))
         elif target and not task.caller_pid:
             unclaimed.append(dataclasses.replace(task, pid=pid))
     for key in waiting:  # where Ray does not say who asked: only if a single process can be meant
@@ -41,7 +41,7 @@ def ray(evidence: Evidence, subjects: dict[str, Subject], known: list[Wait]) -> 
         targets.pop(key, None)
         if len(targets) == 1:
             target, task = next(iter(targets.items()))
-            found.append(Wait(key, target, "ray", f"ray.get, and only {task.name} is unfinished", task.age_s))
+            found.append(Wait(key, target, "ray", f"ray.get, and only {task.name} is unfinished", task.age_s or None))
     return found, subjects
 
 

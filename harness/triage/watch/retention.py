@@ -79,8 +79,8 @@ class Retention:
     def folder(self) -> Path:
         """A new directory for one look, elsewhere when the watch directory takes nothing, and where nothing takes
         anything the name of one that is not there."""
-        stamp = f"{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}"
-        self._adopted()
+        before = [order(look.folder.name)[0] for look in self._adopted()]
+        stamp = max([f"{_now():%Y%m%d-%H%M%S}", self._last[0], *before])  # a clock that was set back hides nobody
         failed: OSError | None = None
         for base in self._places():
             try:
@@ -213,11 +213,21 @@ class Retention:
         if self._looks is None:
             self._looks = []
             with contextlib.suppress(OSError):
-                for folder in sorted((self.directory / EVIDENCE).iterdir()):
+                for folder in sorted((self.directory / EVIDENCE).iterdir(), key=lambda one: order(one.name)):
                     kind = _kind(folder / VERDICT)
                     only = [one.name for one in folder.iterdir()] == [VERDICT]
                     self._looks.append(_Look(folder, kind, "", kind != "", not only, _size(folder)))
         return self._looks
+
+
+def order(name: str) -> tuple[str, int]:
+    """What sorts the evidence folders of a watch by age: `<second>`, `<second>-2`, ..., `<second>-10`."""
+    head, _, number = name.rpartition("-")
+    return (head, int(number)) if head.count("-") == 1 and number.isdecimal() else (name, 1)
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)
 
 
 def _kind(file: Path) -> str:
