@@ -18,7 +18,6 @@ from collections.abc import Callable
 from typing import Any
 
 LIBRARY = "RLHF_HARNESS_LAB_DEVICE"
-# Not reduce_scatter_tensor: gloo's work of it never says that it is completed (torch 2.13).
 COLLECTIVES = (
     "all_reduce", "all_gather", "all_gather_into_tensor", "broadcast", "barrier", "gather", "reduce", "scatter",
     "all_to_all_single",
@@ -60,6 +59,21 @@ def launched(collective: Callable[..., Any]) -> Callable[..., Any]:
     return launch
 
 
+def scattered(module: Any) -> Callable[..., Any]:
+    """reduce_scatter_tensor by the all_reduce that gloo makes of it: gloo's own work of it never says that it is
+    completed (torch 2.13), so nothing could wait for it by spinning."""
+    original = module.reduce_scatter_tensor
+
+    def reduce_scatter_tensor(output: Any, source: Any, *args: Any, group: Any = None, **kwargs: Any) -> Any:
+        if kwargs.get("async_op"):
+            return original(output, source, *args, group=group, **kwargs)
+        whole = source.clone()
+        module.all_reduce(whole, *args, group=group, **kwargs)
+        output.copy_(whole.chunk(module.get_world_size(group))[module.get_rank(group)].view_as(output))
+
+    return reduce_scatter_tensor
+
+
 def spin() -> None:
     """Replace the collectives as soon as torch.distributed is there."""
     while True:
@@ -67,8 +81,9 @@ def spin() -> None:
         if module is not None and hasattr(package, "init_device_mesh"):  # the last thing that the package imports
             break
         time.sleep(0.02)
-    for name in COLLECTIVES:
-        replaced = launched(getattr(module, name))
+    replacements = {name: launched(getattr(module, name)) for name in COLLECTIVES}
+    replacements["reduce_scatter_tensor"] = scattered(module)
+    for name, replaced in replacements.items():
         setattr(module, name, replaced)
         setattr(package, name, replaced)
 
