@@ -57,6 +57,9 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
     ("/torch/autograd/graph.py", "_engine_run_backward", "backward"),
     ("/torch/cuda/__init__.py", "synchronize", "device"),
     ("/torch/cuda/streams.py", "", "device"),
+    ("/torch/accelerator/__init__.py", "synchronize", "device"),
+    ("/torch/xpu/__init__.py", "synchronize", "device"),
+    ("/torch_npu/npu/utils.py", "synchronize", "device"),
     ("/ray/_private/worker.py", "", "ray"),
     ("/http/client.py", "", "http"),
     ("/httpcore/", "", "http"),
@@ -170,7 +173,8 @@ class Heartbeat:
         self.count += 1
         shown = {
             **self._fixed, "rank": None, "world_size": None, "role": "process", "socket": "", **self._identity(),
-            "t_ns": now, "count": self.count, "period_s": self.period_s, "progress_ns": self._progress_ns,
+            "tid": threading.get_native_id(), "t_ns": now, "count": self.count, "period_s": self.period_s,
+            "progress_ns": self._progress_ns,
             "open": [_span(span) for one in recorders for span in list(one.running.values())],
             "states": {name: redaction.fields(say()) for one in recorders for name, say in list(one.states.items())},
             "sequences": counters[0], "breakpoint": where.breakpoint, "wait": where.wait, "stack": list(where.stack),

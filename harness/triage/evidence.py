@@ -33,6 +33,7 @@ class Thread:
     native: bool = False
     cpu_s: float | None = None  # user + system time of this thread so far
     io_bytes: int | None = None  # that it read and wrote so far
+    delay_s: float | None = None  # that it was runnable so far and had no processor
 
 
 ENDED = ("gone", "Z", "X")  # states of a process that is over
@@ -54,6 +55,10 @@ class Sample:
     main_io_bytes: int | None = None
     main_switches: int | None = None  # voluntary ones of its main thread
     net_quiet_s: float | None = None  # since data last went through one of its connections, but those to its store
+    main_delay_s: float | None = None  # that its main thread was runnable so far and had no processor
+    beat_delay_s: float | None = None  # the same of the thread that makes its heartbeat
+    beat_state: str = ""  # of that thread, as `state`
+    service_cpu_s: float = 0.0  # of its threads that only serve a device: CUDA's and NCCL's, which poll
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,7 @@ class Beat:
     wait: str = ""  # what its main thread waits for by its own word: idle, collective, backward, ray, http, child, ...
     stack: tuple[str, ...] = ()  # innermost frames of its main thread, "file:line function"
     ended: bool = False  # the last beat of an interpreter that ended in order
+    tid: int = 0  # of the thread that makes the beats, as the kernel counts; 0 where unknown
     # what the process said of itself: "engine": running, waiting (requests), kv_usage (0 to 1), age_s of these figures
     states: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -206,4 +212,5 @@ class Evidence:
     ras: dict[str, Any] = field(default_factory=dict)  # NCCL RAS, host -> answer
     dumps: dict[str, str] = field(default_factory=dict)  # dumps that belong to no seen process: name -> relative path
     expected_world: int | None = None  # ranks that the launcher was asked for
+    threshold_s: float = 0.0  # after how long without progress the watch looks; 0 where nobody watched
     notes: tuple[str, ...] = ()

@@ -15,7 +15,7 @@ from harness.triage.evidence import Frame
 # A process in one of these can be woken by another process only.
 WAITING = frozenset({"collective", "p2p", "store", "ray_get", "http_client", "engine_call", "join", "build_lock"})
 # A loop that waits for work: idle, whatever its processor time says (schedulers poll).
-IDLE = frozenset({"scheduler", "ray_idle", "http_server", "queue", "finished"})
+IDLE = frozenset({"scheduler", "orders", "ray_idle", "http_server", "queue", "finished"})
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,11 @@ _COLLECTIVES = (
     "all_reduce|all_reduce_coalesced|all_gather|all_gather_into_tensor|all_gather_coalesced|all_gather_object"
     "|all_to_all|all_to_all_single|barrier|monitored_barrier|broadcast|broadcast_object_list|gather|gather_object"
     "|reduce|reduce_scatter|reduce_scatter_tensor|scatter|scatter_object_list"
+    # under FSDP, and the functional ones, whose result is waited for
+    r"|_all_gather_base|_reduce_scatter_base|(all_gather|reduce_scatter)_tensor\w*|wait_tensor"
 )
+# Of a process group's own threads, which ask and beat for ever, none is a wait of the program.
+_OF_GROUP = r"(?!.*(watchdog|heartbeat|monitor|runloop|runhookloop|iscompleted))"
 
 TABLE: tuple[Entry, ...] = (
     # debuggers: before everything, since they sit on top of any other place
@@ -69,13 +73,13 @@ TABLE: tuple[Entry, ...] = (
     ),
     Entry(
         "collective",
-        r"<native>.*(c10d::Work::wait|WorkNCCL::wait|gloo::.*Buffer::wait|ProcessGroup(Gloo|NCCL)::.*)",
+        rf"<native>(?i:{_OF_GROUP}.*(c10d::Work::wait|gloo::.*Buffer::wait\w*|ProcessGroup(Gloo|NCCL)::.*))",
         "",
         "wait",
     ),
     Entry(
         "collective",
-        r"<native>.*(ncclGroupEnd|ncclAllReduce|ncclBroadcast|ncclAllGather|ncclReduceScatter).*",
+        r"<native>.*(nccl(GroupEnd|AllReduce|Broadcast|AllGather|ReduceScatter|CommInit|CommSplit)|NCCLComm::).*",
         "",
         "wait",
     ),
@@ -89,6 +93,8 @@ TABLE: tuple[Entry, ...] = (
         "",
         "synchronize",
     ),
+    # inside the driver, which has no symbols: also where a launch waits because a stuck device's queue is full
+    Entry("device", r"<native>.*", r"(^|/)lib(cuda|amdhip64|hsa-runtime64|ascendcl|musa)[-.\w]*\.so", "synchronize"),
     # Ray
     Entry(
         "ray_get", r"get|wait|get_objects|_get_object_refs|wait_object_refs", r"ray/_private/(worker|api)", "ray.get"
@@ -122,7 +128,9 @@ TABLE: tuple[Entry, ...] = (
         r"vllm/v1/|sglang/srt/",
         "work",
     ),
-    Entry("scheduler", r"event_loop\w*|run_event_loop\w*|dispatch_event_loop|recv_requests", r"", "event loop"),
+    # where an engine's ranks get their orders, all but the first one by a broadcast of what that one was asked
+    Entry("orders", r"recv_requests", r""),
+    Entry("scheduler", r"event_loop\w*|run_event_loop\w*|dispatch_event_loop", r"", "event loop"),
     Entry(
         "scheduler",
         r"run_busy_loop|worker_busy_loop|_process_input_queue|scheduler_loop|run_engine_core",
@@ -210,13 +218,15 @@ _FOREIGN = re.compile(
     r"site-packages/|dist-packages/|/lib/python3[^/]*/|^<|\.so(\.|$)|^lib[^/]*$|/probes/((site|adapters)/)?\w+\.py$"
     r"|^[^/]*$(?<!\.py)"
 )
+# Shared objects, the interpreter itself, and source lines of compiled code, where its debug information is there.
+_COMPILED = re.compile(r"\.so(\.[\w.]+)?$|\.(c|cc|cpp|cxx|cu|cuh|h|hh|hpp|rs|pyx|pxd|S)$|(^|/)python[\d.]*$")
 _LIBRARY_SHORT = re.compile(r"^(torch|ray|vllm|sglang|transformers|threading|socket|selectors|asyncio)(/|\.py$)")
 
 
 @lru_cache(maxsize=65536)
 def match(frame: Frame) -> Entry | None:
     """The first entry of TABLE that a frame fits."""
-    native = frame.file.endswith(".so") or ".so." in frame.file or (frame.line == 0 and "::" in frame.function)
+    native = bool(_COMPILED.search(frame.file)) or (frame.line == 0 and "::" in frame.function)
     function = f"<native>{frame.function}" if native else plain(frame.function)
     mine = not native and users(frame)
     for entry, functions, files in _compiled():
@@ -233,8 +243,9 @@ def match(frame: Frame) -> Entry | None:
 
 
 def users(frame: Frame) -> bool:
-    """Whether a frame is of the user's code: no installed package, no standard library, no probe of ours."""
-    return bool(frame.file) and not _FOREIGN.search(frame.file) and not _LIBRARY_SHORT.search(frame.file)
+    """Whether a frame is of the user's code: not installed, of the standard library, compiled, or our own."""
+    foreign = (_FOREIGN, _LIBRARY_SHORT, _COMPILED)
+    return bool(frame.file) and not any(pattern.search(frame.file) for pattern in foreign)
 
 
 def plain(function: str) -> str:

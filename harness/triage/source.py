@@ -58,7 +58,8 @@ _HANDS_ON = frozenset({
     "put", "put_nowait", "send", "send_bytes", "set_result", "set_exception", "set", "notify", "notify_all", "release",
     "call_soon_threadsafe",
 })  # fmt: skip
-_OF_DEVICE = frozenset({"item", "cpu", "tolist", "numpy", "synchronize"})
+_OF_DEVICE = frozenset({"item", "cpu", "tolist", "numpy", "synchronize", "nonzero", "unique", "masked_select"})
+_OF_VALUE = frozenset({"float", "int", "bool"})  # of a tensor, its value
 
 
 def hands_on(frame: Frame) -> bool:
@@ -68,11 +69,21 @@ def hands_on(frame: Frame) -> bool:
 
 
 def waits_for_device(frame: Frame) -> bool:
-    """Whether the line of a frame calls what waits for a device: `.item()`, `.cpu()`, `.tolist()`, `synchronize()`."""
+    """Whether the line of a frame calls what waits for a device: `.item()`, `.cpu()`, `.tolist()`, `synchronize()`,
+    `float(x)`."""
     body = _function(frame)
     lines = [node for node in ast.walk(body) if _holds(node, frame.line)] if body is not None else []
     here = [node for node in lines if isinstance(node, ast.Call) and node.end_lineno == node.lineno == frame.line]
-    return any(isinstance(node.func, ast.Attribute) and node.func.attr in _OF_DEVICE for node in here)
+    return any(map(_of_device, here))
+
+
+def _of_device(call: ast.Call) -> bool:
+    if isinstance(call.func, ast.Name):
+        return call.func.id in _OF_VALUE and any(not isinstance(one, ast.Constant) for one in call.args)
+    if not isinstance(call.func, ast.Attribute):
+        return False
+    to_host = call.func.attr == "to" and any(isinstance(one, ast.Constant) and one.value == "cpu" for one in call.args)
+    return to_host or call.func.attr in _OF_DEVICE
 
 
 def _called(body: ast.AST) -> set[str]:

@@ -20,6 +20,7 @@ _AROUND = frozenset(
         "checkpoint",
         "evaluation",
         "scheduler",
+        "orders",
         "transition",
         "ray_idle",
         "compile",

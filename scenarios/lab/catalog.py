@@ -209,6 +209,7 @@ CONTROLS = (
     _control("slow-uneven", "one rank computes longer than the threshold", "uneven", kind="K7", rank=0),
     _control("slow-compile", "a long compile in Python before the first collective", "compile", kind="K7"),
     _control("slow-compile-child", "a long compile in a child process", "compile-child", kind="K7", rank=0),
+    _control("slow-starved", "one rank has next to no processor time on a busy host", "starved", kind="K7"),
     _control("long-pause", "all ranks idle longer than the threshold, nothing pending", "pause", verdict="HEALTHY"),
     _control("long-checkpoint", "all ranks write a checkpoint for longer than the threshold", "checkpoint"),
     replace(_control("slow-kernel", "one rank's kernel runs longer than the threshold, and ends", "kernel", kind="K7"),
@@ -227,6 +228,7 @@ ASYNC = tuple(
         ("crowd", "K7", "the same with three hundred pending tasks", "SLOW"),
         ("poll", "K7", "event loops await long polls of most of the threshold", "SLOW"),
         ("judge", "", "rank 0's event loop awaits a judge for longer than the threshold", "INSUFFICIENT"),
+        ("ticks", "", "a request of rank 0's event loop is lost beside a task that wakes it", "INSUFFICIENT"),
         ("lost", "", "rank 0's event loop awaits an event that nobody sets: in no stack", "INSUFFICIENT"),
     )
 )  # fmt: skip

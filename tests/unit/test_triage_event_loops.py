@@ -23,11 +23,11 @@ def looked(one: Process, *, woken: int = 0, quiet_s: float | None = None, **more
     return dataclasses.replace(one, samples=looks, **more)
 
 
-def late(one: Process, stall_s: float = 10.0) -> Verdict:
+def late(one: Process, stall_s: float = 10.0, **more: Any) -> Verdict:
     """Rank 0 has not come to what the others are in."""
     ranks = [rank(n, "main:10 step:42 all_reduce") for n in range(1, 4)]
     at = compared(group("0", {0: 16, **dict.fromkeys((1, 2, 3), (17, "all_reduce"))}))
-    return triage(evidence(one, *ranks, stall_s=stall_s), at)
+    return triage(evidence(one, *ranks, stall_s=stall_s, **more), at)
 
 
 def culprits(verdict: Verdict) -> list[Any]:
@@ -68,3 +68,47 @@ def test_a_driver_that_asks_an_event_loop_names_nobody() -> None:
     server = process(30, "server", "main uvicorn.run run_forever select", listening=("127.0.0.1:30000",))
     found = triage(evidence(asks, server))
     assert found.verdict == "INSUFFICIENT" and not culprits(found), found.reason
+
+
+# --- a loop with a timer looks alive for ever
+
+
+@pytest.mark.parametrize(("stall_s", "verdict"), [(10.0, "SLOW"), (29.0, "SLOW"), (31.0, "INSUFFICIENT")])
+def test_a_timer_alone_is_progress_for_three_thresholds(stall_s: float, verdict: str) -> None:
+    """A metrics task wakes it twice a second, whatever else is stuck in it."""
+    found = late(looked(rank(0, LOOP), woken=3, quiet_s=40.0), stall_s=stall_s, threshold_s=10.0)
+    assert found.verdict == verdict and not culprits(found), found.reason
+    assert verdict == "SLOW" or ("timer" in found.reason and found.missing)
+
+
+def test_data_that_comes_is_progress_however_long_it_goes_on() -> None:
+    one = looked(rank(0, LOOP), woken=3, quiet_s=2.0)
+    assert late(one, stall_s=500.0, threshold_s=10.0).verdict == "SLOW"
+
+
+def test_without_a_watch_the_age_of_the_pending_operation_says_how_long_a_timer_counts() -> None:
+    ranks = [looked(rank(0, LOOP), woken=3, quiet_s=400.0), *(rank(n, "main:10 step:42 all_reduce") for n in (1, 2, 3))]
+    for age_s, verdict in ((20.0, "SLOW"), (400.0, "INSUFFICIENT")):
+        at = group("0", {0: 16, **dict.fromkeys((1, 2, 3), (17, "all_reduce"))})
+        for state in at.ranks.values():
+            if state.pending is not None:
+                at.ranks[state.rank] = dataclasses.replace(
+                    state, pending=dataclasses.replace(state.pending, age_s=age_s)
+                )
+        found = triage(evidence(*ranks, source="live", stall_s=0.0), compared(at))
+        assert found.verdict == verdict and not culprits(found), found.reason
+
+
+@pytest.mark.parametrize("woken", [0, 3])
+def test_a_job_that_only_sits_in_event_loops_is_not_healthy(woken: int) -> None:
+    """One request of its tasks may be lost: nothing that was seen says that none is."""
+    one = looked(rank(0, LOOP, world=1), woken=woken, quiet_s=400.0)
+    found = triage(evidence(one, stall_s=31.0, threshold_s=10.0))
+    assert found.verdict == "INSUFFICIENT" and not culprits(found), found.reason
+    assert "event loop" in found.reason and found.missing
+
+
+@pytest.mark.parametrize("stack", ["main uvicorn.run run_forever select", "main_loop"])
+def test_an_idle_server_is_healthy(stack: str) -> None:
+    found = triage(evidence(looked(process(30, "server", stack), woken=3, quiet_s=400.0), stall_s=31.0))
+    assert found.verdict == "HEALTHY", found.reason

@@ -38,6 +38,7 @@ EXAMPLES = [  # function, file, line, kind
     ("init_memory_pool", f"{SITE}/sglang/srt/model_executor/model_runner.py", "compute"),
     ("wake_up", f"{SITE}/vllm/v1/worker/gpu_worker.py", "transition"),
     ("release_memory_occupation", f"{SITE}/sglang/srt/managers/scheduler.py", "transition"),
+    ("recv_requests", f"{SITE}/sglang/srt/managers/scheduler.py", "orders"),
     ("event_loop_overlap", f"{SITE}/sglang/srt/managers/scheduler.py", "scheduler"),
     ("run_busy_loop", f"{SITE}/vllm/v1/engine/core.py", "scheduler"),
     ("event_loop", "/job/engine.py", "scheduler"),

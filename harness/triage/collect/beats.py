@@ -108,6 +108,7 @@ def parse(block: bytes, now_ns: int, here: str = "") -> Pulse:
         wait=str(fields.get("wait") or ""),
         stack=tuple(str(frame) for frame in fields.get("stack") or ()),
         ended=bool(fields.get("ended")),
+        tid=_number(fields.get("tid")) or 0,
         states={str(name): _state(now_ns, state) for name, state in (fields.get("states") or {}).items()},
     )
     world, rank = _number(fields.get("world_size")), _number(fields.get("rank"))

@@ -51,6 +51,7 @@ def collect(
     *,
     out: Path,
     stall_s: float = 0.0,
+    threshold_s: float = 0.0,
     samples: int = 2,
     gap_s: float = 1.5,
     deadline_s: float = 8.0,
@@ -61,8 +62,9 @@ def collect(
 ) -> Evidence:
     """Take evidence of every process in `scope` into the directory `out`, within `deadline_s`; returned as well.
 
-    `stall_s`: how long the watchdog saw no progress (0: nobody watched). `samples` looks, `gap_s` apart. `native`: C
-    and C++ frames too, of processes whose Python frames do not explain the wait. `nodes`: also on the other nodes of a
+    `stall_s`: how long the watchdog saw no progress, `threshold_s`: after how long it looks (0: nobody watched).
+    `samples` looks, `gap_s` apart. `native`: C and C++ frames too, of processes whose Python frames do not explain the
+    wait. `nodes`: also on the other nodes of a
     Ray cluster, which have `nodes_s`, because Ray starts a worker there first (13 s in all on two busy cores). What
     cannot be had is noted, whatever state a process is in; HarnessError only without /proc.
     """
@@ -71,7 +73,7 @@ def collect(
     spies = threading.Semaphore(max(4, 2 * (os.cpu_count() or 1)))
     terms = _Terms(Path(out), clock(), samples, gap_s, deadline_s, native, clock, spies, connections.Sockets(clock))
     taken = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-    empty = Evidence(str(out), "watch" if stall_s else "live", taken, stall_s)
+    empty = Evidence(str(out), "watch" if stall_s else "live", taken, stall_s, threshold_s=threshold_s)
     there = cast(scope, exclude=(os.getpid(),))
     _kept(dataclasses.replace(empty, notes=there.notes), terms.out, complete=False)
     return _kept(_gather(empty, scope, there, terms, nodes_s if nodes else 0.0), terms.out, complete=True)
@@ -166,7 +168,7 @@ def _look(draft: Draft, terms: _Terms) -> None:
             taken = _inside(draft, terms)
             draft.notes.append(taken.note)
             silent = not taken.threads
-        draft.samples.append(_sample(draft.pid, at, seen, taken.threads))
+        draft.samples.append(_sample(draft, at, seen, taken.threads))
         with contextlib.suppress(OSError):  # a full disk: the end says so, and what was had goes on
             directory.write_process(draft.freeze(), terms.out)
     # A span that was open at the first look may be over at the last, and a beat of then beside a stack of now lies.
@@ -182,19 +184,25 @@ def _look(draft: Draft, terms: _Terms) -> None:
     draft.doing = ""
 
 
-def _sample(pid: int, at_s: float, seen: proc.Look, threads: tuple[Thread, ...]) -> Sample:
+def _sample(draft: Draft, at_s: float, seen: proc.Look, threads: tuple[Thread, ...]) -> Sample:
     """One look, each Python thread with what the kernel says of it."""
-    nothing = (None, None)
-    spent = {thread.tid: seen.threads.get(thread.tid, nothing) for thread in threads if thread.tid}
     told = tuple(
-        dataclasses.replace(thread, cpu_s=spent[thread.tid][0], io_bytes=spent[thread.tid][1])
-        if thread.tid in spent else thread
+        dataclasses.replace(thread, cpu_s=its.cpu_s, io_bytes=its.io_bytes, delay_s=its.delay_s)
+        if (its := seen.threads.get(thread.tid)) is not None else thread
         for thread in threads
     )  # fmt: skip
-    cpu_s, io_bytes = seen.threads.get(pid, nothing)
+    main = seen.threads.get(draft.pid)
+    beats = seen.threads.get(draft.pulse.beat.tid) if draft.pulse else None
     return Sample(
-        at_s, seen.state, seen.cpu_s, seen.switches, seen.io_bytes, seen.wchan, told, seen.net_bytes, cpu_s, io_bytes,
-        seen.main_switches, seen.quiet_s,
+        at_s, seen.state, seen.cpu_s, seen.switches, seen.io_bytes, seen.wchan, told, seen.net_bytes,
+        main_cpu_s=main.cpu_s if main else None,
+        main_io_bytes=main.io_bytes if main else None,
+        main_switches=seen.main_switches,
+        net_quiet_s=seen.quiet_s,
+        main_delay_s=main.delay_s if main else None,
+        beat_delay_s=beats.delay_s if beats else None,
+        beat_state=beats.state if beats else "",
+        service_cpu_s=sum(one.cpu_s for one in seen.threads.values() if one.service),
     )  # fmt: skip
 
 

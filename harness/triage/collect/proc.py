@@ -8,17 +8,34 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from harness.triage.collect import connections, redact, traffic
 
 PROC = Path("/proc")
 TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 OTHER_USER = "it belongs to another user: run harness as that user or as root"
+
+
+# Names that CUDA, NCCL and torch give to threads of their own, which poll and do no work of a step (15 characters).
+_SERVICE = re.compile(r"NCCL|ncclProxy|pt_nccl|cuda[-0]|pt_tcpstore")
+
+
+class Spent(NamedTuple):
+    """What one thread has had so far: CPU seconds, bytes where they may be read, seconds that it was runnable without a
+    processor where the kernel counts them; and its state."""
+
+    cpu_s: float
+    io_bytes: int | None
+    delay_s: float | None = None
+    state: str = ""
+    service: bool = False
 
 
 @dataclass(frozen=True)
@@ -32,7 +49,7 @@ class Look:
     wchan: str = ""
     net_bytes: int = 0
     start_ticks: int = 0  # since boot
-    threads: dict[int, tuple[float, int | None]] = field(default_factory=dict)  # tid -> CPU seconds, bytes
+    threads: dict[int, Spent] = field(default_factory=dict)  # by tid
     quiet_s: float | None = None
     main_switches: int | None = None
 
@@ -57,7 +74,7 @@ class Facts:
 def look(pid: int, store: Collection[int] = ()) -> Look:
     """State, CPU seconds, voluntary switches, bytes and kernel function of a process now; state "gone" without one.
 
-    Its threads cost 60 µs each. `store`: ports of its rendezvous store, which NCCL's monitor asks once a second.
+    Its threads cost 80 µs each. `store`: ports of its rendezvous store, which NCCL's monitor asks once a second.
     """
     stat = _stat(pid)
     if stat is None:
@@ -174,16 +191,22 @@ def _switches(pid: int) -> dict[int, int]:
     return found
 
 
-def _threads(pid: int) -> dict[int, tuple[float, int | None]]:
-    """Of each thread of a process the CPU seconds, and the bytes where they may be read."""
-    found: dict[int, tuple[float, int | None]] = {}
+def _threads(pid: int) -> dict[int, Spent]:
+    found: dict[int, Spent] = {}
     with contextlib.suppress(OSError):  # it ended meanwhile
         for task in (PROC / str(pid) / "task").iterdir():
-            fields = _stat(pid, f"task/{task.name}/stat")
-            if fields is not None:
-                count = _io(pid, f"task/{task.name}/io")
-                found[int(task.name)] = (int(fields[11]) + int(fields[12])) / TICKS, count
+            name, _, rest = _read(pid, f"task/{task.name}/stat").rpartition(")")
+            if fields := rest.split():
+                service = bool(_SERVICE.match(name.partition("(")[2]))
+                cpu_s, io_bytes = (int(fields[11]) + int(fields[12])) / TICKS, _io(pid, f"task/{task.name}/io")
+                found[int(task.name)] = Spent(cpu_s, io_bytes, delay_s(pid, int(task.name)), fields[0], service)
     return found
+
+
+def delay_s(pid: int, tid: int) -> float | None:
+    """Seconds that a thread was runnable so far and had no processor; None where the kernel does not count them."""
+    words = _read(pid, f"task/{tid}/schedstat").split()
+    return int(words[1]) / 1e9 if len(words) > 1 and words[1].isdigit() else None
 
 
 def main_cpu_s(pid: int) -> float | None:

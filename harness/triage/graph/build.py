@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from harness.triage.evidence import Evidence, Process
 from harness.triage.flight.model import Collective, Comparison, GroupState
-from harness.triage.graph import calls, edges
+from harness.triage.graph import calls, edges, motion
 from harness.triage.graph.shape import components
 from harness.triage.graph.subjects import LAUNCHERS, Subject, subject
 from reports.model import Wait
@@ -45,8 +45,13 @@ def build(evidence: Evidence, comparison: Comparison | None) -> Graph:
     pending = pending_of(evidence, comparison)
     children = children_of(evidence)
     cards = {gpu.host for gpu in evidence.gpus}
+    ages = [one.age_s for one in pending.values() if one.age_s is not None]
+    waited_s = evidence.stall_s or max(ages, default=0.0)
+    timers = waited_s < motion.TIMERS * (evidence.threshold_s or motion.THRESHOLD_S)
     subjects = {
-        one.key: subject(one, pending.get(one.key), children, stall_s=evidence.stall_s, gpu=one.host in cards)
+        one.key: subject(
+            one, pending.get(one.key), children, stall_s=evidence.stall_s, gpu=one.host in cards, timers=timers
+        )
         for one in evidence.processes
     }
     names = edges.Names.of(evidence, comparison)
@@ -60,7 +65,7 @@ def build(evidence: Evidence, comparison: Comparison | None) -> Graph:
                     key, None, None if group.joined else rank, pending=pending.get(key), seen=seen,
                     frame=_frame(group, rank),
                 )  # fmt: skip
-    found = edges.collective(comparison, names, subjects)
+    found, subjects = edges.ordered(edges.collective(comparison, names, subjects), subjects)
     for more in (edges.store, calls.ray, calls.http, calls.children, edges.unresolved):
         new, subjects = more(evidence, subjects, found)
         found = edges.merged(found, new)

@@ -8,7 +8,7 @@ receivers have come: so a rank is never waited for because it is *ahead*.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.triage.evidence import Evidence, Process
 from harness.triage.flight.compare import usual_side
@@ -63,6 +63,21 @@ def collective(comparison: Comparison | None, names: Names, subjects: dict[str, 
         found += _group(group, names, subjects)
         found += _point_to_point(group, names)
     return found
+
+
+def ordered(found: list[Wait], subjects: dict[str, Subject]) -> tuple[list[Wait], dict[str, Subject]]:
+    """Ranks of an idle engine wait for what its first rank is asked, in a broadcast, and that one waits to be asked:
+    no collective of theirs is pending."""
+    targets: dict[str, list[Subject]] = {}
+    for wait in found:
+        targets.setdefault(wait.waiter, []).append(subjects[wait.target])
+    idle = {
+        key: replace(subjects[key], pending=None, doing=replace(subjects[key].doing, kind="orders"))
+        for key, some in targets.items()
+        if subjects[key].doing.kind == "collective" and subjects[key].doing.around[:1] == ("orders",)
+        if all(one.doing.idle and one.doing.within("orders") and not one.stuck and not one.blocked for one in some)
+    }
+    return [wait for wait in found if wait.waiter not in idle], {**subjects, **idle}
 
 
 def _group(group: GroupState, names: Names, subjects: dict[str, Subject]) -> list[Wait]:
@@ -170,6 +185,10 @@ def store(evidence: Evidence, subjects: dict[str, Subject], known: list[Wait]) -
     found: list[Wait] = []
     subjects = dict(subjects)
     joining = {key: forming(one) for key, one in subjects.items() if forming(one) is not None}
+    ranked: dict[int, list[Subject]] = {}
+    for one in subjects.values():
+        if one.rank is not None and one.process and not superseded(one.process, evidence.processes):
+            ranked.setdefault(one.rank, []).append(one)
     for key, what in joining.items():
         assert what is not None
         one = subjects[key]
@@ -177,11 +196,7 @@ def store(evidence: Evidence, subjects: dict[str, Subject], known: list[Wait]) -
         for rank in expected:
             if rank == one.rank:
                 continue
-            alike = [
-                other
-                for other in subjects.values()
-                if other.rank == rank and other.process and not superseded(other.process, evidence.processes)
-            ]
+            alike = ranked.get(rank, [])
             others = [other for other in alike if same_world(one.process, other.process)]
             # who makes the group elsewhere has come to the wrong address, which is another fault
             arrived = [other for other in alike if other.key in joining]

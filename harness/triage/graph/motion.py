@@ -14,6 +14,9 @@ from harness.triage.places import IDLE, users
 
 BUSY_CORES = 0.2  # of a core between the looks; a compiler on a machine with four busy jobs for two cores had 0.29
 IO_BYTES_PER_S = 5_000  # beyond the heartbeat's own
+# Of the time between the looks, runnable without a processor. A thread that sleeps and polls waits for a moment at each
+# wake; a beat that is four periods late for want of a processor has waited for nearly all of it.
+STARVED = 0.5
 BEAT_BYTES = 8_192  # of a heartbeat: a page written, and counted again where it goes to storage
 NET_BYTES_PER_S = 20_000  # over TCP; processes of an idle Ray cluster had 2,300 with each other
 TRANSFER_BYTES_PER_S = 1_000_000  # of one that waits in an operation: then it is the operation that moves
@@ -21,6 +24,9 @@ HELD_S = 3.0  # an operation that is pending for less may be on its way
 # A kernel and a device that hangs look alike from outside. Half of NCCL's default timeout (600 s): no kernel of a
 # training step runs for so long.
 DEVICE_S = 300.0
+# A timer that fires says that the loop runs, and of its tasks nothing: it is progress for so many thresholds of the
+# watch. Without a watch the threshold is the default of `harness watch`.
+TIMERS, THRESHOLD_S = 3.0, 60.0
 _SERVES = IDLE - {"queue"}
 _INSIDE = frozenset({"lock", "queue", "select"})  # waits that another thread of the process may end
 
@@ -31,8 +37,12 @@ def held(pending: Collective | None, stall_s: float) -> bool:
     return pending is not None and (pending.age_s is None or pending.age_s >= max(HELD_S, stall_s / 2))
 
 
-def own(process: Process, now: stacks.Doing, before: stacks.Doing, *, pending: bool, stall_s: float = 0.0) -> str:
-    """Its progress between the looks, in words with its rate; empty where nothing moved. `pending`: see `held`."""
+def own(
+    process: Process, now: stacks.Doing, before: stacks.Doing, *, pending: bool, stall_s: float = 0.0,
+    timers: bool = True,
+) -> str:  # fmt: skip
+    """Its progress between the looks, in words with its rate; empty where nothing moved. `pending`: see `held`.
+    `timers`: a timer of an event loop counts."""
     if len(process.samples) < 2:
         return ""
     first, last = process.samples[0], process.samples[-1]
@@ -40,6 +50,8 @@ def own(process: Process, now: stacks.Doing, before: stacks.Doing, *, pending: b
     if gap <= 0:
         return ""
     if text := loop_runs(process, now, stall_s):
+        return text
+    if timers and (text := loop_wakes(process, now)):
         return text
     if now.idle and before.idle and not _fed(process, now, before):
         return ""
@@ -51,12 +63,16 @@ def own(process: Process, now: stacks.Doing, before: stacks.Doing, *, pending: b
             return f"{cores:.0%} of a core"
         if first.state == last.state == "R":
             return f"on a processor, or waiting for one, at both looks ({cores:.0%} of a core)"
+        if (waited := _delayed(first, last, "main_delay_s") or 0.0) / gap >= STARVED:
+            return f"waits for a processor, {waited / gap:.0%} of the time"
         if rate := moved_bytes(process, now):
             return f"{rate / 1000:.0f} kB/s read and written"
     if (rate := over_net(process)) >= (TRANSFER_BYTES_PER_S if waits or device else NET_BYTES_PER_S):
         return f"{rate / 1000:.0f} kB/s over the network"
     if stack_moved(process):
         return "its stack moved between the two looks"
+    if device and not waits and _trail(process, 0) != _trail(process, -1):
+        return "its stack moved between the two looks"  # it launches, and stands in no wait
     if device and not waits and stall_s < DEVICE_S:
         return "waits for its device, whose kernel may run long"
     return ""
@@ -64,13 +80,25 @@ def own(process: Process, now: stacks.Doing, before: stacks.Doing, *, pending: b
 
 def loop_runs(process: Process, now: stacks.Doing, stall_s: float) -> str:
     """In words, that an event loop in which a process waits has something to do: data came or went in the later half of
-    the stall (a request that was sent just before it says nothing), or its thread woke up between the looks, for a
-    timer or a callback. Of a server, which ticks for ever, and of Ray's workers, which talk to Ray, neither says it."""
-    first, last = process.samples[0], process.samples[-1]
-    if now.within(*_SERVES) or process.title.startswith("ray::") or not stacks.in_event_loop(process, last):
+    the stall (a request that was sent just before it says nothing)."""
+    quiet_s = process.samples[-1].net_quiet_s
+    if quiet_s is not None and quiet_s < max(stall_s / 2, HELD_S) and _in_loop(process, now):
+        return f"data went through its connections {quiet_s:.1f} s ago"
+    return ""
+
+
+def _in_loop(process: Process, now: stacks.Doing) -> bool:
+    """Of a server, which ticks for ever, and of Ray's workers, which talk to Ray, traffic and timers say nothing."""
+    if now.within(*_SERVES) or process.title.startswith("ray::"):
+        return False
+    return stacks.in_event_loop(process, process.samples[-1])
+
+
+def loop_wakes(process: Process, now: stacks.Doing) -> str:
+    """In words, that the thread of an event loop woke up between the looks, for a timer or a callback."""
+    if len(process.samples) < 2 or not _in_loop(process, now):
         return ""
-    if last.net_quiet_s is not None and last.net_quiet_s < max(stall_s / 2, HELD_S):
-        return f"data went through its connections {last.net_quiet_s:.1f} s ago"
+    first, last = process.samples[0], process.samples[-1]
     if first.main_switches is not None and last.main_switches is not None:
         woken = last.main_switches - first.main_switches
         if woken > 0:
@@ -102,6 +130,36 @@ def holder_works(process: Process) -> bool:
     return gap > 0 and spent / gap >= BUSY_CORES
 
 
+def starved(process: Process) -> str:
+    """In words, that its heartbeat is late because the host is: the thread that holds the interpreter lock, or without
+    one its main thread, or the thread that beats, was runnable for most of the time between the looks and had no
+    processor; or that one waits for its disk. Without any stack, and where the kernel does not say who waited, nothing
+    tells a lock from a host that is too busy."""
+    if len(process.samples) < 2:
+        return ""
+    first, last = process.samples[0], process.samples[-1]
+    holder = next((thread for thread in last.threads if thread.gil and not thread.main), None)
+    waits = [_delayed(first, last, "main_delay_s"), _delayed(first, last, "beat_delay_s")]
+    if holder is not None:
+        waits = [_of_thread(process, holder, "delay_s")]
+    elif any(thread.gil for thread in last.threads):
+        waits = waits[:1]
+    gap = last.at_s - first.at_s
+    for waited in waits:
+        if waited is not None and gap > 0 and waited / gap >= STARVED:
+            return f"waits for a processor, {waited / gap:.0%} of the time"
+    if first.beat_state == last.beat_state == "D":
+        return "its heartbeat waits for its disk"
+    if not any(look.threads for look in process.samples) and waits[0] is None:
+        return "nothing is known of its threads"
+    return ""
+
+
+def _delayed(first: Sample, last: Sample, what: str) -> float | None:
+    then, now = getattr(first, what), getattr(last, what)
+    return None if then is None or now is None else now - then
+
+
 def moved_bytes(process: Process, now: stacks.Doing) -> float:
     """Bytes a second that its main thread, or whoever works for it, read and wrote; 0 for what a heartbeat writes."""
     first, last = process.samples[0], process.samples[-1]
@@ -131,11 +189,14 @@ def net_rate(process: Process) -> float:
 
 def stack_moved(process: Process) -> bool:
     """The stack is another one, beyond the lines of a loop that polls in one function."""
-    looks = (process.samples[0], process.samples[-1])
-    one, two = (stacks.trail(look.threads, process.pid) for look in looks)
+    one, two = _trail(process, 0), _trail(process, -1)
     if not one or not two or one == two:
         return False
     return _outline(one) != _outline(two)
+
+
+def _trail(process: Process, sample: int) -> tuple[tuple[str, str, int], ...]:
+    return stacks.trail(process.samples[sample].threads, process.pid)
 
 
 def _outline(trail: tuple[tuple[str, str, int], ...]) -> tuple[tuple[str, str, int], ...]:
@@ -161,6 +222,8 @@ def _spent(process: Process, now: stacks.Doing, what: str) -> float:
     pool of a tokenizer). Of the whole process where its threads cannot be told apart."""
     first, last = process.samples[0], process.samples[-1]
     whole = float(getattr(last, what) - getattr(first, what))
+    if what == "cpu_s":
+        whole -= last.service_cpu_s - first.service_cpu_s
     if not _told_apart(first, last, what):
         return whole
     main = float(getattr(last, f"main_{what}") - getattr(first, f"main_{what}"))

@@ -94,6 +94,7 @@ class Subject:
             "unknown": "not known",
             "ray_idle": "idle: waits for a Ray task",
             "scheduler": "idle in its scheduler loop",
+            "orders": "idle in its scheduler loop",
             "store": f"waits in {self.doing.op}",
             "sleep": "asleep",
             "device": "waits for its device",
@@ -118,10 +119,10 @@ def load(process: Process | None) -> str:
 
 def subject(
     process: Process, pending: Collective | None, children: Mapping[str, tuple[Process, ...]], *, stall_s: float = 0.0,
-    gpu: bool = False,
+    gpu: bool = False, timers: bool = True,
 ) -> Subject:  # fmt: skip
     """The node of one process. `children`: key -> processes that it started. `stall_s`: for how long nothing moved.
-    `gpu`: its host has one."""
+    `gpu`: its host has one. `timers`: one that fires in an event loop is progress."""
     now, before = stacks.doing(process), stacks.doing(process, 0)
     if gpu and now.kind == "user" and not process.native and _at_device(process):
         now = replace(now, kind="device", op="synchronize")
@@ -131,7 +132,9 @@ def subject(
     blocked = "" if gone else _blocked(process)
     below = "" if gone or blocked else _below(process, now, children)
     kept = motion.held(pending, stall_s)
-    mine = "" if gone or blocked else motion.own(process, now, before, pending=kept, stall_s=stall_s)
+    mine = "" if gone or blocked else motion.own(
+        process, now, before, pending=kept, stall_s=stall_s, timers=timers
+    )  # fmt: skip
     progress = below or mine
     frame = now.frame or (before.frame if not now.frame else "")
     if blocked and (holder := _holder(process)):
@@ -189,6 +192,7 @@ def _blocked(process: Process) -> str:
         (quiet or stale(process))
         and process.beat is not None
         and not (process.beat.age_s < BUSY_STALE_S and motion.holder_works(process))
+        and not motion.starved(process)
     ):
         who = f" by thread {holder.name or holder.tid}" if holder is not None and kept else ""
         if holder is None:

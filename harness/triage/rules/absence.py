@@ -84,7 +84,7 @@ def device(case: Case) -> Ruling | None:
     why = {one.key: f"{one.state()}: {behind}" for one in ends if (behind := _device_behind(case, one))}
     lost = [one for one in case.sinks() if one.pending is None and one.doing.kind == "device"]
     why |= {one.key: f"{one.state()}: it does not end what it was given, and none of that is a collective"
-            for one in lost if not one.progress and _recorded(case, one)}  # fmt: skip
+            for one in lost if not one.progress and _recorded(case, one) and not _unrecorded(one)}  # fmt: skip
     if not why or _young(case):
         return None
     return Ruling(
@@ -95,6 +95,13 @@ def device(case: Case) -> Ruling | None:
         place=case.waited_in(why) or case.subject(next(iter(why))).state(),
         next=("look at that device: nvidia-smi, dmesg | grep -i xid; py-spy dump --native of the rank",),
     )
+
+
+def _unrecorded(one: Subject) -> bool:
+    """A rank of an engine, whose collectives lie in CUDA graphs and in communicators that no recorder sees: its device
+    may wait for a peer's."""
+    process = one.process
+    return process is not None and bool(process.engine) and (process.world_size or 2) > 1
 
 
 def _device_behind(case: Case, one: Subject) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from harness.triage.evidence import Frame, Process, Sample, Thread
 from harness.triage.graph import Subject
+from harness.triage.graph.motion import loop_wakes
 from harness.triage.rules.ruling import Case, Ruling
 from harness.triage.stacks import awaits
 
@@ -67,9 +68,11 @@ def main_frames(threads: Sequence[Thread]) -> tuple[Frame, ...]:
 
 def _in_tasks(case: Case, loops: list[Subject]) -> Ruling:
     """Waiting ends in an event loop, and nothing says what its tasks await."""
+    timers = [one for one in loops if one.process and loop_wakes(one.process, one.doing)]
+    only = " and only a timer wakes it" if timers else ""
     return Ruling(
         "INSUFFICIENT",
-        f"{case.names(one.key for one in loops)} waits in an event loop, and what its tasks await is in no stack",
+        f"{case.names(one.key for one in loops)} waits in an event loop{only}, and what its tasks await is in no stack",
         missing=tuple(f"what the tasks of {one.label} await" for one in loops[:8]),
         place=case.waited_in(one.key for one in loops) or loops[0].frame,
         next=("give each awaited call a timeout: asyncio.timeout", "print asyncio.all_tasks() of that process"),

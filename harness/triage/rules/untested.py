@@ -10,6 +10,7 @@ from harness.triage import source, stacks
 from harness.triage.graph import Subject
 from harness.triage.graph.subjects import LAUNCHERS
 from harness.triage.places import users
+from harness.triage.rules.outsiders import awaits_tasks
 from harness.triage.rules.ruling import Case
 
 MOMENT_S = 2.0  # two periods of the heartbeat
@@ -26,7 +27,8 @@ def untested(case: Case) -> list[str]:
 
 
 def unnamed(case: Case) -> list[Subject]:
-    """Processes that stand, under a line of the user's own, in a lock or a queue that nobody is known to release."""
+    """Processes that stand, under a line of the user's own, in a lock or a queue that nobody is known to release, or in
+    an event loop whose tasks nobody sees."""
     return [one for one in case.live() if _unnamed(case, one)]
 
 
@@ -53,12 +55,19 @@ def _unnamed(case: Case, one: Subject) -> bool:
     process = one.process
     if process is None or not process.samples or _moves(one):
         return False
-    if any(not _blocks(look, process.samples[at].wchan) for look, at in ((one.doing, -1), (one.before, 0))):
+    looks = ((one.doing, -1), (one.before, 0))
+    if not _in_tasks(one) and any(not _blocks(look, process.samples[at].wchan) for look, at in looks):
         return False
     threads = [stacks.classify(thread) for thread in process.samples[-1].threads if not thread.main]
     if any(thread.within(*_SERVES) for thread in threads) or not one.doing.frame:
         return False
     return one.rank is not None or not (_fed(case, one) or _loops(one))
+
+
+def _in_tasks(one: Subject) -> bool:
+    """It waits in an event loop that is no server's: of an engine's front, its requests are known."""
+    engine = one.process is not None and bool(one.process.engine)
+    return awaits_tasks(one) and not engine and not one.doing.within(*_SERVES)
 
 
 def _blocks(doing: stacks.Doing, wchan: str) -> bool:
@@ -84,6 +93,8 @@ def _loops(one: Subject) -> bool:
 
 
 def _told(one: Subject) -> str:
+    if _in_tasks(one):
+        return "waits in an event loop, and what its tasks await is in no stack"
     what = "a queue" if one.doing.within("queue") else "a lock"
     where = f" ({one.doing.frame})" if one.doing.frame else ""
     return f"waits for {what}{where}, and nothing says who has to come"

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from harness.triage.collect.proc import main_cpu_s
+from harness.triage.collect.proc import delay_s, main_cpu_s
 from harness.triage.collect.roles import infrastructure, raylet_address
 from harness.triage.watch.progress import Seen, Snapshot
 
@@ -79,12 +80,14 @@ class Observer:
         argv: Callable[[int], Sequence[str]] = argv,
         environ: Callable[[int], bytes] = environ,
         main_cpu_s: Callable[[int], float | None] = main_cpu_s,
+        delay_s: Callable[[], float | None] = lambda: delay_s(os.getpid(), threading.get_native_id()),
         foreign: frozenset[int] = frozenset(),
     ) -> None:
         self.directory, self.roots, self._argv, self._foreign = directory, roots, argv, foreign
         self._main_cpu_s = main_cpu_s
         self._clock, self._processes, self._host = clock, processes, socket.gethostname()
-        self._environ = environ
+        self._environ, self._delay_s = environ, delay_s
+        self._delayed_s: float | None = None
         self._began: dict[int, int] = {}  # root -> started: a root that ended has no successor with its number
         self._over: set[str] = set()  # beat files of processes of this host that have ended
         self._marks: dict[tuple[int, int], bool] = {}  # (pid, started) -> whether our directory is in its environment
@@ -113,7 +116,13 @@ class Observer:
                 continue  # it has ended
             if pid != os.getpid() or host != self._host:
                 found.append(_seen(f"{host}:{pid}:{beat.get('start_ticks')}", pid, other, beat))
-        return Snapshot(self._clock(), tuple(found))
+        return Snapshot(self._clock(), tuple(found), self._starved())
+
+    def _starved(self) -> float:
+        """Seconds since the last look for which this thread was runnable and had no processor."""
+        now = self._delay_s()
+        before, self._delayed_s = self._delayed_s, now
+        return 0.0 if now is None or before is None else max(0.0, now - before)
 
     def living(self) -> list[int]:
         """Pids below the roots, as of now, those whose parent has ended included."""

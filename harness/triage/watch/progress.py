@@ -13,7 +13,8 @@ collective was enqueued, no event recorded):
 - never: it waits for orders (an event loop, a worker without a task, a launcher), or the job sits in a debugger.
 
 Time is what the snapshots say, and a gap between two of them counts for at most `GAP_S`: a laptop that slept, or a
-watchdog that was stopped together with its job, has not seen a stall.
+watchdog that was stopped together with its job, has not seen a stall. Nor does the time count for which the watchdog
+itself had no processor, as its job had none.
 """
 
 from __future__ import annotations
@@ -55,8 +56,11 @@ class Seen:
 
 @dataclass(frozen=True)
 class Snapshot:
+    """`starved_s`: of the time since the last one, the watchdog was runnable so long and had no processor."""
+
     at_s: float
     processes: tuple[Seen, ...]
+    starved_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -116,7 +120,8 @@ class Progress:
 
     def feed(self, snapshot: Snapshot) -> Suspicion | None:
         """Take note of a snapshot; the suspicion that holds now, if one does."""
-        gap = 0.0 if self._last_s is None else min(max(0.0, snapshot.at_s - self._last_s), GAP_S)
+        passed = 0.0 if self._last_s is None else snapshot.at_s - self._last_s - snapshot.starved_s
+        gap = min(max(0.0, passed), GAP_S)
         self._last_s = snapshot.at_s
         self._tracks = {seen.key: self._tracked(seen, gap) for seen in snapshot.processes}
         if self.debugged:

@@ -199,7 +199,8 @@ class Watchdog:
     def _collect_for_real(self, folder: Path, stall_s: float) -> Evidence:
         from harness.triage.collect import Scope, collect
 
-        return collect(Scope(tuple(self.observer.living()), self.directory), out=folder, stall_s=stall_s)
+        scope = Scope(tuple(self.observer.living()), self.directory)
+        return collect(scope, out=folder, stall_s=stall_s, threshold_s=self.stall_s)
 
     def _beat(self, **more: Any) -> None:
         """Tell the watched processes that somebody is there; they say so when nobody is."""

@@ -3,7 +3,8 @@
 Controls, each of which ends by itself. `rated`: a rate-limited tool answers one request every quarter of the threshold.
 `crowd`: the same with hundreds of pending tasks. `poll`: each task polls, and an answer takes most of the threshold.
 `judge`: rank 0 awaits one slow judge for four thresholds, while rank 1 waits for it in a collective. `lost`:
-rank 0 awaits an event that nobody sets, and gives up after four thresholds.
+rank 0 awaits an event that nobody sets, and gives up after four thresholds. `ticks`: one request of rank 0 is lost for
+eight thresholds, while a task of the same loop writes a metric twice a second.
 """
 
 from __future__ import annotations
@@ -86,6 +87,18 @@ async def collect(port: int, tasks: int, times: int, pending: int) -> float:
     return total
 
 
+async def metrics() -> None:
+    while True:
+        await asyncio.sleep(0.5)
+
+
+async def monitored(port: int) -> float:
+    monitor = asyncio.create_task(metrics())
+    score = await ask(port, 1)
+    monitor.cancel()
+    return score
+
+
 async def forgotten(seconds: float) -> None:
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(asyncio.Event().wait(), seconds)
@@ -93,7 +106,7 @@ async def forgotten(seconds: float) -> None:
 
 def main() -> None:
     arguments = argparse.ArgumentParser()
-    arguments.add_argument("--phase", choices=["rated", "crowd", "poll", "judge", "lost"], default="rated")
+    arguments.add_argument("--phase", choices=["rated", "crowd", "poll", "judge", "lost", "ticks"], default="rated")
     arguments.add_argument("--stall", type=float, default=5.0)
     arguments.add_argument("--serve", type=float, default=0.0)
     arguments.add_argument("--shared", action="store_true")
@@ -105,6 +118,8 @@ def main() -> None:
     dist.all_reduce(torch.ones(1))
     if asked.phase == "lost" and toy.RANK == 0:
         asyncio.run(forgotten(4 * asked.stall))
+    elif asked.phase == "ticks" and toy.RANK == 0:
+        asyncio.run(monitored(service(8 * asked.stall, False)))
     elif asked.phase == "judge" and toy.RANK == 0:
         asyncio.run(rollout(service(4 * asked.stall, False), 1, 1))
     elif asked.phase == "poll":

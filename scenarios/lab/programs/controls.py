@@ -5,7 +5,8 @@ one rank is slow in every step, by less than the threshold. `shards`: one rank r
 the threshold. `uneven`: one rank computes longer than that. `pause`: all ranks are idle, with nothing pending.
 `checkpoint`: all ranks write and sync a file. `compile`: the first step compiles, in Python. `compile-child`: in
 compiler processes. `kernel`: one rank waits for a kernel of its device longer than that. `breakpoint`: one rank sits in
-the debugger. `healthy`: nothing special.
+the debugger. `starved`: one rank has next to no processor time beside programs that compute. `healthy`: nothing
+special.
 """
 
 from __future__ import annotations
@@ -48,6 +49,18 @@ def generate(seconds: float) -> None:
     done = ctypes.c_int(0)
     threading.Timer(seconds, lambda: setattr(done, "value", 1)).start()
     ctypes.CDLL(os.environ["RLHF_HARNESS_LAB_DEVICE"]).cudaStreamSynchronize(ctypes.byref(done))
+
+
+def starve(seconds: float) -> int:
+    """Every thread of this process computes last, beside four programs of somebody else's that leave no processor."""
+    for task in os.listdir("/proc/self/task"):
+        os.sched_setscheduler(int(task), os.SCHED_IDLE, os.sched_param(0))
+    work = f"import time; until = time.monotonic() + {seconds}\nwhile time.monotonic() < until: sum(range(10000))"
+    subprocess.run(["sh", "-c", 'for n in 1 2 3 4; do "$0" -S -c "$1" & done', sys.executable, work], check=True)
+    total, until = 0, time.monotonic() + seconds
+    while time.monotonic() < until:
+        total += sum(range(1000))
+    return total
 
 
 def wait_for_window(seconds: float) -> None:
@@ -113,6 +126,8 @@ def main() -> None:
                 generate(long)
             elif asked.phase == "uneven" and odd:
                 compute(long)
+            elif asked.phase == "starved" and odd:
+                starve(min(long, 30.0))
             elif asked.phase == "breakpoint" and odd:
                 debug(long)
             elif asked.phase == "pause":
