@@ -66,9 +66,10 @@ def main() -> None:
             print(answer.read().decode(), "tokens")
         engine.wait()
     else:
+        import local_ray
         import ray
 
-        ray.init(address="local", num_cpus=1, include_dashboard=False)
+        local_ray.start()
         actor: Any = ray.remote(num_cpus=0)(Engine).remote()
         print(ray.get(actor.rollout.remote(long)), "tokens")
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+import local_ray
 import ray
 
 
@@ -48,7 +49,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--phase", choices=["pair", "ring", "self"], default="pair")
     asked = arguments.parse_args()
-    ray.init(address="local", num_cpus=1, include_dashboard=False)
+    local_ray.start()
     trainer: Any = ray.remote(num_cpus=0)(Trainer).remote()
     if asked.phase == "self":
         ray.get(trainer.connect.remote(None, trainer))
