@@ -48,7 +48,6 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
     ("/torch/distributed/launcher/", "", "idle"),
     ("/torch/_inductor/compile_worker/", "", "idle"),
     ("/vllm/v1/engine/core.py", "_process_input_queue", "idle"),
-    ("/sglang/srt/managers/scheduler.py", "recv_requests", "idle"),
     ("/asyncio/base_events.py", "_run_once", "idle"),
     ("/asyncio/runners.py", "run", "idle"),
     ("/multiprocessing/queues.py", "get", "idle"),
@@ -68,6 +67,8 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
     ("/multiprocessing/popen_fork.py", "", "child"),
     ("/torch/multiprocessing/spawn.py", "join", "child"),
 )
+# Whatever a rank does in there, an endless row of broadcasts to its peers too, it waits for orders.
+_ORDERS = ("/sglang/srt/managers/scheduler.py", "recv_requests")
 _BREAKPOINTS = {  # IPython's and pudb's are called debugger.py
     ("pdb.py", "interaction"), ("debugger.py", "interaction"), ("code.py", "interact"),
     ("pydevd.py", "do_wait_suspend"),
@@ -103,6 +104,8 @@ def place(frame: FrameType | None) -> Place:
         code = frame.f_code
         if depth < SHOWN:
             stack.append(f"{_short(code.co_filename)}:{frame.f_lineno} {code.co_name}"[:TEXT])
+        if code.co_name == _ORDERS[1] and code.co_filename.endswith(_ORDERS[0]):
+            wait = "idle"
         stopped = stopped or (os.path.basename(code.co_filename), code.co_name) in _BREAKPOINTS
         if not outside and not code.co_filename.endswith(_PASSED):
             wait, outside = _meaning(code.co_filename, code.co_name), True

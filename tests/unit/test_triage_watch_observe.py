@@ -151,3 +151,9 @@ def test_the_commands_own_process_group_belongs_to_it(tmp_path: Path) -> None:
     assert observer.living() == [10, 11]
     guard = Observer(tmp_path, (OWN,), lambda: 0.0, lambda: there | {OWN: Stat(OWN, 1, "S", 0.0, 1, OWN)})
     assert guard.living() == [10]  # not 12, which the shell put into our pipeline
+
+
+def test_time_that_the_watchdog_did_not_get_is_told_between_two_looks(tmp_path: Path) -> None:
+    waited = iter([7.0, 7.5, None, 9.0])
+    observer = Observer(tmp_path, (OWN,), processes=lambda: {}, delay_s=lambda: next(waited))
+    assert [observer().starved_s for _ in range(4)] == [0.0, 0.5, 0.0, 0.0]

@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import contextlib
 import os
+import socket
 import subprocess
 import sys
 
@@ -31,7 +32,7 @@ async def answer(pause: float, turn: asyncio.Lock, reader: asyncio.StreamReader,
     writer.close()
 
 
-async def serve(pause: float, shared: bool) -> None:
+async def serve(pause: float, shared: bool, listener: socket.socket) -> None:
     turn, clients = asyncio.Lock(), 0
 
     async def meet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -41,8 +42,7 @@ async def serve(pause: float, shared: bool) -> None:
             await answer(pause, turn if shared else asyncio.Lock(), reader, writer)
         clients -= 1
 
-    server = await asyncio.start_server(meet, "127.0.0.1", 0)
-    print(server.sockets[0].getsockname()[1], flush=True)
+    await asyncio.start_server(meet, sock=listener)
     served = 0.0
     while served < 20 or clients:  # until the job that asked is over
         await asyncio.sleep(1)
@@ -50,17 +50,18 @@ async def serve(pause: float, shared: bool) -> None:
 
 
 def service(pause: float, shared: bool) -> int:
-    """Start it as somebody else would: it is no process of this job."""
-    command = [sys.executable, __file__, "--serve", str(pause), *(["--shared"] if shared else [])]
-    read, write = os.pipe()
-    if (child := os.fork()) == 0:
-        os.setsid()
-        subprocess.Popen(command, stdout=write, stdin=subprocess.DEVNULL)
-        os._exit(0)
-    os.close(write)
-    os.waitpid(child, 0)
-    with os.fdopen(read) as stream:
-        return int(stream.readline())
+    """Start it as somebody else would: it is no process of this job. Its port is there at once, however long it takes
+    to start on a busy host: a rank that waited for that would stand outside the others' collective."""
+    with socket.create_server(("127.0.0.1", 0), backlog=512) as listener:
+        handle = listener.fileno()
+        command = [sys.executable, __file__, "--serve", str(pause), "--socket", str(handle)]
+        if (child := os.fork()) == 0:
+            os.setsid()
+            quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
+            subprocess.Popen([*command, *(["--shared"] if shared else [])], pass_fds=[handle], **quiet)
+            os._exit(0)
+        os.waitpid(child, 0)
+        return int(listener.getsockname()[1])
 
 
 async def ask(port: int, times: int) -> float:
@@ -109,10 +110,11 @@ def main() -> None:
     arguments.add_argument("--phase", choices=["rated", "crowd", "poll", "judge", "lost", "ticks"], default="rated")
     arguments.add_argument("--stall", type=float, default=5.0)
     arguments.add_argument("--serve", type=float, default=0.0)
+    arguments.add_argument("--socket", type=int, default=-1)
     arguments.add_argument("--shared", action="store_true")
     asked = arguments.parse_args()
     if asked.serve:
-        asyncio.run(serve(asked.serve, asked.shared))
+        asyncio.run(serve(asked.serve, asked.shared, socket.socket(fileno=asked.socket)))
         return
     toy.setup()
     dist.all_reduce(torch.ones(1))
