@@ -209,3 +209,12 @@ def test_heartbeats_are_taken_of_whoever_lives(tmp_path: Path) -> None:
         "rank 3", "collective", ("wake",), {"0": 2}, 9.0
     )  # fmt: skip
     assert seen[12].beats is None and seen[90].name == "actor 90" and seen[5].state == ""
+
+
+@pytest.mark.parametrize("first", ["INSUFFICIENT", "SLOW", "HUNG"])
+def test_a_program_that_looks_healthy_as_it_ends_takes_nothing_back(tmp_path: Path, first: str) -> None:
+    job = Job(tmp_path, says=first)
+    job.run(20)
+    job.says, job.moved = "HEALTHY", 1
+    job.run(60)
+    assert job.looks >= 2 and job.dog.verdict is not None and job.dog.verdict.verdict == first

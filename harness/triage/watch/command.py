@@ -38,8 +38,8 @@ SITE = Path(__file__).resolve().parents[3] / "probes" / "site"
 
 @dataclass(frozen=True)
 class WatchResult:
-    """`exit_code`: the command's own (128 + signal), or 86. `verdict`: the last HUNG, without one the last of all, if a
-    stall was ever suspected."""
+    """`exit_code`: the command's own (128 + signal), or 86. `verdict`: the last HUNG, without one the last that is not
+    HEALTHY, without that HEALTHY; None where no stall was ever suspected."""
 
     exit_code: int
     verdict: Verdict | None

@@ -65,7 +65,7 @@ class Watchdog:
         self.directory, self.stall_s = Path(directory), stall_s
         self.observer = Observer(self.directory, roots, clock, foreign=foreign)
         self.progress = Progress(stall_s)
-        self.verdict: Verdict | None = None  # the last HUNG; the last of all where none was
+        self.verdict: Verdict | None = None  # the last HUNG; without one the last, but HEALTHY replaces nothing
         self.retention = Retention(self.directory, self._once, limits)
         self._clock, self._observe, self._say = clock, observe or self.observer, say
         self._collect, self._judge = collect or self._collect_for_real, judge or _judge_for_real
@@ -134,8 +134,9 @@ class Watchdog:
             self._failed(error, folder)
             return None
         verdict = replace(verdict, paths={**verdict.paths, "evidence": str(folder)})
-        if verdict.verdict == "HUNG" or self.verdict is None or self.verdict.verdict != "HUNG":
-            self.verdict = verdict
+        said = self.verdict.verdict if self.verdict is not None else ""
+        if not said or verdict.verdict == "HUNG" or (said != "HUNG" and verdict.verdict != "HEALTHY"):
+            self.verdict = verdict  # a program that ends looks healthy; what was shown before was so all the same
         if verdict.verdict == "HUNG":
             self._hung = True
             self.retention.keep(folder, verdict, subject="hung", shown=True)

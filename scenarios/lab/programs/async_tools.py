@@ -57,8 +57,8 @@ def service(pause: float, shared: bool) -> int:
         command = [sys.executable, __file__, "--serve", str(pause), "--socket", str(handle)]
         if (child := os.fork()) == 0:
             os.setsid()
-            quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
-            subprocess.Popen([*command, *(["--shared"] if shared else [])], pass_fds=[handle], **quiet)
+            command += ["--shared"] if shared else []
+            subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[handle])
             os._exit(0)
         os.waitpid(child, 0)
         return int(listener.getsockname()[1])
