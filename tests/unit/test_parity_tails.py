@@ -12,7 +12,7 @@ from recordings import Recording, causes, check, jagged, make, pair, put, scenar
 from harness.parity.facts.align import Grid
 from harness.parity.facts.floor import Tolerance
 from harness.parity.facts.rounding import Rounding
-from harness.parity.facts.tails import Weighed, outliers
+from harness.parity.facts.tails import FALSE_OUTLIERS, OUTLIERS, Share, Weighed, outliers
 
 
 def moved(recording: Recording, step: int, positions: list[int], by: float) -> None:
@@ -108,6 +108,30 @@ def test_shifted_log_probabilities_are_not_also_a_noisy_engine(tmp_path: Path) -
 @pytest.mark.parametrize("tokens, allowed", [(0, 3), (64, 3), (3000, 3), (3001, 4), (10**7, 10**4)])
 def test_how_many_tokens_may_be_outliers(tokens: int, allowed: int) -> None:
     assert outliers(tokens) == allowed
+
+
+@pytest.mark.parametrize(
+    ("seen", "of", "tokens", "allowed"),
+    [
+        (0, 3_000, 3_000, 3),  # the share of before: a thousandth
+        (6, 3_000, 3_000, 24),  # four times the share of the learner's tail
+        (20, 9_000, 9_000, 53),  # of many tokens that would be 80, and is more than chance leaves
+        (60, 50_000, 50_000, 111),
+    ],
+)
+def test_no_more_may_be_outliers_than_rounding_leaves_by_chance(seen: int, of: int, tokens: int, allowed: int) -> None:
+    share = Share(max(OUTLIERS, 4 * seen / of), seen, of)
+    assert share.allowed(tokens) == allowed <= max(3, np.ceil(share.most * tokens))
+
+
+def test_the_false_alarms_of_outliers_are_those_that_are_stated() -> None:
+    """Two runs with the same rounding, in clumps: more outliers than allowed in one of a thousand."""
+    rng, of, alarms = np.random.default_rng(3), 20_000, 0
+    trials = 4_000
+    seen, later = (rng.negative_binomial(30 / 0.6, 1 / 1.6, trials) for _ in range(2))
+    for one, two in zip(seen.tolist(), later.tolist(), strict=True):
+        alarms += two > Share(1.0, one, of).allowed(of)
+    assert alarms <= 2 * FALSE_OUTLIERS * trials
 
 
 def test_weighing_a_step() -> None:

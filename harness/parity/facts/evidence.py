@@ -192,7 +192,8 @@ class Evidence:
         """One step's |differences| of log-probabilities against the tolerance, added to the run's tail."""
         tolerance = self.tolerated(kind)
         spared = tolerance.spared(int(np.count_nonzero(same)))
-        found = Weighed.of(grid, same, size, tolerance.value, tolerance.extreme, tolerance.share, spared)
+        extreme = tolerance.extreme if kind.startswith("native") else tolerance.extreme_drawn
+        found = Weighed.of(grid, same, size, tolerance.value, extreme, tolerance.share, spared)
         tail = self.tail(kind)
         tail.share = tolerance.share
         tail.compared += found.compared

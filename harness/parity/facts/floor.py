@@ -16,7 +16,7 @@ from scipy import stats
 
 from harness.parity.facts.align import Match, equal_rows, shared
 from harness.parity.facts.rounding import FARTHEST, Rounding
-from harness.parity.facts.tails import EXTREME, EXTREME_HALF, OUTLIERS, outliers
+from harness.parity.facts.tails import EXTREME, EXTREME_HALF, THOUSANDTH, Share, outliers
 from harness.store import Recording
 from harness.tables import Table
 from scenarios.lifted import HALF
@@ -59,7 +59,7 @@ class EngineFloor:
 
     def noisy(self, allowed: Tolerance) -> bool:
         """Whether the numbers that are numbers lie beyond the cap, by more than outliers or by far."""
-        return self.tokens > 0 and (self.level > allowed.cap or self.largest > allowed.extreme)
+        return self.tokens > 0 and (self.level > allowed.cap or self.largest > allowed.extreme_drawn)
 
     @property
     def absent(self) -> list[str]:
@@ -167,7 +167,7 @@ class Tolerance:
     resolution: float
     floor: float  # the larger of the two engines' floors, without outliers; NaN: not measured
     temperature: float
-    share: float = OUTLIERS  # of the tokens, that may lie between the tolerance and `extreme`
+    share: Share = THOUSANDTH  # of the tokens, that may lie between the tolerance and `extreme`
     within: float = float("nan")  # ten floors of an engine against itself, where that is all that was measured
     rounding: Rounding = field(default_factory=Rounding)
 
@@ -197,9 +197,15 @@ class Tolerance:
     @property
     def extreme(self) -> float:
         """What no single token may differ by."""
-        if not self.half:
-            return EXTREME * self.cap
-        return max(EXTREME_HALF * self.cap, FARTHEST * self.rounding.largest)
+        return self._farthest(self.rounding.largest)
+
+    @property
+    def extreme_drawn(self) -> float:
+        """The same of tokens that the run drew and the learner scored, whose own rounding was measured."""
+        return self._farthest(self.rounding.drawn)
+
+    def _farthest(self, rounding: float) -> float:
+        return max(EXTREME_HALF * self.cap, FARTHEST * rounding) if self.half else EXTREME * self.cap
 
     def spared(self, tokens: int) -> int:
         """How many of so many tokens may lie beyond `extreme`: none of as many as the rounding was measured on, and one
@@ -238,7 +244,7 @@ class Tolerance:
         if known not in HALF:
             return Tolerance(known, cap, RESOLUTION * EPSILON * scale, floor, temperature)
         rounding = rounding or Rounding()
-        within, share = HEADROOM * floor, OUTLIERS
+        within, share = HEADROOM * floor, THOUSANDTH
         if rounding.measured:
             floor, within, share = max(floor, rounding.level), float("nan"), rounding.share
         else:
@@ -259,7 +265,7 @@ class Tolerance:
             **(self.rounding.facts() if self.half else {"resolution": self.resolution}),
             "tolerance": self.value,
             "decided by": "the cap, not a floor" if self.capped else "the floor",
-            "no token beyond": self.extreme,
+            "no token beyond": self.extreme_drawn,
             "flip margin": self.margin,
             "unit": "nats",
         }

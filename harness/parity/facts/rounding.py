@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.parity.facts.tails import OUTLIERS, outliers
+from harness.parity.facts.tails import OUTLIERS, THOUSANDTH, Share, outliers
 from harness.store import Recording
 from harness.tables import Rows, Table
 
@@ -33,13 +33,15 @@ class Rounding:
     """The learner's |half precision − float32|, in nats; NaN where it was not recorded or is no rounding.
 
     `level`: what all but the allowed outliers stay within. `share`: of the tokens, at which two such roundings may be
-    further apart than the cap. `largest`: of all, the sequences of the floor included.
+    further apart than the cap. `drawn`: the largest of them; `largest`: of all, the sequences of the floor, whose last
+    ids no model would draw, included.
     """
 
     mean: float = float("nan")
     level: float = float("nan")
     tokens: int = 0
-    share: float = OUTLIERS
+    share: Share = THOUSANDTH
+    drawn: float = 0.0
     largest: float = 0.0
     refused: str = ""  # why it is not believed
 
@@ -63,9 +65,11 @@ class Rounding:
             refused = f"a hundredth of the learner's log-probabilities is more than {cap:g} nats from float32's"
             return Rounding(tokens=len(size), refused=refused)
         level = float(np.partition(size, -1 - outliers(len(size)))[-1 - outliers(len(size))])
-        share = TAIL_HEADROOM * float(np.mean(SPREAD * size > cap))
-        largest = min(BELIEVED * cap, max(float(size.max()), _of_the_floor(recording)))
-        return Rounding(float(size.mean()), level, len(size), max(OUTLIERS, share), largest)
+        far = int(np.count_nonzero(SPREAD * size > cap))
+        share = Share(max(OUTLIERS, TAIL_HEADROOM * far / len(size)), far, len(size))
+        drawn = min(BELIEVED * cap, float(size.max()))
+        largest = min(BELIEVED * cap, max(drawn, _of_the_floor(recording)))
+        return Rounding(float(size.mean()), level, len(size), share, drawn, largest)
 
     def facts(self) -> dict[str, Any]:
         """For the report."""

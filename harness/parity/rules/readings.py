@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from scipy import stats
 
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.explanation import Explanation, among, and_runs, keys_of, left, scored_otherwise, when
 from harness.parity.facts.readings import SHIFTS, Readings
+from harness.parity.facts.tails import FALSE_OUTLIERS
 from harness.parity.rivals import Seen
 from harness.tables import mapping
 from reports.model import Cause, Proof
@@ -114,6 +116,15 @@ def alignment(e: Evidence) -> Iterator[Explanation]:
                 )
 
 
+def _rounded_far(e: Evidence, compared: np.ndarray) -> np.ndarray:
+    """Tokens of a sample that half precision rounds beyond the tolerance: as many as a share of them makes with a
+    probability of `FALSE_OUTLIERS`, and one at most."""
+    if not e.tolerance.half:
+        return np.zeros(len(compared))
+    likely = stats.binom.isf(FALSE_OUTLIERS, compared, e.tolerance.share.most)
+    return np.asarray((compared >= 2 * CLEAR) * np.minimum(likely, 1.0))
+
+
 def _shift(e: Evidence, kind: str, shift: int) -> tuple[np.ndarray, bool, Proof] | None:
     """(rows that the shift sets right, whether something else is left in them, proof); None where it sets none."""
     found = e.readings.get(kind)
@@ -123,8 +134,7 @@ def _shift(e: Evidence, kind: str, shift: int) -> tuple[np.ndarray, bool, Proof]
     compared, remaining = found[f"shift {shift:+d} compared"], found[f"shift {shift:+d} left"]
     # Next to a token of its own, a number of another token stands: that is no fault of this reading.
     beside = np.minimum(2 * found["other"], BESIDE * compared)
-    one = (compared >= 2 * CLEAR) * e.tolerance.half  # token of a sample that half precision rounds far
-    good = open_ & (remaining <= np.maximum.reduce([RESIDUE * compared, beside, one]))
+    good = open_ & (remaining <= np.maximum.reduce([RESIDUE * compared, beside, _rounded_far(e, compared)]))
     rows = _with_short_ones(found, open_, good, compared)
     if rows.any():
         return rows, False, Proof(f"read {shift:+d} position", int(compared[rows].sum()), int(remaining[rows].sum()))
