@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-EVERY = "*"  # among the tensors that are sent otherwise: all of them, as they were before the last update
+EVERY = "*"  # among the tensors that are sent otherwise: all of them, as the sync before had to send them
 
 
 @dataclass(frozen=True)
@@ -16,10 +16,9 @@ class TrainerPlants:
 
     omit_tensors: {weight version: names left out of that sync}. omit_from: the first version from which `omit_names`
     are left out of every sync. alter: {tensor: "revision" | "halves"}, sent otherwise than it is from version
-    `alter_from` on, see `altered`. behind_from: from this version on every sync sends the weights before the last
-    update, in half precision, where the learner keeps them. scale: the actor's log-probabilities are multiplied by it.
-    shift: they stand so many positions late. first_share: of the samples, what the first rank gets (0 to 1).
-    first_step: earlier steps are sound.
+    `alter_from` on, see `altered`. behind_from: from the sync after this version's on each sends what the one before it
+    had to send. scale: the actor's log-probabilities are multiplied by it. shift: they stand so many positions late.
+    first_share: of the samples, what the first rank gets (0 to 1). first_step: earlier steps are sound.
     """
 
     omit_tensors: Mapping[int, tuple[str, ...]] = field(default_factory=dict)

@@ -77,6 +77,7 @@ class ActorRole(Role):
         self._digests: dict[str, str] = {}
         self._twin: Any = None  # the model in float32, beside one in half precision
         self._before: Any = None  # the model before the last update, where there is a twin
+        self._sent_before: dict[str, Tensor] = {}  # what the last sync had to send, kept for a planted fault only
 
     @torch.no_grad()
     def score(self, step: int, samples: list[Sample]) -> Scored:
@@ -233,13 +234,13 @@ class ActorRole(Role):
 
     def send_weights(self, omit: tuple[str, ...] = (), alter: dict[str, str] | None = None) -> float:
         """Broadcast every tensor; returns seconds. Raises SyncAborted. `omit` and `alter`: planted, `alter` as in
-        `scenarios.faults.trainer.altered`, where EVERY tensor may be the one before the last update."""
-        changes = alter or {}
-        behind = saved.tensors(self._before) if EVERY in changes and self._before is not None else {}
+        `scenarios.faults.trainer.altered`, where EVERY tensor may be that of the sync before."""
+        changes, now, behind = alter or {}, self._sent(), self._sent_before
+        self._sent_before = {name: tensor.detach().clone() for name, tensor in now.items()} if EVERY in changes else {}
         with self.recorder.span("sync_send"):
             return self._sender.send(
                 (name, altered(tensor, changes[name]) if name in changes else behind.get(name, tensor))
-                for name, tensor in self._sent().items()
+                for name, tensor in now.items()
                 if name not in omit
             )
 

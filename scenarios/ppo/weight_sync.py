@@ -37,6 +37,9 @@ class Synced:
     `stale`: the control: what `mean_delta` would be had nothing arrived, the engine's log-probabilities of the sync
     before against the learner's now, or None.
 
+    `behind`: the engine's log-probabilities now against the learner's of the sync before: nearly nothing where the
+    engine computes with weights that are one update old, and None before there were two.
+
     `excess`: the largest difference beyond what the learner's own rounding explains at that token. Some tokens are
     ill-conditioned: on one of the built-in model float32 and float64 differed by 4e-5 in the learner alone, and vLLM
     from it by 8.5e-5 with equal weights.
@@ -50,6 +53,7 @@ class Synced:
     shift: float | None
     shift_max: float | None
     stale: float | None
+    behind: float | None
 
 
 class WeightLink:
@@ -154,6 +158,7 @@ class WeightSync:
             proof_excess=synced.excess, proof_rounding=synced.rounding,
             proof_max_delta=synced.max_delta, proof_mean_delta=synced.mean_delta, proof_tokens=self.proof_tokens,
             **({"proof_stale": synced.stale} if synced.stale is not None else {}),
+            **({"proof_behind": synced.behind} if synced.behind is not None else {}),
         )  # fmt: skip
         return synced
 
@@ -172,15 +177,17 @@ class WeightSync:
             np.array([x for row in rows for x in row], dtype=np.float64) for rows in gather(futures)
         )
         delta = np.abs(engine - learner)
-        moved = stale = None
+        moved = stale = behind = None
         if self._before is not None:
             moved, stale = np.abs(learner - self._before[0]), np.abs(learner - self._before[1])
+            behind = np.abs(engine - self._before[0])
         self._before = learner, engine
         return Synced(
             report, float(delta.max()), float(delta.mean()),
             float((delta - ROUNDING_ALLOWANCE * rounding).max()), float(rounding.max()),
             None if moved is None else float(moved.mean()), None if moved is None else float(moved.max()),
             None if stale is None else float(stale.mean()),
+            None if behind is None else float(behind.mean()),
         )  # fmt: skip
 
 

@@ -21,8 +21,8 @@ def job(side: str, *, plan: Scenario = PLAN, noise: float = 3e-7, started: int =
     trainer = recording.logs["trainer"]
     trainer.events = [one for one in trainer.events if not (one[0] == "sync" and one[1]["version"] == 0)]
     for sync in recording.events("sync"):
-        for name in ("proof_max_delta", "proof_mean_delta"):
-            sync.pop(name)
+        for name in ("proof_max_delta", "proof_mean_delta", "proof_behind"):
+            sync.pop(name, None)
     for frame in recording.frames("rollout"):
         frame.fields["guided"] = False
     for frame in recording.frames("experience"):

@@ -455,6 +455,7 @@ def _synced(
         absent=[],
         proof_max_delta=float(own.uniform(5e-7, 9.5e-7)),
         proof_mean_delta=float(own.uniform(1e-7, 2e-7)),
+        **({"proof_behind": 0.08} if version else {}),
     )
 
 

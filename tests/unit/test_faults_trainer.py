@@ -79,6 +79,13 @@ def test_a_tensor_arrives_as_another_one_from_a_version_on(recorded: Any) -> Non
     assert found[0]["proof_max_delta"] < 1e-5 < 1e-4 < found[1]["proof_max_delta"]
 
 
+def test_an_engine_that_is_sent_what_the_sync_before_had_to_send_is_one_update_behind(recorded: Any) -> None:
+    found = syncs(recorded("behind", behind_from=0))
+    assert found[0]["proof_max_delta"] < 1e-5
+    for version in (1, 2):
+        assert found[version]["proof_behind"] < 1e-5 < 1e-4 < found[version]["proof_mean_delta"]
+
+
 def test_halves_of_rows_change_places_and_every_norm_stays() -> None:
     tensor = torch.arange(12.0).reshape(4, 3)
     swapped = altered(tensor, "halves")

@@ -146,6 +146,33 @@ def test_a_sound_engine_is_known_after_small_updates_where_it_rounds_like_its_le
     assert verdict.verdict == expected and not verdict.causes, verdict.reason
 
 
+@pytest.mark.parametrize(
+    ("now", "before", "expected", "state"),
+    [
+        (8e-6, 1e-6, "DIVERGENT", "confirmed"),  # an update of 8e-6 nats, at a learning rate of 1e-6
+        (1e-6, 8e-6, "EQUIVALENT", "ruled out"),
+        (1.0e-6, 1.5e-6, "INCONCLUSIVE", "not tested"),  # an update as small as float32 rounds
+        (1e-6, None, "INCONCLUSIVE", "not tested"),
+        (1e-6, float("nan"), "INCONCLUSIVE", "not tested"),
+    ],
+)
+def test_in_float32_the_proofs_tell_two_versions_apart(
+    tmp_path: Path, now: float, before: float | None, expected: str, state: str
+) -> None:
+    """Within every tolerance, and each was EQUIVALENT: the proof was held against its tolerance only."""
+    baseline, candidate = pair(native=False)
+    for sync in candidate.events("sync"):
+        if sync["version"]:
+            own = 1 + sync["version"] / 100  # no proof is another one, to the last bit
+            sync |= {"proof_max_delta": 2 * own * now, "proof_mean_delta": own * now, "proof_behind": before}
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == expected, verdict.reason
+    assert check(verdict, "weights-in-use").state == state
+    if expected == "DIVERGENT":
+        assert causes(verdict) == ["STALE_WEIGHTS(one update behind)"] and verdict.causes[0].party == "candidate"
+        assert verdict.causes[0].proofs
+
+
 @pytest.mark.parametrize("by", [0.04, 0.001])
 @pytest.mark.parametrize("column", ["reward", "value", "advantage", "return", "reference_logprob"])
 def test_what_must_be_bit_identical_is_compared_bit_by_bit(tmp_path: Path, column: str, by: float) -> None:
@@ -161,6 +188,19 @@ def test_what_must_be_bit_identical_is_compared_bit_by_bit(tmp_path: Path, colum
     assert verdict.verdict == "DIVERGENT", verdict.reason
     name = "rewards" if column == "reward" else "experience"
     assert check(verdict, name).state == "confirmed" and verdict.parity.first_divergence.step == 0
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("column", ["reward", "value", "advantage"])
+def test_the_last_bit_of_one_number_is_found(tmp_path: Path, column: str, dtype: str) -> None:
+    baseline, candidate = pair(plan=scenario(dtype=dtype), native=False)
+    frame = candidate.frame("experience", 2)
+    numbers = frame.arrays[column] if column == "reward" else frame.arrays[column].values
+    numbers[5] = np.nextafter(numbers[5], np.float32(9))
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "DIVERGENT" and verdict.parity.first_divergence.step == 2, verdict.reason
+    found = check(verdict, "rewards" if column == "reward" else "experience")
+    assert found.state == "confirmed" and column in (verdict.parity.first_divergence.field, found.evidence)
 
 
 @pytest.mark.parametrize(("by", "expected"), [(0.04, "confirmed"), (0.005, "ruled out")])

@@ -65,6 +65,7 @@ def test_every_tensor_arrives_and_the_proof_agrees(running: Stack, tmp_path: Pat
         assert second["bytes"] > 0
         assert second["proof_max_delta"] < 1e-5
         assert "proof_stale" not in first and second["proof_stale"] > 100 * second["proof_mean_delta"]
+        assert "proof_behind" not in first and second["proof_behind"] > 100 * second["proof_mean_delta"]
         sync(recorder, step=1, version=2)  # without an update in between a proof has nothing to find
         assert events(recorder, "sync")[2]["proof_stale"] < 1e-5
         assert first["proof_tokens"] == 4 * (4 + PROOF_RESPONSE - 1)

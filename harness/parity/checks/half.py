@@ -1,13 +1,16 @@
-"""The checks of half precision, where a tolerance on single tokens passes too much: means, and the weights in use."""
+"""Where a tolerance on single tokens passes too much: means, in half precision, and the weights in use."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from harness.parity.checks.registry import Outcome, check, outcome, unless_native
 from harness.parity.facts import systematic
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.half import BEHIND, DRIFT, ENGINES, told
+from harness.parity.facts.weightsync import NEARER, SyncRecord
 from reports.text import counted, figure
 
 # Of the cap: a bias that could be larger than this without being found was not tested for.
@@ -35,7 +38,8 @@ def systematic_differences(e: Evidence) -> Outcome:
         text = "; ".join(f"{_named(kind)}: {told(one)}" for kind, one in found[:3])
         text += f"; and {len(found) - 3} more" if len(found) > 3 else ""
         return outcome("systematic", "confirmed", text, kinds=kinds, decides=bool(kinds), **details)
-    missing = [f"systematic: {_named(kind)} was not compared" for kind in _expected(e) if not results.get(kind)]
+    wanted = dict.fromkeys([*_expected(e), *results])
+    missing = [f"systematic: {_named(kind)} was not compared" for kind in wanted if not results.get(kind)]
     if missing:
         return outcome("systematic", "not tested", missing[0].partition(": ")[2], missing=missing, **details)
     unseen = max((found[0].smallest, kind) for kind, found in results.items())
@@ -73,8 +77,10 @@ def _smallest(tests: list[systematic.Tested]) -> dict[str, float]:
 def _power(kind: str, tests: list[systematic.Tested]) -> str:
     run = tests[0]
     text = f"{_named(kind)}: mean Δ {figure(run.mean.value)} ± {figure(run.mean.error)} nats, a bias of "
-    text += f"{figure(run.smallest)} ({figure(run.smallest / run.unit)} of mean |Δ|) would be found" if run.unit else (
-        f"{figure(run.smallest)} would be found"
+    text += (
+        f"{figure(run.smallest)} ({figure(run.smallest / run.unit)} of mean |Δ|) would be found"
+        if run.unit
+        else (f"{figure(run.smallest)} would be found")
     )
     sizes = [one for one in tests if one.what == "size" and one.where == systematic.RUN]
     for one in sizes:
@@ -82,20 +88,22 @@ def _power(kind: str, tests: list[systematic.Tested]) -> str:
     return text
 
 
-def _updated(e: Evidence) -> bool:
-    """Did any rollout of a training run in half precision follow an update?"""
-    versions = {version for side in e.sides for version in e.notes.get(f"versions:{side.name}", {})}
-    return e.tolerance.half and bool(e.notes["train"]) and len(versions) > 1
-
-
 def _own(e: Evidence) -> bool:
     return unless_native(e) and not any(side.recording.manifest.get("framework") for side in e.sides)
+
+
+def _updated(e: Evidence) -> bool:
+    """Did any rollout of a training run follow an update? In float32 only our own runs have what tells."""
+    versions = {version for side in e.sides for version in e.notes.get(f"versions:{side.name}", {})}
+    return (e.tolerance.half or _own(e)) and bool(e.notes["train"]) and len(versions) > 1
 
 
 @check("weights-in-use", required=_own, applies=_updated)
 def weights_in_use(e: Evidence) -> Outcome:
     """Does each engine compute with the learner's weights, and not with those before the last update?"""
     name, results = "weights-in-use", e.notes[BEHIND]
+    if not e.tolerance.half:
+        return _by_proofs(e, name)
     kinds = tuple(f"{BEHIND}:{side.name}" for side in e.sides if f"{BEHIND}:{side.name}" in e.first)
     details: dict[str, Any] = {
         side: {
@@ -114,15 +122,17 @@ def weights_in_use(e: Evidence) -> Outcome:
         return outcome(name, "confirmed", text, kinds=kinds, **details)
     for side in e.sides:
         if side.name not in results:
-            text = f"the {side.name}'s learner did not score its samples with the weights before each update: an "
+            text = f"the {side.name}'s learner did not score its samples with the weights before each update, or says "
+            text += "what no update makes of them: an "
             return outcome(name, "not tested", f"{text}engine that is one update behind is not ruled out", **details)
     for side, found in results.items():
         if not found.current:
             best = found.best
             text = f"an update moves a log-probability by {figure(found.moved)} nats on average, the {side}'s engine "
             text += f"is {figure(found.now)} off float32: over {counted(found.tokens, 'token')} it is nearer "
-            text += f"to the weights after the update by {figure(best.errors)} standard errors ({best.reading}), and "
-            text += f"{figure(best.critical)} would tell; an engine that is one update behind is not ruled out"
+            text += f"to the weights {'after' if best.errors >= 0 else 'before'} the update by "
+            text += f"{figure(abs(best.errors))} standard errors ({best.reading}), and {figure(best.critical)} would "
+            text += "tell; an engine that is one update behind is not ruled out"
             return outcome(name, "not tested", text, **details)
     text = "; ".join(
         f"the {side} is nearer to its learner's weights than to those before the last update by "
@@ -130,4 +140,28 @@ def weights_in_use(e: Evidence) -> Outcome:
         f"{len(found.steps)} steps by themselves"
         for side, found in results.items()
     )
+    return outcome(name, "ruled out", text, **details)
+
+
+def _by_proofs(e: Evidence, name: str) -> Outcome:
+    """In float32, where the proof of each sync is precise enough to tell two versions apart."""
+    records: dict[str, SyncRecord] = {side.name: e.notes[f"sync:{side.name}"] for side in e.sides}
+    kinds = tuple(f"{BEHIND}:{side}" for side, record in records.items() if record.behind)
+    details: dict[str, Any] = {side: {"distances": record.distances} for side, record in records.items()}
+    if kinds:
+        text = "; ".join(e.first[kind][1].context for kind in kinds)
+        return outcome(name, "confirmed", text, kinds=kinds, **details)
+    for side, record in records.items():
+        for version in record.untold[:1]:
+            now, before = record.distances[version]
+            text = f"by the proof of weight version {version} the {side}'s engine is {figure(now)} nats from the "
+            text += f"learner's weights and {figure(before)} from those before the last update, on average; "
+            text += f"{NEARER:g} times as far would tell, and an engine that is one update behind is not ruled out"
+            return outcome(name, "not tested", text, **details)
+    told = [pair for record in records.values() for pair in record.distances.values()]
+    if not told:
+        return outcome(name, "not tested", "no sync after an update was proven on its own", **details)
+    least = min(before / now if now else np.inf for now, before in told)
+    text = f"each of {counted(len(told), 'proof')} is nearer to the learner's weights than to those before the last "
+    text += f"update, {figure(least)} times at least ({NEARER:g} would tell)"
     return outcome(name, "ruled out", text, **details)

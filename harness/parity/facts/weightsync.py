@@ -4,6 +4,9 @@ Three kinds of evidence, per version: digests of what was received against the l
 and the proof, teacher-forced log-probabilities of a fixed sequence, engine against learner. A digest proves
 transport, the proof proves loading. A framework's job has no such proof: there the samples that were drawn with a
 version are one, for the learner scored them with the same weights.
+
+In float32 the proof also says which of two versions the engine computes with: after an update of 1e-5 nats every other
+figure is within the tolerance. In half precision the samples say it (`behind`).
 """
 
 from __future__ import annotations
@@ -14,11 +17,15 @@ from typing import Any
 import numpy as np
 
 from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.facts.half import BEHIND
 from harness.tables import mapping, names, number
 from reports.model import Place
 from reports.text import counted, figure
 
 LEAST_PROOF = 32  # tokens; a proof over fewer proves little, over none nothing
+# So many times nearer, on average, to one version of the learner's weights than to the other. Rounding that no update
+# knows of moves an engine from the one as far as from the other: it would have to follow the update to feign this.
+NEARER = 2.0
 
 
 @dataclass
@@ -45,6 +52,18 @@ class SyncRecord:
     absent_versions: dict[str, list[int]] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)  # every tensor that the learner had to send
     proof_beyond: dict[int, float] = field(default_factory=dict)  # version -> proof beyond the tolerance
+    # In float32: version -> mean distance of the engine from the learner's weights, and from those before; nats.
+    distances: dict[int, tuple[float, float]] = field(default_factory=dict)
+
+    @property
+    def behind(self) -> list[int]:
+        """Versions of which the engine computes with the one before."""
+        return [version for version, (now, before) in self.distances.items() if NEARER * before < now]
+
+    @property
+    def untold(self) -> list[int]:
+        """Versions that the engine is not clearly nearer to than to the one before."""
+        return [version for version, (now, before) in self.distances.items() if not NEARER * now < before]
 
 
 def weight_syncs(e: Evidence) -> None:
@@ -59,6 +78,7 @@ def _read(e: Evidence, side: Side) -> SyncRecord:
     received = _everywhere(_digests(side, "received"), learner)
     used: dict[Any, int] = {v: s for v, s in e.notes.get(f"versions:{side.name}", {}).items() if isinstance(v, int)}
     held: dict[str, str] = {}
+    previous: dict[str, str] | None = None  # the learner's digests of the version before
     every_tensor = set().union(*learner.values())
     first = learner[min(learner)] if learner else {}
     record.unchanged = len(learner) > 1 and all(digests == first for digests in learner.values())
@@ -107,6 +127,12 @@ def _read(e: Evidence, side: Side) -> SyncRecord:
             record.proof_beyond[version] = beyond
         record.largest_proof = float(np.fmax(record.largest_proof, number(event.get("proof_max_delta"))))
         _judge(e, side, event, used, stale, altered, absent, beyond)
+        if version in used and previous not in (None, truth) and not (wrong or absent or e.tolerance.half):
+            few = not number(event.get("proof_tokens"), LEAST_PROOF) >= LEAST_PROOF
+            now, before = number(event.get("proof_mean_delta")), number(event.get("proof_behind"))
+            record.distances[version] = (np.nan, np.nan) if few else (now, before)
+        previous = truth
+    _note_behind(e, side, record, used)
     for version in sorted(version for version in used if version not in record.versions):
         loaded = side.recording.manifest.get("framework") and version < min(record.versions, default=0)
         if not loaded:
@@ -114,6 +140,16 @@ def _read(e: Evidence, side: Side) -> SyncRecord:
         else:  # the engine read them from the disk, like the learner
             _without_proof(e, side, record, version, used)
     return record
+
+
+def _note_behind(e: Evidence, side: Side, record: SyncRecord, used: dict[Any, int]) -> None:
+    for version in record.behind:
+        now, before = record.distances[version]
+        context = f"by the proof of weight version {version} the {side.name} is {figure(now)} nats from the learner's "
+        context += f"weights and {figure(before)} from those before the last update, on average"
+        field_, values = "distance from the learner's weights", side.paired(now, before)
+        place = Place(used[version], "rollout", 0, -1, -1, field_, *values, context=context)
+        e.diverges(f"{BEHIND}:{side.name}", [], place)
 
 
 def _without_proof(e: Evidence, side: Side, record: SyncRecord, version: int, used: dict[Any, int]) -> None:

@@ -119,23 +119,30 @@ def one_update_behind(e: Evidence) -> Iterator[Explanation]:
     """An engine that is nearer to the learner's weights before the last update, and no further from them than rounding
     explains: which of its tensors are old no log-probability says."""
     for side in e.sides:
-        found = e.notes[BEHIND].get(side.name)
-        if found is None or not found.behind or not len(left(e, f"{BEHIND}:{side.name}")):
+        kind = f"{BEHIND}:{side.name}"
+        if kind not in e.first or not len(left(e, kind)):
             continue
-        rounding = e.tolerance.rounding.mean
-        if not found.before <= ROUGHER * rounding:
+        place, first = e.first[kind][1], int(e.found(kind)[:, 0].min())
+        if e.tolerance.half:
+            found, rounding = e.notes[BEHIND][side.name], e.tolerance.rounding.mean
+            now, then, allowed = found.now, found.before, ROUGHER * rounding
+            shown = f"mean distance from float32 with the learner's weights {figure(now)} nats, with those before "
+            shown += f"{figure(then)}; the learner rounds by {figure(rounding)}"
+        else:
+            record: SyncRecord = e.notes[f"sync:{side.name}"]
+            now, then = record.distances[record.behind[0]]
+            rounding, allowed = 0.0, e.tolerance.value
+            shown = f"{counted(len(record.behind), 'proof')} of {len(record.distances)} say so"
+        if not then <= allowed:
             continue
-        first = min(one.step for one in found.behind)
-        place = e.first[f"{BEHIND}:{side.name}"][1]
-        before, after = (max(0.0, distance - rounding) for distance in (found.now, found.before))
+        before, after = (max(0.0, distance - rounding) for distance in (now, then))
         yield Explanation(
             Cause(
                 ONE_BEHIND,
                 side.name,
                 f"from step {first} on the {side.name}'s engine computes with weights before the learner's last update",
-                f"{place.context}; mean distance from float32 with the learner's weights {figure(found.now)} nats, "
-                f"with those before {figure(found.before)}; the learner rounds by {figure(rounding)}",
-                {"now": found.now, "before": found.before, "moved": found.moved, "observed": [Seen.OLDER_AGREES.value]},
+                f"{place.context}; {shown}",
+                {"now": now, "before": then, "observed": [Seen.OLDER_AGREES.value]},
                 [Proof("hold it against the learner's weights before the last update", before, after, "nats a token")],
             ),
             (f"sync:{side.name}", *kinds_of((*ROLLOUT, *NATIVE), side.name)),

@@ -18,7 +18,7 @@ PROJECTIONS = (
 )
 BF16 = ("model.dtype=bfloat16",)
 # Every sync sends what the one before should have sent, and every digest is right.
-BEHIND: dict[str, Any] = {"trainer": {"behind_from": 1}, "engine": {"digests_repeated": True}}
+BEHIND: dict[str, Any] = {"trainer": {"behind_from": 0}, "engine": {"digests_repeated": True}}
 EVERY_LAYER = tuple(f"model.layers.{layer}.{name}" for layer in range(LAYERS) for name in PROJECTIONS)
 
 FAULTS = (
@@ -72,6 +72,14 @@ FAULTS = (
         "the same at a learning rate of 1e-6, where nothing that is recorded can show it: it must not be ruled out",
         scenario=(*BF16, "ppo.actor_lr=1e-6"),
         expected="INCONCLUSIVE",
+        **BEHIND,
+    ),
+    Fault(
+        "one-tiny-update-behind-in-float32",
+        "the same in float32",
+        scenario=("model.dtype=float32", "ppo.actor_lr=1e-6"),
+        causes=("STALE_WEIGHTS(one update behind)",),
+        party="candidate",
         **BEHIND,
     ),
     Fault(
