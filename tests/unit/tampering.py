@@ -24,7 +24,8 @@ from reports.model import SUSPICIONS, Verdict
 
 STOPPED, TOLD, KEPT = "stopped", "told", "kept"
 OWN, FOREIGN = "own", "foreign"
-PAIRS = (OWN, FOREIGN)
+PAIRS = (OWN, FOREIGN)  # of the table
+HALF = "half"  # our own in bfloat16, which must be stopped wherever that in float32 is
 ONE, BOTH, SWAPPED = ("baseline", "candidate"), "both", "swapped"
 ALIKE = "another sound job would have recorded the same in both runs, and nothing else speaks of it"
 STEPS = 4
@@ -45,8 +46,8 @@ class Runs:
 
 def sound(kind: str, *, native: bool = True) -> Runs:
     """A pair that is EQUIVALENT: our own with everything, or a framework's without margins, floor and native stage."""
-    if kind == OWN:
-        plan = scenario(steps=STEPS)
+    if kind in (OWN, HALF):
+        plan = scenario(steps=STEPS, dtype="bfloat16" if kind == HALF else "float32")
         runs = Runs(make("baseline", plan, native=native), make("candidate", plan, native=native))
         runs.baseline.made, runs.candidate.made = {}, {}
         return runs
@@ -78,7 +79,7 @@ class Tampering:
     change: Change
     ends: str = STOPPED
     check: str = ""
-    pairs: tuple[str, ...] = PAIRS
+    pairs: tuple[str, ...] = (*PAIRS, HALF)
     places: tuple[str, ...] = (*ONE, BOTH)
     alike: tuple[str, ...] = ()
     exchange: Callable[[Recording, Recording], None] | None = None
@@ -538,7 +539,7 @@ def _unknown_things(run: Recording, other: Recording, rng: np.random.Generator) 
 
 def _catalogue() -> Iterator[Tampering]:
     numbers = ("zero", "constant", "NaN", "infinite", "permuted", "dropped")
-    own, foreign, both = (OWN,), (FOREIGN,), PAIRS
+    own, foreign, both = (OWN, HALF), (FOREIGN,), PAIRS
     # what the engine drew
     yield from column("rollout", "logprob", *numbers, "samples rotated", "shifted by one", "rows cut", "copied")
     symmetric = column("rollout", "logprob", "exchanged", ends=KEPT)  # both are the learner's to within the tolerance
@@ -656,6 +657,12 @@ def _catalogue() -> Iterator[Tampering]:
         lambda run, other, rng: [one.update(proof_tokens=3) for one in run.events("sync")] and None,
         pairs=own,
     )
+    yield Tampering("proof of sync: silent on the version before", events("sync", proof_behind=None), pairs=(OWN,))
+    yield Tampering("proof of sync: as near to the version before", events("sync", proof_behind=2e-7), pairs=(OWN,))
+    for name in ("exact_logprob", "behind_logprob", "behind_exact_logprob"):
+        yield from column(
+            "experience", name, "zero", "constant", "permuted", "NaN", "rows cut", "dropped", pairs=(HALF,)
+        )
     # the updates
     yield Tampering("learner: dropped", without("learner"))
     yield Tampering("learner: of the next step", in_turn("learner", "actor", "critic", "batch"))
@@ -744,7 +751,7 @@ def row(name: str, found: dict[tuple[str, str], str]) -> str:
     cells = [found.get((kind, place), NOTHING) for kind in PAIRS for place in PLACES]
     wanted = {STOPPED: "stopped", KEPT: "EQUIVALENT", TOLD: f"told by {one.check}"}[one.ends]
     if one.alike:
-        wanted += f"; in both runs of {' or '.join(one.alike)} pairs EQUIVALENT"
+        wanted += f"; in both runs of {' or '.join(pair for pair in PAIRS if pair in one.alike)} pairs EQUIVALENT"
     return f"| {name} | {wanted} | {' | '.join(cells)} |"
 
 

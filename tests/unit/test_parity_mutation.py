@@ -19,7 +19,7 @@ import tampering
 from hypothesis import given
 from hypothesis import strategies as st
 from recordings import Jagged, Recording, make, put, scenario
-from tampering import BOTH, CASES, CATALOGUE, FOREIGN, KEPT, OWN, STOPPED, TOLD, Runs
+from tampering import BOTH, CASES, CATALOGUE, FOREIGN, HALF, KEPT, OWN, STOPPED, TOLD, Runs
 
 from harness.parity import judge
 from reports.model import Verdict
@@ -82,7 +82,7 @@ def _holds(kind: str, name: str, place: str, seed: int = 0) -> None:
         assert verdict.parity is not None
         state = next(check.state for check in verdict.parity.checks if check.name == one.check)
         assert state != "ruled out", f"{name}, {kind}, {place}: {one.check} is still ruled out"
-    if seed == 0 and place in tampering.PLACES:
+    if seed == 0 and place in tampering.PLACES and kind in tampering.PAIRS:
         assert tampering.cell(verdict) == _table()[name][kind, place], f"{TABLE.name} says otherwise"
 
 
@@ -109,7 +109,8 @@ def _of_the_day() -> list[Case]:
     for turn, name in enumerate(CATALOGUE):
         its = [case for case in CASES if case[1] == name]
         once.append(its[turn % len(its)])
-    always = [case for case in CASES if case[1].startswith("control") or case[2] == tampering.SWAPPED]
+    daily = [case for case in CASES if case[0] != HALF]  # bfloat16 in turn only
+    always = [case for case in daily if case[1].startswith("control") or case[2] == tampering.SWAPPED]
     return list(dict.fromkeys([*DECEPTIONS, *always, *once]))
 
 

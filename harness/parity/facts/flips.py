@@ -7,6 +7,7 @@ import numpy as np
 from harness.parity.facts.align import Grid, Match
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.floor import implausible
+from harness.parity.facts.rounding import both
 from harness.tables import Table
 from reports.model import Place
 from reports.text import figure
@@ -18,11 +19,8 @@ class Learner:
     """Margin and runner-up of single tokens, from one run's experience."""
 
     def __init__(self, experience: Table | None, sample: np.ndarray) -> None:
-        self.tokens, self.margin, self.runner_up = (
-            (experience.rows("tokens"), experience.rows("margin"), experience.rows("runner_up"))
-            if experience
-            else (None, None, None)
-        )
+        # None where not every token has all three.
+        self.columns = None if experience is None else both(experience, "tokens", "margin", "runner_up")
         self.row = np.full(len(sample), -1)
         if experience is not None:
             match = Match.of(sample, experience.sample)
@@ -31,16 +29,15 @@ class Learner:
     def at(self, row: np.ndarray, position: np.ndarray, token: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(margin, runner-up) where the learner was asked about this very token; NaN and -1 elsewhere."""
         margin, best = np.full(len(row), np.nan), np.full(len(row), -1)
-        if self.tokens is None or self.margin is None or self.runner_up is None:
+        if self.columns is None:
             return margin, best
+        tokens, margins, second = self.columns
         there = self.row[row]
-        known = np.flatnonzero(
-            (there >= 0) & (position < self.tokens.lengths[there]) & (position < self.margin.lengths[there])
-        )
-        place = self.tokens.offsets[there[known]] + position[known]
-        right = self.tokens.values[place] == token[known]
+        known = np.flatnonzero((there >= 0) & (position < tokens.lengths[there]))
+        place = tokens.offsets[there[known]] + position[known]
+        right = tokens.values[place] == token[known]
         known, place = known[right], place[right]
-        margin[known], best[known] = self.margin.values[place], self.runner_up.values[place]
+        margin[known], best[known] = margins.values[place], second.values[place]
         return margin, best
 
 
@@ -121,5 +118,3 @@ def note(
     )
     negative = int(np.count_nonzero(beyond & (margin < 0)))
     e.count("flips where the learner sides with the candidate", negative)
-
-
