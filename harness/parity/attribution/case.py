@@ -8,10 +8,10 @@ from harness.parity.causes import remaining
 from harness.parity.facts.evidence import Evidence
 from scenarios.bench.case import CaseSample
 
-OFFENDING = 20
+OFFENDING = 24
 EARLIEST = 8  # of those
 LATEST = 4
-EACH = 4  # of a kind of divergence, one more than vanish by chance (LEAST of `situation`)
+EACH = 4  # of those that show the same kinds; one more than vanish by chance (LEAST of `situation`)
 HEALTHY = 4
 OPEN = 4  # of those that offend, from the last step, for what no recording explains
 
@@ -21,23 +21,25 @@ def choose(e: Evidence, kinds: list[str]) -> list[CaseSample]:
 
     A difference without samples of its own (a sync, a floor) is looked for in the last step.
     """
-    found: dict[tuple[int, int], int] = {}
-    by_kind: list[list[tuple[int, int]]] = []
+    found: dict[tuple[int, int], frozenset[str]] = {}
     for kind in kinds:
-        by_kind.append([(step, sample) for step, sample in e.found(kind).tolist() if sample >= 0 and step >= 0])
-        for item in by_kind[-1]:
-            found[item] = found.get(item, 0) + 1
+        for step, sample in e.found(kind).tolist():
+            if sample >= 0 and step >= 0:
+                found[step, sample] = found.get((step, sample), frozenset()) | {kind}
     if not found and e.steps:
         last = e.steps[-1]
-        found = {(last, sample): 1 for sample in sorted(_prompts(e, last))[:OFFENDING]}
+        found = {(last, sample): frozenset() for sample in sorted(_prompts(e, last))[:OFFENDING]}
     earliest = sorted(found)[:EARLIEST]
     # Of equals the latest, for what began late hides behind what was there from the first step on; and the longest,
-    # which show most and are the ones that a limit cuts. And of each kind some, for a rare one hides behind a common.
+    # which show most and are the ones that a limit cuts. And some of each combination of kinds, the rare ones first:
+    # what only few show, as those that a limit cuts and nothing else moved, hides behind a fault of all.
     long = {step: _lengths(e, step) for step in {step for step, _ in found}}
-    latest = sorted(found, key=lambda item: (-found[item], -item[0], item[1]))[:LATEST]
-    longest = sorted(found, key=lambda item: (-found[item], -long[item[0]].get(item[1], 0), item))
-    rank = {item: place for place, item in enumerate(longest)}
-    rare = [item for items in sorted(by_kind, key=len) for item in sorted(items, key=rank.__getitem__)[:EACH]]
+    latest = sorted(found, key=lambda item: (-len(found[item]), -item[0], item[1]))[:LATEST]
+    longest = sorted(found, key=lambda item: (-len(found[item]), -long[item[0]].get(item[1], 0), item))
+    alike: dict[frozenset[str], list[tuple[int, int]]] = {}
+    for item in longest:
+        alike.setdefault(found[item], []).append(item)
+    rare = [item for items in sorted(alike.values(), key=len) for item in items[:EACH]]
     offending = list(dict.fromkeys([*unexplained(e, kinds), *earliest, *latest, *rare, *longest]))[:OFFENDING]
     prompts = {step: _prompts(e, step) for step in sorted({step for step, _ in offending})}
     healthy = [
