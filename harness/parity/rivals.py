@@ -36,6 +36,12 @@ class Seen(StrEnum):
     FRESH_AGREES = "a fresh engine with the same weights agrees"
     CUTS_VARY = "the position of the change is not the same in all samples"
     OLDER_AGREES = "held against the learner's weights before its last update, it agrees"
+    ALONE_EXPLAINS = "no other parameter explains every choice"
+    LIKELIER = "its samples are likelier so than under any other change, by a likelihood ratio of 100 at least"
+    GIVEN = "the engine's own record says that it was given so"
+    ANY_MARGIN = "the best token is passed over at wide margins too, where no parameter moves a choice (error rate 0.01)"
+    LIKELY_TOKENS = "likely tokens are passed over as often as others, which no filter does (error rate 0.01)"
+    SECOND_BEST = "it takes the second best token each time, as other random numbers would not (error rate 0.01)"
     ONE_VERSION_AGREES = "drawn again with one version of the weights, the same samples agree"
 
 

@@ -21,6 +21,7 @@ from scenarios.bench.case import (
     Drawn,
     Fitted,
     HeldReport,
+    PassedOver,
     Symptoms,
     Tolerance,
 )
@@ -235,6 +236,14 @@ class Bench(Undo):
         drawn = self._readings[side].drawn
         choices = self._references[side].choices(drawn, alteration, self._tolerance.margin)
         return [] if choices is None else fit(choices, tuple(names))
+
+    def penalised(self, side: str, name: str, alteration: Alteration = NOTHING) -> tuple[float, float]:
+        """The value of a penalty that the reported log-probabilities show, and mean |Δ| in nats that it leaves."""
+        return self._references[side].penalty_of(name, self._readings[side].drawn, alteration)
+
+    def passed_over(self, side: str, alteration: Alteration = NOTHING) -> PassedOver:
+        """Where the engine chose another token than the reference under an alteration."""
+        return self._references[side].passed_over(self._readings[side].drawn, alteration, self._tolerance.margin)
 
     def first_layer(self, side: str, number: int) -> tuple[int, float] | None:
         """(first layer whose hidden states differ from the reference's, by how much of their size), -1 for the

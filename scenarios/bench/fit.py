@@ -23,8 +23,9 @@ from torch import Tensor
 
 from scenarios.bench.case import Fitted, Values
 from scenarios.peak import peak
-from scenarios.rollout.coupling import Draw
+from scenarios.rollout.coupling import Draw, filtered
 from scenarios.rollout.ordered import Ordered, Tempered
+from scenarios.rollout.penalties import PENALTIES, Occurred, penalised
 
 BARRED = 5.0  # nats that a choice counts which the parameters do not allow at all
 MOST = 3  # parameters at once
@@ -32,7 +33,7 @@ PROMISING = 0.6  # of the whole: what the best one alone may leave for larger se
 NARROW = 1e-5  # share to which a temperature is sought beside filters
 # Widths of a top-k beside a top-p: so many more than the narrowest, or so many times it.
 WIDER = [*((more, 1.0) for more in range(10)), *((0, factor) for factor in (1.2, 1.35, 1.5, 1.75, 2, 2.5, 3, 4, 6))]
-OFF: Values = {"top_k": -1, "top_p": 1.0, "min_p": 0.0}
+OFF: Values = {"top_k": -1, "top_p": 1.0, "min_p": 0.0, **PENALTIES}
 LEAST_EACH = 3  # wrong choices for each parameter of a larger set: a few can be met by chance
 SECONDS = 20.0  # for the search of larger and larger sets
 HALVINGS = 12  # of a step: 0.05 to 0.00001
@@ -53,7 +54,11 @@ AXES = {
     "top_p": Axis((1.0, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5), 0.05, 0.01, 1.0),
     "top_k": Axis((-1, 5, 10, 20, 30, 40, 50, 100), 8, 1, 1 << 20),
     "min_p": Axis((0.0, 0.02, 0.05, 0.1, 0.2), 0.02, 0.0, 0.99),
+    "repetition_penalty": Axis((0.7, 0.85, 0.95, 1.05, 1.1, 1.2, 1.35, 1.6, 2.0), 0.05, 0.1, 10.0),
+    "presence_penalty": Axis((-1.0, -0.5, -0.2, 0.1, 0.2, 0.5, 1.0, 1.5), 0.1, -5.0, 5.0),
+    "frequency_penalty": Axis((-1.0, -0.5, -0.2, 0.1, 0.2, 0.5, 1.0, 1.5), 0.1, -5.0, 5.0),
 }
+BESIDE_A_PENALTY = {"temperature"}  # what a penalty is sought with
 
 
 @dataclass(frozen=True)
@@ -68,13 +73,15 @@ class Perturbed:
 @dataclass(frozen=True)
 class Choices:
     """What was chosen at n positions. `logits`: raw, [n, vocabulary], ids that may not be drawn yet at -inf; `noise`:
-    [n, vocabulary] float64; `chosen`: [n] int64; `margin`: nats of logits/T that decide nothing."""
+    [n, vocabulary] float64; `chosen`: [n] int64; `margin`: nats of logits/T that decide nothing; `occurred`: what a
+    penalty covers, where one may be looked for."""
 
     logits: Tensor
     noise: Tensor
     chosen: Tensor
     asked: Draw
     margin: float
+    occurred: Occurred | None = None
     _last: list[Perturbed] = field(default_factory=list)
 
     @cached_property
@@ -95,11 +102,21 @@ class Choices:
 
     def gaps(self, values: Values) -> Tensor:
         """[wrong] nats by which another token is preferred, at the choices that these parameters do not make."""
-        draw = replace(self.asked, **values)
+        penalties = {name: value for name, value in values.items() if name in PENALTIES}
+        draw = replace(self.asked, **{name: value for name, value in values.items() if name not in PENALTIES})
+        if penalties:
+            return self._penalised(penalties, draw)
         at = self.at(draw.temperature)
         kept = at.tempered.kept(draw, joint=draw.joint)
         gap = at.best.gather(-1, kept[:, None] - 1)[:, 0] - at.own
         gap = torch.where(at.tempered.ordered.place < kept, gap, float("inf"))
+        return gap[gap > self.margin].clamp(max=BARRED)
+
+    def _penalised(self, penalties: Values, draw: Draw) -> Tensor:
+        """The same after penalties, which change the order of the tokens."""
+        assert self.occurred is not None
+        scores = filtered(penalised(self.logits, self.occurred, **penalties), draw) + self.noise
+        gap = scores.amax(-1) - scores.gather(-1, self.chosen[:, None])[:, 0]
         return gap[gap > self.margin].clamp(max=BARRED)
 
     def short(self, values: Values) -> float:
@@ -160,6 +177,8 @@ def _alone(choices: Choices, name: str) -> tuple[float, Values]:
 
 def _together(choices: Choices, names: tuple[str, ...]) -> tuple[float, Values]:
     """The same of several parameters: the filters at their narrowest, the temperature at its best for them."""
+    if set(PENALTIES).intersection(names):
+        return _penalties(choices, names)
     if "temperature" not in names:
         return _narrowest(choices, names, choices.asked.temperature)
     grid = AXES["temperature"].grid
@@ -172,6 +191,15 @@ def _together(choices: Choices, names: tuple[str, ...]) -> tuple[float, Values]:
         grid[max(0, best - 1)], grid[min(best + 1, len(grid) - 1)], NARROW, enough=0.0,
     )  # fmt: skip
     return min(tried[best], _narrowest(choices, names, place), key=lambda one: one[0])
+
+
+def _penalties(choices: Choices, names: tuple[str, ...]) -> tuple[float, Values]:
+    """The same of one penalty beside a temperature; of other sets nothing."""
+    if len(set(PENALTIES).intersection(names)) > 1 or not set(names) - set(PENALTIES) <= BESIDE_A_PENALTY:
+        return math.inf, {}
+    grids = [AXES[name].grid for name in names]
+    tried = [dict(zip(names, values, strict=True)) for values in itertools.product(*grids)]
+    return _descend(choices, *min(((choices.short(one), one) for one in tried), key=lambda one: one[0]))
 
 
 def _narrowest(choices: Choices, names: tuple[str, ...], temperature: float) -> tuple[float, Values]:
@@ -225,7 +253,7 @@ def _rounded(choices: Choices, values: Values) -> Values:
         simpler += [round(values[name], digits) for digits in (1, 2, 3, 4) if name != "top_k"]
         for value in simpler:
             other = {**values, name: value}
-            if (value == OFF.get(name) or value >= AXES[name].least) and not choices.short(other):
+            if (value == OFF.get(name) or AXES[name].least <= value) and not choices.short(other):
                 values = other
                 break
     return values
@@ -235,7 +263,7 @@ def _bounded(choices: Choices, values: Values) -> Fitted:
     """How far each value can be moved while nothing falls short, found by halving; nowhere where it is switched off."""
     bounds = {}
     for name, value in values.items():
-        if value <= 0:
+        if value <= 0 or value == OFF.get(name):
             continue
         axis = AXES[name]
         ends = []

@@ -15,13 +15,15 @@ import torch
 from torch import Tensor
 
 from scenarios import models
-from scenarios.bench.case import Alteration, CaseSample, Drawn
+from scenarios.bench.case import Alteration, CaseSample, Drawn, PassedOver
 from scenarios.bench.fit import Choices
 from scenarios.models import saved
 from scenarios.rollout import guided
+from scenarios.peak import peak
 from scenarios.rollout.coupling import Draw, barred, filtered, gumbel, perturbed
 from scenarios.rollout.engine import Completion, Request
 from scenarios.rollout.hf import HFEngine, ids_of
+from scenarios.rollout.penalties import PENALTIES, Occurred, penalised
 from scenarios.settings import Sampling, Scenario
 
 ROUNDS = 4  # of every guided reading: flips beyond the fourth of a sample are not looked at
@@ -29,6 +31,8 @@ FITTED_LOGITS = 10_000_000  # numbers that sampling parameters are fitted to
 KEPT_LOGITS = 50_000_000  # numbers; beyond, forward passes are made again
 NOTHING = Alteration()
 COLDEST, HOTTEST = 0.2, 5.0  # temperatures between which a reported one is looked for
+MOST, PRECISE, ROUNDED = 5.0, 1e-6, 1e-6  # of a penalty that is subtracted; share, and nats, to which one is fitted
+NEAREST = 0.25  # the share of all positions whose best two tokens are called near
 GOLDEN, FITS = (5**0.5 - 1) / 2, 40  # 0.618 ** 40 of that interval are left: 1e-8
 
 
@@ -111,7 +115,7 @@ class Reference:
         sample = self._samples[number]
         found = [float("inf")]
         for prompt in {self._prompt(sample, alteration), sample.prompt}:  # a continuation may have had either
-            logits = self._logits(prompt, number)[position : position + 1]
+            logits = self._penalised(prompt, number, alteration)[position : position + 1]
             scores = self._perturbed(logits, number, position, alteration)[0]
             if 0 <= token < len(scores):
                 found.append(float(scores.max() - scores[token]))
@@ -122,14 +126,14 @@ class Reference:
         nothing, or where there is no noise to choose by."""
         if self.scenario.rollout.mode == "greedy":
             return None
-        logits, noise, chosen = [], [], []
+        logits, noise, chosen, occurred = [], [], [], []
         numbers = 0
         for one in drawn:
             prompt, draw = self._prompt(self._samples[one.number], alteration), self._draw(one.number, alteration)
-            rows = self._logits(prompt, one.number)[: len(one.output)]
+            rows = self._penalised(prompt, one.number, alteration)[: len(one.output)]
             again = self._went_on(one)  # from there on with the prompt as it was sent
             if prompt != self._samples[one.number].prompt and not alteration.everywhere and again < len(rows):
-                plain = self._logits(self._samples[one.number].prompt, one.number)[: len(one.output)]
+                plain = self._penalised(self._samples[one.number].prompt, one.number, alteration)[: len(one.output)]
                 rows = torch.cat([rows[:again], plain[again:]])
             numbers += rows.numel()
             if not one.output or numbers > FITTED_LOGITS:
@@ -138,10 +142,34 @@ class Reference:
             logits.append(barred(rows, draw, positions))
             noise.append(gumbel(draw.seed, torch.full_like(positions, draw.sample), positions, rows.shape[-1]))
             chosen.append(torch.tensor(one.output[: len(rows)]))
+            occurred.append(Occurred.of(prompt, self.guide[one.number][0], len(rows), rows.shape[-1]))
         if not chosen:
             return None
         asked = replace(self._draw(drawn[0].number, alteration), joint=alteration.joint)
-        return Choices(torch.cat(logits), torch.cat(noise), torch.cat(chosen), asked, margin)
+        return Choices(torch.cat(logits), torch.cat(noise), torch.cat(chosen), asked, margin, Occurred.joined(occurred))
+
+    def passed_over(self, drawn: list[Drawn], alteration: Alteration, margin: float) -> PassedOver:
+        """Where an engine chose otherwise: how often the second best token, and whether near ties explain it."""
+        one = self.choices(drawn, alteration, margin)
+        if one is None:
+            return PassedOver()
+        places = [(each.number, position) for each in drawn for position in range(len(each.output))][: len(one.chosen)]
+        scores = filtered(one.logits, one.asked)
+        best, ids = (scores + one.noise).topk(2, dim=-1)
+        first, second = best.T
+        own = (scores + one.noise).gather(-1, one.chosen[:, None])[:, 0]
+        wrong = first - own > margin
+        passed = wrong & (one.chosen == ids[:, 1]) & second.isfinite()
+        log_p = scores.log_softmax(-1).gather(-1, ids)
+        likely = passed & (log_p[:, 0] > log_p[:, 0].quantile(NEAREST))
+        log_p = log_p[passed]
+        chance = (log_p[:, 1] - torch.log1p(-log_p[:, 0].exp().clamp(max=1 - 1e-12))).clamp(max=0.0)
+        ahead = first - second
+        wide = passed & (ahead > ahead[second.isfinite()].quantile(NEAREST))
+        return PassedOver(
+            tuple(places[at] for at in passed.nonzero()[:, 0].tolist()), int((wrong & ~passed).sum()), len(places),
+            int(wide.sum()), int(likely.sum()), float(chance.sum()),
+        )  # fmt: skip
 
     @torch.no_grad()
     def temperature_of(self, drawn: list[Drawn], alteration: Alteration) -> float:
@@ -170,6 +198,38 @@ class Reference:
             low, high = (low, right) if apart(left) < apart(right) else (left, high)
         return math.exp((low + high) / 2)
 
+    @torch.no_grad()
+    def penalty_of(self, name: str, drawn: list[Drawn], alteration: Alteration) -> tuple[float, float]:
+        """(the value of one penalty under which the reported log-probabilities come nearest, mean |Δ| that is left)."""
+        rows, said, chosen, occurred = [], [], [], []
+        for one in drawn:
+            prompt = self._prompt(self._samples[one.number], alteration)
+            logits = self._logits(prompt, one.number)[: len(one.output)]
+            guide = torch.tensor(self.guide[one.number][0][: len(logits)])
+            ids = torch.tensor(one.output[: len(logits)], dtype=torch.int64)
+            same = ids == guide
+            there = Occurred.of(prompt, self.guide[one.number][0], *logits.shape)
+            rows.append(logits[same])
+            said.append(torch.tensor(one.logprobs[: len(logits)], dtype=torch.float64)[same])
+            chosen.append(ids[same])
+            occurred.append(Occurred(there.prompt[same], there.output[same]))
+        table, told, tokens = torch.cat(rows).double(), torch.cat(said), torch.cat(chosen)[:, None]
+        every = Occurred.joined(occurred)
+        finite = told.isfinite()
+        if not finite.any():
+            return PENALTIES[name], math.inf
+
+        def near(value: float) -> float:
+            scores = penalised(table, every, **{name: value}).log_softmax(-1).gather(-1, tokens)[:, 0]
+            return -float((scores - told)[finite].abs().mean())
+
+        if name == "repetition_penalty":
+            best = peak(near, COLDEST, HOTTEST, PRECISE)
+        else:  # a difference, not a factor
+            best = math.log(peak(lambda factor: near(math.log(factor)), math.exp(-MOST), math.exp(MOST), PRECISE))
+        simple = next((value for digits in (1, 2, 3) if (near(value := round(best, digits))) >= near(best) - ROUNDED), best)
+        return simple, -near(simple)
+
     def _went_on(self, one: Drawn) -> int:
         """The first position of a continuation: the one after the first choice that is not the guide's."""
         pairs = enumerate(zip(one.output, self.guide[one.number][0], strict=False), start=1)
@@ -185,13 +245,18 @@ class Reference:
         prompt = self._prompt(sample, alteration) if changed else sample.prompt
         guide = self.guide[sample.number][0]
         logits = self._logits(prompt, sample.number)[request.offset :]
-        scores = self._perturbed(logits, sample.number, request.offset, alteration)
+        given = self._penalised(prompt, sample.number, alteration)[request.offset :]
+        scores = self._perturbed(given, sample.number, request.offset, alteration)
+        passed_over = {position for number, position in alteration.passed_over if number == sample.number}
+        seconds = scores.topk(2, dim=-1).indices[:, 1].tolist() if passed_over else []
         ends, limit = self._ends(sampling), sampling.max_tokens
         if alteration.context is not None:
             limit = min(limit, max(1, alteration.context - len(prompt)))
         output: list[int] = []
         finish = "longer"  # it goes on where the guide ended
         for place, choice in enumerate(scores.argmax(-1).tolist(), start=request.offset):
+            if place in passed_over:
+                choice = seconds[place - request.offset]
             output.append(choice)
             if choice in ends and place + 1 > sampling.min_tokens:
                 finish = "stop"
@@ -202,7 +267,8 @@ class Reference:
             if choice != guide[place]:
                 finish = "flip"
                 break
-        reported = self._reported(logits[: len(output)], scores[: len(output)], output, sample.number, alteration)
+        told = given if alteration.report == "penalised" else logits
+        reported = self._reported(told[: len(output)], scores[: len(output)], output, sample.number, alteration)
         if alteration.output == "without end" and finish == "stop":
             output, reported = output[:-1], reported[:-1]
         if alteration.output == "again":
@@ -320,6 +386,14 @@ class Reference:
             return filtered(logits, draw)
         by_k, by_p = filtered(logits, replace(draw, top_p=1.0)), filtered(logits, replace(draw, top_k=-1))
         return torch.minimum(by_k, by_p)
+
+    def _penalised(self, prompt: tuple[int, ...], number: int, alteration: Alteration) -> Tensor:
+        """The same after the penalties of an alteration."""
+        logits = self._logits(prompt, number)
+        if not alteration.penalties:
+            return logits
+        occurred = Occurred.of(prompt, self.guide[number][0], *logits.shape)
+        return penalised(logits, occurred, **dict(alteration.penalties))
 
     @torch.no_grad()
     def _logits(self, prompt: tuple[int, ...], number: int) -> Tensor:

@@ -134,8 +134,18 @@ class ActorRole(Role):
     @torch.no_grad()
     def fit_native(self, samples: list[Sample], sampling: dict[str, Any]) -> list[dict[str, Any]]:
         """What the sampler did instead of `sampling`, as `native_fit.Fit`s, from as many samples as can be held."""
-        asked, held = Sampling(**sampling), list[tuple[Sample, Tensor]]()
+        asked = Sampling(**sampling)
         room = max(native_fit.MOST, native_fit.FEWEST * self.model.config.vocab_size)
+        few = self._with_logits(samples, room)
+        found = native_fit.Fitter(few, self._ends(asked)).fits(asked)
+        if not found and len(few) < len(samples):
+            more = self._with_logits(samples, native_fit.MORE * room)
+            found = native_fit.Fitter(more, self._ends(asked)).fits(asked, filters=False)
+        return [dataclasses.asdict(fit) for fit in found]
+
+    def _with_logits(self, samples: list[Sample], room: int) -> list[tuple[Sample, Tensor]]:
+        """The first samples, of `room` logits or a micro batch more, with them."""
+        held = list[tuple[Sample, Tensor]]()
         for part in self._micro(samples):
             batch = self._batch(samples[part], self.model.dtype)
             logits = response_logits(self.model, batch)
@@ -143,7 +153,7 @@ class ActorRole(Role):
             room -= logits.numel()
             if room <= 0:
                 break
-        return [dataclasses.asdict(fit) for fit in native_fit.Fitter(held, self._ends(asked)).fits(asked)]
+        return held
 
     def _ends(self, sampling: Sampling) -> tuple[int, ...]:
         eos = self.model.generation_config.eos_token_id

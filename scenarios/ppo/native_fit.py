@@ -24,22 +24,25 @@ from scenarios.settings import Sampling
 
 GAIN = 10.0  # nats; by Wilks's theorem a useless parameter gains as much once in 130,000 samples
 ROUNDS = 3
+FINE = 0.004  # share to which a parameter is sought
 PAIRED = 0.03  # share to which a temperature is sought beside a truncation
 # Logits that are read: 1,024 tokens of a vocabulary of 2,048, on which a temperature of 0.8 gains some 100 nats. A fit
 # takes 4 s of one core.
 MOST = 1 << 21
+MORE = 8  # times as many, where those say nothing: for what changes little, without truncations
 FEWEST = 256  # tokens, whatever the vocabulary
 ELEMENTS = 1 << 21  # of one [rows, vocabulary] of float64 at a time; a reading makes some ten of them
 WIDER = (1.0, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 3.0, 5.0)  # times the narrowest top-k, to which it is sought beside top-p
+Order = tuple[float, float, float, bool, int]
 WIDEST: dict[str, Callable[[Iterable[float]], float]] = {"top_k": max, "top_p": max, "min_p": min}
 
 
 @dataclass(frozen=True)
 class Fit:
-    """One change to what was asked that explains the samples better. `change`: a field of `Sampling`, `joint` or
-    `blind`; `gain`: nats of log-likelihood over what came before it, inf where that allowed the samples not at all;
+    """One change to what was asked that explains the samples better. `change`: a field of `Sampling`, `joint`, `blind`,
+    `presence_penalty`, `frequency_penalty` or `passed` (a share of tokens at which the second best is taken); `gain`: nats of log-likelihood over what came before it, inf where that allowed the samples not at all;
     `before`, `after`: standard errors by which the surprisal is off; `outside`: tokens outside of the support, before
-    and after.
+    and after; `over`: nats by which the change is likelier than the best of those that leave this parameter alone.
     """
 
     change: str
@@ -49,6 +52,7 @@ class Fit:
     after: float
     outside_before: int
     outside_after: int
+    over: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -71,19 +75,20 @@ class Fitter:
         self._drawn, self._ends = Drawn.of(held, penalty=True), ends
         stopped = [len(sample.response) - 1 for sample, _ in held if sample.response and sample.response[-1] in ends]
         self._earliest_end = min(stopped, default=None)
-        self._order: tuple[float, bool, int] | None = None  # what `_ordered` was made with
+        self._order: Order | None = None  # what `_ordered` was made with
         self._ordered: list[Ordered] = []
         self._at: list[Tempered] = []
 
     @torch.no_grad()
-    def fits(self, asked: Sampling) -> list[Fit]:
-        """The changes in the order in which they were found; [] where none helps."""
+    def fits(self, asked: Sampling, *, filters: bool = True) -> list[Fit]:
+        """The changes in the order in which they were found; [] where none helps. `filters`: whether truncations are
+        tried too, which take most of the time."""
         now, found = Hypothesis(asked), list[Fit]()
         total = self._total(now)
         for _ in range(ROUNDS):
             if found and total.sound:
                 break
-            tried = [(*self._worth(one), one, changes) for changes, one in self._alternatives(now)]
+            tried = [(*self._worth(one), one, changes) for changes, one in self._alternatives(now, filters)]
             # Fewer tokens outside come first, then likelihood: of two that forbid samples neither has one.
             *_, changed, changes = min(tried, key=lambda one: (one[0], GAIN * len(one[3]) - one[1]))
             after = self._total(changed)
@@ -91,9 +96,12 @@ class Fitter:
             if gain < GAIN * len(changes) and after.outside >= total.outside:
                 break
             found += [
-                Fit(change, value, gain, total.off, after.off, total.outside, after.outside)
+                Fit(
+                    change, value, gain, total.off, after.off, total.outside, after.outside,
+                    _over(after.likelihood, [worth for _, worth, _, other in tried if change not in other]),
+                )
                 for change, value in changes.items()
-            ]
+            ]  # fmt: skip
             now, total = changed, after
         return found
 
@@ -111,14 +119,16 @@ class Fitter:
         one = self._read(hypothesis)
         out = one.outside > OUTSIDE
         likelihood = torch.where(one.processed > float("-inf"), one.processed, one.tempered)  # `Tempered.read`
-        surplus = -float((likelihood + one.entropy)[~out].sum())
-        variance = float(one.varentropy[~out].sum())
+        mean, spread = one.moments(hypothesis.passed)
+        surplus = -float((likelihood + mean)[~out].sum())
+        variance = float(spread[~out].sum())
         outside = int(out.sum())
-        whole = float("-inf") if outside else float(likelihood.sum())
+        whole = float("-inf") if outside else float(one.likelihood(hypothesis.passed).where(~out, likelihood).sum())
         off = surplus / math.sqrt(variance) if variance > 0 else 0.0
-        return Total(whole, off, outside, not outside and abs(off) <= SUSPECT and uniform(one.before, likelihood.exp()))
+        even = hypothesis.passed > 0 or uniform(one.before, likelihood.exp())  # the mass is not: it has a place
+        return Total(whole, off, outside, not outside and abs(off) <= SUSPECT and even)
 
-    def _alternatives(self, now: Hypothesis) -> list[tuple[dict[str, float], Hypothesis]]:
+    def _alternatives(self, now: Hypothesis, filters: bool) -> list[tuple[dict[str, float], Hypothesis]]:
         """One parameter changed each, to its likeliest value, or read with the other meaning that engines give it; both
         filters; and a temperature with each truncation and with both filters, as a generation_config leaks them
         together.
@@ -135,13 +145,27 @@ class Fitter:
             found.append(({"blind": 1.0}, dataclasses.replace(now, blind=True)))
         if self._earliest_end is not None and self._earliest_end < s.min_tokens:
             add(min_tokens=self._earliest_end)
+        within = FINE if filters else PAIRED
+        penalty = peak(lambda r: self._slope(_with(now, repetition_penalty=r)), 0.6, 1.8, within)
+        add(repetition_penalty=penalty)
+        for name in ("presence", "frequency"):  # a difference, not a factor
+
+            def subtracted(factor: float, name: str = name) -> Hypothesis:
+                return dataclasses.replace(now, **{name: math.log(factor)})
+
+            best = peak(lambda factor, of=subtracted: self._slope(of(factor)), math.exp(-2.0), math.exp(2.0), within)
+            found.append(({f"{name}_penalty": math.log(best)}, subtracted(best)))
+        if not now.passed:
+            one = self._read(now)
+            share = peak(lambda p: float(one.likelihood(p).clamp(min=-100.0).sum()), 1e-3, 0.5)
+            found.append(({"passed": share}, dataclasses.replace(now, passed=share)))
+        low, high = 0.2 * s.temperature, 5.0 * s.temperature
+        add(temperature=peak(lambda t: self._slope(_with(now, temperature=t)), low, high, within))
+        if not filters:
+            return found
         extent = self._extent(now)
         for name, value in extent.items():
             add(**{name: value})
-        penalty = peak(lambda r: self._slope(_with(now, repetition_penalty=r)), 0.6, 1.8)
-        add(repetition_penalty=penalty)
-        low, high = 0.2 * s.temperature, 5.0 * s.temperature
-        add(temperature=peak(lambda t: self._slope(_with(now, temperature=t)), low, high))
         both = self._filters(now)
         if both["top_k"] != extent["top_k"] or both["top_p"] != extent["top_p"]:
             add(**both)
@@ -168,6 +192,9 @@ class Fitter:
 
     def _likelihoods(self, hypothesis: Hypothesis) -> Iterator[tuple[Tensor, Tensor]]:
         """Of each part the tokens' log-probabilities, and which of them lie outside."""
+        if hypothesis.passed:
+            one = self._read(hypothesis)
+            return iter([(one.likelihood(hypothesis.passed), one.outside > OUTSIDE)])
         s = hypothesis.sampling
         cut = 0 < s.top_k < self._drawn.logits.shape[-1] or s.top_p < 1.0 or s.min_p > 0.0
         if not cut and _order(hypothesis) != self._order:
@@ -204,9 +231,14 @@ class Fitter:
         return self._at
 
 
-def _order(hypothesis: Hypothesis) -> tuple[float, bool, int]:
+def _order(hypothesis: Hypothesis) -> Order:
     """What the order of the tokens depends on."""
-    return hypothesis.sampling.repetition_penalty, hypothesis.blind, hypothesis.sampling.min_tokens
+    s = hypothesis.sampling
+    return s.repetition_penalty, hypothesis.presence, hypothesis.frequency, hypothesis.blind, s.min_tokens
+
+
+def _over(likelihood: float, others: list[float]) -> float:
+    return likelihood - max(others, default=-math.inf) if math.isfinite(likelihood) else 0.0
 
 
 def _with(hypothesis: Hypothesis, **changes: float) -> Hypothesis:

@@ -24,22 +24,28 @@ from torch import Tensor
 
 from scenarios.ppo.batches import Sample
 from scenarios.ppo.margins import CHUNK
+from scenarios.rollout.penalties import PENALTIES, Occurred, penalised
 from scenarios.settings import Sampling
 
 NAMES = ("tempered_logprob", "processed_logprob", "entropy", "varentropy", "mass_before", "outside")
 JOINT = ("joint_logprob", "outside_joint")
 BLIND = "blind_logprob"
+NO_PENALTY = tuple(PENALTIES.values())
 
 
 @dataclass(frozen=True)
 class Hypothesis:
     """What a sampler may have done. `joint`: top-p over the unfiltered mass beside top-k, as SGLang does. `blind`: the
-    repetition penalty covers the output only, as SGLang's does.
+    repetition penalty covers the output only, as SGLang's does. `presence`, `frequency`: penalties that nobody asks for
+    here, but a default may bring. `passed`: the share of tokens at which the second best one is taken.
     """
 
     sampling: Sampling
     joint: bool = False
     blind: bool = False
+    presence: float = 0.0
+    frequency: float = 0.0
+    passed: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -47,7 +53,8 @@ class Reading:
     """One number a token, float64. `processed`: log-probability under the hypothesis, -inf outside of its support.
 
     `outside`: the smallest error in every log-probability
-    that could have let the token in, nats; 0 inside.
+    that could have let the token in, nats; 0 inside. `second`: log-probability of the second best token, `is_second`:
+    whether it was drawn.
     """
 
     tempered: Tensor
@@ -56,21 +63,35 @@ class Reading:
     varentropy: Tensor
     before: Tensor
     outside: Tensor
+    second: Tensor
+    is_second: Tensor
+
+    def likelihood(self, passed: float) -> Tensor:
+        """Log-probability of each token where so large a share is the second best one, whatever it is."""
+        if not passed:
+            return self.processed
+        return torch.log((1 - passed) * self.processed.exp() + passed * self.is_second)
+
+    def moments(self, passed: float) -> tuple[Tensor, Tensor]:
+        """Mean and variance of the surprisal of each position under the same."""
+        away = torch.where(self.second.isfinite(), -self.second, 0.0)
+        mean = (1 - passed) * self.entropy + passed * away
+        square = (1 - passed) * (self.varentropy + self.entropy**2) + passed * away**2
+        return mean, (square - mean**2).clamp(min=0.0) if passed else self.varentropy
 
 
 @dataclass(frozen=True)
 class Drawn:
     """Drawn tokens of any samples, a row each: logits [n, vocabulary], the model's own; target [n].
 
-    `early`: how many tokens of its response came before, [n]. `seen`, `seen_output`: bool [n, vocabulary], the tokens
-    that a repetition penalty covers with and without the prompt; None where no penalty is read.
+    `early`: how many tokens of its response came before, [n]. `occurred`: the tokens that penalties cover; None where
+    none is read.
     """
 
     logits: Tensor
     target: Tensor
     early: Tensor
-    seen: Tensor | None = None
-    seen_output: Tensor | None = None
+    occurred: Occurred | None = None
 
     @staticmethod
     def of(held: list[tuple[Sample, Tensor]], *, penalty: bool) -> Drawn:
@@ -81,21 +102,13 @@ class Drawn:
         early = torch.cat([torch.arange(len(sample.response), device=device) for sample, _ in held])
         if not penalty:
             return Drawn(logits, target, early)
-        output = torch.zeros(logits.shape, dtype=torch.bool, device=device)
-        whole = output.clone()
-        start = 0
-        for sample, _ in held:
-            stop = start + len(sample.response)
-            for position, token in enumerate(sample.response[:-1]):
-                output[start + position + 1 : stop, token] = True
-            whole[start:stop, list(set(sample.prompt))] = True
-            start = stop
-        return Drawn(logits, target, early, whole | output, output)
+        parts = [Occurred.of(sample.prompt, sample.response, *rows.shape) for sample, rows in held]
+        return Drawn(logits, target, early, Occurred.joined(parts).to(device))
 
     def part(self, rows: slice) -> Drawn:
         """Some of the rows."""
-        seen = [None if one is None else one[rows] for one in (self.seen, self.seen_output)]
-        return Drawn(self.logits[rows], self.target[rows], self.early[rows], *seen)
+        occurred = None if self.occurred is None else self.occurred.part(rows)
+        return Drawn(self.logits[rows], self.target[rows], self.early[rows], occurred)
 
 
 def punished(drawn: Drawn, hypothesis: Hypothesis, ends: tuple[int, ...]) -> Tensor:
@@ -104,11 +117,10 @@ def punished(drawn: Drawn, hypothesis: Hypothesis, ends: tuple[int, ...]) -> Ten
     float64, [n, vocabulary].
     """
     s, scores = hypothesis.sampling, drawn.logits.double()
-    if s.repetition_penalty != 1.0:
-        seen = drawn.seen_output if hypothesis.blind else drawn.seen
-        assert seen is not None, "rows without what a penalty covers"
-        less = torch.where(scores > 0, scores / s.repetition_penalty, scores * s.repetition_penalty)
-        scores = torch.where(seen, less, scores)
+    penalties = (s.repetition_penalty, hypothesis.presence, hypothesis.frequency)
+    if penalties != NO_PENALTY:
+        assert drawn.occurred is not None, "rows without what a penalty covers"
+        scores = penalised(scores, drawn.occurred, *penalties, blind=hypothesis.blind)
     if s.min_tokens and ends:
         masked = torch.zeros_like(scores[:1], dtype=torch.bool)
         masked[:, list(ends)] = True
@@ -155,7 +167,9 @@ def read(drawn: Drawn, hypothesis: Hypothesis, ends: tuple[int, ...]) -> Reading
     varentropy = (q * log_q * log_q).sum(-1) - entropy**2
     before = torch.where(first, q, 0.0).sum(-1)
     chosen = torch.where(kept, log_q, float("-inf")).gather(-1, target)[:, 0]
-    return Reading(tempered, chosen, entropy, varentropy.clamp(min=0.0), before, outside)
+    best, ids = torch.where(kept, log_q, float("-inf")).topk(2, dim=-1)
+    is_second = (ids[:, 1] == drawn.target) & best[:, 1].isfinite()
+    return Reading(tempered, chosen, entropy, varentropy.clamp(min=0.0), before, outside, best[:, 1], is_second)
 
 
 def _half(gap: Tensor) -> Tensor:

@@ -37,8 +37,18 @@ class Draw:
     # What only planted faults set: another order of the filters, noise beside the coupled one, other log-probabilities.
     joint: bool = False  # top-p over the unfiltered mass beside top-k, as SGLang's own sampler has it
     jitter: float = 0.0  # uniform noise of so many nats on logits/T, the same at every call
-    # tempered: at T, tempered:T at another one; filtered: renormalised over what top-k, top-p and min-p leave
+    # tempered: at T, tempered:T at another one; filtered: renormalised over what top-k, top-p and min-p leave;
+    # penalised: after the penalties below
     reported: str = "raw"
+    second: int = 0  # every how many tokens the second best is taken; 0: never
+    # Penalties on tokens that occurred, of the embedded engine: see `penalties.penalised`.
+    repetition: float = 1.0
+    presence: float = 0.0
+    frequency: float = 0.0
+
+    @property
+    def penalised(self) -> bool:
+        return self.repetition != 1.0 or self.presence != 0.0 or self.frequency != 0.0
 
     def to_json(self) -> dict[str, Any]:
         return dict(vars(self), end_ids=list(self.end_ids))
@@ -145,7 +155,7 @@ def reported(logits: torch.Tensor, draws: list[Draw]) -> torch.Tensor:
     otherwise."""
     rows = torch.log_softmax(logits.float(), dim=-1)
     for row, draw in enumerate(draws):
-        if draw.reported != "raw":
+        if draw.reported not in ("raw", "penalised"):
             one = logits[row : row + 1]
             other = float(draw.reported.partition(":")[2] or draw.temperature)
             scores = filtered(one, draw) if draw.reported == "filtered" else one.float() / other
@@ -157,16 +167,25 @@ def choose(logits: torch.Tensor, draws: list[Draw], positions: list[int]) -> tor
     """The coupled token of each row, int64 (n,). Rows may belong to different samples with different parameters."""
     device = logits.device
     keys = {(d.seed, d.temperature, d.top_k, d.top_p, d.min_p, d.joint) for d in draws}
-    if len(keys) == 1 and not any(d.min_tokens or d.jitter for d in draws):
+    if len(keys) == 1 and not any(d.min_tokens or d.jitter or d.second for d in draws):
         first = draws[0]
         samples = torch.tensor([d.sample for d in draws], device=device, dtype=torch.int64)
         places = torch.tensor(positions, device=device, dtype=torch.int64)
         return (filtered(logits, first) + gumbel(first.seed, samples, places, logits.shape[-1])).argmax(dim=-1)
-    rows = [
-        perturbed(logits[i : i + 1], draw, torch.tensor([position], device=device)).argmax(dim=-1)
-        for i, (draw, position) in enumerate(zip(draws, positions, strict=True))
-    ]
+    rows = []
+    for i, (draw, position) in enumerate(zip(draws, positions, strict=True)):
+        scores = perturbed(logits[i : i + 1], draw, torch.tensor([position], device=device))
+        best = scores.argmax(dim=-1)
+        if seconded(draw, position):
+            others = scores.scatter(-1, best[:, None], float("-inf"))
+            best = torch.where(others.isfinite().any(), others.argmax(dim=-1), best)
+        rows.append(best)
     return torch.cat(rows)
+
+
+def seconded(draw: Draw, position: int) -> bool:
+    """Whether a planted fault takes the second best token there."""
+    return draw.second > 0 and (draw.sample + position) % draw.second == 0
 
 
 def force(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:

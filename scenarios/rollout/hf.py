@@ -14,11 +14,12 @@ import transformers
 
 from scenarios.models import saved
 from scenarios.rollout import held, parameters
-from scenarios.rollout.coupling import Draw, choose, filtered, reported
+from scenarios.rollout.coupling import Draw, choose, filtered, reported, seconded
 from scenarios.rollout.engine import Completion, EngineError, EngineInfo, Request, SyncGroup, SyncReport, WeightMeta
 from scenarios.rollout.layers import projections
 from scenarios.rollout.load import Load
 from scenarios.rollout.mapping import Mapped, ParameterMap, sample, start
+from scenarios.rollout.penalties import Occurred, penalised
 from scenarios.rollout.sync import digest, join, receive
 from scenarios.settings import Mode, Sampling, Scenario
 
@@ -120,8 +121,9 @@ class HFEngine:
             )
             cache = out.past_key_values
             logits = out.logits[:, -1].float()
-            tokens = self._choose(logits, draws, step, mapped.given, streams)
-            raw = reported(logits, draws).gather(-1, tokens[:, None])[:, 0].tolist()
+            scores = penalised_rows(logits, draws, requests, outputs) if any(d.penalised for d in draws) else logits
+            tokens = self._choose(scores, draws, step, mapped.given, streams)
+            raw = reported(scores if draws[0].reported == "penalised" else logits, draws).gather(-1, tokens[:, None])[:, 0].tolist()
             for row, token in enumerate(tokens.tolist()):
                 if finish[row]:
                     continue
@@ -150,6 +152,11 @@ class HFEngine:
         if sampling.temperature == 0.0:
             return logits.argmax(dim=-1)
         probabilities = torch.softmax(filtered(logits, draws[0]), dim=-1).cpu()
+        for row, draw in enumerate(draws):
+            if seconded(draw, step):
+                probabilities[row] = torch.zeros_like(probabilities[row]).scatter(
+                    -1, probabilities[row].topk(2).indices[1:], 1.0
+                )
         drawn = [torch.multinomial(row, 1, generator=own) for row, own in zip(probabilities, streams, strict=True)]
         return torch.cat(drawn).to(logits.device)
 
@@ -233,3 +240,17 @@ def draw_of(request: Request, mapped: Mapped, seed: int) -> Draw:
         end_ids=tuple(sorted(mapped.end_ids)) if given.min_tokens else (),
     )
     return dataclasses.replace(draw, **request.draw) if request.draw else draw
+
+
+def penalised_rows(
+    logits: torch.Tensor, draws: list[Draw], requests: list[Request], outputs: list[list[int]]
+) -> torch.Tensor:
+    """Logits of the next tokens [n, vocabulary] after the penalties of their draws, which only planted faults have."""
+    rows = list(logits)
+    for i, (draw, request, output) in enumerate(zip(draws, requests, outputs, strict=True)):
+        if draw.penalised:
+            start = len(request.prompt_ids) - request.offset
+            before = [*request.prompt_ids[start:], *output]
+            occurred = Occurred.before(request.prompt_ids[:start], before, logits.shape[-1], logits.device)
+            rows[i] = penalised(rows[i][None], occurred, draw.repetition, draw.presence, draw.frequency)[0]
+    return torch.stack(rows)

@@ -61,7 +61,11 @@ def drawn(count: int, how: Hypothesis, seed: int = 0) -> list[tuple[Sample, torc
         logits = rng.normal(0, 2, (LENGTH, VOCABULARY)).astype(np.float32)
         response: list[int] = []
         for row in logits:
+            row = row - np.array([how.presence * (n > 0) + how.frequency * n for n in np.bincount(response, minlength=VOCABULARY)] if response else [0.0])
             p = support(row, how, [*(() if how.blind else PROMPT), *response])
+            if how.passed and rng.random() < how.passed:
+                response.append(int(np.argsort(-p)[1]))
+                continue
             response.append(int(rng.choice(VOCABULARY, p=p)))
         found.append((Sample(number, PROMPT, tuple(response)), torch.from_numpy(logits)))
     return found
@@ -132,6 +136,27 @@ def test_a_parameter_that_nobody_asked_for_is_found_with_its_value(did: Sampling
     assert [one.change for one in found] == [change]
     assert found[0].value == pytest.approx(value, rel=0.1)
     assert found[0].gain > 10 and abs(found[0].after) < 3.5
+
+
+@pytest.mark.parametrize(("kind", "value"), [("presence", 1.5), ("presence", -1.0), ("frequency", 1.2)])
+def test_a_penalty_of_what_was_drawn_is_found_with_its_value(kind: str, value: float) -> None:
+    found = fits(Hypothesis(Sampling(), **{kind: value}), Sampling(), 160)  # type: ignore[arg-type]
+    assert [one.change for one in found] == [f"{kind}_penalty"]
+    assert found[0].value == pytest.approx(value, abs=0.3) and found[0].over > 4.6
+
+
+@pytest.mark.parametrize("share", [0.1, 0.2])
+def test_the_second_best_token_now_and_then_is_no_parameter(share: float) -> None:
+    found = fits(Hypothesis(Sampling(), passed=share), Sampling(), 160)
+    assert [one.change for one in found] == ["passed"]
+    assert found[0].value == pytest.approx(share, abs=0.04) and found[0].over > 4.6 and abs(found[0].after) < 3
+
+
+def test_a_small_change_is_found_in_more_samples_without_truncations() -> None:
+    held = drawn(400, Hypothesis(Sampling(temperature=0.95)))
+    assert Fitter(held[:30], (END,)).fits(Sampling()) == []
+    (one,) = Fitter(held, (END,)).fits(Sampling(), filters=False)
+    assert one.change == "temperature" and one.value == pytest.approx(0.95, abs=0.02)
 
 
 def test_a_parameter_that_was_asked_for_and_dropped() -> None:

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
-from harness.parity.attribution.situation import Situation
+from harness.parity.attribution.situation import LEAST, Situation
 from harness.parity.attribution.trial import STOPS, Trial, same, shown
+from harness.parity.rivals import Seen
+from harness.parity.sporadic import NAME, excluded
 from harness.tables import mapping
+from reports.text import counted, figure
+from scenarios.bench.case import Fitted
 
 NEAR = 8  # of the seed that was asked
+FITTED = ("temperature", "top_p", "top_k", "min_p")
+PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 
 
 def guesses(s: Situation) -> Iterator[Trial]:
     """Parameters that no recording speaks of: seeds and switches by common values, numbers by a fit."""
     chosen = s.symptoms.of("tokens", "lengths")
+    yield from _penalties(s)
     # After a choice that is another a log-probability may be too: a shifted one is the choice's own, and the engine may
     # have gone on from another prompt.
     if s.symptoms.of("scores", "prompts") or s.symptoms.of("logprobs") > 2 * chosen or not s.symptoms.total:
@@ -32,7 +41,10 @@ def guesses(s: Situation) -> Iterator[Trial]:
                 {"seed": other},
                 details={"asked": seed, "as if": other},
             )
-    yield from _fits(s)
+    fitted = _fitted(s) if chosen else []
+    yield from _fits(s, fitted)
+    yield from _passed_over(s)
+    yield from _fits(s, fitted, partial=True)
     values: dict[str, list[Any]] = {
         "min_tokens": [0],
         "ignore_eos": [not asked.get("ignore_eos", False)],
@@ -52,25 +64,87 @@ def _guess(s: Situation, name: str, value: Any, bounds: tuple[float, float] | No
         STOPS.get(name, f"SAMPLING_PARAM({name})"),
         f"{name} {shown(value)} in the reference",
         f"the {s.side} samples as if {name} were {shown(value)}{more}",
-        {"sampling": ((name, value),)},
+        {"penalties": ((name, value),)} if name in PENALTIES else {"sampling": ((name, value),)},
         details={"asked": s.asked.get(name), "as if": value, "side": s.side, **({"bounds": bounds} if bounds else {})},
     )
 
 
-def _fits(s: Situation) -> Iterator[Trial]:
+def _fitted(s: Situation) -> list[Fitted]:
     """Numbers that explain what the engine chose: alone, or else several at once."""
     known = {one.name for one in s.named if one.side == s.side}
-    names = [name for name in ("temperature", "top_p", "top_k", "min_p") if f"SAMPLING_PARAM({name})" not in known]
-    for fitted in s.bench.fitted(s.side, names, s.alteration) if s.symptoms.of("tokens", "lengths") else ():
-        values = fitted.values
-        parts = [_guess(s, name, value, fitted.bounds.get(name)) for name, value in values.items()]
+    names = [name for name in (*FITTED, *PENALTIES) if f"SAMPLING_PARAM({name})" not in known]
+    return s.bench.fitted(s.side, names, s.alteration)
+
+
+def _fits(s: Situation, fitted: list[Fitted], *, partial: bool = False) -> Iterator[Trial]:
+    """The reference draws with them. `partial`: those that only come nearer, else those that explain every choice."""
+    # Of several that explain every choice the one that is likeliest to have been written: that with the fewest digits.
+    complete = sorted((one for one in fitted if one.bounds), key=lambda one: max(map(len, map(shown, one.values.values()))))
+    for one in [one for one in fitted if not one.bounds] if partial else complete:
+        values = one.values
+        alone = (Seen.ALONE_EXPLAINS,) if not partial and len(complete) == 1 else ()
+        parts = [replace(_guess(s, name, value, one.bounds.get(name)), seen=alone) for name, value in values.items()]
+        beside = [_said(other) for other in complete if other is not one and not partial]
+        if beside:
+            parts = [replace(part, details={**part.details, "explained as well by": beside}) for part in parts]
         if len(parts) == 1:
             yield parts[0]
             continue
         yield Trial(
             f"SAMPLING_PARAM({', '.join(sorted(values))})",
-            f"{' and '.join(f'{name} {shown(value)}' for name, value in values.items())} in the reference",
+            f"{_said(one)} in the reference",
             f"the {s.side} samples with other parameters than were asked",
-            {"sampling": tuple(values.items())},
+            joined(parts),
             parts=tuple(parts),
         )
+
+
+def _said(one: Fitted) -> str:
+    return " and ".join(f"{name} {shown(value)}" for name, value in one.values.items())
+
+
+def joined(parts: Iterable[Trial]) -> dict[str, Any]:
+    """The changes of several parameters at once."""
+    changes: dict[str, Any] = {}
+    for part in parts:
+        for name, pairs in part.change.items():
+            changes[name] = (*changes.get(name, ()), *pairs)
+    return changes
+
+
+def _penalties(s: Situation) -> Iterator[Trial]:
+    """A penalty that the reported log-probabilities show as well: before the others, for every number differs then."""
+    if not s.symptoms.of("logprobs") or s.symptoms.of("scores", "prompts") or s.alteration.report:
+        return
+    found = {name: s.bench.penalised(s.side, name, s.alteration) for name in PENALTIES}
+    fitting = [name for name, (_, left) in found.items() if left <= s.evidence.tolerance.value]
+    for name in fitting:
+        trial = _guess(s, name, found[name][0])
+        summary = f"{trial.summary}; its log-probabilities are those after the penalty"
+        seen = (Seen.ALONE_EXPLAINS,) if len(fitting) == 1 else ()
+        yield replace(trial, summary=summary, change={**trial.change, "report": "penalised"}, seen=seen)
+
+
+def _passed_over(s: Situation) -> Iterator[Trial]:
+    """The second best token now and then, at near ties and elsewhere alike."""
+    if not s.symptoms.of("tokens"):
+        return
+    found = s.bench.passed_over(s.side, s.alteration)
+    seen = excluded(len(found.places), found.others, found.compared, found.wide, found.likely, found.chance)
+    if len(found.places) < LEAST or not seen:
+        return
+    share = len(found.places) / found.compared
+    what = f"{len(found.places)} of {counted(found.compared, 'token')}"
+    yield Trial(
+        NAME,
+        f"the reference takes its second best token at {what}",
+        f"the {s.side}'s sampler now and then takes the second best token: {what}, {share:.1%}",
+        {"passed_over": found.places},
+        details={
+            "positions": [list(one) for one in found.places[:50]],
+            "share": share,
+            "wide": found.wide,
+            "by chance": figure(math.exp(max(found.chance, -700.0))),
+        },
+        seen=seen,
+    )

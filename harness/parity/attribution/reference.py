@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from harness.parity.attribution.guesses import joined
 from harness.parity.attribution.situation import Named, Situation, Tried, gone, improves
 from harness.parity.attribution.trials import FAMILIES, Family, Trial
 from reports.model import Proof
@@ -68,17 +69,16 @@ def _named(s: Situation, trial: Trial, after: Symptoms, seconds: float) -> list[
         proof = Proof(
             trial.intervention, s.symptoms.total, after.total, "differences", "live engines", round(seconds, 3)
         )
-        return [Named(trial.cause, trial.party or s.side, s.side, trial.summary, proof, trial.details)]
+        return [Named(trial.cause, trial.party or s.side, s.side, trial.summary, proof, trial.details, trial.seen)]
     found = []
     for part in trial.parts:
         started = s.clock()
         others = [one for one in trial.parts if one is not part]
-        change = {"sampling": tuple(pair for one in others for pair in one.change["sampling"])}
-        without = s.bench.compare(s.side, s.alteration.with_(**change))
+        without = s.bench.compare(s.side, s.alteration.with_(**joined(others)))
         beside = " and ".join(one.intervention.removesuffix(" in the reference") for one in others)
         proof = Proof(
             f"{part.intervention}, beside {beside}", without.total, after.total, "differences", "live engines",
             round(s.clock() - started, 3),
         )  # fmt: skip
-        found.append(Named(part.cause, part.party or s.side, s.side, part.summary, proof, part.details))
+        found.append(Named(part.cause, part.party or s.side, s.side, part.summary, proof, part.details, part.seen))
     return found

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from harness.parity.rivals import Seen
+
 STOPS = {"stop_token_ids": "STOP(other end set)", "ignore_eos": "STOP(ignore_eos)"}
 
 
@@ -20,6 +22,7 @@ class Trial:
     recorded: bool = False
     details: dict[str, Any] = field(default_factory=dict)
     parts: tuple[Trial, ...] = ()  # of several parameters that only explain it together: each alone
+    seen: tuple[Seen, ...] = ()  # what excludes the rivals of the cause
 
 
 def same(one: Any, two: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,16 +11,20 @@ from harness.parity.facts.explanation import NATIVE, Explanation, kinds_of, left
 from harness.parity.facts.prompts_seen import PERMUTED
 from harness.parity.native.result import NativeResult
 from harness.parity.native.semantics import RAW, evidence
+from harness.parity.rivals import Seen
 from harness.parity.rules.prompts import UNDONE, cause_name
+from harness.parity.sporadic import NAME as SPORADIC
 from harness.tables import mapping, number
 from reports.model import Cause, Proof
 from reports.text import counted, figure
 
-STRUCTURE = {"joint": "SAMPLER(joint top-k/top-p)", "blind": "SAMPLING_PARAM(repetition_penalty)"}
+STRUCTURE = {"joint": "SAMPLER(joint top-k/top-p)", "blind": "SAMPLING_PARAM(repetition_penalty)", "passed": SPORADIC}
 SAID = {
     "joint": "takes top-p over the unfiltered mass beside top-k, not over the renormalised top-k",
     "blind": "lets the repetition penalty cover the output only, not prompt and output",
 }
+NEVER = {"presence_penalty": 0.0, "frequency_penalty": 0.0}  # nobody asks for them in a scenario
+LIKELIER = math.log(100)  # nats over the next best change: it would mislead once in a hundred stages
 FIELD = {"joint": "top_p", "blind": "repetition_penalty"}
 
 
@@ -56,8 +61,11 @@ def samplers(e: Evidence) -> Iterator[Explanation]:
             change, value = str(fit.get("change")), number(fit.get("value"))
             gain, before, after = (number(fit.get(name)) for name in ("gain", "before", "after"))
             outside = [int(number(fit.get(name), 0)) for name in ("outside_before", "outside_after")]
-            asked = _asked(side).get(change)
-            did = SAID.get(change, f"draws with {change} {figure(value)}, asked was {asked!r}")
+            asked, over = _asked(side).get(change), number(fit.get("over"), 0.0)
+            if change == "passed":
+                did = f"takes the second best token now and then: at {value:.1%} of its tokens"
+            else:
+                did = SAID.get(change, f"draws with {change} {figure(value)}, asked was {NEVER.get(change, asked)!r}")
             if outside[0] > outside[1]:
                 proof = Proof(f"read as drawn with {_words(change, value)}", outside[0], outside[1], "tokens outside")
             else:
@@ -74,7 +82,10 @@ def samplers(e: Evidence) -> Iterator[Explanation]:
                     f"the {side.name}'s own sampler {did}",
                     f"its samples are {'impossible' if gain == float('inf') else figure(gain) + ' nats less likely'} "
                     f"under what was asked",
-                    {"side": side.name, "stage": "native", "asked": asked, "fitted": value, "gain": gain},
+                    {
+                        "side": side.name, "stage": "native", "asked": asked, "fitted": value, "gain": gain,
+                        "over": over, "observed": [Seen.LIKELIER.value] if over >= LIKELIER else [],
+                    },
                     [proof],
                 ),
                 ("native", kind),
@@ -129,9 +140,12 @@ def _asked(side: Side) -> dict[str, Any]:
 
 
 def _words(change: str, value: float) -> str:
-    return {"joint": "joint top-k and top-p", "blind": "a penalty blind to the prompt"}.get(
-        change, f"{change} {figure(value)}"
-    )
+    told = {
+        "joint": "joint top-k and top-p",
+        "blind": "a penalty blind to the prompt",
+        "passed": f"the second best token at {value:.1%} of all",
+    }
+    return told.get(change, f"{change} {figure(value)}")
 
 
 def _party(side: Side, change: str) -> str:

@@ -1,0 +1,71 @@
+"""Penalties on tokens that occurred before: what each does to logits, and which tokens it covers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# Each with the value that switches it off, in the order of the arguments of `penalised`.
+PENALTIES = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
+
+
+@dataclass(frozen=True)
+class Occurred:
+    """How often each token came before a position: `output` [n, vocabulary] in the response; `prompt` [n, vocabulary],
+    bool: whether it stands in the prompt."""
+
+    prompt: Tensor
+    output: Tensor
+
+    def part(self, rows: slice) -> Occurred:
+        return Occurred(self.prompt[rows], self.output[rows])
+
+    def to(self, device: Any) -> Occurred:
+        return Occurred(self.prompt.to(device), self.output.to(device))
+
+    @staticmethod
+    def of(prompt: Sequence[int], response: Sequence[int], rows: int, vocabulary: int) -> Occurred:
+        """At each of the first `rows` positions of one response."""
+        first = Occurred.before(prompt, (), vocabulary)
+        output = first.output.repeat(rows, 1)
+        for position, token in enumerate(response[: max(rows - 1, 0)]):
+            output[position + 1 :, token] += 1
+        return Occurred(first.prompt.expand(rows, -1), output)
+
+    @staticmethod
+    def joined(parts: Sequence[Occurred]) -> Occurred:
+        return Occurred(torch.cat([one.prompt for one in parts]), torch.cat([one.output for one in parts]))
+
+    @staticmethod
+    def before(prompt: Sequence[int], drawn: Sequence[int], vocabulary: int, device: Any = "cpu") -> Occurred:
+        """At the one position that comes after these."""
+        there = torch.bincount(torch.tensor(prompt, dtype=torch.int64), minlength=vocabulary)[:vocabulary] > 0
+        output = torch.bincount(torch.tensor(drawn, dtype=torch.int64), minlength=vocabulary)[:vocabulary]
+        return Occurred(there[None].to(device), output[None].to(device))
+
+
+def penalised(
+    logits: Tensor,
+    occurred: Occurred,
+    repetition_penalty: float = 1.0,
+    presence_penalty: float = 0.0,
+    frequency_penalty: float = 0.0,
+    *,
+    blind: bool = False,
+) -> Tensor:
+    """Logits [n, vocabulary] as vLLM and SGLang penalise them: a repetition penalty divides positive logits of every
+    token of prompt and output and multiplies negative ones; a presence penalty is subtracted from every token of the
+    output, a frequency penalty once for each time. `blind`: repetition covers the output only, as SGLang's does."""
+    seen = occurred.output > 0
+    if repetition_penalty != 1.0:
+        less = torch.where(logits > 0, logits / repetition_penalty, logits * repetition_penalty)
+        logits = torch.where(seen if blind else seen | occurred.prompt, less, logits)
+    if presence_penalty:
+        logits = logits - presence_penalty * seen
+    if frequency_penalty:
+        logits = logits - frequency_penalty * occurred.output
+    return logits
