@@ -21,7 +21,8 @@ class Seen(StrEnum):
 
     NOT_SENT = "a recorded sync left it out"
     ARRIVED_OTHERWISE = "what arrived has another digest than what was sent"
-    WAS_SENT = "every recorded sync sent it"
+    OLDER_HELD = "what it held is the learner's own of an earlier weight version"
+    NEVER_LEARNERS = "what it held is the learner's of no recorded weight version"
     HELD_OTHERWISE = "read back from the engine, it is not the learner's"
     HELD_EQUAL = "every tensor was read back from the engine and is the learner's"
     REFUSED = "sent otherwise on purpose, it did not change"
@@ -39,7 +40,12 @@ class Seen(StrEnum):
     ALONE_EXPLAINS = "no other parameter explains every choice"
     LIKELIER = "its samples are likelier so than under any other change, by a likelihood ratio of 100 at least"
     GIVEN = "the engine's own record says that it was given so"
-    ANY_MARGIN = "the best token is passed over at wide margins too, where no parameter moves a choice (error rate 0.01)"
+    AT_THE_LIMIT = (
+        "every sample of the difference is as the parameter alone makes it: ended, or barred from ending, there"
+    )
+    ANY_MARGIN = (
+        "the best token is passed over at wide margins too, where no parameter moves a choice (error rate 0.01)"
+    )
     LIKELY_TOKENS = "likely tokens are passed over as often as others, which no filter does (error rate 0.01)"
     SECOND_BEST = "it takes the second best token each time, as other random numbers would not (error rate 0.01)"
     ONE_VERSION_AGREES = "drawn again with one version of the weights, the same samples agree"
@@ -56,11 +62,11 @@ class Rival:
 _HELD = (Seen.HELD_OTHERWISE, Seen.NOT_SENT, Seen.ARRIVED_OTHERWISE)
 RIVALS: dict[str, tuple[Rival, ...]] = {
     "STALE_WEIGHTS": (
-        Rival("WEIGHTS", (Seen.NOT_SENT, Seen.REFUSED, Seen.OLDER_AGREES)),
+        Rival("WEIGHTS", (Seen.NOT_SENT, Seen.REFUSED, Seen.OLDER_HELD, Seen.OLDER_AGREES)),
         Rival("STALE_DERIVED", (*_HELD, Seen.MOVED, Seen.OLDER_AGREES)),
     ),
     "WEIGHTS": (
-        Rival("STALE_WEIGHTS", (Seen.WAS_SENT, Seen.ARRIVED_OTHERWISE, Seen.CHANGED, Seen.REARRANGED)),
+        Rival("STALE_WEIGHTS", (Seen.NEVER_LEARNERS, Seen.ARRIVED_OTHERWISE, Seen.CHANGED, Seen.REARRANGED)),
         Rival("STALE_DERIVED", (*_HELD, Seen.MOVED)),
     ),
     "STALE_DERIVED": (
@@ -71,6 +77,34 @@ RIVALS: dict[str, tuple[Rival, ...]] = {
     ),
     "STALE_KV": (Rival("a fault of the place in the group", (Seen.PAST_CACHE_AGREES, Seen.CACHE_CROSSED)),),
     "MIXED_VERSION": (Rival("a fault of the position", (Seen.CUTS_VARY, Seen.ONE_VERSION_AGREES)),),
+    "SAMPLING_PARAM": (
+        Rival("another sampling parameter", (Seen.GIVEN, Seen.ALONE_EXPLAINS, Seen.LIKELIER, Seen.AT_THE_LIMIT)),
+    ),
+}
+# Causes of which nothing else looks the same, each with the reason; for `docs/attribution.md` too.
+ALONE: dict[str, str] = {
+    "TOKENIZATION": "its proof compares whole prompts, id by id",
+    "TRUNCATION": "its proof compares whole prompts, id by id",
+    "TEMPLATE": "its proof compares whole prompts, id by id",
+    "RETOKENIZATION": "its proof makes the very ids by encoding the text of the others",
+    "STOP": "its proof finds the end at the same token in every sample; a limit ends samples at any token",
+    "LENGTH": "its proof ends every sample at one length; a pool that runs full ends them at any",
+    "CAPACITY": "the engine's own figures say that the pool ran full, or is as large as the samples are long",
+    "ORDER": "its proof finds each response, whole, under another sample number",
+    "VOCAB": "the id itself is not in the tokenizer",
+    "SAMPLER": "its rule names it only once a parameter, a filter and other random numbers are excluded",
+    "RNG": "its proof draws every choice with another seed; without one it carries none",
+    "RNG_COLLISION": "its proof finds what another sample of the group should have drawn",
+    "ALIGNMENT": "its proof finds every number at a neighbouring position",
+    "LOGPROB_SEMANTICS": "its proof gives every number again, from the whole distribution of its position",
+    "NUMERIC_FATAL": "the number itself is not finite",
+    "CONFIG": "its proof puts the parameter back, and takes it away again where others were put back beside it",
+    "TRAINER": "its proof fits one factor to every number, which no engine reports",
+    "SHAPE": "the shapes themselves are recorded",
+    "baseline-itself": "the engine is held against itself",
+    "candidate-itself": "the engine is held against itself",
+    "ARITHMETIC": "it is gone in float32, and was there in half precision",
+    "UNEXPLAINED": "it carries no proof",
 }
 
 

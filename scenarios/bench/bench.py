@@ -32,6 +32,7 @@ from scenarios.bench.undo import Stand, Undo
 from scenarios.remote import call
 from scenarios.rollout.engine import Completion, Request
 from scenarios.rollout.given import most_scored
+from scenarios.rollout.sync import digest
 from scenarios.settings import Scenario
 
 # Of a hidden state's size. An operation in float32 rounds by 6e-8 of it: a thousand of them in one direction.
@@ -269,6 +270,12 @@ class Bench(Undo):
         stand = self._stands[side]
         return readback.compare(stand.session, stand.policy, self._rotary(side), names)
 
+    def digests(self, side: str, names: list[str]) -> dict[str, str]:
+        """Digests of these tensors as the engine holds them, as a sync records them."""
+        stand = self._stands[side]
+        values = readback.values(stand.session, stand.policy, names)
+        return {name: digest(tensor) for name, tensor in values.items()}
+
     def hold(self, side: str, names: list[str]) -> None:
         """From now on the reference of this side computes with these tensors as its engine holds them; with none of
         them for []."""
@@ -313,6 +320,7 @@ class Bench(Undo):
             (abs(p - q) for a, b in zip(before, scores, strict=True) for p, q in zip(a, b, strict=True)), default=0.0
         )
         return wrong, distance, moved
+
 
 def _drawn(one: Completion) -> Drawn:
     return Drawn(one.sample, one.prompt_seen, one.output_ids, one.logprobs, one.finish_reason, one.cached_tokens)

@@ -38,10 +38,10 @@ class Alteration:
     sampling: canonical parameters by name. joint: top-p over the unfiltered mass. prompts: the ids given in place of a
     sample's own; `everywhere`: in continuations under the guide too. seed: of the common randomness. report: what
     happens to log-probabilities, "shift:+1", "shift:-2", "temper:T", "scale:F", "support" (renormalised over what the
-    filters leave), "penalised". scored: factor of teacher-forced ones. output: "again" (decoded and encoded), "without end" (the end
-    token is dropped). siblings: samples of one prompt draw with the randomness of the first. context: tokens, prompt
-    included, at which samples end. penalties: of tokens that occurred, by name. passed_over: (sample, position) where
-    the second best token is taken.
+    filters leave), "penalised". scored: factor of teacher-forced ones. output: "again" (decoded and encoded), "without
+    end" (the end token is dropped). siblings: samples of one prompt draw with the randomness of the first. context:
+    tokens, prompt included, at which samples end. penalties: of tokens that occurred, by name. passed_over: (sample,
+    position) where the second best token is taken.
     """
 
     sampling: tuple[tuple[str, Any], ...] = ()
@@ -145,9 +145,9 @@ class Fitted:
 @dataclass(frozen=True)
 class PassedOver:
     """Choices of an engine that are not the reference's. `places`: (sample, position) where it took the second best
-    token; `others`: how many are another one; `compared`: choices. `wide`: of `places`, those at which the best is
-    further ahead than at a quarter of all; `likely`: those whose best is likelier than a quarter of all; `chance`: the probability, as a logarithm, that other random numbers would
-    have taken the second best at each."""
+    token; `others`: how many are another one; `compared`: choices. Of `places`, `wide`: those at which the best token
+    is further ahead than at a quarter of all; `likely`: at which it is likelier. `chance`: the probability, as a
+    logarithm, that other random numbers would have taken the second best at each."""
 
     places: tuple[tuple[int, int], ...] = ()
     others: int = 0

@@ -18,8 +18,8 @@ from scenarios import models
 from scenarios.bench.case import Alteration, CaseSample, Drawn, PassedOver
 from scenarios.bench.fit import Choices
 from scenarios.models import saved
-from scenarios.rollout import guided
 from scenarios.peak import peak
+from scenarios.rollout import guided
 from scenarios.rollout.coupling import Draw, barred, filtered, gumbel, perturbed
 from scenarios.rollout.engine import Completion, Request
 from scenarios.rollout.hf import HFEngine, ids_of
@@ -227,7 +227,9 @@ class Reference:
             best = peak(near, COLDEST, HOTTEST, PRECISE)
         else:  # a difference, not a factor
             best = math.log(peak(lambda factor: near(math.log(factor)), math.exp(-MOST), math.exp(MOST), PRECISE))
-        simple = next((value for digits in (1, 2, 3) if (near(value := round(best, digits))) >= near(best) - ROUNDED), best)
+        simple = next(
+            (value for digits in (1, 2, 3) if (near(value := round(best, digits))) >= near(best) - ROUNDED), best
+        )
         return simple, -near(simple)
 
     def _went_on(self, one: Drawn) -> int:

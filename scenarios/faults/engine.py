@@ -27,6 +27,7 @@ PLANTS: dict[str, type[Plant]] = {
     "moved": responses.Moved,
     "drop_end": responses.EndDropped,
     "short_context": responses.ShortContext,
+    "limit": responses.Limited,
     "permute": responses.Permuted,
     "foreign_id": responses.ForeignId,
     "nan_stop": responses.NotANumber,

@@ -37,11 +37,13 @@ class KeptCopy(Plant):
 
 class Misloaded(Plant):
     """A tensor is loaded otherwise than it arrived, or not at all, while its digest is right. Setting: {"names":
-    [tensors], "how": "permuted" (its rows), "scaled" (by 1.02) or "refused", "from": weight version}."""
+    [tensors], "how": "permuted" (its rows), "scaled" (by 1.02), "refused", or "late" (at the next sync; the embedded
+    engine's), "from": weight version}."""
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
         self._version = -1
+        self._waiting: dict[str, Any] = {}
 
     def receive(self, receive: Receive, group: SyncGroup, weights: list[WeightMeta]) -> SyncReport:
         self._version += 1
@@ -55,6 +57,12 @@ class Misloaded(Plant):
         state = engine.model.state_dict()
         before = {name: state[name].clone() for name in names}
         report = receive(group, weights)
+        if how == "late":
+            for name in {one.name for one in weights}.intersection(names):
+                arrived = state[name].clone()
+                state[name].copy_(self._waiting.get(name, before[name]))
+                self._waiting[name] = arrived
+            return report
         for name in {one.name for one in weights}.intersection(names):
             state[name].copy_(before[name] if how == "refused" else misread(state[name], how))
         return report

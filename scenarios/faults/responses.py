@@ -73,13 +73,30 @@ class ShortContext(Plant):
         return dataclasses.replace(request, max_tokens=min(limit, room))
 
 
+class Limited(Plant):
+    """No response is longer than this many tokens. Setting: the tokens."""
+
+    def sent(self, request: Request) -> Request:
+        room = max(1, int(self.value) - request.offset)
+        limit = request.max_tokens or self.setting.scenario.sampling.max_tokens
+        return dataclasses.replace(request, max_tokens=min(limit, room))
+
+
 class Permuted(Plant):
-    """Responses of a batch go to the next sample. Setting: "responses", or "answers" with the prompts that they saw."""
+    """Responses of a batch go to the next sample. Setting: "responses", or "answers" with the prompts that they saw;
+    "pairs": those of the first two samples of each prompt are exchanged."""
 
     def batch(self, requests: list[Request], answers: list[Completion]) -> list[Completion]:
         places = [i for i, one in enumerate(answers) if self.affects(one.sample)]
+        sources = places[1:] + places[:1]
+        if self.value == "pairs":
+            groups: dict[tuple[int, ...], list[int]] = {}
+            for place in places:
+                groups.setdefault(prompt_of(requests[place]), []).append(place)
+            pairs = [group[:2] for group in groups.values() if len(group) > 1]
+            places, sources = [i for pair in pairs for i in pair], [i for pair in pairs for i in pair[::-1]]
         moved = list(answers)
-        for place, source in zip(places, places[1:] + places[:1], strict=True):
+        for place, source in zip(places, sources, strict=True):
             own, other = answers[place], answers[source]
             seen = other.prompt_seen if self.value == "answers" else own.prompt_seen
             moved[place] = dataclasses.replace(other, sample=own.sample, prompt_seen=seen)

@@ -40,9 +40,10 @@ WIDEST: dict[str, Callable[[Iterable[float]], float]] = {"top_k": max, "top_p": 
 @dataclass(frozen=True)
 class Fit:
     """One change to what was asked that explains the samples better. `change`: a field of `Sampling`, `joint`, `blind`,
-    `presence_penalty`, `frequency_penalty` or `passed` (a share of tokens at which the second best is taken); `gain`: nats of log-likelihood over what came before it, inf where that allowed the samples not at all;
-    `before`, `after`: standard errors by which the surprisal is off; `outside`: tokens outside of the support, before
-    and after; `over`: nats by which the change is likelier than the best of those that leave this parameter alone.
+    `presence_penalty`, `frequency_penalty` or `passed` (a share of tokens at which the second best is taken); `gain`:
+    nats of log-likelihood over what came before it, inf where that allowed the samples not at all; `before`, `after`:
+    standard errors by which the surprisal is off; `outside`: tokens outside of the support, before and after; `over`:
+    nats by which it is likelier than the best change that leaves this parameter alone.
     """
 
     change: str

@@ -123,7 +123,11 @@ class HFEngine:
             logits = out.logits[:, -1].float()
             scores = penalised_rows(logits, draws, requests, outputs) if any(d.penalised for d in draws) else logits
             tokens = self._choose(scores, draws, step, mapped.given, streams)
-            raw = reported(scores if draws[0].reported == "penalised" else logits, draws).gather(-1, tokens[:, None])[:, 0].tolist()
+            raw = (
+                reported(scores if draws[0].reported == "penalised" else logits, draws)
+                .gather(-1, tokens[:, None])[:, 0]
+                .tolist()
+            )
             for row, token in enumerate(tokens.tolist()):
                 if finish[row]:
                     continue

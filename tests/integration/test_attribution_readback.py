@@ -13,8 +13,8 @@ from harness.parity.attribution import live, reference
 from harness.parity.attribution.merge import _proven
 from harness.parity.attribution.outcome import Attribution
 from harness.parity.attribution.situation import Situation
-from harness.parity.rivals import RIVALS, noted, open_rivals, told_apart
-from reports.model import Cause, Proof
+from harness.parity.rivals import ALONE, RIVALS, noted, open_rivals, told_apart
+from reports.model import CAUSES, Cause, Proof
 from scenarios.faults import inside
 from scenarios.settings import Sampling
 
@@ -128,6 +128,7 @@ def test_a_proof_with_an_open_rival_is_none() -> None:
         assert settled.proofs == [proof] and all(one["excluded"] for one in settled.details["rivals"])
         for one in rivals:
             assert not told_apart(noted(cause, [seen for seen in every if seen not in one.excluded_by])).proofs
+    assert set(RIVALS) | set(ALONE) == set(CAUSES) and not set(RIVALS) & set(ALONE) and all(ALONE.values())
     other = Cause("ORDER", "candidate", "", "", {}, [proof])
     assert told_apart(other) is other  # control: without rivals in the table
 
@@ -135,6 +136,7 @@ def test_a_proof_with_an_open_rival_is_none() -> None:
 def test_every_rival_of_the_table_is_documented() -> None:
     page = (Path(__file__).parents[2] / "docs" / "attribution.md").read_text()
     rows = [line for line in page.splitlines() if line.startswith("|")]
+    assert all(any(row.startswith(f"| {name} |") and why in row for row in rows) for name, why in ALONE.items())
     for name, rivals in RIVALS.items():
         for one in rivals:
             assert any(row.startswith(f"| {name} |") and one.cause in row for row in rows), (name, one.cause)

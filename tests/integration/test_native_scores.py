@@ -61,7 +61,11 @@ def drawn(count: int, how: Hypothesis, seed: int = 0) -> list[tuple[Sample, torc
         logits = rng.normal(0, 2, (LENGTH, VOCABULARY)).astype(np.float32)
         response: list[int] = []
         for row in logits:
-            row = row - np.array([how.presence * (n > 0) + how.frequency * n for n in np.bincount(response, minlength=VOCABULARY)] if response else [0.0])
+            row = row - np.array(
+                [how.presence * (n > 0) + how.frequency * n for n in np.bincount(response, minlength=VOCABULARY)]
+                if response
+                else [0.0]
+            )
             p = support(row, how, [*(() if how.blind else PROMPT), *response])
             if how.passed and rng.random() < how.passed:
                 response.append(int(np.argsort(-p)[1]))

@@ -54,7 +54,10 @@ def guesses(s: Situation) -> Iterator[Trial]:
         for value in tries:
             if same(value, asked.get(name)):
                 continue
-            yield _guess(s, name, value)
+            # Where no number explains every choice, what does is the only one that does.
+            yield replace(
+                _guess(s, name, value), seen=() if any(one.bounds for one in fitted) else (Seen.ALONE_EXPLAINS,)
+            )
 
 
 def _guess(s: Situation, name: str, value: Any, bounds: tuple[float, float] | None = None) -> Trial:
@@ -79,7 +82,9 @@ def _fitted(s: Situation) -> list[Fitted]:
 def _fits(s: Situation, fitted: list[Fitted], *, partial: bool = False) -> Iterator[Trial]:
     """The reference draws with them. `partial`: those that only come nearer, else those that explain every choice."""
     # Of several that explain every choice the one that is likeliest to have been written: that with the fewest digits.
-    complete = sorted((one for one in fitted if one.bounds), key=lambda one: max(map(len, map(shown, one.values.values()))))
+    complete = sorted(
+        (one for one in fitted if one.bounds), key=lambda one: max(map(len, map(shown, one.values.values())))
+    )
     for one in [one for one in fitted if not one.bounds] if partial else complete:
         values = one.values
         alone = (Seen.ALONE_EXPLAINS,) if not partial and len(complete) == 1 else ()

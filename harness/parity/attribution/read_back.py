@@ -10,7 +10,7 @@ import dataclasses
 
 from harness.parity.attribution.situation import Named, Situation, improves
 from harness.parity.attribution.steps import Undone, add_cause, tell, undo
-from harness.parity.attribution.tensors import LISTED, other, sent_or_not, weights_cause
+from harness.parity.attribution.tensors import LISTED, of_version, other, sent_or_not, weights_cause
 from harness.parity.rivals import Seen
 from reports.model import Proof
 from reports.text import counted
@@ -50,6 +50,7 @@ def _tensors(s: Situation, held: HeldReport) -> None:
     """Send what is not the learner's once more; whatever it then holds, the reference computes with what is left."""
     names = held.names
     before, started = s.symptoms, s.clock()
+    versions = {name: of_version(s, [name]) for name in names}
     s.bench.hold(s.side, names)
     as_held = s.bench.compare(s.side, s.alteration)
     proof = _proof(HELD.format(_few(names)), Undone(before, as_held, s.clock() - started))
@@ -62,7 +63,7 @@ def _tensors(s: Situation, held: HeldReport) -> None:
     helped = improves(before, done.after)
     tell(s, "send the weights again", "STALE_WEIGHTS", done, helped)
     if taken and helped:
-        _name_taken(s, taken, held, done, shown)
+        _name_taken(s, taken, held, done, versions)
         s.symptoms = done.after
         s.held = dataclasses.replace(held, otherwise=left.otherwise)
     if left.otherwise and shown:
@@ -73,21 +74,29 @@ def _tensors(s: Situation, held: HeldReport) -> None:
         s.notes.append(f"the {s.side}'s engine holds {_few(names)} otherwise, which is not what the case shows")
 
 
-def _name_taken(s: Situation, taken: list[HeldOtherwise], held: HeldReport, done: Undone, shown: bool) -> None:
+def _name_taken(
+    s: Situation,
+    taken: list[HeldOtherwise],
+    held: HeldReport,
+    done: Undone,
+    versions: dict[str, tuple[Seen, ...]],
+) -> None:
     """Tensors that became the learner's when they were sent again."""
     seen = (Seen.HELD_OTHERWISE, Seen.TAKEN)
     names = [one.name for one in taken]
     if len(names) > LISTED:
         what = f"{len(names)} of {len(names) + held.equal + len(held.unreadable):,} tensors"
         summary = f"the {s.side}'s engine held {what} otherwise than the learner: sending all of them again removes it"
-        kind = weights_cause(s, names[0]).partition("(")[0]
+        alike = versions[names[0]] if len({versions[name] for name in names}) == 1 else ()
+        kind = weights_cause(s, names[0], alike).partition("(")[0]
         add_cause(s, f"{kind}({what})", "send the weights again", done, summary, {"tensors": names},
-                  (*seen, *sent_or_not(s, names)))  # fmt: skip
+                  (*seen, *alike, *sent_or_not(s, names)))  # fmt: skip
         return
     for one in taken:
         details = {"tensor": one.name, "rows": one.rows, "of": one.of}
-        add_cause(s, weights_cause(s, one.name), "send the weights again", done, _summary(s, one), details,
-                  (*seen, *sent_or_not(s, [one.name])))  # fmt: skip
+        own = versions[one.name]
+        add_cause(s, weights_cause(s, one.name, own), "send the weights again", done, _summary(s, one), details,
+                  (*seen, *own, *sent_or_not(s, [one.name])))  # fmt: skip
 
 
 def _kept(s: Situation, left: HeldReport, held: HeldReport, proof: Proof) -> None:

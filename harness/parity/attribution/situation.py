@@ -100,6 +100,11 @@ class Situation:
         )
 
     @property
+    def ended_after(self) -> list[int]:
+        """Tokens of the same responses, the longest first."""
+        return sorted({theirs for _, _, own, theirs in self.symptoms.places.get("lengths", []) if theirs < own})[::-1]
+
+    @property
     def asked(self) -> dict[str, Any]:
         """Canonical sampling that both sides were to use: the baseline's scenario."""
         return mapping(self.evidence.baseline.recording.scenario.get("sampling"))

@@ -132,19 +132,32 @@ def sent_again(s: Situation) -> bool:
 
 
 def sent_or_not(s: Situation, names: list[str]) -> tuple[Seen, ...]:
-    """What the recorded syncs say of these tensors: all of them were sent by every one, or none was by one at least."""
+    """Whether recorded syncs left these tensors out. That they were sent says nothing: engines may apply them late."""
     record = s.evidence.notes.get(f"sync:{s.side}")
     if record is None or not record.versions:
         return ()
     missed = {*record.absent, *record.stale}
-    if not missed.intersection(names):
-        return (Seen.WAS_SENT,)
     return (Seen.NOT_SENT,) if names and missed.issuperset(names) else ()
 
 
-def weights_cause(s: Situation, name: str) -> str:
-    """STALE_WEIGHTS, unless every recorded sync sent the tensor: then the engine holds something else than was sent."""
+def of_version(s: Situation, names: list[str]) -> tuple[Seen, ...]:
+    """Whether what the engine holds of these tensors is the learner's of an earlier version, or of none; () where no
+    digests say, or not the same of all."""
+    record = s.evidence.notes.get(f"sync:{s.side}")
+    versions = sorted(record.learner) if record is not None else []
+    if not versions or any(name not in record.learner[one] for one in versions for name in names):
+        return ()
+    held = s.bench.digests(s.side, names)
+    older = [held[name] in {record.learner[one][name] for one in versions[:-1]} for name in names]
+    return (Seen.OLDER_HELD,) if all(older) else (Seen.NEVER_LEARNERS,) if not any(older) else ()
+
+
+def weights_cause(s: Situation, name: str, seen: tuple[Seen, ...] = ()) -> str:
+    """STALE_WEIGHTS where the engine holds what the learner had before. Where nothing says so, unless every recorded
+    sync sent the tensor: then the engine is likelier to hold something else than was sent."""
     record = s.evidence.notes.get(f"sync:{s.side}")
     tensors_ = name.split(", ")
     sent = record is not None and record.versions and not {*record.absent, *record.stale}.intersection(tensors_)
-    return f"WEIGHTS({name})" if sent else f"STALE_WEIGHTS({name})"
+    if Seen.OLDER_HELD in seen or not (sent or Seen.NEVER_LEARNERS in seen):
+        return f"STALE_WEIGHTS({name})"
+    return f"WEIGHTS({name})"

@@ -16,6 +16,7 @@ from harness.parity.attribution.trial import STOPS, Trial, same, shown
 from harness.parity.facts.parameters import follows_from
 from harness.parity.facts.prompts_seen import how
 from harness.parity.facts.readings import SHIFTS, tokenizer
+from harness.parity.rivals import Seen
 from harness.parity.rules.prompts import NAMES
 from reports.text import counted
 from scenarios.bench.case import Alteration
@@ -152,6 +153,7 @@ def parameters(s: Situation) -> Iterator[Trial]:
             party,
             recorded=True,
             details={"asked": asked[name], "given": value, "side": s.side},
+            seen=(Seen.GIVEN,),
         )
     if len(differing) > 1:
         # Filters may only show together; what of them matters is found by putting one back at a time.
@@ -163,6 +165,7 @@ def parameters(s: Situation) -> Iterator[Trial]:
             "mapping",
             recorded=True,
             details={"given": differing, "side": s.side},
+            seen=(Seen.GIVEN,),
         )
 
 
@@ -221,7 +224,7 @@ def lengths(s: Situation) -> Iterator[Trial]:
             details={"total": total},
         )
     limit = int(s.asked.get("max_tokens") or 0)
-    for less in (1, 2, 4, 8):
+    for less in dict.fromkeys((*(limit - one for one in s.ended_after), 1, 2, 4, 8)):
         if limit > less:
             yield Trial(
                 "LENGTH(context)",

@@ -51,6 +51,7 @@ class SyncRecord:
     altered_versions: dict[str, list[int]] = field(default_factory=dict)
     absent_versions: dict[str, list[int]] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)  # every tensor that the learner had to send
+    learner: dict[int, dict[str, str]] = field(default_factory=dict)  # version -> tensor -> the learner's digest
     proof_beyond: dict[int, float] = field(default_factory=dict)  # version -> proof beyond the tolerance
     # In float32: version -> mean distance of the engine from the learner's weights, and from those before; nats.
     distances: dict[int, tuple[float, float]] = field(default_factory=dict)
@@ -79,6 +80,7 @@ def _read(e: Evidence, side: Side) -> SyncRecord:
     used: dict[Any, int] = {v: s for v, s in e.notes.get(f"versions:{side.name}", {}).items() if isinstance(v, int)}
     held: dict[str, str] = {}
     previous: dict[str, str] | None = None  # the learner's digests of the version before
+    record.learner = learner
     every_tensor = set().union(*learner.values())
     first = learner[min(learner)] if learner else {}
     record.unchanged = len(learner) > 1 and all(digests == first for digests in learner.values())

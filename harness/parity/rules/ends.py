@@ -12,6 +12,7 @@ from harness.parity.facts.evidence import Ending, Evidence, Side
 from harness.parity.facts.explanation import Explanation, among, keys_of, kinds_of, left, when
 from harness.parity.facts.parameters import engine_infos, follows_from, sampling_events, sampling_given
 from harness.parity.facts.readings import tokenizer
+from harness.parity.rivals import Seen
 from harness.tables import mapping, number
 from reports.model import Cause, Proof
 from reports.text import counted
@@ -292,7 +293,7 @@ def min_tokens(e: Evidence) -> Iterator[Explanation]:
                 f"{int(early.sum())} end tokens at positions {int(flips[early, 2].min())} to "
                 f"{int(flips[early, 2].max())}, "
                 "where the other run draws on",
-                {"samples": len(affected), "asked": asked},
+                {"samples": len(affected), "asked": asked, "observed": [Seen.AT_THE_LIMIT.value]},
                 [Proof(f"forbid end tokens before position {asked:g}", before, 0)],
             ),
             ("flip", "length", "finish", *kinds_of(("choice:{side}",), side.name)),

@@ -13,6 +13,7 @@ from typing import Any
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import NATIVE, Explanation, among, kinds_of, left
 from harness.parity.facts.parameters import altered_sampling, cause_name, engine_given, engine_infos, sides_given
+from harness.parity.rivals import Seen
 from harness.tables import mapping, number
 from reports.model import Cause, Proof
 from reports.text import counted, figure
@@ -44,7 +45,7 @@ def sampling_parameters(e: Evidence) -> Iterator[Explanation]:
             value = one if own == "baseline" else two
             summary = f"the {own}'s engine takes {key} {value!r} from the model's generation_config.json"
         yield Explanation(
-            Cause(name, own, summary, evidence, {"baseline": one, "candidate": two}),
+            Cause(name, own, summary, evidence, {"baseline": one, "candidate": two, "observed": [Seen.GIVEN.value]}),
             ("flip", "length", "finish", f"choice:{own}", *kinds_of(NATIVE, own)),
         )
 
@@ -73,7 +74,12 @@ def most_tokens(e: Evidence) -> Iterator[Explanation]:
             party,
             f"the {side} ends samples at {limit:g} tokens, the other run at {number(limits[1 - short]):g}",
             f"{counted(len(found), 'sample')} of exactly {limit:g} tokens",
-            {"baseline": limits[0], "candidate": limits[1], "samples": len(found)},
+            {
+                "baseline": limits[0],
+                "candidate": limits[1],
+                "samples": len(found),
+                "observed": [Seen.AT_THE_LIMIT.value],
+            },
             [Proof(f"cut the other run's responses at {limit:g} tokens", len(found), 0, "samples")],
         ),
         ("length", "finish"),

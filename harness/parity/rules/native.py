@@ -83,8 +83,13 @@ def samplers(e: Evidence) -> Iterator[Explanation]:
                     f"its samples are {'impossible' if gain == float('inf') else figure(gain) + ' nats less likely'} "
                     f"under what was asked",
                     {
-                        "side": side.name, "stage": "native", "asked": asked, "fitted": value, "gain": gain,
-                        "over": over, "observed": [Seen.LIKELIER.value] if over >= LIKELIER else [],
+                        "side": side.name,
+                        "stage": "native",
+                        "asked": asked,
+                        "fitted": value,
+                        "gain": gain,
+                        "over": over,
+                        "observed": _observed(side, change, over),
                     },
                     [proof],
                 ),
@@ -133,6 +138,12 @@ def seeds(e: Evidence) -> Iterator[Explanation]:
             ),
             (kind,),
         )
+
+
+def _observed(side: Side, change: str, over: float) -> list[str]:
+    """What excludes another change: the likelihood, or the engine's own record."""
+    seen = [Seen.LIKELIER.value] if over >= LIKELIER else []
+    return [*seen, Seen.GIVEN.value] if _party(side, change) == "mapping" else seen
 
 
 def _asked(side: Side) -> dict[str, Any]:

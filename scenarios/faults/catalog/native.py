@@ -5,7 +5,7 @@ The suite plants them in the native stage alone; `harness parity --fault NAME` i
 
 from __future__ import annotations
 
-from scenarios.faults.catalog.sampling import BOTH_FILTERS
+from scenarios.faults.catalog.sampling import BOTH_FILTERS, HF
 from scenarios.faults.fault import Fault
 
 # A side: what equality takes is not needed to see a sampler that draws something else.
@@ -83,5 +83,31 @@ FAULTS = (
         settings=("engine.seed=1234",),
         stage="native",
         expected="EQUIVALENT",
+    ),
+    Fault(
+        "native-temperature-nearly",
+        "the engine's own sampler draws at temperature 0.93 for 1.0, and says nothing of it",
+        engine={"native": {"sampling": {"temperature": 0.93}}},
+        stage="native",
+        causes=("SAMPLING_PARAM(temperature)",),
+        party="candidate",
+    ),
+    Fault(
+        "native-frequency",
+        "the engine's own sampler draws with a frequency penalty of 0.6 that nobody asked for",
+        pair=HF,
+        engine={"native": {"draw": {"frequency": 0.6}}},
+        stage="native",
+        causes=("SAMPLING_PARAM(frequency_penalty)",),
+        party="candidate",
+    ),
+    Fault(
+        "native-second-best",
+        "the engine's own sampler takes the second best token every eleventh time",
+        pair=HF,
+        engine={"native": {"draw": {"second": 11}}},
+        stage="native",
+        causes=("SAMPLER(another token now and then)",),
+        party="candidate",
     ),
 )

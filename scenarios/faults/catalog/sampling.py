@@ -5,6 +5,7 @@ from __future__ import annotations
 from scenarios.faults.catalog.logprobs import COOL
 from scenarios.faults.fault import Fault
 
+HF = ("hf", "hf")  # the engine of which a coupled draw sees what was drawn before
 BOTH_FILTERS = ("sampling.top_k=20", "sampling.top_p=0.8")
 
 FAULTS = (
@@ -115,5 +116,42 @@ FAULTS = (
         engine={"clones": 4},
         causes=("RNG_COLLISION",),
         party="baseline",
+    ),
+    Fault(
+        "repetition-leaked",
+        "the engine draws with a repetition penalty of 1.3 that nobody asked for, and says nothing of it",
+        pair=HF,
+        engine={"draw": {"repetition": 1.3}},
+        causes=("SAMPLING_PARAM(repetition_penalty)",),
+        party="candidate",
+    ),
+    Fault(
+        "presence-leaked",
+        "the engine draws with a presence penalty of 0.6, and reports log-probabilities after it",
+        pair=HF,
+        engine={"draw": {"presence": 0.6, "reported": "penalised"}},
+        causes=("SAMPLING_PARAM(presence_penalty)",),
+        party="candidate",
+    ),
+    Fault(
+        "second-best",
+        "the engine takes the second best token every eleventh time",
+        engine={"draw": {"second": 11}},
+        causes=("SAMPLER(another token now and then)",),
+        party="candidate",
+    ),
+    Fault(
+        "exchanged-in-groups",
+        "the first two responses of every group are exchanged",
+        engine={"permute": "pairs"},
+        causes=("ORDER",),
+        party="candidate",
+    ),
+    Fault(
+        "limit-shortened",
+        "the engine ends samples at 20 tokens, whatever it is asked, and says nothing of it",
+        engine={"limit": 20},
+        causes=("LENGTH",),
+        party="candidate",
     ),
 )
