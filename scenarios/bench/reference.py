@@ -220,7 +220,9 @@ class Reference:
             return PENALTIES[name], math.inf
 
         def near(value: float) -> float:
-            scores = penalised(table, every, **{name: value}).log_softmax(-1).gather(-1, tokens)[:, 0]
+            scores = (
+                penalised(table, every, *{**PENALTIES, name: value}.values()).log_softmax(-1).gather(-1, tokens)[:, 0]
+            )
             return -float((scores - told)[finite].abs().mean())
 
         if name == "repetition_penalty":
@@ -395,7 +397,7 @@ class Reference:
         if not alteration.penalties:
             return logits
         occurred = Occurred.of(prompt, self.guide[number][0], *logits.shape)
-        return penalised(logits, occurred, **dict(alteration.penalties))
+        return penalised(logits, occurred, *(PENALTIES | dict(alteration.penalties)).values())
 
     @torch.no_grad()
     def _logits(self, prompt: tuple[int, ...], number: int) -> Tensor:

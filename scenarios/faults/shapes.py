@@ -23,7 +23,8 @@ PLANTS: dict[str, Shape] = {
     "noise": NUMBER,
     "drop_end": True,
     "short_context": int,
-    "permute": ("responses", "answers"),
+    "limit": int,
+    "permute": ("responses", "answers", "pairs"),
     "foreign_id": int,
     "nan_stop": {"every": int, "position": int},
     "encoded_again": True,
@@ -31,7 +32,15 @@ PLANTS: dict[str, Shape] = {
     "sampling": {PARAMETERS: object},
     "clones": int,
     "seeds_ignored": True,
-    "draw": {"reported": ("tempered", "tempered:0.8", "filtered", "raw"), "joint": bool, "jitter": NUMBER},
+    "draw": {
+        "reported": ("tempered", "tempered:0.8", "filtered", "penalised", "raw"),
+        "joint": bool,
+        "jitter": NUMBER,
+        "second": int,
+        "repetition": NUMBER,
+        "presence": NUMBER,
+        "frequency": NUMBER,
+    },
     "reorder": True,
     "names_exchanged": {"names": [str], "from": int},
     "digests_repeated": True,
@@ -39,7 +48,7 @@ PLANTS: dict[str, Shape] = {
     "drawn_before_sync": {"tokens": int, "from": int},
     "kept_copy": {"modules": [str], "from": int},
     "bent": {"modules": [str], "by": NUMBER},
-    "misloaded": {"names": [str], "how": ("permuted", "scaled", "refused"), "from": int},
+    "misloaded": {"names": [str], "how": ("permuted", "scaled", "refused", "late"), "from": int},
     "rotary": {"by": NUMBER, "from": int},
     "moved": {"by": NUMBER, "position": int, "spared": int},
     "coarse": {"modules": [str], "bits": int},
@@ -60,7 +69,7 @@ TRAINER: dict[str, Shape] = {
 }
 RECORDING: dict[str, Shape] = {"keep": NUMBER, "packages": {str: str}}
 # Keys of a setting that may be left out.
-OPTIONAL = {"from", "reported", "joint", "jitter", "position", "spared", "unsaid"}
+OPTIONAL = {"from", "position", "spared", "unsaid", *PLANTS["draw"]}
 
 
 def misfit(value: Any, shape: Shape) -> str:

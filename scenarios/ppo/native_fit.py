@@ -149,13 +149,13 @@ class Fitter:
         within = FINE if filters else PAIRED
         penalty = peak(lambda r: self._slope(_with(now, repetition_penalty=r)), 0.6, 1.8, within)
         add(repetition_penalty=penalty)
-        for name in ("presence", "frequency"):  # a difference, not a factor
-
-            def subtracted(factor: float, name: str = name) -> Hypothesis:
-                return dataclasses.replace(now, **{name: math.log(factor)})
-
-            best = peak(lambda factor, of=subtracted: self._slope(of(factor)), math.exp(-2.0), math.exp(2.0), within)
-            found.append(({f"{name}_penalty": math.log(best)}, subtracted(best)))
+        subtracted: dict[str, Callable[[float], Hypothesis]] = {  # a difference, not a factor
+            "presence_penalty": lambda factor: dataclasses.replace(now, presence=math.log(factor)),
+            "frequency_penalty": lambda factor: dataclasses.replace(now, frequency=math.log(factor)),
+        }
+        for name, of in subtracted.items():
+            best = peak(lambda factor, of=of: self._slope(of(factor)), math.exp(-2.0), math.exp(2.0), within)
+            found.append(({name: math.log(best)}, of(best)))
         if not now.passed:
             one = self._read(now)
             share = peak(lambda p: float(one.likelihood(p).clamp(min=-100.0).sum()), 1e-3, 0.5)

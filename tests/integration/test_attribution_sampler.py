@@ -38,9 +38,7 @@ def test_another_token_now_and_then(lab: Lab, second: int) -> None:
     assert named(lab, {"draw": {"second": second}}) == [SPORADIC]
 
 
-@pytest.mark.parametrize(
-    "sampling", [{"temperature": 0.97}, {"temperature": 0.9, "min_p": 0.02}], ids=str
-)
+@pytest.mark.parametrize("sampling", [{"temperature": 0.97}, {"temperature": 0.9, "min_p": 0.02}], ids=str)
 def test_a_parameter_is_not_taken_for_it(lab: Lab, sampling: dict[str, Any]) -> None:
     found = named(lab, {"sampling": sampling})
     assert set(found) <= {f"SAMPLING_PARAM({name})" for name in sampling}

@@ -144,7 +144,9 @@ def of_version(s: Situation, names: list[str]) -> tuple[Seen, ...]:
     """Whether what the engine holds of these tensors is the learner's of an earlier version, or of none; () where no
     digests say, or not the same of all."""
     record = s.evidence.notes.get(f"sync:{s.side}")
-    versions = sorted(record.learner) if record is not None else []
+    if record is None:
+        return ()
+    versions = sorted(record.learner)
     if not versions or any(name not in record.learner[one] for one in versions for name in names):
         return ()
     held = s.bench.digests(s.side, names)
