@@ -135,11 +135,12 @@ Values = dict[str, Any]  # sampling parameters by their canonical names
 
 @dataclass(frozen=True)
 class Fitted:
-    """Sampling parameters that explain an engine's choices, or come nearest alone. `bounds`: name -> the least and the
-    most that do as well beside the others; without a name where nothing was asked."""
+    """Sampling parameters that explain every choice of an engine (`complete`), or come nearest alone. `bounds`: name ->
+    the least and the most that do as well beside the others; without a name where nothing was asked."""
 
     values: Values
     bounds: dict[str, tuple[float, float]] = field(default_factory=dict)
+    complete: bool = False
 
 
 @dataclass(frozen=True)

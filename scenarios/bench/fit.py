@@ -155,7 +155,7 @@ def _fit(choices: Choices, names: tuple[str, ...], seconds: float, clock: Callab
         hopeless = min((short for short, _ in nearer), default=whole) > PROMISING * whole
         if hopeless or wrong < LEAST_EACH * (size + 1):
             break
-    return [Fitted(values, {}) for _, values in sorted(nearer, key=lambda one: one[0])]
+    return [Fitted(values) for _, values in sorted(nearer, key=lambda one: one[0])]
 
 
 @contextlib.contextmanager
@@ -263,16 +263,16 @@ def _bounded(choices: Choices, values: Values) -> Fitted:
     """How far each value can be moved while nothing falls short, found by halving; nowhere where it is switched off."""
     bounds = {}
     for name, value in values.items():
-        if value <= 0 or value == OFF.get(name):
+        if value == OFF.get(name):
             continue
         axis = AXES[name]
         ends = []
-        for end in (max(axis.least, value / 4), min(axis.most, value * 4 if name != "top_p" else 1.0)):
-            good, bad = value, end
+        for end in sorted((value / 4, value * 4 if name != "top_p" else 1.0)):  # a penalty may be negative
+            good, bad = value, min(axis.most, max(axis.least, end))
             for _ in range(HALVINGS):
                 middle = (good + bad) / 2
                 other = {**values, name: round(middle) if name == "top_k" else middle}
                 good, bad = (good, middle) if choices.short(other) else (middle, bad)
             ends.append(round(good) if name == "top_k" else good)
         bounds[name] = (ends[0], ends[1])
-    return Fitted(values, bounds)
+    return Fitted(values, bounds, complete=True)

@@ -32,7 +32,8 @@ def moved(folder: Path) -> Judged:
 def proven(name: str, left: int) -> Attribution:
     """What a bench shows whose intervention leaves so many of 20 differences."""
     proof = Proof("undo it", 20, left, "differences", "live engines")
-    seen = (Seen.PAST_CACHE_AGREES,) if name == "STALE_KV" else ()
+    excluding = {"STALE_KV": (Seen.PAST_CACHE_AGREES,), "SAMPLING_PARAM(top_p)": (Seen.ALONE_EXPLAINS,)}
+    seen = excluding.get(name, ())
     return Attribution(
         first={"candidate": Symptoms(counts={"logprobs": 20})}, left={"candidate": Symptoms(counts={"logprobs": left})},
         named=[Named(name, "candidate", "candidate", "the engine does otherwise", proof, {}, seen)], reproduced=True,

@@ -56,7 +56,7 @@ def guesses(s: Situation) -> Iterator[Trial]:
                 continue
             # Where no number explains every choice, what does is the only one that does.
             yield replace(
-                _guess(s, name, value), seen=() if any(one.bounds for one in fitted) else (Seen.ALONE_EXPLAINS,)
+                _guess(s, name, value), seen=() if any(one.complete for one in fitted) else (Seen.ALONE_EXPLAINS,)
             )
 
 
@@ -83,9 +83,9 @@ def _fits(s: Situation, fitted: list[Fitted], *, partial: bool = False) -> Itera
     """The reference draws with them. `partial`: those that only come nearer, else those that explain every choice."""
     # Of several that explain every choice the one that is likeliest to have been written: that with the fewest digits.
     complete = sorted(
-        (one for one in fitted if one.bounds), key=lambda one: max(map(len, map(shown, one.values.values())))
+        (one for one in fitted if one.complete), key=lambda one: max(map(len, map(shown, one.values.values())))
     )
-    for one in [one for one in fitted if not one.bounds] if partial else complete:
+    for one in [one for one in fitted if not one.complete] if partial else complete:
         values = one.values
         alone = (Seen.ALONE_EXPLAINS,) if not partial and len(complete) == 1 else ()
         parts = [replace(_guess(s, name, value, one.bounds.get(name)), seen=alone) for name, value in values.items()]
