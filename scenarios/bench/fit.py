@@ -58,6 +58,7 @@ AXES = {
     "presence_penalty": Axis((-1.0, -0.5, -0.2, 0.1, 0.2, 0.5, 1.0, 1.5), 0.1, -5.0, 5.0),
     "frequency_penalty": Axis((-1.0, -0.5, -0.2, 0.1, 0.2, 0.5, 1.0, 1.5), 0.1, -5.0, 5.0),
 }
+FILTERS = {"top_k", "top_p", "min_p"}
 BESIDE_A_PENALTY = {"temperature"}  # what a penalty is sought with
 
 
@@ -172,6 +173,8 @@ def _one_thread() -> Iterator[None]:
 def _alone(choices: Choices, name: str) -> tuple[float, Values]:
     """What falls short at the best value of one parameter, and the value."""
     tried = [(choices.short({name: value}), {name: value}) for value in AXES[name].grid]
+    if name in FILTERS:  # where one explains every choice, the narrowest does: a search in steps may miss it
+        tried.append(_narrowest(choices, (name,), choices.asked.temperature))
     return _descend(choices, *min(tried, key=lambda one: one[0]))
 
 

@@ -585,13 +585,13 @@ PROOF = Proof("temperature 0.9 in the reference", 12, 0, "differences", "live en
 
 def test_a_live_proof_confirms_what_was_recorded() -> None:
     recorded = Cause("SAMPLING_PARAM(temperature)", "candidate", "another temperature")
-    named = Named(recorded.name, "mapping", "candidate", "", PROOF)
+    named = Named(recorded.name, "mapping", "candidate", "", PROOF, seen=(Seen.GIVEN,))
     verdict = merged(judged(recorded), Attribution({"candidate": WRONG}, {"candidate": Symptoms()}, [named]))
     assert [(one.name, one.proofs) for one in verdict.causes] == [(recorded.name, [PROOF])]
 
 
 def test_a_live_proof_of_several_parameters_proves_each_and_names_the_one_that_no_recording_named() -> None:
-    named = Named("SAMPLING_PARAM(min_tokens, top_p)", "mapping", "candidate", "", PROOF)
+    named = Named("SAMPLING_PARAM(min_tokens, top_p)", "mapping", "candidate", "", PROOF, seen=(Seen.GIVEN,))
     found = Attribution({"candidate": WRONG}, {"candidate": Symptoms()}, [named])
     recorded = [Cause(f"SAMPLING_PARAM({name})", "mapping", "") for name in ("top_p", "min_tokens")]
     verdict = merged(judged(*recorded), found)
