@@ -93,15 +93,6 @@ FAULTS = (
         party="candidate",
     ),
     Fault(
-        "native-frequency",
-        "the engine's own sampler draws with a frequency penalty of 0.6 that nobody asked for",
-        pair=HF,
-        engine={"native": {"draw": {"frequency": 0.6}}},
-        stage="native",
-        causes=("SAMPLING_PARAM(frequency_penalty)",),
-        party="candidate",
-    ),
-    Fault(
         "native-second-best",
         "the engine's own sampler takes the second best token every eleventh time",
         pair=HF,
