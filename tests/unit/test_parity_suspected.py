@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ from harness.parity.attribution import merged
 from harness.parity.attribution.outcome import Attribution
 from harness.parity.attribution.situation import Named
 from harness.parity.rivals import Seen
+from harness.parity.rules.lifted import STAGE
 from harness.parity.verdict import Judged, judged
-from reports.model import Proof
+from reports.model import Cause, Proof
 from scenarios.bench.case import Symptoms
 
 SAMPLERS = "sampling-parameter-map"
@@ -97,3 +99,22 @@ def test_a_withdrawn_cause_confirms_nothing_any_more(tmp_path: Path) -> None:
     assert check(verdict, "cache-hit-rate") == check(before.verdict, "cache-hit-rate")
     assert check(verdict, "environment").state == "not tested"
     assert any(item.startswith("environment: ") for item in verdict.missing)
+
+
+@pytest.mark.parametrize(
+    ("own", "lifted", "party", "named"),
+    [
+        ("STALE_WEIGHTS(one update behind)", "WEIGHTS(51 of 51 tensors)", "candidate", 1),
+        ("WEIGHTS(a.weight)", "WEIGHTS(a.weight, b.weight)", "candidate", 1),
+        ("WEIGHTS(a.weight)", "WEIGHTS(a.weight)", "baseline", 2),
+        ("WEIGHTS(a.weight)", "TRUNCATION(left)", "candidate", 2),
+    ],
+)
+def test_a_cause_that_the_lifted_stage_names_otherwise_is_named_once(
+    tmp_path: Path, own: str, lifted: str, party: str, named: int
+) -> None:
+    found = moved(tmp_path)
+    causes = [Cause(own, "candidate", "", ""), Cause(lifted, party, "", "", {"stage": STAGE})]
+    both = dataclasses.replace(found.verdict, causes=causes)
+    verdict = merged(Judged(both, found.evidence, found.kinds), Attribution())
+    assert [one.name for one in verdict.causes] == [own, lifted][:named]

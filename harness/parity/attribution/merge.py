@@ -42,9 +42,9 @@ def merged(judged: Judged, found: Attribution) -> Verdict:
         kept = [_nothing_left(found)]
     if not any(one.name == "UNEXPLAINED" for one in kept):
         kept += [_narrowed(_remainder(side, kept, found), found) for side in _remaining(kept, found)]
-    own = [(one.name, one.party) for one in kept if one.name != "UNEXPLAINED"]
+    own = [one for one in kept if one.name != "UNEXPLAINED"]
     judged_causes = [told_apart(one) for one in kept]
-    judged_causes += [one for one in lifted if (one.name, one.party) not in own]
+    judged_causes += [one for one in lifted if not any(_meant_by(one, other) for other in own)]
     findings = [*verdict.findings, *(_withdrawn(cause, said) for cause, said in withdrawn), *_told(found)]
     changed = dataclasses.replace(
         verdict,
@@ -72,6 +72,12 @@ def same_cause(live: str, recorded: str) -> bool:
     alike = one == two or {one, two} == _STALE_OR_OTHER
     counted = live.endswith(" tensors)") and (recorded.endswith(" tensors)") or recorded == ONE_BEHIND)
     return alike and (not what or not which or which <= what or counted)
+
+
+def _meant_by(one: Cause, other: Cause) -> bool:
+    """Do two causes of one party mean the same, whichever of them names more of it?"""
+    alike = same_cause(one.name, other.name) or same_cause(other.name, one.name)
+    return one.party == other.party and alike
 
 
 def _parts(name: str) -> tuple[str, frozenset[str]]:
