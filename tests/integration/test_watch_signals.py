@@ -143,7 +143,10 @@ def test_ctrl_c_gives_up_the_look_at_a_command_that_has_ended(session: Callable[
     one = session("end", "1")
     (one.folder / "look").touch()
     until(one.there("looking"))
-    os.kill(int((one.folder / "pid").read_text()), signal.SIGKILL)
+    job = int((one.folder / "pid").read_text())
+    os.kill(job, signal.SIGKILL)
+    dead = ") Z "  # and not reaped
+    until(lambda: dead in Path(f"/proc/{job}/stat").read_text())
     one.type(b"\x03")
     assert one.ended() == 128 + signal.SIGKILL
 
