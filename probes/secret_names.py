@@ -62,7 +62,7 @@ _BEFORE_TOKEN = _words("""
     valid ignored ignore decoder vocab top time step long multi single wrong some any of by is in with best greedy
     argmax missing repeated unexpected boi eoi placeholder im eot eom newline answer logprob logprobs baseline
     candidate engine learner reference policy flipped differing skip allowed banned scheduled speculative mm
-    context chunked prefill decode kv number free used mean avg average train trained seen recorded compared
+    context chunked prefill decode kv cache number free used mean avg average train trained seen recorded compared
     second third
 """)
 _AFTER_TOKEN = _words("""

@@ -11,6 +11,7 @@ import dataclasses
 from scenarios.settings import Scenario
 
 HALF = ("bfloat16", "float16")
+EXACT_LIMIT = 1_000_000_000  # parameters
 FOLDER = "lifted"  # of the stage's own recording, in the run's directory
 
 

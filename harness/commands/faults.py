@@ -117,6 +117,9 @@ def _parity(names: list[str], source: str, backends: tuple[str, str], dtype: str
         )
     rows: list[Outcome] = []
     scenario = config.changed(config.load("ppo-tiny", steps=5), [f"model.dtype={dtype}"])
+    planted = {fault.name: fault.at(dtype) for fault in faults}
+    hidden = [name for name, fault in planted.items() if fault is None]
+    faults = [fault for fault in planted.values() if fault is not None]
     with tempfile.TemporaryDirectory(prefix="parity-faults-") as scratch:
         folder = _folder(out, fresh=True) or Path(scratch)
         for one in outcomes(*backends, faults, scenario=scenario, out=folder):
@@ -129,7 +132,7 @@ def _parity(names: list[str], source: str, backends: tuple[str, str], dtype: str
     elif format == "md":
         print(tables.as_markdown(rows, result), end="")
     else:
-        print(tables.summary(rows, result, faults))
+        print(tables.summary(rows, result, faults, hidden))
     raise typer.Exit(0 if result.passed and rows else 1)
 
 

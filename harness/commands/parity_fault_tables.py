@@ -63,10 +63,11 @@ def _wrong(one: Outcome) -> list[str]:
     return lines
 
 
-def summary(rows: Sequence[Outcome], score: Score, asked: Sequence[Fault]) -> str:
-    """The last lines: the score, and what was left out because it needs other engines."""
+def summary(rows: Sequence[Outcome], score: Score, asked: Sequence[Fault], hidden: Sequence[str] = ()) -> str:
+    """The last lines: the score, and what was left out because it needs other engines, or a dtype that rounds less."""
     left_out = len(asked) - len(rows)
     note = f"not run, for other engines: {counted(left_out, 'fault')}\n" if left_out else ""
+    note += f"not run, no fault that can be told from rounding in this dtype: {', '.join(hidden)}\n" if hidden else ""
     return note + score.line
 
 

@@ -55,6 +55,7 @@ RULES = (
     reasons.reasons,
     shapes.shapes,
     native.prompts,
+    native.ends,
     native.samplers,
     native.meanings,
     native.seeds,
@@ -80,8 +81,20 @@ def explain(e: Evidence, kinds: list[str]) -> tuple[list[Explanation], dict[str,
     for rule in RULES if present else ():
         for one in rule(e):
             if one.partial or any(one.covers(kind, e.found(kind)).any() for kind in present):
-                e.explained.append(replace(one, cause=mapping.party(e, one.cause)))
+                _add(e.explained, replace(one, cause=mapping.party(e, one.cause)))
     return e.explained, remaining(e, present)
+
+
+def _add(explained: list[Explanation], one: Explanation) -> None:
+    """A cause that an earlier stage of the run shows too is named once, with the proofs of both."""
+    cause, stage = one.cause, one.cause.details.get("stage")
+    for at, known in enumerate(explained):
+        same = (known.cause.name, known.cause.party) == (cause.name, cause.party) and cause.name != "UNEXPLAINED"
+        if same and stage and known.cause.details.get("stage") != stage:
+            proofs = [*known.cause.proofs, *cause.proofs]
+            explained[at] = replace(known, cause=replace(known.cause, proofs=proofs), also=(*known.also, one))
+            return
+    explained.append(one)
 
 
 def remaining(e: Evidence, kinds: list[str]) -> dict[str, np.ndarray]:

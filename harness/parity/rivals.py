@@ -136,20 +136,25 @@ def told_apart(cause: Cause) -> Cause:
         }
         for one in RIVALS[kind(cause)]
     ]
-    left = [one["cause"] for one in rivals if not one["excluded"]]
-    if cause.details.get("rivals") == rivals:  # said before
-        return dataclasses.replace(cause, proofs=[]) if left else cause
-    changed = dataclasses.replace(cause, details={**cause.details, "rivals": rivals})
-    if not left:
-        said = "; ".join(dict.fromkeys(f"not {one['cause']}: {one['excluded']}" for one in rivals))
-        return dataclasses.replace(changed, evidence=_beside(cause.evidence, said)) if cause.proofs else changed
-    said = f"not told apart from {' and '.join(left)}, which would look the same"
-    return dataclasses.replace(changed, proofs=[], evidence=_beside(cause.evidence, said))
+    before = cause.details.get("rivals")  # it was said of fewer observations
+    evidence = f"; {cause.evidence}" if cause.evidence else ""
+    evidence = evidence.replace(_told(before), "") if before else evidence
+    left = any(not one["excluded"] for one in rivals)
+    said = _told(rivals) if left or cause.proofs else ""
+    return dataclasses.replace(
+        cause,
+        details={**cause.details, "rivals": rivals},
+        proofs=[] if left else cause.proofs,
+        evidence=(evidence + said).removeprefix("; "),
+    )
 
 
 def kind(cause: Cause) -> str:
     return cause.name.partition("(")[0]
 
 
-def _beside(evidence: str, said: str) -> str:
-    return "; ".join(filter(None, (evidence, said)))
+def _told(rivals: list[dict[str, Any]]) -> str:
+    """What is said of them behind the evidence."""
+    if left := [one["cause"] for one in rivals if not one["excluded"]]:
+        return f"; not told apart from {' and '.join(left)}, which would look the same"
+    return "; " + "; ".join(dict.fromkeys(f"not {one['cause']}: {one['excluded']}" for one in rivals))

@@ -14,6 +14,7 @@ from harness.triage.flight.model import Comparison
 from harness.triage.graph import Graph, Subject, build
 from harness.triage.graph.edges import title
 from harness.triage.graph.subjects import load
+from harness.triage.ranks import without_inherited
 from harness.triage.rules import RULES, Case, Ruling
 from reports.model import TRIAGE_EXIT_CODES, Finding, Node, Party, Triage, Verdict
 
@@ -25,6 +26,7 @@ def triage(
 ) -> Verdict:
     """The verdict on what was seen. `comparison`: of the evidence's flight recorder dumps, read here when not given."""
     began = clock()
+    evidence = without_inherited(evidence)
     if comparison is None:
         from harness.triage.recorders import comparison_of
 

@@ -109,7 +109,7 @@ class Bench(Undo):
         for sample, own, theirs in zip(self._samples, reference.scores(), reading.scores, strict=True):
             for position, (p, q) in enumerate(zip(own, theirs, strict=False)):  # theirs may end at the context
                 p *= alteration.scored
-                tally.look("scores", sample.number, position, p, q, beyond(p, q, self._tolerance.logprob))
+                tally.number("scores", sample.number, position, p, q, self._tolerance)
                 tally.nats += abs(p - q) if math.isfinite(q) else 0.0
         longest = self._most_scored(side)
         return tally.symptoms(
@@ -118,6 +118,10 @@ class Bench(Undo):
             longest=longest,
             cut=sum(0 < longest < len(one) for one in reference.sequences()),
         )
+
+    def rounding(self, side: str, alteration: Alteration) -> list[float]:
+        """By how much the reference rounds at the tokens of the guide: see `Reference.rounding`."""
+        return [one * alteration.widens for one in self._references[side].rounding(alteration)]
 
     def _reading(self, side: str) -> Reading:
         session, reference = self._stands[side].session, self._references[side]
@@ -166,6 +170,7 @@ class Bench(Undo):
 
     def _sample(self, tally: Tally, one: Drawn, expected: Drawn, reference: Reference, alteration: Alteration) -> None:
         number = one.number
+        tolerance = replace(self._tolerance, logprob=self._tolerance.logprob * alteration.widens)
         seen = bool(one.prompt_seen)
         if seen:
             # An engine that changes a prompt and does not say so says what it was sent.
@@ -175,11 +180,14 @@ class Bench(Undo):
         for position, (token, theirs) in enumerate(zip(expected.output, one.output, strict=False)):
             gap = 0.0 if token == theirs else reference.gap(number, position, theirs, alteration)
             flips |= token != theirs
-            tally.look("tokens", number, position, token, theirs, gap > self._tolerance.margin)
+            tally.look("tokens", number, position, token, theirs, gap > tolerance.margin)
             if token == theirs:
                 p, q = expected.logprobs[position], one.logprobs[position]
+                if alteration.report == "support" and beyond(p, q, tolerance.logprob):
+                    least, largest = reference.support(number, position, token, alteration)
+                    p = min(max(q, least), largest)
                 if math.isfinite(p):
-                    tally.look("logprobs", number, position, p, q, beyond(p, q, self._tolerance.logprob))
+                    tally.number("logprobs", number, position, p, q, tolerance)
         if flips and (one.finish == "flip" or expected.finish == "flip"):
             return  # the readings were cut there; what comes after was not looked at
         lengths = len(expected.output), len(one.output)

@@ -25,10 +25,12 @@ class CaseSample:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """What counts as equal: `logprob` in nats, `margin` between two perturbed logits in nats of logits/T."""
+    """What counts as equal: `logprob` in nats, `margin` between two perturbed logits in nats of logits/T. `extreme`:
+    nats up to which rounding may take a few log-probabilities."""
 
     logprob: float
     margin: float
+    extreme: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,12 @@ class Alteration:
     siblings: bool = False
     context: int | None = None
 
+    @property
+    def widens(self) -> float:
+        """By how much it multiplies what log-probabilities round by: those at T by 1/T, those times F by F."""
+        how, _, value = self.report.partition(":")
+        return max(1.0, 1 / float(value) if how == "temper" else abs(float(value)) if how == "scale" else 1.0)
+
     def with_(self, **changes: Any) -> Alteration:
         """A further change; sampling parameters are added to those that are changed already."""
         if "sampling" in changes:
@@ -72,7 +80,8 @@ class Symptoms:
     `nats`: sum of |Δ| of teacher-forced log-probabilities, finite ones. `noise`: log-probabilities and tokens that
     differ between two equal draws of the engine itself; `restless`: numbers alone, and so only what it chooses was
     looked at. `cached`: prompt tokens served from a prefix cache. `longest`: tokens of a sequence that the engine
-    scores, 0 where that is not known; `cut`: sequences that are longer, and were scored up to there.
+    scores, 0 where that is not known; `cut`: sequences that are longer, and were scored up to there. `near`: of the
+    differences of a kind of NUMBERS, those that are not extreme, by sample.
     """
 
     counts: dict[str, int] = field(default_factory=dict)
@@ -85,6 +94,7 @@ class Symptoms:
     cached: int = 0
     longest: int = 0
     cut: int = 0
+    near: dict[str, dict[int, int]] = field(default_factory=dict)
     places: dict[str, list[Any]] = field(default_factory=dict)  # kind -> [sample, position, reference, engine]
 
     @property

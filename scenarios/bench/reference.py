@@ -6,6 +6,7 @@ pass, so that a change of the sampling costs a draw from logits that are there a
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 from dataclasses import dataclass, replace
@@ -17,12 +18,14 @@ from torch import Tensor
 from scenarios import models
 from scenarios.bench.case import Alteration, CaseSample, Drawn, PassedOver
 from scenarios.bench.fit import Choices
+from scenarios.lifted import EXACT_LIMIT
 from scenarios.models import saved
 from scenarios.peak import peak
 from scenarios.rollout import guided
 from scenarios.rollout.coupling import Draw, barred, filtered, gumbel, perturbed
 from scenarios.rollout.engine import Completion, Request
 from scenarios.rollout.hf import HFEngine, ids_of
+from scenarios.rollout.ordered import OUTSIDE_HALF
 from scenarios.rollout.penalties import PENALTIES, Occurred, penalised
 from scenarios.settings import Sampling, Scenario
 
@@ -54,9 +57,19 @@ class Reference:
         self._engine = HFEngine(policy, scenario, mode=scenario.rollout.mode, device=device)
         self._tokenizer: Any = models.load_tokenizer(policy)
         self._eos = ids_of(self._engine.model.generation_config.eos_token_id)
+        self._exact: Any = None  # the same weights in float32, once that was asked
         self._rows: dict[tuple[int, ...], Tensor] = {}
         self._samples: dict[int, CaseSample] = {}
         self.guide: guided.Guide = {}
+
+    @property
+    def _edges(self) -> tuple[float, float]:
+        """By how much the filters of an engine may be narrower and wider, nats of logits/T: two logits, each off by as
+        much as half precision is believed to round."""
+        if self.model.dtype == torch.float32:
+            return 0.0, 0.0
+        reach = 2 * OUTSIDE_HALF / (self.scenario.sampling.temperature or 1.0)
+        return -reach, reach
 
     @property
     def model(self) -> Any:
@@ -98,6 +111,24 @@ class Reference:
             )
         return found
 
+    @torch.no_grad()
+    def rounding(self, alteration: Alteration) -> list[float]:
+        """|Δ| in nats of the guide's log-probabilities from those that float32 makes of the same weights, behind the
+        prompts of an alteration; [] above `EXACT_LIMIT` parameters."""
+        if self._exact is None:
+            if sum(one.numel() for one in self.model.parameters()) > EXACT_LIMIT:
+                return []
+            self._exact = copy.deepcopy(self.model).float()
+        found: list[float] = []
+        for one in self._samples.values():
+            prompt, guide = self._prompt(one, alteration), self.guide[one.number][0]
+            ids = torch.tensor([[*prompt, *guide[:-1]]], device=self._exact.device)
+            exact = self._exact(input_ids=ids).logits[0, len(prompt) - 1 :].cpu()
+            rows = torch.tensor(guide)[:, None]
+            apart = self._logits(prompt, one.number).log_softmax(-1) - exact.log_softmax(-1)
+            found += apart.gather(-1, rows)[:, 0].abs().tolist()
+        return found
+
     def draw(self, alteration: Alteration = NOTHING) -> list[Drawn]:
         """What the reference chooses along the guide, in the protocol that engines are read by."""
         limit = self._sampling(alteration).max_tokens
@@ -111,15 +142,25 @@ class Reference:
         ]
 
     def gap(self, number: int, position: int, token: int, alteration: Alteration = NOTHING) -> float:
-        """By how much the reference prefers its own choice there to `token`: 0 for the choice itself, inf if barred."""
+        """By how much the reference prefers its own choice there to `token`: 0 for the choice itself, inf if barred.
+        In half precision tokens near the edge of a filter may be on either side of it."""
         sample = self._samples[number]
         found = [float("inf")]
         for prompt in {self._prompt(sample, alteration), sample.prompt}:  # a continuation may have had either
             logits = self._penalised(prompt, number, alteration)[position : position + 1]
-            scores = self._perturbed(logits, number, position, alteration)[0]
-            if 0 <= token < len(scores):
-                found.append(float(scores.max() - scores[token]))
+            kept, wide = (self._perturbed(logits, number, position, alteration, by)[0] for by in self._edges)
+            if (number, position) in alteration.passed_over:
+                kept[kept.argmax()] = float("-inf")
+            if 0 <= token < len(wide):
+                found.append(max(0.0, float(kept.max() - wide[token])))
         return min(found)
+
+    def support(self, number: int, position: int, token: int, alteration: Alteration) -> list[float]:
+        """The least and the largest log-probability of `token` over what the filters leave, by either side of their
+        edges."""
+        logits = self._logits(self._prompt(self._samples[number], alteration), number)[position : position + 1]
+        draw = self._draw(number, alteration)
+        return sorted(float(filtered(logits, draw, by).log_softmax(-1)[0, token]) for by in self._edges)
 
     def choices(self, drawn: list[Drawn], alteration: Alteration, margin: float) -> Choices | None:
         """What an engine chose along the guide, with the logits and the noise that it should have chosen by; None for
@@ -145,7 +186,7 @@ class Reference:
             occurred.append(Occurred.of(prompt, self.guide[one.number][0], len(rows), rows.shape[-1]))
         if not chosen:
             return None
-        asked = replace(self._draw(drawn[0].number, alteration), joint=alteration.joint)
+        asked = self._draw(drawn[0].number, alteration)
         return Choices(torch.cat(logits), torch.cat(noise), torch.cat(chosen), asked, margin, Occurred.joined(occurred))
 
     def passed_over(self, drawn: list[Drawn], alteration: Alteration, margin: float) -> PassedOver:
@@ -159,7 +200,7 @@ class Reference:
         first, second = best.T
         own = (scores + one.noise).gather(-1, one.chosen[:, None])[:, 0]
         wrong = first - own > margin
-        passed = wrong & (one.chosen == ids[:, 1]) & second.isfinite()
+        passed = wrong & (second - own <= margin) & second.isfinite()
         log_p = scores.log_softmax(-1).gather(-1, ids)
         likely = passed & (log_p[:, 0] > log_p[:, 0].quantile(NEAREST))
         log_p = log_p[passed]
@@ -289,7 +330,7 @@ class Reference:
         if how == "temper":
             table = torch.log_softmax(logits.double() / float(value), -1)
         elif how == "support":
-            table = torch.log_softmax(self._filtered(logits, number, alteration), -1)
+            table = torch.log_softmax(filtered(logits, self._draw(number, alteration)), -1)
         else:
             table = torch.log_softmax(logits, -1)
         row: list[float] = table.gather(-1, chosen)[:, 0].tolist()
@@ -363,13 +404,15 @@ class Reference:
         ends = tuple(sorted(self._ends(sampling))) if sampling.min_tokens else ()
         return Draw(
             seed, number, 0, sampling.temperature or 1.0, sampling.top_k, sampling.top_p, sampling.min_p,
-            sampling.min_tokens, ends,
+            sampling.min_tokens, ends, joint=alteration.joint,
         )  # fmt: skip
 
     def _ends(self, sampling: Sampling) -> frozenset[int]:
         return frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else self._eos)
 
-    def _perturbed(self, logits: Tensor, number: int, start: int, alteration: Alteration) -> Tensor:
+    def _perturbed(
+        self, logits: Tensor, number: int, start: int, alteration: Alteration, slack: float = 0.0
+    ) -> Tensor:
         draw = self._draw(number, alteration)
         positions = torch.arange(start, start + len(logits), dtype=torch.int64)
         if self.scenario.rollout.mode == "greedy":
@@ -378,18 +421,7 @@ class Reference:
                 early = (positions < draw.min_tokens).nonzero()
                 scores[early, torch.tensor(draw.end_ids)] = float("-inf")
             return scores
-        if not alteration.joint:
-            return perturbed(logits, draw, positions)
-        # Each filter over the unfiltered mass: what passes both stays.
-        plain = perturbed(logits, replace(draw, top_k=-1, top_p=1.0), positions)
-        return plain.masked_fill(self._filtered(logits, number, alteration) == float("-inf"), float("-inf"))
-
-    def _filtered(self, logits: Tensor, number: int, alteration: Alteration) -> Tensor:
-        draw = self._draw(number, alteration)
-        if not alteration.joint:
-            return filtered(logits, draw)
-        by_k, by_p = filtered(logits, replace(draw, top_p=1.0)), filtered(logits, replace(draw, top_k=-1))
-        return torch.minimum(by_k, by_p)
+        return perturbed(logits, draw, positions, slack)
 
     def _penalised(self, prompt: tuple[int, ...], number: int, alteration: Alteration) -> Tensor:
         """The same after the penalties of an alteration."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from scenarios.bench.case import CaseSample, Symptoms
+from scenarios.bench.case import CaseSample, Symptoms, Tolerance
 
 SHOWN = 3  # places of each kind that are told
 
@@ -20,6 +20,7 @@ class Tally:
         self._compared: dict[str, int] = {}
         self._by_sample: dict[int, int] = {}
         self._places: dict[str, list[Any]] = {}
+        self._near: dict[str, dict[int, int]] = {}
         self.nats = 0.0
 
     def look(self, kind: str, number: int, position: int, expected: Any, found: Any, differs: bool) -> None:
@@ -36,10 +37,18 @@ class Tally:
         if len(places) < SHOWN:
             places.append([number, position, expected, found])
 
+    def number(self, kind: str, number: int, position: int, p: float, q: float, tolerance: Tolerance) -> None:
+        """The same of two log-probabilities."""
+        differs = beyond(p, q, tolerance.logprob)
+        self.look(kind, number, position, p, q, differs)
+        if differs and abs(p - q) <= tolerance.extreme and kind not in self._ignored:
+            near = self._near.setdefault(kind, {})
+            near[number] = near.get(number, 0) + 1
+
     def symptoms(self, *, noise: int, cached: int, longest: int, cut: int) -> Symptoms:
         return Symptoms(
             self._counts, self._healthy, self._compared, self._by_sample, self.nats, noise, bool(self._ignored), cached,
-            longest, cut, self._places,
+            longest, cut, self._near, self._places,
         )  # fmt: skip
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
+
+from scenarios.lifted import HALF
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,15 @@ class Fault:
     findings: tuple[str, ...] = ()  # names that must stand among the findings
     confounders: tuple[str, ...] = ()  # the same, among the confounders
     told: Mapping[str, str] = field(default_factory=dict)  # cause or finding -> words of its evidence or effect
+    # Fields that are others where learner and engines compute in half precision. None: too small to be told there from
+    # rounding, or no fault there, and left out.
+    half: Mapping[str, Any] | None = field(default_factory=dict)
+
+    def at(self, dtype: str) -> Fault | None:
+        """The fault as it is planted in this dtype."""
+        if dtype not in HALF or self.stage == "lifted" or any(one.startswith("model.dtype=") for one in self.scenario):
+            return self
+        return None if self.half is None else replace(self, half={}, **self.half)
 
     @property
     def parties(self) -> tuple[str, ...]:

@@ -144,6 +144,8 @@ RENDEZVOUS = (
               rank=7, culprits=(2,), launcher=("--claim", "3")),
     _training("join-subgroup", "K5", "one rank does not make the group that its peers make", "rendezvous", "subgroup",
               rank=2, world=3, frame="main"),
+    _training("join-sync-twice", "K5", "two engines claim one rank of a weight sync's group: either may be wrong",
+              "sync_group", "twice", rank=2, world=3, culprits=()),
 )  # fmt: skip
 
 CONTROL_PLANE = (
@@ -214,6 +216,8 @@ CONTROLS = (
     _control("long-checkpoint", "all ranks write a checkpoint for longer than the threshold", "checkpoint"),
     replace(_control("slow-kernel", "one rank's kernel runs longer than the threshold, and ends", "kernel", kind="K7"),
             condition="spin"),
+    Hang("slow-stage", "K7", "a driver collects its children in order: the last ones are done, the first one works",
+         _program("stages"), ("--stall", "{stall}"), verdict="SLOW"),
     _control("breakpoint", "one rank sits in the debugger", "breakpoint", verdict="HEALTHY"),
     *(Hang(f"slow-rollout-{phase}", "K7", f"the trainer waits for a long rollout over {title}",
            _program("long_rollout"), ("--phase", phase, "--stall", "{stall}"), verdict="SLOW")

@@ -19,6 +19,7 @@ from torch import Tensor
 from probes import weights
 from scenarios import models
 from scenarios.faults.trainer import EVERY, altered
+from scenarios.lifted import EXACT_LIMIT
 from scenarios.models import saved
 from scenarios.models.quiet import quiet
 from scenarios.ppo import losses, native_fit, native_scores
@@ -27,10 +28,9 @@ from scenarios.ppo.margins import Margins
 from scenarios.ppo.optimizer import Optimizer
 from scenarios.ppo.role import MiniBatch, Report, Role, Rows, Trained, flat, response_logits, to_rows, token_logprobs
 from scenarios.rollout.engine import SyncGroup, WeightMeta
+from scenarios.rollout.ordered import OUTSIDE, OUTSIDE_HALF
 from scenarios.rollout.sync import WeightSender
 from scenarios.settings import Sampling
-
-EXACT_LIMIT = 1_000_000_000  # parameters
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,9 @@ class ActorRole(Role):
         self._sent_as = {name: tensor.dtype for name, tensor in saved.tensors(policy).items()} if model.held else {}
         self.model = saved.widen(policy, getattr(torch, model.dtype)) if model.held else policy  # exact
         self.optimizer = Optimizer(self.model, ppo.actor_lr, ppo.max_grad_norm, self.parallel)
-        self.margins = Margins(scenario, self.model.generation_config.eos_token_id)
+        self.margins = Margins(
+            scenario, self.model.generation_config.eos_token_id, half=self.model.dtype != torch.float32
+        )
         self._digests: dict[str, str] = {}
         self._twin: Any = None  # the model in float32, beside one in half precision
         self._before: Any = None  # the model before the last update, where there is a twin
@@ -137,10 +139,11 @@ class ActorRole(Role):
         asked = Sampling(**sampling)
         room = max(native_fit.MOST, native_fit.FEWEST * self.model.config.vocab_size)
         few = self._with_logits(samples, room)
-        found = native_fit.Fitter(few, self._ends(asked)).fits(asked)
+        slack = OUTSIDE if self.model.dtype == torch.float32 else OUTSIDE_HALF
+        found = native_fit.Fitter(few, self._ends(asked), slack).fits(asked)
         if not found and len(few) < len(samples):
             more = self._with_logits(samples, native_fit.MORE * room)
-            found = native_fit.Fitter(more, self._ends(asked)).fits(asked, filters=False)
+            found = native_fit.Fitter(more, self._ends(asked), slack).fits(asked, filters=False)
         return [dataclasses.asdict(fit) for fit in found]
 
     def _with_logits(self, samples: list[Sample], room: int) -> list[tuple[Sample, Tensor]]:

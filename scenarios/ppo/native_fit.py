@@ -69,10 +69,12 @@ class Total:
 class Fitter:
     """Looks for the fewest changes to what was asked under which the samples are likely.
 
-    `held`: samples with the model's own logits of their responses, [response, vocabulary].
+    `held`: samples with the model's own logits of their responses, [response, vocabulary]. `slack`: nats by which
+    rounding may let a token in.
     """
 
-    def __init__(self, held: list[tuple[Sample, Tensor]], ends: tuple[int, ...]) -> None:
+    def __init__(self, held: list[tuple[Sample, Tensor]], ends: tuple[int, ...], slack: float = OUTSIDE) -> None:
+        self._slack = slack
         self._drawn, self._ends = Drawn.of(held, penalty=True), ends
         stopped = [len(sample.response) - 1 for sample, _ in held if sample.response and sample.response[-1] in ends]
         self._earliest_end = min(stopped, default=None)
@@ -118,7 +120,7 @@ class Fitter:
 
     def _total(self, hypothesis: Hypothesis) -> Total:
         one = self._read(hypothesis)
-        out = one.outside > OUTSIDE
+        out = one.outside > self._slack
         likelihood = torch.where(one.processed > float("-inf"), one.processed, one.tempered)  # `Tempered.read`
         mean, spread = one.moments(hypothesis.passed)
         surplus = -float((likelihood + mean)[~out].sum())
@@ -195,13 +197,13 @@ class Fitter:
         """Of each part the tokens' log-probabilities, and which of them lie outside."""
         if hypothesis.passed:
             one = self._read(hypothesis)
-            return iter([(one.likelihood(hypothesis.passed), one.outside > OUTSIDE)])
+            return iter([(one.likelihood(hypothesis.passed), one.outside > self._slack)])
         s = hypothesis.sampling
         cut = 0 < s.top_k < self._drawn.logits.shape[-1] or s.top_p < 1.0 or s.min_p > 0.0
         if not cut and _order(hypothesis) != self._order:
             scores = ((punished(part, hypothesis, self._ends), part.target) for part in self._parts())
             return (untruncated(*one, s.temperature) for one in scores)
-        return (part.read(s, joint=hypothesis.joint) for part in self._tempered(hypothesis))
+        return (part.read(s, joint=hypothesis.joint, slack=self._slack) for part in self._tempered(hypothesis))
 
     def _extent(self, now: Hypothesis) -> dict[str, float]:
         """Each truncation at its likeliest: just wide enough for every token that was drawn."""

@@ -11,6 +11,7 @@ Repetition penalties are refused in coupled mode (`parameters`): engines disagre
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ import torch
 _M0, _M1 = 0xD2511F53, 0xCD9E8D57
 _W0, _W1 = 0x9E3779B9, 0xBB67AE85
 _MASK = 0xFFFFFFFF
+EDGE = 0.02  # nats by which half precision moves the edge of a filter: four times the mean error of a log-probability
 
 
 @dataclass(frozen=True)
@@ -103,25 +105,34 @@ def uniform(seed: int, samples: torch.Tensor, positions: torch.Tensor, vocab: in
     return (bits.to(torch.float64) + 0.5) * 2.0**-52
 
 
-def filtered(logits: torch.Tensor, draw: Draw) -> torch.Tensor:
-    """logits/T in float64 with everything outside top-k, top-p and min-p at -inf. Shape (n, vocab) in and out."""
+def filtered(logits: torch.Tensor, draw: Draw, slack: float = 0.0) -> torch.Tensor:
+    """logits/T in float64 with everything outside top-k, top-p and min-p at -inf. Shape (n, vocab) in and out.
+
+    `slack`: nats of logits/T by which the filters are wider, or narrower below 0: what two engines whose logits round
+    by half as much may both leave in. The best token always stays.
+    """
     scores = logits.to(torch.float64) / draw.temperature
     vocab = scores.shape[-1]
     unfiltered = scores
     if 0 < draw.top_k < vocab:
-        scores = scores.masked_fill(scores < torch.topk(scores, draw.top_k, dim=-1).values[..., -1:], float("-inf"))
+        best = torch.topk(scores, draw.top_k, dim=-1).values
+        least = torch.minimum(best[..., -1:] - slack, best[..., :1])
+        scores = scores.masked_fill(scores < least, float("-inf"))
     if draw.top_p < 1.0:
         mass = unfiltered if draw.joint else scores
         ordered, order = torch.sort(mass, dim=-1, descending=True, stable=True)
         probabilities = torch.softmax(ordered, dim=-1)
-        before = probabilities.cumsum(dim=-1) - probabilities
-        cut = torch.zeros_like(before, dtype=torch.bool).scatter(-1, order, before >= draw.top_p)
+        up_to = probabilities.cumsum(dim=-1)
+        before = up_to - probabilities
+        if slack:  # rounding moves tokens past each other: only those that are further ahead surely come before
+            ahead = torch.searchsorted(-ordered, -(ordered + slack))
+            before = torch.nn.functional.pad(up_to, (1, 0)).gather(-1, ahead) - (probabilities if slack < 0 else 0.0)
+            before[..., 0] = 0.0
+        cut = torch.zeros_like(before, dtype=torch.bool).scatter(-1, order, before >= draw.top_p * math.exp(slack))
         scores = scores.masked_fill(cut, float("-inf"))
     if draw.min_p > 0.0:
         best = scores.max(dim=-1, keepdim=True).values
-        scores = scores.masked_fill(
-            scores < best + torch.log(torch.tensor(draw.min_p, dtype=torch.float64)).item(), float("-inf")
-        )
+        scores = scores.masked_fill(scores < best + min(math.log(draw.min_p) - slack, 0.0), float("-inf"))
     return scores
 
 
@@ -136,8 +147,9 @@ def barred(logits: torch.Tensor, draw: Draw, positions: torch.Tensor) -> torch.T
     return logits
 
 
-def perturbed(logits: torch.Tensor, draw: Draw, positions: torch.Tensor) -> torch.Tensor:
+def perturbed(logits: torch.Tensor, draw: Draw, positions: torch.Tensor, slack: float = 0.0) -> torch.Tensor:
     """Scores whose argmax is the coupled draw, float64 (n, vocab), for one sample at response `positions` (n,).
+    `slack`: see `filtered`.
 
     `positions` count from the start of the response. Subtracting two entries gives a margin in nats of logits/T.
     """
@@ -147,7 +159,7 @@ def perturbed(logits: torch.Tensor, draw: Draw, positions: torch.Tensor) -> torc
     noise = gumbel(draw.seed, samples, positions, vocab)
     if draw.jitter:
         noise = noise + draw.jitter * (2.0 * uniform(draw.seed + 1, samples, positions, vocab) - 1.0)
-    return filtered(scores, draw) + noise
+    return filtered(scores, draw, slack) + noise
 
 
 def reported(logits: torch.Tensor, draws: list[Draw]) -> torch.Tensor:

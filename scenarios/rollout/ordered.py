@@ -28,6 +28,7 @@ class Filters(Protocol):
 
 
 OUTSIDE = 1e-3  # nats; a token nearer to the boundary may have been let in by rounding
+OUTSIDE_HALF = 0.05  # in half precision: the cap on what it rounds by (harness.parity.facts.floor)
 
 
 @dataclass(frozen=True)
@@ -104,10 +105,10 @@ class Tempered:
             kept = torch.minimum(kept, torch.searchsorted(self._below, least, right=True)[:, 0])
         return kept
 
-    def read(self, filters: Filters, *, joint: bool = False) -> tuple[Tensor, Tensor]:
+    def read(self, filters: Filters, *, joint: bool = False, slack: float = OUTSIDE) -> tuple[Tensor, Tensor]:
         """Log-probabilities of the chosen tokens, and which of them lie outside of what is kept, both [n].
 
-        A token that only rounding left outside counts as if nothing were cut off.
+        A token that only rounding of `slack` nats left outside counts as if nothing were cut off.
         """
         own, place = self._own, self.ordered.place
         beyond = torch.where(own == float("-inf"), float("inf"), torch.zeros_like(own))
@@ -125,7 +126,7 @@ class Tempered:
             beyond = torch.maximum(beyond, _half(math.log(filters.min_p) - own))
         kept = self.kept(filters, joint=joint)
         total = torch.where(place < kept, _at(self._up_to, kept - 1), self._up_to[:, -1])
-        return own - total.log(), beyond > OUTSIDE
+        return own - total.log(), beyond > slack
 
     def _nucleus(self, share: Tensor) -> Tensor:
         """How many tokens there are before which less than this mass stands."""

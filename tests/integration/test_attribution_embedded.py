@@ -17,7 +17,10 @@ from harness.parity.attribution import trials as trial
 from harness.parity.attribution.merge import same_cause
 from harness.parity.attribution.outcome import Attribution
 from harness.parity.attribution.put_back import engine_parameters
+from harness.parity.attribution.reference import _by_chance
 from harness.parity.attribution.situation import Named, Situation, Tried, improves, settled
+from harness.parity.attribution.trial import Trial
+from harness.parity.facts.floor import Tolerance
 from harness.parity.rivals import Seen
 from harness.parity.verdict import Judged
 from reports.model import Cause, Proof, Verdict
@@ -559,14 +562,31 @@ def test_what_an_intervention_only_puts_out_of_sight_it_does_not_remove() -> Non
     assert improves(late, Symptoms(compared={"logprobs": 184}))
 
 
+def test_what_a_guess_is_nearer_to_by_chance_it_does_not_prove() -> None:
+    """Of 18 seeds one leaves fewest; of a prompt that is another, some numbers are back within the tolerance."""
+    before = Symptoms({"tokens": 80, "logprobs": 20}, by_sample=dict.fromkeys(range(10), 10))
+    seed = Trial("RNG(seed ignored)", "seed 7 in the reference", "", {"seed": 7})
+    assert _by_chance(seed, before, Symptoms({"tokens": 70, "logprobs": 20}))
+    assert not _by_chance(seed, before, Symptoms({"tokens": 3, "logprobs": 40}))
+    prompts = Trial("TEMPLATE", "prompts", "", {"prompts": tuple((one, (1, 2)) for one in range(10))})
+    few = Symptoms({"tokens": 78}, by_sample={**before.by_sample, 3: 9, 4: 9})
+    assert _by_chance(prompts, before, few) and not _by_chance(dataclasses.replace(prompts, recorded=True), before, few)
+    assert not _by_chance(prompts, before, Symptoms({"tokens": 40}, by_sample=dict.fromkeys(range(10), 4)))
+
+
 def test_a_few_outliers_are_no_symptom() -> None:
-    few = Symptoms(
-        {"scores": 1}, by_sample={3: 1}, compared={"scores": 200}, places={"scores": [[3, 9, -1.0, -1.00003]]}
-    )
-    assert settled(few, 1e-4).total == 0 and settled(few, 1e-4).compared == few.compared
-    assert settled(few, 1e-5) == few
-    tokens = Symptoms({"tokens": 1}, by_sample={3: 1}, places={"tokens": [[3, 9, 7, 8]]})
-    assert settled(tokens, 1e-4) == tokens
+    tolerance = Tolerance("float32", 1e-4, 1e-6, 1e-6, 1.0)
+    few = Symptoms({"scores": 1}, by_sample={3: 1}, compared={"scores": 200}, near={"scores": {3: 1}})
+    assert settled(few, tolerance).total == 0 and settled(few, tolerance).compared == few.compared
+    extreme = dataclasses.replace(few, near={})
+    assert settled(extreme, tolerance) == extreme
+    tokens = Symptoms({"tokens": 1}, by_sample={3: 1})
+    assert settled(tokens, tolerance) == tokens
+    # Beside a fault they are none either; more than rounding leaves are.
+    both = Symptoms({"tokens": 9, "scores": 1}, by_sample={3: 2, 4: 8}, compared={"scores": 200}, near=few.near)
+    assert settled(both, tolerance).counts == {"tokens": 9} and settled(both, tolerance).by_sample == {3: 1, 4: 8}
+    many = Symptoms({"scores": 9}, by_sample={3: 9}, compared={"scores": 200}, near={"scores": {3: 9}})
+    assert settled(many, tolerance) == many
 
 
 # --- what the verdict makes of it ---------------------------------------------------------------------------------

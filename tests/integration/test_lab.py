@@ -19,7 +19,7 @@ STALL_S = 5.0
 NAMES = (
     "trip-publish", "order-pair", "branch-timeout", "dead-thread", "join-absent", "ray-pair", "http-pair",
     "sleep-wake", "zero-save", "state-stopped", "refused-begin", "slow-shards", "long-pause", "slow-compile-child",
-    "order-pair+spin", "dead-keepalive+logger", "dead-thread+helper", "slow-kernel", "async-lost",
+    "order-pair+spin", "dead-keepalive+logger", "dead-thread+helper", "slow-kernel", "async-lost", "async-rated",
 )  # fmt: skip
 MARK = "RLHF_HARNESS_LAB="
 

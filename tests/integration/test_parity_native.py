@@ -6,10 +6,11 @@ import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from native_samples import MARGIN, Stage, give
-from recordings import Recording, causes, check, make, put, scenario
+from recordings import Recording, causes, check, jagged, make, put, scenario
 
 from reports.model import Verdict
 from scenarios.ppo.native_scores import Hypothesis
@@ -164,6 +165,27 @@ def test_clones_and_no_clones(tmp_path: Path) -> None:
 def test_a_seed_that_is_ignored_where_it_was_promised(tmp_path: Path) -> None:
     verdict = judged(tmp_path, Sampling(), Stage(PLAIN, seed=2, repeats=0.0))
     assert [(cause.name, cause.party) for cause in verdict.causes] == [("RNG(seed ignored)", "candidate")]
+
+
+def test_samples_drawn_again_under_other_numbers_are_no_ignored_seed(tmp_path: Path) -> None:
+    verdict = judged(tmp_path, Sampling(), Stage(PLAIN, seed=2, exchanged=True))
+    assert [(cause.name, cause.party) for cause in verdict.causes] == [("ORDER", "candidate")]
+    assert verdict.causes[0].proofs[0].after == 0
+
+
+@pytest.mark.parametrize("shift", [1, -1])
+def test_log_probabilities_that_stand_beside_their_tokens(shift: int, tmp_path: Path) -> None:
+    both = pair(Sampling(), Stage(PLAIN, seed=1), Stage(PLAIN, seed=2))
+    frame = next(both[1].frames("native"))
+    frame.arrays["logprob"] = jagged([np.roll(row, shift) for row in frame.arrays["logprob"].rows()])  # type: ignore[union-attr]
+    verdict = put(tmp_path, *both)
+    assert [(cause.name, cause.party) for cause in verdict.causes] == [("ALIGNMENT", "candidate")]
+    assert verdict.causes[0].proofs[0].intervention == f"read {shift:+d} position"
+
+
+def test_a_limit_that_shortens_native_samples_is_no_matter_of_the_sampler(tmp_path: Path) -> None:
+    verdict = judged(tmp_path, Sampling(), Stage(PLAIN, seed=2, limit=5))
+    assert [(one.name, one.party) for one in verdict.causes] == [("LENGTH(context)", "candidate")], verdict.reason
 
 
 def test_an_engine_that_promises_no_repetition_is_a_finding(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from harness.parity.attribution.situation import Situation
+from harness.parity.facts import floor
 from scenarios.bench.bench import Bench
 from scenarios.bench.case import CaseSample, Tolerance
 from scenarios.bench.undo import Stand
@@ -66,7 +67,7 @@ class Lab:
             mode="coupled",
             side=lambda name: side,
             notes={},
-            tolerance=SimpleNamespace(value=1e-4),
+            tolerance=floor.Tolerance("float32", 1e-4, 1e-4, 1e-6, 1.0),
         )
         clock = iter(range(10**9))
         return Situation(

@@ -34,9 +34,10 @@ def model() -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """One side. `shift`: how far off the engine's logits are; `clones`: samples of a prompt are one; `repeats`: share
-    of the samples drawn twice that are alike; `reported`: the learner's column that the engine reports, or "drawn":
-    what it drew with.
+    """One side. `shift`: how far off the engine's logits are; `clones`: samples of a prompt are one; `repeats`:
+    share of the samples drawn twice that are alike; `exchanged`: each of those answers for the next one;
+    `limit`: no sample is longer; `reported`: the learner's column that
+    the engine reports, or "drawn": what it drew with.
     """
 
     did: Hypothesis
@@ -44,6 +45,8 @@ class Stage:
     seed: int = 0
     clones: bool = False
     repeats: float = 1.0
+    exchanged: bool = False
+    limit: int = LENGTH
     request_seed: str = "honoured"
     reported: str = "learner_logprob"
 
@@ -62,6 +65,7 @@ def frames(stage: Stage, version: int) -> list[FrameRecord]:
     """The `native`, `repeat` and `native_score` frames of one side."""
     rng = np.random.default_rng([17, stage.seed])
     samples: list[Sample] = []
+    finish: list[str] = []
     for prompt in range(PROMPTS):
         ids = (1, 3 + prompt % 20, 3 + prompt // 20)
         cumulated = np.cumsum(probabilities(stage.did)[prompt], axis=1)
@@ -70,6 +74,8 @@ def frames(stage: Stage, version: int) -> list[FrameRecord]:
             response = tuple(drawn[: drawn.index(END) + 1] if END in drawn else drawn)
             if stage.clones and copy:
                 response = samples[-1].response
+            response = response[: stage.limit]
+            finish.append("stop" if response[-1] == END else "length")
             samples.append(Sample(10**6 + len(samples), ids, response))
     held = [(one, torch.from_numpy(model()[i // GROUP][: len(one.response)])) for i, one in enumerate(samples)]
     views: list[dict[str, Any]] = [native_scores.scores(*one, stage.asked, (END,)) for one in held]
@@ -92,7 +98,6 @@ def frames(stage: Stage, version: int) -> list[FrameRecord]:
         "logprob": jagged(noise),
         "cached": np.zeros(len(samples), np.int64),
     }
-    finish = ["stop" if one.response[-1] == END else "length" for one in samples]
     native = FrameRecord("native", -1, {"weight_version": version, "finish": finish, "engine_seed": 0}, drawn_arrays)
     few = list(range(0, len(samples), len(samples) // 16))[:16]
     repeat = FrameRecord(
@@ -102,7 +107,7 @@ def frames(stage: Stage, version: int) -> list[FrameRecord]:
     repeat.take(few)
     kept = round(stage.repeats * len(few))
     again = [row if i < kept else (row + 1) % VOCABULARY for i, row in enumerate(repeat.arrays["output"].rows())]  # type: ignore[union-attr]
-    repeat.arrays["output"] = jagged(again)
+    repeat.arrays["output"] = jagged(again[1:] + again[:1] if stage.exchanged else again)
     fields = {"weight_version": version, "fits": [dataclasses.asdict(fit) for fit in fits]}
     arrays: dict[str, Any] = {"sample": number.copy(), "learner_logprob": jagged(raw)}
     arrays |= {name: jagged([view[name] for view in views]) for name in views[0]}

@@ -98,6 +98,7 @@ HARMLESS = [
     "max_tokens=512",
     "--max_new_tokens 1024",
     "max_num_batched_tokens: 8192",
+    "kv_cache_tokens: asked 16384",
     "num_tokens=17",
     "tokens: 3,512 of 3,512",
     "tokenizer=Qwen/Qwen3-8B",

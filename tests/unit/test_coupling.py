@@ -104,6 +104,23 @@ def test_top_k_then_top_p_then_min_p_in_that_order() -> None:
     assert kept(min_p=0.6) == [True, True, False, False]
 
 
+@pytest.mark.parametrize("draw", [
+    Draw(seed=0, sample=0, top_p=0.8), Draw(seed=0, sample=0, top_k=5), Draw(seed=0, sample=0, min_p=0.2),
+    Draw(seed=0, sample=0, top_k=8, top_p=0.7, min_p=0.05), Draw(seed=0, sample=0, top_k=8, top_p=0.7, joint=True),
+])  # fmt: skip
+def test_slack_holds_the_edges_of_every_engine_that_rounds_by_half_as_much(draw: Draw) -> None:
+    """What any such engine keeps is within the wider filter, and what the narrower one keeps all of them keep."""
+    random = torch.Generator().manual_seed(3)
+    logits = torch.randn(200, 24, generator=random, dtype=torch.float64) * 2
+    rounded = logits + 0.1 * (torch.rand(200, 24, generator=random, dtype=torch.float64) - 0.5)
+    kept, wide, narrow = (
+        filtered(table, draw, slack).isfinite() for table, slack in ((rounded, 0.0), (logits, 0.1), (logits, -0.1))
+    )
+    assert not (kept & ~wide).any() and not (narrow & ~kept).any()
+    assert narrow.any(dim=-1).all()
+    assert (wide & ~narrow).any() and torch.equal(filtered(logits, draw), filtered(logits, draw, 0.0))
+
+
 def test_end_ids_are_masked_until_min_tokens() -> None:
     logits = torch.tensor([[0.0, 50.0, 0.0]])
     draw = Draw(seed=0, sample=0, min_tokens=3, end_ids=(1,))

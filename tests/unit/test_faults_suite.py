@@ -56,9 +56,9 @@ def test_the_catalogue_is_sound(fault: Fault) -> None:
 
 
 def test_a_fault_of_the_catalogue_says_how_it_is_made_again() -> None:
-    line = files.reproduced_by(named("kv-pool"), ("sglang", "vllm"))
+    line = files.reproduced_by(named("kv-pool"), ("sglang", "vllm"), "float32")
     assert line == "harness faults run --suite parity kv-pool --backends sglang vllm"
-    assert files.reproduced_by(dataclasses.replace(FAULTS[0], name="of-a-file"), ("vllm", "sglang")) == ""
+    assert files.reproduced_by(dataclasses.replace(FAULTS[0], name="of-a-file"), ("vllm", "sglang"), "float32") == ""
 
 
 def test_names_are_unique_and_an_unknown_one_is_refused() -> None:

@@ -534,6 +534,58 @@ def test_log_probabilities_renormalised_over_the_nucleus(tmp_path: Path) -> None
     assert causes(put(tmp_path, baseline, candidate)) == ["LOGPROB_SEMANTICS(renormalised)"]
 
 
+def test_a_factor_that_fits_a_few_samples_of_a_step_is_no_factor_of_it(tmp_path: Path) -> None:
+    """Renormalised numbers of a few samples happen to be one factor times the learner's."""
+    baseline, candidate = plain()
+    rng = np.random.default_rng(7)
+    for recording in (baseline, candidate):
+        recording.manifest["scenario"]["sampling"]["top_p"] = 0.8
+    for frame in rolled(candidate):
+        rows, column = frame.arrays["logprob"].rows(), []
+        for number, row in enumerate(rows):
+            drawn = np.minimum(row - np.log(rng.uniform(0.8, 0.99, len(row))), 0)
+            column.append(np.maximum(row * 0.95, row + 1e-3) if number % 4 == 0 else drawn)
+        frame.arrays["logprob"] = jagged(column)
+    assert "LOGPROB_SEMANTICS(scaled)" not in causes(put(tmp_path, baseline, candidate))
+
+
+def test_what_a_cause_of_a_step_does_to_a_short_sample_is_explained_too(tmp_path: Path) -> None:
+    """Of half precision: too few tokens to speak against their learner, and more than that against the other run."""
+    plan = scenario(steps=STEPS, dtype="bfloat16", temperature=0.7)
+    baseline, candidate = pair(plan=plan, native=False)
+    for frame in rolled(candidate):
+        frame.arrays["logprob"].values = tempered(np.minimum(frame.arrays["logprob"].values, -0.01), 0.7)
+    found = judged(baseline.write(tmp_path / "one"), candidate.write(tmp_path / "two"), native=False)
+    assert causes(found.verdict) == ["LOGPROB_SEMANTICS(tempered)"]
+    # As a short sample is: its few tokens beyond the tolerance do not decide.
+    e = found.evidence
+    assert e is not None
+    kind = "learner:candidate"
+    e.items[kind] = [items[items[:, 1] % 16 != 3] for items in e.items[kind]]
+    assert [one.name for one in find(e, found.kinds)] == ["LOGPROB_SEMANTICS(tempered)"]
+
+
+@pytest.mark.parametrize(("margin", "named"), [(1e-5, ["STOP(end token dropped)"]), (0.5, None)])
+def test_a_sample_that_ended_at_a_tie_has_lost_its_end_token_too(
+    margin: float, named: list[str] | None, tmp_path: Path
+) -> None:
+    baseline, candidate = plain()
+    for frame in rolled(candidate):
+        for name in ("output", "logprob"):
+            rows = zip(frame.arrays[name].rows(), frame.fields["finish"], strict=True)
+            frame.arrays[name] = jagged([row[:-1] if reason == "stop" else row for row, reason in rows])
+    frame = candidate.frame("rollout", 1)
+    row = int(np.argmax(frame.arrays["output"].lengths))
+    cut(frame, {row: 4}, "stop")
+    for recording in (baseline, candidate):
+        experience = recording.frame("experience", 1)
+        at = int(experience.arrays["tokens"].offsets[row]) + 4
+        experience.arrays["margin"].values[at] = margin
+        experience.arrays["runner_up"].values[at] = EOS
+    found = causes(put(tmp_path, baseline, candidate))
+    assert found == named if named else len(found) > 1 and "STOP(end token dropped)" in found
+
+
 @pytest.mark.parametrize("first", [0, 2])
 def test_a_trainer_whose_numbers_are_scaled_from_a_step_on(tmp_path: Path, first: int) -> None:
     baseline, candidate = plain()
@@ -888,13 +940,13 @@ def test_ids_of_another_encoding_are_told_by_their_text_where_a_tokenizer_is_at_
     def texts(rows: list[list[int]]) -> list[str]:
         return ["".join(spelled.get(one, f"<{one}>") for one in row) for row in rows]
 
-    assert read_aloud(found.evidence, texts)
+    found.evidence.notes |= read_aloud(found.evidence, texts)
     named = find(found.evidence, found.kinds)
     assert [(one.name, one.party) for one in named] == [("RETOKENIZATION", party)]
     # Control: tokens that read otherwise.
     spelled[700] = "x"
     found.evidence.explained = []
-    assert read_aloud(found.evidence, texts)
+    found.evidence.notes |= read_aloud(found.evidence, texts)
     assert [one.name for one in find(found.evidence, found.kinds)] == ["UNEXPLAINED"]
 
 

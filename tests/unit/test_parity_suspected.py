@@ -91,11 +91,35 @@ def test_an_environment_is_not_ruled_out_where_something_is_left(tmp_path: Path)
     assert check(found, "environment").state == "not tested"
 
 
+@pytest.mark.parametrize(("live", "stands"), [("TRUNCATION(left)", False), ("LOGPROB_SEMANTICS(tempered)", True)])
+def test_what_native_samples_are_likely_under_says_nothing_of_an_engine_with_another_prompt(
+    live: str, stands: bool, tmp_path: Path
+) -> None:
+    found = moved(tmp_path)
+    fitted = Cause(
+        "SAMPLING_PARAM(temperature)", "candidate", "it draws with temperature 1.2", "",
+        {"stage": "native", "observed": [str(Seen.LIKELIER)]}, [Proof("read as drawn with temperature 1.2", 9, 1)],
+    )  # fmt: skip
+    found.verdict.causes.insert(0, fitted)
+    verdict = merged(found, proven(live, 0))
+    assert ("SAMPLING_PARAM(temperature)" in [one.name for one in verdict.causes]) == stands
+    assert any(one.name == "withdrawn: SAMPLING_PARAM(temperature)" for one in verdict.findings) != stands
+
+
+def test_what_the_bench_learned_is_added_to_every_stage(tmp_path: Path) -> None:
+    """The recordings are read once more with it: of the native stage and the lifted one too."""
+    found = moved(tmp_path)
+    assert found.evidence is not None
+    verdict = merged(found, Attribution(learned={"something": 1}))
+    assert found.evidence.notes["something"] == 1
+    assert [one.name for one in verdict.causes] == [one.name for one in found.verdict.causes]
+
+
 def test_a_withdrawn_cause_confirms_nothing_any_more(tmp_path: Path) -> None:
     found = merged(moved(tmp_path), proven("STALE_KV", 0))
     before = moved(tmp_path / "again")
-    again = Judged(found, before.evidence, before.kinds)
-    verdict = merged(again, Attribution(reread=[]))
+    again = Judged(dataclasses.replace(found, causes=[]), before.evidence, before.kinds)
+    verdict = merged(again, Attribution())
     assert check(verdict, "cache-hit-rate") == check(before.verdict, "cache-hit-rate")
     assert check(verdict, "environment").state == "not tested"
     assert any(item.startswith("environment: ") for item in verdict.missing)

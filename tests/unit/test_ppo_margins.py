@@ -80,3 +80,22 @@ def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     parts = Margins(Scenario(), 2)(Sample(7, (1,), drawn()), LOGITS)
     np.testing.assert_array_equal(whole[0], parts[0])
     np.testing.assert_array_equal(whole[1], parts[1])
+
+
+def test_in_half_precision_a_choice_at_the_edge_of_a_filter_has_no_margin() -> None:
+    """The best token is in with one engine and out with another: both draw as they were asked."""
+    scenario = with_(Scenario(), sampling={"top_p": 0.7})
+    exact, half = (Margins(scenario, 2, half=one)(Sample(7, (1,), drawn()), LOGITS)[0] for one in (False, True))
+    same = np.isclose(exact, half, equal_nan=True) | (np.isinf(exact) & np.isinf(half))
+    assert np.isinf(half[~same]).all() and same.sum() > 0
+    generator = torch.Generator().manual_seed(1)
+    rounded = LOGITS + 0.02 * (torch.rand(LOGITS.shape, generator=generator) - 0.5)
+    # Whatever engine rounds so, where it chooses otherwise the margin is none, or no more than rounding turns.
+    draw, places = Draw(0, 7, top_p=0.7), torch.arange(len(LOGITS))
+    draws = [perturbed(table, draw, places).argmax(-1) for table in (LOGITS, rounded)]
+    own, instead = Margins(scenario, 2, half=True)(Sample(7, (1,), tuple(draws[0].tolist())), LOGITS)
+    apart = (draws[0] != draws[1]).numpy()
+    assert apart.any() and (own[apart] > 0).all()
+    told = np.isinf(own[apart]) & (instead[apart] >= 0)
+    assert (told | (np.abs(own[apart]) <= 0.1)).all()
+    assert (instead[apart] == draws[1].numpy()[apart]).all()

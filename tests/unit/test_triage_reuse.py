@@ -280,3 +280,14 @@ def test_a_file_that_took_the_place_of_another_is_read_anew(tmp_path: Path) -> N
     assert [one.name for one in last(path).groups] == ["before"]
     path.write_bytes(opening() + group(1, "after") + event(2, text="x" * 1_000))
     assert [one.name for one in last(path).groups] == ["after"]
+
+
+def test_the_journal_of_a_process_that_is_gone_says_where_it_met_whom(tmp_path: Path) -> None:
+    """But not its rank: it may have inherited the variable from a parent that cannot be looked at any more."""
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    place = {"RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    env = {"PYTHONPATH": "/job", **place}
+    journal(tmp_path / "events" / "a.jsonl", pid=gone.pid, env=env, t_ns=time.monotonic_ns() - HOUR // 3_600 * 9)
+    (found,) = collect(Scope(directory=tmp_path), out=tmp_path / "out", samples=1, native=False).processes
+    assert found.rank is None and found.environ == place and 9 <= found.age_s < 60

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 
 from harness.errors import HarnessError
-from harness.parity import causes
 from harness.parity.attribution import live, reference
 from harness.parity.attribution.bench import Bench
 from harness.parity.attribution.case import choose, unexplained
@@ -18,7 +17,7 @@ from harness.parity.rules.retokenized import read_aloud
 from harness.parity.verdict import Judged
 from reports.model import Verdict
 from reports.text import counted
-from scenarios.bench.case import Tolerance
+from scenarios.bench.case import Symptoms, Tolerance
 from scenarios.remote import ActorFailed
 
 BUDGET_S = 60.0  # for everything but the restart of an engine
@@ -84,12 +83,14 @@ def _search(
         found.notes.append("not tested on the bench: no sample of the difference can be drawn again")
         return
     found.drawn = sum(one.offends for one in samples)
-    sides = bench.open(samples, Tolerance(e.tolerance.value, e.tolerance.margin))
+    sides = bench.open(samples, Tolerance(e.tolerance.value, e.tolerance.margin, e.tolerance.extreme))
     unnamed = any(cause.name == "UNEXPLAINED" for cause in judged.verdict.causes)
-    if unnamed and read_aloud(e, bench.texts):
-        found.reread = causes.find(e, judged.kinds)
+    if unnamed:
+        found.learned |= read_aloud(e, bench.texts)
+    read: dict[str, Symptoms] = {}
     for side in sides:
-        found.first[side] = settled(bench.read(side, again=True), e.tolerance.extreme)
+        read[side] = bench.read(side, again=True)
+        found.first[side] = settled(read[side], e.tolerance)
         if (one := found.first[side]).cut:
             found.notes.append(
                 f"the {side}'s engine scores no more than {counted(one.longest, 'token')} of a sequence: "
@@ -97,28 +98,29 @@ def _search(
             )
     if unnamed and not any(one.total for one in found.first.values()):
         for side in (one for one in sides if len(e.found(f"learner:{one}"))):
-            found.first[side] = settled(live.resent(bench, side), e.tolerance.extreme)
+            read[side] = live.resent(bench, side)
+            found.first[side] = settled(read[side], e.tolerance)
             shown = "differs from the reference" if found.first[side].total else "still agrees with the reference"
             found.notes.append(f"sent other weights, then the learner's again, the {side}'s engine {shown}")
     for side in [one for one in sides if found.first[one].total]:
         s = Situation(
-            bench, e, side, found.first[side], clock, deadline=started + budget_s, samples=samples,
+            bench, e, side, read[side], clock, deadline=started + budget_s, samples=samples,
             named=found.named, tried=found.tried, notes=found.notes,
             recorded=frozenset(cause.name for cause in judged.verdict.causes),
         )  # fmt: skip
         try:
             _one_side(s, restarts, found)
             noisy = any(cause.name == f"{side}-itself" for cause in judged.verdict.causes)
-            if noisy and gone(found.first[side], s.symptoms):
+            if noisy and gone(found.first[side], s.rest):
                 live.regroup(s)
         finally:
-            found.left[side] = s.symptoms
+            found.left[side] = s.rest
             if found.named and found.named_after is None:
                 found.named_after = clock() - started
-    cold = [one.side for one in found.tried if one.cause == "STALE_KV" and not one.removed]
-    if unnamed and cold and found.reread is None:
-        e.notes[PAST_CACHE] = cold
-        found.reread = causes.find(e, judged.kinds)
+    past = [one for one in found.tried if one.cause == "STALE_KV"]
+    cold = {one.side for one in past if one.after} - {one.side for one in past if one.removed}
+    if unnamed and cold:
+        found.learned[PAST_CACHE] = sorted(cold)
 
 
 def _one_side(s: Situation, restarts: bool, found: Attribution) -> None:
@@ -136,7 +138,7 @@ def _one_side(s: Situation, restarts: bool, found: Attribution) -> None:
         )
         return
     reference.search(s)
-    if s.symptoms.total:
+    if s.rest.total:
         live.search(s, restarts=restarts, then=reference.search)
-    if s.symptoms.of("scores"):
+    if s.rest.of("scores"):
         found.layers[s.side] = live.narrowest(s)

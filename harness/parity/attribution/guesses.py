@@ -22,11 +22,11 @@ PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 
 def guesses(s: Situation) -> Iterator[Trial]:
     """Parameters that no recording speaks of: seeds and switches by common values, numbers by a fit."""
-    chosen = s.symptoms.of("tokens", "lengths")
+    chosen = s.rest.of("tokens", "lengths")
     yield from _penalties(s)
     # After a choice that is another a log-probability may be too: a shifted one is the choice's own, and the engine may
     # have gone on from another prompt.
-    if s.symptoms.of("scores", "prompts") or s.symptoms.of("logprobs") > 2 * chosen or not s.symptoms.total:
+    if s.rest.of("scores", "prompts") or s.rest.of("logprobs") > 2 * chosen or not s.rest.total:
         return
     asked = s.asked
     scenario = s.evidence.baseline.recording.scenario
@@ -119,7 +119,7 @@ def joined(parts: Iterable[Trial]) -> dict[str, Any]:
 
 def _penalties(s: Situation) -> Iterator[Trial]:
     """A penalty that the reported log-probabilities show as well: before the others, for every number differs then."""
-    if not s.symptoms.of("logprobs") or s.symptoms.of("scores", "prompts") or s.alteration.report:
+    if not s.rest.of("logprobs") or s.rest.of("scores", "prompts") or s.alteration.report:
         return
     found = {name: s.bench.penalised(s.side, name, s.alteration) for name in PENALTIES}
     fitting = [name for name, (_, left) in found.items() if left <= s.evidence.tolerance.value]
@@ -132,7 +132,7 @@ def _penalties(s: Situation) -> Iterator[Trial]:
 
 def _passed_over(s: Situation) -> Iterator[Trial]:
     """The second best token now and then, at near ties and elsewhere alike."""
-    if not s.symptoms.of("tokens"):
+    if not s.rest.of("tokens"):
         return
     found = s.bench.passed_over(s.side, s.alteration)
     seen = excluded(len(found.places), found.others, found.compared, found.wide, found.likely, found.chance)

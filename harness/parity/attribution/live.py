@@ -32,7 +32,7 @@ PARAMETERS, RESTART = "parameters", "restart"  # they take an engine's start: se
 
 def order(s: Situation) -> None:
     """Look for each differing response under the other sample numbers; ORDER when they are all there."""
-    if not s.symptoms.of("tokens", "lengths") or s.symptoms.of("scores"):
+    if not s.rest.of("tokens", "lengths") or s.rest.of("scores"):
         return
     started = s.clock()
     wrong, left = s.bench.unmatched(s.side)
@@ -161,7 +161,7 @@ def search(s: Situation, *, restarts: bool, then: Callable[[Situation], None] = 
     """Undo one thing after another until nothing is left, or time is over. `then`: after each that removed something,
     for what it may have hidden."""
     for name, intervention in SEQUENCE:
-        if not s.symptoms.total:
+        if not s.rest.total:
             return
         if name in (PARAMETERS, RESTART) and not restarts:
             if name == RESTART or s.changed:
@@ -172,13 +172,13 @@ def search(s: Situation, *, restarts: bool, then: Callable[[Situation], None] = 
             continue
         known = len(s.named)
         intervention(s)
-        if len(s.named) > known and s.symptoms.total:
+        if len(s.named) > known and s.rest.total:
             then(s)
 
 
 def narrowest(s: Situation) -> str:
     """In words, the first layer at which the engine leaves the reference, on the sample that differs most."""
-    number = max(s.symptoms.by_sample, key=lambda one: s.symptoms.by_sample[one])
+    number = max(s.rest.by_sample, key=lambda one: s.rest.by_sample[one])
     found = s.bench.first_layer(s.side, number)
     if found is None:
         return f"the first divergent layer of the {s.side}: not tested, its engine does not show hidden states"

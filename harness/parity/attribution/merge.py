@@ -7,8 +7,9 @@ from typing import Any
 
 from harness.parity.attribution.outcome import Attribution
 from harness.parity.attribution.situation import LEAST, RESIDUE, Named, Tried
+from harness.parity.causes import find
 from harness.parity.checks.parameter_maps import measured
-from harness.parity.rivals import Seen, noted, told_apart
+from harness.parity.rivals import Seen, kind, noted, told_apart
 from harness.parity.rules.lifted import STAGE as LIFTED
 from harness.parity.rules.suspected import followed, in_words
 from harness.parity.rules.weights import ONE_BEHIND
@@ -17,6 +18,10 @@ from reports.model import Cause, Finding, Proof, Verdict
 from reports.text import figure
 
 SIDES = ("baseline", "candidate")
+# Causes that are read off what native samples are likely under, and those by which that likelihood is another one.
+_DRAWN = {"SAMPLING_PARAM", "SAMPLER"}
+_PREMISES = {"TOKENIZATION", "TRUNCATION", "TEMPLATE", "RETOKENIZATION", "STALE_WEIGHTS", "WEIGHTS", "STALE_DERIVED",
+             "STALE_KV"}  # fmt: skip
 # A tensor that differs is cured by sending it, whether it is an older one or another.
 _STALE_OR_OTHER = {"STALE_WEIGHTS", "WEIGHTS"}
 
@@ -27,7 +32,10 @@ def merged(judged: Judged, found: Attribution) -> Verdict:
     verdict, e = judged.verdict, judged.evidence
     if verdict.verdict != "DIVERGENT" or e is None:
         return verdict
-    recorded = verdict.causes if found.reread is None else found.reread
+    recorded = verdict.causes
+    if found.learned:
+        e.notes |= found.learned
+        recorded = find(e, judged.kinds)
     lifted = [one for one in recorded if one.details.get("stage") == LIFTED]  # of other engines: not found's to judge
     causes, fresh = _proven([one for one in recorded if one not in lifted], found)
     causes = [_one_version(one, found) for one in causes]
@@ -142,8 +150,13 @@ def _live(cause: Cause) -> bool:
 
 
 def _contradicted(cause: Cause, found: Attribution) -> str:
-    """Why a recorded cause does not stand: its own intervention removed nothing, and others removed everything."""
+    """Why a recorded cause does not stand: its own intervention removed nothing, and others removed everything; or it
+    was read off by way of what a live intervention shows not to be so."""
     side = _side(cause)
+    if cause.details.get("stage") == "native" and kind(cause) in _DRAWN and not _live(cause) and _gone(found, side):
+        used = [one.name for one in found.named if one.side == side and _parts(one.name)[0] in _PREMISES]
+        if used:
+            return f"its samples were held against a prompt or weights that the engine did not use: {', '.join(used)}"
     own = [one for one in found.tried if one.side == side and same_cause(one.cause, cause.name)]
     if cause.name == "STALE_KV" and own and not any(one.removed for one in own):
         return f"{Seen.PAST_CACHE_DIFFERS}: {_outcome(own)}"
@@ -155,6 +168,8 @@ def _contradicted(cause: Cause, found: Attribution) -> str:
     if not own or any(one.removed for one in own):
         return ""
     others = ", ".join(named.name for named in found.named if named.side == side)
+    if not others:
+        return ""
     if cause.name == f"{side}-itself":
         if own[0].after:
             return ""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from harness.parity.attribution.situation import Named, Tried
-from reports.model import Cause
 from scenarios.bench.case import Symptoms
 
 
@@ -13,9 +13,10 @@ from scenarios.bench.case import Symptoms
 class Attribution:
     """`first`: symptoms of each side as it stood; `left`: after every intervention. `named_after`: seconds from the
     start to the last cause that was named. `layers`: of what stays unexplained in a side, the first layer that
-    differs, in words. `broken`: an engine failed in an intervention, and is good for nothing more. `reread`: the causes
-    that the recordings name once the text of their ids is known. `reproduced`: what no cause of the recordings explains
-    was there in the last step too, and its samples are in the case. `drawn`: offending samples of the case.
+    differs, in words. `broken`: an engine failed in an intervention, and is good for nothing more. `learned`: notes
+    for the evidence, with which the recordings may name other causes. `reproduced`: what no cause of the recordings
+    explains was there in the last step too, and its samples are in the case. `drawn`: offending samples of the
+    case.
     """
 
     first: dict[str, Symptoms] = field(default_factory=dict)
@@ -27,6 +28,6 @@ class Attribution:
     seconds: float = 0.0
     named_after: float | None = None
     broken: bool = False
-    reread: list[Cause] | None = None
+    learned: dict[str, Any] = field(default_factory=dict)
     reproduced: bool = False
     drawn: int = 0

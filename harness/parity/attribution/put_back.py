@@ -61,7 +61,7 @@ def engine_parameters(s: Situation) -> None:
     started, before = s.clock(), s.symptoms
     after = _read(s, names)
     seconds = s.clock() - started
-    good = improves(before, after)
+    good = improves(before, after, recorded=_cause(names) in s.recorded)
     s.tried.append(Tried(_said(s, names), _cause(names), s.side, before.total, after.total, seconds, good))
     s.symptoms = after
     if not good:

@@ -21,13 +21,13 @@ HELD = "the reference computes with {} as the engine holds it"
 
 def read_back(s: Situation) -> None:
     """Compare every tensor that the engine holds with the learner's, then its buffers with the configuration."""
-    if not s.symptoms.of("scores"):
+    if not s.rest.of("scores"):
         return
     s.held = held = s.bench.held(s.side)
     s.notes.append(f"read back from the {s.side}'s engine: {in_words(held)}")
     if held.otherwise:
         _tensors(s, held)
-    if s.symptoms.total and held.of_buffers("differs"):
+    if s.rest.total and held.of_buffers("differs"):
         _buffers(s, held.of_buffers("differs"))
 
 

@@ -26,7 +26,7 @@ def search(s: Situation) -> None:
 def _removed(s: Situation, family: Family) -> bool:
     """Whether trials of the family removed something; what they removed is named, and stays in the reference."""
     known = len(s.named)
-    while s.symptoms.total and not s.over:
+    while s.rest.total and not s.over:
         named = {one.name for one in s.named if one.side == s.side}
         best = _best(s, (one for one in family(s) if one.cause not in named))
         if best is None:
@@ -47,7 +47,8 @@ def _best(s: Situation, trials: Iterable[Trial]) -> tuple[Trial, Symptoms, float
         started = s.clock()
         after = s.bench.compare(s.side, s.alteration.with_(**trial.change))
         seconds = s.clock() - started
-        good = improves(s.symptoms, after, recorded=trial.recorded) and not _blind(trial, s.symptoms, after)
+        good = improves(s.symptoms, after, recorded=trial.recorded)
+        good = good and not _blind(trial, s.symptoms, after) and not _by_chance(trial, s.symptoms, after)
         s.tried.append(Tried(trial.intervention, trial.cause, s.side, s.symptoms.total, after.total, seconds, good))
         if good and (best is None or after.total < best[1].total):
             best = trial, after, seconds
@@ -61,6 +62,16 @@ def _blind(trial: Trial, before: Symptoms, after: Symptoms) -> bool:
     makes them longer or shorter."""
     again = trial.change.get("output") == "again"
     return again and after.compared.get("logprobs", 0) < SEEN * before.compared.get("logprobs", 0)
+
+
+def _by_chance(trial: Trial, before: Symptoms, after: Symptoms) -> bool:
+    """Whether what a guess is nearer to may be so by chance. A prompt that no record speaks of must bring most of the
+    samples nearer that it is given to, and a seed, one of many that are tried, most choices."""
+    if "seed" in trial.change:
+        return 2 * after.of("tokens", "lengths") > before.of("tokens", "lengths")
+    given = {number for number, _ in trial.change.get("prompts", ())} & set(before.by_sample)
+    nearer = sum(after.by_sample.get(number, 0) < before.by_sample[number] for number in given)
+    return bool(given) and not trial.recorded and 2 * nearer <= len(given)
 
 
 def _named(s: Situation, trial: Trial, after: Symptoms, seconds: float) -> list[Named]:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
 
 from harness.parity.attribution.bench import Bench
 from harness.parity.facts.evidence import Evidence
+from harness.parity.facts.floor import Tolerance
 from harness.parity.facts.parameters import engine_given, engine_infos
-from harness.parity.facts.tails import FEWEST_OUTLIERS
+from harness.parity.facts.rounding import share_of
+from harness.parity.facts.tails import Share
 from harness.parity.rivals import Seen
 from harness.tables import mapping
 from reports.model import Proof
-from scenarios.bench.case import Alteration, CaseSample, HeldReport, Symptoms
+from scenarios.bench.case import NUMBERS, Alteration, CaseSample, HeldReport, Symptoms
 
+T = TypeVar("T")
 # What an intervention may leave of a kind that it removed. Next to a flip stand numbers of other tokens, and the
 # recordings' own re-readings allow as much.
 RESIDUE = 0.02
@@ -67,6 +72,7 @@ class Situation:
     recorded: frozenset[str] = frozenset()  # the causes that recordings name
     held: HeldReport | None = None  # what its engine holds, once that was read back
     past_cache: bool = False  # the engine is read past its prefix cache
+    shares: dict[Alteration, Share] = field(default_factory=dict)  # of tokens that rounding takes far, see `rest`
 
     @property
     def changed(self) -> dict[str, tuple[Any, Any]]:
@@ -126,6 +132,20 @@ class Situation:
         return next((mapping(event) for event in events if event.get("mode") == self.evidence.mode), {})
 
     @property
+    def rest(self) -> Symptoms:
+        """What is left, without what rounding accounts for. At prompts of which the run has no rounding, that of the
+        reference at them counts where it is larger: what no model would be asked rounds by more."""
+        tolerance = self.evidence.tolerance
+        left = settled(self.symptoms, tolerance)
+        if not (tolerance.half and self.alteration.prompts and left.of(*NUMBERS)):
+            return left
+        if self.alteration not in self.shares:
+            size = np.array(self.bench.rounding(self.side, self.alteration))
+            self.shares[self.alteration] = share_of(size, tolerance.value) if len(size) else tolerance.share
+        here = self.shares[self.alteration]
+        return settled(self.symptoms, replace(tolerance, share=here)) if here.most > tolerance.share.most else left
+
+    @property
     def over(self) -> bool:
         return self.clock() > self.deadline
 
@@ -164,16 +184,31 @@ def _hidden(before: Symptoms, after: Symptoms) -> int:
     )
 
 
-def settled(found: Symptoms, extreme: float) -> Symptoms:
+def settled(found: Symptoms, tolerance: Tolerance) -> Symptoms:
     """Without what two engines of equal weights may show: a few log-probabilities beyond the tolerance, none of them
-    beyond `extreme` nats, and nothing else. Recordings are allowed as many."""
-    kinds = {kind for kind, count in found.counts.items() if count}
-    if not kinds <= {"logprobs", "scores"} or any(found.of(kind) > FEWEST_OUTLIERS for kind in kinds):
-        return found
-    places = [place for kind in kinds for place in found.places.get(kind, ())]
-    if len(places) < found.total or not all(abs(one - two) <= extreme for _, _, one, two in places):
-        return found
-    return replace(found, counts={}, healthy={}, by_sample={}, places={})
+    beyond its `extreme`. Recordings are allowed as many."""
+    rounded = [kind for kind in NUMBERS if _rounded(found, kind, tolerance)]
+    by_sample = dict(found.by_sample)
+    for kind in rounded:
+        for sample, count in found.near[kind].items():
+            by_sample[sample] -= count
+    return replace(
+        found,
+        counts=_without(found.counts, rounded),
+        healthy=_without(found.healthy, rounded),
+        places=_without(found.places, rounded),
+        by_sample={sample: count for sample, count in by_sample.items() if count},
+    )
+
+
+def _rounded(found: Symptoms, kind: str, tolerance: Tolerance) -> bool:
+    """Whether rounding accounts for every difference of the kind."""
+    near = sum(found.near.get(kind, {}).values())
+    return 0 < found.of(kind) == near <= tolerance.share.allowed(found.compared.get(kind, 0))
+
+
+def _without(kinds: dict[str, T], some: list[str]) -> dict[str, T]:
+    return {kind: value for kind, value in kinds.items() if kind not in some}
 
 
 def gone(before: Symptoms, after: Symptoms) -> bool:

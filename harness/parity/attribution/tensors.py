@@ -36,7 +36,7 @@ class Sent:
 def tensors(s: Situation) -> None:
     """Send the learner's tensors one after another, then all: one that changes the engine was not the learner's. Where
     all were read back, there is nothing to look for: then all are sent at once."""
-    if not s.symptoms.of("scores"):
+    if not s.rest.of("scores"):
         return
     if s.held is not None and not s.held.unreadable:
         _rebuilt(s)

@@ -27,7 +27,7 @@ _ALSO = ", in continuations too"
 
 def prompts_seen(s: Situation) -> Iterator[Trial]:
     """Give the reference the ids that the engine says it saw."""
-    if not s.symptoms.of("prompts"):
+    if not s.rest.of("prompts"):
         return
     kinds: dict[str, dict[int, tuple[int, ...]]] = {}
     sent = _sent(s)
@@ -49,9 +49,9 @@ def prompts_seen(s: Situation) -> Iterator[Trial]:
 
 def prompts_hidden(s: Situation) -> Iterator[Trial]:
     """The same where the engine says that it saw what it was sent, and draws otherwise."""
-    if s.symptoms.of("scores") or not s.symptoms.of("logprobs"):
+    if s.rest.of("scores") or not s.rest.of("logprobs"):
         return
-    wrong = sorted(s.symptoms.by_sample)
+    wrong = sorted(s.rest.by_sample)
     kinds: dict[str, dict[int, tuple[int, ...]]] = {}
     sent = _sent(s)
     others = set(sent.values())
@@ -82,9 +82,9 @@ def prompts_hidden(s: Situation) -> Iterator[Trial]:
 
 def reports(s: Situation) -> Iterator[Trial]:
     """Log-probabilities that are right, and reported in another way."""
-    if not s.symptoms.of("logprobs"):
+    if not s.rest.of("logprobs"):
         return
-    if s.symptoms.of("scores"):  # another base of the logarithm, say, is in both; nothing else of this family is
+    if s.rest.of("scores"):  # another base of the logarithm, say, is in both; nothing else of this family is
         yield from _scaled(s, scored=True)
         return
     for shift in SHIFTS:
@@ -172,7 +172,7 @@ def parameters(s: Situation) -> Iterator[Trial]:
 def filters(s: Situation) -> Iterator[Trial]:
     """Top-k and top-p jointly, where both are asked."""
     sampling = {**s.asked, **s.given}
-    if s.symptoms.of("tokens") and int(sampling.get("top_k") or -1) > 0 and float(sampling.get("top_p") or 1.0) < 1.0:
+    if s.rest.of("tokens") and int(sampling.get("top_k") or -1) > 0 and float(sampling.get("top_p") or 1.0) < 1.0:
         yield Trial(
             "SAMPLER(joint top-k/top-p)",
             "top-p over the unfiltered mass in the reference",
@@ -183,7 +183,7 @@ def filters(s: Situation) -> Iterator[Trial]:
 
 def outputs(s: Situation) -> Iterator[Trial]:
     """What comes back is not what was drawn."""
-    if s.symptoms.of("scores") or not s.symptoms.of("tokens", "lengths"):
+    if s.rest.of("scores") or not s.rest.of("tokens", "lengths"):
         return
     yield Trial(
         "STOP(end token dropped)",
@@ -210,7 +210,7 @@ def lengths(s: Situation) -> Iterator[Trial]:
 
     Not while a context or a pool of its own can still be put back: that says whose limit it is.
     """
-    if not s.symptoms.of("lengths") or {*ROOMY} & {*s.changed} - {*s.last_put_back}:
+    if not s.rest.of("lengths") or {*ROOMY} & {*s.changed} - {*s.last_put_back}:
         return
     capacity = "CAPACITY(kv pool)" in s.recorded and "LENGTH(context)" not in s.recorded
     for total in s.ended_at:

@@ -32,8 +32,13 @@ class Explanation:
     where: Callable[[np.ndarray], np.ndarray] = field(default=lambda items: np.ones(len(items), bool))
     partial: bool = False  # it removes most of a difference and leaves the rest of it open: named, covering nothing
     beyond: Mapping[str, Callable[[np.ndarray], np.ndarray]] = field(default_factory=dict)
+    also: tuple[Explanation, ...] = ()  # the same cause, as another stage shows it
 
     def covers(self, kind: str, items: np.ndarray) -> np.ndarray:
+        own = self._covers(kind, items)
+        return np.logical_or.reduce([own, *(one.covers(kind, items) for one in self.also)]) if self.also else own
+
+    def _covers(self, kind: str, items: np.ndarray) -> np.ndarray:
         covered = kind in self.kinds and not self.partial
         if covered and kind.startswith("floor:"):
             return np.ones(len(items), bool)  # of an engine, whatever the step

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from harness.parity.facts.align import Grid, Match
@@ -13,6 +15,24 @@ from reports.model import Place
 from reports.text import figure
 
 TIE = "benign flips"  # among the notes: of each step with any, its samples and the first place
+FAR = "far flips"  # the same of what only tokens turn that rounding takes far: see `ties.too_many`
+
+
+@dataclass(frozen=True)
+class Far:
+    """Of one step: choices that one of the few tokens may turn over which half precision rounds beyond the tolerance.
+    `columns`: of `Flips.add`, where they are flips."""
+
+    kind: str
+    samples: np.ndarray
+    place: Place
+    margin: np.ndarray
+    columns: tuple[np.ndarray, ...] = ()
+
+
+def far_margin(e: Evidence) -> float:
+    """Up to which margin such a token turns a choice. Of a greedy one nothing says how seldom a gap is small."""
+    return e.tolerance.far_margin if e.mode == "coupled" else 0.0
 
 
 class Learner:
@@ -66,13 +86,18 @@ def note(
     # Without a bound the margin says that one of the two tokens lies outside of what the filters leave. Rounding may
     # move a token at their edge over it; so many of them it does not.
     outside = np.isinf(margin)
-    judged = implausible(int(outside.sum()), grid.size, e.tolerance.cap, e.tolerance.temperature)
-    known = np.isfinite(margin) | (outside & judged)
-    benign = known & (np.abs(margin) <= e.tolerance.margin) & (best == two[flipped])
+    rounding = e.tolerance.rounding  # in half precision most tokens round by far less than the cap
+    reach = rounding.mean if e.tolerance.half and rounding.measured else e.tolerance.cap
+    judged = implausible(int(outside.sum()), grid.size, reach, e.tolerance.temperature)
+    edge = outside & (best == two[flipped])  # rounding decides which of the two a filter leaves (docs/format.md)
+    known = np.isfinite(margin) | edge | (outside & judged)
+    benign = known & ((np.abs(margin) <= e.tolerance.margin) | edge) & (best == two[flipped])
     if second is not None:
         other, best2 = second.at(row, position, one[flipped])
-        benign &= np.isnan(other) | ((np.abs(other) <= e.tolerance.margin) & (best2 == two[flipped]))
-    beyond = known & ~benign
+        near = (np.abs(other) <= e.tolerance.margin) | np.isinf(other)
+        benign &= np.isnan(other) | (near & (best2 == two[flipped]))
+    far = known & ~benign & (np.abs(margin) <= far_margin(e)) & (best == two[flipped])
+    beyond = known & ~benign & ~far
     e.count("flips", len(flipped))
     rows = np.unique(row)
     e.items.setdefault("any flip", []).append(np.stack([np.full(len(rows), b.step), match.sample[rows]], axis=1))
@@ -82,7 +107,7 @@ def note(
     e.count("flips without any margin", np.count_nonzero(np.isnan(margin)))  # not even one without a bound
     e.series["flips"][-1] = float(len(flipped))
     e.series["flips_beyond_margin"][-1] = float(np.count_nonzero(beyond))
-    for kind, chosen in (("flip", beyond), ("unjudged flip", ~known), (TIE, benign)):
+    for kind, chosen in (("flip", beyond), ("unjudged flip", ~known), (TIE, benign), (FAR, far)):
         index = np.flatnonzero(chosen)
         if len(index):
             at = int(index[0])
@@ -106,6 +131,10 @@ def note(
             samples = match.sample[np.unique(row[index])]
             if kind == TIE:  # no divergence, unless there are too many (`ties.too_many`)
                 e.notes.setdefault(TIE, []).append((samples, place))
+            elif kind == FAR:
+                there = (match.sample[row[far]], position[far], one[flipped[far]], two[flipped[far]])
+                columns = (np.full(len(index), b.step), *there)
+                e.notes.setdefault(FAR, []).append(Far("flip", samples, place, margin[far], columns))
             else:
                 e.diverges(kind, samples, place)
     e.flips.add(

@@ -16,7 +16,7 @@ from scipy import stats
 
 from harness.parity.facts.align import Match, equal_rows, shared
 from harness.parity.facts.rounding import FARTHEST, Rounding
-from harness.parity.facts.tails import EXTREME, EXTREME_HALF, THOUSANDTH, Share, outliers
+from harness.parity.facts.tails import EXTREME, EXTREME_HALF, FALSE_OUTLIERS, THOUSANDTH, Share, outliers
 from harness.store import Recording
 from harness.tables import Table
 from scenarios.lifted import HALF
@@ -222,6 +222,17 @@ class Tolerance:
         turn over: 2 tol/T.
         """
         return 2.0 * self.value / max(self.temperature, 1e-6)
+
+    @property
+    def far_margin(self) -> float:
+        """The same of the few tokens that half precision rounds beyond the tolerance; 0 where that was not measured."""
+        known = self.half and self.rounding.measured
+        return 2.0 * self.extreme_drawn / max(self.temperature, 1e-6) if known else 0.0
+
+    def far_flips(self, tokens: int) -> int:
+        """How many choices such tokens turn over, at most: with a probability of `FALSE_OUTLIERS` there are more. The
+        gap of a draw is below x nats with a probability of x at most (`harness.parity.facts.margins`)."""
+        return int(stats.poisson.isf(FALSE_OUTLIERS, self.share.most * tokens * min(1.0, self.margin)))
 
     @staticmethod
     def of(

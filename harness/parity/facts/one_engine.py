@@ -9,6 +9,7 @@ import numpy as np
 from harness.parity.facts import half, prompts_seen, readings
 from harness.parity.facts.align import Grid, Match, first_difference, shared
 from harness.parity.facts.evidence import Evidence, Side, version_of, weight_version
+from harness.parity.facts.flips import FAR, Far, far_margin
 from harness.tables import Rows, Table
 from reports.model import Place
 
@@ -217,26 +218,28 @@ def _choices(
     beyond = np.flatnonzero(judged & (gap < -e.tolerance.margin))
     if not len(beyond):
         return
+    far = bool((gap[beyond] >= -far_margin(e)).all())
     row, position = int(grid.row[beyond[0]]), int(grid.position[beyond[0]])
     best = experience.rows("runner_up")
     token = int(grid.take(tokens, match.b)[beyond[0]])
     instead: Any = int(grid.take(best, match.b)[beyond[0]]) if best is not None else "another token"
     e.count(f"choices against the learner:{side.name}", len(beyond))
-    e.diverges(
-        f"choice:{side.name}",
-        match.sample[np.unique(grid.row[beyond])],
-        Place(
-            rollout.step,
-            "rollout",
-            int(rollout.rank[match.a[row]]),
-            int(match.sample[row]),
-            position,
-            "token against the learner's choice",
-            *side.paired(token, instead),
-            margin=float(gap[beyond[0]]),
-            context=f"the {side.name}'s engine drew {token}, the learner would have drawn {instead}",
-        ),
+    samples = match.sample[np.unique(grid.row[beyond])]
+    place = Place(
+        rollout.step,
+        "rollout",
+        int(rollout.rank[match.a[row]]),
+        int(match.sample[row]),
+        position,
+        "token against the learner's choice",
+        *side.paired(token, instead),
+        margin=float(gap[beyond[0]]),
+        context=f"the {side.name}'s engine drew {token}, the learner would have drawn {instead}",
     )
+    if far:
+        e.notes.setdefault(FAR, []).append(Far(f"choice:{side.name}", samples, place, gap[beyond]))
+    else:
+        e.diverges(f"choice:{side.name}", samples, place)
 
 
 def note_floors(e: Evidence) -> None:

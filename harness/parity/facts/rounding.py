@@ -65,8 +65,7 @@ class Rounding:
             refused = f"a hundredth of the learner's log-probabilities is more than {cap:g} nats from float32's"
             return Rounding(tokens=len(size), refused=refused)
         level = float(np.partition(size, -1 - outliers(len(size)))[-1 - outliers(len(size))])
-        far = int(np.count_nonzero(SPREAD * size > cap))
-        share = Share(max(OUTLIERS, TAIL_HEADROOM * far / len(size)), far, len(size))
+        share = share_of(size, cap)
         drawn = min(BELIEVED * cap, float(size.max()))
         largest = min(BELIEVED * cap, max(drawn, _of_the_floor(recording)))
         return Rounding(float(size.mean()), level, len(size), share, drawn, largest)
@@ -76,6 +75,12 @@ class Rounding:
         if not self.measured:
             return {"rounding of the learner": self.refused or "not recorded"}
         return {"rounding of the learner": self.level, "mean rounding of the learner": self.mean}
+
+
+def share_of(size: np.ndarray, cap: float) -> Share:
+    """Of tokens that round by so much, how many may be further apart than the cap."""
+    far = int(np.count_nonzero(SPREAD * size > cap))
+    return Share(max(OUTLIERS, TAIL_HEADROOM * far / len(size)), far, len(size))
 
 
 def _of_the_floor(recording: Recording) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.parity.facts.evidence import Evidence
-from harness.parity.facts.flips import TIE
+from harness.parity.facts.flips import FAR, TIE, Far
 from harness.parity.facts.floor import implausible
 
 UNJUDGED, FLIP = "unjudged flip", "flip"
@@ -11,7 +11,9 @@ UNJUDGED, FLIP = "unjudged flip", "flip"
 
 def too_many(e: Evidence) -> None:
     """Note unjudged and benign flips of runs that draw the same samples as flips, where engines within the tolerance of
-    each other could not have made so many of so many tokens: then it is the margins that are wrong."""
+    each other could not have made so many of so many tokens: then it is the margins that are wrong. Choices that only
+    tokens turn which half precision rounds far are none while they are few, and nothing else turned any."""
+    _far(e)
     flips, compared = e.counts.get("flips without any margin", 0), e.counts.get("compared_tokens", 0)
     if e.mode not in ("coupled", "greedy"):
         return
@@ -26,3 +28,21 @@ def too_many(e: Evidence) -> None:
         e.notes["too many ties"] = benign
         for samples, place in e.notes[TIE]:
             e.diverges(FLIP, samples, place)
+
+
+def _far(e: Evidence) -> None:
+    noted: list[Far] = e.notes.get(FAR, [])
+    for kind in dict.fromkeys(one.kind for one in noted):
+        of_kind = [one for one in noted if one.kind == kind]
+        tokens = "compared_tokens" if kind == FLIP else kind.replace("choice", "choices")
+        many = sum(len(one.margin) for one in of_kind)
+        flips = kind == FLIP
+        if many <= e.tolerance.far_flips(e.counts.get(tokens, 0)) and kind not in e.first:
+            e.count("benign_flips", many if flips else 0)
+            continue
+        for one in of_kind:
+            e.diverges(kind, one.samples, one.place)
+            if flips:
+                e.flips.add(*one.columns, margin=one.margin)
+                e.count("flips_beyond_margin", len(one.margin))
+                e.series["flips_beyond_margin"][e.series["step"].index(one.place.step)] += len(one.margin)

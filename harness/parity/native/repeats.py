@@ -24,6 +24,7 @@ COLLISION = 1e-6  # probability below which equal samples of a prompt are clones
 HONOURED = 0.8  # of the repeated samples are alike; ties that rounding turns may part a few
 CHANCE = 0.01  # probability that as many are alike by chance, above which nothing speaks for a seed
 PROMISES = ("honoured", "ignored")  # what an engine says of request seeds
+EXCHANGED = "exchanged"  # what is drawn again are the samples of others
 FEWEST = 5  # samples that chance alone would not repeat; fewer show nothing
 
 
@@ -75,7 +76,8 @@ def repeats(e: Evidence, side: Side, samples: Samples, result: NativeResult) -> 
         if len(samples):
             result.not_compared.append(f"{side.name}: no native sample was drawn twice")
         return
-    alike, expected, compared = 0, 0.0, 0
+    alike, expected, compared, elsewhere = 0, 0.0, 0, 0
+    every = set(samples.output)
     for table in drawn:
         output = table.rows("output")
         match = Match.of(samples.sample, table.sample)
@@ -83,7 +85,9 @@ def repeats(e: Evidence, side: Side, samples: Samples, result: NativeResult) -> 
             continue
         for a, b in zip(match.a.tolist(), match.b.tolist(), strict=True):
             compared += 1
-            alike += samples.output[a] == output.row(b).tobytes()
+            drawn_again = output.row(b).tobytes()
+            alike += samples.output[a] == drawn_again
+            elsewhere += samples.output[a] != drawn_again and drawn_again in every
             expected += float(np.exp(np.nan_to_num(samples.likelihood[a], nan=-np.inf)))
     promise = str(drawn[0].fields.get("request_seed", "not reported"))
     chance = float(stats.poisson.sf(alike - 1, expected)) if alike else 1.0
@@ -92,15 +96,18 @@ def repeats(e: Evidence, side: Side, samples: Samples, result: NativeResult) -> 
         state = "repeated"
     elif compared - expected >= FEWEST:
         state = "not repeated" if chance > CHANCE else "partly repeated"
+        if elsewhere >= FEWEST and alike + elsewhere >= HONOURED * compared:
+            state = EXCHANGED
     result.repeats[side.name] = {
-        "samples": compared, "alike": alike, "expected": expected, "request_seed": promise, "state": state,
+        "samples": compared, "alike": alike, "exchanged": elsewhere, "expected": expected,
+        "request_seed": promise, "state": state,
     }  # fmt: skip
     _seed(side, result)
     if state == "too few samples":
         twice = f"{compared} drawn twice are too few to tell"
         result.not_compared.append(f"does the {side.name}'s sampler repeat itself: {twice}")
     text = f"{alike} of {compared:,} samples drawn alike under the same seed, {figure(expected)} expected by chance"
-    if state == "not repeated" and promise == "honoured":
+    if state == EXCHANGED or (state == "not repeated" and promise == "honoured"):
         shown = f"{side.name}: {text}"
         place = Place(
             -1, "native", 0, -1, -1, "samples drawn twice", *side.paired(alike, compared), context=shown

@@ -10,6 +10,7 @@ import numpy as np
 from harness.parity.facts.ends import GIVEN_UP
 from harness.parity.facts.evidence import Ending, Evidence, Side
 from harness.parity.facts.explanation import Explanation, among, keys_of, kinds_of, left, when
+from harness.parity.facts.flips import Learner
 from harness.parity.facts.parameters import engine_infos, follows_from, sampling_events, sampling_given
 from harness.parity.facts.readings import tokenizer
 from harness.parity.rivals import Seen
@@ -77,6 +78,7 @@ def _dropped(e: Evidence, endings: list[Ending]) -> Found:
             continue
         side = _names(e, short).name
         tokens = Counter(one.longer_last for one in found)
+        turned = [one for one in endings if one not in found and _ended_at_a_tie(e, one, short)]
         yield (
             Cause(
                 "STOP(end token dropped)",
@@ -87,8 +89,19 @@ def _dropped(e: Evidence, endings: list[Ending]) -> Found:
                 {"samples": len(found), "tokens": dict(tokens.most_common(5))},
                 [Proof("append the end token", len(found), 0, "samples")],
             ),
-            found,
+            found + turned,
         )
+
+
+def _ended_at_a_tie(e: Evidence, one: Ending, short: int) -> bool:
+    """Did the shorter one stop where the longer one's learner has an end token so near that rounding decides?"""
+    longer = _names(e, 1 - short)
+    table = longer.recording.table("experience", one.step)
+    if _sides(one)[0] != short or one.finish[short] != "stop" or table is None:
+        return False
+    places = np.array([0]), np.array([min(one.lengths)]), np.array([one.longer_next])
+    margin, runner_up = Learner(table, np.array([one.sample])).at(*places)
+    return bool(abs(margin[0]) <= e.tolerance.margin and _is_end(e, int(runner_up[0]), longer))
 
 
 def _is_end(e: Evidence, token: int, longer: Side) -> bool:
@@ -196,25 +209,28 @@ def _cut_short(e: Evidence, endings: list[Ending]) -> Found:
         pool, context = _resolved(e, side, "kv_cache_tokens"), _resolved(e, side, "max_model_len")
         total = max(totals)
         one_total = len(totals) == 1 and len(found) > 1
+        responses = {one.lengths[short] for one in found}
+        one_response = len(responses) == 1 and len(found) >= FEWEST and not one_total
         # A sample that the engine gave up says so: no limit of a context does.
         limited = [one for one in found if one.finish == ("length", "length")]
+        as_early = len({abs(one.lengths[0] - one.lengths[1]) for one in limited}) == 1
         given_up = any(one.finish[short] in GIVEN_UP for one in found)
         if one_total and 0 < pool < context and pool - total <= NEAR:
             proof = Proof(f"cut the other run's responses at {counted(total, 'token')}", len(found), 0, "samples")
             what = f"each ends at {counted(total, 'token')}, prompt included"
             yield _capacity(e, side, found, pool, what, [proof]), found
-        elif not given_up and (
-            one_total or (limited and len({abs(one.lengths[0] - one.lengths[1]) for one in limited}) == 1)
-        ):
+        elif not given_up and (one_total or one_response or as_early):
             by = f"at {total} tokens, prompt included" if one_total else f"{missing[0]} tokens before the limit"
+            by = f"after {counted(max(responses), 'token')}" if one_response else by
             text = f"the {side.name} ends samples {by}, {when(e, _steps(found))}"
             evidence = f"{counted(len(found), 'sample')}, all of them cut by a limit" + (
                 f"; it resolved max_model_len {context:g}" if context else ""
             )
-            rest = 0 if one_total else len(found) - len(limited)
-            explained = found if one_total else limited
+            explained = found if one_total or one_response else limited
+            rest = len(found) - len(explained)
             proof = Proof("cut the other run's responses at the same limit", len(found), rest, "samples")
             details = {"samples": len(explained), "missing": sorted(set(missing))[:20], "totals": sorted(totals)[:20]}
+            details |= {"response": max(responses)} if one_response else {}
             yield Cause("LENGTH(context)", side.name, text, evidence, details, [proof]), explained
         elif len(set(missing)) > 1 and _is_short_of_memory(e, side, found, pool):
             yield _capacity(e, side, found, pool, f"{min(missing)} to {max(missing)} tokens early"), found

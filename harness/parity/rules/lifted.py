@@ -21,28 +21,14 @@ STAGE = "lifted"
 
 
 def logic(e: Evidence) -> Iterator[Explanation]:
-    """The causes of the lifted stage, UNEXPLAINED among them; one that the run's own recordings name is named once."""
+    """The causes of the lifted stage, UNEXPLAINED among them."""
     result: LiftedResult | None = e.notes.get("lifted")
     if result is None or result.verdict is None or not len(left(e, KIND)):
         return
     for cause in result.verdict.causes:
-        named = [(one.cause.name, one.cause.party) for one in e.explained]
-        if cause.name != "UNEXPLAINED" and (cause.name, cause.party) in named:
-            at = named.index((cause.name, cause.party))
-            e.explained[at] = _also_here(e.explained[at], result.first)
-            continue
         details = {**cause.details, "stage": STAGE}
         summary = f"{cause.summary}, computed in float32 with the same {result.held} weights"
         yield Explanation(dataclasses.replace(cause, summary=summary, details=details), (KIND,))
-
-
-def _also_here(known: Explanation, first: int) -> Explanation:
-    """The same explanation, of the stage's steps too, which begin at `first`."""
-
-    def where(items: np.ndarray) -> np.ndarray:
-        return known.where(items) | (items[:, 0] >= first)
-
-    return dataclasses.replace(known, kinds=(*known.kinds, KIND), where=where)
 
 
 def arithmetic(e: Evidence) -> Iterator[Explanation]:

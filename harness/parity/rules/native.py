@@ -6,12 +6,17 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import NATIVE, Explanation, kinds_of, left
 from harness.parity.facts.prompts_seen import PERMUTED
+from harness.parity.native.repeats import EXCHANGED
 from harness.parity.native.result import NativeResult
+from harness.parity.native.samples import tables
 from harness.parity.native.semantics import RAW, evidence
 from harness.parity.rivals import Seen
+from harness.parity.rules.ends import FEWEST, end_ids
 from harness.parity.rules.prompts import UNDONE, cause_name
 from harness.parity.sporadic import NAME as SPORADIC
 from harness.tables import mapping, number
@@ -34,8 +39,6 @@ def prompts(e: Evidence) -> Iterator[Explanation]:
         kinds: dict[str, list[tuple[int, int]]] = e.notes.get(f"native prompt kinds:{side.name}", {})
         for kind, where in kinds.items():
             name = "ORDER" if kind == PERMUTED else cause_name(kind)
-            if any(one.cause.name == name and one.cause.party == side.name for one in e.explained):
-                continue  # as in the rollouts (see `prompts.prompts`)
             samples = len(set(where))
             yield Explanation(
                 Cause(
@@ -48,6 +51,43 @@ def prompts(e: Evidence) -> Iterator[Explanation]:
                 ),
                 (f"native prompt:{side.name}", *kinds_of(NATIVE, side.name)),
             )
+
+
+def ends(e: Evidence) -> Iterator[Explanation]:
+    """What makes all native samples of a side shorter: their last token is left out, or a limit is lower than the other
+    side's."""
+    for side in e.sides if e.notes.get("native") is not None else ():
+        ends_at, (lengths, last, finish) = end_ids(e, side), _endings(side)
+        longest = _endings(e.candidate if side is e.baseline else e.baseline)[0].max(initial=0)
+        stopped, cut = finish == "stop", finish == "length"
+        lost = stopped & ~np.isin(last, sorted(ends_at))
+        name = text = ""
+        if ends_at and lost.sum() >= FEWEST and lost.sum() == stopped.sum():
+            name, many = "STOP(end token dropped)", lost
+            text = "no native sample ends with the token at which it stopped"
+        elif cut.sum() >= FEWEST and lengths.max() < longest and len(set(lengths[cut].tolist())) == 1:
+            name, many = "LENGTH(context)", cut
+            text = f"native samples end after {int(lengths.max())} tokens, the other side's after up to {int(longest)}"
+        if name:
+            details = {"side": side.name, "stage": "native", "samples": int(many.sum())}
+            cause = Cause(name, side.name, text, counted(int(many.sum()), "sample"), details)
+            yield Explanation(cause, ("native", f"native sampler:{side.name}"))
+
+
+def _endings(side: Side) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Tokens, the last one (-1 without any) and why it ended, of each native sample."""
+    lengths, last, finish = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0, object)]
+    for table in tables(side, "native"):
+        output = table.rows("output")
+        if output is None or table.finish is None:
+            continue
+        there = output.lengths > 0
+        ends = np.full(len(there), -1, np.int64)
+        ends[there] = output.values[output.offsets[1:][there] - 1]
+        lengths.append(output.lengths)
+        last.append(ends)
+        finish.append(np.asarray(table.finish, object))
+    return np.concatenate(lengths), np.concatenate(last), np.concatenate(finish)
 
 
 def samplers(e: Evidence) -> Iterator[Explanation]:
@@ -104,7 +144,15 @@ def meanings(e: Evidence) -> Iterator[Explanation]:
         kind = f"native learner:{side.name}"
         one = result.semantics.get(side.name, {}) if result is not None else {}
         meaning = one.get("recognised")
-        if result is None or not len(left(e, kind)) or meaning in (None, "", RAW, one["documented"]):
+        if result is None or not len(left(e, kind)):
+            continue
+        if shift := one.get("shift"):
+            text = f"native log-probabilities are shifted by {abs(shift['by'])}: each stands "
+            text += f"{'after' if shift['by'] > 0 else 'before'} its token"
+            proof = Proof(f"read {shift['by']:+d} position", shift["before"], shift["after"], "tokens")
+            details = {"side": side.name, "stage": "native", **shift}
+            yield Explanation(Cause("ALIGNMENT", side.name, text, "", details, [proof]), (kind,))
+        if meaning in (None, "", RAW, one["documented"]):
             continue
         before, after = one["beyond"]["learner_logprob"], one["beyond"][one["column"]]
         yield Explanation(
@@ -128,16 +176,13 @@ def seeds(e: Evidence) -> Iterator[Explanation]:
         if result is None or kind not in e.first:
             continue
         one = result.repeats[side.name]
-        yield Explanation(
-            Cause(
-                "RNG(seed ignored)",
-                side.name,
-                "the same requests with the same seeds draw other samples",
-                f"{one['alike']} of {one['samples']} samples alike, {figure(one['expected'])} expected by chance",
-                {"side": side.name, "stage": "native", **one},
-            ),
-            (kind,),
-        )
+        samples, details = one["samples"], {"side": side.name, "stage": "native", **one}
+        name, text, proofs = "RNG(seed ignored)", "the same requests with the same seeds draw other samples", []
+        if one["state"] == EXCHANGED:
+            name, text = "ORDER", "the same requests with the same seeds draw the samples of others"
+            proofs = [Proof("match samples by their tokens", samples, samples - one["exchanged"], "samples")]
+        shown = f"{one['alike']} of {samples} samples alike, {figure(one['expected'])} expected by chance"
+        yield Explanation(Cause(name, side.name, text, shown, details, proofs), (kind,))
 
 
 def _observed(side: Side, change: str, over: float) -> list[str]:

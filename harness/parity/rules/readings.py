@@ -46,6 +46,8 @@ def _with_short_ones(
     return good & (np.isin(steps, steps[clear]) | ((steps > steps[clear].min()) & ~contradicted))
 
 
+# What is read off an engine's distance from the learner's numbers, which are wrong where the learner's are.
+_FROM_THE_LEARNER = ("behind:baseline", "behind:candidate", "trainer drift", "drift:baseline", "drift:candidate")
 # What is said where one engine and its own learner are apart and nothing else shows which of the two is off.
 _EITHER = "which of the two is off no equal token of both runs shows"
 
@@ -86,7 +88,7 @@ def alignment(e: Evidence) -> Iterator[Explanation]:
                     kinds = (kind,)
                 elif learner:  # the engines agree with each other
                     text = f"log-probabilities of the learner are shifted by {abs(shift)} {where}"
-                    kinds = (kind, "experience", "learner")
+                    kinds = (kind, "experience", "learner", *_FROM_THE_LEARNER)
                 elif trainer:
                     text = (
                         f"the tokens trained on are those rolled out, shifted by {abs(shift)} (a mask is off) {where}"
@@ -163,6 +165,9 @@ def scaled(e: Evidence) -> Iterator[Explanation]:
         rows = _with_short_ones(found, open_, good, beyond)
         if not rows.any():
             continue
+        rows &= ~np.isin(found["step"], _other_steps(found, open_ & (beyond >= CLEAR), rows))
+        if not rows.any():
+            continue
         factor = float(np.median(found["scale"][rows]))
         rows &= np.abs(found["scale"] - factor) <= SAME_SCALE * abs(factor)
         affected = found.keys[rows]
@@ -193,9 +198,24 @@ def scaled(e: Evidence) -> Iterator[Explanation]:
                 details,
                 [proof],
             ),
-            (kind, "experience", "learner") if trainer else (kind, "logprob", *scored_otherwise(e, side.name)),
-            and_runs(affected),
+            (kind, "experience", "learner", *_FROM_THE_LEARNER)
+            if trainer
+            else (kind, "logprob", *scored_otherwise(e, side.name)),
+            and_runs(np.concatenate([affected, _quiet(found, rows, remaining)])),
         )
+
+
+def _quiet(found: Readings, rows: np.ndarray, left: np.ndarray) -> np.ndarray:
+    """(step, sample) of the same steps that read so as well, and differ too little from their own learner to speak:
+    what is in all numbers of a step adds there to what the other run rounds by."""
+    return found.keys[np.isin(found["step"], found["step"][rows]) & (left == 0)]
+
+
+def _other_steps(found: Readings, clear: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Steps in which most of the clear samples are none of `rows`: a factor is in all numbers of a step."""
+    steps = np.unique(found["step"][rows])
+    of = found["step"]
+    return np.array([s for s in steps if (rows & clear & (of == s)).sum() < MOST_SAMPLES * (clear & (of == s)).sum()])
 
 
 def semantics(e: Evidence) -> Iterator[Explanation]:
@@ -233,7 +253,7 @@ def semantics(e: Evidence) -> Iterator[Explanation]:
                     {"samples": len(affected), "steps": np.unique(affected[:, 0]).tolist()},
                 ),
                 (kind, "logprob", *scored_otherwise(e, side.name)),
-                among(affected),
+                among(np.concatenate([affected, _quiet(found, rows, outside)])),
             )
 
 
@@ -258,6 +278,8 @@ def mixed_version(e: Evidence) -> Iterator[Explanation]:
             rows = open_ & dense & consistent & steps
             if rows.sum() < MOST_SAMPLES * open_[steps].sum():
                 continue
+            few = found["beyond"] <= cut[split].max() if ahead and e.tolerance.half else np.zeros(len(rows), bool)
+            rows |= open_ & steps & (consistent | few)  # less of it is beyond the tolerance, or one more is by rounding
             affected = np.concatenate(
                 [found.keys[rows], _flipped(e, int(cut[split].max()) if ahead else 0, rows, found)]
             )

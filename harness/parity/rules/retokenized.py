@@ -65,20 +65,17 @@ def retokenized(e: Evidence) -> Iterator[Explanation]:
     )
 
 
-def read_aloud(e: Evidence, texts: Callable[[list[list[int]]], list[str]]) -> bool:
+def read_aloud(e: Evidence, texts: Callable[[list[list[int]]], list[str]]) -> dict[str, Any]:
     """Ask a tokenizer whether the candidate's token at the first flip of each sample, of those that nothing explains,
-    begins the text that the baseline goes on with. False where there is none."""
+    begins the text that the baseline goes on with: what to note of it. {} where there is none."""
     flips, _ = _open(e)
     if not len(flips):
-        return False
+        return {}
     flips = flips[_firsts(flips)]
     ahead = _followed(e, flips)
     said = texts([*ahead.values(), *([token] for token in flips[:, 4].tolist())])
-    e.notes[ALOUD] = {
-        where: bool(own) and text.startswith(own)
-        for where, text, own in zip(ahead, said[: len(flips)], said[len(flips) :], strict=True)
-    }
-    return True
+    begins = zip(ahead, said[: len(flips)], said[len(flips) :], strict=True)
+    return {ALOUD: {where: bool(own) and text.startswith(own) for where, text, own in begins}}
 
 
 def _open(e: Evidence) -> tuple[np.ndarray, np.ndarray]:

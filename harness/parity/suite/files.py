@@ -55,11 +55,12 @@ def chosen(faults: Iterable[Fault], names: Iterable[str]) -> list[Fault]:
     return found
 
 
-def reproduced_by(fault: Fault, pair: tuple[str, str]) -> str:
+def reproduced_by(fault: Fault, pair: tuple[str, str], dtype: str) -> str:
     """The command that plants the fault again between these engines; "" for one of a user's file."""
-    if fault not in FAULTS:
+    if fault not in [one.at(dtype) for one in FAULTS]:
         return ""
-    return shlex.join(["harness", "faults", "run", "--suite", "parity", fault.name, "--backends", *pair])
+    said = ["--dtype", dtype] if dtype != "float32" else []
+    return shlex.join(["harness", "faults", "run", "--suite", "parity", fault.name, "--backends", *pair, *said])
 
 
 def problem(one: object, path: Path) -> str:

@@ -64,7 +64,7 @@ def lifting(
         shown = time.monotonic()
         verdict = judged(
             one.run_dir, two.run_dir, native=False, cap=fault.cap, lifted_verdict=found,
-            reproduce=reproduced_by(fault, pair),
+            reproduce=reproduced_by(fault, pair, scenario.model.dtype),
         ).verdict  # fmt: skip
         seconds = round(time.monotonic() - shown, 2), round(shown - ran, 2)
         (two.run_dir.parent / "verdict.json").write_text(verdict.to_json(), encoding="utf-8")

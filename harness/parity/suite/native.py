@@ -79,8 +79,9 @@ def natively(
             continue
         ran = time.monotonic()
         verdict = judged(
-            held.run_dir, side.run_dir, native=True, cap=fault.cap, reproduce=reproduced_by(fault, pair)
-        ).verdict
+            held.run_dir, side.run_dir, native=True, cap=fault.cap,
+            reproduce=reproduced_by(fault, pair, scenario.model.dtype),
+        ).verdict  # fmt: skip
         judged_s = round(time.monotonic() - ran, 2)
         (side.run_dir.parent / "verdict.json").write_text(verdict.to_json(), encoding="utf-8")
         starts = started_since(before, experiment.engine_starts())

@@ -151,7 +151,8 @@ def _group(
             continue
         damage(two.run_dir if fault.side == "candidate" else one.run_dir, fault.recording)
         ran = time.monotonic()
-        found = judged(one.run_dir, two.run_dir, native=False, cap=fault.cap, reproduce=reproduced_by(fault, pair))
+        command = reproduced_by(fault, pair, scenario.model.dtype)
+        found = judged(one.run_dir, two.run_dir, native=False, cap=fault.cap, reproduce=command)
         judged_at = time.monotonic()
         verdict = found.verdict
         if live and verdict.verdict == "DIVERGENT":

@@ -92,6 +92,8 @@ class Draft:
         role = roles.role_of(facts, journal=said[0] if said else "", beat=mine, actor=actor)
         if role == "process" and self.pid in cluster.drivers:
             role = "driver"
+        # of a process that has ended /proc has none; its own rank is not told by it, for that may be its parent's
+        environ = facts.environ or (dict(self.recording.environ) if self.recording else {})
         notes = [*facts.notes, *self.notes, "" if self.dump else self.recorder_note]
         if self.doing and cluster is not None and others is not None:
             notes.append(f"{self.doing} could not be had in time")
@@ -99,7 +101,7 @@ class Draft:
             self.host, self.pid, facts.ppid, facts.command, facts.title, role, roles.engine_of(facts), rank, world,
             facts.age_s, facts.exit_code, error or death, error_age_s, tuple(self.samples), self.native,
             self.pulse.beat if self.pulse else None, journal, self.dump,
-            notes=tuple(dict.fromkeys(note for note in notes if note)), environ=facts.environ,
+            notes=tuple(dict.fromkeys(note for note in notes if note)), environ=environ,
             dump_taken_ns=self.dump_taken_ns, listening=self.connections[0], peers=self.connections[1],
         )  # fmt: skip
 
@@ -116,6 +118,9 @@ def absent(there: Cast, recordings: Mapping[tuple[str, int], Recording]) -> Iter
         if host == there.host:
             draft.samples.append(Sample(0.0, "gone"))
             draft.notes.append(f"process {pid} has ended")
+            if draft.recording is not None and draft.recording.opened_ns:  # it was started a little before
+                age_s = max(0.0, (time.monotonic_ns() - draft.recording.opened_ns) / 1e9)
+                draft.facts = Facts(pid, age_s=age_s, start_ticks=draft.recording.start_ticks)
         else:
             draft.notes.append(f"it runs on {host}, where nobody looked: run `harness triage {pid}` there")
         yield draft.freeze()

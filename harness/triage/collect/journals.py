@@ -14,7 +14,7 @@ import socket
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -73,6 +73,7 @@ class Recording:
     world_size: int | None = None
     opened_ns: int = 0  # monotonic time of its host
     start_ticks: int = 0  # of its process, 0 unknown
+    environ: Mapping[str, str] = field(default_factory=dict)  # as Process.environ
 
 
 def files(directory: Path) -> list[Path]:
@@ -162,7 +163,10 @@ def _recording(file: Path, clocks: Mapping[str, int]) -> Recording:
         str(file), last["seq"] + 1, _age(now_ns, last["t_ns"]), span, tuple(calls[-CALLS:]), tuple(errors[-ERRORS:]),
         tuple(scan.groups.values()), closed, stats,
     )  # fmt: skip
-    return Recording(host, pid, (role,), journal, rank, world, opening["t_ns"], opening["start_ticks"])
+    told = opening.get("env")
+    told = {str(name): str(value) for name, value in told.items()} if isinstance(told, dict) else {}
+    began = opening["t_ns"], opening["start_ticks"]
+    return Recording(host, pid, (role,), journal, rank, world, *began, redact.variables(told))
 
 
 class _Scan:

@@ -133,9 +133,15 @@ def children(
                 found.append(Wait(one.key, other.key, layer, f"{asked[one.key]}; its engine {its.pid} is not idle"))
             elif stands and other.blocked:
                 found.append(Wait(one.key, other.key, "engine", f"{asked[one.key]}; its child {its.pid} is held"))
-            elif not awaits and not stands:
+            elif not awaits and not stands and not (layer == "process" and _done(other)):
                 found.append(Wait(one.key, other.key, layer, f"{one.doing.op}: its child {its.pid}"))
     return found, subjects
+
+
+def _done(one: Subject) -> bool:
+    """It ended with nothing wrong, so that a wait for its end would be over: its parent, which collects its children
+    one after another, waits for one that lives."""
+    return one.gone and one.process is not None and not one.process.exit_code and not one.process.error
 
 
 def _passed_on(process: Process, subjects: dict[str, Subject]) -> set[int]:

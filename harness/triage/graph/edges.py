@@ -14,10 +14,12 @@ from harness.triage.evidence import Evidence, Process
 from harness.triage.flight.compare import usual_side
 from harness.triage.flight.model import Comparison, GroupState, Mismatch, RankState
 from harness.triage.flight.operations import peers
-from harness.triage.graph.subjects import Subject, ended
+from harness.triage.graph.subjects import Subject, ended, finished
 from harness.triage.graph.worlds import same_kind, same_world
+from harness.triage.places import plain
 from reports.model import Wait
 
+REGISTERED, HELPER = ("init_process_group", "new_group", "split_group"), "_new_process_group_helper"
 RESTART_S = 1.0  # a heartbeat's period: the last beat of an attempt may lie behind the start of the next one
 MAX_TARGETS = (
     64  # edges of one waiter in one group: who has not come is listed in the verdict, not drawn a thousandfold
@@ -192,6 +194,8 @@ def store(evidence: Evidence, subjects: dict[str, Subject], known: list[Wait]) -
     for key, what in joining.items():
         assert what is not None
         one = subjects[key]
+        if what.name:
+            continue  # who its other members are, nobody recorded
         expected = what.members or (tuple(range(what.world_size)) if what.world_size else ())
         for rank in expected:
             if rank == one.rank:
@@ -213,12 +217,18 @@ def store(evidence: Evidence, subjects: dict[str, Subject], known: list[Wait]) -
 
 @dataclass(frozen=True)
 class Forming:
-    """A group that a process is making. `members`: global ranks, empty where nobody said."""
+    """A group that a process is making. `members`: global ranks, empty where nobody said.
+
+    `name`, `place`: of a group beside torch's register, as of a weight sync, and the own rank in it; it numbers its
+    members in a way of its own.
+    """
 
     op: str
     world_size: int = 0
     members: tuple[int, ...] = ()
     age_s: float | None = None
+    name: str = ""
+    place: int = -1
 
 
 def forming(one: Subject) -> Forming | None:
@@ -227,20 +237,33 @@ def forming(one: Subject) -> Forming | None:
     if process is None or one.gone:
         return None
     spans = process.beat.open_spans if process.beat else ()
-    makers = ("init_process_group", "new_group", "split_group", "rendezvous", "_new_process_group_helper")
-    inside = [span for span in spans if span.name in makers and not _over(one)]
+    inside = [span for span in spans if span.name in (*REGISTERED, "rendezvous", HELPER) and not _over(one)]
     if not inside and one.doing.kind != "store":
         return None
     fields: dict[str, object] = {}
     for span in inside:
         fields = {**span.fields, **fields}
+    age_s = inside[0].age_s if inside else None
+    name, place, beside = (fields.get(key) for key in ("group_name", "group_rank", "group_size"))
+    if isinstance(name, str) and name and isinstance(place, int) and isinstance(beside, int) and not _registers(one):
+        return Forming(name, beside, (), age_s, name, place)
     ranks, size = fields.get("ranks"), fields.get("world_size")
     members = tuple(rank for rank in ranks if isinstance(rank, int)) if isinstance(ranks, list) else ()
     op = inside[0].name if inside else one.doing.op or "rendezvous"
     world = size if isinstance(size, int) and size > 0 else process.world_size or 0
     if members:
         world = len(members)
-    return Forming(op, world, members, inside[0].age_s if inside else None)
+    return Forming(op, world, members, age_s)
+
+
+def _registers(one: Subject) -> bool:
+    """Whether the group goes into torch's register, by the function that makes it: an open span, or a frame."""
+    process = one.process
+    assert process is not None
+    if process.beat is not None and any(span.name in REGISTERED for span in process.beat.open_spans):
+        return True
+    frames = [frame for sample in process.samples[-1:] for thread in sample.threads for frame in thread.frames]
+    return any(plain(frame.function) in REGISTERED and "torch/distributed/" in frame.file for frame in frames)
 
 
 def _over(one: Subject) -> bool:
@@ -300,7 +323,9 @@ def unresolved(
         ):
             continue
         for other in broken:
-            if same_world(one.process, other.process) and other.key != one.key:
+            if other.key == one.key or (not one.stuck and _left_in_order(other.process, one.process)):
+                continue
+            if same_world(one.process, other.process):
                 how = "has ended" if other.gone else f"is {other.blocked}"
                 found.append(Wait(one.key, other.key, "process", f"{other.label} {how}"))
     if found or known:
@@ -311,6 +336,16 @@ def unresolved(
             continue
         found += [Wait(one.key, alone.key, "collective", f"{one.doing.op}: by the stacks alone") for one in peers]
     return found, subjects
+
+
+def _left_in_order(done: Process | None, other: Process | None) -> bool:
+    """Whether a process ended in good order, and took part in groups, and the other one has none in common with it:
+    it was in none of them, or the first one destroyed its groups before it ended."""
+    if done is None or other is None or not finished(done) or done.journal is None or other.journal is None:
+        return False
+    groups = {group.name for group in done.journal.groups}
+    destroyed = done.beat is not None and done.beat.ended and not done.beat.sequences
+    return bool(groups) and (destroyed or not groups & {group.name for group in other.journal.groups})
 
 
 def merged(known: Iterable[Wait], more: Iterable[Wait]) -> list[Wait]:

@@ -158,6 +158,12 @@ def ended(process: Process) -> bool:
     return (bool(process.samples) and process.samples[-1].state in ENDED) or process.exit_code is not None
 
 
+def finished(process: Process) -> bool:
+    """Whether it ended by its own word, with nothing that went wrong known of its end."""
+    said = (process.beat is not None and process.beat.ended) or (process.journal is not None and process.journal.closed)
+    return ended(process) and said and not process.exit_code and not process.error
+
+
 def transition(process: Process) -> tuple[str, float]:
     """The engine transition that a process stands in, by its open spans, and since when; empty without one."""
     spans = process.beat.open_spans if process.beat else ()

@@ -12,7 +12,7 @@ def same_world(one: Process | None, other: Process | None) -> bool:
     """
     if one is None or other is None:
         return one is other
-    mine, its = _address(one), _address(other)
+    mine, its = met_at(one), met_at(other)
     alike = one.engine == other.engine or one.world_size == other.world_size
     return mine == its and alike if mine and its else same_kind(one, other)
 
@@ -25,8 +25,8 @@ def same_kind(one: Process | None, other: Process | None) -> bool:
     return one.engine == other.engine and len(sizes) < 2
 
 
-def _address(process: Process) -> tuple[str, ...]:
-    """Where its ranks meet, empty where it was not started with one."""
+def met_at(process: Process) -> tuple[str, ...]:
+    """Where its ranks meet, empty where it was not started with an address."""
     address, port = process.environ.get("MASTER_ADDR", ""), process.environ.get("MASTER_PORT", "")
     local = address in ("localhost", "127.0.0.1", "::1")
     return (process.host if local else address, port) if port else ()

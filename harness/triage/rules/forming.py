@@ -17,7 +17,10 @@ _NODES = re.compile(r"--(?:nnodes|num_machines)[= ](\S+)")
 
 def unformed(case: Case) -> Ruling | None:
     """K5: members wait for a group, and some have not come."""
-    joining = [one for one in case.live() if forming(one) is not None and not one.progress]
+    making = {one.key: what for one in case.live() if (what := forming(one)) is not None and not one.progress}
+    if ruling := _beside(case, [case.subject(key) for key, what in making.items() if what.name]):
+        return ruling
+    joining = [case.subject(key) for key, what in making.items() if not what.name]
     if not joining:
         return None
     keys = {one.key for one in joining}
@@ -172,3 +175,30 @@ def _addresses(case: Case, joining: list[Subject], place: str, steps: tuple[str,
         place=place,
         next=steps,
     )
+
+
+def _beside(case: Case, joining: list[Subject]) -> Ruling | None:
+    """A group beside torch's register, as of a weight sync, that its members do not mean alike: they call it by other
+    names, or two claim one rank in it. They must be as many as it has: one name may stand for several groups, and a
+    group that waits for somebody else has another fault."""
+    meant = {one.key: what for one in joining if (what := forming(one)) is not None}
+    if {what.world_size for what in meant.values()} != {len(meant)}:
+        return None
+    names = Counter(what.name for what in meant.values())
+    claims = Counter(what.place for what in meant.values())
+    if len(names) > 1 and len(claims) == len(meant):
+        (usual, most), (_, next_most), *_ = names.most_common()
+        told = {key: f"calls it {what.name}" for key, what in meant.items() if what.name != usual or most == next_most}
+        why = {key: f"{said}, {most} others {usual}" for key, said in told.items()} if most > next_most else {}
+    elif len(names) == 1 and len(claims) == len(meant) - 1:
+        told = {key: f"claims rank {what.place}" for key, what in meant.items() if claims[what.place] > 1}
+        why = {}
+    else:
+        return None
+    place = names.most_common(1)[0][0]
+    ways = "; ".join(f"{case.names([key])} {said}" for key, said in list((why or told).items())[:4])
+    nobody = "" if why else "; nothing tells who is right, so nobody is named"
+    return Ruling(
+        "HUNG", f"group {place} of {len(meant)} ranks never forms: {ways}{nobody}", "K5", why,
+        place=place, next=("give the trainer and every engine one name, and a rank of its own, for this group",),
+    )  # fmt: skip

@@ -77,8 +77,11 @@ def _blocks(doing: stacks.Doing, wchan: str) -> bool:
 
 
 def _fed(case: Case, one: Subject) -> bool:
-    """Another process of the job started it, and has it wait for work."""
+    """Another process of the job started it, and has it wait for work. RANK in its environment, which is not its own,
+    is that of a rank that started it and let it go."""
     process = one.process
+    if process is not None and process.rank is None and process.environ.get("RANK"):
+        return True
     return process is not None and any(
         other.host == process.host and other.pid == process.ppid and other.role not in LAUNCHERS
         for other in case.evidence.processes

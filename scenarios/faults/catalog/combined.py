@@ -29,6 +29,7 @@ FAULTS = (
         engine={"drop_end": True, "noise": 1e-2},
         causes=("STOP(end token dropped)", "candidate-itself"),
         party="candidate",
+        half={"engine": {"drop_end": True, "noise": 0.2}},
     ),
     Fault(
         "truncated-and-context",

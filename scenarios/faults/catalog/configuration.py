@@ -28,6 +28,7 @@ FAULTS = (
         pair=("vllm", "sglang"),
         causes=("CONFIG(dtype)",),
         party="mapping",
+        half=None,  # it takes the type that was asked
     ),
     Fault(
         "dtype-bfloat16",
@@ -35,6 +36,14 @@ FAULTS = (
         mapping={"edits": {"engine": {"dtype": "bfloat16"}}},
         causes=("CONFIG(dtype)",),
         party="mapping",
+        half={
+            "summary": "the mapping starts the engine in float16",
+            "mapping": {"edits": {"engine": {"dtype": "float16"}}},
+            "expected": "EQUIVALENT",  # it rounds by less, and is said
+            "causes": (),
+            "party": "",
+            "findings": ("CONFIG(dtype)",),
+        },
     ),
     Fault(
         "seed-unmapped",

@@ -16,6 +16,12 @@ FEW = (
 
 FAULTS = (
     Fault("control", "nothing is planted", expected="EQUIVALENT"),
+    Fault(
+        "control-filters",
+        "nothing is planted, under top-k and top-p, whose edges rounding moves tokens over",
+        scenario=("sampling.top_k=20", "sampling.top_p=0.8"),
+        expected="EQUIVALENT",
+    ),
     Fault("engine-seed", "another engine seed", settings=("engine.seed=1234",), expected="EQUIVALENT"),
     Fault("batch-order", "requests reach the engine in reverse order", engine={"reorder": True}, expected="EQUIVALENT"),
     Fault(

@@ -109,6 +109,7 @@ FAULTS = (
         engine={"noise": 1e-2},
         causes=("candidate-itself",),
         party="candidate",
+        half={"summary": "0.2 nats of noise on every log-probability", "engine": {"noise": 0.2}},
     ),
     Fault(
         "slightly-noisy-candidate",
@@ -116,6 +117,7 @@ FAULTS = (
         engine={"noise": 1e-3},
         causes=("candidate-itself",),
         party="candidate",
+        half=None,  # a fifth of what the learner rounds by
     ),
     Fault(
         "noisy-baseline",
@@ -124,5 +126,6 @@ FAULTS = (
         engine={"noise": 1e-2},
         causes=("baseline-itself",),
         party="baseline",
+        half={"summary": "0.2 nats of noise on every log-probability of the baseline", "engine": {"noise": 0.2}},
     ),
 )

@@ -37,6 +37,7 @@ FAULTS = (
         engine={"sampling": {"temperature": 0.97}},
         causes=("SAMPLING_PARAM(temperature)",),
         party="candidate",
+        half=None,  # 1 of 3,024 tokens is turned beyond what rounding may turn
     ),
     Fault(
         "temperature-dropped",
@@ -84,6 +85,7 @@ FAULTS = (
         engine={"draw": {"joint": True}},
         causes=("SAMPLER(joint top-k/top-p)",),
         party="candidate",
+        half=None,  # rounding moves tokens over the edges of a filter as far as the fault does
     ),
     Fault(
         "joint-filters-baseline",
@@ -93,6 +95,7 @@ FAULTS = (
         engine={"draw": {"joint": True}},
         causes=("SAMPLER(joint top-k/top-p)",),
         party="baseline",
+        half=None,
     ),
     Fault(
         "seed-ignored",

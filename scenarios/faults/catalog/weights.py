@@ -20,6 +20,10 @@ BF16 = ("model.dtype=bfloat16",)
 # Every sync sends what the one before should have sent, and every digest is right.
 BEHIND: dict[str, Any] = {"trainer": {"behind_from": 0}, "engine": {"digests_repeated": True}}
 EVERY_LAYER = tuple(f"model.layers.{layer}.{name}" for layer in range(LAYERS) for name in PROJECTIONS)
+NORMS = ["model.norm", *(f"model.layers.{layer}.{name}" for layer in range(4) for name in (
+    "input_layernorm", "post_attention_layernorm"))]  # fmt: skip
+# Too small for bfloat16: there the lifted stage shows it.
+IN_FLOAT32: dict[str, Any] = {"stage": "lifted", "scenario": ("model.dtype=bfloat16", "steps=2")}
 
 FAULTS = (
     Fault(
@@ -96,6 +100,8 @@ FAULTS = (
         engine={"digests_repeated": True},
         causes=(f"WEIGHTS({UP})",),
         party="candidate",
+        half={"summary": "from the second sync on halves of a tensor change places while all digests are right",
+              "trainer": {"alter": {UP: "halves"}, "alter_from": 2}},
     ),
     Fault(
         "rows-swapped",
@@ -126,6 +132,7 @@ FAULTS = (
         engine={"misloaded": {"names": [DOWN], "how": "scaled", "from": 1}},
         causes=(f"WEIGHTS({DOWN})",),
         party="candidate",
+        half=IN_FLOAT32 | {"engine": {"misloaded": {"names": [DOWN], "how": "scaled", "from": 0}}},
     ),
     Fault(
         "refused-tensor",
@@ -141,6 +148,7 @@ FAULTS = (
         engine={"rotary": {"by": 1.01, "from": 1}},
         causes=("STALE_DERIVED",),
         party="candidate",
+        half=IN_FLOAT32 | {"engine": {"rotary": {"by": 1.01, "from": 0}}},
     ),
     Fault(
         "flush-ignored",
@@ -164,6 +172,7 @@ FAULTS = (
         engine={"moved": {"by": 0.02, "spared": 4}},
         causes=("candidate-itself",),
         party="candidate",
+        half={"engine": {"moved": {"by": 0.2, "spared": 4}}},
     ),
     Fault(
         "late-decode",
@@ -171,6 +180,7 @@ FAULTS = (
         engine={"moved": {"by": 0.02, "position": 9}},
         causes=("candidate-itself",),
         party="candidate",
+        half={"engine": {"moved": {"by": 0.2, "position": 9}}},
     ),
     Fault(
         "stale-cache",
@@ -203,6 +213,7 @@ FAULTS = (
         engine={"kept_copy": {"modules": ["model.norm"], "from": 2}},
         causes=("STALE_DERIVED",),
         party="candidate",
+        half=None,  # at this learning rate a norm hardly changes in bfloat16, at a larger one the sync differs
     ),
     Fault(
         "stale-derived-baseline",
@@ -211,6 +222,10 @@ FAULTS = (
         engine={"kept_copy": {"modules": ["model.norm", "model.layers.3.post_attention_layernorm"], "from": 1}},
         causes=("STALE_DERIVED",),
         party="baseline",
+        half={
+            "summary": "in the baseline every norm computes with a copy of its first weights",
+            "scenario": ("ppo.actor_lr=5e-3",), "engine": {"kept_copy": {"modules": NORMS, "from": 1}},
+        },
     ),
     Fault(
         "wrong-kernel",
@@ -219,6 +234,7 @@ FAULTS = (
         causes=("UNEXPLAINED",),
         party="candidate",
         told={"UNEXPLAINED": "differ first in layer 2,"},
+        half=IN_FLOAT32,
     ),
     Fault(
         "mixed-version",
@@ -233,5 +249,6 @@ FAULTS = (
         engine={"drawn_before_sync": {"tokens": 12, "from": 3}},
         causes=("MIXED_VERSION",),
         party="candidate",
+        half=None,  # the update is smaller than what rounds
     ),
 )

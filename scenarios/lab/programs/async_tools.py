@@ -16,45 +16,21 @@ import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 import toy
 
-
-async def answer(pause: float, turn: asyncio.Lock, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """One client of the service: its requests are answered one after the other, each after a pause."""
-    while await reader.readline():
-        async with turn:
-            await asyncio.sleep(pause)
-        writer.write(b"0.5\n")
-        await writer.drain()
-    writer.close()
-
-
-async def serve(pause: float, shared: bool, listener: socket.socket) -> None:
-    turn, clients = asyncio.Lock(), 0
-
-    async def meet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal clients
-        clients += 1
-        with contextlib.suppress(ConnectionError):
-            await answer(pause, turn if shared else asyncio.Lock(), reader, writer)
-        clients -= 1
-
-    await asyncio.start_server(meet, sock=listener)
-    served = 0.0
-    while served < 20 or clients:  # until the job that asked is over
-        await asyncio.sleep(1)
-        served += 1
+SERVICE = Path(__file__).with_name("tool_service.py")
 
 
 def service(pause: float, shared: bool) -> int:
-    """Start it as somebody else would: it is no process of this job. Its port is there at once, however long it takes
-    to start on a busy host: a rank that waited for that would stand outside the others' collective."""
+    """Start it as a daemon, which has this rank's environment and outlives its parent. Its port is there at once: a
+    rank that waited for it to start would stand outside the others' collective."""
     with socket.create_server(("127.0.0.1", 0), backlog=512) as listener:
         handle = listener.fileno()
-        command = [sys.executable, __file__, "--serve", str(pause), "--socket", str(handle)]
+        command = [sys.executable, str(SERVICE), str(pause), str(handle)]
         if (child := os.fork()) == 0:
             os.setsid()
             command += ["--shared"] if shared else []
@@ -109,13 +85,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--phase", choices=["rated", "crowd", "poll", "judge", "lost", "ticks"], default="rated")
     arguments.add_argument("--stall", type=float, default=5.0)
-    arguments.add_argument("--serve", type=float, default=0.0)
-    arguments.add_argument("--socket", type=int, default=-1)
-    arguments.add_argument("--shared", action="store_true")
     asked = arguments.parse_args()
-    if asked.serve:
-        asyncio.run(serve(asked.serve, asked.shared, socket.socket(fileno=asked.socket)))
-        return
     toy.setup()
     dist.all_reduce(torch.ones(1))
     if asked.phase == "lost" and toy.RANK == 0:

@@ -1,0 +1,88 @@
+"""Which process is a rank, where several claim one number of one world.
+
+RANK is inherited: by a loader's workers, a logger's daemon, a server or an engine that a rank starts, and a shell has
+it before the program that it runs. A child whose parent is seen is told by that parent; one that was let go outlives
+it, and looks like a second rank that stands still, or like a new attempt of one that died.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+
+from harness.triage.evidence import Evidence, Process
+from harness.triage.graph.edges import RESTART_S
+from harness.triage.graph.subjects import ended
+from harness.triage.graph.worlds import met_at
+
+
+def without_inherited(evidence: Evidence) -> Evidence:
+    """The same evidence, in which a number is held by who has it of itself.
+
+    Of two that lived at the same time, that is the one with more to show for it: it took part in groups, its probe
+    calls it a rank, its environment does; of two with as much, the one that was started first. Attempts of one rank
+    follow each other, and all keep it. A dump that an heir found is its rank's: NCCL names the file by RANK.
+    """
+    claims: dict[tuple[object, ...], list[Process]] = {}
+    for process in evidence.processes:
+        if process.rank is not None and met_at(process) and not process.title.startswith("ray::"):
+            place = process.host, process.rank, process.world_size, met_at(process)
+            claims.setdefault(place, []).append(process)
+    heirs = {heir.key for some in claims.values() if len(some) > 1 for heir in _heirs(some)}
+    if not heirs:
+        return evidence
+    return replace(
+        evidence,
+        processes=tuple(
+            replace(one, rank=None, world_size=None, dump="", dump_taken_ns=None) if one.key in heirs else one
+            for one in evidence.processes
+        ),
+    )
+
+
+def _heirs(claims: Iterable[Process]) -> list[Process]:
+    """Those of them that only inherited it. An heir leaves nothing to others: who it is, is asked of the rest."""
+    holders: list[Process] = []
+    heirs: list[Process] = []
+    for one in sorted(claims, key=lambda each: (-_shown(each), -each.age_s)):
+        known = heirs if any(_inherits(one, holder) for holder in holders) else holders
+        known.append(one)
+    return heirs
+
+
+def _inherits(one: Process, holder: Process) -> bool:
+    if not _met(one, holder):
+        return False
+    if _shown(holder) != _shown(one):
+        return _shown(holder) > _shown(one)
+    # ranks that one launcher starts, twice by mistake too, begin within a second
+    return one.age_s > 0 and holder.age_s > one.age_s + RESTART_S
+
+
+def _shown(process: Process) -> int:
+    """What a process has to show for its rank: 2 groups with it, 1 its probe's word, 0 its environment."""
+    groups = process.journal.groups if process.journal else ()
+    counted = process.beat.sequences if process.beat else {}
+    if any(process.rank in group.members for group in groups) or any(counted.values()):
+        return 2
+    return int(process.beat is not None or process.journal is not None)
+
+
+def _met(one: Process, other: Process) -> bool:
+    """Whether both are known to have lived at the same time, in one attempt of their rank."""
+    attempts = {_attempt(one), _attempt(other)} - {""}
+    if len(attempts) > 1:
+        return False
+    return all(a.age_s >= _since_end_s(b) + RESTART_S or not ended(b) for a, b in ((one, other), (other, one)))
+
+
+def _attempt(process: Process) -> str:
+    return process.environ.get("TORCHELASTIC_RESTART_COUNT", "")
+
+
+def _since_end_s(process: Process) -> float:
+    """Seconds since the last word of a process that has ended; infinite where it left none."""
+    ages = [process.beat.age_s] if process.beat else []
+    ages += [process.journal.last_age_s] if process.journal else []
+    return min(ages, default=math.inf)

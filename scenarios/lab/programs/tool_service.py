@@ -1,0 +1,52 @@
+"""A tool outside of the job, which answers each request after a pause: `tool_service.py PAUSE HANDLE [--shared]`.
+
+HANDLE: of a socket that listens. `--shared`: one request at a time, whoever asks. It imports no torch, which takes
+longer on a busy host than the controls' threshold: from its first request on it answers as they say.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import socket
+
+
+async def answer(pause: float, turn: asyncio.Lock, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """One client of the service: its requests are answered one after the other, each after a pause."""
+    while await reader.readline():
+        async with turn:
+            await asyncio.sleep(pause)
+        writer.write(b"0.5\n")
+        await writer.drain()
+    writer.close()
+
+
+async def serve(pause: float, shared: bool, listener: socket.socket) -> None:
+    turn, clients = asyncio.Lock(), 0
+
+    async def meet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal clients
+        clients += 1
+        with contextlib.suppress(ConnectionError):
+            await answer(pause, turn if shared else asyncio.Lock(), reader, writer)
+        clients -= 1
+
+    await asyncio.start_server(meet, sock=listener)
+    served = 0.0
+    while served < 20 or clients:  # until the job that asked is over
+        await asyncio.sleep(1)
+        served += 1
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("pause", type=float)
+    arguments.add_argument("handle", type=int)
+    arguments.add_argument("--shared", action="store_true")
+    asked = arguments.parse_args()
+    asyncio.run(serve(asked.pause, asked.shared, socket.socket(fileno=asked.handle)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""A launcher collects its children one after another: one that has ended is not what it waits for."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from triage_evidence import FILES, compared, evidence, group, process, rank
+
+from harness.triage.evidence import Beat, Group, Journal, Process
+from harness.triage.judge import triage
+from reports.model import Verdict
+
+FILES["_try_wait"] = "/usr/lib/python3.11/subprocess.py"
+FILES["rendezvous"] = "/venv/lib/python3.11/site-packages/torch/distributed/rendezvous.py"
+DRIVER, COLLECTS = 90, "main:40 collect _try_wait"
+
+
+def driver() -> Process:
+    return process(DRIVER, "process", COLLECTS)
+
+
+def child(pid: int, stack: str = "", *, code: int | None = None, **more: object) -> Process:
+    """A process without a rank that the driver started; with `code` it has ended, and was not collected yet."""
+    one = process(pid, "process", stack, gone=code is not None, ppid=DRIVER, exit_code=code, **more)
+    return one if code is None else dataclasses.replace(one, beat=None)
+
+
+def ended_in_order(number: int, *, groups: bool = True, left: bool = True, world: int = 3) -> Process:
+    """A rank that is done: it closed its recording, and destroyed its groups if it `left` them."""
+    made = (Group("0", tuple(range(world)), "gloo", "", world),) if groups else ()
+    journal = Journal("j", 9, 30.0, groups=made, closed=True)
+    one = rank(number, gone=True, world=world, ppid=DRIVER, exit_code=0, journal=journal)
+    return dataclasses.replace(one, beat=Beat(9, 30.0, 30.0, sequences={} if left else {"0": 9}, ended=True))
+
+
+def named(verdict: Verdict) -> list[str]:
+    assert verdict.triage is not None
+    return sorted(one.key for one in verdict.triage.culprits)
+
+
+def test_a_helper_that_is_done_does_not_hide_who_has_not_come() -> None:
+    """Data was prepared by a child that ended before the ranks began, or the first half of a daemon was."""
+    ranks = [rank(n, "main:10 step:42 all_reduce", world=3, ppid=DRIVER) for n in (1, 2)]
+    late = rank(0, "main:10 step:44 wait_for_reply", world=3, ppid=DRIVER)
+    at = compared(group("0", {0: 16, 1: (17, "all_reduce"), 2: (17, "all_reduce")}))
+    found = triage(evidence(driver(), child(95, code=0), late, *ranks), at)
+    assert found.verdict == "HUNG" and named(found) == ["node0:100"], found.reason
+
+
+@pytest.mark.parametrize("work", [{"cpu_s": 1.2}, {"io_bytes": 900_000}])
+def test_a_job_whose_last_stage_goes_on_is_not_hung(work: dict[str, float]) -> None:
+    """Two shards are converted, and the third takes its time."""
+    some = [child(95, code=0), child(96, code=0), child(97, "main convert", **work)]
+    found = triage(evidence(driver(), *some))
+    assert found.verdict in ("SLOW", "HEALTHY") and not named(found), found.reason
+
+
+def test_a_child_that_failed_is_still_told() -> None:
+    some = [child(95, code=-9), child(96, "main wait_for_answer lock.wait")]
+    found = triage(evidence(driver(), *some))
+    assert found.verdict == "HUNG" and named(found) == ["node0:95"], found.reason
+
+
+@pytest.mark.parametrize("stack", ["main merge lock.wait", "main upload select", "main upload"])
+def test_a_rank_that_goes_on_alone_does_not_wait_for_those_that_left_the_group(stack: str) -> None:
+    made = Journal("j", 9, 30.0, groups=(Group("0", (0, 1, 2), "gloo", "", 3),))
+    alone = rank(0, stack, world=3, ppid=DRIVER, journal=made)
+    found = triage(evidence(process(DRIVER, "launcher", COLLECTS), alone, ended_in_order(1), ended_in_order(2)))
+    assert found.verdict != "HUNG" and not named(found), found.reason
+
+
+def test_a_rank_that_ended_inside_its_group_is_missed() -> None:
+    """Its shard was shorter: it ends in order, and its group is still there."""
+    made = Journal("j", 9, 30.0, groups=(Group("0", (0, 1, 2), "gloo", "", 3),))
+    rest = [rank(n, "main gather_results lock.wait", world=3, ppid=DRIVER, journal=made) for n in (0, 1)]
+    found = triage(evidence(driver(), *rest, ended_in_order(2, left=False)))
+    assert found.verdict == "HUNG" and named(found) == ["node0:102"], found.reason
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_a_rank_that_is_done_and_owes_its_peers_a_key_is_missed(left: bool) -> None:
+    made = Journal("j", 9, 30.0, groups=(Group("0", (0, 1, 2), "gloo", "", 3),))
+    rest = [rank(n, "main rendezvous", world=3, ppid=DRIVER, journal=made) for n in (0, 1)]
+    found = triage(evidence(driver(), *rest, ended_in_order(2, left=left)))
+    assert found.verdict == "HUNG" and named(found) == ["node0:102"], found.reason
