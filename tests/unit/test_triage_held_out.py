@@ -248,6 +248,15 @@ def test_a_run_that_is_over_says_how_it_ended():
     assert waits.verdict == "HUNG" and named(waits) == {good[0].key}
 
 
+@pytest.mark.parametrize("parent, verdict", [(100, "HEALTHY"), (1, "INSUFFICIENT")])
+def test_a_forked_child_that_leaves_without_a_word_is_judged_by_its_parents_end(parent: int, verdict: str) -> None:
+    """The first half of a daemon leaves with os._exit, which runs nothing that could say so."""
+    one = rank(0, gone=True, world=1, beat=Beat(9, 300.0, 300.0, ended=True))
+    child = process(95, "process", gone=True, ppid=parent, journal=Journal("j", 3, 400.0))
+    found = triage(evidence(one, dataclasses.replace(child, beat=None), source="live", stall_s=0.0), None)
+    assert found.verdict == verdict, found.reason
+
+
 def test_who_sleeps_with_the_interpreter_lock_at_both_looks_is_known_before_its_beat_is_stale():
     at = compared(group("0", {0: (6, "all_reduce"), 1: 5}))
     for gil, hang in ((True, "K9"), (False, "K4")):

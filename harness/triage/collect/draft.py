@@ -120,7 +120,8 @@ def absent(there: Cast, recordings: Mapping[tuple[str, int], Recording]) -> Iter
             draft.notes.append(f"process {pid} has ended")
             if draft.recording is not None and draft.recording.opened_ns:  # it was started a little before
                 age_s = max(0.0, (time.monotonic_ns() - draft.recording.opened_ns) / 1e9)
-                draft.facts = Facts(pid, age_s=age_s, start_ticks=draft.recording.start_ticks)
+                ticks, ppid = draft.recording.start_ticks, draft.recording.ppid
+                draft.facts = Facts(pid, ppid, age_s=age_s, start_ticks=ticks)
         else:
             draft.notes.append(f"it runs on {host}, where nobody looked: run `harness triage {pid}` there")
         yield draft.freeze()

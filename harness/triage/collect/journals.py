@@ -74,6 +74,7 @@ class Recording:
     opened_ns: int = 0  # monotonic time of its host
     start_ticks: int = 0  # of its process, 0 unknown
     environ: Mapping[str, str] = field(default_factory=dict)  # as Process.environ
+    ppid: int = 0  # of its parent when it began, 0 where it does not say
 
 
 def files(directory: Path) -> list[Path]:
@@ -101,9 +102,7 @@ def owners(paths: Iterable[Path], here: str) -> tuple[dict[tuple[str, int], list
     return found, notes
 
 
-def read(
-    paths: Iterable[Path], now_ns: Mapping[str, int]
-) -> tuple[dict[tuple[str, int], Recording], list[str]]:
+def read(paths: Iterable[Path], now_ns: Mapping[str, int]) -> tuple[dict[tuple[str, int], Recording], list[str]]:
     """What every process recorded by (host, pid), and notes about damage.
 
     A process may have several journals: those that are open are read as one, and of those that it closed before only
@@ -166,7 +165,10 @@ def _recording(file: Path, clocks: Mapping[str, int]) -> Recording:
     told = opening.get("env")
     told = {str(name): str(value) for name, value in told.items()} if isinstance(told, dict) else {}
     began = opening["t_ns"], opening["start_ticks"]
-    return Recording(host, pid, (role,), journal, rank, world, *began, redact.variables(told))
+    ppid = opening.get("ppid")
+    return Recording(
+        host, pid, (role,), journal, rank, world, *began, redact.variables(told), ppid if isinstance(ppid, int) else 0
+    )
 
 
 class _Scan:

@@ -7,6 +7,8 @@ from harness.triage.graph.subjects import ended
 from harness.triage.rules.processes import local_error
 from harness.triage.rules.ruling import Case, Ruling
 
+SILENT = "was ended without a last word, as a signal does"
+
 
 def over(case: Case) -> Ruling | None:
     """Every process that the run had has ended: HEALTHY in good order. Of one that did not end so, nothing tells
@@ -18,7 +20,8 @@ def over(case: Case) -> Ruling | None:
     ages = [age for process in processes if (age := _since_s(process)) is not None]
     ago = f", {_told(min(ages))} ago" if ages else ""
     count = f"{len(processes)} process{'es' if len(processes) > 1 else ''}"
-    bad = {process.key: how for process in processes if (how := _how(process))}
+    well = {process.key for process in processes if not _how(process)}
+    bad = {one.key: how for one in processes if (how := _how(one)) and not (how == SILENT and _parent(one) in well)}
     if not bad:
         return Ruling("HEALTHY", f"the run has ended in good order{ago}: {count}, and nothing waits")
     # a launcher's error is its rank's, and that of a rank may be the echo of a peer's
@@ -64,7 +67,13 @@ def _how(process: Process) -> str:
         return f"ended with {closed[0].removeprefix('close: ')}"
     told = (process.beat is not None and process.beat.ended) or (process.journal is not None and process.journal.closed)
     known = process.beat is not None or process.journal is not None
-    return "was ended without a last word, as a signal does" if known and not told else ""
+    return SILENT if known and not told else ""
+
+
+def _parent(process: Process) -> str:
+    """Of a child that said nothing: one that is forked leaves so with os._exit, as the first half of a daemon does,
+    and a parent that itself ended in good order has put up with its child's end."""
+    return f"{process.host}:{process.ppid}"
 
 
 def _since_s(process: Process) -> float | None:
