@@ -196,10 +196,13 @@ class Stage:
         samples = [Sample(c.sample, ids, c.output_ids) for c, (_, ids) in zip(completions, numbered, strict=True)]
         actor = roles["actor"][0]
         call(actor, "adopt", policy)
+        scored = call(actor, "score", -1, samples)
         arrays: dict[str, Flat | Ragged] = {
             "sample": Flat.of([s.number for s in samples], "i8"),
-            "learner_logprob": Ragged.of(call(actor, "score", -1, samples).logprob, "f4"),
+            "learner_logprob": Ragged.of(scored.logprob, "f4"),
         }
+        if scored.exact:
+            arrays["exact_logprob"] = Ragged.of(scored.exact, "f4")
         asked = dataclasses.asdict(settings.sampling)
         views = call(actor, "score_native", samples, asked)
         for name in views[0]:

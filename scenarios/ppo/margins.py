@@ -15,6 +15,9 @@ from scenarios.ppo.batches import Sample
 from scenarios.rollout.coupling import EDGE, Draw, perturbed
 from scenarios.settings import Scenario
 
+# Nats of logits by which the edge of a filter may lie elsewhere, beyond `EDGE`: the largest is twice what any token of
+# half precision may differ by (`harness.parity.facts.floor.EXTREME_HALF` times its cap).
+REACHES = (0.05, 0.1, 0.2, 0.4)
 CHUNK = 256  # positions at a time: float64 scores and noise over a vocabulary of 150,000 take 0.3 GiB each
 
 
@@ -29,18 +32,23 @@ class Margins:
         self._mode, self._seed, self._sampling = scenario.rollout.mode, scenario.seed, sampling
 
     @torch.no_grad()
-    def __call__(self, sample: Sample, logits: Tensor) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
-        """Margin in nats of logits / T, and the best other token, at each position of the response.
+    def __call__(
+        self, sample: Sample, logits: Tensor
+    ) -> tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.float32]]:
+        """Margin in nats of logits / T, the best other token, and the edge, at each position of the response.
 
         logits: [response, vocabulary]. A token that no filter leaves has -inf; without any other token left, the
         margin is inf and the runner-up -1. `half`: where rounding in half precision decides on which side of the edge
         of a filter the best token lies, the margin is inf as well, and the runner-up what is drawn on the other side.
+        The edge is by how many nats the edges of the filters must move for this token to be drawn, the least of
+        `REACHES`: 0 where the margin says that it is, NaN where none of them does.
         """
         length = len(sample.response)
         margin = np.full(length, np.nan, dtype=np.float32)
         runner_up = np.full(length, -1, dtype=np.int32)
+        edge = np.full(length, np.nan, dtype=np.float32)
         if self._mode == "native":
-            return margin, runner_up
+            return margin, runner_up, edge
         strict = torch.are_deterministic_algorithms_enabled()
         # CUDA has no deterministic cumsum, which top-p needs; nothing trains on a margin.
         torch.use_deterministic_algorithms(False)
@@ -56,17 +64,37 @@ class Margins:
                 margin[part] = (own - other).masked_fill(instead >= 0, float("inf")).cpu().numpy()
                 which = which.masked_fill(other == float("-inf"), -1)
                 runner_up[part] = torch.where(instead >= 0, instead, which).cpu().numpy()
+                edge[part] = self._edges(logits[part], sample.number, positions, target[:, 0], margin[part])
         finally:
             torch.use_deterministic_algorithms(strict)
-        return margin, runner_up
+        return margin, runner_up, edge
+
+    def _edges(
+        self, logits: Tensor, sample: int, positions: Tensor, drawn: Tensor, margin: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
+        edge = np.where(margin >= 0.0, 0.0, np.nan).astype(np.float32)
+        for reach in REACHES if self._edged() else ():
+            left = np.flatnonzero(np.isnan(edge))
+            if not len(left):
+                break
+            at, slack = torch.as_tensor(left, device=logits.device), reach / self._sampling.temperature
+            # of what may be left in, and not below any token that surely is by more than rounding turns
+            own = self._scores(logits[at], sample, positions[at], slack=slack).gather(-1, drawn[at][:, None])[:, 0]
+            sure = self._scores(logits[at], sample, positions[at], slack=-slack).amax(dim=-1)
+            edge[left[(own + slack >= sure).cpu().numpy()]] = reach
+        return edge
+
+    def _edged(self) -> bool:
+        """Whether rounding moves the edges of filters: in coupled draws of half precision."""
+        s = self._sampling
+        return self._half and self._mode == "coupled" and (s.top_k > 0 or s.top_p < 1.0 or s.min_p > 0.0)
 
     def _instead(self, logits: Tensor, sample: int, positions: Tensor, drawn: Tensor) -> Tensor:
         """What is drawn in place of these tokens on the other side of the edge of a filter; -1 where no edge is so near
         that the rounding of an engine decides."""
-        s = self._sampling
-        if not self._half or self._mode != "coupled" or not (s.top_k > 0 or s.top_p < 1.0 or s.min_p > 0.0):
+        if not self._edged():
             return torch.full_like(drawn, -1)
-        slack = EDGE / s.temperature
+        slack = EDGE / self._sampling.temperature
         sure, possible = (self._scores(logits, sample, positions, slack=by).argmax(dim=-1) for by in (-slack, slack))
         other = torch.where(drawn == sure, possible, sure)
         return other.masked_fill((sure == possible) | ((drawn != sure) & (drawn != possible)), -1)

@@ -223,6 +223,7 @@ class Trainer:
             self._plants.logprobs([row for part in scores for row in part.logprob], step),
             [row for part in scores for row in part.margin],
             [row for part in scores for row in part.runner_up],
+            [row for part in scores for row in part.edge],
             [row for part in scores for row in part.exact],
             [row for part in scores for row in part.behind],
             [row for part in scores for row in part.behind_exact],

@@ -6,7 +6,7 @@ explain), and the earliest (`first`: everything that PARITY asks of a first dive
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -146,6 +146,8 @@ class Evidence:
 
     def tolerated(self, kind: str) -> Tolerance:
         """What counts as equal in this kind of comparison."""
+        if kind.startswith("native") and self.tolerance.rounding.native is not None:
+            return replace(self.tolerance, share=self.tolerance.rounding.native)
         return self.of_engines if kind == "logprob" else self.tolerance
 
     def beyond(self, kind: str) -> int:

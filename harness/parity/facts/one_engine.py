@@ -218,7 +218,11 @@ def _choices(
     beyond = np.flatnonzero(judged & (gap < -e.tolerance.margin))
     if not len(beyond):
         return
-    far = bool((gap[beyond] >= -far_margin(e)).all())
+    reach, edge = far_margin(e), experience.rows("edge")
+    turned = gap[beyond] >= -reach
+    if reach and edge is not None and np.array_equal(edge.lengths, tokens.lengths):
+        turned |= grid.take(edge, match.b)[beyond] <= e.tolerance.extreme_drawn
+    far = bool(turned.all())
     row, position = int(grid.row[beyond[0]]), int(grid.position[beyond[0]])
     best = experience.rows("runner_up")
     token = int(grid.take(tokens, match.b)[beyond[0]])

@@ -33,8 +33,8 @@ class Rounding:
     """The learner's |half precision − float32|, in nats; NaN where it was not recorded or is no rounding.
 
     `level`: what all but the allowed outliers stay within. `share`: of the tokens, at which two such roundings may be
-    further apart than the cap. `drawn`: the largest of them; `largest`: of all, the sequences of the floor, whose last
-    ids no model would draw, included.
+    further apart than the cap. `drawn`: the largest of them; `largest`: of all, native samples and the sequences of the
+    floor, whose last ids no model would draw, included.
     """
 
     mean: float = float("nan")
@@ -43,6 +43,7 @@ class Rounding:
     share: Share = THOUSANDTH
     drawn: float = 0.0
     largest: float = 0.0
+    native: Share | None = None  # as `share`, of native samples: other prompts, and likelier to be odd ones
     refused: str = ""  # why it is not believed
 
     @property
@@ -50,8 +51,10 @@ class Rounding:
         return bool(np.isfinite(self.level))
 
     @staticmethod
-    def of(recording: Recording, cap: float) -> Rounding:
-        """That of every step whose experience has both log-probabilities."""
+    def of(recording: Recording, cap: float, other: Recording | None = None) -> Rounding:
+        """That of every step whose experience has both log-probabilities. `other`: what it is compared with, whose
+        learner scored native samples of its own.
+        """
         sizes = []
         for step in recording.steps("experience"):
             table = recording.table("experience", step)
@@ -67,8 +70,11 @@ class Rounding:
         level = float(np.partition(size, -1 - outliers(len(size)))[-1 - outliers(len(size))])
         share = share_of(size, cap)
         drawn = min(BELIEVED * cap, float(size.max()))
-        largest = min(BELIEVED * cap, max(drawn, _of_the_floor(recording)))
-        return Rounding(float(size.mean()), level, len(size), share, drawn, largest)
+        native = np.concatenate([_of_native_samples(one) for one in (recording, other) if one is not None])
+        largest = min(BELIEVED * cap, max(drawn, float(np.max(native, initial=0.0)), _of_the_floor(recording)))
+        known = len(native) >= LEAST and np.quantile(native, BULK) <= cap
+        own = share_of(native, cap) if known else None
+        return Rounding(float(size.mean()), level, len(size), share, drawn, largest, own)
 
     def facts(self) -> dict[str, Any]:
         """For the report."""
@@ -88,6 +94,16 @@ def _of_the_floor(recording: Recording) -> float:
     tables = (recording.table("floor", step, variant="rounding") for step in recording.steps("floor"))
     rows = [found.values for table in tables if table is not None and (found := table.rows("rounding")) is not None]
     return max((float(np.max(one[np.isfinite(one)], initial=0.0)) for one in rows), default=0.0)
+
+
+def _of_native_samples(recording: Recording) -> np.ndarray:
+    """The rounding of the learner in the samples that an engine's own sampler drew, finite, by token."""
+    tables = [recording.table("native_score", step) for step in recording.steps("native_score")]
+    pairs = [(one.rows("learner_logprob"), one.rows("exact_logprob")) for one in tables if one is not None]
+    sizes = [np.abs(own.values.astype(np.float64) - wide.values) for own, wide in pairs
+             if own is not None and wide is not None and np.array_equal(own.lengths, wide.lengths)]  # fmt: skip
+    found = np.concatenate(sizes) if sizes else np.zeros(0)
+    return found[np.isfinite(found)]
 
 
 def both(table: Table, *names: str) -> tuple[Rows, ...] | None:

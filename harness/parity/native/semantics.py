@@ -157,13 +157,14 @@ def _difference(e: Evidence, part: Tokens, name: str, shift: int = 0) -> tuple[n
 
 
 def _left(e: Evidence, differences: list[tuple[np.ndarray, np.ndarray]], parts: list[Tokens]) -> Weighed:
-    bounds = (e.tolerance.value, e.tolerance.extreme, e.tolerance.share)
+    share = e.tolerated("native").share
+    bounds = (e.tolerance.value, e.tolerance.extreme, share)
     spared = e.tolerance.spared(sum(int(np.count_nonzero(same)) for same, _ in differences))
     pairs = zip(parts, differences, strict=True)
     found = [Weighed.of(one.grid, same, size, *bounds, spared) for one, (same, size) in pairs]
     beyond = np.concatenate([one.beyond for one in found])
     extreme = any(one.extreme for one in found)
-    return Weighed(sum(one.compared for one in found), beyond, beyond, extreme, e.tolerance.share)
+    return Weighed(sum(one.compared for one in found), beyond, beyond, extreme, share)
 
 
 def _largest(e: Evidence, part: Tokens, name: str) -> float:

@@ -50,9 +50,9 @@ FAULTS = (
     ),
     Fault(
         "lifted-coarse-kernel",
-        "each MLP rounds what it returns to four bits in bfloat16, and to none in float32",
+        "each MLP rounds what it returns to three bits in bfloat16, and to none in float32",
         scenario=HALF,
-        engine={"coarse": {"modules": [f"model.layers.{layer}.mlp" for layer in range(4)], "bits": 3}},
+        engine={"coarse": {"modules": [f"model.layers.{layer}.mlp" for layer in range(4)], "bits": 2}},
         stage="lifted",
         causes=("ARITHMETIC(bfloat16)",),
         party="candidate",
