@@ -37,8 +37,8 @@ from scenarios.settings import Sampling
 class Scored:
     """What the actor says of its responses: one row a sample, one number a token. See `margins` for the next two.
 
-    In half precision, and empty elsewhere: `edge` of `margins`; `exact`, what float32 makes of the same weights; `behind` and
-    `behind_exact`, the same two of the weights before the last update, empty before the first.
+    In half precision, and empty elsewhere: `edge` of `margins`; `exact`, what float32 makes of the same weights;
+    `behind` and `behind_exact`, `logprob` and `exact` of the weights before the last update, empty before the first.
     """
 
     logprob: Rows

@@ -43,7 +43,8 @@ class Experience:
         """The arrays of an `experience` frame."""
         own = self.scored
         half = {
-            "edge": own.edge, "exact_logprob": own.exact, "behind_logprob": own.behind, "behind_exact_logprob": own.behind_exact,
+            "edge": own.edge, "exact_logprob": own.exact, "behind_logprob": own.behind,
+            "behind_exact_logprob": own.behind_exact,
         }  # fmt: skip
         return {
             **{name: Ragged.of(rows, "f4") for name, rows in half.items() if rows},

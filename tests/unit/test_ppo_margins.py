@@ -103,7 +103,8 @@ def test_in_half_precision_a_choice_at_the_edge_of_a_filter_has_no_margin() -> N
 
 def test_the_edge_says_how_far_a_filter_must_move_for_another_engines_draw() -> None:
     """An engine that rounds draws what the learner would not: both of two near tokens, or one of them, may be left."""
-    scenario, draw, places = with_(Scenario(), sampling={"top_p": 0.7}), Draw(0, 7, top_p=0.7), torch.arange(len(LOGITS))
+    scenario, draw = with_(Scenario(), sampling={"top_p": 0.7}), Draw(0, 7, top_p=0.7)
+    places = torch.arange(len(LOGITS))
     own = perturbed(LOGITS, draw, places).argmax(-1)
     margin, _, edge = Margins(scenario, 2, half=True)(Sample(7, (1,), tuple(own.tolist())), LOGITS)
     assert (margin >= 0).all() and (edge == 0).all()
