@@ -106,6 +106,19 @@ def test_what_native_samples_are_likely_under_says_nothing_of_an_engine_with_ano
     assert any(one.name == "withdrawn: SAMPLING_PARAM(temperature)" for one in verdict.findings) != stands
 
 
+@pytest.mark.parametrize(("after", "stands"), [(0, False), (12, True)])
+def test_what_a_tensor_explains_on_the_bench_is_no_arithmetic_of_the_format(
+    after: int, stands: bool, tmp_path: Path
+) -> None:
+    """The lifted stage syncs once more, which may cure what a refused tensor did: it agrees then, as if by format."""
+    found = moved(tmp_path)
+    found.verdict.causes.insert(0, Cause("ARITHMETIC(bfloat16)", "candidate", "they part in bfloat16 only"))
+    verdict = merged(found, proven("STALE_WEIGHTS(model.norm.weight)", after))
+    assert ("ARITHMETIC(bfloat16)" in [one.name for one in verdict.causes]) == stands
+    assert any(one.name == "withdrawn: ARITHMETIC(bfloat16)" for one in verdict.findings) != stands
+    assert verdict.causes[-1].name == "STALE_WEIGHTS(model.norm.weight)" or stands
+
+
 def test_what_the_bench_learned_is_added_to_every_stage(tmp_path: Path) -> None:
     """The recordings are read once more with it: of the native stage and the lifted one too."""
     found = moved(tmp_path)

@@ -157,6 +157,10 @@ def _contradicted(cause: Cause, found: Attribution) -> str:
         used = [one.name for one in found.named if one.side == side and _parts(one.name)[0] in _PREMISES]
         if used:
             return f"its samples were held against a prompt or weights that the engine did not use: {', '.join(used)}"
+    if kind(cause) == "ARITHMETIC" and _gone(found, side):  # the lifted stage has a sync of its own, which may cure it
+        used = [one.name for one in found.named if one.side == side]
+        if used:
+            return f"the differences go without arithmetic in another format: {', '.join(used)} explains them"
     own = [one for one in found.tried if one.side == side and same_cause(one.cause, cause.name)]
     if cause.name == "STALE_KV" and own and not any(one.removed for one in own):
         return f"{Seen.PAST_CACHE_DIFFERS}: {_outcome(own)}"
