@@ -37,7 +37,7 @@ CAUSES = (
     "TOKENIZATION", "TRUNCATION", "TEMPLATE", "RETOKENIZATION", "STOP", "LENGTH", "CAPACITY", "ORDER", "VOCAB",
     "SAMPLING_PARAM", "SAMPLER", "RNG", "RNG_COLLISION", "ALIGNMENT", "LOGPROB_SEMANTICS", "NUMERIC_FATAL", "CONFIG",
     "STALE_WEIGHTS", "WEIGHTS", "STALE_KV", "STALE_DERIVED", "MIXED_VERSION", "TRAINER", "SHAPE",
-    "baseline-itself", "candidate-itself", "ARITHMETIC", "UNEXPLAINED",
+    "baseline-itself", "candidate-itself", "COMPUTATION", "ARITHMETIC", "UNEXPLAINED",
 )  # fmt: skip
 
 # Parity's exit codes (docs/verdicts.md). Triage's are below.

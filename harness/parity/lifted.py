@@ -15,6 +15,7 @@ from typing import Any
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.floor import RESOLUTION
 from harness.parity.facts.parameters import engine_infos
+from harness.parity.rivals import kind
 from harness.store import Recording
 from harness.tables import mapping
 from probes.format import MANIFEST, FormatError, Run
@@ -41,6 +42,7 @@ class LiftedResult:
     verdict: Verdict | None = None
     skipped: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
+    kinds: frozenset[str] = frozenset()  # of divergence, that the stage's own recordings show
 
     @property
     def equal(self) -> bool:
@@ -94,7 +96,7 @@ def lifted_stage(e: Evidence, judge: Judge, given: Verdict | None = None) -> Non
     result.skipped = _other_weights(e, own) or _other_type(own, verdict) or _tensor_cores(own, verdict)
     if result.skipped:
         return
-    result.verdict = verdict
+    result.verdict, result.kinds = verdict, frozenset(own.first)
     if result.differs:
         e.diverges(KIND, [], _place(result, verdict, own))
 
@@ -176,9 +178,9 @@ def _tensor_cores(own: Evidence, verdict: Verdict) -> str:
     """A difference without a cause that TF32 may have made; empty where no engine says that it is on a GPU."""
     infos = [mapping(info.get("resolved")) for side in own.sides for info in engine_infos(side, own.mode)]
     devices = {str(info.get("device")) for info in infos}
-    kinds = {kind.partition(":")[0] for kind in own.first}
+    kinds = {one.partition(":")[0] for one in own.first}
     largest = max(own.engines.largest[0], *(side.to_learner.largest[0] for side in own.sides))
-    unnamed = all(cause.name == "UNEXPLAINED" for cause in verdict.causes)
+    unnamed = all(kind(cause) in ("UNEXPLAINED", "COMPUTATION") for cause in verdict.causes)
     devices = {device for device in devices if device.startswith("cuda")}
     if verdict.verdict != "DIVERGENT" or not devices or not unnamed or not kinds <= set(_NUMERIC):
         return ""

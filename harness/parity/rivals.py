@@ -103,6 +103,8 @@ ALONE: dict[str, str] = {
     "SHAPE": "the shapes themselves are recorded",
     "baseline-itself": "the engine is held against itself",
     "candidate-itself": "the engine is held against itself",
+    "COMPUTATION": "it carries no proof: every tensor and buffer was read back and is the learner's, and given the "
+    "same ids its hidden states are others",
     "ARITHMETIC": "it is gone in float32, and was there in half precision",
     "UNEXPLAINED": "it carries no proof",
 }

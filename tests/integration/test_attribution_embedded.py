@@ -310,7 +310,8 @@ def test_vllm_is_sent_whole_modules(lab: Lab, monkeypatch: pytest.MonkeyPatch) -
 
 def test_what_stays_unexplained_is_narrowed_to_a_layer(lab: Lab, paths: dict[str, str], tmp_path: Path) -> None:
     s = lab.situation(ASKED, policy=garbled(paths, tmp_path))
-    assert "differ first in layer 1" in live.narrowest(s)  # the tensor's own
+    said, place = live.narrowest(s)
+    assert "differ first in layer 1" in said and not place  # the tensor's own: it holds another one
     assert s.bench.first_layer("candidate", 0)[0] == 1  # type: ignore[index]
     sound = lab.situation(ASKED)
     assert sound.bench.first_layer("candidate", 0) == (2, 0.0)
@@ -713,6 +714,17 @@ def test_unexplained_goes_with_a_recorded_cause_only_where_its_samples_were_draw
     assert [one.name for one in merged(judged(recorded, open_), found).causes] == ["ORDER", "UNEXPLAINED"]
     found.reproduced = True
     assert [one.name for one in merged(judged(recorded, open_), found).causes] == ["ORDER"]
+
+
+@pytest.mark.parametrize(("place", "name"), [("layer 2", "COMPUTATION(layer 2)"), ("", "UNEXPLAINED")])
+def test_an_engine_that_holds_what_the_learner_does_computes_otherwise(place: str, name: str) -> None:
+    found = Attribution(
+        {"candidate": WRONG}, {"candidate": WRONG}, layers={"candidate": "they differ first in layer 2"}
+    )
+    found.computes |= {"candidate": place} if place else {}
+    verdict = merged(judged(Cause("UNEXPLAINED", "unknown", "log-probabilities differ")), found)
+    assert [(one.name, one.party) for one in verdict.causes] == [(name, "candidate")]
+    assert "differ first in layer 2" in verdict.causes[0].evidence and not verdict.causes[0].proofs
 
 
 def test_a_fault_that_has_passed_is_said_to_have_passed() -> None:

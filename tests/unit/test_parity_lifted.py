@@ -253,6 +253,29 @@ def test_nothing_vanishes_without_a_stage_that_agrees(tmp_path: Path) -> None:
     assert any("is no arithmetic of bfloat16" in one.evidence for one in verdict.causes)
 
 
+# --- what differs in both -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stage_names", ["this engine", "the other engine", "nothing"])
+def test_what_the_stage_names_of_an_engine_explains_the_same_kinds_of_it_in_half_precision(
+    stage_names: str, tmp_path: Path
+) -> None:
+    """Scaled log-probabilities are proven in the stage; what is left of that engine in bfloat16 is no second fault."""
+    one, two = tuple(rounded(run, 0.02) for run in coarse())
+    at = {"this engine": "candidate", "the other engine": "baseline"}.get(stage_names)
+    differing = {side: stage(side) for side in ("baseline", "candidate")}
+    for frame in differing[at].frames("rollout") if at else []:
+        frame.arrays["logprob"].values = 1.05 * frame.arrays["logprob"].values  # type: ignore[union-attr]
+    verdict = with_stages(tmp_path, (one, two), (differing["baseline"], differing["candidate"]))
+    names = sorted({cause.name for cause in verdict.causes})
+    if at == "candidate":
+        assert names == ["LOGPROB_SEMANTICS(scaled)"], verdict.causes
+    elif at == "baseline":
+        assert names == ["LOGPROB_SEMANTICS(scaled)", "UNEXPLAINED"]
+    else:
+        assert names == ["ARITHMETIC(bfloat16)"]
+
+
 # --- the stage's scenario, and its memory -----------------------------------------------------------
 
 

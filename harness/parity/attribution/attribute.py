@@ -141,4 +141,6 @@ def _one_side(s: Situation, restarts: bool, found: Attribution) -> None:
     if s.rest.total:
         live.search(s, restarts=restarts, then=reference.search)
     if s.rest.of("scores"):
-        found.layers[s.side] = live.narrowest(s)
+        found.layers[s.side], place = live.narrowest(s)
+        if place:
+            found.computes[s.side] = place

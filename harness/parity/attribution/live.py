@@ -176,19 +176,25 @@ def search(s: Situation, *, restarts: bool, then: Callable[[Situation], None] = 
             then(s)
 
 
-def narrowest(s: Situation) -> str:
-    """In words, the first layer at which the engine leaves the reference, on the sample that differs most."""
+def narrowest(s: Situation) -> tuple[str, str]:
+    """In words, the first layer at which the engine leaves the reference, on the sample that differs most; and that
+    place alone where the engine was seen to hold all that the reference holds. In half precision it is not told: hidden
+    states leave each other by rounding there."""
     number = max(s.rest.by_sample, key=lambda one: s.rest.by_sample[one])
     found = s.bench.first_layer(s.side, number)
     if found is None:
-        return f"the first divergent layer of the {s.side}: not tested, its engine does not show hidden states"
+        return f"the first divergent layer of the {s.side}: not tested, its engine does not show hidden states", ""
     layer, apart = found
     if not apart:
-        return f"hidden states of sample {number} agree in all {layer} layers: the difference comes after them"
-    place = "in the embeddings" if layer < 0 else f"in layer {layer}"
-    said = f"hidden states of sample {number} differ first {place}, by {apart:.2g} of their size"
+        place = "head"
+        said = f"hidden states of sample {number} agree in all {layer} layers: the difference comes after them"
+    else:
+        place = "embeddings" if layer < 0 else f"layer {layer}"
+        first = "in the embeddings" if layer < 0 else f"in layer {layer}"
+        said = f"hidden states of sample {number} differ first {first}, by {apart:.2g} of their size"
+    untested = 1
     if s.held is not None and s.held.all_equal and not s.held.of_buffers("differs"):
         untested = len(s.held.of_buffers("not tested"))
         said += "; every tensor that the engine holds is the learner's, and so is every buffer that the configuration "
         said += f"computes{f' ({untested} more not tested)' if untested else ''}: it computes otherwise with them"
-    return said
+    return said, "" if untested or s.evidence.tolerance.half else place

@@ -248,7 +248,12 @@ def _narrowed(cause: Cause, found: Attribution) -> Cause:
         parts.append(f"the {side} differs from the reference, {len(found.tried)} interventions leave {kinds}{place}")
     party = differing[0] if len(differing) == 1 and cause.party == "unknown" else cause.party
     said = "; ".join([*parts, *found.layers.values()])
-    return dataclasses.replace(cause, party=party, evidence="; ".join(filter(None, (cause.evidence, f"live: {said}"))))
+    evidence = "; ".join(filter(None, (cause.evidence, f"live: {said}")))
+    layer = found.computes.get(party)
+    if layer and differing == [party]:
+        summary = f"the {party}'s engine computes otherwise with the learner's own weights; what differs first: {layer}"
+        return dataclasses.replace(cause, name=f"COMPUTATION({layer})", party=party, summary=summary, evidence=evidence)
+    return dataclasses.replace(cause, party=party, evidence=evidence)
 
 
 def _remaining(causes: list[Cause], found: Attribution) -> list[str]:

@@ -13,8 +13,9 @@ from scenarios.bench.case import Symptoms
 class Attribution:
     """`first`: symptoms of each side as it stood; `left`: after every intervention. `named_after`: seconds from the
     start to the last cause that was named. `layers`: of what stays unexplained in a side, the first layer that
-    differs, in words. `broken`: an engine failed in an intervention, and is good for nothing more. `learned`: notes
-    for the evidence, with which the recordings may name other causes. `reproduced`: what no cause of the recordings
+    differs, in words; `computes`: that layer, where the side holds what the learner does. `broken`: an engine failed
+    in an intervention, and is good for nothing more. `learned`: notes for the evidence, with which the recordings may
+    name other causes. `reproduced`: what no cause of the recordings
     explains was there in the last step too, and its samples are in the case. `drawn`: offending samples of the
     case.
     """
@@ -25,6 +26,7 @@ class Attribution:
     tried: list[Tried] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     layers: dict[str, str] = field(default_factory=dict)
+    computes: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
     named_after: float | None = None
     broken: bool = False

@@ -20,15 +20,37 @@ NATIVE_TAIL = 0.01  # of the tokens; between vLLM and its learner, both in bfloa
 STAGE = "lifted"
 
 
+# What a fault that moves log-probabilities shows in half precision beside what it shows in float32: in the mean of a
+# run, and in the native stage.
+_ALSO = frozenset({"drift", "behind", "native learner"})
+
+
 def logic(e: Evidence) -> Iterator[Explanation]:
-    """The causes of the lifted stage, UNEXPLAINED among them."""
+    """The causes of the lifted stage, UNEXPLAINED among them. Where they are all named and of one engine, differences
+    of that engine that are left in half precision, and that the stage shows too, are theirs."""
     result: LiftedResult | None = e.notes.get("lifted")
     if result is None or result.verdict is None or not len(left(e, KIND)):
         return
     for cause in result.verdict.causes:
         details = {**cause.details, "stage": STAGE}
         summary = f"{cause.summary}, computed in float32 with the same {result.held} weights"
-        yield Explanation(dataclasses.replace(cause, summary=summary, details=details), (KIND,))
+        named = dataclasses.replace(cause, summary=summary, details=details)
+        yield Explanation(named, (KIND, *_of_the_same_engine(e, result)))
+
+
+def _of_the_same_engine(e: Evidence, result: LiftedResult) -> tuple[str, ...]:
+    causes = result.verdict.causes if result.verdict is not None else []
+    parties = {cause.party for cause in causes}
+    if len(parties) != 1 or any(cause.name == "UNEXPLAINED" for cause in causes):
+        return ()
+    (party,) = parties
+    moved = bool(result.kinds & {"logprob", f"learner:{party}"})
+    found = []
+    for kind in e.first:
+        what, _, side = kind.partition(":")
+        if side in ("", party) and (kind in result.kinds or (moved and what in _ALSO)) and len(left(e, kind)):
+            found.append(kind)
+    return tuple(found) if party in (side.name for side in e.sides) else ()
 
 
 def arithmetic(e: Evidence) -> Iterator[Explanation]:

@@ -17,9 +17,8 @@ FAULTS = (
         scenario=HALF,
         engine={"bent": {"modules": ["model.norm"], "by": 1.002}},
         stage="lifted",
-        causes=("UNEXPLAINED",),
+        causes=("COMPUTATION(layer 3)",),
         party="candidate",
-        told={"UNEXPLAINED": "differ first in"},
     ),
     Fault(
         "lifted-temperature",

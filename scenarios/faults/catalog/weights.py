@@ -231,9 +231,8 @@ FAULTS = (
         "wrong-kernel",
         "one layer's down projection computes 2 % too much; nothing that can be put back removes it",
         engine={"bent": {"modules": ["model.layers.2.mlp.down_proj"], "by": 1.02}},
-        causes=("UNEXPLAINED",),
+        causes=("COMPUTATION(layer 2)",),
         party="candidate",
-        told={"UNEXPLAINED": "differ first in layer 2,"},
         half=IN_FLOAT32,
     ),
     Fault(
