@@ -11,7 +11,7 @@ from harness.parity.attribution.bench import Bench
 from harness.parity.attribution.case import choose, unexplained
 from harness.parity.attribution.merge import merged
 from harness.parity.attribution.outcome import Attribution
-from harness.parity.attribution.situation import Situation, gone, settled
+from harness.parity.attribution.situation import LEAST, Situation, gone, settled
 from harness.parity.rules.restrictions import PAST_CACHE
 from harness.parity.rules.retokenized import read_aloud
 from harness.parity.verdict import Judged
@@ -96,7 +96,7 @@ def _search(
                 f"the {side}'s engine scores no more than {counted(one.longest, 'token')} of a sequence: "
                 f"{one.cut} of the case's {counted(len(samples), 'sequence')} were scored up to there"
             )
-    if unnamed and not any(one.total for one in found.first.values()):
+    if unnamed and not any(one.total > LEAST for one in found.first.values()):
         for side in (one for one in sides if len(e.found(f"learner:{one}"))):
             read[side] = live.resent(bench, side)
             found.first[side] = settled(read[side], e.tolerance)
