@@ -24,6 +24,7 @@ pytestmark = pytest.mark.benchmark
 FEW, MANY, BAR = 1_000, 4_000, 5.0
 ROUNDS = 3
 STALL_S = 10.0
+NOBODYS = 10_000_000  # pids from here on, above the kernel's largest: none of them is this process's own
 
 
 def spent(work: Callable[[int], None]) -> dict[int, float]:
@@ -52,10 +53,10 @@ def test_a_tick(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for count in (FEW, MANY):
         folder = tmp_path / str(count)
         (folder / "beats").mkdir(parents=True)
-        pids = range(10, 10 + count)
+        pids = range(NOBODYS, NOBODYS + count)
         for pid in pids:
             beat = {"host": socket.gethostname(), "pid": pid, "start_ticks": pid, "count": 5, "progress_ns": 1,
-                    "wait": "ray", "rank": pid - 10}  # fmt: skip
+                    "wait": "ray", "rank": pid - NOBODYS}  # fmt: skip
             (folder / "beats" / f"{pid}.json").write_text(json.dumps(beat))
         there = {2: Stat(2, 1, "S", 0.0, 2), **{pid: Stat(pid, 2, "S", 0.0, pid) for pid in pids}}
         looks[count] = Observer(
