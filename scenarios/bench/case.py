@@ -26,11 +26,12 @@ class CaseSample:
 @dataclass(frozen=True)
 class Tolerance:
     """What counts as equal: `logprob` in nats, `margin` between two perturbed logits in nats of logits/T. `extreme`:
-    nats up to which rounding may take a few log-probabilities."""
+    nats up to which rounding may take a few log-probabilities; `few`: choices that it may turn over beyond `margin`."""
 
     logprob: float
     margin: float
     extreme: float = 0.0
+    few: int = 0
 
 
 @dataclass(frozen=True)

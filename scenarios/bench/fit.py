@@ -75,7 +75,9 @@ class Perturbed:
 class Choices:
     """What was chosen at n positions. `logits`: raw, [n, vocabulary], ids that may not be drawn yet at -inf; `noise`:
     [n, vocabulary] float64; `chosen`: [n] int64; `margin`: nats of logits/T that decide nothing; `occurred`: what a
-    penalty covers, where one may be looked for."""
+    penalty covers, where one may be looked for. What half precision adds: `edge`, the nats of logits/T by which the
+    edge of a filter may lie elsewhere at any position; `farthest`, by which it may at a few; how `few` choices may be
+    otherwise."""
 
     logits: Tensor
     noise: Tensor
@@ -83,6 +85,9 @@ class Choices:
     asked: Draw
     margin: float
     occurred: Occurred | None = None
+    edge: float = 0.0
+    farthest: float = 0.0
+    few: int = 0
     _last: list[Perturbed] = field(default_factory=list)
 
     @cached_property
@@ -102,27 +107,34 @@ class Choices:
         return self._last[0]
 
     def gaps(self, values: Values) -> Tensor:
-        """[wrong] nats by which another token is preferred, at the choices that these parameters do not make."""
+        """[wrong] nats by which another token is preferred, at the choices that these parameters do not make.
+
+        A token counts as one that may be chosen, and not as one that is preferred, within `edge` of that of a filter.
+        """
         penalties = {name: value for name, value in values.items() if name in PENALTIES}
         draw = replace(self.asked, **{name: value for name, value in values.items() if name not in PENALTIES})
         if penalties:
             return self._penalised(penalties, draw)
         at = self.at(draw.temperature)
-        kept = at.tempered.kept(draw, joint=draw.joint)
-        gap = at.best.gather(-1, kept[:, None] - 1)[:, 0] - at.own
-        gap = torch.where(at.tempered.ordered.place < kept, gap, float("inf"))
+        narrow = wide = at.tempered.kept(draw, joint=draw.joint, slack=-self.edge)
+        if self.edge:
+            wide = at.tempered.kept(draw, joint=draw.joint, slack=self.edge)
+        gap = at.best.gather(-1, narrow[:, None] - 1)[:, 0] - at.own
+        gap = torch.where(at.tempered.ordered.place < wide, gap, float("inf"))
         return gap[gap > self.margin].clamp(max=BARRED)
 
     def _penalised(self, penalties: Values, draw: Draw) -> Tensor:
         """The same after penalties, which change the order of the tokens."""
         assert self.occurred is not None
-        scores = filtered(penalised(self.logits, self.occurred, **penalties), draw) + self.noise
-        gap = scores.amax(-1) - scores.gather(-1, self.chosen[:, None])[:, 0]
+        logits = penalised(self.logits, self.occurred, **penalties)
+        narrow, wide = (filtered(logits, draw, by) + self.noise for by in (-self.edge, self.edge))
+        gap = narrow.amax(-1) - wide.gather(-1, self.chosen[:, None])[:, 0]
         return gap[gap > self.margin].clamp(max=BARRED)
 
     def short(self, values: Values) -> float:
-        """The sum of the gaps."""
-        return float(self.gaps(values).sum())
+        """The sum of the gaps, without the `few` widest."""
+        gaps = self.gaps(values)
+        return float(gaps.sum() - gaps.topk(min(self.few, len(gaps))).values.sum()) if self.few else float(gaps.sum())
 
 
 def fit(
@@ -208,19 +220,20 @@ def _penalties(choices: Choices, names: tuple[str, ...]) -> tuple[float, Values]
 def _narrowest(choices: Choices, names: tuple[str, ...], temperature: float) -> tuple[float, Values]:
     """These filters, each just wide enough for every chosen token."""
     asked, tempered = choices.asked, choices.at(temperature).tempered
-    widest = tempered.extent(asked.top_k, joint=asked.joint)
-    if widest is None:
-        return math.inf, {}
-    narrow, size = int(widest["top_k"]), choices.logits.shape[-1]
-    wider = {min(size, max(narrow + more, round(narrow * factor))) for more, factor in WIDER} - {narrow}
-    ks = [narrow, *sorted(wider if "top_p" in names else ())] if "top_k" in names else [asked.top_k]
     tried = []
-    for k in ks:
-        beside = tempered.extent(k, joint=asked.joint)
-        assert beside is not None
-        best: Values = {"temperature": temperature, "top_k": k, "top_p": beside["top_p"], "min_p": widest["min_p"]}
-        values = {name: best[name] for name in names}
-        tried.append((choices.short(values), values))
+    for slack in {0.0, choices.edge, choices.farthest}:
+        widest = tempered.extent(asked.top_k, joint=asked.joint, slack=slack)
+        if widest is None:
+            return math.inf, {}
+        narrow, size = int(widest["top_k"]), choices.logits.shape[-1]
+        wider = {min(size, max(narrow + more, round(narrow * factor))) for more, factor in WIDER} - {narrow}
+        ks = [narrow, *sorted(wider if "top_p" in names else ())] if "top_k" in names else [asked.top_k]
+        for k in ks:
+            beside = tempered.extent(k, joint=asked.joint, slack=slack)
+            assert beside is not None
+            best: Values = {"temperature": temperature, "top_k": k, "top_p": beside["top_p"], "min_p": widest["min_p"]}
+            values = {name: best[name] for name in names}
+            tried.append((choices.short(values), values))
     return min(tried, key=lambda one: one[0])
 
 

@@ -22,7 +22,7 @@ from scenarios.lifted import EXACT_LIMIT
 from scenarios.models import saved
 from scenarios.peak import peak
 from scenarios.rollout import guided
-from scenarios.rollout.coupling import Draw, barred, filtered, gumbel, perturbed
+from scenarios.rollout.coupling import EDGE, Draw, barred, filtered, gumbel, perturbed
 from scenarios.rollout.engine import Completion, Request
 from scenarios.rollout.hf import HFEngine, ids_of
 from scenarios.rollout.ordered import OUTSIDE_HALF
@@ -187,7 +187,10 @@ class Reference:
         if not chosen:
             return None
         asked = self._draw(drawn[0].number, alteration)
-        return Choices(torch.cat(logits), torch.cat(noise), torch.cat(chosen), asked, margin, Occurred.joined(occurred))
+        return Choices(
+            torch.cat(logits), torch.cat(noise), torch.cat(chosen), asked, margin, Occurred.joined(occurred),
+            edge=EDGE / asked.temperature if self._edges[1] else 0.0, farthest=self._edges[1],
+        )  # fmt: skip
 
     def passed_over(self, drawn: list[Drawn], alteration: Alteration, margin: float) -> PassedOver:
         """Where an engine chose otherwise: how often the second best token, and whether near ties explain it."""

@@ -83,6 +83,14 @@ class Tempered:
         """Nats below the likeliest token, ascending."""
         return -self.scores
 
+    def _ahead(self, place: Tensor, slack: float) -> Tensor:
+        """How many tokens are likelier than these by more than `slack` nats, both [n]."""
+        return torch.searchsorted(self._below, (_at(self._below, place) - slack)[:, None])[:, 0]
+
+    def _mass_of(self, first: Tensor) -> Tensor:
+        """The mass of so many tokens, the likeliest ones, [n]."""
+        return torch.where(first > 0, _at(self._up_to, (first - 1).clamp(min=0)), 0.0)
+
     @cached_property
     def _own(self) -> Tensor:
         return _at(self.scores, self.ordered.place)
@@ -91,17 +99,25 @@ class Tempered:
     def _before(self) -> Tensor:
         return _at(self._up_to, self.ordered.place) - _at(self._mass, self.ordered.place)
 
-    def _whole(self, top_k: int, joint: bool) -> Tensor:
-        """The mass of which top-p takes a share."""
-        return self._up_to[:, -1] if joint else _at(self._up_to, self.ordered.first(top_k) - 1)
+    def _first(self, top_k: int, slack: float = 0.0) -> Tensor:
+        """How many tokens top-k keeps, [n], its last one `slack` nats further down."""
+        if not slack or not 0 < top_k < self.scores.shape[-1]:
+            return self.ordered.first(top_k)
+        last = (self._below[:, top_k - 1 : top_k] + slack).clamp(min=0.0)
+        return torch.searchsorted(self._below, last, right=True)[:, 0]
 
-    def kept(self, filters: Filters, *, joint: bool = False) -> Tensor:
-        """How many tokens the filters leave, [n]: the first of them."""
-        kept = self.ordered.first(filters.top_k)
+    def _whole(self, first: Tensor, joint: bool) -> Tensor:
+        """The mass of which top-p takes a share."""
+        return self._up_to[:, -1] if joint else self._mass_of(first)
+
+    def kept(self, filters: Filters, *, joint: bool = False, slack: float = 0.0) -> Tensor:
+        """How many tokens the filters leave, [n]: the first of them. `slack`: as in `coupling.filtered`."""
+        first = kept = self._first(filters.top_k, slack)
         if filters.top_p < 1.0:
-            kept = torch.minimum(kept, self._nucleus(filters.top_p * self._whole(filters.top_k, joint)))
+            share = filters.top_p * math.exp(slack) * self._whole(first, joint)
+            kept = torch.minimum(kept, self._moved_nucleus(share, first, slack) if slack else self._nucleus(share))
         if filters.min_p > 0.0:
-            least = torch.full_like(self._own, -math.log(filters.min_p))[:, None]
+            least = torch.full_like(self._own, max(slack - math.log(filters.min_p), 0.0))[:, None]
             kept = torch.minimum(kept, torch.searchsorted(self._below, least, right=True)[:, 0])
         return kept
 
@@ -116,7 +132,7 @@ class Tempered:
         if 0 < filters.top_k < self.scores.shape[-1]:
             beyond = torch.maximum(beyond, _half(self.scores[:, filters.top_k - 1] - own))
         if filters.top_p < 1.0:
-            share = filters.top_p * self._whole(filters.top_k, joint)
+            share = filters.top_p * self._whole(first, joint)
             inside = torch.minimum(self._nucleus(share), first)
             past = torch.minimum(self._before, _at(self._up_to, first - 1)) / share
             over = torch.minimum(_at(self.scores, inside - 1) - own, past.clamp(min=1e-300).log())
@@ -132,20 +148,32 @@ class Tempered:
         """How many tokens there are before which less than this mass stands."""
         return (torch.searchsorted(self._up_to, share[:, None])[:, 0] + 1).clamp(max=self.scores.shape[-1])
 
-    def extent(self, top_k: int, *, joint: bool = False) -> dict[str, float] | None:
-        """Each truncation just wide enough for every token that was chosen; top-p beside this top-k.
+    def _moved_nucleus(self, share: Tensor, first: Tensor, slack: float) -> Tensor:
+        """The same of the `first` tokens where only those count before a token that are ahead of it by more than
+        `slack`; below 0, those too that are behind it by less. Found by halving: the mass before grows along them."""
+        low, high = torch.ones_like(first), first.clone()
+        for _ in range(self.scores.shape[-1].bit_length()):
+            middle = (low + high + 1) // 2
+            before = self._mass_of(torch.minimum(self._ahead(middle - 1, slack), first))
+            inside = before - (_at(self._mass, middle - 1) if slack < 0 else 0.0) < share
+            low, high = torch.where(inside, middle, low), torch.where(inside, high, middle - 1).clamp(min=1)
+        return low
 
-        None where no token could have been chosen.
+    def extent(self, top_k: int, *, joint: bool = False, slack: float = 0.0) -> dict[str, float] | None:
+        """Each truncation just wide enough for every token that was chosen, with its edge `slack` nats further down;
+        top-p beside this top-k. None where no token could have been chosen.
         """
         possible = self._own > float("-inf")
         if not bool(possible.any()):
             return None
-        among = possible & (self.ordered.place < self.ordered.first(-1 if joint else top_k))
-        before = (self._before / self._whole(top_k, joint))[among]
+        ahead, first = self._ahead(self.ordered.place, slack), self._first(top_k, slack)
+        among = possible & (joint | (ahead < first))
+        before = self._mass_of(torch.minimum(ahead, first)) * math.exp(-slack) if slack else self._before
+        share = (before / self._whole(first, joint))[among]
         return {
-            "top_k": float(self.ordered.place[possible].max()) + 1,
-            "top_p": min(1.0, float(before.max()) * (1 + 1e-9)) if len(before) else 1.0,
-            "min_p": float(self._own[possible].min().exp()) * (1 - 1e-9),
+            "top_k": float(ahead[possible].max()) + 1,
+            "top_p": min(1.0, float(share.max()) * (1 + 1e-9)) if len(share) else 1.0,
+            "min_p": min(1.0, float(self._own[possible].min().add(slack).exp()) * (1 - 1e-9)),
         }
 
 

@@ -17,13 +17,22 @@ NAMES = ("temperature", "top_p", "top_k", "min_p")
 POSITIONS, VOCABULARY, MARGIN = 160, 64, 1e-3
 
 
-def choices(made: dict[str, Any], asked: dict[str, Any] | None = None, *, seed: int = 0) -> Choices:
-    """Choices of an engine that samples with `made` where `asked` was asked; logits as peaked as a small model's."""
+def choices(
+    made: dict[str, Any],
+    asked: dict[str, Any] | None = None,
+    *,
+    seed: int = 0,
+    rounding: float = 0.0,
+    positions: int = POSITIONS,
+) -> Choices:
+    """Choices of an engine that samples with `made` where `asked` was asked; logits as peaked as a small model's, the
+    engine's `rounding` nats away."""
     generator = torch.Generator().manual_seed(seed)
-    logits = 2.5 * torch.randn(POSITIONS, VOCABULARY, generator=generator)
-    noise = gumbel(7, torch.zeros(POSITIONS, dtype=torch.int64), torch.arange(POSITIONS), VOCABULARY)
+    logits = 2.5 * torch.randn(positions, VOCABULARY, generator=generator)
+    noise = gumbel(7, torch.zeros(positions, dtype=torch.int64), torch.arange(positions), VOCABULARY)
     draw = Draw(7, 0, **(asked or {}))
-    chosen = (filtered(logits, replace(draw, **made)) + noise).argmax(-1)
+    theirs = logits + rounding * torch.randn(positions, VOCABULARY, generator=generator)
+    chosen = (filtered(theirs, replace(draw, **made)) + noise).argmax(-1)
     return Choices(logits, noise, chosen, draw, MARGIN)
 
 
@@ -88,6 +97,28 @@ def test_larger_sets_are_given_up_in_time() -> None:
     assert found and all(len(fitted.values) == 1 for fitted in found)
 
 
+@pytest.mark.parametrize(
+    ("made", "positions"),
+    [
+        ({"temperature": 0.8}, POSITIONS),
+        ({"top_p": 0.8}, POSITIONS),
+        ({"top_k": 12}, POSITIONS),
+        ({"min_p": 0.07}, 800),  # of few choices a top-p explains as much
+        ({"temperature": 0.83, "top_p": 0.9}, POSITIONS),
+        ({"temperature": 1.2, "min_p": 0.05}, POSITIONS),
+        ({"temperature": 0.8, "top_p": 0.9, "top_k": 10}, 800),
+    ],
+)
+def test_rounding_at_the_edge_of_a_filter_is_laid_to_no_other_parameter(made: dict[str, Any], positions: int) -> None:
+    """An engine in half precision: its logits are some thousandths of a nat away, and so are the edges of its
+    filters."""
+    one = choices(made, rounding=0.007, positions=positions)
+    found = fit(replace(one, margin=0.1, edge=0.02, farthest=0.1, few=1), NAMES, seconds=600)
+    assert [set(fitted.values) for fitted in found if fitted.complete] == [set(made)]
+    for name, value in found[0].values.items():
+        assert value == pytest.approx(made[name], rel=0.3 if name == "top_k" else 0.1, abs=0.03)
+
+
 @given(
     temperature=st.sampled_from([0.3, 0.9, 1.0, 2.5]),
     top_k=st.sampled_from([-1, 1, 5, VOCABULARY - 1, VOCABULARY, VOCABULARY + 1]),
@@ -95,14 +126,16 @@ def test_larger_sets_are_given_up_in_time() -> None:
     min_p=st.sampled_from([0.0, 0.02, 0.4]),
     joint=st.booleans(),
     ties=st.booleans(),
+    edge=st.sampled_from([0.0, 0.05, 0.3]),
 )
 def test_what_falls_short_is_what_the_sampler_would_prefer(
-    temperature: float, top_k: int, top_p: float, min_p: float, joint: bool, ties: bool
+    temperature: float, top_k: int, top_p: float, min_p: float, joint: bool, ties: bool, edge: float
 ) -> None:
     """Sorted once or filtered for each: `filtered` is what engines draw with."""
     values = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
     one = choices({"temperature": 0.8, "top_p": 0.9})
-    one = replace(one, logits=one.logits.round() if ties else one.logits, asked=replace(one.asked, joint=joint))
-    scores = filtered(one.logits, replace(one.asked, **values)) + one.noise
-    gap = scores.max(-1).values - scores.gather(-1, one.chosen[:, None])[:, 0]
+    logits = one.logits.round() if ties else one.logits
+    one = replace(one, logits=logits, asked=replace(one.asked, joint=joint), edge=edge)
+    narrow, wide = (filtered(one.logits, replace(one.asked, **values), by) + one.noise for by in (-edge, edge))
+    gap = narrow.max(-1).values - wide.gather(-1, one.chosen[:, None])[:, 0]
     assert torch.allclose(one.gaps(values), gap[gap > MARGIN].clamp(max=BARRED))

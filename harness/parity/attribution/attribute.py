@@ -15,6 +15,7 @@ from harness.parity.attribution.situation import LEAST, Situation, gone, settled
 from harness.parity.rules.restrictions import PAST_CACHE
 from harness.parity.rules.retokenized import read_aloud
 from harness.parity.verdict import Judged
+from harness.tables import mapping
 from reports.model import Verdict
 from reports.text import counted
 from scenarios.bench.case import Symptoms, Tolerance
@@ -83,7 +84,9 @@ def _search(
         found.notes.append("not tested on the bench: no sample of the difference can be drawn again")
         return
     found.drawn = sum(one.offends for one in samples)
-    sides = bench.open(samples, Tolerance(e.tolerance.value, e.tolerance.margin, e.tolerance.extreme))
+    known, longest = e.tolerance, mapping(e.baseline.recording.scenario.get("sampling")).get("max_tokens", 0)
+    few = known.far_flips(longest * len(samples)) if known.half else 0
+    sides = bench.open(samples, Tolerance(known.value, known.margin, known.extreme, few))
     unnamed = any(cause.name == "UNEXPLAINED" for cause in judged.verdict.causes)
     if unnamed:
         found.learned |= read_aloud(e, bench.texts)
