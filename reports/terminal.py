@@ -1,6 +1,7 @@
-"""What ends a command on a terminal or in a pipe: the runs or processes, the checks, the evidence, the verdict last.
+"""A verdict on a terminal or in a pipe: the answer first and last, between them what it rests on.
 
-The least important comes first: a terminal shows the end. Nothing hangs on colour alone: every mark has its word.
+`verbose` adds the tables: both runs side by side, metrics, floor, coverage, every check and finding. Within them the
+least important comes first, because a terminal shows the end. Every colour has a mark or a word beside it.
 """
 
 from __future__ import annotations
@@ -23,14 +24,51 @@ STYLES = {"EQUIVALENT": "green", "DIVERGENT": "red", "ERROR": "red", "INCONCLUSI
 STATES = {"ruled out": ("✓", "green"), "confirmed": ("✗", "bold red"), "not tested": ("○", "yellow")}
 
 
-def print_verdict(verdict: Verdict, console: Console) -> None:
-    """Print the whole verdict; the last line is the verdict with its exit code. A reader that left is no error."""
+def print_verdict(verdict: Verdict, console: Console, *, verbose: bool = False) -> None:
+    """Print a verdict; the last line repeats it with its exit code. A reader that closed the pipe is no error."""
     with outlive_reader(console):
-        _print(Page(console), redaction.scrub(verdict))
+        _print(Page(console), redaction.scrub(verdict), verbose)
 
 
-def _print(page: Page, verdict: Verdict) -> None:
+def _print(page: Page, verdict: Verdict, verbose: bool) -> None:
     page.heading(arrange.heading(verdict))
+    _answer(page, verdict)
+    _causes(page, verdict)
+    if verdict.parity:
+        _first_divergence(page, verdict.parity)
+    if verbose:
+        _tables(page, verdict)
+    elif verdict.parity:
+        _summary(page, verdict.parity)
+    if verdict.triage:
+        triage_terminal.print_body(page, verdict.triage)
+    _findings(page, "Confounders: what had to be equal and is not", verdict.confounders, "bold yellow")
+    if verdict.missing:
+        page.heading("Not tested, or missing")
+        for item in verdict.missing:
+            page.prose(clean(item), "  ", "    ")
+    _paths(page, verdict)
+    _beyond_limits(page, arrange.beyond_limits(verdict))
+    _findings(page, "Not as you asked", arrange.alterations(verdict), "bold yellow")
+    _verdict_line(page, verdict)
+
+
+def _answer(page: Page, verdict: Verdict) -> None:
+    page.prose(Text.assemble((triage_arrange.title(verdict), f"bold {_style(verdict)}"), "  ", clean(verdict.reason)))
+
+
+def _summary(page: Page, parity: Parity) -> None:
+    """What the tables hold, in a few lines: the checks that confirm a difference, and a count of the rest."""
+    checks = [*arrange.suspicions(parity), *arrange.other_checks(parity)]
+    page.heading("Checks", f"{arrange.tally(checks)}; --verbose prints all of them, and both runs side by side")
+    mark, style = STATES["confirmed"]
+    for check in checks:
+        if check.state == "confirmed":
+            text = Text.assemble((f"{mark} ", style), (clean(check.name), "bold"), "  ", clean(check.evidence))
+            page.prose(text, "  ", "    ")
+
+
+def _tables(page: Page, verdict: Verdict) -> None:
     if verdict.parity:
         _runs(page, verdict.parity)
         _metrics(page, verdict.parity)
@@ -41,20 +79,10 @@ def _print(page: Page, verdict: Verdict) -> None:
         _checks(page, "The eleven suspicions", arrange.suspicions(verdict.parity))
         _checks(page, "Other checks", arrange.other_checks(verdict.parity))
     _findings(page, "Findings", arrange.notes(verdict), "bold")
-    _findings(page, "Confounders: what had to be equal and is not", verdict.confounders, "bold yellow")
-    if verdict.missing:
-        page.heading("Missing")
-        for item in verdict.missing:
-            page.prose(clean(item), "  ", "    ")
-    if verdict.parity:
-        _first_divergence(page, verdict.parity)
-    if verdict.triage:
-        triage_terminal.print_body(page, verdict.triage)
-    _causes(page, verdict)
-    _paths(page, verdict)
-    _beyond_limits(page, arrange.beyond_limits(verdict))
-    _findings(page, "Not as you asked", arrange.alterations(verdict), "bold yellow")
-    _verdict_line(page, verdict)
+
+
+def _style(verdict: Verdict) -> str:
+    return STYLES.get(verdict.verdict, "green" if verdict.exit_code == 0 else "red")
 
 
 def _title_width(page: Page) -> int:
@@ -63,10 +91,10 @@ def _title_width(page: Page) -> int:
 
 
 def render(verdict: Verdict, width: int = 100) -> str:
-    """The same without colour, as a pipe gets it."""
+    """All of it without colour, as a pipe gets it."""
     file = io.StringIO()
     console = Console(file=file, width=width, color_system=None, force_terminal=False, legacy_windows=False)
-    print_verdict(verdict, console)
+    print_verdict(verdict, console, verbose=True)
     return file.getvalue()
 
 
@@ -210,7 +238,7 @@ def _paths(page: Page, verdict: Verdict) -> None:
 
 def _verdict_line(page: Page, verdict: Verdict) -> None:
     """On a terminal the reason, then the verdict; in a pipe both on the last line, for `tail -1`."""
-    style = STYLES.get(verdict.verdict, "green" if verdict.exit_code == 0 else "red")
+    style = _style(verdict)
     name, code = triage_arrange.title(verdict), verdict.exit_code
     page.line()
     page.rule("━", style)

@@ -18,6 +18,9 @@ Format = Annotated[
     Literal["text", "json", "md", "html", "junit"],
     typer.Option("--format", help="of what is printed; progress goes to stderr"),
 ]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="print the tables too: both runs, metrics, every check and finding")
+]
 Scenario = Annotated[str, typer.Option(help="a scenario of the catalog, or the path of a .toml file")]
 Set = Annotated[
     list[str], typer.Option("--set", help="section.key=value, on every side; may be repeated", show_default=False)
@@ -62,7 +65,7 @@ Stall = Annotated[
 RolloutOnly = Annotated[bool, typer.Option("--rollout-only", help="no training: generation at fixed weights")]
 
 
-WITH_A_COMMAND = ("framework", "repeat", "out", "cap", "stall", "format", "seed", "mode")
+WITH_A_COMMAND = ("framework", "repeat", "out", "cap", "stall", "format", "verbose", "seed", "mode")
 
 
 def parity(
@@ -123,11 +126,12 @@ def parity(
     device: Device = "auto",
     stall: Stall = "60s",
     format: Format = "text",
+    verbose: Verbose = False,
 ) -> None:
     """Run one scenario, or a framework's own job, on two backends: do they agree; if not, where do they part, and why?
 
-    With a command after `--` only --framework, --repeat, --out, --cap, --stall, --format, --seed and --mode coupled
-    count.
+    With a command after `--` only --framework, --repeat, --out, --cap, --stall, --format, --verbose, --seed and --mode
+    coupled count.
     """
     _count(context, bool(command) or framework != "auto", mode)
     if command or framework != "auto":
@@ -136,7 +140,7 @@ def parity(
         verdict = _framework_parity(
             baseline, candidate, command or [], framework, out, cap, stall, alone, coupled, repeat
         )
-        _show(verdict, format)
+        _show(verdict, format, verbose)
     from harness.parity.runs.run import run_parity
 
     with _progress() as progress:
@@ -164,7 +168,7 @@ def parity(
             stall_s=_seconds(stall),
             progress=progress.update,
         )
-    _show(verdict, format)
+    _show(verdict, format, verbose)
 
 
 def _count(context: typer.Context, command: bool, mode: str | None) -> None:
@@ -266,18 +270,20 @@ def diff(
     ] = "",
     cap: Cap = None,
     format: Format = "text",
+    verbose: Verbose = False,
 ) -> None:
     """Judge two recorded runs, ours or another framework's."""
     from harness.parity.runs.run import diff as judge
 
     with _progress() as progress:
         verdict = judge(baseline, candidate, again=again or None, cap=cap, progress=progress.update)
-    _show(verdict, format)
+    _show(verdict, format, verbose)
 
 
 def report(
     run: Annotated[str, typer.Argument(help="a directory with a verdict.json, or that file", show_default=False)],
     format: Format = "text",
+    verbose: Verbose = False,
 ) -> None:
     """Show a verdict again, in any format."""
     import json
@@ -294,7 +300,7 @@ def report(
         raise BadInput(f"{path} is no verdict of this version: {error}") from error
     if verdict.kind == "parity" and verdict.exit_code != EXIT_CODES.get(verdict.verdict):
         raise BadInput(f"{path} says {verdict.verdict!r} with exit code {verdict.exit_code!r}: it was edited")
-    _show(verdict, format)
+    _show(verdict, format, verbose)
 
 
 @contextmanager
@@ -320,7 +326,7 @@ def _overrides(settings: list[str], model: str, prompts: str) -> list[str]:
     return [*settings, *(f"{key}={json.dumps(value)}" for key, value in named if value)]
 
 
-def _show(verdict: Verdict, format: str) -> None:
+def _show(verdict: Verdict, format: str, verbose: bool = False) -> None:
     """Print the verdict and leave with its exit code."""
     import reports
 
@@ -329,7 +335,7 @@ def _show(verdict: Verdict, format: str) -> None:
 
         from reports.terminal import print_verdict
 
-        print_verdict(verdict, Console())
+        print_verdict(verdict, Console(), verbose=verbose)
     else:
         print(reports.render(verdict, format), end="")
     raise typer.Exit(verdict.exit_code)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from harness.commands.parity import Address, Cap, Device, Format, Out, Stall, _progress, _seconds, _show
+from harness.commands.parity import Address, Cap, Device, Format, Out, Stall, Verbose, _progress, _seconds, _show
 
 
 def replay(
@@ -27,6 +27,7 @@ def replay(
     device: Device = "auto",
     stall: Stall = "60s",
     format: Format = "text",
+    verbose: Verbose = False,
 ) -> None:
     """Train again on a recorded run's rollouts, and say whether its training or its rollouts are at fault."""
     from harness.parity.runs.replay import run_replay
@@ -44,4 +45,4 @@ def replay(
             stall_s=_seconds(stall),
             progress=progress.update,
         )
-    _show(verdict, format)
+    _show(verdict, format, verbose)

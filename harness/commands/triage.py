@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from harness.commands.parity import Format, _show
+from harness.commands.parity import Format, Verbose, _show
 
 
 def triage(
@@ -23,8 +23,9 @@ def triage(
         typer.Option(help="keep evidence and verdict.json here; default: a temporary directory", show_default=False),
     ] = "",
     format: Format = "text",
+    verbose: Verbose = False,
 ) -> None:
     """Say who is stuck in a job that stands still, who only waits, and why; or that the evidence is not enough."""
     from harness.triage.run import triage as run
 
-    _show(run(what or [], out or None), format)
+    _show(run(what or [], out or None), format, verbose)

@@ -17,20 +17,32 @@ from reports.model import SUSPICIONS, Finding, RunSummary
 from reports.terminal import print_verdict
 
 
-def printed(verdict, width=80, encoding="utf-8", **options):
+def printed(verdict, width=80, encoding="utf-8", verbose=True, **options):
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding=encoding, write_through=True)
-    print_verdict(verdict, Console(file=file, width=width, **options))
+    print_verdict(verdict, Console(file=file, width=width, **options), verbose=verbose)
     return raw.getvalue().decode(encoding)
 
 
 @pytest.mark.parametrize("example", examples.ALL)
 def test_the_verdict_with_its_exit_code_is_the_last_line(example):
     verdict = example()
-    last = printed(verdict).rstrip().splitlines()[-1]
-    assert f"(exit code {verdict.exit_code})" in last
-    terminal = printed(verdict, force_terminal=True, color_system=None).rstrip().splitlines()[-1]
-    assert f"exit code {verdict.exit_code}" in terminal
+    for verbose in (False, True):
+        last = printed(verdict, verbose=verbose).rstrip().splitlines()[-1]
+        assert f"(exit code {verdict.exit_code})" in last
+        terminal = printed(verdict, verbose=verbose, force_terminal=True, color_system=None).rstrip().splitlines()[-1]
+        assert f"exit code {verdict.exit_code}" in terminal
+
+
+def test_the_answer_comes_first_and_the_tables_only_when_they_are_asked_for():
+    verdict = examples.stale_tensor()
+    brief, whole = printed(verdict, verbose=False), printed(verdict)
+    assert verdict.verdict in brief.splitlines()[3] and verdict.verdict in whole.splitlines()[3]
+    marks = [verdict.verdict, "Causes", "First divergence", "Checks", verdict.reproduce, "Not as you asked"]
+    places = [brief.index(mark) for mark in marks]
+    assert places == sorted(places)
+    assert "Metrics" in whole and "Metrics" not in brief and "Coverage" not in brief
+    assert all(check.name in brief for check in verdict.parity.checks if check.state == "confirmed")
 
 
 @pytest.mark.parametrize("width", [80, 120])
