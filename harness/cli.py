@@ -134,16 +134,16 @@ def _tell(error: BaseException) -> int:
     if os.environ.get("HARNESS_DEBUG", "") not in ("", "0"):
         print(redaction.text("".join(traceback.format_exception(error)), 0), end="", file=sys.stderr)
     if isinstance(error, HarnessError):
-        message, mend, code = error.message, error.mend, error.exit_code
+        message, fix, code = error.message, error.fix, error.exit_code
     elif any(f"{kind.__module__}.{kind.__qualname__}" in _ADDRESSED for kind in type(error).__mro__):
         # Ray wraps what an actor raised in an error of the same type, whose text is a traceback
-        message, mend, code = str(getattr(error, "cause", None) or error), None, 2
+        message, fix, code = str(getattr(error, "cause", None) or error), None, 2
     else:
         message = f"a defect of the harness: {type(error).__name__}: {error}"
-        mend, code = f"HARNESS_DEBUG=1 {_command_line()}   # shows where, for a bug report", 2
+        fix, code = f"HARNESS_DEBUG=1 {_command_line()}   # shows where, for a bug report", 2
     print(redaction.text(f"harness: {message}", 0), file=sys.stderr)
-    if mend:
-        print(redaction.text(f"  mend: {mend}", 0), file=sys.stderr)
+    if fix:
+        print(redaction.text(f"  fix: {fix}", 0), file=sys.stderr)
     return code
 
 

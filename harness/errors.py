@@ -1,4 +1,4 @@
-"""Errors addressed to the user: what was wrong and where, the command that mends it, and the exit code."""
+"""Errors addressed to the user: what was wrong and where, the command that fixes it, and the exit code."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import signal
 
 
 class HarnessError(Exception):
-    """What was wrong and where, in one sentence. `mend` is a command line, or a short instruction, that helps."""
+    """What was wrong and where, in one sentence. `fix` is a command line, or a short instruction, that helps."""
 
     exit_code = 2
 
-    def __init__(self, message: str, *, mend: str | None = None) -> None:
+    def __init__(self, message: str, *, fix: str | None = None) -> None:
         super().__init__(message)
         self.message = message
-        self.mend = mend
+        self.fix = fix
 
 
 class BadInput(HarnessError):
@@ -37,8 +37,8 @@ class Interrupted(HarnessError):
     exit_code = 130
 
     @classmethod
-    def by(cls, cause: KeyboardInterrupt, message: str = "interrupted", *, mend: str | None = None) -> Interrupted:
-        error = cls("; ".join([message, *getattr(cause, "__notes__", ())]), mend=mend)
+    def by(cls, cause: KeyboardInterrupt, message: str = "interrupted", *, fix: str | None = None) -> Interrupted:
+        error = cls("; ".join([message, *getattr(cause, "__notes__", ())]), fix=fix)
         terminated = isinstance(cause, Terminated) or Terminated.arrived
         error.exit_code = 128 + (signal.SIGTERM if terminated else signal.SIGINT)
         return error

@@ -9,27 +9,27 @@ from typing import Any
 from harness.errors import BadInput
 from scenarios.faults.foreign import imported, module_name
 
-MEND = "harness faults run --from FILE.py"
+FIX = "harness faults run --from FILE.py"
 
 
 def listed(path: Path, name: str, *, document: str) -> list[Any]:
     """The list `name` at the top level of the Python file `path`, which is executed. Raises BadInput."""
     found = getattr(executed(path, document=document), name, None)
     if not isinstance(found, (list, tuple)):
-        raise BadInput(f"{path} has no list {name} at its top level", mend=document)
+        raise BadInput(f"{path} has no list {name} at its top level", fix=document)
     if not found:
-        raise BadInput(f"{path}: its list {name} is empty", mend=document)
+        raise BadInput(f"{path}: its list {name} is empty", fix=document)
     return list(found)
 
 
 def executed(path: Path, *, document: str) -> ModuleType:
     """The module in the file `path`. Raises BadInput for what cannot be executed; `document`: where help is."""
     if not path.is_file():
-        raise BadInput(f"{path}: no such file", mend=MEND)
+        raise BadInput(f"{path}: no such file", fix=FIX)
     try:
         return imported(path)
     except (Exception, SystemExit) as error:  # whatever somebody else's file raises, the user needs its sentence
-        raise BadInput(f"{path} cannot be executed: {_said(error, path)}", mend=document) from error
+        raise BadInput(f"{path} cannot be executed: {_said(error, path)}", fix=document) from error
 
 
 def _said(error: BaseException, path: Path) -> str:

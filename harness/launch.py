@@ -91,7 +91,7 @@ class Cluster:
                     continue
                 what = f"joined at {self._address}" if self._address else "started"
                 raise LaunchFailed(
-                    f"the Ray cluster could not be {what}: {_first_line(error)}", mend="ray status, or omit --address"
+                    f"the Ray cluster could not be {what}: {_first_line(error)}", fix="ray status, or omit --address"
                 ) from error
         warnings_aside()
         if threading.current_thread() is threading.main_thread():
@@ -145,7 +145,7 @@ class Cluster:
         except ray.exceptions.GetTimeoutError as error:
             have = {k: v for k, v in ray.available_resources().items() if k in ("CPU", "GPU")}
             raise LaunchFailed(
-                f"the cluster cannot hold {len(bundles)} actors of {bundles[0]}: free are {have}", mend="ray status"
+                f"the cluster cannot hold {len(bundles)} actors of {bundles[0]}: free are {have}", fix="ray status"
             ) from error
 
     def rendezvous(self, seat: Seat) -> tuple[str, int]:
@@ -229,7 +229,7 @@ def _reachable(address: str) -> None:
     except OSError as error:
         raise LaunchFailed(
             f"the Ray cluster at {address} could not be joined: {error.strerror or error}",
-            mend="ray status, or omit --address",
+            fix="ray status, or omit --address",
         ) from error
 
 

@@ -35,8 +35,8 @@ class RunCut(HarnessError):
 
     exit_code = 3
 
-    def __init__(self, message: str, mend: str | None = None, triage: Verdict | None = None) -> None:
-        super().__init__(message, mend=mend)
+    def __init__(self, message: str, fix: str | None = None, triage: Verdict | None = None) -> None:
+        super().__init__(message, fix=fix)
         self.triage = triage  # the watchdog's verdict, when the run hung
 
 
@@ -67,7 +67,7 @@ class Waiting:
                             self._tell(side, told, step)
         except failures.RuntimeEnvSetupError as error:
             raise RunCut(
-                f"{place}: the interpreter could not be started: {_last_line(error)}", mend="harness env check"
+                f"{place}: the interpreter could not be started: {_last_line(error)}", fix="harness env check"
             ) from error
         except failures.RayTaskError as error:
             if isinstance(error.cause, ActorFailed):
@@ -81,7 +81,7 @@ class Waiting:
             raise RunCut(f"{place}: Ray: {_last_line(error)}") from error
 
     def _failure(self, cause: ActorFailed, place: str, side: Side) -> HarnessError:
-        """What an actor raised, for the user: bad input where he can mend it, else a run that was cut short."""
+        """What an actor raised, for the user: bad input where he can fix it, else a run that was cut short."""
         if cause.kind in ("ParameterRefused", "PromptError", "ModelError", "CheckpointError"):
             return BadInput(cause.message)
         if cause.kind == "RecordingError":
@@ -102,7 +102,7 @@ class Waiting:
         stall = self._guard.stall if self._guard is not None else None
         if stall is not None:
             raise RunCut(
-                f"{place}: hung: {stall.verdict.reason}", mend=f"harness triage {stall.evidence}", triage=stall.verdict
+                f"{place}: hung: {stall.verdict.reason}", fix=f"harness triage {stall.evidence}", triage=stall.verdict
             ) from error
         if time.monotonic() > deadline:
             raise RunCut(

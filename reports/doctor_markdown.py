@@ -5,7 +5,7 @@ from __future__ import annotations
 from reports.doctor_model import SEVERITIES, Report
 from reports.markdown import code, escape
 
-_TITLES = {"error": "Will bite", "warning": "May bite", "info": "Good to know"}
+_TITLES = {"error": "Will fail", "warning": "May fail", "info": "Good to know"}
 
 
 def render(report: Report) -> str:
@@ -26,12 +26,12 @@ def render(report: Report) -> str:
                 f"  - seen: {code(item.measured)}",
                 f"  - why: {escape(item.why)}",
             ]
-            lines += [f"  - mend: {code(item.mend)}"] if item.mend else []
+            lines += [f"  - fix: {code(item.fix)}"] if item.fix else []
         lines += [""] if found else []
     if report.unchecked:
         lines += ["### Not checked, which is not a pass", ""]
         for skipped in report.unchecked:
-            ask = f"; to have it checked: {code(skipped.mend)}" if skipped.mend else ""
+            ask = f"; to have it checked: {code(skipped.fix)}" if skipped.fix else ""
             lines.append(
                 f"- <b>{escape(skipped.check)}</b> ({escape(', '.join(skipped.where))}): {escape(skipped.reason)}{ask}"
             )

@@ -1,4 +1,4 @@
-"""What `harness doctor` found: plain frozen data. A check bites, passes, or was not made, and says so by name."""
+"""What `harness doctor` found: plain frozen data. A check fails, passes, or was not made, and says so by name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 
 @dataclass(frozen=True)
 class Hazard:
-    """Something that would bite a run. error: it will; warning: under a condition that `why` names; info: to know."""
+    """Something that will break a run. error: it will; warning: under a condition that `why` names; info: to know."""
 
     check: str
     severity: Severity
@@ -25,7 +25,7 @@ class Hazard:
     where: tuple[str, ...]  # this shell, worker on <node>, ...
     measured: str
     why: str  # what it does to an RLHF run
-    mend: str = ""  # a command line, or a short instruction
+    fix: str = ""  # a command line, or a short instruction
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Unchecked:
     check: str
     where: tuple[str, ...]
     reason: str
-    mend: str = ""  # how to have it checked
+    fix: str = ""  # how to have it checked
 
 
 @dataclass(frozen=True)
@@ -62,15 +62,15 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        biting = ("error", "warning") if self.strict else ("error",)
-        return int(any(item.severity in biting for item in self.hazards))
+        failing = ("error", "warning") if self.strict else ("error",)
+        return int(any(item.severity in failing for item in self.hazards))
 
     @property
     def reason(self) -> str:
         """One sentence for the last line."""
         counts = [f"{found} {name}{'s' if found != 1 and name != 'info' else ''}" for name in SEVERITIES
                   if (found := sum(item.severity == name for item in self.hazards))]  # fmt: skip
-        told = ", ".join(counts) or "nothing found that would bite a run"
+        told = ", ".join(counts) or "nothing found that will break a run"
         made = {item.check for item in self.hazards} | {item.check for item in self.passed}
         return f"{told}; {len(made)} checks made, {len({item.check for item in self.unchecked})} not checked"
 

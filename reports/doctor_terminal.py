@@ -1,6 +1,6 @@
-"""What `harness doctor` prints: what passed, what was not checked, then what would bite, worst last, and one line.
+"""What `harness doctor` prints: what passed, what was not checked, then what will break, worst last, and one line.
 
-The least important comes first: a terminal shows the end. Each mending command stands whole on a line of its own.
+The least important comes first: a terminal shows the end. A command that fixes something stands whole on its own line.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from reports.pipe import outlive_reader
 from reports.text import clean
 
 _MARKS = {"error": ("✗", "bold red"), "warning": ("!", "bold yellow"), "info": ("·", "bold cyan")}
-_TITLES = {"error": "Will bite", "warning": "May bite", "info": "Good to know"}
-_LABEL = 8  # cells of "seen", "why", "mend" with their margins
+_TITLES = {"error": "Will fail", "warning": "May fail", "info": "Good to know"}
+_LABEL = 8  # cells of "seen", "why", "fix" with their margins
 
 
 def print_report(report: Report, console: Console, *, verbose: bool = False) -> None:
@@ -57,8 +57,8 @@ def _print(page: Page, report: Report, verbose: bool) -> None:
     _last(page, report)
 
 
-def _passed(page: Page, passed: Sequence[Passed], bitten: set[str], places: int, verbose: bool) -> None:
-    names = list(dict.fromkeys(clean(item.check) for item in passed if item.check not in bitten))
+def _passed(page: Page, passed: Sequence[Passed], failed: set[str], places: int, verbose: bool) -> None:
+    names = list(dict.fromkeys(clean(item.check) for item in passed if item.check not in failed))
     if not passed or not (names or verbose):
         return
     page.heading("Passed", f"{len(names)} checks" + ("" if verbose else "; --verbose shows what was measured"))
@@ -82,13 +82,13 @@ def _unchecked(page: Page, unchecked: Sequence[Unchecked]) -> None:
     page.heading("Not checked", "which is not a pass")
     together: dict[tuple[str, str], list[Unchecked]] = {}
     for item in unchecked:
-        together.setdefault((item.reason, item.mend), []).append(item)
-    for (reason, mend), items in together.items():
+        together.setdefault((item.reason, item.fix), []).append(item)
+    for (reason, fix), items in together.items():
         names = ", ".join(dict.fromkeys(clean(item.check) for item in items))
         where = _where(tuple(dict.fromkeys(place for item in items for place in item.where)))
         text = Text.assemble((names, "bold"), f"  {clean(reason)}", (f"  ({where})", "dim"))
         page.prose(text, Text("○ ", "yellow"), "  ")
-        _command(page, "ask", mend)
+        _command(page, "ask", fix)
 
 
 def _hazard(page: Page, item: Hazard, places: int) -> None:
@@ -102,7 +102,7 @@ def _hazard(page: Page, item: Hazard, places: int) -> None:
     for name, text in (("seen", item.measured), ("why", item.why)):
         if text:
             page.prose(clean(text), Text(f"  {name}".ljust(_LABEL), "dim"), " " * _LABEL)
-    _command(page, "mend", item.mend)
+    _command(page, "fix", item.fix)
 
 
 def _command(page: Page, name: str, command: str) -> None:
@@ -121,7 +121,7 @@ def _last(page: Page, report: Report) -> None:
     """On a terminal the counts, then the outcome; in a pipe both on the last line, for `tail -1`."""
     worst = next((severity for severity in SEVERITIES if any(item.severity == severity for item in report.hazards)), "")
     style = {"error": "red", "warning": "yellow"}.get(worst, "green")
-    name = {"error": "WOULD BITE", "warning": "MAY BITE"}.get(worst, "READY")
+    name = {"error": "WILL FAIL", "warning": "MAY FAIL"}.get(worst, "READY")
     page.line()
     page.rule("━", style)
     if page.console.is_terminal:

@@ -18,7 +18,7 @@ def outlive_reader(console: Console) -> Iterator[None]:
 
     def silence() -> None:
         console.quiet = True
-        with contextlib.suppress(OSError, ValueError, AttributeError):  # a file without a descriptor needs no mending
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # a file without a descriptor needs no fixing
             null = os.open(os.devnull, os.O_WRONLY)
             try:
                 os.dup2(null, console.file.fileno())  # else Python's last flush fails too, with exit code 120

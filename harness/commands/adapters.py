@@ -42,7 +42,7 @@ def check(
     there = [one for one in found if one.version]
     if not there:
         names = framework or ", ".join(sorted(ADAPTERS))
-        raise BadInput(f"{python} has none of: {names}", mend="harness adapters check --python PATH")
+        raise BadInput(f"{python} has none of: {names}", fix="harness adapters check --python PATH")
     if format == "json":
         import dataclasses
         import json

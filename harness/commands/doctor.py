@@ -1,4 +1,4 @@
-"""`harness doctor`: what would bite a run on this machine or cluster."""
+"""`harness doctor`: what will break a run on this machine or cluster."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 def doctor(
     command: Annotated[
         list[str] | None,
-        typer.Argument(help="of OpenRLHF, verl or TRL: what would bite this job, found before it starts"),
+        typer.Argument(help="of OpenRLHF, verl or TRL: what will break this job, found before it starts"),
     ] = None,
     framework: Annotated[
         str, typer.Option(help="openrlhf, verl or trl; auto: what the command and its scripts name")
@@ -31,16 +31,16 @@ def doctor(
     ] = False,
     format: Annotated[Literal["text", "json", "md"], typer.Option("--format", help="of what is printed")] = "text",
 ) -> None:
-    """Preflight: what would bite an RLHF run on this machine or cluster. Exits 1 when something would, else 0."""
+    """Preflight: what will break an RLHF run on this machine or cluster. Exits 1 when something would, else 0."""
     import sys
 
     from harness.envs.progress import console
     from harness.errors import BadInput
 
     if address and ray:
-        raise BadInput("--address joins a cluster and --ray starts one: choose", mend="harness doctor --address auto")
+        raise BadInput("--address joins a cluster and --ray starts one: choose", fix="harness doctor --address auto")
     if framework != "auto" and not command:
-        raise BadInput("--framework is about a command", mend=f"harness doctor --framework {framework} -- COMMAND")
+        raise BadInput("--framework is about a command", fix=f"harness doctor --framework {framework} -- COMMAND")
     stall_s = _seconds(stall)
     from harness.doctor import examine
 
@@ -71,7 +71,7 @@ def _seconds(text: str) -> float:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|sec|m|min|h)?", text.strip())
     seconds = float(found[1]) * {"m": 60, "h": 3600}.get((found[2] or "s")[0], 1) if found else 0.0
     if seconds <= 0:
-        raise BadInput(f"{text!r} is no duration", mend="harness doctor --stall 60s   # or 5m, 1h")
+        raise BadInput(f"{text!r} is no duration", fix="harness doctor --stall 60s   # or 5m, 1h")
     return seconds
 
 

@@ -70,7 +70,7 @@ def check(
 
     chosen = [envs.get(name)] if name else envs.every()
     if not chosen:
-        raise EnvironmentUnusable("there is no environment to check", mend="harness env create vllm")
+        raise EnvironmentUnusable("there is no environment to check", fix="harness env create vllm")
     results = []
     for environment in chosen:
         with console(f"checking {environment.name}") as progress:

@@ -38,13 +38,13 @@ def print_environments(environments: list[Environment], console: Console | None 
 
 
 def print_checks(environment: Environment, checks: list[Check], console: Console | None = None) -> None:
-    """One row a check, and below a failed one the command that mends it."""
+    """One row a check, and below a failed one the command that fixes it."""
     console = console or _console()
     title = f"[bold]{escape(environment.name)}[/]  {escape(environment.python)}"
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for item in checks:
-        mend = f"\n[dim]mend:[/] {escape(item.mend)}" if item.mend else ""
-        table.add_row(item.name, f"[{_COLOURS[item.outcome]}]{item.outcome}[/]", escape(item.found) + mend)
+        fix = f"\n[dim]fix:[/] {escape(item.fix)}" if item.fix else ""
+        table.add_row(item.name, f"[{_COLOURS[item.outcome]}]{item.outcome}[/]", escape(item.found) + fix)
     with outlive_reader(console):
         console.print(title, soft_wrap=True, highlight=False)
         console.print(table)

@@ -113,7 +113,7 @@ def _parity(names: list[str], source: str, backends: tuple[str, str], dtype: str
         pairs = sorted({" ".join(one.pair) for one in faults if one.pair})
         raise BadInput(
             f"none of these faults can be had with {' and '.join(backends)}: they need {' or '.join(pairs)}",
-            mend=f"harness faults run --suite parity … --backends {pairs[0]}",
+            fix=f"harness faults run --suite parity … --backends {pairs[0]}",
         )
     rows: list[Outcome] = []
     scenario = config.changed(config.load("ppo-tiny", steps=5), [f"model.dtype={dtype}"])
@@ -144,7 +144,7 @@ def _suite_of(path: Path) -> Literal["all", "hang", "parity"]:
     module = executed(path, document="docs/hang-lab.md and docs/parity-faults.md describe the interface")
     hangs, faults = hasattr(module, "HANGS"), hasattr(module, "FAULTS")
     if not (hangs or faults):
-        raise BadInput(f"{path} has no list HANGS or FAULTS at its top level", mend="docs/parity-faults.md")
+        raise BadInput(f"{path} has no list HANGS or FAULTS at its top level", fix="docs/parity-faults.md")
     return "all" if hangs and faults else "hang" if hangs else "parity"
 
 
@@ -156,11 +156,11 @@ def _folder(out: str, *, fresh: bool = False) -> Path | None:
         return None
     folder = Path(out)
     if fresh and folder.is_dir() and any(folder.iterdir()):
-        raise BadInput(f"{folder} is not empty; a recording never overwrites another", mend="choose another --out")
+        raise BadInput(f"{folder} is not empty; a recording never overwrites another", fix="choose another --out")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise BadInput(f"{folder} cannot be made: {error.strerror}", mend="--out DIR") from error
+        raise BadInput(f"{folder} cannot be made: {error.strerror}", fix="--out DIR") from error
     return folder.resolve()
 
 

@@ -46,7 +46,7 @@ def _finite(cap: float | None) -> float | None:
     from harness.errors import BadInput
 
     if cap == float("inf"):
-        raise BadInput("--cap inf would believe any noise: nothing could differ", mend="--cap 0.05   # in nats")
+        raise BadInput("--cap inf would believe any noise: nothing could differ", fix="--cap 0.05   # in nats")
     return cap
 
 
@@ -182,7 +182,7 @@ def _count(context: typer.Context, command: bool, mode: str | None) -> None:
     ]
     if not command:
         if "repeat" in given:
-            raise BadInput("--repeat runs a job a second time: there is none", mend="harness parity A B … -- COMMAND")
+            raise BadInput("--repeat runs a job a second time: there is none", fix="harness parity A B … -- COMMAND")
         return
     idle = [name for name in given if name not in (*WITH_A_COMMAND, "baseline", "candidate", "command")]
     if idle:
@@ -295,7 +295,7 @@ def report(
     try:
         verdict = Verdict.from_dict(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError as error:
-        raise BadInput(f"{path} does not exist", mend="harness parity … --out DIR writes one") from error
+        raise BadInput(f"{path} does not exist", fix="harness parity … --out DIR writes one") from error
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise BadInput(f"{path} is no verdict of this version: {error}") from error
     if verdict.kind == "parity" and verdict.exit_code != EXIT_CODES.get(verdict.verdict):

@@ -76,7 +76,7 @@ def seconds(text: str) -> float:
     found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*(ms|s|min|m|h|)", text.strip())
     value = float(found[1]) * _UNITS[found[2]] if found else 0.0
     if not 0 < value < math.inf:
-        raise BadInput(f"--stall {text!r} is no duration", mend="--stall 90s   # or 5m, 1h")
+        raise BadInput(f"--stall {text!r} is no duration", fix="--stall 90s   # or 5m, 1h")
     return value
 
 
@@ -87,7 +87,7 @@ def size(text: str) -> int:
     found = re.fullmatch(r"(\d+(?:\.\d*)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     value = int(float(found[1]) * 2 ** _SIZES[found[2].upper()]) if found else 0
     if not value:
-        raise BadInput(f"--keep-size {text!r} is no size", mend="--keep-size 500M   # or 1G")
+        raise BadInput(f"--keep-size {text!r} is no size", fix="--keep-size 500M   # or 1G")
     return value
 
 

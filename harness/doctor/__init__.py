@@ -1,4 +1,4 @@
-"""The preflight: what would bite an RLHF run on this machine or cluster.
+"""The preflight: what will break an RLHF run on this machine or cluster.
 
 `gather` measures one node (standard library only, so that Ray can ship it to workers), `facts` holds what was measured,
 `checks` are pure functions of facts, `examine` puts them together into a `reports.doctor_model.Report`.

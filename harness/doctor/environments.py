@@ -29,7 +29,7 @@ def look(
                 ("harness env",),
                 error.message,
                 _WHY,
-                error.mend or "",
+                error.fix or "",
             )
         ]
     if not known:
@@ -67,7 +67,7 @@ def _versions(environment: Environment) -> Hazard | Passed:
             where,
             wrong.message,
             _WHY,
-            environment.mend if environment.owned else wrong.mend or environment.mend,
+            environment.fix if environment.owned else wrong.fix or environment.fix,
         )
     assert facts is not None
     versions = ", ".join(f"{name} {version}" for name, version in facts.versions.items() if version)
@@ -88,7 +88,7 @@ def _thorough(environment: Environment) -> list[Hazard | Passed | Unchecked]:
                     where,
                     item.found,
                     _WHY,
-                    item.mend,
+                    item.fix,
                 )
             )
         elif item.outcome == "ok":

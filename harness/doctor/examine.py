@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from harness.doctor import gather
 from harness.doctor.checks import CHECKS, COMPARISONS
 from harness.doctor.facts import Facts
-from harness.doctor.outcome import Asked, Bite, Fine, Outcome
+from harness.doctor.outcome import Asked, Fine, Outcome, Problem
 from reports.doctor_model import SEVERITIES, Hazard, Passed, Report, Unchecked, merged
 
 Item = Hazard | Passed | Unchecked
@@ -105,16 +105,16 @@ def report(
 
 
 def _item(check: str, where: str, outcome: Outcome) -> Item:
-    if isinstance(outcome, Bite):
-        return Hazard(check, outcome.severity, outcome.what, (where,), outcome.measured, outcome.why, outcome.mend)
+    if isinstance(outcome, Problem):
+        return Hazard(check, outcome.severity, outcome.what, (where,), outcome.measured, outcome.why, outcome.fix)
     if isinstance(outcome, Fine):
         return Passed(check, (where,), outcome.measured)
-    return Unchecked(check, (where,), outcome.reason, outcome.mend)
+    return Unchecked(check, (where,), outcome.reason, outcome.fix)
 
 
 def _gist(outcome: Outcome) -> object:
     """What two looks at one machine say in common: not the figures, which have moved meanwhile."""
-    return (outcome.severity, outcome.what) if isinstance(outcome, Bite) else type(outcome)
+    return (outcome.severity, outcome.what) if isinstance(outcome, Problem) else type(outcome)
 
 
 def _missing(place: Facts, needs: Sequence[str]) -> str | None:

@@ -10,14 +10,14 @@ from reports.doctor_model import Severity
 
 
 @dataclass(frozen=True)
-class Bite:
+class Problem:
     """A hazard, before the check's name and the place are known. `what` holds no measured value."""
 
     severity: Severity
     what: str
     measured: str
     why: str
-    mend: str = ""
+    fix: str = ""
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,10 @@ class Fine:
 @dataclass(frozen=True)
 class Unseen:
     reason: str
-    mend: str = ""
+    fix: str = ""
 
 
-Outcome = Bite | Fine | Unseen
+Outcome = Problem | Fine | Unseen
 
 
 @dataclass(frozen=True)

@@ -22,12 +22,12 @@ Outcome = Literal["ok", "failed", "not run"]
 
 @dataclass(frozen=True)
 class Check:
-    """One answer about one environment; `mend` is the command that would help a failed one."""
+    """One answer about one environment; `fix` is the command that would help a failed one."""
 
     name: str
     outcome: Outcome
     found: str
-    mend: str = ""
+    fix: str = ""
 
     def to_json(self) -> dict[str, str]:
         return asdict(self)
@@ -36,7 +36,7 @@ class Check:
 def check(environment: Environment, *, generate: bool = True, progress: Progress | None = None) -> list[Check]:
     """Every check of one environment, in order. The imports take 10 to 40 s, and to `generate` about as long again."""
     progress = progress or Silent()
-    rebuild = environment.mend
+    rebuild = environment.fix
     progress.step("asking the interpreter")
     try:
         facts = interpreter.inspect(environment.python)
@@ -45,8 +45,8 @@ def check(environment: Environment, *, generate: bool = True, progress: Progress
     driver = Driver.here()
     version, ray = facts.versions.get(environment.engine, ""), facts.versions.get("ray", "")
 
-    def compared(name: str, good: bool, found: str, mend: str = rebuild) -> Check:
-        return Check(name, "ok", found) if good else Check(name, "failed", found, mend)
+    def compared(name: str, good: bool, found: str, fix: str = rebuild) -> Check:
+        return Check(name, "ok", found) if good else Check(name, "failed", found, fix)
 
     checks = [
         compared("python", facts.minor == driver.minor, f"{facts.python} (driver {driver.python})"),

@@ -66,7 +66,7 @@ def order(engine: str, *, version: str = "", name: str = "", device: str = "auto
     if sys.platform != "linux":
         raise EnvironmentUnusable(
             f"the engines install on Linux only, this is {sys.platform}",
-            mend=f"harness env add NAME --engine {engine} --python PATH",
+            fix=f"harness env add NAME --engine {engine} --python PATH",
         )
     plan = recipe.load(engine, choose_device(device))
     if version == plan.version:
@@ -80,7 +80,7 @@ def order(engine: str, *, version: str = "", name: str = "", device: str = "auto
             raise EnvironmentUnusable(
                 f"{found.path} is {found.implementation} {found.python}, the driver is CPython {driver.python}: "
                 "one Ray cluster needs the same minor version everywhere",
-                mend=f"give --python a CPython {driver.minor}, or leave it out",
+                fix=f"give --python a CPython {driver.minor}, or leave it out",
             )
     return Order(
         check_name(name or default_name(engine, version), engine), version, plan, driver, python or sys.executable
@@ -103,12 +103,12 @@ def create(wanted: Order, *, recreate: bool = False, progress: Progress | None =
         if existing is not None and not existing.owned:
             raise BadInput(
                 f"environment {wanted.name!r} is a registered interpreter ({existing.python})",
-                mend=f"harness env remove {wanted.name}, or create with another --name",
+                fix=f"harness env remove {wanted.name}, or create with another --name",
             )
         if existing and existing.engine != wanted.recipe.engine:
             raise BadInput(
                 f"environment {wanted.name!r} holds {existing.engine}, not {wanted.recipe.engine}",
-                mend="give another --name",
+                fix="give another --name",
             )
         if existing and not recreate and existing.digest == wanted.digest and Path(existing.python).exists():
             return existing, False
@@ -191,15 +191,15 @@ def _explained(error: BaseException, wanted: Order, log: Path) -> HarnessError |
     """The same for the user; None for a defect of ours, which should stay what it is."""
     what = f"environment {wanted.name!r}"
     if isinstance(error, KeyboardInterrupt):
-        return Interrupted.by(error, f"making {what} was interrupted; nothing was left behind", mend=wanted.command)
+        return Interrupted.by(error, f"making {what} was interrupted; nothing was left behind", fix=wanted.command)
     if not isinstance(error, CommandFailed | EnvironmentUnusable | OSError):
         return None
     reason = error.reason() if isinstance(error, CommandFailed) else str(error)
-    mend = wanted.command
+    fix = wanted.command
     if isinstance(error, CommandFailed) and error.status == UNSATISFIABLE and wanted.version:
-        mend = f"harness env create {wanted.recipe.engine}   # the version of the recipe, {wanted.recipe.version}"
+        fix = f"harness env create {wanted.recipe.engine}   # the version of the recipe, {wanted.recipe.version}"
     message = f"{what} could not be made, and nothing was left behind: {reason.rstrip('.')} (whole output: {log})"
-    return EnvironmentUnusable(message, mend=mend)
+    return EnvironmentUnusable(message, fix=fix)
 
 
 @contextlib.contextmanager

@@ -44,7 +44,7 @@ class Environment:
         return folder(self.name)
 
     @property
-    def mend(self) -> str:
+    def fix(self) -> str:
         """The command that makes it anew, or registers it again."""
         if self.owned:
             return f"{create_command(self.engine, self.asked, self.name)} --recreate"
@@ -92,7 +92,7 @@ def find(name: str) -> Environment | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, TypeError) as error:
-        raise EnvironmentUnusable(f"{path} cannot be read: {error}", mend=f"harness env remove {name}") from error
+        raise EnvironmentUnusable(f"{path} cannot be read: {error}", fix=f"harness env remove {name}") from error
 
 
 def find_whole(name: str) -> Environment | None:
@@ -115,8 +115,8 @@ def get(name: str) -> Environment:
     environment = find(check_name(name))
     if environment is None:
         names = ", ".join(item.name for item in every()) or "none yet"
-        mend = f"harness env create {name}" if name in ENGINES else "harness env list"
-        raise BadInput(f"there is no environment named {name!r} (there are: {names})", mend=mend)
+        fix = f"harness env create {name}" if name in ENGINES else "harness env list"
+        raise BadInput(f"there is no environment named {name!r} (there are: {names})", fix=fix)
     return environment
 
 

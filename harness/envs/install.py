@@ -113,7 +113,7 @@ def uv_binary() -> str:
     except (ImportError, FileNotFoundError):
         if found := shutil.which("uv"):
             return found
-    raise EnvironmentUnusable("uv, which installs the engines, is not here", mend=f"{sys.executable} -m pip install uv")
+    raise EnvironmentUnusable("uv, which installs the engines, is not here", fix=f"{sys.executable} -m pip install uv")
 
 
 def nvidia_gpu(environ: Mapping[str, str] = os.environ) -> bool:

@@ -100,7 +100,7 @@ class Driver:
             return Driver(python=platform.python_version(), ray=importlib.metadata.version("ray"))
         except importlib.metadata.PackageNotFoundError as error:
             raise EnvironmentUnusable(
-                "ray is not installed in the harness's own environment", mend="pip install rlhf-harness"
+                "ray is not installed in the harness's own environment", fix="pip install rlhf-harness"
             ) from error
 
 
@@ -158,16 +158,16 @@ def misfit(found: Interpreter, engine: str, driver: Driver) -> EnvironmentUnusab
         return EnvironmentUnusable(
             f"{where} is {found.implementation} {found.python}, the driver is CPython {driver.python}: "
             "one Ray cluster needs the same minor version everywhere",
-            mend=f"make its environment with Python {driver.minor}, or install the harness under Python {found.minor}",
+            fix=f"make its environment with Python {driver.minor}, or install the harness under Python {found.minor}",
         )
     if not found.present.get(engine):
         others = [name for name in ("vllm", "sglang") if found.present.get(name) and name != engine]
         other = f"; it has {others[0]}" if others else ""
-        return EnvironmentUnusable(f"{where} has no {engine}{other}", mend=f"{where} -m pip install {engine}")
+        return EnvironmentUnusable(f"{where} has no {engine}{other}", fix=f"{where} -m pip install {engine}")
     if found.versions.get("ray") != driver.ray:
         has = f"ray {found.versions['ray']}" if found.versions.get("ray") else "no ray"
         return EnvironmentUnusable(
             f"{where} has {has}, the driver has ray {driver.ray}: one Ray cluster needs the same ray everywhere",
-            mend=f"{where} -m pip install ray=={driver.ray}",
+            fix=f"{where} -m pip install ray=={driver.ray}",
         )
     return None

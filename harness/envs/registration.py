@@ -40,11 +40,11 @@ def add(name: str, engine: str, python: str) -> Environment:
         existing = find_whole(name)
         if existing is not None and existing.owned:
             raise BadInput(
-                f"environment {name!r} exists and was made by the harness", mend=f"harness env remove {name}"
+                f"environment {name!r} exists and was made by the harness", fix=f"harness env remove {name}"
             )
         if existing is not None and (existing.engine, existing.python) != (engine, found.path):
             raise BadInput(
-                f"environment {name!r} is {existing.engine} of {existing.python}", mend=f"harness env remove {name}"
+                f"environment {name!r} is {existing.engine} of {existing.python}", fix=f"harness env remove {name}"
             )
         home.directory("envs")
         folder(name).mkdir(exist_ok=True)

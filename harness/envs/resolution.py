@@ -37,7 +37,7 @@ def parse(backend: str) -> Backend:
         raise BadInput(
             f"there is no backend {backend!r}: hf, vllm, sglang, or one of the last two with @ENVIRONMENT or @VERSION "
             f"(environments: {', '.join(item.name for item in environment.every()) or 'none yet'})",
-            mend="harness env list",
+            fix="harness env list",
         )
     if engine == EMBEDDED and at:
         raise BadInput(f"backend {backend!r}: hf runs in the harness's own environment and takes no @")
@@ -64,12 +64,12 @@ def resolve(backend: str, *, create: bool = True, progress: Progress | None = No
         wanted = _order(parsed, found)
         if not create:
             state = "is missing" if found is None else f"was made from another recipe, ray or Python ({found.name})"
-            raise EnvironmentUnusable(f"the environment of backend {parsed} {state}", mend=wanted.command)
+            raise EnvironmentUnusable(f"the environment of backend {parsed} {state}", fix=wanted.command)
         found, _ = creation.create(wanted, progress=progress or console(f"environment {wanted.name}"))
     facts = interpreter.inspect(found.python)
     if reason := interpreter.misfit(facts, found.engine, Driver.here()):
         if found.owned:
-            reason.mend = found.mend
+            reason.fix = found.fix
         raise reason
     return found
 
@@ -92,7 +92,7 @@ def _existing(backend: Backend) -> Environment | None:
     if found is not None and found.engine != backend.engine:
         raise BadInput(
             f"environment {found.name!r} holds {found.engine}, not {backend.engine}",
-            mend=f"use {found.engine}@{found.name}",
+            fix=f"use {found.engine}@{found.name}",
         )
     return found
 

@@ -61,13 +61,13 @@ def detect(command: Sequence[str], framework: str = AUTO, environ: Mapping[str, 
     if not found:
         raise BadInput(
             f"neither the words of this command nor its scripts name one of: {', '.join(sorted(ADAPTERS))}",
-            mend="--framework NAME says which it is; harness watch -- … watches any command, without hooks",
+            fix="--framework NAME says which it is; harness watch -- … watches any command, without hooks",
         )
     if len(found) > 1:
         names = " and ".join(one.framework for one in found)
         raise BadInput(
             f"this command could start {names}: more than one adapter matches it",
-            mend=f"--framework {found[0].framework} -- …",
+            fix=f"--framework {found[0].framework} -- …",
         )
     return _job(found[0], command, environ)
 
@@ -152,13 +152,13 @@ def _warnings(adapter: Adapter, python: str, installed: Installation | None, com
 
 def _kept_out(command: Sequence[str]) -> Iterator[str]:
     """What takes the probes' way into the processes away: PYTHONPATH, and Python's own switches."""
-    mend = "keep what is there: PYTHONPATH=…:$PYTHONPATH"
+    fix = "keep what is there: PYTHONPATH=…:$PYTHONPATH"
     for word in command:
         if _OVERRIDES.match(word):
-            yield f"the command sets PYTHONPATH itself, so the probes are lost below it; {mend}"
+            yield f"the command sets PYTHONPATH itself, so the probes are lost below it; {fix}"
     for path, text in scripts(command):
         if not path.endswith(".py") and _OVERRIDES.search(text):
-            yield f"{path} sets PYTHONPATH itself, so the probes are lost below it; {mend}"
+            yield f"{path} sets PYTHONPATH itself, so the probes are lost below it; {fix}"
     for where, text in (("the command", " ".join(command)), *scripts(command)):
         if not where.endswith(".py") and _DROPS.search(text):
             yield f"{where} takes PYTHONPATH away, so the probes are lost below it; leave PYTHONPATH as it is"

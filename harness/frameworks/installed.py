@@ -92,7 +92,7 @@ def _answer(python: str, words: list[str], environ: dict[str, str]) -> tuple[int
     folder = Path(python)
     if folder.is_dir():
         own = folder / "bin" / "python"
-        raise BadInput(f"{python} is a directory, no interpreter", mend=f"--python {own}" if own.exists() else None)
+        raise BadInput(f"{python} is a directory, no interpreter", fix=f"--python {own}" if own.exists() else None)
     try:
         process = subprocess.Popen(
             [python, "-c", _ASK, *words], env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,

@@ -69,7 +69,7 @@ def plan(
     Raises BadInput for a pair that cannot run.
     """
     if not command:
-        raise BadInput("there is no command to run twice", mend="harness parity A B --framework verl -- COMMAND")
+        raise BadInput("there is no command to run twice", fix="harness parity A B --framework verl -- COMMAND")
     placed = [word.replace(PYTHON, interpreter(command, environ) or PYTHON) for word in command]
     job = detect(placed, framework, environ)
     name = job.adapter.framework
@@ -81,7 +81,7 @@ def plan(
             only = " and ".join(ENGINES[name])
             raise BadInput(
                 f"{name} does not generate with {wanted.engine} ({only} only)",
-                mend=f"harness parity vllm@ONE vllm@TWO --framework {name} -- …   # two environments"
+                fix=f"harness parity vllm@ONE vllm@TWO --framework {name} -- …   # two environments"
                 if len(ENGINES[name]) == 1
                 else None,
             )
@@ -92,7 +92,7 @@ def plan(
         if python and not ask(python, job.adapter, environ).version:
             raise BadInput(
                 f"{python} of {backend} has no {job.adapter.distribution}",
-                mend=f"{python} -m pip install {job.adapter.distribution}",
+                fix=f"{python} -m pip install {job.adapter.distribution}",
             )
         words, variables = steered(name, words, variables, seed=seed, coupled=coupled)
         version = own.version if own else ""
@@ -122,7 +122,7 @@ def run_framework_parity(
     agree; without it each draws as it does. `repeat`: which sides are run a second time at the end, without which no
     floor is measured and nothing is EQUIVALENT; None: the baseline's with coupled sampling, where alone two runs can
     agree. A job that fails makes the verdict INCONCLUSIVE; a second run that does is no second run. Raises BadInput
-    before anything starts, also for settings that would bite (`harness doctor`).
+    before anything starts, also for settings that will break (`harness doctor`).
     """
     from harness.parity.runs.command_line import command_line
     from harness.parity.runs.recording import recording_in, written
@@ -195,7 +195,7 @@ def _refuse_what_bites(side: Side, hazards: list[Hazard], say: Callable[[str], N
     for item in hazards:
         if item.severity == "error":
             raise BadInput(
-                f"on {side.backend} this job would not run as asked: {item.what} ({item.measured})", mend=item.mend
+                f"on {side.backend} this job would not run as asked: {item.what} ({item.measured})", fix=item.fix
             )
         if item.severity == "warning":
             say(f"{side.backend}: {item.what}; {item.why}")
@@ -211,7 +211,7 @@ def _traps(side: Side, framework: str, hazards: list[Hazard]) -> list[Finding]:
 
 
 def _hazards(side: Side, framework: str, *, seeded: bool, say: Callable[[str], None]) -> list[Hazard]:
-    """What `harness doctor` says of the job, but for what a seed mends. A trap whose settings cannot be told refuses
+    """What `harness doctor` says of the job, but for what a seed fixes. A trap whose settings cannot be told refuses
     nothing; that it was not looked at is said."""
     from harness.doctor.frameworks import look
     from reports.doctor_model import Hazard, Unchecked
@@ -246,7 +246,7 @@ def _with_python(
     if not found:
         raise BadInput(
             f"the command does not say which Python it runs, so {backend} cannot take its place",
-            mend=f"write {PYTHON} where the interpreter stands in the command",
+            fix=f"write {PYTHON} where the interpreter stands in the command",
         )
     for place in found:
         words[place] = words[place].replace(PYTHON, python) if PYTHON in words[place] else python

@@ -40,7 +40,7 @@ def record(
     """
     environment = dict(os.environ if environ is None else environ)
     if not command:
-        raise BadInput("there is no command to record", mend="harness record -- python train.py")
+        raise BadInput("there is no command to record", fix="harness record -- python train.py")
     job = detect(command, framework, environment)
     command, environment = steered(job.adapter.framework, command, environment, seed=seed)
     for warning in job.warnings:
@@ -48,9 +48,9 @@ def record(
     started = datetime.datetime.now()
     directory = out or Path("runs") / f"{job.adapter.framework}-{started:%Y%m%d-%H%M%S}-{os.getpid()}"
     if directory.exists() and not directory.is_dir():
-        raise BadInput(f"{directory} is a file, and a recording is a directory", mend="harness record --out DIR -- …")
+        raise BadInput(f"{directory} is a file, and a recording is a directory", fix="harness record --out DIR -- …")
     if (directory / "run.json").exists():
-        raise BadInput(f"{directory} holds another recording", mend=f"harness record --out {directory}-2 -- …")
+        raise BadInput(f"{directory} holds another recording", fix=f"harness record --out {directory}-2 -- …")
     result = watch(
         command, stall_s=stall_s, out=directory, on_stall=on_stall, say=say, show=show,
         environ={**environment, **job.variables(digests=digests)},

@@ -36,10 +36,10 @@ def refuse(framework: str, *, seed: int | None, coupled: int | None) -> None:
     """Raises BadInput for a number that is no seed, and for one that a framework has options of its own for."""
     for number in (seed, coupled):
         if number is not None and not 0 <= number < 1 << 32:  # NumPy, which is seeded with it, takes no other
-            raise BadInput(f"--seed {number} is no seed: it lies between 0 and {(1 << 32) - 1}", mend="--seed 7")
+            raise BadInput(f"--seed {number} is no seed: it lies between 0 and {(1 << 32) - 1}", fix="--seed 7")
     if coupled is None and seed is not None and framework not in SEEDED:
         raise BadInput(
-            f"{framework} has seeds of its own, and --seed reaches none of them", mend=f"… {_OWN_SEEDS[framework]}"
+            f"{framework} has seeds of its own, and --seed reaches none of them", fix=f"… {_OWN_SEEDS[framework]}"
         )
 
 

@@ -33,7 +33,7 @@ _ENDED = "{file} ended the process that unpacked it: refused"
 def pack(folder: Path) -> Path:
     """Zip `folder` into `<folder>.zip`, replacing an earlier one; links are left out. BadInput where there is none."""
     if not folder.is_dir():
-        raise BadInput(f"{folder}: no such directory", mend="harness triage PID --out DIR")
+        raise BadInput(f"{folder}: no such directory", fix="harness triage PID --out DIR")
     folder = folder.resolve()
     target = folder.with_name(f"{folder.name}.zip")
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
@@ -71,7 +71,7 @@ def unpack(file: Path, *, max_bytes: int = MAX_BYTES, max_files: int = MAX_FILES
         said = {"error": f"{file} was not unpacked within {DEADLINE_S:.0f} s: refused"}
     if said["error"]:
         shutil.rmtree(folder, ignore_errors=True)
-        raise BadInput(said["error"], mend=said.get("mend"))
+        raise BadInput(said["error"], fix=said.get("fix"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
@@ -91,7 +91,7 @@ def unpack_into(folder: Path, file: Path, max_bytes: int, max_files: int) -> Non
         zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OSError, MemoryError,
     ) as error:  # fmt: skip
         # RuntimeError: encrypted; NotImplementedError: a compression that Python lacks; ValueError: an impossible name
-        raise BadInput(f"{file} is not a readable zip of evidence: {error}", mend="unzip -t FILE") from error
+        raise BadInput(f"{file} is not a readable zip of evidence: {error}", fix="unzip -t FILE") from error
 
 
 def main(file: str, folder: str, max_bytes: str, max_files: str) -> None:
@@ -101,7 +101,7 @@ def main(file: str, folder: str, max_bytes: str, max_files: str) -> None:
     try:
         unpack_into(Path(folder), Path(file), int(max_bytes), int(max_files))
     except BadInput as error:
-        said = {"error": error.message, "mend": error.mend}
+        said = {"error": error.message, "fix": error.fix}
     sys.stdout.write(json.dumps(said))
 
 
@@ -143,6 +143,6 @@ def _extract(zipped: zipfile.ZipFile, member: zipfile.ZipInfo, target: Path, lef
         while block := source.read(BLOCK):
             left -= len(block)
             if left < 0:
-                raise BadInput(f"{file} is too large when it is unpacked", mend="unzip FILE, then harness triage DIR")
+                raise BadInput(f"{file} is too large when it is unpacked", fix="unzip FILE, then harness triage DIR")
             sink.write(block)
     return left

@@ -68,14 +68,14 @@ def read(path: str | os.PathLike[str]) -> Evidence:
     """
     given = Path(path)
     if not given.exists():
-        raise BadInput(f"{given}: no such file or directory", mend="harness triage DIR")
+        raise BadInput(f"{given}: no such file or directory", fix="harness triage DIR")
     folder = archive.unpack(given) if given.is_file() else given
     try:
         entries = sorted(entry.name for entry in folder.iterdir())
     except OSError as error:
         raise BadInput(f"{given} cannot be read: {error.strerror}") from error
     if not entries:
-        raise BadInput(f"{given} is empty: there is no evidence in it", mend=COLLECT_AGAIN)
+        raise BadInput(f"{given} is empty: there is no evidence in it", fix=COLLECT_AGAIN)
     if INDEX not in entries and PROCESSES not in entries:
         return _bare(folder, given)
     notes: list[str] = []
@@ -128,7 +128,7 @@ def _index(folder: Path, notes: list[str]) -> dict[str, Any]:
         raise BadInput(
             f"{folder / INDEX}: format_version is {version}, the newest that this installation reads is "
             f"{FORMAT_VERSION}",
-            mend="pip install --upgrade rlhf-harness",
+            fix="pip install --upgrade rlhf-harness",
         )
     if not index.pop("complete", True):
         notes.append("the collector was cut short: what it had by then is here")
@@ -183,7 +183,7 @@ def _bare(folder: Path, given: Path) -> Evidence:
     if not dumps:
         raise BadInput(
             f"{given} holds neither evidence ({INDEX}) nor flight recorder dumps (one JSON or pickle file a rank)",
-            mend=COLLECT_AGAIN,
+            fix=COLLECT_AGAIN,
         )
     return Evidence(path=str(folder), source="dumps", taken="", stall_s=0.0, dumps=dumps)
 

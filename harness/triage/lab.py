@@ -102,7 +102,7 @@ class _Trial:
                 raise
             raise HarnessError(
                 f"the recordings of {hang.name} cannot be written below {self.folder}: {error.strerror}",
-                mend=f"df -h {shlex.quote(str(self.folder))}",
+                fix=f"df -h {shlex.quote(str(self.folder))}",
             ) from error
         finally:
             end_marked(mark)
@@ -187,7 +187,7 @@ def end_marked(mark: str, *, within_s: float = 10.0) -> None:
         if time.monotonic() > until:
             raise HarnessError(
                 f"processes {', '.join(map(str, living))} of the lab do not end",
-                mend=f"kill -9 {' '.join(map(str, living))}",
+                fix=f"kill -9 {' '.join(map(str, living))}",
             )
         time.sleep(0.05)
 
@@ -205,7 +205,7 @@ def build(folder: Path) -> Path:
     except (OSError, subprocess.CalledProcessError) as error:
         said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
         why = f"the lab's stand-in for a device cannot be compiled: {said[0]}"
-        raise HarnessError(why, mend="install gcc") from error
+        raise HarnessError(why, fix="install gcc") from error
     return library
 
 

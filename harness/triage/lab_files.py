@@ -35,7 +35,7 @@ def chosen(
         hits = exact or [hang for hang in kept if hang.name.startswith(name)]
         hits = hits or [hang for hang in every if name.startswith("+") and hang.name.endswith(name)]
         if not hits:
-            raise BadInput(f"there is no planted hang {name!r}", mend="harness faults list")
+            raise BadInput(f"there is no planted hang {name!r}", fix="harness faults list")
         found += [hang for hang in hits if hang not in found]
     return found
 
@@ -46,11 +46,11 @@ def load(path: Path) -> tuple[Hang, ...]:
     for number, one in enumerate(found):
         wrong = problem(one, path.resolve().parent)
         if wrong:
-            raise BadInput(f"{path}: HANGS[{number}] {wrong}", mend=DOCUMENT)
+            raise BadInput(f"{path}: HANGS[{number}] {wrong}", fix=DOCUMENT)
     names = [one.name for one in found]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise BadInput(f"{path}: several hangs are called {', '.join(twice)}", mend=DOCUMENT)
+        raise BadInput(f"{path}: several hangs are called {', '.join(twice)}", fix=DOCUMENT)
     return tuple(_placed(one, path.resolve().parent) for one in found)
 
 

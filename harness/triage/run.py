@@ -42,7 +42,7 @@ def triage(what: list[str], out: str | os.PathLike[str] | None = None) -> Verdic
         make_folder(folder)
         write_whole(path, verdict.to_json().encode())
     except OSError as error:
-        raise HarnessError(f"the verdict cannot be written to {path}: {error.strerror}", mend="--out DIR") from error
+        raise HarnessError(f"the verdict cannot be written to {path}: {error.strerror}", fix="--out DIR") from error
     return verdict
 
 
@@ -53,13 +53,13 @@ def _evidence(what: list[str], out: Path | None) -> tuple[Evidence, bool]:
     paths = [Path(one) for one in what]
     there = [path for path in paths if path.exists() and not str(path).isdigit()]
     if there and len(what) > 1:
-        raise BadInput(f"{' '.join(what)}: one directory at a time, or several pids", mend=f"harness triage {what[0]}")
+        raise BadInput(f"{' '.join(what)}: one directory at a time, or several pids", fix=f"harness triage {what[0]}")
     if there:
         path = there[0]
         if path.is_file() and path.suffix != ".zip" and not zipfile.is_zipfile(path):
             raise BadInput(
                 f"{path} is one file: a verdict takes the dumps of every rank, or evidence",
-                mend=f"harness triage {shlex.quote(str(path.parent))}",
+                fix=f"harness triage {shlex.quote(str(path.parent))}",
             )
         if directory.is_evidence(path) or path.is_file():
             return directory.read(path), False
@@ -69,7 +69,7 @@ def _evidence(what: list[str], out: Path | None) -> tuple[Evidence, bool]:
             return directory.read(taken or path), False
         return _run(path, taken, out)
     if len(what) == 1 and _pathlike(what[0]):
-        raise BadInput(f"{what[0]}: no such file or directory", mend=f"harness triage takes {WHAT}")
+        raise BadInput(f"{what[0]}: no such file or directory", fix=f"harness triage takes {WHAT}")
     return _live(what, out), True
 
 
@@ -84,7 +84,7 @@ def _watched(path: Path) -> Path:
     recorded = [side for side in sides if (side / "events").is_dir()]
     raise BadInput(
         f"{path} is of harness parity and has no {WATCH}/: both runs ended without a hang, or no watchdog was on",
-        mend=f"harness triage {shlex.quote(str((recorded or [path])[-1]))}" if recorded else "harness triage PID",
+        fix=f"harness triage {shlex.quote(str((recorded or [path])[-1]))}" if recorded else "harness triage PID",
     )
 
 
@@ -125,7 +125,7 @@ def _live(what: list[str], out: Path | None) -> Evidence:
     elif (out / "evidence.json").exists():
         raise BadInput(
             f"{out} already holds evidence: another look needs another directory",
-            mend=f"harness triage {' '.join(what)} --out {out}-2",
+            fix=f"harness triage {' '.join(what)} --out {out}-2",
         )
     return collect(scope, out=out)
 

@@ -97,7 +97,7 @@ class ParameterMap:
             where = f"{self.file}: {backend}_{part}"
             try:
                 native = function(copy.deepcopy(dict(asked)), copy.deepcopy(native))
-            except Exception as error:  # a user's code may raise anything; its text is what mends it
+            except Exception as error:  # a user's code may raise anything; its text is what fixes it
                 raise ParameterRefused(f"{where} raised {type(error).__name__}: {error}") from error
             if not isinstance(native, dict) or not all(isinstance(key, str) for key in native):
                 raise ParameterRefused(f"{where} returned {type(native).__name__}, not a dict of native arguments")
@@ -146,7 +146,7 @@ class ParameterMap:
             namespace: dict[str, Any] = {"__name__": "parameter_mapping", "__file__": self.file}
             try:
                 exec(compile(self.source, self.file or "<mapping>", "exec"), namespace)  # the user's own file
-            except Exception as error:  # whatever it raises on being read, its text is what mends it
+            except Exception as error:  # whatever it raises on being read, its text is what fixes it
                 raise ParameterRefused(f"the mapping {self.file} raised {type(error).__name__}: {error}") from error
             _EXECUTED[self.source] = namespace
         return _EXECUTED[self.source]

@@ -14,7 +14,7 @@ from harness.doctor.frameworks.arguments import options
 from harness.doctor.frameworks.parameters import parsed
 from harness.doctor.frameworks.plan import read
 from harness.doctor.frameworks.trl_options import taken
-from harness.doctor.outcome import Bite
+from harness.doctor.outcome import Problem
 from harness.frameworks.detection import detect
 from harness.frameworks.installed import ask
 from probes.adapters import ADAPTERS
@@ -136,7 +136,7 @@ def test_hydra_refuses_what_is_said_to_be_unknown_and_takes_the_rest(tmp_path: P
     assert done.returncode == 0, done.stderr[-2000:]
     assert json.loads(done.stdout.splitlines()[-1])[1] == words
     for word, taken_by_hydra in words.items():
-        refused = [one for one in flags.known(read(job, [*start, *word.split()], {})) if isinstance(one, Bite)]
+        refused = [one for one in flags.known(read(job, [*start, *word.split()], {})) if isinstance(one, Problem)]
         assert bool(refused) is not taken_by_hydra, word
 
 
@@ -152,5 +152,5 @@ def test_another_engines_reference_is_what_hydra_composes(engine: str) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
     taken_by_hydra = json.loads(done.stdout.splitlines()[-1])[1][word]
     refused = [one for one in flags.known(read(job, [python, "-m", "verl.trainer.main_ppo", *word.split()], {}))
-               if isinstance(one, Bite)]  # fmt: skip
+               if isinstance(one, Problem)]  # fmt: skip
     assert bool(refused) is not taken_by_hydra

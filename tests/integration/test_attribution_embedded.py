@@ -338,8 +338,8 @@ def test_an_engine_that_keeps_what_it_made_of_earlier_weights(lab: Lab) -> None:
     assert [one.name for one in s.named] == ["WEIGHTS(loading)"]
 
 
-@pytest.mark.parametrize("mended", [True, False])
-def test_a_tensor_that_was_sent_already_is_not_what_a_fresh_engine_mends(lab: Lab, mended: bool) -> None:
+@pytest.mark.parametrize("fixed", [True, False])
+def test_a_tensor_that_was_sent_already_is_not_what_a_fresh_engine_fixes(lab: Lab, fixed: bool) -> None:
     """Beside a stale tensor an engine may keep what it made of earlier weights: after all were sent that is left."""
     s = lab.situation(ASKED)
     bench = Derived(s.bench)
@@ -348,10 +348,10 @@ def test_a_tensor_that_was_sent_already_is_not_what_a_fresh_engine_mends(lab: La
     recording: Any = s.evidence.baseline.recording
     recording.all = lambda kind: [sync] if kind == "sync" else []
     stale = f"STALE_WEIGHTS({TENSOR})"
-    if mended:
+    if fixed:
         s.named.append(Named(stale, "candidate", "candidate", "", PROOF))
     live.restart(s)
-    assert [one.name for one in s.named] == ([stale, "STALE_DERIVED"] if mended else [stale])
+    assert [one.name for one in s.named] == ([stale, "STALE_DERIVED"] if fixed else [stale])
 
 
 class Derived:

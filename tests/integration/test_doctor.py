@@ -31,7 +31,7 @@ def test_this_machine() -> None:
     assert code == int(any(item.severity == "error" for item in report.hazards))
     made = {item.check for item in (*report.hazards, *report.passed)}
     assert {"imports", "ptrace", "shared-memory", "disk-space", "ports", "libraries"} <= made
-    assert all(item.mend for item in report.hazards)
+    assert all(item.fix for item in report.hazards)
     assert {item.check for item in report.unchecked} >= {"worker-libraries", "worker-variables"}, "no worker was asked"
 
 
@@ -64,7 +64,7 @@ def test_planted_facts_trip_the_real_command(tmp_path: Path) -> None:
 def test_the_other_formats_end_with_the_outcome() -> None:
     code, out, err = doctor("--no-imports")
     assert out.splitlines()[-1].split(": ")[0] in (
-        f"READY (exit code {code})", f"MAY BITE (exit code {code})", f"WOULD BITE (exit code {code})"
+        f"READY (exit code {code})", f"MAY FAIL (exit code {code})", f"WILL FAIL (exit code {code})"
     ), err  # fmt: skip
     code, out, _ = doctor("--no-imports", "--format", "md")
     assert out.startswith("## harness doctor: ")
@@ -80,7 +80,7 @@ def test_the_other_formats_end_with_the_outcome() -> None:
 )
 def test_what_it_cannot_do_is_one_sentence_and_exit_code_2(options: tuple[str, ...], said: str) -> None:
     code, out, err = doctor("--no-imports", *options)
-    assert code == 2 and said in err and "mend:" in err and "Traceback" not in err and not out
+    assert code == 2 and said in err and "fix:" in err and "Traceback" not in err and not out
 
 
 def test_a_worker_of_a_real_cluster_is_compared_with_the_shell() -> None:

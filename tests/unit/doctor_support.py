@@ -24,7 +24,7 @@ from harness.doctor.facts import (
     Storage,
     Tracing,
 )
-from harness.doctor.outcome import Asked, Bite, Fine, Unseen
+from harness.doctor.outcome import Asked, Fine, Problem, Unseen
 
 GIB = 1 << 30
 _SET = {"NCCL_CUMEM_ENABLE": "0"}
@@ -78,16 +78,16 @@ def given(**variables: str) -> dict[str, Any]:
     return {"variables": {**_SET, **variables}}
 
 
-def outcomes(name: str, node: Facts, **asked: Any) -> list[Bite | Fine | Unseen]:
+def outcomes(name: str, node: Facts, **asked: Any) -> list[Problem | Fine | Unseen]:
     check = next(item for item in CHECKS if item.name == name)
     return list(check.look(node, Asked(**asked)))
 
 
-def bites(name: str, node: Facts, **asked: Any) -> list[Bite]:
-    return [item for item in outcomes(name, node, **asked) if isinstance(item, Bite)]
+def problems(name: str, node: Facts, **asked: Any) -> list[Problem]:
+    return [item for item in outcomes(name, node, **asked) if isinstance(item, Problem)]
 
 
-def compared(name: str, *nodes: Facts, **asked: Any) -> list[tuple[str, Bite | Fine | Unseen]]:
+def compared(name: str, *nodes: Facts, **asked: Any) -> list[tuple[str, Problem | Fine | Unseen]]:
     comparison = next(item for item in COMPARISONS if item.name == name)
     return list(comparison.look(nodes, Asked(nodes=max(1, len(nodes) - 1), **asked)))
 

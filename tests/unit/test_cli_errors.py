@@ -47,7 +47,7 @@ def raising(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("error", "code", "text"),
     [
-        (BadInput("there is no x", mend="harness x list"), 2, "harness: there is no x\n  mend: harness x list\n"),
+        (BadInput("there is no x", fix="harness x list"), 2, "harness: there is no x\n  fix: harness x list\n"),
         (EnvironmentUnusable("it broke"), 2, "harness: it broke\n"),
         (Interrupted("stopped"), 130, "harness: stopped\n"),
         (KeyboardInterrupt(), 130, "harness: interrupted\n"),
@@ -122,7 +122,7 @@ def test_a_wrong_command_line_ends_with_2(arguments: list[str], capsys: pytest.C
         (["env", "remove", "nowhere"], "there is no environment named 'nowhere'"),
         (["env", "add", "mine", "--engine", "vllm", "--python", "/nowhere/python"], "there is no interpreter at"),
         (["env", "check"], "there is no environment to check"),
-        (["env", "check", "vllm"], "mend: harness env create vllm"),
+        (["env", "check", "vllm"], "fix: harness env create vllm"),
     ],
 )
 def test_bad_input_is_told_in_a_sentence(

@@ -14,7 +14,7 @@ from harness.doctor.checks.builds import told
 from harness.doctor.facts import Builds, Lock
 from harness.doctor.frameworks import look
 from harness.doctor.gather import builds
-from harness.doctor.outcome import Bite, Fine
+from harness.doctor.outcome import Fine, Problem
 from reports.doctor_model import Hazard, Unchecked
 
 HOLDER = "import os, sys; os.open(sys.argv[1], os.O_CREAT | os.O_EXCL); print('holds', flush=True); sys.stdin.read()"
@@ -81,17 +81,17 @@ LEFT = Lock("/x/a dir/lock", 90.0)
 
 def test_what_is_said_of_them() -> None:
     assert isinstance(next(iter(outcomes("build-locks", healthy()))), Fine)
-    (bite,) = outcomes("build-locks", healthy(builds={"locks": (LEFT, Lock("/x/b/lock", 5.0, holder=7))}))
-    assert isinstance(bite, Bite) and bite.severity == "error" and bite.mend == "rm '/x/a dir/lock'"
-    assert "/x/b/lock" not in bite.measured
+    (problem,) = outcomes("build-locks", healthy(builds={"locks": (LEFT, Lock("/x/b/lock", 5.0, holder=7))}))
+    assert isinstance(problem, Problem) and problem.severity == "error" and problem.fix == "rm '/x/a dir/lock'"
+    assert "/x/b/lock" not in problem.measured
     (fine,) = outcomes("build-locks", healthy(builds={"locks": (Lock("/x/b/lock", 5.0, holder=7),)}))
     assert isinstance(fine, Fine)
 
 
 @pytest.mark.parametrize("doubt", [{"remote": True}, {"unreadable": 3}])
 def test_a_holder_that_may_be_elsewhere_is_a_doubt(doubt: dict[str, int]) -> None:
-    (bite,) = told(Builds("/x", (LEFT,), **doubt))
-    assert isinstance(bite, Bite) and bite.severity == "warning" and "pgrep -a ninja" in bite.mend
+    (problem,) = told(Builds("/x", (LEFT,), **doubt))
+    assert isinstance(problem, Problem) and problem.severity == "warning" and "pgrep -a ninja" in problem.fix
 
 
 def test_a_folder_of_the_commands_own_is_looked_at(tmp_path: Path) -> None:

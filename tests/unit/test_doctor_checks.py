@@ -1,4 +1,4 @@
-"""Every check of one place: a planted fact trips it with its severity and a mend, a healthy node never does."""
+"""Every check of one place: a planted fact trips it with its severity and a fix, a healthy node never does."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 import pytest
-from doctor_support import GIB, bites, given, gpu, healthy, outcomes, place
+from doctor_support import GIB, given, gpu, healthy, outcomes, place, problems
 
 from harness.doctor.checks import CHECKS
 from harness.doctor.facts import Gpus, Import, Imports, Interface, Leftover, Listener, Lock, Network, Segment
@@ -133,11 +133,11 @@ PLANTED: list[tuple[str, dict[str, Any], str, str]] = [
 
 @pytest.mark.parametrize(("name", "planted", "severity", "word"), PLANTED)
 def test_a_planted_fact_trips_its_check(name: str, planted: dict[str, Any], severity: str, word: str) -> None:
-    found = bites(name, healthy(**planted))
+    found = problems(name, healthy(**planted))
     assert [item.severity for item in found] == [severity]
-    (bite,) = found
-    assert word in " ".join((bite.what, bite.measured, bite.why, bite.mend))
-    assert bite.measured and bite.why and bite.mend, "a hazard says what was seen, why it bites and what mends it"
+    (problem,) = found
+    assert word in " ".join((problem.what, problem.measured, problem.why, problem.fix))
+    assert problem.measured and problem.why and problem.fix, "it says what was seen, why it fails and what fixes it"
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
@@ -180,35 +180,35 @@ CONTROLS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("name", "facts", "asked"), CONTROLS)
 def test_what_only_looks_like_it_does_not_bite(name: str, facts: dict[str, Any], asked: dict[str, Any]) -> None:
-    assert bites(name, healthy(**facts), **asked) == []
+    assert problems(name, healthy(**facts), **asked) == []
 
 
 def test_a_loopback_name_bites_only_where_there_are_several_nodes() -> None:
     node = healthy(network={"resolved": ("127.0.1.1", "::1")})
-    assert [item.severity for item in bites("hostname", node, nodes=2)] == ["error"]
+    assert [item.severity for item in problems("hostname", node, nodes=2)] == ["error"]
     slurm = healthy(network={"resolved": ("127.0.1.1",)}, software=given(SLURM_JOB_ID="1", SLURM_JOB_NUM_NODES="4"))
-    assert [item.severity for item in bites("hostname", slurm)] == ["error"]
+    assert [item.severity for item in problems("hostname", slurm)] == ["error"]
 
 
 def test_loopback_and_bridges_bite_only_where_there_are_several_nodes() -> None:
     assert [
-        item.severity for item in bites("interfaces", healthy(software=given(GLOO_SOCKET_IFNAME="lo")), nodes=2)
+        item.severity for item in problems("interfaces", healthy(software=given(GLOO_SOCKET_IFNAME="lo")), nodes=2)
     ] == ["error"]
-    (bridge,) = bites("interfaces", healthy(network={"interfaces": BRIDGED}), nodes=2)
-    assert bridge.severity == "warning" and bridge.mend == "export NCCL_SOCKET_IFNAME=eth0"
+    (bridge,) = problems("interfaces", healthy(network={"interfaces": BRIDGED}), nodes=2)
+    assert bridge.severity == "warning" and bridge.fix == "export NCCL_SOCKET_IFNAME=eth0"
 
 
 def test_a_stall_threshold_above_torchs_own_timeouts() -> None:
-    assert [item.severity for item in bites("timeouts", healthy(), stall_s=480)] == ["error"]
+    assert [item.severity for item in problems("timeouts", healthy(), stall_s=480)] == ["error"]
     patient = healthy(software=given(TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC="3600"))
-    assert [item.severity for item in bites("timeouts", patient, stall_s=700)] == ["warning"]
+    assert [item.severity for item in problems("timeouts", patient, stall_s=700)] == ["warning"]
 
 
 def test_nodes_that_slurm_gave_and_ray_did_not_get() -> None:
     node = healthy(software=given(SLURM_JOB_ID="7", SLURM_JOB_NUM_NODES="4"))
-    assert bites("slurm", node) == [], "nobody asked a cluster"
-    (bite,) = bites("slurm", node, joined=True, nodes=3)
-    assert (bite.severity, bite.measured) == ("error", "3 of 4")
+    assert problems("slurm", node) == [], "nobody asked a cluster"
+    (problem,) = problems("slurm", node, joined=True, nodes=3)
+    assert (problem.severity, problem.measured) == ("error", "3 of 4")
 
 
 def test_what_depends_on_an_unknown_version_is_not_checked() -> None:
@@ -231,20 +231,20 @@ def test_a_driver_that_does_not_answer_hides_no_other_gpu_check() -> None:
 
 def test_py_spy_that_is_absent_is_not_checked() -> None:
     (found,) = outcomes("ptrace", healthy(tracing={"attempt": "absent"}))
-    assert isinstance(found, Unseen) and found.mend == "pip install py-spy"
+    assert isinstance(found, Unseen) and found.fix == "pip install py-spy"
 
 
 def test_an_engine_of_a_living_run_is_told_and_not_blamed() -> None:
     engine = Leftover(78, "VLLM::EngineCore", "engine", 90.0, orphan=False)
-    assert [item.severity for item in bites("leftover-engines", healthy(processes={"found": (engine,)}))] == ["info"]
+    assert [item.severity for item in problems("leftover-engines", healthy(processes={"found": (engine,)}))] == ["info"]
 
 
 def test_no_command_ends_processes_by_name() -> None:
     for name, planted, *_ in PLANTED:
-        for bite in bites(name, healthy(**planted)):
-            assert "pkill" not in bite.mend and "killall" not in bite.mend and "ray stop" not in bite.mend
+        for problem in problems(name, healthy(**planted)):
+            assert "pkill" not in problem.fix and "killall" not in problem.fix and "ray stop" not in problem.fix
 
 
 def test_an_interface_without_an_address_is_no_candidate() -> None:
     network = Network("node-0", (*LOOPBACK, Interface("docker0", True, False)), resolved=("10.0.0.1",))
-    assert bites("interfaces", healthy(network=network), nodes=2) == []
+    assert problems("interfaces", healthy(network=network), nodes=2) == []

@@ -113,7 +113,7 @@ def test_a_size_from_a_shell_variable_is_not_checked_and_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("variables", "bites"),
+    ("variables", "problems"),
     [
         ({"ROCR_VISIBLE_DEVICES": "0", "HIP_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "0"}, True),
         ({"ROCR_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "0"}, True),
@@ -123,12 +123,12 @@ def test_a_size_from_a_shell_variable_is_not_checked_and_says_so() -> None:
         ({}, False),
     ],
 )
-def test_amd_variables_that_verl_refuses(variables: dict[str, str], bites: bool) -> None:
-    assert bool(hazards(VERL, "verl", "verl-amd", **variables)) is bites
+def test_amd_variables_that_verl_refuses(variables: dict[str, str], problems: bool) -> None:
+    assert bool(hazards(VERL, "verl", "verl-amd", **variables)) is problems
 
 
 @pytest.mark.parametrize(
-    ("text", "bites"),
+    ("text", "problems"),
     [
         ("python -m verl.trainer.main_ppo", True),
         ("unset ROCR_VISIBLE_DEVICES; python -m verl.trainer.main_ppo", False),
@@ -137,10 +137,10 @@ def test_amd_variables_that_verl_refuses(variables: dict[str, str], bites: bool)
         ("if $X; then unset ROCR_VISIBLE_DEVICES; fi; python -m verl.trainer.main_ppo", False),  # not checked
     ],
 )
-def test_variables_that_a_script_takes_away(text: str, bites: bool) -> None:
+def test_variables_that_a_script_takes_away(text: str, problems: bool) -> None:
     given = {"ROCR_VISIBLE_DEVICES": "0", "HIP_VISIBLE_DEVICES": "0"}
     for command in (["bash", "-c", text], ["env", "X=1", "bash", "-c", text]):
-        assert bool(hazards(command, "verl", "verl-amd", **given)) is bites
+        assert bool(hazards(command, "verl", "verl-amd", **given)) is problems
         assert not hazards(["env", "-u", "ROCR_VISIBLE_DEVICES", *command], "verl", "verl-amd", **given)
 
 
@@ -287,12 +287,12 @@ def test_each_start_of_a_script_is_judged_alone(tmp_path: Path) -> None:
     made = shell(tmp_path, f"{sft}python -m openrlhf.cli.train_ppo_ray --vllm.num_engines 1\n")
     assert not hazards(made, "openrlhf", "openrlhf-dtype") and len(found(made, "openrlhf", "openrlhf-dtype")) == 1
     made = shell(tmp_path, f"{sft}python -m openrlhf.cli.train_ppo_ray --ds.param_dtype fp16\n")
-    (bite,) = hazards(made, "openrlhf", "openrlhf-dtype")
-    assert bite.where == ("start 2 of 2: openrlhf.cli.train_ppo_ray",)
+    (problem,) = hazards(made, "openrlhf", "openrlhf-dtype")
+    assert problem.where == ("start 2 of 2: openrlhf.cli.train_ppo_ray",)
     assert len(found(made, "openrlhf", "framework-version")) == 1
     first, second = (f"python -m verl.trainer.main_ppo {R}.name={name}\n" for name in ("vllm", "sglang"))
-    (bite,) = hazards(shell(tmp_path, first + second), "verl", "verl-seed")
-    assert bite.where == ("start 2 of 2: verl.trainer.main_ppo",)
+    (problem,) = hazards(shell(tmp_path, first + second), "verl", "verl-seed")
+    assert problem.where == ("start 2 of 2: verl.trainer.main_ppo",)
 
 
 def test_a_job_whose_start_is_not_seen_is_not_passed(tmp_path: Path) -> None:
@@ -399,9 +399,9 @@ def installed(tmp_path: Path, framework: str, files: dict[str, str], version: st
 
 def unknown(plan: Plan) -> list[str]:
     from harness.doctor.frameworks.flags import known
-    from harness.doctor.outcome import Bite
+    from harness.doctor.outcome import Problem
 
-    return [item.what for item in known(plan) if isinstance(item, Bite)]
+    return [item.what for item in known(plan) if isinstance(item, Problem)]
 
 
 REFERENCE = """

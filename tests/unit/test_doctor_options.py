@@ -10,7 +10,7 @@ import pytest
 
 from harness.doctor.frameworks import arguments, flags, traps
 from harness.doctor.frameworks.plan import Plan, read
-from harness.doctor.outcome import Bite, Fine, Outcome, Unseen
+from harness.doctor.outcome import Fine, Outcome, Problem, Unseen
 from harness.frameworks.detection import Job
 from harness.frameworks.installed import Installation
 from probes.adapters import ADAPTERS
@@ -101,8 +101,8 @@ def said(job: Job, *command: str) -> list[Outcome]:
     return list(flags.known(asked(job, *command)))
 
 
-def bites(job: Job, *command: str) -> list[str]:
-    return [one.what for one in said(job, *command) if isinstance(one, Bite)]
+def problems(job: Job, *command: str) -> list[str]:
+    return [one.what for one in said(job, *command) if isinstance(one, Problem)]
 
 
 def own(tmp_path: Path, text: str) -> str:
@@ -135,7 +135,7 @@ def test_the_trl_commands_options(trl: Job, words: str, wrong: str) -> None:
             continue  # those are accelerate's
         if words.startswith("--_"):
             continue
-        assert bites(trl, *command, *words.split()) == ([wrong] if wrong else [])
+        assert problems(trl, *command, *words.split()) == ([wrong] if wrong else [])
         assert any(isinstance(one, Fine) for one in said(trl, *command, *words.split())) is not bool(wrong)
 
 
@@ -174,8 +174,8 @@ class Mine:
 )
 def test_a_scripts_own_parser(trl: Job, tmp_path: Path, parser: str, words: str, wrong: int) -> None:
     file = own(tmp_path, f"{PARSED}{parser}\n")
-    assert len(bites(trl, "python", file, *words.split())) == wrong
-    assert len(bites(trl, "accelerate", "launch", "--odd_one", "1", file, *words.split())) == wrong
+    assert len(problems(trl, "python", file, *words.split())) == wrong
+    assert len(problems(trl, "accelerate", "launch", "--odd_one", "1", file, *words.split())) == wrong
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_arguments_of_a_scripts_configuration(trl: Job, tmp_path: Path, call: st
     text = (
         f"import trl\nfrom trl import GRPOConfig\nfrom peft import LoraConfig\nfrom mine import OwnConfig\nx = {call}\n"
     )
-    assert bites(trl, "python", own(tmp_path, text)) == wrong
+    assert problems(trl, "python", own(tmp_path, text)) == wrong
 
 
 def yaml(tmp_path: Path, text: str, name: str = "x.yaml") -> str:
@@ -230,19 +230,19 @@ def test_the_settings_of_trls_file_are_read_and_the_command_holds_over_them(trl:
     script = own(tmp_path, f"{PARSED}TrlParser(GRPOConfig).parse_args_and_config()\n")
     for start in (["trl", "grpo"], ["python", script]):
         plan = asked(trl, *start, "--config", file)
-        assert [type(one) for one in trap("trl-group", plan)] == [Bite]
-        assert [type(one) for one in trap("trl-seed", plan)] == [Bite]
+        assert [type(one) for one in trap("trl-group", plan)] == [Problem]
+        assert [type(one) for one in trap("trl-seed", plan)] == [Problem]
         assert plan.variables["WANDB_MODE"] == "offline"
-        assert not bites(trl, *start, "--config", file)
+        assert not problems(trl, *start, "--config", file)
         for fine in (["--num_generations", "1"], ["--use_vllm=no"]):
             assert [type(one) for one in trap("trl-group", asked(trl, *start, "--config", file, *fine))] == [Fine]
 
 
 def test_a_key_of_the_file_that_nobody_takes(trl: Job, tmp_path: Path) -> None:
     file = yaml(tmp_path, "use_vlm: true\nnum_processes: 4\n")
-    assert bites(trl, "trl", "grpo", "--config", file) == [f"trl 1.16.0 does not know use_vlm: of {file}"]
+    assert problems(trl, "trl", "grpo", "--config", file) == [f"trl 1.16.0 does not know use_vlm: of {file}"]
     strict = own(tmp_path, f"{PARSED}TrlParser(GRPOConfig).parse_args_and_config()\n")
-    assert len(bites(trl, "python", strict, "--config", file)) == 2  # accelerate's is none of the script's
+    assert len(problems(trl, "python", strict, "--config", file)) == 2  # accelerate's is none of the script's
     strict = own(tmp_path, f"{PARSED}TrlParser(GRPOConfig).parse_args_and_config(fail_with_unknown_args=False)\n")
     assert {type(one) for one in said(trl, "python", strict, "--config", file)} == {Unseen}
 
@@ -293,32 +293,33 @@ def test_accelerates_mixed_precision_is_the_trainers(
     plan = asked(trl, *words, "--use_vllm", "--bf16", "false", HOME=str(tmp_path))
     assert plan.launch.get("mixed_precision", "") == expected
     outcome = trap("trl-dtype", plan)
-    assert [type(one) for one in outcome] == [Fine if expected in ("bf16", "fp16") else Bite]
+    assert [type(one) for one in outcome] == [Fine if expected in ("bf16", "fp16") else Problem]
 
 
 @pytest.mark.parametrize(
     ("before", "after", "kind"),
     [
-        (["python"], [], Fine), (["python"], ["--num_generations", "3"], Bite),
-        (["python"], ["--num_generations", "16"], Bite),
+        (["python"], [], Fine), (["python"], ["--num_generations", "3"], Problem),
+        (["python"], ["--num_generations", "16"], Problem),
         (["torchrun", "--nproc_per_node", "2"], ["--num_generations", "16"], Fine),
-        (["torchrun", "--nproc-per-node=3"], ["--num_generations", "16"], Bite),
+        (["torchrun", "--nproc-per-node=3"], ["--num_generations", "16"], Problem),
         (["torchrun", "--nproc_per_node", "gpu"], ["--num_generations", "16"], Unseen),
         (["torchrun", "--nproc_per_node", "gpu"], ["--num_generations", "4"], Fine),
         (["python", "-m", "torch.distributed.launch", "--nproc_per_node=4"], ["--num_generations", "32"], Fine),
-        (["python", "-m", "torch.distributed.launch", "--nproc_per_node=3"], ["--num_generations", "32"], Bite),
+        (["python", "-m", "torch.distributed.launch", "--nproc_per_node=3"], ["--num_generations", "32"], Problem),
         (["python", "-m", "torch.distributed.launch"], ["--num_generations", "32"], Unseen),
         (["mpiexec", "-n", "4", "python"], ["--num_generations", "32"], Unseen),
         (["python", "-m", "accelerate.commands.launch"], ["--num_generations", "32"], Unseen),
         (["accelerate", "launch", "--config_file", "FILE"], ["--num_generations", "32"], Fine),
-        (["accelerate", "launch", "--config_file", "FILE", "--num_processes", "3"], ["--num_generations", "32"], Bite),
+        (["accelerate", "launch", "--config_file", "FILE", "--num_processes", "3"], ["--num_generations", "32"],
+         Problem),
         (["accelerate", "launch"], ["--num_generations", "32"], Unseen),
         (["python"], ["--num_generations", "$N"], Unseen),
-        (["python"], ["--generation_batch_size", "12", "--num_generations", "8"], Bite),
+        (["python"], ["--generation_batch_size", "12", "--num_generations", "8"], Problem),
         (["accelerate", "launch"], ["--generation_batch_size", "32"], Fine),
         (["python"], ["--num_generations", "16", "--gradient_accumulation_steps", "4"], Fine),
         (["python"], ["--num_generations", "16", "--gradient_accumulation_steps", "4", "--steps_per_generation", "1"],
-         Bite),
+         Problem),
     ],
 )  # fmt: skip
 def test_whole_groups_in_a_generation_batch(
@@ -334,14 +335,14 @@ def test_whole_groups_in_a_generation_batch(
 def test_processes_that_a_script_starts_itself_are_not_counted(trl: Job, tmp_path: Path, call: str) -> None:
     text = "from trl import GRPOConfig\ndef f(): GRPOConfig(per_device_train_batch_size=2, num_generations=8)\n"
     plan = asked(trl, "python", own(tmp_path, text + call))
-    assert [type(one) for one in trap("trl-sizes", plan)] == [Bite if call == "f()" else Unseen]
+    assert [type(one) for one in trap("trl-sizes", plan)] == [Problem if call == "f()" else Unseen]
 
 
 @pytest.mark.parametrize("line", ["import unsloth", "from unsloth import FastLanguageModel", "import os"])
 def test_unsloths_configuration_is_none_of_trls(trl: Job, tmp_path: Path, line: str) -> None:
     text = f"{line}\nfrom trl import GRPOConfig\na = GRPOConfig(sampling=1, num_generations=5)\n"
     script = own(tmp_path, text)
-    kind = Bite if line == "import os" else Unseen
+    kind = Problem if line == "import os" else Unseen
     assert [type(one) for one in said(trl, "python", script)] == [kind]
     assert [type(one) for one in trap("trl-sizes", asked(trl, "python", script))] == [kind]
 
@@ -352,8 +353,8 @@ def test_unsloths_configuration_is_none_of_trls(trl: Job, tmp_path: Path, line: 
         ("--bf16 true --model_init_kwargs {\"dtype\":\"float32\"}", Fine),
         ("--model_init_kwargs {\"dtype\":\"float32\"}", Fine),
         ("--bf16 false --dtype bfloat16", Fine), ("--bf16 false --model_init_kwargs {\"dtype\":\"bfloat16\"}", Fine),
-        ("--bf16 false --dtype bfloat16 --model_init_kwargs {\"dtype\":\"float32\"}", Bite),  # which holds
-        ("--bf16 false --dtype float32", Bite), ("--bf16 false", Bite), ("--bf16 false --fp16 true", Fine),
+        ("--bf16 false --dtype bfloat16 --model_init_kwargs {\"dtype\":\"float32\"}", Problem),  # which holds
+        ("--bf16 false --dtype float32", Problem), ("--bf16 false", Problem), ("--bf16 false --fp16 true", Fine),
         ("--bf16 false --dtype auto", Unseen), ("--bf16 false --dtype $D", Unseen), ("--bf16 $B", Unseen),
     ],
 )  # fmt: skip
@@ -375,7 +376,7 @@ def test_the_file_that_accelerate_config_wrote_counts_and_a_missing_one_is_told(
     home = {"HOME": str(tmp_path)}
     plan = asked(trl, "accelerate", "launch", script, *words, **home)
     assert [type(one) for one in trap("trl-dtype", plan)] == [Fine]
-    assert [type(one) for one in trap("trl-dtype", asked(trl, "python", script, *words, **home))] == [Bite]
+    assert [type(one) for one in trap("trl-dtype", asked(trl, "python", script, *words, **home))] == [Problem]
     gone = asked(trl, "accelerate", "launch", "--config_file", "gone.yaml", script, *words, **home)
     assert [type(one) for one in trap("trl-dtype", gone)] == [Unseen] and "no such file" in gone.launch_unread
 
@@ -418,13 +419,13 @@ custom: {reward: {scale: 2}}
     ],
 )
 def test_a_word_that_is_no_override_of_hydras(verl: Job, words: str, wrong: str) -> None:
-    assert bites(verl, *VERL, *words.split()) == [wrong] * bool(wrong)
+    assert problems(verl, *VERL, *words.split()) == [wrong] * bool(wrong)
 
 
 def test_what_a_shell_takes_itself_is_no_override(verl: Job, tmp_path: Path) -> None:
     script = tmp_path / "run.sh"
     script.write_text(f"{' '.join(VERL)} data.train_files=x \\\n  > train.log 2>err.log < in.txt | tee out.log\n")
-    assert bites(verl, "bash", str(script)) == []
+    assert problems(verl, "bash", str(script)) == []
 
 
 def test_a_file_of_ones_own_that_builds_on_verls_is_read(verl: Job, tmp_path: Path) -> None:
@@ -435,14 +436,14 @@ def test_a_file_of_ones_own_that_builds_on_verls_is_read(verl: Job, tmp_path: Pa
     for words in ways:
         plan = asked(verl, *VERL, *words)
         assert plan.unread == ()
-        assert [type(one) for one in trap("verl-seed", plan)] == [Bite]
+        assert [type(one) for one in trap("verl-seed", plan)] == [Problem]
         assert [type(one) for one in trap("verl-seed", asked(verl, *VERL, *words, f"{ROLLOUT}.name=vllm"))] == [Fine]
         held = asked(verl, *VERL, *words, f"{ROLLOUT}.name=vllm")
-        assert [type(one) for one in trap("verl-determinism", held)] == [Bite]
+        assert [type(one) for one in trap("verl-determinism", held)] == [Problem]
         assert [type(one) for one in trap("verl-determinism", asked(verl, *VERL))] == [Fine]
         assert [type(one) for one in said(verl, *VERL, *words, "data.train_files=y", "custom.reward.scale=3")] == [Fine]
-        assert len(bites(verl, *VERL, *words, "data.train_fils=y")) == 1
-        assert len(bites(verl, *VERL, *words, "+custom.reward.scale=3")) == 1
+        assert len(problems(verl, *VERL, *words, "data.train_fils=y")) == 1
+        assert len(problems(verl, *VERL, *words, "+custom.reward.scale=3")) == 1
 
 
 ROLLOUT = "actor_rollout_ref.rollout"
@@ -495,7 +496,7 @@ def test_a_setting_that_hydra_works_out_is_not_passed(verl: Job, tmp_path: Path)
 
 def test_nothing_and_what_is_taken_out_are_no_seed(verl: Job) -> None:
     seed, name = f"+{ROLLOUT}.engine_kwargs.sglang.random_seed", f"{ROLLOUT}.name=sglang"
-    for word, kind in ((f"{seed}=3", Fine), (f"{seed}=null", Bite), (f"+{seed}=3", Fine)):
+    for word, kind in ((f"{seed}=3", Fine), (f"{seed}=null", Problem), (f"+{seed}=3", Fine)):
         assert [type(one) for one in trap("verl-seed", asked(verl, *VERL, name, word))] == [kind]
     assert [type(one) for one in trap("verl-seed", asked(verl, *VERL, name, f"{seed}=3", f"~{seed[1:]}"))] == [Unseen]
 
@@ -516,9 +517,9 @@ parser.add_argument("--odd", action=Own)
     [
         ("--vllm.num_engines 2 --train.colocate_all --adam.betas 0.9 0.95 --remote --odd", [Fine]),
         ("--no-train.async", [Fine]), ("--remote a b", [Fine]), ("--odd x", [Fine]),
-        ("--train.colocate_all=False", [Bite]), ("--train.colocate_all False", [Bite]),
-        ("--no-train.colocate_all", [Bite]), ("--train.async=1", [Bite]),
-        ("--vllm.num_engines", [Bite]), ("--vllm.num_engines --train.colocate_all", [Bite]),
+        ("--train.colocate_all=False", [Problem]), ("--train.colocate_all False", [Problem]),
+        ("--no-train.colocate_all", [Problem]), ("--train.async=1", [Problem]),
+        ("--vllm.num_engines", [Problem]), ("--vllm.num_engines --train.colocate_all", [Problem]),
         ("--train.colocate_all $MORE", [Unseen]), ("--vllm.num_engines $N", [Fine]),
     ],
 )  # fmt: skip
@@ -534,7 +535,7 @@ def test_switches_and_values_of_openrlhfs_parser(tmp_path: Path, words: str, kin
 def test_a_file_of_ones_own_is_none_of_openrlhfs(tmp_path: Path) -> None:
     sources = {"openrlhf/__init__.py": "", "openrlhf/cli/__init__.py": "", "openrlhf/cli/train_ppo_ray.py": ARGUMENTS}
     job = planted(tmp_path, "openrlhf", sources, "0.11.2")
-    for file, kind in (("own/train_ppo_ray.py", Unseen), ("x/openrlhf/cli/train_ppo_ray.py", Bite)):
+    for file, kind in (("own/train_ppo_ray.py", Unseen), ("x/openrlhf/cli/train_ppo_ray.py", Problem)):
         plan = asked(job, "python", file, "--mine", "2")
         assert [type(one) for one in flags.known(plan)] == [kind]
         assert [type(one) for one in trap("openrlhf-colocation", plan)] == [Unseen if kind is Unseen else Fine]
@@ -578,14 +579,14 @@ def test_options_that_openrlhf_makes_in_a_loop(tmp_path: Path, loop: str, kinds:
     command = ["python", "-m", "openrlhf.cli.train_ppo_ray", "--vllm.num_engines", "1"]
     assert [type(one) for one in said(job, *command, "--actor.adam.lr", "5e-7", "--critic.adam.lr", "9e-6")] == kinds
     assert [type(one) for one in said(job, *command, "--help")] == [Fine]
-    assert [type(one) for one in said(job, *command, "--train.colocate_all=x")] == [Bite]
+    assert [type(one) for one in said(job, *command, "--train.colocate_all=x")] == [Problem]
 
 
 def test_options_that_a_script_of_trls_makes_in_a_loop(trl: Job, tmp_path: Path) -> None:
     text = "import argparse, trl\np = argparse.ArgumentParser()\nfor n in {}:\n    p.add_argument(f'--{{n}}')\n"
     words = ["--lr", "1e-6", "--beta", "0.1"]
-    assert not bites(trl, "python", own(tmp_path, text.format("('lr', 'beta')")), *words)
-    assert len(bites(trl, "python", own(tmp_path, text.format("('lr', 'alpha')")), *words)) == 1
+    assert not problems(trl, "python", own(tmp_path, text.format("('lr', 'beta')")), *words)
+    assert len(problems(trl, "python", own(tmp_path, text.format("('lr', 'alpha')")), *words)) == 1
     assert [type(one) for one in said(trl, "python", own(tmp_path, text.format("NAMES")), *words)] == [Unseen]
 
 
@@ -602,9 +603,9 @@ TrlParser(GRPOConfig).parse_args_and_config()
 def test_a_class_under_another_name_is_followed(trl: Job, tmp_path: Path) -> None:
     file = own(tmp_path, ALIASED)
     assert [type(one) for one in said(trl, "python", file, "--benchmarks", "x", "--use_vllm")] == [Fine]
-    assert bites(trl, "python", file, "--bench", "x", "--bta", "1") == ["trl 1.16.0 does not know --bta"]
+    assert problems(trl, "python", file, "--bench", "x", "--bta", "1") == ["trl 1.16.0 does not know --bta"]
     text = ALIASED.replace("TrlParser(GRPOConfig).parse_args_and_config()", "TrlGRPOConfig(sed=1)")
-    assert bites(trl, "python", own(tmp_path, text)) == ["trl 1.16.0 does not know sed=…"]
+    assert problems(trl, "python", own(tmp_path, text)) == ["trl 1.16.0 does not know sed=…"]
 
 
 ENGINES = {
@@ -630,19 +631,19 @@ actor_rollout_ref: {actor: {strategy: megatron, megatron: {param_offload: false}
         ("model_engine=megatron actor_rollout_ref.actor.megatron.param_offload=True", [Fine]),
         ("actor_rollout_ref.actor.megatron.param_offload=True model_engine=megatron", [Fine]),
         ("model_engine=dp actor_rollout_ref.actor.fsdp_config.param_offload=True", [Fine]),
-        ("model_engine=megatron actor_rollout_ref.actor.fsdp_config.param_offload=True", [Bite]),
+        ("model_engine=megatron actor_rollout_ref.actor.fsdp_config.param_offload=True", [Problem]),
         ("model_engine=veomni actor_rollout_ref.actor.veomni.x=1", [Unseen]),  # no reference of it
         ("model_engine=$E actor_rollout_ref.actor.veomni.x=1", [Unseen]),
         ("actor@actor_rollout_ref.actor=megatron_actor actor_rollout_ref.actor.megatron.param_offload=True", [Unseen]),
-        ("actor@actor_rollout_ref.actor=megatron_actor actor_rollout_ref.rollout.m=1", [Bite]),
+        ("actor@actor_rollout_ref.actor=megatron_actor actor_rollout_ref.rollout.m=1", [Problem]),
         ("+data.custom_cls.path=/x.py +ray_kwargs.ray_init.num_cpus=8", [Fine]),
         ("+actor_rollout_ref.rollout.engine_kwargs.vllm={enable_expert_parallel:true}", [Fine]),
         ("+actor_rollout_ref.rollout.missing=1 +actor_rollout_ref.rollout.worked_out=1", [Fine]),
-        ("+trainer.logger=[wandb]", [Fine]), ("+trainer.logger=wandb", [Bite]), ("+trainer.nnodes=$N", [Fine]),
-        ("+trainer.nnodes=1", [Bite]), ("+trainer=1", [Bite]),
-        ("+my.x=1 my.x=2 ++my.x=3", [Fine]), ("my.x=2 +my.x=1", [Bite]), ("+my.x=1 +my.x=2", [Bite]),
-        ("+my.x=1 my.y=2", [Bite]), ("+my={} my.x=1", [Bite]), ("~trainer.nnodes trainer.nnodes=1", [Bite]),
-        ("~trainer.nnodes +trainer.nnodes=1", [Fine]), ("~trainer trainer.nnodes=1", [Bite]),
+        ("+trainer.logger=[wandb]", [Fine]), ("+trainer.logger=wandb", [Problem]), ("+trainer.nnodes=$N", [Fine]),
+        ("+trainer.nnodes=1", [Problem]), ("+trainer=1", [Problem]),
+        ("+my.x=1 my.x=2 ++my.x=3", [Fine]), ("my.x=2 +my.x=1", [Problem]), ("+my.x=1 +my.x=2", [Problem]),
+        ("+my.x=1 my.y=2", [Problem]), ("+my={} my.x=1", [Problem]), ("~trainer.nnodes trainer.nnodes=1", [Problem]),
+        ("~trainer.nnodes +trainer.nnodes=1", [Fine]), ("~trainer trainer.nnodes=1", [Problem]),
     ],
 )  # fmt: skip
 def test_overrides_one_after_the_other_and_another_engines_reference(

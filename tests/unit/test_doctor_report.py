@@ -13,23 +13,23 @@ from rich.console import Console
 
 from harness.doctor.examine import judge, report
 from harness.doctor.facts import Gpus, Import, Imports
-from harness.doctor.outcome import Asked, Bite, bytes_, duration
+from harness.doctor.outcome import Asked, Problem, bytes_, duration
 from reports import doctor_markdown, doctor_terminal
 from reports.doctor_model import Hazard, Passed, Report, Unchecked
 
 CUSPARSE = "/conda/envs/rlhf/lib/python3.11/site-packages/nvidia/cusparse/lib"
 
 
-def only(found: list) -> Bite:
-    ((_, outcome),) = [(where, item) for where, item in found if isinstance(item, Bite)]
+def only(found: list) -> Problem:
+    ((_, outcome),) = [(where, item) for where, item in found if isinstance(item, Problem)]
     return outcome
 
 
 def test_a_worker_without_the_shells_library_path_is_told_with_the_option_that_carries_it() -> None:
     shell = healthy(software=given(LD_LIBRARY_PATH=CUSPARSE))
-    bite = only(compared("worker-libraries", shell, worker()))
-    assert bite.severity == "warning" and "worker not set" in bite.measured
-    sent = json.loads(re.search(r"--runtime-env-json='(.*)'", bite.mend)[1])
+    problem = only(compared("worker-libraries", shell, worker()))
+    assert problem.severity == "warning" and "worker not set" in problem.measured
+    sent = json.loads(re.search(r"--runtime-env-json='(.*)'", problem.fix)[1])
     assert sent == {"env_vars": {"LD_LIBRARY_PATH": CUSPARSE}}
 
 
@@ -41,15 +41,15 @@ def test_it_is_an_error_once_an_import_really_fails_there() -> None:
     )
 
 
-def test_a_variable_that_only_the_worker_has_is_mended_where_ray_was_started() -> None:
-    bite = only(compared("worker-libraries", healthy(), worker(software=given(PYTHONPATH="/old/site-packages"))))
-    assert bite.mend.startswith("unset PYTHONPATH")
+def test_a_variable_that_only_the_worker_has_is_fixed_where_ray_was_started() -> None:
+    problem = only(compared("worker-libraries", healthy(), worker(software=given(PYTHONPATH="/old/site-packages"))))
+    assert problem.fix.startswith("unset PYTHONPATH")
 
 
 def test_nccl_variables_that_differ_between_nodes() -> None:
     nodes = [worker("worker on a", software=given(NCCL_ALGO="0")), worker("worker on b")]
-    bite = only(compared("worker-variables", healthy(), *nodes))
-    assert bite.severity == "error" and bite.measured == "worker on a 0, worker on b not set"
+    problem = only(compared("worker-variables", healthy(), *nodes))
+    assert problem.severity == "error" and problem.measured == "worker on a 0, worker on b not set"
 
 
 def test_interface_names_may_differ_between_nodes() -> None:
@@ -58,15 +58,15 @@ def test_interface_names_may_differ_between_nodes() -> None:
 
 
 def test_an_export_that_does_not_reach_the_workers() -> None:
-    bite = only(compared("worker-variables", healthy(software=given(NCCL_DEBUG="WARN")), worker(), worker("b")))
-    assert bite.severity == "warning" and "workers not set" in bite.measured and "NCCL_DEBUG" in bite.mend
+    problem = only(compared("worker-variables", healthy(software=given(NCCL_DEBUG="WARN")), worker(), worker("b")))
+    assert problem.severity == "warning" and "workers not set" in problem.measured and "NCCL_DEBUG" in problem.fix
 
 
 @pytest.mark.parametrize(("package", "severity"), [("torch", "error"), ("numpy", "warning")])
 def test_packages_that_differ(package: str, severity: str) -> None:
     shell = healthy(software={"packages": {package: "2.13.0"}})
-    bite = only(compared("packages", shell, worker(software={"packages": {package: "2.5.1"}})))
-    assert bite.severity == severity and bite.measured == "shell 2.13.0, worker 2.5.1"
+    problem = only(compared("packages", shell, worker(software={"packages": {package: "2.5.1"}})))
+    assert problem.severity == severity and problem.measured == "shell 2.13.0, worker 2.5.1"
 
 
 def test_another_minor_version_of_python() -> None:
@@ -78,7 +78,7 @@ def test_clock_skew_bites_only_beyond_what_the_round_trip_hides() -> None:
     off = dataclasses.replace(worker(), skew_s=-40.0, skew_error_s=0.01)
     assert only(compared("clocks", healthy(), off)).severity == "warning"
     slow = dataclasses.replace(worker(), skew_s=1.5, skew_error_s=2.0)
-    assert not [item for _, item in compared("clocks", healthy(), slow) if isinstance(item, Bite)]
+    assert not [item for _, item in compared("clocks", healthy(), slow) if isinstance(item, Problem)]
 
 
 def test_nodes_with_other_gpus_and_dead_nodes() -> None:
@@ -110,7 +110,7 @@ def test_without_a_worker_no_comparison_passes() -> None:
         "clocks",
         "nodes",
     }
-    assert all(item.mend for item in found)
+    assert all(item.fix for item in found)
 
 
 def test_a_worker_on_the_shells_own_machine_repeats_nothing_of_the_machine() -> None:
@@ -128,8 +128,8 @@ def test_equal_hazards_of_many_nodes_are_one() -> None:
 
 
 def hazard(severity: str, **more: str) -> Hazard:
-    text = {"what": "it is broken", "measured": "0 of 8", "why": "the run ends", "mend": "mend it   # by hand", **more}
-    return Hazard("memlock", severity, text["what"], ("this shell",), text["measured"], text["why"], text["mend"])
+    text = {"what": "it is broken", "measured": "0 of 8", "why": "the run ends", "fix": "fix it   # by hand", **more}
+    return Hazard("memlock", severity, text["what"], ("this shell",), text["measured"], text["why"], text["fix"])
 
 
 @pytest.mark.parametrize(
@@ -170,8 +170,8 @@ def test_the_terminal_ends_with_the_worst_and_keeps_commands_whole(width: int) -
     text = doctor_terminal.render(an_example(), width)
     assert text.index("to know") < text.index("perhaps") < text.index("it is broken")
     assert text.index("Passed") < text.index("Not checked") < text.index("Good to know")
-    assert "\n  mend  mend it   # by hand\n" in text
-    assert text.splitlines()[-1] == "WOULD BITE (exit code 1): 1 error, 1 warning, 1 info; 2 checks made, 1 not checked"
+    assert "\n  fix   fix it   # by hand\n" in text
+    assert text.splitlines()[-1] == "WILL FAIL (exit code 1): 1 error, 1 warning, 1 info; 2 checks made, 1 not checked"
 
 
 def test_a_quiet_report_is_ready() -> None:

@@ -77,7 +77,7 @@ def test_a_generation_that_fails_is_told(
 ) -> None:
     answering(tmp_path, monkeypatch, answer, status)
     last = envs.check(mine)[-1]
-    assert (last.name, last.outcome) == ("generation", "failed") and found in last.found and last.mend
+    assert (last.name, last.outcome) == ("generation", "failed") and found in last.found and last.fix
 
 
 def test_a_vanished_interpreter_is_the_only_answer(mine: Environment) -> None:
@@ -91,7 +91,7 @@ def test_another_ray_and_another_engine_are_found_and_stop_the_generation(mine: 
         info.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1\n")
     checks = {item.name: item for item in envs.check(mine)}
     assert {name for name, item in checks.items() if item.outcome == "failed"} == {"ray", "vllm"}
-    assert checks["ray"].mend == f"{mine.python} -m pip install ray=={RAY}"
+    assert checks["ray"].fix == f"{mine.python} -m pip install ray=={RAY}"
     assert checks["vllm"].found == "0.1 (was 0.32.0)"
     assert checks["generation"].outcome == "not run"
 

@@ -99,7 +99,7 @@ def test_a_failed_creation_leaves_nothing_and_says_what_to_run(
     monkeypatch.setenv("FAKE_UV_INSTALL", "fails")
     with pytest.raises(EnvironmentUnusable, match="No space left on device") as caught:
         make()
-    assert caught.value.mend == "harness env create vllm"
+    assert caught.value.fix == "harness env create vllm"
     assert left(tmp_path) == []
     assert "No space left" in (tmp_path / "home" / "logs" / "env-vllm.log").read_text()
 
@@ -132,7 +132,7 @@ def test_an_interrupt_leaves_nothing(
 ) -> None:
     with pytest.raises(Interrupted, match="nothing was left behind") as caught:
         make(progress=Steps(at, error))
-    assert caught.value.exit_code == code and caught.value.mend == "harness env create vllm"
+    assert caught.value.exit_code == code and caught.value.fix == "harness env create vllm"
     assert left(tmp_path) == []
 
 
@@ -200,7 +200,7 @@ def test_a_home_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("HARNESS_HOME", str(tmp_path / "file" / "home"))
     with pytest.raises(EnvironmentUnusable, match="cannot write its home") as caught:
         make()
-    assert caught.value.mend and "HARNESS_HOME" in caught.value.mend
+    assert caught.value.fix and "HARNESS_HOME" in caught.value.fix
 
 
 def test_the_home_follows_the_conventions(tmp_path: Path) -> None:

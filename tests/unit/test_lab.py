@@ -370,4 +370,4 @@ def test_a_full_disk_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyP
     found = CliRunner().invoke(app, ["faults", "run", "order-ring", "--out", str(tmp_path)])
     assert isinstance(found.exception, HarnessError) and found.exception.exit_code == 2
     assert "No space left on device" in found.exception.message and "\n" not in found.exception.message
-    assert str(tmp_path) in found.exception.message and found.exception.mend == f"df -h {tmp_path}"
+    assert str(tmp_path) in found.exception.message and found.exception.fix == f"df -h {tmp_path}"

@@ -111,4 +111,4 @@ def test_a_checkpoint_after_which_nothing_is_left_is_refused(tmp_path: Path) -> 
     for steps in (3, 4):
         with pytest.raises(BadInput, match=r"after 4 steps.* nothing is left") as caught:
             check_resume(str(tmp_path), Scenario(steps=steps))
-        assert str(caught.value.mend).startswith("--steps ")
+        assert str(caught.value.fix).startswith("--steps ")

@@ -653,7 +653,7 @@ def test_a_shift_in_one_step_and_a_scale_in_another_are_two_causes(tmp_path: Pat
     assert "in step 1" in cause(verdict, "ALIGNMENT").summary
 
 
-@pytest.mark.parametrize(("last", "proven_by"), [(2, True), (STEPS, False)], ids=["mended", "to the end"])
+@pytest.mark.parametrize(("last", "proven_by"), [(2, True), (STEPS, False)], ids=["fixed", "to the end"])
 def test_a_stale_tensor_that_a_later_sync_mends_is_proven_by_leaving_its_steps_out(
     tmp_path: Path, last: int, proven_by: bool
 ) -> None:

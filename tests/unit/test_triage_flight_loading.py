@@ -141,7 +141,7 @@ def test_a_file_of_a_gigabyte_is_not_read(tmp_path: Path) -> None:
         file.truncate(1 << 30)
     with pytest.raises(FlightError, match=f"1,024 MiB: dumps over {MAX_DUMP_BYTES >> 20} MiB") as caught:
         load(path)
-    assert caught.value.mend is not None and "TORCH_FR_BUFFER_SIZE" in caught.value.mend
+    assert caught.value.fix is not None and "TORCH_FR_BUFFER_SIZE" in caught.value.fix
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ def test_a_directory_of_parity_is_its_watch(tmp_path):
     (tmp_path / "verdict.json").write_text("{}")
     with pytest.raises(BadInput, match="harness parity and has no watch/") as refused:
         run.triage([str(tmp_path)])
-    assert refused.value.mend == f"harness triage {tmp_path / 'candidate'}"
+    assert refused.value.fix == f"harness triage {tmp_path / 'candidate'}"
     evidence, _ = trial.late(3, 1, "main:10 step:44 keep_alive")
     directory.write(evidence, tmp_path / "watch" / "evidence" / "2026-01-01")
     (tmp_path / "watch" / "beats").mkdir()
@@ -128,7 +128,7 @@ def test_bad_input_is_one_sentence(tmp_path, what, said):
     words = [one.format(empty=tmp_path / "empty", text=tmp_path / "text", gone=gone()) for one in what]
     with pytest.raises(BadInput) as caught:
         run.triage(words, tmp_path / "out")
-    assert said in caught.value.message and "\n" not in caught.value.message and caught.value.mend
+    assert said in caught.value.message and "\n" not in caught.value.message and caught.value.fix
 
 
 def test_a_second_look_does_not_overwrite_the_first(tmp_path):
@@ -149,4 +149,4 @@ def test_the_command_prints_and_leaves_with_the_verdicts_code(dumps, format, cap
 
 def test_the_command_refuses_in_one_line(capsys):
     assert cli.main(["triage", "/nowhere/at/all"]) == 2
-    assert capsys.readouterr().err.startswith("harness: /nowhere/at/all: no such file or directory\n  mend: ")
+    assert capsys.readouterr().err.startswith("harness: /nowhere/at/all: no such file or directory\n  fix: ")

@@ -121,10 +121,10 @@ def test_the_first_error_in_time_is_the_culprit():
 def test_a_failed_call_counts_only_as_the_last_one_and_of_an_idle_engine():
     failed, fine = Call("update", False, "no", 40.0), Call("begin", True, "", 30.0)
     refused = late(1, stack="main event_loop queue.get", journal=Journal("j", 1, 1.0, calls=(fine, failed)))
-    mended = late(1, stack="main event_loop queue.get", journal=Journal("j", 1, 1.0, calls=(failed, fine)))
+    fixed = late(1, stack="main event_loop queue.get", journal=Journal("j", 1, 1.0, calls=(failed, fine)))
     busy = late(1, stack="main event_loop load_weights", journal=Journal("j", 1, 1.0, calls=(failed,)), cpu_s=1.4)
     assert triage(*refused).triage.hang == "K13"
-    assert triage(*mended).triage.hang != "K13"
+    assert triage(*fixed).triage.hang != "K13"
     assert triage(*busy).triage.hang != "K13"
 
 

@@ -74,7 +74,7 @@ def test_a_command_that_cannot_be_run_is_one_sentence(tmp_path: Path, mode: int 
         path.touch(mode)
     with pytest.raises(BadInput) as found:
         _program([str(path)], {"PATH": "/bin"})
-    assert found.value.exit_code == code and str(path) in found.value.message and found.value.mend
+    assert found.value.exit_code == code and str(path) in found.value.message and found.value.fix
 
 
 def test_a_folder_that_cannot_be_used_is_one_sentence(tmp_path: Path) -> None:

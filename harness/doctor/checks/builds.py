@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator
 
 from harness.doctor.facts import Builds, Facts
-from harness.doctor.outcome import Asked, Bite, Fine, Outcome, duration
+from harness.doctor.outcome import Asked, Fine, Outcome, Problem, duration
 
 SHOWN = 4
 
@@ -29,7 +29,7 @@ def told(builds: Builds) -> Iterator[Outcome]:
         f" and {len(left) - SHOWN} more" if len(left) > SHOWN else ""
     )
     oldest = max(one.age_s for one in left)
-    yield Bite(
+    yield Problem(
         "warning" if unsure else "error",
         "a killed build of torch's extensions has left its lock file",
         f"{names}, {'the oldest ' if len(left) > 1 else ''}{duration(oldest)} old{unsure}",

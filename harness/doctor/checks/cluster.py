@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from harness.doctor.facts import Facts
-from harness.doctor.outcome import Asked, Bite, Fine, Outcome
+from harness.doctor.outcome import Asked, Fine, Outcome, Problem
 
 Placed = tuple[str, Outcome]
 
@@ -38,16 +38,16 @@ def libraries(places: Sequence[Facts], asked: Asked) -> Iterator[Placed]:
         pair = "; ".join(
             f"{name}: shell {given.get(name, 'not set')}, worker {theirs.get(name, 'not set')}" for name in different
         )
-        mend = _runtime_env(wanted) if wanted else f"unset {' '.join(different)}   # where `ray start` is called"
+        fix = _runtime_env(wanted) if wanted else f"unset {' '.join(different)}   # where `ray start` is called"
         yield (
             worker.where,
-            Bite(
+            Problem(
                 "error" if broken else "warning",
                 "Ray's workers find their libraries elsewhere than this shell does",
                 pair,
                 "an import that works in this shell fails in a worker with `undefined symbol`, or the "
                 "other way round: workers have the variables of the shell that called `ray start`",
-                mend,
+                fix,
             ),
         )
 
@@ -64,7 +64,7 @@ def variables(places: Sequence[Facts], asked: Asked) -> Iterator[Placed]:
             unlike = True
             yield (
                 "between nodes",
-                Bite(
+                Problem(
                     "info" if _LOCAL.fullmatch(name) else "error",
                     f"{name} differs between nodes",
                     shown,
@@ -77,7 +77,7 @@ def variables(places: Sequence[Facts], asked: Asked) -> Iterator[Placed]:
             unlike = True
             yield (
                 "workers",
-                Bite(
+                Problem(
                     "warning",
                     f"{name} is another one in Ray's workers than in this shell",
                     f"shell {_or_not(given.get(name))}, workers {_or_not(theirs)}",
@@ -103,7 +103,7 @@ def packages(places: Sequence[Facts], asked: Asked) -> Iterator[Placed]:
             same = shell.software.python.rpartition(".")[0] == worker.software.python.rpartition(".")[0]
             yield (
                 worker.where,
-                Bite(
+                Problem(
                     "info" if same else "error",
                     "the worker's Python is another one than this shell's",
                     f"shell {shell.software.python}, worker {worker.software.python}",
@@ -121,7 +121,7 @@ def packages(places: Sequence[Facts], asked: Asked) -> Iterator[Placed]:
             wire = name in _WIRE
             yield (
                 worker.where,
-                Bite(
+                Problem(
                     "error" if wire else "warning",
                     f"{name} differs between this shell and the worker",
                     f"shell {ours.get(name, 'absent')}, worker {theirs.get(name, 'absent')}",
@@ -148,7 +148,7 @@ def gpus(places: Sequence[Facts], asked: Asked) -> Iterator[Placed]:
     if len(set(kinds.values())) > 1:
         yield (
             "between nodes",
-            Bite(
+            Problem(
                 "warning",
                 "nodes have different GPUs or drivers",
                 "; ".join(f"{where}: {', '.join(names)}" for where, names in kinds.items()),
@@ -168,7 +168,7 @@ def clocks(places: Sequence[Facts], asked: Asked) -> Iterator[Placed]:
         if abs(worker.skew_s) - worker.skew_error_s > 1:
             yield (
                 worker.where,
-                Bite(
+                Problem(
                     "warning",
                     "the node's clock is off",
                     measured,
@@ -185,7 +185,7 @@ def nodes(places: Sequence[Facts], asked: Asked) -> Iterator[Placed]:
     if asked.dead:
         yield (
             "the cluster",
-            Bite(
+            Problem(
                 "warning",
                 "nodes of the cluster are dead",
                 ", ".join(asked.dead),

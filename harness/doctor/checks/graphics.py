@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from harness.doctor.facts import Facts, Gpus, Software
-from harness.doctor.outcome import Asked, Bite, Fine, Outcome, Unseen, bytes_
+from harness.doctor.outcome import Asked, Fine, Outcome, Problem, Unseen, bytes_
 
 _NONE = "no NVIDIA GPU here"
 _SICK, _ASK = "the GPU driver does not answer as it should (gpu-driver)", "nvidia-smi"
@@ -17,7 +17,7 @@ _GIB = 1 << 30
 def driver(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     assert facts.gpus is not None and facts.software is not None
     if facts.gpus.error:
-        yield Bite(
+        yield Problem(
             "error",
             "the GPU driver does not answer as it should",
             facts.gpus.error,
@@ -37,7 +37,7 @@ def _fitting(found: Gpus, software: Software) -> Outcome:
     needs = _OLDEST_DRIVER.get(cuda.partition(".")[0], 0)
     measured = f"driver {', '.join(versions)}, torch for CUDA {cuda or 'none'}"
     if "torch" in software.packages and not cuda:
-        return Bite(
+        return Problem(
             "warning",
             "this interpreter's torch is a CPU build on a machine with GPUs",
             measured,
@@ -45,7 +45,7 @@ def _fitting(found: Gpus, software: Software) -> Outcome:
             "pip install torch   # a CUDA build",
         )
     if any(int(version.partition(".")[0]) < needs for version in versions if version.partition(".")[0].isdigit()):
-        return Bite(
+        return Problem(
             "error",
             "the driver is too old for this torch",
             f"{measured} (needs {needs} or newer)",
@@ -64,7 +64,7 @@ def kinds(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     sizes = sorted({gpu.total for gpu in facts.gpus.found})
     sliced = [gpu.index for gpu in facts.gpus.found if gpu.mig]
     if len(names) > 1 or len(sizes) > 1:
-        yield Bite(
+        yield Problem(
             "warning",
             "the GPUs of this node are of several kinds",
             ", ".join(names) + f", {bytes_(sizes[0])} to {bytes_(sizes[-1])}",
@@ -73,7 +73,7 @@ def kinds(facts: Facts, asked: Asked) -> Iterator[Outcome]:
             "export CUDA_VISIBLE_DEVICES=<those of one kind>",
         )
     elif sliced:
-        yield Bite(
+        yield Problem(
             "info",
             "GPUs are cut into MIG instances",
             f"GPUs {', '.join(map(str, sliced))}",
@@ -96,7 +96,7 @@ def held(facts: Facts, asked: Asked) -> Iterator[Outcome]:
             pids = " ".join(str(pid) for pid, _ in gpu.holders)
             shown = "; ".join(f"pid {pid} {command or '(unseen)'}" for pid, command in gpu.holders[:4])
             outcomes.append(
-                Bite(
+                Problem(
                     "warning",
                     f"processes hold memory of GPU {gpu.index}",
                     f"{bytes_(gpu.used)} of {bytes_(gpu.total)}: {shown}",
@@ -106,7 +106,7 @@ def held(facts: Facts, asked: Asked) -> Iterator[Outcome]:
             )
         elif gpu.used > 2 * _GIB:
             outcomes.append(
-                Bite(
+                Problem(
                     "warning",
                     f"memory of GPU {gpu.index} is held by nobody that can be seen",
                     f"{bytes_(gpu.used)} of {bytes_(gpu.total)}",
@@ -124,7 +124,7 @@ def errors(facts: Facts, asked: Asked) -> Iterator[Outcome]:
         return
     sick = [gpu for gpu in facts.gpus.found if gpu.uncorrected]
     if sick:
-        yield Bite(
+        yield Problem(
             "error",
             "GPU memory has had uncorrectable errors",
             ", ".join(f"GPU {gpu.index}: {gpu.uncorrected}" for gpu in sick),
@@ -144,7 +144,7 @@ def visible(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     ]
     if noset:
         outcomes.append(
-            Bite(
+            Problem(
                 "info",
                 "Ray does not choose the GPUs of its workers",
                 ", ".join(noset),
@@ -159,7 +159,7 @@ def visible(facts: Facts, asked: Asked) -> Iterator[Outcome]:
         numbers = [int(item) for item in devices if item.strip().isdigit()]
         if any(number >= count for number in numbers):
             outcomes.append(
-                Bite(
+                Problem(
                     "error",
                     "CUDA_VISIBLE_DEVICES names a GPU that is not there",
                     f"CUDA_VISIBLE_DEVICES={chosen}, {count} GPUs",
@@ -169,7 +169,7 @@ def visible(facts: Facts, asked: Asked) -> Iterator[Outcome]:
             )
         elif len(devices) < count:
             outcomes.append(
-                Bite(
+                Problem(
                     "info",
                     "a Ray started from this shell will not use all GPUs",
                     f"CUDA_VISIBLE_DEVICES={chosen or '(empty)'}, {count} GPUs",
@@ -192,7 +192,7 @@ def amd(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     )
     whole = rocr is not None and rocr.split(",") == [str(number) for number in range(len(rocr.split(",")))]
     if rocr is not None and hip is None:
-        yield Bite(
+        yield Problem(
             "error",
             "ROCR_VISIBLE_DEVICES is set without HIP_VISIBLE_DEVICES",
             shown,
@@ -200,7 +200,7 @@ def amd(facts: Facts, asked: Asked) -> Iterator[Outcome]:
             "export HIP_VISIBLE_DEVICES=$ROCR_VISIBLE_DEVICES; unset ROCR_VISIBLE_DEVICES",
         )
     elif rocr is not None:
-        yield Bite(
+        yield Problem(
             "info" if whole else "error",
             "ROCR_VISIBLE_DEVICES and HIP_VISIBLE_DEVICES are both set",
             shown,
@@ -208,7 +208,7 @@ def amd(facts: Facts, asked: Asked) -> Iterator[Outcome]:
             "unset ROCR_VISIBLE_DEVICES",
         )
     elif hip is not None and cuda is not None and hip != cuda:
-        yield Bite(
+        yield Problem(
             "error",
             "HIP_VISIBLE_DEVICES and CUDA_VISIBLE_DEVICES differ",
             shown,
@@ -225,7 +225,7 @@ def allocator(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     given = facts.software.variables
     for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"):
         if re.search(r"expandable_segments\s*:\s*true", given.get(name, ""), re.IGNORECASE):
-            yield Bite(
+            yield Problem(
                 "warning",
                 "expandable segments are on for engines too",
                 f"{name}={given[name]}",

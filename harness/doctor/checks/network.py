@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from harness.doctor.facts import Facts, Network
-from harness.doctor.outcome import Asked, Bite, Fine, Outcome
+from harness.doctor.outcome import Asked, Fine, Outcome, Problem
 
 _RAY_PORTS = {6379: "Ray's head", 8265: "Ray's dashboard and jobs", 10001: "Ray's client server"}
 _RAY_WORKERS = range(10_002, 20_000)  # `ray start`'s default for its workers
@@ -23,7 +23,7 @@ def hostname(facts: Facts, asked: Asked) -> Iterator[Outcome]:
         "node nothing answers there and the group never forms"
     )
     if network.resolve_error:
-        yield Bite(
+        yield Problem(
             "error",
             "the host's own name does not resolve",
             f"{network.hostname}: {network.resolve_error}",
@@ -34,21 +34,21 @@ def hostname(facts: Facts, asked: Asked) -> Iterator[Outcome]:
         ipaddress.ip_address(item.partition("%")[0]).is_loopback for item in network.resolved
     ):
         outside = [item.name for item in network.interfaces if item.up and not item.loopback and item.addresses]
-        mend = f"export GLOO_SOCKET_IFNAME={outside[0] if outside else '<interface>'}   # or correct /etc/hosts"
+        fix = f"export GLOO_SOCKET_IFNAME={outside[0] if outside else '<interface>'}   # or correct /etc/hosts"
         if chosen:
             yield Fine(f"{shown}, but GLOO_SOCKET_IFNAME={chosen} decides")
         else:
-            yield Bite(
+            yield Problem(
                 "error" if _many_nodes(given, asked) else "info",
                 "the host's own name is a loopback address",
                 shown,
                 why + ("" if _many_nodes(given, asked) else "; on a single node it does no harm"),
-                mend,
+                fix,
             )
     else:
         yield Fine(shown)
     if network.resolve_s > 2:
-        yield Bite(
+        yield Problem(
             "warning",
             "looking up the host's own name is slow",
             f"{network.resolve_s:.1f} s",
@@ -71,7 +71,7 @@ def interfaces(facts: Facts, asked: Asked) -> Iterator[Outcome]:
         up = [item for item in there if there[item].up and not there[item].loopback]
         if not matched or absent:
             outcomes.append(
-                Bite(
+                Problem(
                     "error",
                     f"{name} names an interface that does not exist here",
                     measured,
@@ -81,7 +81,7 @@ def interfaces(facts: Facts, asked: Asked) -> Iterator[Outcome]:
             )
         elif not any(there[item].up for item in matched):
             outcomes.append(
-                Bite(
+                Problem(
                     "error",
                     f"{name} names an interface that is down",
                     measured,
@@ -91,7 +91,7 @@ def interfaces(facts: Facts, asked: Asked) -> Iterator[Outcome]:
             )
         elif _many_nodes(given, asked) and all(there[item].loopback for item in matched):
             outcomes.append(
-                Bite(
+                Problem(
                     "error",
                     f"{name} is the loopback interface on a cluster of several nodes",
                     measured,
@@ -104,7 +104,7 @@ def interfaces(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     if virtual and _many_nodes(given, asked) and "NCCL_SOCKET_IFNAME" not in given:
         real = [name for name in usable if name not in virtual]
         outcomes.append(
-            Bite(
+            Problem(
                 "warning",
                 "a virtual interface could be chosen for NCCL's bootstrap",
                 f"up are {', '.join(usable)}; NCCL_SOCKET_IFNAME is not set",
@@ -122,7 +122,7 @@ def infiniband(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     if not wanted or given.get("NCCL_IB_DISABLE", "0") == "1":
         yield Fine(f"devices: {here}; NCCL_IB_HCA={wanted or 'not set'}")
     elif not _matching(wanted, list(network.infiniband)):
-        yield Bite(
+        yield Problem(
             "error",
             "NCCL_IB_HCA names no RDMA device of this node",
             f"NCCL_IB_HCA={wanted}; here are {here}",
@@ -130,7 +130,7 @@ def infiniband(facts: Facts, asked: Asked) -> Iterator[Outcome]:
             "ls /sys/class/infiniband   # then: export NCCL_IB_HCA=<names>",
         )
     elif not wanted.startswith("^") and (absent := _absent(wanted, network.infiniband)):
-        yield Bite(
+        yield Problem(
             "warning",
             "NCCL_IB_HCA names RDMA devices that are not here",
             f"missing {', '.join(absent)}; here are {here}",
@@ -159,7 +159,7 @@ def ports(facts: Facts, asked: Asked) -> Iterator[Outcome]:
         end = f"kill {listener.pid}" if listener.pid else f"sudo ss -ltnp 'sport = :{listener.port}'"
         if name == "MASTER_PORT":
             outcomes.append(
-                Bite(
+                Problem(
                     "error",
                     "MASTER_PORT is taken",
                     measured,
@@ -169,7 +169,7 @@ def ports(facts: Facts, asked: Asked) -> Iterator[Outcome]:
             )
         elif _RAY.search(listener.command):
             outcomes.append(
-                Bite(
+                Problem(
                     "info",
                     "a Ray cluster already runs here",
                     measured,
@@ -179,7 +179,7 @@ def ports(facts: Facts, asked: Asked) -> Iterator[Outcome]:
             )
         else:
             outcomes.append(
-                Bite(
+                Problem(
                     "error" if listener.port == 6379 else "warning",
                     f"the port of {name} is taken",
                     measured,
@@ -189,7 +189,7 @@ def ports(facts: Facts, asked: Asked) -> Iterator[Outcome]:
             )
     if master.isdigit() and int(master) in _RAY_WORKERS:
         outcomes.append(
-            Bite(
+            Problem(
                 "warning",
                 "MASTER_PORT lies among the ports of Ray's workers",
                 f"MASTER_PORT={master}",
@@ -200,7 +200,7 @@ def ports(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     low, high = network.ephemeral
     if master.isdigit() and low <= int(master) <= high:
         outcomes.append(
-            Bite(
+            Problem(
                 "info",
                 "MASTER_PORT lies among the ephemeral ports",
                 f"MASTER_PORT={master}, ephemeral {low} to {high}",
@@ -216,7 +216,7 @@ def ports(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 def ray_address(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     network, given = _both(facts)
     if network.ray_address_open is False:
-        yield Bite(
+        yield Problem(
             "error",
             "nothing listens at RAY_ADDRESS",
             f"RAY_ADDRESS={given.get('RAY_ADDRESS', '')}",
@@ -224,7 +224,7 @@ def ray_address(facts: Facts, asked: Asked) -> Iterator[Outcome]:
             "unset RAY_ADDRESS",
         )
     elif "RAY_ADDRESS" not in given and facts.shell and network.ray_remembered_open is False:
-        yield Bite(
+        yield Problem(
             "error",
             "Ray remembers a cluster that is gone",
             f"{network.ray_remembered} in {network.ray_remembered_file}",
@@ -240,7 +240,7 @@ def proxy(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     assert facts.software is not None
     names, outside = facts.software.proxies, facts.software.no_proxy
     if names and not {"*", "localhost", "127.0.0.1"} & set(outside):
-        yield Bite(
+        yield Problem(
             "warning",
             "a proxy is set, and local addresses are not left out of it",
             f"{', '.join(names)} set; no_proxy={','.join(outside) or 'not set'}",

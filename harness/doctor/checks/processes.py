@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.doctor.facts import Facts, Leftover
-from harness.doctor.outcome import Asked, Bite, Fine, Outcome, duration
+from harness.doctor.outcome import Asked, Fine, Outcome, Problem, duration
 
 
 def engines(facts: Facts, asked: Asked) -> Iterator[Outcome]:
@@ -16,7 +16,7 @@ def engines(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     outcomes: list[Outcome] = []
     if orphans:
         outcomes.append(
-            Bite(
+            Problem(
                 "error",
                 "engine processes outlived the run that started them",
                 _shown(orphans),
@@ -27,7 +27,7 @@ def engines(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     if owned:
         older = [item for item in owned if item.age_s > facts.processes.shell_age_s]
         outcomes.append(
-            Bite(
+            Problem(
                 "info",
                 "engines are running on this node",
                 _shown(older or owned),
@@ -46,7 +46,7 @@ def ray(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     outcomes: list[Outcome] = []
     if orphans:
         outcomes.append(
-            Bite(
+            Problem(
                 "error",
                 "Ray workers outlived their raylet",
                 _shown(orphans),
@@ -56,7 +56,7 @@ def ray(facts: Facts, asked: Asked) -> Iterator[Outcome]:
         )
     if daemons and facts.shell and not asked.joined:
         outcomes.append(
-            Bite(
+            Problem(
                 "info",
                 "Ray is running on this node",
                 _shown(daemons),

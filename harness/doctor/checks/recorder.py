@@ -9,13 +9,13 @@ import re
 from collections.abc import Iterator
 
 from harness.doctor.facts import Facts
-from harness.doctor.outcome import Asked, Bite, Fine, Outcome, Unseen
+from harness.doctor.outcome import Asked, Fine, Outcome, Problem, Unseen
 
 _SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 _ON = "export TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1"
 _LOST = "at a hang nobody can tell which collective each rank stands in: triage loses one of its three sources"
 _HEARTBEAT_S, _NCCL_TIMEOUT_S = 480, 600
-_SETTINGS = {  # variable -> (values that bite, severity, what, why)
+_SETTINGS = {  # variable -> (values that fail, severity, what, why)
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": (
         "0", "error", "NCCL errors and timeouts are not handled", "when a peer dies, the others wait in the collective "
         "for ever and keep their GPUs"),
@@ -46,8 +46,8 @@ def nccl_settings(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     outcomes: list[Outcome] = []
     for name, (values, severity, what, why) in _SETTINGS.items():
         if given.get(name, "").upper() in values.split():
-            bite: Outcome = Bite(severity, f"{what} ({name})", f"{name}={given[name]}", why, f"unset {name}")  # type: ignore[arg-type]
-            outcomes.append(bite)
+            problem: Outcome = Problem(severity, f"{what} ({name})", f"{name}={given[name]}", why, f"unset {name}")  # type: ignore[arg-type]
+            outcomes.append(problem)
     yield from outcomes or [Fine(_told(given, "NCCL_") or "no NCCL_* variable is set")]
 
 
@@ -61,7 +61,7 @@ def nccl_cumem(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     elif not facts.gpus.found:
         yield Unseen("no NVIDIA GPU here")
     else:
-        yield Bite(
+        yield Problem(
             "warning",
             "NCCL_CUMEM_ENABLE is left to each process",
             "not set",
@@ -80,7 +80,7 @@ def flight_recorder(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     for name, size in sizes.items():
         if not re.fullmatch(r"\d+", size):
             outcomes.append(
-                Bite(
+                Problem(
                     "error",
                     f"{name} is not a number",
                     f"{name}={size}",
@@ -89,10 +89,10 @@ def flight_recorder(facts: Facts, asked: Asked) -> Iterator[Outcome]:
                 )
             )
         elif int(size) == 0:
-            outcomes.append(Bite("error", "the flight recorder is switched off", f"{name}=0", _LOST, _ON))
+            outcomes.append(Problem("error", "the flight recorder is switched off", f"{name}=0", _LOST, _ON))
         elif int(size) < 200:
             outcomes.append(
-                Bite(
+                Problem(
                     "warning",
                     "the flight recorder remembers few collectives",
                     f"{name}={size}",
@@ -106,7 +106,7 @@ def flight_recorder(facts: Facts, asked: Asked) -> Iterator[Outcome]:
         )
     elif not sizes and version <= (2, 6):
         outcomes.append(
-            Bite("error", "the flight recorder is off by default in this torch", f"torch {torch}", _LOST, _ON)
+            Problem("error", "the flight recorder is off by default in this torch", f"torch {torch}", _LOST, _ON)
         )
     elif not sizes and version < (2, 9):
         outcomes.append(Unseen(f"not known whether torch {torch} switches the flight recorder on by default", _ON))
@@ -114,7 +114,7 @@ def flight_recorder(facts: Facts, asked: Asked) -> Iterator[Outcome]:
                       ("TORCH_NCCL_ENABLE_MONITORING", "nobody ends a process whose NCCL watchdog is stuck, and nobody "
                                                        "dumps its record")):  # fmt: skip
         if given.get(name, "").lower() in ("0", "false", "n", "no", "off", "f"):
-            outcomes.append(Bite("warning", f"{name} is off", f"{name}={given[name]}", why, f"unset {name}"))
+            outcomes.append(Problem("warning", f"{name} is off", f"{name}={given[name]}", why, f"unset {name}"))
     shown = ", ".join(f"{name}={size}" for name, size in sizes.items()) or "2000 entries by default"
     yield from outcomes or [Fine(f"on: {shown}, torch {torch or 'unknown'}")]
 
@@ -123,7 +123,7 @@ def dump_files(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     assert facts.software is not None
     given, writable = _given(facts), facts.software.writable
     outcomes: list[Outcome] = [
-        Bite("error", f"{name} names a directory that cannot be written", f"{name}={given.get(name, '')}",
+        Problem("error", f"{name} names a directory that cannot be written", f"{name}={given.get(name, '')}",
              "the record of a hang is lost at the moment that it is wanted",
              f"mkdir -p \"$(dirname \"${name}\")\"   # on every node")
         for name, good in writable.items() if not good
@@ -137,9 +137,9 @@ def timeouts(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     """`harness watch` has to see a stall before torch tears the process down."""
     text = _given(facts).get("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", str(_HEARTBEAT_S))
     measured = f"stall threshold {asked.stall_s:g} s, NCCL heartbeat {text} s"
-    mend = f"harness watch --stall {min(60, int(text) // 2) if text.isdigit() else 60}s …"
+    fix = f"harness watch --stall {min(60, int(text) // 2) if text.isdigit() else 60}s …"
     if not text.isdigit():
-        yield Bite(
+        yield Problem(
             "error",
             "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC is not a number",
             text,
@@ -147,20 +147,20 @@ def timeouts(facts: Facts, asked: Asked) -> Iterator[Outcome]:
             "unset TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC",
         )
     elif asked.stall_s >= int(text):
-        yield Bite(
+        yield Problem(
             "error",
             "the stall threshold is above NCCL's heartbeat timeout",
             measured,
             "torch aborts the stuck process before anybody looks: stacks and records are gone",
-            mend,
+            fix,
         )
     elif asked.stall_s >= _NCCL_TIMEOUT_S:
-        yield Bite(
+        yield Problem(
             "warning",
             "the stall threshold is above NCCL's default timeout of collectives",
             f"{measured}, collectives {_NCCL_TIMEOUT_S} s",
             "ranks raise before anybody looks, and the first to raise is not the culprit",
-            mend,
+            fix,
         )
     else:
         yield Fine(measured)
@@ -171,7 +171,7 @@ def debuggers(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     legacy, after = given.get("RAY_DEBUG", "") == "legacy", given.get("RAY_DEBUG_POST_MORTEM", "") not in ("", "0")
     shown = ", ".join(f"{name}={given[name]}" for name in ("RAY_DEBUG", "RAY_DEBUG_POST_MORTEM") if name in given)
     if legacy and after:
-        yield Bite(
+        yield Problem(
             "error",
             "Ray's legacy debugger and its successor are both on",
             shown,
@@ -179,7 +179,7 @@ def debuggers(facts: Facts, asked: Asked) -> Iterator[Outcome]:
             "unset RAY_DEBUG",
         )
     elif after:
-        yield Bite(
+        yield Problem(
             "warning",
             "Ray's workers stop in a debugger when they fail",
             shown,
@@ -187,7 +187,7 @@ def debuggers(facts: Facts, asked: Asked) -> Iterator[Outcome]:
             "unset RAY_DEBUG_POST_MORTEM",
         )
     elif legacy:
-        yield Bite(
+        yield Problem(
             "warning",
             "Ray's legacy debugger is on",
             shown,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.doctor.facts import Facts
-from harness.doctor.outcome import Asked, Bite, Fine, Outcome
+from harness.doctor.outcome import Asked, Fine, Outcome, Problem
 
 
 def libraries(facts: Facts, asked: Asked) -> Iterator[Outcome]:
@@ -16,7 +16,7 @@ def libraries(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     loaded = facts.imports.foreign if facts.imports else ()
     if loaded:
         outcomes.append(
-            Bite(
+            Problem(
                 "error",
                 "libraries of another environment are loaded in place of this one's",
                 _paths(loaded),
@@ -28,7 +28,7 @@ def libraries(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     elif twice:
         torch = any(name.startswith(("libtorch", "libc10")) for name, _ in twice)
         outcomes.append(
-            Bite(
+            Problem(
                 "error" if torch else "warning",
                 "LD_LIBRARY_PATH puts libraries in front of this environment's own",
                 _paths(twice),
@@ -39,7 +39,7 @@ def libraries(facts: Facts, asked: Asked) -> Iterator[Outcome]:
         )
     if preload := software.variables.get("LD_PRELOAD"):
         outcomes.append(
-            Bite(
+            Problem(
                 "info",
                 "LD_PRELOAD puts libraries before all others",
                 f"LD_PRELOAD={preload}",
@@ -68,14 +68,14 @@ def imports(facts: Facts, asked: Asked) -> Iterator[Outcome]:
             if linking
             else "whatever needs it fails at its first import"
         )
-        mend = (
+        fix = (
             "ldd -r <the file that the message names> | grep -E 'undefined|not found'   # then pip install it again "
-            "beside this torch, or mend LD_LIBRARY_PATH"
+            "beside this torch, or fix LD_LIBRARY_PATH"
             if linking
             else f"python -c 'import {item.name}'"
         )
         outcomes.append(
-            Bite("error" if linking else "warning", f"{item.name} cannot be imported", item.error, why, mend)
+            Problem("error" if linking else "warning", f"{item.name} cannot be imported", item.error, why, fix)
         )
     good = ", ".join(item.name for item in tried if item.ok)
     yield from outcomes or [Fine(good or "no compiled package is installed")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.doctor.facts import Facts, Place
-from harness.doctor.outcome import Asked, Bite, Fine, Outcome, bytes_, duration
+from harness.doctor.outcome import Asked, Fine, Outcome, Problem, bytes_, duration
 
 _GIB = 1 << 30
 _RAY_SLOW = 10**10  # above it Ray refuses to start rather than use a disk (REQUIRE_SHM_SIZE_THRESHOLD)
@@ -21,20 +21,20 @@ def shared_memory(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     measured = f"{bytes_(shm.free)} of {bytes_(shm.total)} free"
     of = memory.limit or memory.total
     store = min(_RAY_SHARE * of, _RAY_MOST)
-    mend = (
+    fix = (
         f"docker run --shm-size={max(8, int(store * 1.1 / _GIB) + 1)}g …   # or: "
         "sudo mount -o remount,size=50% /dev/shm"
     )
     if shm.total < _GIB:
-        yield Bite(
+        yield Problem(
             "error",
             "/dev/shm is too small",
             measured,
             "NCCL's shared-memory transport and torch's data loaders fail or die of SIGBUS, often hours later",
-            mend,
+            fix,
         )
     elif shm.free < _GIB:
-        yield Bite(
+        yield Problem(
             "error",
             "/dev/shm is nearly full",
             measured,
@@ -42,12 +42,12 @@ def shared_memory(facts: Facts, asked: Asked) -> Iterator[Outcome]:
             "ls -lS /dev/shm | head   # see the check stale-segments",
         )
     elif shm.free < store and store > _RAY_SLOW and shm.free * 0.95 < _RAY_SLOW:
-        yield Bite(
+        yield Problem(
             "warning",
             "/dev/shm holds less than Ray's object store wants",
             f"{measured}, Ray wants {bytes_(store)}",
             "Ray refuses to start, or puts the store on a disk: rollouts and weights then cross a disk",
-            mend,
+            fix,
         )
     else:
         yield Fine(measured)
@@ -64,16 +64,16 @@ def stale_segments(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     oldest = max(shm.stale, key=lambda item: item.age_s)
     measured = f"{count} files, {bytes_(size)}, the oldest {duration(oldest.age_s)} old ({oldest.name}){blind}"
     # without `command -v`, a missing fuser would read as "nobody uses it"
-    mend = (
+    fix = (
         'command -v fuser && find /dev/shm -maxdepth 1 -type f -user "$(id -un)" -mmin +60 '
         '-exec sh -c \'fuser -s "$1" || rm -- "$1"\' _ {} \\;'
     )
-    yield Bite(
+    yield Problem(
         "warning" if size > 0.1 * shm.total else "info",
         "shared memory of earlier runs is still there",
         measured,
         "it is memory that nobody can use; an engine that finds a segment of its own name may attach to it",
-        mend,
+        fix,
     )
 
 
@@ -81,7 +81,7 @@ def space(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     """95 %: Ray refuses to spill and to create objects (RAY_local_fs_capacity_threshold)."""
     storage = facts.storage
     assert storage is not None
-    bites: list[Outcome] = []
+    problems: list[Outcome] = []
     for place in _disks(storage.places):
         used = 1 - place.free / place.total if place.total else 0.0
         measured = f"{place.existing}: {bytes_(place.free)} of {bytes_(place.total)} free ({used:.0%} used)"
@@ -93,21 +93,21 @@ def space(facts: Facts, asked: Asked) -> Iterator[Outcome]:
                 else "a checkpoint, a log or a compile cache that cannot be written ends the run; a full /tmp locks "
                 "ssh out"
             )
-            bites.append(Bite("error", f"the disk of {place.purpose} is full", measured, why, _space_mend(ray)))
+            problems.append(Problem("error", f"the disk of {place.purpose} is full", measured, why, _space_fix(ray)))
         elif used > 0.85 and place.free < 50 * _GIB:
-            bites.append(
-                Bite(
+            problems.append(
+                Problem(
                     "warning",
                     f"the disk of {place.purpose} has little room",
                     measured,
                     "Ray's logs and spilled objects grow by the hour; above 95 % Ray refuses to spill",
-                    _space_mend(ray),
+                    _space_fix(ray),
                 )
             )
     for place in storage.places:
         if not place.writable:
-            bites.append(
-                Bite(
+            problems.append(
+                Problem(
                     "error" if place.purpose.startswith("Ray") else "warning",
                     f"the place of {place.purpose} cannot be written",
                     place.existing,
@@ -115,19 +115,19 @@ def space(facts: Facts, asked: Asked) -> Iterator[Outcome]:
                     f'chown "$(id -un)" {place.existing}',
                 )
             )
-    yield from bites or [
+    yield from problems or [
         Fine("; ".join(f"{place.existing} {bytes_(place.free)} free" for place in _disks(storage.places)))
     ]
 
 
 def inodes(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     assert facts.storage is not None
-    bites: list[Outcome] = []
+    problems: list[Outcome] = []
     counted = [place for place in _disks(facts.storage.places) if place.inodes]
     for place in counted:
         if place.inodes_free < 0.02 * place.inodes or place.inodes_free < 10_000:
-            bites.append(
-                Bite(
+            problems.append(
+                Problem(
                     "error" if place.inodes_free < 1000 else "warning",
                     f"the disk of {place.purpose} has few inodes left",
                     f"{place.existing}: {place.inodes_free:,} of {place.inodes:,} free",
@@ -135,7 +135,7 @@ def inodes(facts: Facts, asked: Asked) -> Iterator[Outcome]:
                     f"du --inodes -x -d2 {place.existing} | sort -n | tail",
                 )
             )
-    yield from bites or [
+    yield from problems or [
         Fine("; ".join(f"{place.existing} {place.inodes_free:,} free" for place in counted) or "uncounted")
     ]
 
@@ -146,7 +146,7 @@ def ray_directory(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     most = _SOCKET_MOST - _SOCKET_NAME
     ray = next((place for place in storage.places if place.purpose.startswith("Ray")), None)
     if len(storage.ray.encode()) > most:
-        yield Bite(
+        yield Problem(
             "error",
             "the path of Ray's directory is too long",
             f"{storage.ray} ({len(storage.ray)} bytes, at most {most})",
@@ -154,7 +154,7 @@ def ray_directory(facts: Facts, asked: Asked) -> Iterator[Outcome]:
             "export RAY_TMPDIR=/data/tmp   # short",
         )
     elif ray is not None and ray.device == storage.root_device and not asked.joined:
-        yield Bite(
+        yield Problem(
             "info",
             "Ray writes its logs to the system's own disk",
             f"{storage.ray}, {bytes_(ray.free)} free",
@@ -173,7 +173,7 @@ def old_sessions(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     measured = f"{storage.sessions} sessions, {more}{bytes_(storage.sessions_size)} in {storage.ray}"
     large = ray is not None and storage.sessions_size > min(20 * _GIB, 0.1 * ray.total)
     if storage.sessions and (large or storage.sessions >= 20 or storage.sessions_partial):
-        yield Bite(
+        yield Problem(
             "warning" if large else "info",
             "logs of earlier Ray sessions are still there",
             measured,
@@ -190,7 +190,7 @@ def _disks(places: tuple[Place, ...]) -> list[Place]:
     return list({place.device: place for place in reversed(places)}.values())[::-1]
 
 
-def _space_mend(ray: bool) -> str:
+def _space_fix(ray: bool) -> str:
     return (
         "ray start --head --temp-dir=/data/ray   # or: export RAY_TMPDIR=/data"
         if ray

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 from harness.doctor.facts import Facts
-from harness.doctor.outcome import Asked, Bite, Fine, Outcome, Unseen, bytes_, duration
+from harness.doctor.outcome import Asked, Fine, Outcome, Problem, Unseen, bytes_, duration
 
 _GIB = 1 << 30
 _STACKS = "at a hang nobody could say which line each process stands in: triage loses one of its three sources"
@@ -22,25 +22,25 @@ def ptrace(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     if tracing.attempt == "allowed":
         yield Fine(f"py-spy read a child's stack ({rules})")
     elif tracing.attempt == "only nonblocking":
-        yield Bite(
+        yield Problem(
             "info",
             "py-spy reads stacks only without stopping the process",
             f"{tracing.detail} ({rules})",
             "stacks of a running process may be torn; native frames are not to be had",
-            _ptrace_mend(facts),
+            _ptrace_fix(facts),
         )
     elif tracing.attempt == "absent":
         yield Unseen(f"py-spy is not installed here; the rules are: {rules}", "pip install py-spy")
     elif tracing.attempt == "denied":
-        yield Bite(
+        yield Problem(
             "error",
             "py-spy may not read stacks, not even of its own user's processes",
             f"{tracing.detail} ({rules})",
             _STACKS,
-            _ptrace_mend(facts),
+            _ptrace_fix(facts),
         )
     else:
-        yield Bite(
+        yield Problem(
             "warning",
             "py-spy failed on a plain Python",
             f"{tracing.detail} ({rules})",
@@ -49,7 +49,7 @@ def ptrace(facts: Facts, asked: Asked) -> Iterator[Outcome]:
         )
 
 
-def _ptrace_mend(facts: Facts) -> str:
+def _ptrace_fix(facts: Facts) -> str:
     tracing = facts.tracing
     assert tracing is not None
     container = "docker run --cap-add=SYS_PTRACE …   # Kubernetes: securityContext.capabilities.add: [SYS_PTRACE]"
@@ -67,7 +67,7 @@ def file_limit(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     measured = f"ulimit -n {_many(soft)}, hard limit {_many(hard)}"
     why = "each Ray worker, NCCL channel and HTTP connection of an engine takes files: a run that grows dies of EMFILE"
     if hard is not None and hard < 4096:
-        yield Bite(
+        yield Problem(
             "error",
             "too few open files are allowed, and nobody may raise it",
             measured,
@@ -75,7 +75,7 @@ def file_limit(facts: Facts, asked: Asked) -> Iterator[Outcome]:
             "ulimit -Hn 65536   # as root, or LimitNOFILE=, or docker run --ulimit nofile=65536:65536",
         )
     elif hard is not None and hard < 65_535:
-        yield Bite(
+        yield Problem(
             "info",
             "engines cannot raise the limit of open files to the 65,535 that they ask for",
             measured,
@@ -83,7 +83,7 @@ def file_limit(facts: Facts, asked: Asked) -> Iterator[Outcome]:
             "docker run --ulimit nofile=65536:65536 …   # or LimitNOFILE=65536 in the service",
         )
     elif soft is not None and soft < 4096:
-        yield Bite(
+        yield Problem(
             "warning",
             "few open files are allowed by default",
             measured,
@@ -110,9 +110,9 @@ def task_limit(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     if limits.tasks_now is not None and limits.tasks_max is not None:
         measured += f", in use {limits.tasks_now:,}"
     if limits.processes is not None and limits.processes < 4096 and facts.tracing and facts.tracing.uid != 0:
-        yield Bite("warning", "few processes and threads are allowed", measured, why, "ulimit -u 65536")
+        yield Problem("warning", "few processes and threads are allowed", measured, why, "ulimit -u 65536")
     elif limits.tasks_max is not None and limits.tasks_max - (limits.tasks_now or 0) < 4096:
-        yield Bite(
+        yield Problem(
             "warning",
             "the container allows few more processes and threads",
             measured,
@@ -130,7 +130,7 @@ def memlock(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     if not facts.network.infiniband:
         yield Fine(f"{measured}, no RDMA device")
     elif locked is not None and locked < _GIB:
-        yield Bite(
+        yield Problem(
             "error",
             "RDMA cannot pin memory",
             f"{measured}, devices {', '.join(facts.network.infiniband)}",
@@ -147,7 +147,7 @@ def map_count(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     if count is None:
         yield Unseen("this kernel does not tell vm.max_map_count")
     elif count < 65_530:  # the kernel's default
-        yield Bite(
+        yield Problem(
             "warning",
             "a process may have fewer memory mappings than by default",
             f"vm.max_map_count {count:,}",
@@ -164,7 +164,7 @@ def cores(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     usable = min([float(limits.cpus_allowed), *([limits.cpu_quota] if limits.cpu_quota else [])])
     measured = f"{usable:g} of {limits.cpus} cores usable" + (" by quota" if limits.cpu_quota == usable else "")
     if limits.cpu_quota and limits.cpu_quota < 0.75 * limits.cpus_allowed:
-        yield Bite(
+        yield Problem(
             "warning",
             "the container may use fewer cores than it sees",
             measured,
@@ -188,7 +188,7 @@ def memory(facts: Facts, asked: Asked) -> Iterator[Outcome]:
         measured = f"{bytes_(found.available)} of {bytes_(found.total)} available"
     why = "Ray kills workers above 95 %, and the kernel's OOM killer leaves the peers waiting in a collective"
     if of and used > 0.9 * of:
-        yield Bite(
+        yield Problem(
             "error",
             f"{name} is nearly used up before the run begins",
             measured,
@@ -196,11 +196,11 @@ def memory(facts: Facts, asked: Asked) -> Iterator[Outcome]:
             "ps aux --sort=-rss | head   # find who holds it, end it by pid",
         )
     elif of and used > 0.75 * of:
-        yield Bite(
+        yield Problem(
             "warning", f"most of {name} is in use before the run begins", measured, why, "ps aux --sort=-rss | head"
         )
     elif found.limit is not None and found.limit < 0.5 * found.total:
-        yield Bite(
+        yield Problem(
             "info",
             "the container may use much less memory than the host has",
             measured,
@@ -214,7 +214,7 @@ def memory(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 def overcommit(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     assert facts.memory is not None
     if facts.memory.overcommit == 2:
-        yield Bite(
+        yield Problem(
             "warning",
             "the kernel refuses memory that is only reserved",
             "vm.overcommit_memory 2",
@@ -232,12 +232,12 @@ def slurm(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     if "SLURM_JOB_ID" not in given:
         yield Fine("not in a Slurm job")
         return
-    bites: list[Outcome] = []
+    problems: list[Outcome] = []
     wanted = _number(given.get("SLURM_JOB_NUM_NODES") or given.get("SLURM_NNODES"))
     cpus, ends = _number(given.get("SLURM_CPUS_PER_TASK")), _number(given.get("SLURM_JOB_END_TIME"))
     if asked.joined and wanted and asked.nodes < wanted:
-        bites.append(
-            Bite(
+        problems.append(
+            Problem(
                 "error",
                 "fewer nodes joined the Ray cluster than Slurm allocated",
                 f"{asked.nodes} of {wanted}",
@@ -246,8 +246,8 @@ def slurm(facts: Facts, asked: Asked) -> Iterator[Outcome]:
             )
         )
     if cpus and cpus > facts.limits.cpus_allowed:
-        bites.append(
-            Bite(
+        problems.append(
+            Problem(
                 "warning",
                 "this step is bound to fewer cores than the task was given",
                 f"{facts.limits.cpus_allowed} of {cpus}",
@@ -257,8 +257,8 @@ def slurm(facts: Facts, asked: Asked) -> Iterator[Outcome]:
         )
     left = ends - time.time() if ends else None
     if left is not None and left < 3600:
-        bites.append(
-            Bite(
+        problems.append(
+            Problem(
                 "warning",
                 "the Slurm job ends soon",
                 f"{duration(max(0.0, left))} left",
@@ -266,7 +266,7 @@ def slurm(facts: Facts, asked: Asked) -> Iterator[Outcome]:
                 "scontrol update JobId=$SLURM_JOB_ID TimeLimit=…",
             )
         )
-    yield from bites or [Fine(f"job {given['SLURM_JOB_ID']}, {wanted or 1} nodes")]
+    yield from problems or [Fine(f"job {given['SLURM_JOB_ID']}, {wanted or 1} nodes")]
 
 
 def _number(text: str | None) -> int:

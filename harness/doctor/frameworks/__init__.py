@@ -1,4 +1,4 @@
-"""What would bite a job of OpenRLHF, verl or TRL, told from its command before it starts."""
+"""What will break a job of OpenRLHF, verl or TRL, told from its command before it starts."""
 
 from harness.doctor.frameworks.examine import look
 

@@ -10,7 +10,7 @@ from harness.doctor.checks.builds import told
 from harness.doctor.facts import Builds, Lock
 from harness.doctor.frameworks import flags, plan, traps
 from harness.doctor.gather.builds import look as look_at
-from harness.doctor.outcome import Bite, Fine, Outcome, Unseen
+from harness.doctor.outcome import Fine, Outcome, Problem, Unseen
 from harness.frameworks.detection import AUTO, detect
 from reports.doctor_model import Hazard, Passed, Unchecked
 
@@ -20,7 +20,7 @@ WHERE = "the command"
 def look(
     command: Sequence[str], framework: str = AUTO, environ: Mapping[str, str] = os.environ
 ) -> list[Hazard | Passed | Unchecked]:
-    """What would bite the job that this command starts. Raises BadInput for one of no framework, or of several."""
+    """What will break the job that this command starts. Raises BadInput for one of no framework, or of several."""
     job = detect(command, framework, environ)
     starts = plan.plans(job, command, environ)
     found = [_item("framework-version", outcome, WHERE) for outcome in _version(starts[0])]
@@ -34,7 +34,7 @@ def look(
 def _version(asked: plan.Plan) -> Iterator[Outcome]:
     """What `harness record` would say of the command before it starts it."""
     for warning in asked.job.warnings:
-        yield Bite("warning", warning, "", "the recording, and what is checked here, may be about another version")
+        yield Problem("warning", warning, "", "the recording, and what is checked here, may be about another version")
     installed = asked.job.installed
     if not asked.job.warnings and installed is not None:
         yield Fine(f"{asked.job.adapter.framework} {installed.version} in {installed.python}")
@@ -65,8 +65,8 @@ def _builds(environ: Mapping[str, str]) -> Callable[[plan.Plan], Iterator[Outcom
 
 def _item(name: str, outcome: Outcome, at: str) -> Hazard | Passed | Unchecked:
     where = (at,)
-    if isinstance(outcome, Bite):
-        return Hazard(name, outcome.severity, outcome.what, where, outcome.measured, outcome.why, outcome.mend)
+    if isinstance(outcome, Problem):
+        return Hazard(name, outcome.severity, outcome.what, where, outcome.measured, outcome.why, outcome.fix)
     if isinstance(outcome, Fine):
         return Passed(name, where, outcome.measured)
-    return Unchecked(name, where, outcome.reason, outcome.mend)
+    return Unchecked(name, where, outcome.reason, outcome.fix)

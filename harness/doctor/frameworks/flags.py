@@ -17,7 +17,7 @@ from harness.doctor.frameworks.options import Option
 from harness.doctor.frameworks.parameters import Parameter, parsed
 from harness.doctor.frameworks.plan import Plan
 from harness.doctor.frameworks.words import SHELL
-from harness.doctor.outcome import Bite, Fine, Outcome, Unseen
+from harness.doctor.outcome import Fine, Outcome, Problem, Unseen
 from harness.frameworks.installed import Installation
 
 _HYDRA_OWN = ("hydra",)
@@ -197,9 +197,10 @@ def _unknown_keys(plan: Plan, told: trl_options.Taken) -> Iterator[Outcome]:
                                f"{_nearest(name, set(told.names))}", "it ends the job before it starts")  # fmt: skip
 
 
-def _refused(plan: Plan, shown: str, what: str, why: str) -> Bite:
+def _refused(plan: Plan, shown: str, what: str, why: str) -> Problem:
     version = f"trl {plan.job.installed.version if plan.job.installed else ''}".strip()
-    return Bite("error", f"{version} does not know {shown}", what, why, "take it out, or write it as this version does")
+    fix = "take it out, or write it as this version does"
+    return Problem("error", f"{version} does not know {shown}", what, why, fix)
 
 
 def _against(
@@ -249,7 +250,7 @@ def _told(
     for option, what in wrong:
         shown = f"{option.sign}{option.name}" + ("" if option.sign == "--" or option.bare else "=…")
         verb = "does not know" if "no such option" in what or option.sign != "--" else "does not take"
-        yield Bite("error", f"{version} {verb} {shown}", what, why, "take it out, or write it as this version does")
+        yield Problem("error", f"{version} {verb} {shown}", what, why, "take it out, or write it as this version does")
     yield from map(Unseen, unsure)
     if not wrong and not unsure and not quiet:
         yield Fine(f"all {len(plan.options)} options are among {where}")

@@ -1,6 +1,6 @@
-"""Settings of each framework that are accepted and bite all the same: one function each, a plan in, outcomes out.
+"""Settings of each framework that are accepted and break the job all the same: one function each.
 
-Nothing bites and nothing is passed on a setting that cannot be told (`Plan.untold`): that is not checked, and says why.
+Nothing fails and nothing passes on a setting that cannot be told (`Plan.untold`): that is not checked, and says why.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 from harness.doctor.frameworks.plan import Plan
 from harness.doctor.frameworks.trl import trl_dtype, trl_group, trl_seed, trl_sizes
-from harness.doctor.outcome import Bite, Fine, Outcome, Unseen
+from harness.doctor.outcome import Fine, Outcome, Problem, Unseen
 
 ROLLOUT, ACTOR = "actor_rollout_ref.rollout", "actor_rollout_ref.actor"
 
@@ -28,7 +28,7 @@ def verl_seed(plan: Plan) -> Iterator[Outcome]:
     elif plan.has(own):
         yield Fine("SGLang is given a random_seed")
     else:
-        yield Bite(
+        yield Problem(
             "warning", "verl gives SGLang no seed", f"{ROLLOUT}.name=sglang without engine_kwargs.sglang.random_seed",
             "SGLang then draws one: no run of this job repeats, and two runs differ before any engine does",
             f"+{ROLLOUT}.engine_kwargs.sglang.random_seed=0",
@@ -50,7 +50,7 @@ def verl_determinism(plan: Plan) -> Iterator[Outcome]:
     elif group > 1 and name not in ("vllm", "sglang"):
         yield Unseen(f"what verl gives {name} as a seed is not known here")
     elif group > 1 and name == "vllm":
-        yield Bite(
+        yield Problem(
             "error", "full_determinism makes all samples of a group the same",
             f"{ROLLOUT}.full_determinism=True with {ROLLOUT}.n={group}",
             "every request of a replica gets one seed: a group has one answer, its advantages are zero, nothing learns",
@@ -77,7 +77,7 @@ def verl_dtype(plan: Plan) -> Iterator[Outcome]:
     elif not _fsdp(plan):
         yield Unseen("only the FSDP engines' precision is known here")
     elif rollout in ("float32", "fp32", "float") and trainer in ("bf16", "bfloat16"):
-        yield Bite(
+        yield Problem(
             "warning", "the trainer's log-probabilities are bfloat16 while the rollout's are float32",
             f"{ROLLOUT}.dtype={rollout}, and {ACTOR}.fsdp_config.mixed_precision.param_dtype is bf16 by default",
             "the ratio of the first update is not one: in a tiny model probabilities of tokens differed by up to 0.01",
@@ -122,7 +122,7 @@ def verl_sizes(plan: Plan) -> Iterator[Outcome]:
         replica *= part or 1
     if min(gpus, replica, batch, group, mini) < 1:
         sizes = f"GPUs {nodes} × {each}, replicas of {replica}, batch {batch} × {group}, mini-batch {mini}"
-        yield Bite("error", "a size is less than 1", sizes, "nothing can be shared out", "make the sizes agree")
+        yield Problem("error", "a size is less than 1", sizes, "nothing can be shared out", "make the sizes agree")
         return
     found = []
     if gpus % replica:
@@ -138,7 +138,7 @@ def verl_sizes(plan: Plan) -> Iterator[Outcome]:
                       f"{ACTOR}.ppo_mini_batch_size={mini}, data.train_batch_size={batch}",
                       "verl refuses it before the first step"))  # fmt: skip
     for what, measured, why in found:
-        yield Bite("error", what, measured, why, "make the sizes agree")
+        yield Problem("error", what, measured, why, "make the sizes agree")
     if not found:
         yield Fine(f"{gpus} GPUs, replicas of {replica}, {batch} × {group} samples, mini-batches of {mini}")
 
@@ -151,13 +151,13 @@ def verl_amd(plan: Plan) -> Iterator[Outcome]:
     if shell and sum(map(bool, given.values())) > 1:
         yield Unseen(f"{shell}, which only the shell knows")
     elif rocr and (hip or cuda):
-        yield Bite(
+        yield Problem(
             "error", "ROCR_VISIBLE_DEVICES stands beside HIP_ or CUDA_VISIBLE_DEVICES",
             f"ROCR={rocr} HIP={hip or '(unset)'} CUDA={cuda or '(unset)'}",
             "verl's workers refuse it when they start", "unset ROCR_VISIBLE_DEVICES",
         )  # fmt: skip
     elif hip and cuda and hip != cuda:
-        yield Bite(
+        yield Problem(
             "error", "HIP_VISIBLE_DEVICES and CUDA_VISIBLE_DEVICES differ", f"HIP={hip} CUDA={cuda}",
             "verl's workers refuse it when they start", "unset HIP_VISIBLE_DEVICES",
         )  # fmt: skip
@@ -170,7 +170,7 @@ def openrlhf_order(plan: Plan) -> Iterator[Outcome]:
     if plan.foreign:
         yield Unseen(plan.foreign)
         return
-    yield Bite(
+    yield Problem(
         "info", "OpenRLHF takes samples in the order in which they are finished", "SamplesGenerator._generate_vllm",
         "two runs of one seed train on the same samples in another order: mini-batches differ, and so do the updates",
         "compare runs with harness parity or harness diff, which align samples by their prompt",
@@ -183,7 +183,7 @@ def openrlhf_data(plan: Plan) -> Iterator[Outcome]:
     if plan.foreign:
         yield Unseen(plan.foreign)
         return
-    yield Bite(
+    yield Problem(
         "warning", "OpenRLHF shuffles its prompts without its seed", "DeepspeedStrategy.setup_dataloader in PPOTrainer",
         "each run meets the prompts in another order: two runs train on other data from their first step",
         "harness parity --seed N, or harness record --seed N: --train.seed does not reach that generator",
@@ -199,7 +199,7 @@ def openrlhf_seed(plan: Plan) -> Iterator[Outcome]:
     elif engines is None:
         yield Unseen("--vllm.num_engines is not a number here")
     elif engines > 1:
-        yield Bite(
+        yield Problem(
             "warning", "which seed draws a sample depends on which engine was free", f"{engines} engines: {seed} + i",
             "the same command gives other samples with another number of engines, and on a busier machine",
             "--vllm.num_engines 1 where runs have to repeat",
@@ -214,7 +214,7 @@ def openrlhf_dtype(plan: Plan) -> Iterator[Outcome]:
     if why := plan.untold("ds.param_dtype"):
         yield Unseen(why)
     elif trainer == "fp16":
-        yield Bite(
+        yield Problem(
             "error", "the engines are bfloat16 whatever the trainer is", "--ds.param_dtype fp16",
             "the first weight sync ends with `mismatch dtype`, after the first step's work", "--ds.param_dtype bf16",
         )  # fmt: skip
@@ -260,9 +260,9 @@ def openrlhf_colocation(plan: Plan) -> Iterator[Outcome]:
         found.append(("critic and reward share GPUs and have other numbers of them",
                       f"{size['critic']}, {size['reward']}"))  # fmt: skip
     for what, measured in found:
-        yield Bite("error", what, measured, "OpenRLHF asserts it once Ray has started", "make the numbers equal")
+        yield Problem("error", what, measured, "OpenRLHF asserts it once Ray has started", "make the numbers equal")
     if plan.on("vllm.enable_sleep") and not everything:
-        yield Bite(
+        yield Problem(
             "warning", "--vllm.enable_sleep is switched off again", "without --train.colocate_all",
             "the engines keep their memory: what was planned to fit beside them does not",
             "--train.colocate_all, or plan without sleep",

@@ -1,4 +1,4 @@
-"""Settings of TRL that are accepted and bite all the same, from its command and its script."""
+"""Settings of TRL that are accepted and break the job all the same, from its command and its script."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from harness.doctor.frameworks.plan import Plan
 from harness.doctor.frameworks.trl_options import replaced
-from harness.doctor.outcome import Bite, Fine, Outcome, Unseen
+from harness.doctor.outcome import Fine, Outcome, Problem, Unseen
 
 # Words of a command that may start several processes.
 _SEVERAL = frozenset({
@@ -30,7 +30,7 @@ def trl_seed(plan: Plan) -> Iterator[Outcome]:
     elif not used:
         yield Fine("samples are drawn by Transformers, seeded by the trainer")
     elif _setting(plan, "vllm_mode", "colocate") == "colocate":
-        yield Bite(
+        yield Problem(
             "warning", "the colocated engine's seed is not the trainer's", "use_vllm with vllm_mode colocate",
             "another seed in the configuration changes the data and the weights, and not what vLLM draws",
             "vllm_mode='server' with a seed of its own, or expect it",
@@ -50,7 +50,7 @@ def trl_group(plan: Plan) -> Iterator[Outcome]:
     if not settled and any(why.values()):
         yield Unseen(next(filter(None, why.values())))
     elif isinstance(own, dict) and "seed" in own and _setting(plan, "use_vllm", False) and group != 1:
-        yield Bite(
+        yield Problem(
             "error", "a seed in generation_kwargs makes all samples of a group the same",
             f"generation_kwargs has seed {own['seed']}, num_generations is {group}",
             "every request has one seed: a group has one answer, its advantages are zero, nothing learns",
@@ -84,7 +84,7 @@ def trl_dtype(plan: Plan) -> Iterator[Outcome]:
     elif used and single and _LOADS.search(plan.source):
         yield Unseen(f"{plan.entry} may load the model itself, in a dtype that is not known here")
     elif used and single:
-        yield Bite(
+        yield Problem(
             "warning", "the engine is bfloat16 while the trainer is float32", "use_vllm, and bf16 is off",
             "log-probabilities of the two differ by bfloat16's rounding from the first token on",
             "bf16=True, or a model saved in the dtype that both shall have",
@@ -126,7 +126,7 @@ def trl_sizes(plan: Plan) -> Iterator[Outcome]:
         yield Unseen(f"{shown} hold whole groups of {group} with some numbers of processes only, and the command does "
                      "not say how many there are")  # fmt: skip
     else:
-        yield Bite(
+        yield Problem(
             "error", "the generation batch does not hold whole groups", f"{shown}, num_generations={group}",
             "GRPOConfig refuses it once every process has started", f"make {whole} a multiple of {group}",
         )  # fmt: skip

@@ -98,7 +98,7 @@ def _stale(s: Situation, sent: list[Sent], whole: int, done: Undone) -> None:
     count = sum(map(len, names))
     if not names or count > LISTED:
         what = f"{count} of {whole:,} tensors" if names else "no tensor of its own"
-        summary = f"the {s.side}'s engine held {what} otherwise than the learner: sending all of them again mends it"
+        summary = f"the {s.side}'s engine held {what} otherwise than the learner: sending all of them again fixes it"
         if not names and known:
             for name in sorted(known)[:LISTED]:
                 add_cause(s, weights_cause(s, name), "send the weights again", done, other(s, name), {"tensor": name},

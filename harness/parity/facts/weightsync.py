@@ -46,7 +46,7 @@ class SyncRecord:
     stale: dict[str, int] = field(default_factory=dict)  # tensor -> the first version that the engine lacked
     altered: dict[str, int] = field(default_factory=dict)  # tensor -> the first version that arrived as something else
     absent: dict[str, int] = field(default_factory=dict)  # tensor -> the first version that left it out
-    # The same tensors with every version of which that is true: a later sync may have mended it.
+    # The same tensors with every version of which that is true: a later sync may have fixed it.
     stale_versions: dict[str, list[int]] = field(default_factory=dict)
     altered_versions: dict[str, list[int]] = field(default_factory=dict)
     absent_versions: dict[str, list[int]] = field(default_factory=dict)

@@ -20,7 +20,7 @@ def wanted(left: Side, right: Side, asked: bool | None) -> bool:
         raise BadInput(
             "--lifted computes in float32 with the weights of a run in half precision: it needs model.dtype bfloat16 "
             "or float16 on both sides, rollout.mode coupled or greedy, and lifted.samples above 0",
-            mend="harness parity A B --set model.dtype=bfloat16 --lifted",
+            fix="harness parity A B --set model.dtype=bfloat16 --lifted",
         )
     return possible and asked is not False
 

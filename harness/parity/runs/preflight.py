@@ -44,7 +44,7 @@ def check_pair(base: Scenario, other: Scenario) -> None:
         raise BadInput(
             "whole runs in native mode part after one update and cannot be compared: the engines' own samplers are "
             "compared in the native stage, which follows every coupled or greedy run",
-            mend="harness parity A B   # or harness run SCENARIO --mode native, for one run",
+            fix="harness parity A B   # or harness run SCENARIO --mode native, for one run",
         )
     if base.steps != other.steps or base.rollout.mode != other.rollout.mode:
         raise BadInput("steps and rollout.mode belong to both sides: set them for the run, not for the candidate")
@@ -55,23 +55,23 @@ def check_resume(resume: str, scenario: Scenario) -> None:
 
     Raises BadInput.
     """
-    path, mend = Path(resume) / "manifest.json", "--resume RUN/checkpoints/step-N"
+    path, fix = Path(resume) / "manifest.json", "--resume RUN/checkpoints/step-N"
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise BadInput(f"{resume} is no checkpoint: it has no manifest.json", mend=mend) from error
+        raise BadInput(f"{resume} is no checkpoint: it has no manifest.json", fix=fix) from error
     except (OSError, ValueError) as error:
-        raise BadInput(f"{path}: cannot be read: {error}", mend=mend) from error
+        raise BadInput(f"{path}: cannot be read: {error}", fix=fix) from error
     expected = {"format": int, "step": int, "version": int, "scenario": dict, "files": dict}
     for key, kind in expected.items():
         if not isinstance(manifest, dict) or not isinstance(manifest.get(key), kind):
-            raise BadInput(f"{path}: is no manifest of a checkpoint: it has no {key!r}", mend=mend)
+            raise BadInput(f"{path}: is no manifest of a checkpoint: it has no {key!r}", fix=fix)
     done = manifest["version"]
     if done >= scenario.steps:
         raise BadInput(
             f"{resume} was written after {counted(done, 'step')}, and the run has {scenario.steps}: nothing is left to "
             "record",
-            mend=f"--steps {done + scenario.steps}   # counted from the beginning of the run: more than {done}",
+            fix=f"--steps {done + scenario.steps}   # counted from the beginning of the run: more than {done}",
         )
 
 
@@ -91,7 +91,7 @@ def _check_model(key: str, name: str) -> None:
         hint = "" if "/" in name else "; a model of the Hugging Face cache is named OWNER/NAME"
         raise BadInput(f"{key} = {name!r}: no such directory{hint}")
     elif not _cached(name):
-        raise BadInput(f"{key} = {name!r}: no such directory, nor a downloaded model", mend=f"hf download {name}")
+        raise BadInput(f"{key} = {name!r}: no such directory, nor a downloaded model", fix=f"hf download {name}")
 
 
 def _cached(name: str) -> bool:

@@ -85,9 +85,9 @@ def _folder(out: str | os.PathLike[str] | None, name: str) -> Path:
         return (Path("runs") / f"{name.replace('@', '-')}-{stamp}").resolve()
     folder = Path(out).resolve()
     if folder.exists() and not folder.is_dir():
-        raise BadInput(f"{folder} is a file; a recording is a directory", mend="choose another --out")
+        raise BadInput(f"{folder} is a file; a recording is a directory", fix="choose another --out")
     if folder.exists() and any(folder.iterdir()):
-        raise BadInput(f"{folder} is not empty; a recording never overwrites another", mend="choose another --out")
+        raise BadInput(f"{folder} is not empty; a recording never overwrites another", fix="choose another --out")
     return folder
 
 

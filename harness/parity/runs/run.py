@@ -362,6 +362,6 @@ def _planted(fault: str | None) -> Fault:
     if found.native:
         raise BadInput(
             f"{fault} has settings of the native stage alone, which a whole run does not take",
-            mend=f"harness faults run --suite parity {fault}",
+            fix=f"harness faults run --suite parity {fault}",
         )
     return found

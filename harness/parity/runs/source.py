@@ -31,11 +31,11 @@ class Source:
         stop = self.steps if steps is None else steps
         if stop > self.steps:
             raise BadInput(
-                f"{self.path} holds {self.steps} whole steps, {stop} were asked for", mend=f"--steps {self.steps}"
+                f"{self.path} holds {self.steps} whole steps, {stop} were asked for", fix=f"--steps {self.steps}"
             )
         if not 0 <= from_step < stop:
             raise BadInput(
-                f"--from-step {from_step}: the steps to replay are 0 to {stop - 1}", mend=f"--from-step {stop - 1}"
+                f"--from-step {from_step}: the steps to replay are 0 to {stop - 1}", fix=f"--from-step {stop - 1}"
             )
         return range(from_step, stop)
 
@@ -58,10 +58,10 @@ def no_run(path: Path, command: str) -> BadInput:
     """The error of a path that is no run, which says so where it is the directory of a pair."""
     sides = [side for side in ("baseline", "candidate") if (path / side / "run.json").exists()]
     if not sides:
-        return BadInput(f"{path} is no run directory: it has no run.json", mend="harness run SCENARIO --out DIR")
+        return BadInput(f"{path} is no run directory: it has no run.json", fix="harness run SCENARIO --out DIR")
     runs = " ".join(str(path / side) for side in (sides if command == "diff" else sides[:1]))
     hint = f"it holds the runs {' and '.join(sides)}"
-    return BadInput(f"{path} is no run directory: it has no run.json; {hint}", mend=f"harness {command} {runs} …")
+    return BadInput(f"{path} is no run directory: it has no run.json; {hint}", fix=f"harness {command} {runs} …")
 
 
 def source(path: Path) -> Source:
@@ -79,7 +79,7 @@ def source(path: Path) -> Source:
     if isinstance(first, dict) and first.get("first_step"):
         raise BadInput(
             f"{path} is itself a replay that begins at step {first['first_step']}: its first steps are in another run",
-            mend=f"harness replay {first.get('of')} …",
+            fix=f"harness replay {first.get('of')} …",
         )
     kinds = ("rollout", "experience") if scenario.train else ("rollout",)
     recorded = [set(recording.steps(kind)) for kind in kinds]

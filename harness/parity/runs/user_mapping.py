@@ -9,7 +9,7 @@ from typing import Any
 from harness.errors import BadInput
 from scenarios.rollout.mapping import NAMES
 
-MEND = "docs/parameters.md shows a whole file"
+FIX = "docs/parameters.md shows a whole file"
 
 
 def load(path: str, engine: str) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def load(path: str, engine: str) -> dict[str, Any]:
         raise BadInput(
             f"the mapping {path} defines {has}; for {engine} it must define {engine}_engine or {engine}_sampling, each "
             "(asked, ours) -> a dict of native arguments",
-            mend=MEND,
+            fix=FIX,
         )
     for name in mine:
         arguments = found[name].args
@@ -45,7 +45,7 @@ def load(path: str, engine: str) -> dict[str, Any]:
             raise BadInput(
                 f"the mapping {path}, line {found[name].lineno}: {name} takes {taken} arguments; it is called with "
                 "two, what was asked and what the harness would give",
-                mend=MEND,
+                fix=FIX,
             )
     return {"file": str(file), "source": source}
 

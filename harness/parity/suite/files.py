@@ -35,11 +35,11 @@ def faults(source: str = "") -> tuple[Fault, ...]:
     for number, one in enumerate(found):
         wrong = problem(one, path)
         if wrong:
-            raise BadInput(f"{path}: FAULTS[{number}] {wrong}", mend=DOCUMENT)
+            raise BadInput(f"{path}: FAULTS[{number}] {wrong}", fix=DOCUMENT)
     names = [one.name for one in found]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise BadInput(f"{path}: several faults are called {', '.join(twice)}", mend=DOCUMENT)
+        raise BadInput(f"{path}: several faults are called {', '.join(twice)}", fix=DOCUMENT)
     return tuple(_placed(one, path.resolve()) for one in found)
 
 
@@ -50,7 +50,7 @@ def chosen(faults: Iterable[Fault], names: Iterable[str]) -> list[Fault]:
     for name in wanted:
         hits = [one for one in every if one.name == name] or [one for one in every if one.name.startswith(name)]
         if not hits:
-            raise BadInput(f"there is no planted fault {name!r}", mend="harness faults list --suite parity")
+            raise BadInput(f"there is no planted fault {name!r}", fix="harness faults list --suite parity")
         found += [one for one in hits if one not in found]
     return found
 

@@ -69,7 +69,7 @@ def collect(
     cannot be had is noted, whatever state a process is in; HarnessError only without /proc.
     """
     if not proc.PROC.joinpath("self").exists():
-        raise HarnessError("collecting evidence reads /proc, which this system does not have", mend="run it on Linux")
+        raise HarnessError("collecting evidence reads /proc, which this system does not have", fix="run it on Linux")
     spies = threading.Semaphore(max(4, 2 * (os.cpu_count() or 1)))
     terms = _Terms(Path(out), clock(), samples, gap_s, deadline_s, native, clock, spies, connections.Sockets(clock))
     taken = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")

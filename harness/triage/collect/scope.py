@@ -133,7 +133,7 @@ def live(what: str | Sequence[str]) -> Scope:
         return _cluster(text)
     raise BadInput(
         f"{text!r} is no process id, no directory and no Ray address",
-        mend="harness triage PID | DIR | HOST:PORT | auto",
+        fix="harness triage PID | DIR | HOST:PORT | auto",
     )
 
 
@@ -141,7 +141,7 @@ def _processes(pids: list[int]) -> Scope:
     there = [pid for pid in pids if proc.look(pid).state != "gone"]
     if not there:
         names = ", ".join(map(str, pids))
-        raise BadInput(f"no process {names} on this host: it has ended, or runs elsewhere", mend="ps -ef | grep python")
+        raise BadInput(f"no process {names} on this host: it has ended, or runs elsewhere", fix="ps -ef | grep python")
     return Scope(tuple(pids))
 
 
@@ -149,7 +149,7 @@ def _directory(directory: Path) -> Scope:
     if not any((directory / name).is_dir() for name in (EVENTS, beats.FOLDER)):
         raise BadInput(
             f"{directory} is no run: it has neither {EVENTS}/ nor {beats.FOLDER}/",
-            mend="harness watch --out DIR -- CMD",
+            fix="harness watch --out DIR -- CMD",
         )
     return Scope(directory=directory)
 
@@ -158,10 +158,10 @@ def _cluster(text: str) -> Scope:
     found = sorted(set(ray.local_raylets().values()))
     if text == "auto" or (text.startswith("ray://") and len(found) == 1):
         if not found:
-            raise BadInput("no Ray cluster has a node on this host", mend="harness triage HOST:PORT")
+            raise BadInput("no Ray cluster has a node on this host", fix="harness triage HOST:PORT")
         if len(found) > 1:
             raise BadInput(
-                f"several Ray clusters have a node on this host: {', '.join(found)}", mend=f"harness triage {found[0]}"
+                f"several Ray clusters have a node on this host: {', '.join(found)}", fix=f"harness triage {found[0]}"
             )
         return Scope(ray_address=found[0])
     host, _, port = text.removeprefix("ray://").rpartition(":")
@@ -171,7 +171,7 @@ def _cluster(text: str) -> Scope:
         socket.create_connection((host.strip("[]"), int(port)), timeout=3).close()
     except (OSError, OverflowError) as error:
         why = getattr(error, "strerror", None) or str(error)
-        raise BadInput(f"nothing answers at {host}:{port}: {why}", mend="ray status") from error
+        raise BadInput(f"nothing answers at {host}:{port}: {why}", fix="ray status") from error
     return Scope(ray_address=f"{host}:{port}")
 
 

@@ -96,7 +96,7 @@ def decode(data: bytes, name: str) -> Flight:
 def too_large(name: str, size: int) -> FlightError:
     return FlightError(
         f"{name} has {size / (1 << 20):,.0f} MiB: dumps over {MAX_DUMP_BYTES >> 20} MiB are not read",
-        mend="lower TORCH_FR_BUFFER_SIZE (2000 is torch's default) and dump again",
+        fix="lower TORCH_FR_BUFFER_SIZE (2000 is torch's default) and dump again",
     )
 
 

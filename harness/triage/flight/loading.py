@@ -81,7 +81,7 @@ def load_directory(
     if not found:
         raise FlightError(
             f"{folder} holds no flight recorder dump" + (f" ({notes[0]})" if notes else ""),
-            mend="name the folder that TORCH_FR_DUMP_TEMP_FILE points into",
+            fix="name the folder that TORCH_FR_DUMP_TEMP_FILE points into",
         )
     return found
 

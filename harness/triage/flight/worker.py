@@ -81,7 +81,7 @@ def answer(path: Path) -> bytes:
         return b"F" + packed(read(path))
     except FlightError as error:
         kind = b"N" if isinstance(error, NotADump) else b"E"
-        return kind + msgspec.msgpack.encode([error.message, error.mend])
+        return kind + msgspec.msgpack.encode([error.message, error.fix])
     except MemoryError:
         return b"E" + msgspec.msgpack.encode([f"{path.name} needs more memory than a dump may take: refused", None])
 
@@ -89,8 +89,8 @@ def answer(path: Path) -> bytes:
 def outcome(data: bytes) -> Flight | FlightError:
     if data[:1] == b"F":
         return unpacked(data[1:])
-    message, mend = msgspec.msgpack.decode(data[1:])
-    return (NotADump if data[:1] == b"N" else FlightError)(message, mend=mend)
+    message, fix = msgspec.msgpack.decode(data[1:])
+    return (NotADump if data[:1] == b"N" else FlightError)(message, fix=fix)
 
 
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:

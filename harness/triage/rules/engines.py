@@ -49,7 +49,7 @@ def refused(case: Case) -> Ruling | None:
         {key: f"refused {call.name}: {call.message}" for key, call in found.items()},
         place=f"{call.name} at step {call.step}" if call.step >= 0 else call.name,
         next=(
-            "mend what the message says, and let the sender read each answer before it broadcasts",
+            "fix what the message says, and let the sender read each answer before it broadcasts",
             "give the weight-sync group a timeout of its own: new_group has 30 minutes whatever its parent has",
         ),
     )

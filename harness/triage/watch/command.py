@@ -49,8 +49,8 @@ class WatchResult:
 class CommandNotRun(BadInput):
     """The command could not be started."""
 
-    def __init__(self, message: str, code: int, mend: str | None = None) -> None:
-        super().__init__(message, mend=mend)
+    def __init__(self, message: str, code: int, fix: str | None = None) -> None:
+        super().__init__(message, fix=fix)
         self.exit_code = code
 
 
@@ -221,15 +221,15 @@ def _code(returncode: int) -> int:
 
 def _program(command: Sequence[str], environment: Mapping[str, str]) -> str:
     if not command:
-        raise BadInput("there is no command to watch", mend="harness watch -- python train.py")
+        raise BadInput("there is no command to watch", fix="harness watch -- python train.py")
     found = shutil.which(command[0], path=environment.get("PATH"))
     if found is None:
         there = os.path.exists(command[0]) and not os.path.isdir(command[0])
         what = "is not executable" if there else "is not found"
-        mend = f"chmod +x {command[0]}" if there else f"which {os.path.basename(command[0])}"
+        fix = f"chmod +x {command[0]}" if there else f"which {os.path.basename(command[0])}"
         if re.match(r"[A-Za-z_]\w*=", command[0]) and not there:  # only a shell takes it for a variable
-            mend = f"-- env {command[0]} …"
-        raise CommandNotRun(f"the command {command[0]!r} {what}", NOT_RUNNABLE if there else NOT_FOUND, mend)
+            fix = f"-- env {command[0]} …"
+        raise CommandNotRun(f"the command {command[0]!r} {what}", NOT_RUNNABLE if there else NOT_FOUND, fix)
     return found
 
 
@@ -250,7 +250,7 @@ def _directory(out: Path | None, command: Sequence[str]) -> Path:
     started = datetime.datetime.now(datetime.UTC)
     directory = out or Path("runs") / f"watch-{started:%Y%m%d-%H%M%S}-{os.getpid()}"
     if any((directory / name).is_dir() and any((directory / name).iterdir()) for name in (BEATS, "events")):
-        raise BadInput(f"{directory} holds another recording", mend=f"harness watch --out {directory}-2 -- …")
+        raise BadInput(f"{directory} holds another recording", fix=f"harness watch --out {directory}-2 -- …")
     try:
         manifest = {"command": redact.command(command), "started": started.isoformat(timespec="seconds")}
         write_manifest(directory, {**manifest, "watch": True})
@@ -258,7 +258,7 @@ def _directory(out: Path | None, command: Sequence[str]) -> Path:
     except OSError as error:
         cause: Any = error.__cause__ or error
         raise BadInput(
-            f"{directory} cannot be written: {cause.strerror or cause}", mend="another folder: --out DIR"
+            f"{directory} cannot be written: {cause.strerror or cause}", fix="another folder: --out DIR"
         ) from error
     return directory.resolve()
 
