@@ -404,6 +404,33 @@ def test_prompts_that_are_another_samples_are_permuted(tmp_path: Path) -> None:
     settled(put(tmp_path, baseline, candidate), "ORDER")
 
 
+def first_tokens_exchanged(frame: FrameRecord) -> None:
+    """Neighbours of a group give each other's first token, and nothing more of each other can be seen."""
+    output, logprob = frame.arrays["output"], frame.arrays["logprob"]
+    starts = output.offsets[:-1]
+    for row in range(0, len(starts), 2):
+        pair = [starts[row], starts[row + 1]]
+        if output.values[pair[0]] != output.values[pair[1]]:
+            for column in (output, logprob):
+                column.values[pair] = column.values[pair[::-1]]
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_a_permutation_that_one_step_shows_is_believed_of_steps_that_show_less(shown: bool, tmp_path: Path) -> None:
+    """One token that is another sample's may be so by chance: in every step, that is no permutation."""
+    baseline, candidate = plain()
+    for frame in rolled(candidate, 1):
+        first_tokens_exchanged(frame)
+    if shown:
+        frame = candidate.frame("rollout", 1)
+        order = [row ^ 1 for row in range(16)]
+        for name in ("output", "logprob"):
+            frame.arrays[name] = baseline.frame("rollout", 1).arrays[name].take(order)
+        frame.fields["finish"] = [baseline.frame("rollout", 1).fields["finish"][i] for i in order]
+    found = causes(put(tmp_path, baseline, candidate))
+    assert found == ["ORDER"] if shown else "ORDER" not in found
+
+
 def test_a_floor_that_is_permuted_as_the_responses_are_is_no_noise(tmp_path: Path) -> None:
     """Free runs part: responses are compared in the first step, the floor is taken in the last."""
     for name, rolls, expected in (("permuted", True, ["ORDER"]), ("noisy", False, ["ORDER", "candidate-itself"])):

@@ -17,24 +17,24 @@ from reports.text import figure
 
 MOST = 0.98  # of a step's differing responses that have another owner
 FEWEST = 2
-
+TOLD = 20  # tokens that agree, with their log-probabilities
+Source = tuple[int, int, int, bool, list[int]]  # as `facts.order.sources` notes them
 
 def permuted(e: Evidence) -> Iterator[Explanation]:
     """The responses of a step are the baseline's, each under one other sample number."""
     noted = e.notes.get("sources", [])
     open_ = set(keys_of(np.concatenate([left(e, "flip"), left(e, "logprob")])).tolist())
-    affected: list[tuple[int, int]] = []
-    compared = 0
+    matched = []
     for step in sorted({one[0] for one in noted}):
         rows = [one for one in noted if one[0] == step and int(keys_of(np.array([one[:2]]))[0]) in open_]
-        if len(rows) < FEWEST or _matched(rows) < max(FEWEST, MOST * len(rows)):
-            continue
-        # One token may agree by chance, and within a group its log-probability does too: several must not.
-        told = sum(one[2] for one in rows if one[3] and one[4])
-        if told < 2 * len(rows) and told < 20:
-            continue
-        affected += [(one[0], one[1]) for one in rows if one[4]]
-        compared += len(rows)
+        if len(rows) >= FEWEST and _matched(rows) >= max(FEWEST, MOST * len(rows)):
+            matched.append(rows)
+    # One token may agree by chance, and within a group its log-probability does too: several must not. What one step
+    # shows so is believed of the others of which every response has another owner.
+    if not any(_told(rows) >= min(2 * len(rows), TOLD) for rows in matched):
+        matched = []
+    affected = [(one[0], one[1]) for rows in matched for one in rows if one[4]]
+    compared = sum(map(len, matched))
     exchanged = {side.name: e.notes.get(f"prompt kinds:{side.name}", {}).get(PERMUTED, []) for side in e.sides}
     for side in e.sides:
         if exchanged[side.name] and not affected:
@@ -102,7 +102,12 @@ def _reordered(e: Evidence, party: str, step: int) -> bool:
     return differing >= FEWEST and found >= MOST * differing
 
 
-def _matched(rows: list[tuple[int, int, int, bool, list[int]]]) -> int:
+def _told(rows: list[Source]) -> int:
+    """How many tokens of their own agree with those of another sample."""
+    return sum(one[2] for one in rows if one[3] and one[4])
+
+
+def _matched(rows: list[Source]) -> int:
     """How many samples find a source of their own."""
     sources = {source: index for index, source in enumerate(sorted({s for one in rows for s in one[4]}))}
     if not sources:
