@@ -34,6 +34,7 @@ class Seen(StrEnum):
     PAST_CACHE_AGREES = "drawn past the prefix cache, the same samples agree"
     PAST_CACHE_DIFFERS = "with nothing from a prefix cache the same samples still differ"
     CACHE_CROSSED = "samples with cached tokens differ whatever their place in their group"
+    AS_LONG_AGREE = "samples with prompts as long and no cached tokens agree"
     FRESH_AGREES = "a fresh engine with the same weights agrees"
     CUTS_VARY = "the position of the change is not the same in all samples"
     OLDER_AGREES = "held against the learner's weights before its last update, it agrees"
@@ -75,7 +76,10 @@ RIVALS: dict[str, tuple[Rival, ...]] = {
         Rival("STALE_KV", (Seen.PAST_CACHE_DIFFERS, Seen.BUFFER_WRITTEN)),
         Rival("a wrong kernel", (Seen.FRESH_AGREES, Seen.BUFFER_WRITTEN)),
     ),
-    "STALE_KV": (Rival("a fault of the place in the group", (Seen.PAST_CACHE_AGREES, Seen.CACHE_CROSSED)),),
+    "STALE_KV": (
+        Rival("a fault of the place in the group", (Seen.PAST_CACHE_AGREES, Seen.CACHE_CROSSED)),
+        Rival("a fault of long prompts", (Seen.PAST_CACHE_AGREES, Seen.AS_LONG_AGREE)),
+    ),
     "MIXED_VERSION": (Rival("a fault of the position", (Seen.CUTS_VARY, Seen.ONE_VERSION_AGREES)),),
     "SAMPLING_PARAM": (
         Rival("another sampling parameter", (Seen.GIVEN, Seen.ALONE_EXPLAINS, Seen.LIKELIER, Seen.AT_THE_LIMIT)),

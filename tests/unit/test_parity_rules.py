@@ -35,6 +35,7 @@ from harness.parity.verdict import judged
 from reports.model import Verdict
 
 STEPS = 4
+LONG, FROM_PROMPT = 15, 20  # tokens of a long prompt; a position that is counted from the first token of the prompt
 
 
 def plain(**options: Any) -> tuple[Recording, Recording]:
@@ -512,6 +513,21 @@ def test_a_change_at_one_position_of_all_samples_may_be_a_fault_of_the_position(
     assert "not told apart from a fault of the position" in named.evidence
 
 
+@pytest.mark.parametrize("ahead", [True, False])
+def test_a_change_at_one_position_of_prompt_and_response_may_be_a_fault_of_the_position(
+    tmp_path: Path, ahead: bool
+) -> None:
+    """A row of the rotary table, a sliding window: responses change at positions of their own, for prompts differ in
+    length."""
+    baseline, candidate = plain()
+    for frame in rolled(candidate, 2):
+        rows, prompts = frame.arrays["logprob"], frame.arrays["prompt"].lengths
+        at = np.arange(len(rows.values)) - np.repeat(rows.offsets[:-1], rows.lengths) + np.repeat(prompts, rows.lengths)
+        rows.values[(at < FROM_PROMPT) == ahead] -= 0.05
+    found = [one for one in put(tmp_path, baseline, candidate).causes if one.name == "MIXED_VERSION"]
+    assert not any(one.proofs for one in found)
+
+
 def test_a_difference_everywhere_is_no_mixed_version(tmp_path: Path) -> None:
     baseline, candidate = plain()
     for frame in rolled(candidate, 2):
@@ -725,6 +741,27 @@ def test_a_cache_is_told_from_the_place_in_the_group_by_samples_that_are_first_i
     (named,) = put(tmp_path, baseline, candidate).causes
     assert named.name == "STALE_KV" and bool(named.proofs) is crossed
     assert ("not told apart from a fault of the place in the group" in named.evidence) is not crossed
+
+
+@pytest.mark.parametrize("crossed", [False, True])
+def test_a_cache_is_told_from_the_length_of_prompts_by_long_ones_without_cached_tokens(
+    tmp_path: Path, crossed: bool
+) -> None:
+    """Short prompts fill no block of a cache."""
+    baseline, candidate = plain()
+    for recording in (baseline, candidate):
+        for frame in rolled(recording):
+            lengths = frame.arrays["prompt"].lengths
+            long = lengths >= LONG
+            frame.arrays["cached"][:] = np.where(long, 4, 0)
+            if crossed:
+                frame.arrays["cached"][np.flatnonzero(long)[::2]] = 0
+    for frame in rolled(candidate):
+        warm = frame.arrays["cached"] > 0
+        frame.arrays["logprob"].values[np.repeat(warm, frame.arrays["logprob"].lengths)] -= 0.05
+    (named,) = put(tmp_path, baseline, candidate).causes
+    assert named.name == "STALE_KV" and bool(named.proofs) is crossed
+    assert ("not told apart from a fault of long prompts" in named.evidence) is not crossed
 
 
 def test_a_stale_cache_beside_a_double_bos(tmp_path: Path) -> None:

@@ -167,7 +167,9 @@ def _against_learner(e: Evidence, side: Side, rollout: Table, output: Rows, expe
         f"the learner computes {learner:.6g}",
     )
     if e.differs(kind, found, match.sample[np.unique(grid.row[found.deciding])], place):
-        readings.reread(e, kind, rollout.step, match.sample, grid, q, p, same, cached)
+        prompt = rollout.rows("prompt")
+        lengths = prompt.lengths[match.a] if prompt is not None else None
+        readings.reread(e, kind, rollout.step, match.sample, grid, q, p, same, cached, lengths)
 
 
 def _trained_tokens(

@@ -27,7 +27,8 @@ class Readings:
 
     step, sample, tokens (compared), other (positions with another token), beyond (the tolerance), first, last
     (positions of the first and the last beyond; -1 without), before, after (tokens compared ahead of `first` and behind
-    `last`), cached (prompt tokens, -1 unknown), and for each reading NAME `NAME compared` and `NAME left`.
+    `last`), prompt (its tokens, -1 unknown), cached (of them, -1 unknown), and for each reading NAME `NAME compared`
+    and `NAME left`.
     """
 
     parts: dict[str, list[np.ndarray]] = field(default_factory=dict)
@@ -63,16 +64,18 @@ def reread(
     engine: np.ndarray,
     same: np.ndarray,
     cached: np.ndarray | None,
+    prompt: np.ndarray | None = None,
 ) -> None:
     """Add one step's samples: what is left of |engine − truth| beyond the tolerance under each reading of `engine`.
 
-    Flat float arrays on `grid`; `same`: positions of equal tokens; `sample`, `cached`: per row.
+    Flat float arrays on `grid`; `same`: positions of equal tokens; `sample`, `cached`, `prompt` (tokens): per row.
     """
     truth, engine = truth.astype(np.float64), engine.astype(np.float64)
     tolerance = e.tolerated(kind).value
     delta = engine - truth
     beyond = same & ~(np.abs(delta) <= tolerance)
-    columns = _extent(grid, step, sample, same, beyond, cached)
+    columns = _extent(grid, step, sample, same, beyond)
+    columns |= {"cached": _known(grid, cached), "prompt": _known(grid, prompt)}
     columns["size"] = _per_row(grid, np.where(beyond, np.nan_to_num(np.abs(delta), nan=0.0, posinf=0.0), 0.0))
     for shift in SHIFTS:
         moved, inside = shifted(grid, engine, shift)
@@ -105,7 +108,7 @@ def reread_tokens(
 ) -> None:
     """The same for tokens: is what was trained on what was rolled out, moved by one?"""
     differs = one != two
-    columns = _extent(grid, step, sample, np.ones(grid.size, bool), differs, None)
+    columns = _extent(grid, step, sample, np.ones(grid.size, bool), differs)
     columns["other"][:] = 0
     for shift in SHIFTS:
         moved, inside = shifted(grid, two, shift)
@@ -121,7 +124,7 @@ def shifted(grid: Grid, values: np.ndarray, shift: int) -> tuple[np.ndarray, np.
 
 
 def _extent(
-    grid: Grid, step: int, sample: np.ndarray, same: np.ndarray, beyond: np.ndarray, cached: np.ndarray | None
+    grid: Grid, step: int, sample: np.ndarray, same: np.ndarray, beyond: np.ndarray
 ) -> dict[str, np.ndarray]:
     rows = len(grid.length)
     first = grid.first(beyond)
@@ -140,8 +143,12 @@ def _extent(
         "last": last,
         "before": _per_row(grid, same & (grid.position < first[grid.row])),
         "after": _per_row(grid, same & (grid.position > last[grid.row])),
-        "cached": np.full(rows, -1, np.int64) if cached is None else np.asarray(cached, np.int64),
     }
+
+
+def _known(grid: Grid, values: np.ndarray | None) -> np.ndarray:
+    """[rows] of what was recorded of each sample, -1 where it was not."""
+    return np.full(len(grid.length), -1, np.int64) if values is None else np.asarray(values, np.int64)
 
 
 def _per_row(grid: Grid, values: np.ndarray) -> np.ndarray:

@@ -301,7 +301,7 @@ def mixed_version(e: Evidence) -> Iterator[Explanation]:
                     {
                         "samples": len(affected),
                         "positions": np.unique(cut[split]).tolist()[:20],
-                        "observed": [str(Seen.CUTS_VARY)] if _vary(cut[split], ahead) else [],
+                        "observed": [str(Seen.CUTS_VARY)] if _vary(cut, found["prompt"], split, ahead) else [],
                     },
                     [proof],
                 ),
@@ -310,11 +310,14 @@ def mixed_version(e: Evidence) -> Iterator[Explanation]:
             )
 
 
-def _vary(cuts: np.ndarray, ahead: bool) -> bool:
-    """Whether samples change at positions of their own. A fault of the position itself begins or ends at one, but for a
-    few tokens there that happen to agree."""
-    near = cuts >= cuts.max() - AT_ONE if ahead else cuts <= cuts.min() + AT_ONE
-    return bool(2 * near.sum() < len(cuts))
+def _vary(cut: np.ndarray, prompt: np.ndarray, split: np.ndarray, ahead: bool) -> bool:
+    """Whether samples change at positions of their own, counted from the response and from the prompt. A fault of the
+    position itself begins or ends at one, but for a few tokens there that happen to agree."""
+    for cuts in (cut[split], (cut + prompt)[split]):
+        near = cuts >= cuts.max() - AT_ONE if ahead else cuts <= cuts.min() + AT_ONE
+        if 2 * near.sum() >= len(cuts):
+            return False
+    return bool((prompt[split] >= 0).all())
 
 
 def _flipped(e: Evidence, cut: int, rows: np.ndarray, found: Readings) -> np.ndarray:

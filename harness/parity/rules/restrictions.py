@@ -36,7 +36,7 @@ def stale_cache(e: Evidence) -> Iterator[Explanation]:
         found = only_cached(e, side)
         if found is None:
             continue
-        affected, warm, cold, crossed = found
+        affected, warm, cold, observed = found
         yield Explanation(
             Cause(
                 "STALE_KV",
@@ -46,7 +46,7 @@ def stale_cache(e: Evidence) -> Iterator[Explanation]:
                 {
                     "samples": len(affected),
                     "steps": np.unique(affected[:, 0]).tolist(),
-                    "observed": [str(Seen.CACHE_CROSSED)] if crossed else [],
+                    "observed": [str(one) for one in observed],
                 },
                 [Proof("leave out the samples with cached tokens", len(affected), 0, "samples")],
             ),
@@ -56,9 +56,10 @@ def stale_cache(e: Evidence) -> Iterator[Explanation]:
         )
 
 
-def only_cached(e: Evidence, side: Side) -> tuple[np.ndarray, int, int, bool] | None:
-    """((step, sample) that differ, samples with cached tokens, samples without, whether both kinds stand first in their
-    group and later) where only cached ones differ, and more of them than chance gives; None elsewhere.
+def only_cached(e: Evidence, side: Side) -> tuple[np.ndarray, int, int, list[Seen]] | None:
+    """((step, sample) that differ, samples with cached tokens, samples without, what tells the cache apart from
+    the place in the group and from the prompt's length) where only cached ones differ, and more of them than chance
+    gives; None elsewhere.
 
     Only what no cause named so far explains is looked at, in the steps in which it differs.
     """
@@ -81,7 +82,12 @@ def only_cached(e: Evidence, side: Side) -> tuple[np.ndarray, int, int, bool] | 
     # Where the first of each prompt fills the cache for the others, a fault of all but the first looks the same.
     first = _first_of_group(e, found.keys)
     crossed = (wrong & first).sum() >= FEWEST or (cold & ~first).sum() >= FEWEST
-    return found.keys[wrong], int(warm.sum()), int(cold.sum()), bool(crossed)
+    observed = [Seen.CACHE_CROSSED] if crossed else []
+    # Short prompts fill no block of a cache: a fault of long ones looks the same where only those have cached tokens.
+    prompt = found["prompt"]
+    if (cold & (prompt >= prompt[wrong].min()) & (prompt[wrong].min() >= 0)).sum() >= FEWEST:
+        observed.append(Seen.AS_LONG_AGREE)
+    return found.keys[wrong], int(warm.sum()), int(cold.sum()), observed
 
 
 def _first_of_group(e: Evidence, keys: np.ndarray) -> np.ndarray:
