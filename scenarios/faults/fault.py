@@ -31,6 +31,7 @@ class Fault:
     pair: tuple[str, str] | None = None  # backends that it needs; None: those of the suite
     cap: float | None = None  # the largest floor that is believed, in nats; None: the dtype's own
     expected: str = "DIVERGENT"  # the right verdict
+    or_untested: bool = False  # what is recorded may not suffice to tell: then INCONCLUSIVE is right as well
     causes: tuple[str, ...] = ()  # each must be named; without a parenthesis any detail is right
     party: str | tuple[str, ...] = ""  # the right party of all causes, or one for each; empty where none may be named
     findings: tuple[str, ...] = ()  # names that must stand among the findings

@@ -125,6 +125,15 @@ def test_a_finding_that_must_stand_there() -> None:
         assert Outcome(confounded, said).found == found
 
 
+def test_a_fault_that_the_recordings_may_not_suffice_to_tell_may_be_untested_and_never_ruled_out() -> None:
+    small = dataclasses.replace(SHIFT, or_untested=True)
+    untested, ruled_out = outcome(small, "INCONCLUSIVE"), outcome(small, "EQUIVALENT")
+    assert untested.found and untested.right and not ruled_out.found and not ruled_out.right
+    assert not outcome(SHIFT, "INCONCLUSIVE").found
+    counted = score([untested, ruled_out])
+    assert (counted.found, counted.faults, counted.causes, counted.passed) == (1, 2, 1, False)
+
+
 def test_what_must_be_told_of_a_cause_or_a_finding() -> None:
     kernel = Fault("k", causes=("UNEXPLAINED",), party="candidate", told={"UNEXPLAINED": "in layer 2,"})
     for evidence, right in (("they differ first in layer 2, by 0.1", True), ("first in layer 21", False), ("", False)):

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -192,6 +193,10 @@ def test_the_built_in_scenario_asks_of_itself_what_would_hide_faults(
 ) -> None:
     checks = {check.name: check for check in selfcheck.report(run[0])}
     assert len(checks) == 6
+    manifest = {"scenario": {"model": {"dtype": "bfloat16"}}}
+    half = SimpleNamespace(frames=run[0].frames, events=run[0].events, manifest=manifest)
+    moves = [check for check in selfcheck.report(half, floor=0.05) if "move of an update" in check.name]
+    assert [check.applies for check in moves] == [False]  # 100 roundings are more than any update
     assert checks["smallest proof of weights that did not arrive"].ok
     assert checks["smallest log-probability move of an update"].ok
     assert not checks["tokens served from the prefix cache"].applies

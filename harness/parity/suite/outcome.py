@@ -38,8 +38,15 @@ class Outcome:
         return list(self.verdict.causes) if self.verdict else []
 
     @property
+    def untested(self) -> bool:
+        """INCONCLUSIVE of a fault that the recordings need not suffice to tell."""
+        return self.fault.or_untested and self.said == "INCONCLUSIVE" and not self.causes
+
+    @property
     def found(self) -> bool:
         """The right verdict, the findings and confounders that must stand there, and what must be told of them."""
+        if self.untested:
+            return True
         if self.error or self.verdict is None or self.said != self.fault.expected:
             return False
         names, confounders = ({one.name for one in told} for told in (self.verdict.findings, self.verdict.confounders))
@@ -107,7 +114,7 @@ class Outcome:
 
     @property
     def right(self) -> bool:
-        return self.named if self.fault.causes else self.found and not self.causes
+        return self.named if self.fault.causes and not self.untested else self.found and not self.causes
 
     @property
     def _expected(self) -> list[tuple[str, str]]:
@@ -140,7 +147,8 @@ def started_since(before: tuple[int, float], now: tuple[int, float]) -> tuple[in
 
 @dataclass(frozen=True)
 class Score:
-    """Counts over the outcomes. `faults` have something to be found, `causes` of them a cause to be named."""
+    """Counts over the outcomes. `faults` have something to be found, `causes` of them a cause to be named; one that is
+    rightly not tested counts as found, and has none."""
 
     faults: int
     found: int
@@ -186,7 +194,7 @@ class Score:
 def score(outcomes: Sequence[Outcome]) -> Score:
     """The score of a whole suite."""
     faults = [one for one in outcomes if not one.fault.control]
-    causes = [one for one in faults if one.fault.causes]
+    causes = [one for one in faults if one.fault.causes and not one.untested]
     controls = [one for one in outcomes if one.fault.control]
     ran = [one for one in outcomes if not one.error]
     seconds = [one.seconds for one in ran]
