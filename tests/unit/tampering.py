@@ -21,6 +21,7 @@ from framework_recordings import PLAN, job
 from recordings import FrameRecord, Jagged, Recording, digest, jagged, make, scenario
 
 from reports.model import SUSPICIONS, Verdict
+from scenarios.settings import Scenario
 
 STOPPED, TOLD, KEPT = "stopped", "told", "kept"
 OWN, FOREIGN = "own", "foreign"
@@ -45,15 +46,19 @@ class Runs:
         return self.baseline if side == "baseline" else self.candidate
 
 
+def own(kind: str) -> Scenario:
+    plan = scenario(steps=STEPS, dtype="bfloat16" if kind == HALF else "float32")
+    if kind == GREEDY:
+        plan = scenario(steps=STEPS, mode="greedy", temperature=0.0)
+    if kind == FILTERED:
+        plan = dataclasses.replace(plan, sampling=dataclasses.replace(plan.sampling, top_p=0.95))
+    return plan
+
+
 def sound(kind: str, *, native: bool = True) -> Runs:
     """A pair that is EQUIVALENT: our own with everything, or a framework's without margins, floor and native stage."""
     if kind != FOREIGN:
-        plan = scenario(steps=STEPS, dtype="bfloat16" if kind == HALF else "float32")
-        if kind == GREEDY:
-            plan = scenario(steps=STEPS, mode="greedy", temperature=0.0)
-        if kind == FILTERED:
-            plan = dataclasses.replace(plan, sampling=dataclasses.replace(plan.sampling, top_p=0.95))
-        runs = Runs(make("baseline", plan, native=native), make("candidate", plan, native=native))
+        runs = Runs(make("baseline", own(kind), native=native), make("candidate", own(kind), native=native))
         runs.baseline.made, runs.candidate.made = {}, {}
         return runs
     plan = dataclasses.replace(PLAN, steps=STEPS)

@@ -18,7 +18,7 @@ import pytest
 import tampering
 from hypothesis import given
 from hypothesis import strategies as st
-from recordings import Jagged, Recording, make, put, scenario
+from recordings import Jagged, Recording, make, pair, put, scenario
 from tampering import BOTH, CASES, CATALOGUE, FILTERED, FOREIGN, GREEDY, HALF, KEPT, OWN, STOPPED, TOLD, Runs
 
 from harness.parity import judge
@@ -41,7 +41,11 @@ DECEPTIONS: list[Case] = [
     (FOREIGN, "logprob of rollout: the learner's bits but one", BOTH),
     (OWN, "native: copied from the other run", "candidate"),
     (OWN, "margin of experience: infinite", BOTH),
-    *((GREEDY, f"margin of experience: {what}", place) for what in ("zero", "constant") for place in ("candidate", BOTH)),
+    *(
+        (GREEDY, f"margin of experience: {what}", place)
+        for what in ("zero", "constant")
+        for place in ("candidate", BOTH)
+    ),
     *((FILTERED, "margin of experience: infinite", place) for place in ("candidate", BOTH)),
     (OWN, "margin of experience: permuted", "candidate"),
     (FOREIGN, "logprob of rollout: the learner's bits in three of four tokens", "candidate"),
@@ -220,27 +224,30 @@ def _second_best(run: Recording, share: float) -> int:
 
 
 @pytest.mark.parametrize(
-    ("kind", "margin", "seen"),
+    ("kind", "margin", "seen", "why"),
     [
-        (GREEDY, None, "DIVERGENT"),
-        (GREEDY, 0.0, "INCONCLUSIVE"),
-        (FILTERED, None, "DIVERGENT"),
-        (FILTERED, np.inf, "INCONCLUSIVE"),
+        (GREEDY, None, "DIVERGENT", "flips"),
+        (GREEDY, 0.0, "INCONCLUSIVE", "one and the same number"),
+        (FILTERED, None, "DIVERGENT", "flip"),
+        (FILTERED, np.inf, "INCONCLUSIVE", "without bound"),
     ],
 )
-def test_margins_that_say_nothing_excuse_no_flip(kind: str, margin: float | None, seen: str, tmp_path: Path) -> None:
-    runs = tampering.sound(kind, native=False)
+def test_margins_that_say_nothing_excuse_no_flip(
+    kind: str, margin: float | None, seen: str, why: str, tmp_path: Path
+) -> None:
+    runs = Runs(*pair(plan=tampering.own(kind), native=False))
     share = 0.3 if kind == GREEDY else 0.003
     assert _second_best(runs.candidate, share)
     for run in (runs.baseline, runs.candidate) if margin is not None else ():
         for frame in run.frames("experience"):
             frame.arrays["margin"].values[:] = margin  # type: ignore[union-attr]
-    assert _written(tmp_path, runs).verdict == seen
+    verdict = _written(tmp_path, runs)
+    assert verdict.verdict == seen and why in verdict.reason, verdict.reason
 
 
 def test_greedy_gaps_are_held_against_the_probability_of_the_choice(tmp_path: Path) -> None:
     """Ties of many sizes at the tokens that were flipped: no two are the same, and likely choices have none."""
-    runs = tampering.sound(GREEDY, native=False)
+    runs = Runs(*pair(plan=tampering.own(GREEDY), native=False))
     assert _second_best(runs.candidate, 0.3)
     for run in (runs.baseline, runs.candidate):
         for frame in run.frames("experience"):
@@ -256,7 +263,7 @@ def test_greedy_gaps_are_held_against_the_probability_of_the_choice(tmp_path: Pa
 
 def test_greedy_samples_of_one_prompt_may_be_the_same(tmp_path: Path) -> None:
     """Sixteen times one sample has each margin sixteen times: no number is common."""
-    runs = tampering.sound(GREEDY, native=False)
+    runs = Runs(*pair(plan=tampering.own(GREEDY), native=False))
     for run in (runs.baseline, runs.candidate):
         for kind in ("rollout", "experience"):
             for frame in run.frames(kind):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.parity.facts.align import Match, shared
+from harness.parity.facts.align import shared
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.flips import same_draw
 from harness.parity.facts.floor import MINIMUM_TOKENS, implausible
