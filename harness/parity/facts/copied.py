@@ -4,8 +4,9 @@ Two engines, or an engine and the learner, have kernels of their own and round o
 model on a CPU: vLLM and SGLang gave the same float32 in 39 to 51 % of the tokens of a step, either and Transformers in
 25 to 45 % of those beyond 0.01 nats; in bfloat16 it is 1 % at most. A step of which nine in ten are the same was
 written down twice. The likelier tokens of a whole run, whose numbers float32 tells apart, say more: 31 to 41 % of 984
-between 0.01 and 2 nats were the same, 27 to 47 % in a step (of less likely ones 82 %, of a model that is nearly flat:
-float32 has steps of 5e-7 there). Two thirds are ten standard deviations of 984 tokens above 51 %. Runs of one engine draw and round alike, in every bit, and nothing of that is held against them.
+between 0.01 and 2 nats were the same, 19 to 47 % in a step (of less likely ones 82 %, of a model that is nearly flat:
+float32 has steps of 5e-7 there). Two thirds are ten standard deviations of 984 tokens above 51 %.
+Runs of one engine draw and round alike, in every bit, and nothing of that is held against them.
 """
 
 from __future__ import annotations
