@@ -362,14 +362,18 @@ class Step:
         tokens = rng.integers(3, VOCABULARY, total)
         stopped = lengths < longest
         tokens[(np.cumsum(lengths) - 1)[stopped]] = EOS
+        logprob = -rng.exponential(1.2, total).astype(np.float32)
+        margin = (rng.exponential(1.0, total) + 1e-3).astype(np.float32)
+        if plan.rollout.mode == "greedy":  # a token takes what the others have not: no gap is smaller than that says
+            margin += np.maximum(0.0, logprob - np.log(-np.expm1(logprob)))
         return Step(
             step,
             step * n + np.arange(n),
             prompt.take(np.repeat(np.arange(prompts), group)),
             Jagged(tokens, lengths),
             ["stop" if one else "length" for one in stopped],
-            -rng.exponential(1.2, total).astype(np.float32),
-            (rng.exponential(1.0, total) + 1e-3).astype(np.float32),
+            logprob,
+            margin,
             (tokens + 1 + rng.integers(0, 50, total)) % VOCABULARY,
             rng.normal(0.1 * step, 1.0, n).astype(np.float32),
             rng,

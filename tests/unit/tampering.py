@@ -21,11 +21,13 @@ from framework_recordings import PLAN, job
 from recordings import FrameRecord, Jagged, Recording, digest, jagged, make, scenario
 
 from reports.model import SUSPICIONS, Verdict
+from scenarios.settings import Scenario
 
 STOPPED, TOLD, KEPT = "stopped", "told", "kept"
 OWN, FOREIGN = "own", "foreign"
 PAIRS = (OWN, FOREIGN)  # of the table
 HALF = "half"  # our own in bfloat16, which must be stopped wherever that in float32 is
+GREEDY, FILTERED = "greedy", "filtered"  # our own, drawn greedily or with top-p: margins mean something else there
 ONE, BOTH, SWAPPED = ("baseline", "candidate"), "both", "swapped"
 ALIKE = "another sound job would have recorded the same in both runs, and nothing else speaks of it"
 STEPS = 4
@@ -44,11 +46,19 @@ class Runs:
         return self.baseline if side == "baseline" else self.candidate
 
 
+def own(kind: str) -> Scenario:
+    plan = scenario(steps=STEPS, dtype="bfloat16" if kind == HALF else "float32")
+    if kind == GREEDY:
+        plan = scenario(steps=STEPS, mode="greedy", temperature=0.0)
+    if kind == FILTERED:
+        plan = dataclasses.replace(plan, sampling=dataclasses.replace(plan.sampling, top_p=0.95))
+    return plan
+
+
 def sound(kind: str, *, native: bool = True) -> Runs:
     """A pair that is EQUIVALENT: our own with everything, or a framework's without margins, floor and native stage."""
-    if kind in (OWN, HALF):
-        plan = scenario(steps=STEPS, dtype="bfloat16" if kind == HALF else "float32")
-        runs = Runs(make("baseline", plan, native=native), make("candidate", plan, native=native))
+    if kind != FOREIGN:
+        runs = Runs(make("baseline", own(kind), native=native), make("candidate", own(kind), native=native))
         runs.baseline.made, runs.candidate.made = {}, {}
         return runs
     plan = dataclasses.replace(PLAN, steps=STEPS)
@@ -358,6 +368,30 @@ def _learners_bits(but: int) -> Change:
     return change
 
 
+def _learners_bits_in(share: float) -> Change:
+    """The learner's own log-probabilities in this share of the tokens, drawn at random."""
+
+    def change(run: Recording, other: Recording, rng: np.random.Generator) -> None:
+        for frame in run.frames("rollout"):
+            found, truth = frame.arrays["logprob"], run.frame("experience", frame.step).arrays["actor_logprob"]
+            assert isinstance(found, Jagged) and isinstance(truth, Jagged)
+            copied = rng.random(len(found.values)) < share
+            found.values = np.where(copied, truth.values, found.values)
+
+    return change
+
+
+def _of_engine(name: str) -> Change:
+    """An engine of this name draws."""
+
+    def change(run: Recording, other: Recording, rng: np.random.Generator) -> None:
+        run.manifest["backend"] = name
+        for info in run.events("engine_info"):
+            info["engine"] = name
+
+    return change
+
+
 def _other_prompts(run: Recording, other: Recording, rng: np.random.Generator) -> None:
     """Other prompts of equal lengths, sent and seen, whose digests and boundaries nobody made anew."""
     for frame in run.frames("rollout"):
@@ -546,6 +580,9 @@ def _catalogue() -> Iterator[Tampering]:
     yield from symmetric
     yield Tampering("logprob of rollout: the learner's bits", _learners_bits(0))
     yield Tampering("logprob of rollout: the learner's bits but one", _learners_bits(1))
+    yield Tampering("logprob of rollout: the learner's bits in three of four tokens", _learners_bits_in(0.75))
+    unknown = together(_of_engine("trtllm"), _learners_bits(0))
+    yield Tampering("logprob of rollout: the learner's bits, of an unknown engine", unknown)
     yield from column("rollout", "output", "zero", "permuted", "samples rotated", "rows cut", "dropped")
     yield from column("rollout", "prompt", "zero", "samples rotated", "rows cut")
     yield from column("rollout", "prompt", "dropped")
@@ -589,7 +626,11 @@ def _catalogue() -> Iterator[Tampering]:
     yield from column("experience", "reward", "infinite")
     yield from column("experience", "reward", "dropped")
     yield from column("experience", "tokens", "zero", "permuted", "rows cut", "samples rotated", "dropped")
-    yield from column("experience", "margin", "zero", "constant", "NaN", "infinite", "rows cut", "dropped", pairs=own)
+    margins = (*own, GREEDY, FILTERED)
+    yield from column(
+        "experience", "margin", "zero", "constant", "NaN", "infinite", "rows cut", "dropped", pairs=margins
+    )
+    yield from column("experience", "margin", "permuted", pairs=margins, places=ONE)
     yield Tampering("experience: dropped", without("experience"))
     yield Tampering("experience: dropped from half of the steps on", without("experience", later=True))
     yield Tampering("weight_version of experience: dropped", frames("experience", weight_version=None), alike=foreign)

@@ -18,8 +18,8 @@ import pytest
 import tampering
 from hypothesis import given
 from hypothesis import strategies as st
-from recordings import Jagged, Recording, make, put, scenario
-from tampering import BOTH, CASES, CATALOGUE, FOREIGN, HALF, KEPT, OWN, STOPPED, TOLD, Runs
+from recordings import Jagged, Recording, make, pair, put, scenario
+from tampering import BOTH, CASES, CATALOGUE, FILTERED, FOREIGN, GREEDY, HALF, KEPT, OWN, STOPPED, TOLD, Runs
 
 from harness.parity import judge
 from reports.model import Verdict
@@ -41,6 +41,15 @@ DECEPTIONS: list[Case] = [
     (FOREIGN, "logprob of rollout: the learner's bits but one", BOTH),
     (OWN, "native: copied from the other run", "candidate"),
     (OWN, "margin of experience: infinite", BOTH),
+    *(
+        (GREEDY, f"margin of experience: {what}", place)
+        for what in ("zero", "constant")
+        for place in ("candidate", BOTH)
+    ),
+    *((FILTERED, "margin of experience: infinite", place) for place in ("candidate", BOTH)),
+    (OWN, "margin of experience: permuted", "candidate"),
+    (FOREIGN, "logprob of rollout: the learner's bits in three of four tokens", "candidate"),
+    (FOREIGN, "logprob of rollout: the learner's bits, of an unknown engine", "candidate"),
     (OWN, "rollout: the token file of the other run", "candidate"),
     (FOREIGN, "rollout: the token file of the other run", "candidate"),
     (OWN, "prompt of rollout: others under the old digest", BOTH),
@@ -91,7 +100,7 @@ def _table() -> dict[str, dict[tuple[str, str], str]]:
     return tampering.read_table(TABLE.read_text())
 
 
-@pytest.mark.parametrize("kind", tampering.PAIRS)
+@pytest.mark.parametrize("kind", [*tampering.PAIRS, HALF, GREEDY, FILTERED])
 def test_the_pairs_are_sound(kind: str, tmp_path: Path) -> None:
     verdict = _written(tmp_path, copy.deepcopy(_sound(kind, True)))
     assert verdict.verdict == "EQUIVALENT", verdict.reason
@@ -197,4 +206,69 @@ def test_margins_may_be_without_bound_where_filters_leave_one_token(tmp_path: Pa
             event["canonical"]["top_p"] = 0.5
         for frame in run.frames("experience"):
             frame.arrays["margin"].values[::3] = np.inf  # type: ignore[union-attr]
+            frame.arrays["runner_up"].values[::3] = -1  # type: ignore[union-attr]
     assert put(tmp_path, *runs).verdict == "EQUIVALENT"
+
+
+def _second_best(run: Recording, share: float) -> int:
+    """The engine draws the learner's second best in this share of the tokens that are not a sample's last."""
+    rng, flips = np.random.default_rng(0), 0
+    for frame in run.frames("rollout"):
+        output, second = frame.arrays["output"], run.frame("experience", frame.step).arrays["runner_up"]
+        assert isinstance(output, Jagged) and isinstance(second, Jagged)
+        chosen = rng.random(len(output.values)) < share
+        chosen[output.offsets[1:] - 1] = False
+        output.values[chosen] = second.values[chosen]
+        flips += int(chosen.sum())
+    return flips
+
+
+@pytest.mark.parametrize(
+    ("kind", "margin", "seen", "why"),
+    [
+        (GREEDY, None, "DIVERGENT", "flips"),
+        (GREEDY, 0.0, "INCONCLUSIVE", "one and the same number"),
+        (FILTERED, None, "DIVERGENT", "flip"),
+        (FILTERED, np.inf, "INCONCLUSIVE", "without bound"),
+    ],
+)
+def test_margins_that_say_nothing_excuse_no_flip(
+    kind: str, margin: float | None, seen: str, why: str, tmp_path: Path
+) -> None:
+    runs = Runs(*pair(plan=tampering.own(kind), native=False))
+    share = 0.3 if kind == GREEDY else 0.003
+    assert _second_best(runs.candidate, share)
+    for run in (runs.baseline, runs.candidate) if margin is not None else ():
+        for frame in run.frames("experience"):
+            frame.arrays["margin"].values[:] = margin  # type: ignore[union-attr]
+    verdict = _written(tmp_path, runs)
+    assert verdict.verdict == seen and why in verdict.reason, verdict.reason
+
+
+def test_greedy_gaps_are_held_against_the_probability_of_the_choice(tmp_path: Path) -> None:
+    """Ties of many sizes at the tokens that were flipped: no two are the same, and likely choices have none."""
+    runs = Runs(*pair(plan=tampering.own(GREEDY), native=False))
+    assert _second_best(runs.candidate, 0.3)
+    for run in (runs.baseline, runs.candidate):
+        for frame in run.frames("experience"):
+            margin, flipped = frame.arrays["margin"], runs.candidate.frame("rollout", frame.step).arrays["output"]
+            assert isinstance(margin, Jagged) and isinstance(flipped, Jagged)
+            chosen = flipped.values != frame.arrays["tokens"].values  # type: ignore[union-attr]
+            ties = np.random.default_rng(frame.step).uniform(0, 1e-6, len(chosen))
+            margin.values = np.where(chosen, ties, margin.values)
+    verdict = _written(tmp_path, runs)
+    assert verdict.verdict == "INCONCLUSIVE"
+    assert "smaller than the choice is likely" in verdict.reason
+
+
+def test_greedy_samples_of_one_prompt_may_be_the_same(tmp_path: Path) -> None:
+    """Sixteen times one sample has each margin sixteen times: no number is common."""
+    runs = Runs(*pair(plan=tampering.own(GREEDY), native=False))
+    for run in (runs.baseline, runs.candidate):
+        for kind in ("rollout", "experience"):
+            for frame in run.frames(kind):
+                longest = int(np.argmax(frame.arrays["output" if kind == "rollout" else "tokens"].lengths))  # type: ignore[union-attr]
+                sample = frame.arrays["sample"].copy()  # type: ignore[union-attr]
+                frame.take([longest] * len(sample))
+                frame.arrays["sample"] = sample
+    assert "one and the same number" not in _written(tmp_path, runs).reason

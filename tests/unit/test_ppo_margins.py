@@ -50,6 +50,16 @@ def test_greedy_margins_are_plain_logits() -> None:
     assert runner_up.tolist() == best.indices[:, 1].tolist()
 
 
+def test_no_greedy_margin_is_smaller_than_its_probability_says() -> None:
+    """What the judge holds greedy margins against (`harness.parity.facts.margins`)."""
+    greedy = with_(Scenario(), rollout={"mode": "greedy"}, sampling={"temperature": 0.0})
+    sharp = LOGITS * 4
+    best = sharp.argmax(dim=-1)
+    margin, _, _ = Margins(greedy, 2)(Sample(0, (1,), tuple(best.tolist())), sharp)
+    share = sharp.double().softmax(dim=-1).gather(-1, best[:, None])[:, 0].numpy()
+    assert (share > 0.5).any() and (margin >= np.log(share / (1 - share)) - 1e-5).all()
+
+
 def test_native_sampling_has_no_margin() -> None:
     margin, runner_up, _ = Margins(with_(Scenario(), rollout={"mode": "native"}), 2)(Sample(0, (1,), drawn()), LOGITS)
     assert np.isnan(margin).all()

@@ -55,9 +55,9 @@ def engine_against_learner(e: Evidence) -> Outcome:
             f"no log-probabilities of the learner to compare with in the {' and the '.join(without)}",
             **details,
         )
-    copied = [side.name for side in e.sides if own_kernels(side.recording) and alike(side.to_learner) is not None]
+    copied = [side.name for side in e.sides if own_kernels(side.recording) and alike(side.to_learner)]
     if copied:
-        text = f"the log-probabilities of the {' and the '.join(copied)} are the learner's to the last bit in step "
+        text = f"the log-probabilities of the {' and the '.join(copied)} are the learner's to the last bit "
         text += f"{alike(e.side(copied[0]).to_learner)}: an engine's own are not"
         return outcome("engine-against-learner", "not tested", text, **details)
     partial = [f"step {step}" for side in e.sides for step in e.notes.get(f"no experience:{side.name}", [])]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from harness.parity.facts import margins
 from harness.parity.facts.align import Match, equal_rows, first_difference, shared
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.gaps import COLUMNS, note_experience
@@ -64,6 +65,7 @@ def experiences(e: Evidence, b: Table, c: Table) -> None:
     ia, ib, sample = match.a[alike], match.b[alike], match.sample[alike]
     framework = any(side.recording.manifest.get("framework") for side in e.sides)
     exact = not framework and bool(alike.all()) and not len(match.only_a) and not len(match.only_b)
+    margins.note_apart(e, b, c, ia, ib, exact=exact)
     for name in COLUMNS:
         column, column2 = b.rows(name), c.rows(name)
         if column is None or column2 is None:

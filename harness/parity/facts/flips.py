@@ -89,12 +89,14 @@ def note(
     rounding = e.tolerance.rounding  # in half precision most tokens round by far less than the cap
     reach = rounding.mean if e.tolerance.half and rounding.measured else e.tolerance.cap
     judged = implausible(int(outside.sum()), grid.size, reach, e.tolerance.temperature)
-    edge = outside & (best == two[flipped])  # rounding decides which of the two a filter leaves (docs/format.md)
+    # In half precision rounding decides which of the two a filter leaves; in float32 no other token was left
+    # (docs/format.md).
+    edge = outside & (best == two[flipped]) & e.tolerance.half
     known = np.isfinite(margin) | edge | (outside & judged)
     benign = known & ((np.abs(margin) <= e.tolerance.margin) | edge) & (best == two[flipped])
     if second is not None:
         other, best2 = second.at(row, position, one[flipped])
-        near = (np.abs(other) <= e.tolerance.margin) | np.isinf(other)
+        near = (np.abs(other) <= e.tolerance.margin) | (np.isinf(other) & e.tolerance.half)
         benign &= np.isnan(other) | (near & (best2 == two[flipped]))
     far = known & ~benign & (np.abs(margin) <= far_margin(e)) & (best == two[flipped])
     beyond = known & ~benign & ~far

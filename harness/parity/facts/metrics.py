@@ -16,6 +16,7 @@ import numpy as np
 
 # A log-probability this far from 0 has seven digits in float32, and kernels of two makers seldom agree in all of them.
 SIZEABLE = 0.01
+LIKELY = 2.0  # nearer to 0 than this, float32 has steps of 1.2e-7 nats at most: finer than what kernels round by
 CLAMP = 20.0  # nats; beyond it an importance weight says nothing more (verl clamps there too)
 POSITION_EDGES = (1, 4, 16, 64, 256, 1024, 4096)
 PROBABILITY_EDGES = (1e-3, 1e-2, 0.1, 0.5)
@@ -110,6 +111,7 @@ class Mismatch:
     largest: tuple[float, int, int, int] = (0.0, -1, -1, -1)  # |Δ|, step, sample, position
     # Step -> (tokens whose `p` is sizeable, those of them that are the same number in `q`).
     identical: dict[int, tuple[int, int]] = field(default_factory=dict)
+    identical_likely: tuple[int, int] = (0, 0)  # the same of all steps, of likely tokens
 
     def add(
         self,
@@ -139,6 +141,9 @@ class Mismatch:
         told, same = self.identical.get(step, (0, 0))
         alike = int(np.count_nonzero(sizeable & (size == 0.0)))
         self.identical[step] = (told + int(np.count_nonzero(sizeable)), same + alike)
+        likely = sizeable & (np.abs(p) < LIKELY)
+        told, same = self.identical_likely
+        self.identical_likely = told + int(np.count_nonzero(likely)), same + int(np.count_nonzero(likely & (size == 0)))
         self._place(size, step, sample, row, position)
         self._sum(p, q, delta, size, row)
         self.buckets["position"].add(_POSITION_OF[np.minimum(position, POSITION_EDGES[-1])], size)
