@@ -106,13 +106,16 @@ def lifted_stage(e: Evidence, judge: Judge, given: Verdict | None = None) -> Non
 
 
 def stage_steps(recordings: list[Recording]) -> range | None:
-    """The steps that recordings of two lifted stages have to hold, from their run.json; None of any others."""
+    """The steps that recordings of two lifted stages have to hold, from their run.json; None of any others. Where the
+    two promise other steps, all of them."""
+    found = []
     for recording in recordings:
         facts = mapping(recording.manifest.get("lifted"))
         first, stop = facts.get("first_step"), facts.get("stop")
         if isinstance(first, int) and isinstance(stop, int) and 0 <= first < stop:
-            return range(first, stop)
-    return None
+            promised = recording.scenario.get("steps")
+            found.append((first, max(stop, promised if isinstance(promised, int) else 0)))
+    return range(min(first for first, _ in found), max(stop for _, stop in found)) if found else None
 
 
 def _recorded(folder: Path) -> bool:

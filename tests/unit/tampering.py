@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 from framework_recordings import PLAN, job
-from recordings import FrameRecord, Jagged, Recording, digest, jagged, make, scenario
+from recordings import FrameRecord, Jagged, Recording, digest, jagged, make, scenario, stage
 
 from reports.model import SUSPICIONS, Verdict
 
@@ -50,6 +50,8 @@ def sound(kind: str, *, native: bool = True) -> Runs:
         plan = scenario(steps=STEPS, dtype="bfloat16" if kind == HALF else "float32")
         runs = Runs(make("baseline", plan, native=native), make("candidate", plan, native=native))
         runs.baseline.made, runs.candidate.made = {}, {}
+        if kind == HALF:
+            runs.baseline.stage, runs.candidate.stage = stage("baseline", plan), stage("candidate", plan)
         return runs
     plan = dataclasses.replace(PLAN, steps=STEPS)
     runs = Runs(job("baseline", plan=plan), job("candidate", plan=plan), job("baseline", plan=plan, noise=2e-7))
@@ -112,7 +114,8 @@ def tamper(runs: Runs, tampering: Tampering, place: str, seed: int = 0) -> bool:
 
 def fingerprint(runs: Runs) -> str:
     told = []
-    for run in (runs.baseline, runs.candidate):
+    every = [runs.baseline, runs.candidate]
+    for run in [*every, *(run.stage for run in every if run.stage is not None)]:
         frames = [
             (frame.kind, frame.step, frame.fields, {name: _bytes(one) for name, one in frame.arrays.items()})
             for log in run.logs.values()
@@ -537,6 +540,32 @@ def _unknown_things(run: Recording, other: Recording, rng: np.random.Generator) 
         frame.arrays["unknown"] = np.zeros(len(frame.arrays["sample"]), np.float32)
 
 
+def in_stage(*changes: Change) -> Change:
+    """The same of the run's lifted stage."""
+
+    def change(run: Recording, other: Recording, rng: np.random.Generator) -> None:
+        if run.stage is not None and other.stage is not None:
+            together(*changes)(run.stage, other.stage, rng)
+
+    return change
+
+
+def _off(run: Recording, other: Recording, rng: np.random.Generator) -> None:
+    """A fault that bfloat16 hides."""
+    for frame in run.frames("rollout"):
+        logprob = frame.arrays["logprob"]
+        assert isinstance(logprob, Jagged)
+        logprob.values = logprob.values + np.float32(0.02)
+
+
+def _without_a_stage(run: Recording, other: Recording, rng: np.random.Generator) -> None:
+    run.stage = None
+
+
+def _the_others_stage(run: Recording, other: Recording, rng: np.random.Generator) -> None:
+    run.stage = copy.deepcopy(other.stage)
+
+
 def _catalogue() -> Iterator[Tampering]:
     numbers = ("zero", "constant", "NaN", "infinite", "permuted", "dropped")
     own, foreign, both = (OWN, HALF), (FOREIGN,), PAIRS
@@ -663,6 +692,25 @@ def _catalogue() -> Iterator[Tampering]:
         yield from column(
             "experience", name, "zero", "constant", "permuted", "NaN", "rows cut", "dropped", pairs=(HALF,)
         )
+    # the lifted stage: whatever half precision hides is seen there, and damage must not hide it again
+    half = (HALF,)
+    yield Tampering("lifted stage: off by 0.02 nats", in_stage(_off), pairs=half)
+    yield Tampering("lifted stage: none in one run", _without_a_stage, pairs=half, places=ONE)
+    yield Tampering("lifted stage: the other run's", _the_others_stage, pairs=half, places=ONE)
+    for what, damage in (
+        ("a journal that does not end", _unclosed),
+        ("no rollouts", without("rollout")),
+        ("no log-probabilities", Column("rollout", "logprob").drop()),
+        ("no floor", without("floor")),
+        ("no weights", without("weights")),
+        ("an engine in bfloat16", _resolved(dtype="bfloat16")),
+        ("an engine without a dtype", _resolved(dtype=None)),
+        ("with a step that was not run", manifest("lifted.stop", STEPS + 3)),
+        ("said to be skipped", manifest("lifted.skipped", "no room")),
+    ):
+        yield Tampering(f"lifted stage: {what}", in_stage(damage), pairs=half)
+        yield Tampering(f"lifted stage: off by 0.02 nats, {what}", in_stage(_off, damage), pairs=half)
+    yield Tampering("control: frames of the lifted stage in another order", in_stage(_reordered_frames), KEPT, pairs=half)
     # the updates
     yield Tampering("learner: dropped", without("learner"))
     yield Tampering("learner: of the next step", in_turn("learner", "actor", "critic", "batch"))

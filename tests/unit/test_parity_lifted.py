@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import recordings
 from recordings import FrameRecord, Recording, causes, check, make, pair, put, scenario
 
 from harness.parity import judge
@@ -24,18 +25,7 @@ HALF = dataclasses.replace(scenario(steps=2, prompts=8, dtype="bfloat16", train=
 
 
 def stage(side: str, plan: Scenario = HALF, **options: Any) -> Recording:
-    """The lifted stage of one side, sound."""
-    own = lifted(plan)
-    made = make(side, own, native=False, **options)
-    window = steps(plan)
-    for kind in ("weights", "sync"):
-        for event in made.events(kind):
-            event["version"] += window.start
-    for log in made.logs.values():
-        for frame in log.frames:
-            frame.fields["weight_version"] = window.start
-    made.manifest["lifted"] = {"held": plan.model.dtype, "first_step": window.start, "stop": window.stop}
-    return made
+    return recordings.stage(side, plan, **options)
 
 
 def stages(plan: Scenario = HALF) -> tuple[Recording, Recording]:
