@@ -256,6 +256,7 @@ def make(
     trainer.event(
         "tokenizer", size=VOCABULARY, bos=BOS, eos=EOS, pad=0, specials=[0, BOS, EOS], generation_prompt=GENERATE
     )
+    actor.event("model", tensors=list(TENSORS))
     actor.event("group", name="default", backend="gloo", rank=0, world_size=1, members=[0])
     _synced(trainer, rollout, plan, 0, 0, own)
     if floor:

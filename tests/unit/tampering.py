@@ -20,6 +20,7 @@ import numpy as np
 from framework_recordings import PLAN, job
 from recordings import FrameRecord, Jagged, Recording, digest, jagged, make, scenario, stage
 
+from probes import weights
 from reports.model import SUSPICIONS, Verdict
 
 STOPPED, TOLD, KEPT = "stopped", "told", "kept"
@@ -382,6 +383,16 @@ def _one_tensor(*sources: str) -> Change:
     return change
 
 
+def _one_tensor_under_its_digest(run: Recording, other: Recording, rng: np.random.Generator) -> None:
+    """One tensor of eight, and the actor's digest made of it anew: the recording of a model with one tensor."""
+    _one_tensor("learner", "received")(run, other, rng)
+    made = {
+        event["version"] - 1: weights.combine(event["digests"]) for event in run.events("weights", source="learner")
+    }
+    for event in run.events("learner"):
+        event["actor"] = made[event["step"]]
+
+
 def _tensors_renamed(run: Recording, other: Recording, rng: np.random.Generator) -> None:
     """The digests that arrived, each under the next tensor's name."""
     for event in run.events("weights", source="received"):
@@ -653,6 +664,12 @@ def _catalogue() -> Iterator[Tampering]:
     yield Tampering("weights, sent: one tensor of eight", _one_tensor("learner"))
     yield Tampering("weights, received: one tensor of eight", _one_tensor("received"))
     yield Tampering("weights: one tensor of eight, sent and received", _one_tensor("learner", "received"))
+    yield Tampering("weights: one tensor of eight, and the actor's digest of it", _one_tensor_under_its_digest)
+    yield Tampering("model: dropped", without("model"), pairs=own)
+    yield Tampering("model: one tensor of eight", events("model", tensors=lambda old, rng: old[:1]), pairs=own)
+    yield Tampering(
+        "model: a tensor more", events("model", tensors=lambda old, rng: [*old, "lm_head.weight"]), pairs=own
+    )
     yield Tampering("weights, received: under each other's names", _tensors_renamed)
     yield Tampering("weights, received: of the next version", in_turn("weights", "digests", source="received"))
     yield Tampering(
@@ -710,7 +727,9 @@ def _catalogue() -> Iterator[Tampering]:
     ):
         yield Tampering(f"lifted stage: {what}", in_stage(damage), pairs=half)
         yield Tampering(f"lifted stage: off by 0.02 nats, {what}", in_stage(_off, damage), pairs=half)
-    yield Tampering("control: frames of the lifted stage in another order", in_stage(_reordered_frames), KEPT, pairs=half)
+    yield Tampering(
+        "control: frames of the lifted stage in another order", in_stage(_reordered_frames), KEPT, pairs=half
+    )
     # the updates
     yield Tampering("learner: dropped", without("learner"))
     yield Tampering("learner: of the next step", in_turn("learner", "actor", "critic", "batch"))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import recordings
-from recordings import FrameRecord, Recording, causes, check, make, pair, put, scenario
+from recordings import FrameRecord, Recording, causes, check, pair, put, scenario
 
 from harness.parity import judge
 from harness.parity.verdict import judged
