@@ -621,8 +621,10 @@ def _catalogue() -> Iterator[Tampering]:
         )
         yield from column("experience", name, "NaN", "infinite", "rows cut")
         yield from column("experience", name, "dropped", alike=foreign if name != "actor_logprob" else ())
-    for name in ("reference_logprob", "kl"):
-        yield from column("experience", name, "zero", "constant", "permuted", "dropped", alike=foreign)
+    for name in ("reference_logprob", "kl"):  # a framework whose loss has the KL has a penalty of zero
+        yield from column("experience", name, "zero", alike=foreign if name == "kl" else ())
+        yield from column("experience", name, "constant", "permuted")
+        yield from column("experience", name, "dropped", alike=foreign)
         yield from column("experience", name, "NaN")
     yield from column("experience", "reward", "zero", "constant", "permuted", alike=foreign)
     yield from column("experience", "reward", "NaN")
