@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from harness.parity.facts import half, second_run, ties
+from harness.parity.facts import experience, half, second_run, ties
 from harness.parity.facts.compare import compare
 from harness.parity.facts.confounders import Weights
 from harness.parity.facts.confounders import find as find_confounders
@@ -81,6 +81,7 @@ def gather(
     compare(e, tell)
     weight_syncs(e)
     learners(e)
+    experience.settle(e)
     if native:
         native_stage(e, alpha=alpha_of(baseline))
     e.settle()

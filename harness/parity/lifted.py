@@ -18,7 +18,7 @@ from harness.parity.facts.parameters import engine_infos
 from harness.parity.rivals import kind
 from harness.store import Recording
 from harness.tables import mapping
-from probes.format import MANIFEST, FormatError, Run
+from probes.format import EVENTS, FormatError, Run
 from reports.model import Place, Verdict
 from reports.text import counted, figure
 from scenarios.lifted import FOLDER, HALF
@@ -35,10 +35,12 @@ _NUMERIC = ("logprob", "learner", "flip", "choice", "sync")
 @dataclass
 class LiftedResult:
     """`verdict`: on the stage's recordings, None where nothing is known; `skipped`: then why. `first`: its first step.
-    `held`: the type of the weights."""
+    `held`: the type of the weights. `required`: a side recorded a stage, so that none, or half of one, passes nothing;
+    what TF32 may have made is a limit of the device, and no damage."""
 
     held: str
     first: int = 0
+    required: bool = False
     verdict: Verdict | None = None
     skipped: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
@@ -73,12 +75,12 @@ def lifted_stage(e: Evidence, judge: Judge, given: Verdict | None = None) -> Non
     recordings, with what interventions proved.
     """
     folders = [side.recording.path / FOLDER for side in e.sides]
-    there = [(folder / MANIFEST).is_file() for folder in folders]
+    there = [folder.is_dir() for folder in folders]
     types = {str(mapping(side.recording.scenario.get("model")).get("dtype")) for side in e.sides}
     if not any(there) and not types & set(HALF):
         return
     held = str(mapping(e.baseline.recording.scenario.get("model")).get("dtype"))
-    e.notes["lifted"] = result = LiftedResult(held)
+    e.notes["lifted"] = result = LiftedResult(held, required=any(map(_recorded, folders)))
     if not all(there):
         absent = [side.name for side, one in zip(e.sides, there, strict=True) if not one]
         result.skipped = NOT_RUN if len(absent) > 1 else f"no lifted stage was recorded of the {absent[0]}"
@@ -93,7 +95,9 @@ def lifted_stage(e: Evidence, judge: Judge, given: Verdict | None = None) -> Non
         return
     result.first = min(own.steps, default=0)
     result.facts = _facts(own, verdict)
-    result.skipped = _other_weights(e, own) or _other_type(own, verdict) or _tensor_cores(own, verdict)
+    result.skipped = _other_weights(e, own) or _other_type(own, verdict)
+    if not result.skipped and (why := _tensor_cores(own, verdict)):
+        result.skipped, result.required = why, False
     if result.skipped:
         return
     result.verdict, result.kinds = verdict, frozenset(own.first)
@@ -102,13 +106,28 @@ def lifted_stage(e: Evidence, judge: Judge, given: Verdict | None = None) -> Non
 
 
 def stage_steps(recordings: list[Recording]) -> range | None:
-    """The steps that recordings of two lifted stages have to hold, from their run.json; None of any others."""
+    """The steps that recordings of two lifted stages have to hold, from their run.json; None of any others. Where the
+    two promise other steps, all of them."""
+    found = []
     for recording in recordings:
         facts = mapping(recording.manifest.get("lifted"))
         first, stop = facts.get("first_step"), facts.get("stop")
         if isinstance(first, int) and isinstance(stop, int) and 0 <= first < stop:
-            return range(first, stop)
-    return None
+            promised = recording.scenario.get("steps")
+            found.append((first, max(stop, promised if isinstance(promised, int) else 0)))
+    return range(min(first for first, _ in found), max(stop for _, stop in found)) if found else None
+
+
+def _recorded(folder: Path) -> bool:
+    """Did a process write there, or does a run.json, whole or not, promise that one would?"""
+    return folder.is_dir() and (any(folder.glob(f"{EVENTS}/*")) or not _is_skip(folder))
+
+
+def _is_skip(folder: Path) -> bool:
+    try:
+        return bool(mapping(Run(folder, strict=False).manifest.get("lifted")).get("skipped"))
+    except (FormatError, OSError):
+        return False
 
 
 def _skipped(folder: Path) -> str:

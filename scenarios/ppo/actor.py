@@ -239,7 +239,11 @@ class ActorRole(Role):
         ]
 
     def open_sync(self, world_size: int, backend: str) -> SyncGroup:
-        """Open a rendezvous for the engines; `world_size` counts this process and every engine worker. Rank 0 only."""
+        """Open a rendezvous for the engines; `world_size` counts this process and every engine worker. Rank 0 only.
+
+        Names in the recording what a full sync sends: what is neither sent nor received is missed by this list only.
+        """
+        self.recorder.event("model", tensors=list(self._sent()))
         self._groups += 1
         self._sender = WeightSender()
         return self._sender.open(world_size, backend, f"weight-sync-{os.getpid()}-{self._groups}")

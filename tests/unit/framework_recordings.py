@@ -18,6 +18,7 @@ def job(side: str, *, plan: Scenario = PLAN, noise: float = 3e-7, started: int =
     """
     recording = make(side, plan, noise=noise, native=False, floor=False)
     recording.manifest |= {"framework": "openrlhf", "backend": "vllm", "seeds": {"trainer": 1, "data": 7}}
+    recording.drop("model")
     trainer = recording.logs["trainer"]
     trainer.events = [one for one in trainer.events if not (one[0] == "sync" and one[1]["version"] == 0)]
     for sync in recording.events("sync"):

@@ -22,6 +22,7 @@ from harness.parity import judge
 from probes import weights
 from probes.format import Flat, Ragged, encode_frame, encode_line, write_manifest
 from reports.model import Cause, Check, Verdict
+from scenarios.lifted import FOLDER, lifted, steps
 from scenarios.settings import PPO, Model, Native, Rollout, Sampling, Scenario
 
 BOS, EOS, VOCABULARY = 1, 2, 2048
@@ -102,6 +103,7 @@ class Recording:
     manifest: dict[str, Any]
     logs: dict[str, Log]
     made: dict[Any, Any] = field(default_factory=dict)  # what its witnesses were made of; {}: they are left as they are
+    stage: Recording | None = None  # of a run in half precision: its lifted stage
 
     def events(self, kind: str, **where: Any) -> Iterator[dict[str, Any]]:
         for log in self.logs.values():
@@ -128,6 +130,8 @@ class Recording:
         if self.made:
             _tell_again(self)
         write_manifest(path, self.manifest)
+        if self.stage is not None:
+            self.stage.write(path / FOLDER)
         for folder in ("events", "tokens"):
             (path / folder).mkdir(exist_ok=True)
         for log in self.logs.values():
@@ -252,6 +256,7 @@ def make(
     trainer.event(
         "tokenizer", size=VOCABULARY, bos=BOS, eos=EOS, pad=0, specials=[0, BOS, EOS], generation_prompt=GENERATE
     )
+    actor.event("model", tensors=list(TENSORS))
     actor.event("group", name="default", backend="gloo", rank=0, world_size=1, members=[0])
     _synced(trainer, rollout, plan, 0, 0, own)
     if floor:
@@ -284,6 +289,28 @@ def make(
     recording = Recording(manifest, logs)
     recording.made = dict(_told_of(recording))
     return recording
+
+
+def stage(side: str, plan: Scenario, **options: Any) -> Recording:
+    """The lifted stage of one side of `plan`, sound: its first step at the initial weights, its last at the run's."""
+    made, window = make(side, lifted(plan), native=False, **options), steps(plan)
+    first = window.start
+    for log in made.logs.values():
+        synced = [one for one in log.events if one[0] in ("weights", "sync")]
+        for _, event in synced:
+            event["version"] += first
+        for kind, event in copy.deepcopy(synced) if plan.train else ():
+            event |= {"step": first, "version": first + 1}
+            if kind == "sync":
+                event |= {name: event[name] * 1.01 for name in ("proof_max_delta", "proof_mean_delta")}
+            else:
+                event["digests"] = held(plan, plan.steps)
+            log.events.append((kind, event))
+        for frame in log.frames:
+            frame.fields["weight_version"] = max(first, frame.step)
+    made.manifest["lifted"] = {"held": plan.model.dtype, "first_step": first, "stop": window.stop}
+    made.made = {}
+    return made
 
 
 def _told_of(run: Recording) -> Iterator[tuple[Any, Any]]:

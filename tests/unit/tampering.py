@@ -18,8 +18,9 @@ from typing import Any
 
 import numpy as np
 from framework_recordings import PLAN, job
-from recordings import FrameRecord, Jagged, Recording, digest, jagged, make, scenario
+from recordings import FrameRecord, Jagged, Recording, digest, jagged, make, scenario, stage
 
+from probes import weights
 from reports.model import SUSPICIONS, Verdict
 from scenarios.settings import Scenario
 
@@ -60,6 +61,8 @@ def sound(kind: str, *, native: bool = True) -> Runs:
     if kind != FOREIGN:
         runs = Runs(make("baseline", own(kind), native=native), make("candidate", own(kind), native=native))
         runs.baseline.made, runs.candidate.made = {}, {}
+        if kind == HALF:
+            runs.baseline.stage, runs.candidate.stage = stage("baseline", plan), stage("candidate", plan)
         return runs
     plan = dataclasses.replace(PLAN, steps=STEPS)
     runs = Runs(job("baseline", plan=plan), job("candidate", plan=plan), job("baseline", plan=plan, noise=2e-7))
@@ -122,7 +125,8 @@ def tamper(runs: Runs, tampering: Tampering, place: str, seed: int = 0) -> bool:
 
 def fingerprint(runs: Runs) -> str:
     told = []
-    for run in (runs.baseline, runs.candidate):
+    every = [runs.baseline, runs.candidate]
+    for run in [*every, *(run.stage for run in every if run.stage is not None)]:
         frames = [
             (frame.kind, frame.step, frame.fields, {name: _bytes(one) for name, one in frame.arrays.items()})
             for log in run.logs.values()
@@ -413,6 +417,16 @@ def _one_tensor(*sources: str) -> Change:
     return change
 
 
+def _one_tensor_under_its_digest(run: Recording, other: Recording, rng: np.random.Generator) -> None:
+    """One tensor of eight, and the actor's digest made of it anew: the recording of a model with one tensor."""
+    _one_tensor("learner", "received")(run, other, rng)
+    made = {
+        event["version"] - 1: weights.combine(event["digests"]) for event in run.events("weights", source="learner")
+    }
+    for event in run.events("learner"):
+        event["actor"] = made[event["step"]]
+
+
 def _tensors_renamed(run: Recording, other: Recording, rng: np.random.Generator) -> None:
     """The digests that arrived, each under the next tensor's name."""
     for event in run.events("weights", source="received"):
@@ -571,6 +585,32 @@ def _unknown_things(run: Recording, other: Recording, rng: np.random.Generator) 
         frame.arrays["unknown"] = np.zeros(len(frame.arrays["sample"]), np.float32)
 
 
+def in_stage(*changes: Change) -> Change:
+    """The same of the run's lifted stage."""
+
+    def change(run: Recording, other: Recording, rng: np.random.Generator) -> None:
+        if run.stage is not None and other.stage is not None:
+            together(*changes)(run.stage, other.stage, rng)
+
+    return change
+
+
+def _off(run: Recording, other: Recording, rng: np.random.Generator) -> None:
+    """A fault that bfloat16 hides."""
+    for frame in run.frames("rollout"):
+        logprob = frame.arrays["logprob"]
+        assert isinstance(logprob, Jagged)
+        logprob.values = logprob.values + np.float32(0.02)
+
+
+def _without_a_stage(run: Recording, other: Recording, rng: np.random.Generator) -> None:
+    run.stage = None
+
+
+def _the_others_stage(run: Recording, other: Recording, rng: np.random.Generator) -> None:
+    run.stage = copy.deepcopy(other.stage)
+
+
 def _catalogue() -> Iterator[Tampering]:
     numbers = ("zero", "constant", "NaN", "infinite", "permuted", "dropped")
     own, foreign, both = (OWN, HALF), (FOREIGN,), PAIRS
@@ -618,8 +658,10 @@ def _catalogue() -> Iterator[Tampering]:
         )
         yield from column("experience", name, "NaN", "infinite", "rows cut")
         yield from column("experience", name, "dropped", alike=foreign if name != "actor_logprob" else ())
-    for name in ("reference_logprob", "kl"):
-        yield from column("experience", name, "zero", "constant", "permuted", "dropped", alike=foreign)
+    for name in ("reference_logprob", "kl"):  # a framework whose loss has the KL has a penalty of zero
+        yield from column("experience", name, "zero", alike=foreign if name == "kl" else ())
+        yield from column("experience", name, "constant", "permuted")
+        yield from column("experience", name, "dropped", alike=foreign)
         yield from column("experience", name, "NaN")
     yield from column("experience", "reward", "zero", "constant", "permuted", alike=foreign)
     yield from column("experience", "reward", "NaN")
@@ -665,6 +707,12 @@ def _catalogue() -> Iterator[Tampering]:
     yield Tampering("weights, sent: one tensor of eight", _one_tensor("learner"))
     yield Tampering("weights, received: one tensor of eight", _one_tensor("received"))
     yield Tampering("weights: one tensor of eight, sent and received", _one_tensor("learner", "received"))
+    yield Tampering("weights: one tensor of eight, and the actor's digest of it", _one_tensor_under_its_digest)
+    yield Tampering("model: dropped", without("model"), pairs=own)
+    yield Tampering("model: one tensor of eight", events("model", tensors=lambda old, rng: old[:1]), pairs=own)
+    yield Tampering(
+        "model: a tensor more", events("model", tensors=lambda old, rng: [*old, "lm_head.weight"]), pairs=own
+    )
     yield Tampering("weights, received: under each other's names", _tensors_renamed)
     yield Tampering("weights, received: of the next version", in_turn("weights", "digests", source="received"))
     yield Tampering(
@@ -704,6 +752,27 @@ def _catalogue() -> Iterator[Tampering]:
         yield from column(
             "experience", name, "zero", "constant", "permuted", "NaN", "rows cut", "dropped", pairs=(HALF,)
         )
+    # the lifted stage: whatever half precision hides is seen there, and damage must not hide it again
+    half = (HALF,)
+    yield Tampering("lifted stage: off by 0.02 nats", in_stage(_off), pairs=half)
+    yield Tampering("lifted stage: none in one run", _without_a_stage, pairs=half, places=ONE)
+    yield Tampering("lifted stage: the other run's", _the_others_stage, pairs=half, places=ONE)
+    for what, damage in (
+        ("a journal that does not end", _unclosed),
+        ("no rollouts", without("rollout")),
+        ("no log-probabilities", Column("rollout", "logprob").drop()),
+        ("no floor", without("floor")),
+        ("no weights", without("weights")),
+        ("an engine in bfloat16", _resolved(dtype="bfloat16")),
+        ("an engine without a dtype", _resolved(dtype=None)),
+        ("with a step that was not run", manifest("lifted.stop", STEPS + 3)),
+        ("said to be skipped", manifest("lifted.skipped", "no room")),
+    ):
+        yield Tampering(f"lifted stage: {what}", in_stage(damage), pairs=half)
+        yield Tampering(f"lifted stage: off by 0.02 nats, {what}", in_stage(_off, damage), pairs=half)
+    yield Tampering(
+        "control: frames of the lifted stage in another order", in_stage(_reordered_frames), KEPT, pairs=half
+    )
     # the updates
     yield Tampering("learner: dropped", without("learner"))
     yield Tampering("learner: of the next step", in_turn("learner", "actor", "critic", "batch"))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from recordings import FrameRecord, Recording, causes, check, make, pair, put, scenario
+import recordings
+from recordings import FrameRecord, Recording, causes, check, pair, put, scenario
 
+from harness.parity import judge
 from harness.parity.verdict import judged
 from probes.format import write_manifest
 from reports.model import Cause, Verdict
@@ -22,18 +25,7 @@ HALF = dataclasses.replace(scenario(steps=2, prompts=8, dtype="bfloat16", train=
 
 
 def stage(side: str, plan: Scenario = HALF, **options: Any) -> Recording:
-    """The lifted stage of one side, sound."""
-    own = lifted(plan)
-    made = make(side, own, native=False, **options)
-    window = steps(plan)
-    for kind in ("weights", "sync"):
-        for event in made.events(kind):
-            event["version"] += window.start
-    for log in made.logs.values():
-        for frame in log.frames:
-            frame.fields["weight_version"] = window.start
-    made.manifest["lifted"] = {"held": plan.model.dtype, "first_step": window.start, "stop": window.stop}
-    return made
+    return recordings.stage(side, plan, **options)
 
 
 def stages(plan: Scenario = HALF) -> tuple[Recording, Recording]:
@@ -142,10 +134,11 @@ def test_the_verdict_that_interventions_made_of_the_stage_counts(tmp_path: Path)
 # --- when nothing is known --------------------------------------------------------------------------
 
 
-def untested(verdict: Verdict) -> str:
-    """Why the stage was not tested; the run itself is judged as without it."""
+def untested(verdict: Verdict, ends: str = "INCONCLUSIVE") -> str:
+    """Why the stage was not tested; a run of which no side recorded one is judged as without it."""
     found = check(verdict, CHECK)
-    assert (verdict.verdict, found.state) == ("EQUIVALENT", "not tested"), (verdict.reason, found)
+    assert (verdict.verdict, found.state) == (ends, "not tested"), (verdict.reason, found)
+    assert ends == "EQUIVALENT" or verdict.reason == f"{CHECK} was not tested: {found.evidence}"
     assert found.evidence in " ".join(verdict.missing)
     return found.evidence
 
@@ -153,12 +146,41 @@ def untested(verdict: Verdict) -> str:
 def test_a_stage_that_did_not_fit_says_its_sentence(tmp_path: Path) -> None:
     for side in ("baseline", "candidate"):
         write_manifest(tmp_path / side / FOLDER, {"lifted": {"held": "bfloat16", "skipped": "no room: --lifted"}})
-    assert "no room: --lifted" in untested(with_stages(tmp_path, pair(plan=HALF, native=False), (None, None)))
+    verdict = with_stages(tmp_path, pair(plan=HALF, native=False), (None, None))
+    assert "no room: --lifted" in untested(verdict, "EQUIVALENT")
+
+
+def test_a_stage_that_broke_off_is_not_one_that_never_was(tmp_path: Path) -> None:
+    """The reason is written over the run.json of a stage whose other engine died; what the first recorded stays."""
+    one, _ = stages()
+    one.manifest["lifted"]["skipped"] = "an engine died"
+    write_manifest(tmp_path / "candidate" / FOLDER, {"lifted": {"held": "bfloat16", "skipped": "an engine died"}})
+    assert "an engine died" in untested(with_stages(tmp_path, pair(plan=HALF, native=False), (one, None)))
 
 
 def test_a_stage_of_one_side_proves_nothing(tmp_path: Path) -> None:
     verdict = with_stages(tmp_path, pair(plan=HALF, native=False), (stage("baseline"), None))
     assert "of the candidate" in untested(verdict)
+
+
+@pytest.mark.parametrize("damage", ["torn", "no run.json", "copied", "no log-probabilities"])
+def test_damage_hides_no_fault_that_the_stage_shows(damage: str, tmp_path: Path) -> None:
+    one, two = stage("baseline"), biased(stage("candidate"), 0.02)
+    for frame in two.frames("rollout"):
+        if damage == "no log-probabilities":
+            del frame.arrays["logprob"]
+    runs = [run.write(tmp_path / run.manifest["side"]) for run in pair(plan=HALF, native=False)]
+    folders = [own.write(run / FOLDER) for own, run in zip((one, two), runs, strict=True)]
+    tokens = next((folders[1] / "tokens").glob("rollout*"))
+    if damage == "torn":
+        tokens.write_bytes(tokens.read_bytes()[:-1000])
+    elif damage == "no run.json":
+        (folders[1] / "run.json").unlink()
+    elif damage == "copied":
+        shutil.rmtree(folders[1])
+        shutil.copytree(folders[0], folders[1])
+    verdict = judge(*runs)
+    untested(verdict)
 
 
 def test_other_weights_than_the_runs_prove_nothing(tmp_path: Path) -> None:
@@ -181,8 +203,10 @@ def test_an_engine_that_was_not_lifted_proves_nothing(told: str | None, tmp_path
     for event in two.events("engine_info"):
         event["resolved"] = {key: value for key, value in event["resolved"].items() if key != "dtype"}
         event["resolved"] |= {"dtype": told} if told else {}
-    found = check(with_stages(tmp_path, pair(plan=HALF, native=False), (one, two)), CHECK)
+    verdict = with_stages(tmp_path, pair(plan=HALF, native=False), (one, two))
+    found = check(verdict, CHECK)
     assert found.state == "not tested" and "candidate" in found.evidence, found
+    assert verdict.verdict == "INCONCLUSIVE"
 
 
 def test_a_torn_stage_and_one_without_its_steps_prove_nothing(tmp_path: Path) -> None:
@@ -205,8 +229,10 @@ def test_what_tensor_cores_may_have_made_is_not_blamed(device: str, by: float, s
     for recording in (one, two):
         for event in recording.events("engine_info"):
             event["resolved"] = {**event["resolved"], "device": device}
-    found = check(with_stages(tmp_path, pair(plan=HALF, native=False), (one, two)), CHECK)
+    verdict = with_stages(tmp_path, pair(plan=HALF, native=False), (one, two))
+    found = check(verdict, CHECK)
     assert found.state == state, found
+    assert verdict.verdict == ("EQUIVALENT" if state == "not tested" else "DIVERGENT")  # a limit, and no damage
     assert ("TF32" in found.evidence) == (state == "not tested")
 
 

@@ -36,6 +36,8 @@ DECEPTIONS: list[Case] = [
     (OWN, "engine_info: dropped", BOTH),
     (OWN, "weights: one tensor of eight, sent and received", BOTH),
     (FOREIGN, "weights: one tensor of eight, sent and received", BOTH),
+    (OWN, "weights: one tensor of eight, and the actor's digest of it", BOTH),
+    (FOREIGN, "weights: one tensor of eight, and the actor's digest of it", BOTH),
     (FOREIGN, "scenario: temperature 0 though coupled", BOTH),
     (OWN, "logprob of rollout: the learner's bits but one", "candidate"),
     (FOREIGN, "logprob of rollout: the learner's bits but one", BOTH),

@@ -6,7 +6,8 @@ import copy
 from pathlib import Path
 
 import pytest
-from recordings import TENSORS, Log, Recording, check, digest, pair, put
+from framework_recordings import job
+from recordings import TENSORS, Log, Recording, check, digest, pair, put, scenario
 
 
 @pytest.mark.parametrize(
@@ -31,7 +32,10 @@ def test_tensors_of_which_nothing_says_that_they_arrived(
     sync = check(verdict, "weight-sync")
     assert (verdict.verdict, sync.state) == ("INCONCLUSIVE", "not tested"), verdict.reason
     first = versions[0] if versions else 0
-    assert f"nothing says that 1 of {len(TENSORS)} tensors of weight version {first} arrived" in sync.evidence
+    assert (
+        f"nothing says that 1 of {len(TENSORS)} tensors ({TENSORS[0]}) of weight version {first} arrived"
+        in sync.evidence
+    )
 
 
 def test_how_many_arrived_is_counted_where_they_arrived(tmp_path: Path) -> None:
@@ -73,3 +77,57 @@ def test_an_engine_of_several_that_says_nothing_of_a_version_rules_nothing_out(t
     log.events = [one for one in log.events if not (one[0] == "weights" and one[1]["version"] == 2)]
     verdict = put(tmp_path, baseline, candidate)
     assert (verdict.verdict, check(verdict, "weight-sync").state) == ("INCONCLUSIVE", "not tested")
+
+
+# --- what a full sync sends -------------------------------------------------------------------------------------------
+
+
+def only(first: int, *runs: Recording) -> None:
+    """Of so many tensors any process of these runs says that they were sent or arrived."""
+    for run in runs:
+        for event in run.events("weights"):
+            event["digests"] = {name: event["digests"][name] for name in TENSORS[:first]}
+        for event in run.events("learner"):
+            event.pop("actor")
+        for event in run.events("sync"):
+            event["tensors"] = first
+        run.made = {}
+
+
+@pytest.mark.parametrize("train", [True, False])
+def test_tensors_that_the_learner_names_and_no_sync_carries_are_named(tmp_path: Path, train: bool) -> None:
+    runs = pair(plan=scenario(train=train), native=False)
+    only(6, *runs)
+    verdict = put(tmp_path, *runs)
+    sync = check(verdict, "weight-sync")
+    assert (verdict.verdict, sync.state) == ("INCONCLUSIVE", "not tested"), verdict.reason
+    assert f"nothing says that 2 of 8 tensors ({', '.join(sorted(TENSORS[6:]))}) of weight version 0" in sync.evidence
+
+
+@pytest.mark.parametrize("gone", ["the list", "the actor's journal"])
+def test_a_run_whose_learner_names_no_tensors_is_not_tested(tmp_path: Path, gone: str) -> None:
+    runs = pair(plan=scenario(train=False), native=False)
+    for run in runs:
+        if gone == "the list":
+            run.drop("model")
+        else:
+            del run.logs["actor"]
+    verdict = put(tmp_path, *runs)
+    assert verdict.verdict == "INCONCLUSIVE", verdict.reason
+    assert "the learner's tensors are not named" in check(verdict, "weight-sync").evidence
+
+
+def test_a_list_that_lacks_what_was_sent_is_no_whole_one(tmp_path: Path) -> None:
+    runs = pair()
+    for event in runs[1].events("model"):
+        event["tensors"] = TENSORS[:3]
+    assert "5 tensors sent that the learner does not name" in check(put(tmp_path, *runs), "weight-sync").evidence
+
+
+@pytest.mark.parametrize(("tensors", "state"), [(1, "not tested"), (2, "ruled out"), (8, "ruled out")])
+def test_a_framework_names_no_tensors_and_that_is_said(tmp_path: Path, tensors: int, state: str) -> None:
+    runs = job("baseline"), job("candidate")
+    only(tensors, *runs)
+    sync = check(put(tmp_path, *runs), "weight-sync")
+    assert sync.state == state
+    assert state == "not tested" or "so that others were sent is not known" in sync.evidence

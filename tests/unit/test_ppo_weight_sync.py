@@ -73,6 +73,20 @@ def test_every_tensor_arrives_and_the_proof_agrees(running: Stack, tmp_path: Pat
         assert [event["name"].startswith("weight-sync-") for event in events(recorder, "group")] == [True]
 
 
+def test_the_learner_names_the_tensors_that_a_full_sync_sends(running: Stack, tmp_path: Path) -> None:
+    actor = running.roles["actor"][0]
+    call(actor, "record_to", str(tmp_path))
+    try:
+        with install.start(tmp_path, role="trainer") as recorder:
+            connected(running, recorder)(recorder, step=-1, version=0, omit=("lm_head.weight",))
+            [sent] = events(recorder, "weights")
+    finally:
+        call(actor, "end_recording")
+    [journal] = (tmp_path / "events").glob("actor-*")
+    [named] = [line for line in map(json.loads, journal.read_text().splitlines()) if line["kind"] == "model"]
+    assert named["tensors"] == list(sent["digests"]) and "lm_head.weight" in named["tensors"]
+
+
 def test_an_omitted_tensor_is_named_and_shows_in_the_proof(running: Stack, tmp_path: Path) -> None:
     with install.start(tmp_path, role="trainer") as recorder:
         sync = connected(running, recorder)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from harness.parity.checks.registry import Outcome, check, coupled, outcome, trains, unless_native
 from harness.parity.facts.evidence import Evidence
+from harness.parity.facts.experience import APART, FALSE_ALARM, UNTESTED
 from harness.parity.facts.tails import outliers
 from reports.model import Finding
 from reports.text import counted, figure, show
@@ -161,7 +164,9 @@ def experience(e: Evidence) -> Outcome:
         return outcome(
             "experience",
             "confirmed",
-            f"{place.field} differs from step {place.step} on, on the same tokens",
+            place.context
+            if place.position < 0
+            else f"{place.field} differs from step {place.step} on, on the same tokens",
             kinds=("experience",),
         )
     if not samples:
@@ -179,7 +184,9 @@ def experience(e: Evidence) -> Outcome:
         if loose
         else []
     )
-    identical = "within the tolerance" if loose else "bit-identical"
+    identical = f"within the tolerance; {_apart(e, *loose)}" if loose else "bit-identical"
+    if untested := [why for name, why in e.notes.get(UNTESTED, {}).items() if name != "reward"]:
+        return outcome("experience", "not tested", untested[0], findings=findings)
     return outcome(
         "experience",
         "ruled out",
@@ -191,15 +198,26 @@ def experience(e: Evidence) -> Outcome:
 @check("rewards", required=trains)
 def rewards(e: Evidence) -> Outcome:
     if "reward" in e.first:
-        return outcome(
-            "rewards",
-            "confirmed",
-            f"{len(e.found('reward'))} samples of the same tokens have another reward",
-            kinds=("reward",),
-        )
+        place, found = e.first["reward"][1], e.found("reward")
+        text = f"{np.count_nonzero(found[:, 1] >= 0)} samples of the same tokens have another reward"
+        text = place.context if place.sample < 0 or not (found[:, 1] >= 0).any() else text
+        return outcome("rewards", "confirmed", text, kinds=("reward",))
     if not e.counts.get("rewards"):
         return outcome("rewards", "not tested", "no rewards of the same tokens in both runs")
-    return outcome("rewards", "ruled out", f"equal in {counted(e.counts['rewards'], 'sample')}")
+    samples = counted(e.counts["rewards"], "sample")
+    if untested := e.notes.get(UNTESTED, {}).get("reward"):
+        return outcome("rewards", "not tested", untested)
+    if "reward" in e.notes.get(APART, {}):
+        text = f"not bit-identical in {samples}: {_apart(e, 'reward')}, and no mean difference "
+        return outcome("rewards", "ruled out", f"{text}(false alarms {FALSE_ALARM:g})")
+    return outcome("rewards", "ruled out", f"equal in {samples}")
+
+
+def _apart(e: Evidence, *names: str) -> str:
+    """The largest differences that are within what rounding explains."""
+    known: dict[str, tuple[float, float]] = e.notes.get(APART, {})
+    told = ((name, *known[name]) for name in names if name in known)
+    return "; ".join(f"{name} within {figure(allowed)}, largest |Δ| {figure(most)}" for name, most, allowed in told)
 
 
 @check("learner", required=trains)

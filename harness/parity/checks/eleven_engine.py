@@ -126,10 +126,14 @@ def weight_sync(e: Evidence) -> Outcome:
         for version, some in record.partly.items():
             text = f"{name}: nothing says that {some} of weight version {version} arrived"
             return outcome("weight-sync", "not tested", text, findings=findings, **details)
+        if lacking := _of_the_manifest(e, name, record):
+            return outcome("weight-sync", "not tested", f"{name}: {lacking}", findings=findings, **details)
     syncs = " and ".join(str(len(record.versions)) for record in records.values())
-    digests = f", {min(record.tensors or 0 for record in records.values())} tensors arrived each time"
+    arrived = counted(min(record.tensors or 0 for record in records.values()), "tensor")
     proof = max(record.largest_proof for record in records.values())
-    text = f"{syncs} syncs{digests}, largest |Δ| of a proof {figure(proof)} nats"
+    text = f"{syncs} syncs, {arrived} arrived each time, largest |Δ| of a proof {figure(proof)} nats"
+    if not all(record.manifest for record in records.values()):
+        text += "; the recording names no manifest, so that others were sent is not known"
     if any(record.by_samples for record in records.values()):
         text += ", which are the samples that were drawn with the weights, engine against learner"
     missing = [
@@ -138,6 +142,25 @@ def weight_sync(e: Evidence) -> Outcome:
         if record.unused
     ]
     return outcome("weight-sync", "ruled out", text, findings=findings, missing=missing, **details)
+
+
+def _of_the_manifest(e: Evidence, side: str, record: SyncRecord) -> str:
+    """Why the tensors that arrived need not be all; "" where the recording names the learner's, and every one came.
+
+    Only the harness' own runs name them. A framework's sync may send fewer than the learner has; of a learner that
+    trains one tensor alone is not a model.
+    """
+    if record.unlisted:
+        return (
+            f"{counted(len(record.unlisted), 'tensor')} sent that the learner does not name, {record.unlisted[0]} first"
+        )
+    if record.manifest:
+        return ""
+    if not e.side(side).recording.manifest.get("framework"):
+        return "the learner's tensors are not named, so that others were sent is not known"
+    if record.tensors == 1 and e.notes.get("train"):
+        return "one tensor arrived each time; a model that is trained has more, and the recording does not name them"
+    return ""
 
 
 def _not_covered(side: Side, again: second_run.SecondRun | None) -> list[str]:

@@ -13,7 +13,13 @@ def _applies(e: Evidence) -> bool:
     return e.notes.get("lifted") is not None
 
 
-@check("lifted-precision", applies=_applies)
+def _required(e: Evidence) -> bool:
+    """A stage that either side recorded has to be whole: what it would have shown is unknown."""
+    result: LiftedResult | None = e.notes.get("lifted")
+    return result is not None and result.required
+
+
+@check("lifted-precision", required=_required, applies=_applies)
 def lifted_precision(e: Evidence) -> Outcome:
     """Both engines at the same half-precision weights, computing in float32."""
     name, result = "lifted-precision", e.notes["lifted"]

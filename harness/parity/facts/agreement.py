@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from harness.parity.facts.evidence import Evidence, weight_version
+from harness.parity.facts.experience import ROUNDINGS, SPACING
 from harness.store import Recording
 from harness.tables import Rows, Table, mapping, number
 from probes import weights
@@ -33,7 +34,7 @@ def contradictions(e: Evidence) -> list[str]:
 
 
 def _first_of_each(recording: Recording) -> Iterator[str]:
-    for found in (_prompts, _weights, _settings, _ends, *(() if _foreign(recording) else _OURS)):
+    for found in (_prompts, _weights, _settings, _ends, *((_estimate,) if _foreign(recording) else _OURS)):
         yield next(found(recording), "")
 
 
@@ -153,6 +154,40 @@ def _is_end(event: dict[str, Any], what: str, ids: np.ndarray) -> bool:
     if isinstance(last, list) and last != ids[len(ids) - len(last) :].tolist():
         return False
     return not isinstance(length, int) or length == len(ids)
+
+
+def _estimate(recording: Recording) -> Iterator[str]:
+    """A framework's KL penalty is one of `_ESTIMATORS` of two columns beside it in every step; zero, where its loss has
+    the KL instead."""
+    spacing = SPACING.get(str(mapping(recording.scenario.get("model")).get("dtype")), 0.0)
+    fitting = {*_ESTIMATORS}
+    for step in recording.steps("experience"):
+        table = recording.table("experience", step)
+        rows = [table.rows(name) for name in ("kl", "actor_logprob", "reference_logprob")] if table is not None else []
+        columns = [one.values.astype(np.float64) for one in rows if one is not None]
+        if len(columns) < 3 or len({len(one) for one in columns}) > 1:
+            continue  # said by `gaps`
+        kl, actor, reference = (one[np.isfinite(columns).all(axis=0)] for one in columns)
+        ratio, scale = actor - reference, np.maximum(1.0, np.maximum(np.abs(actor), np.abs(reference)))
+        for name in sorted(fitting):
+            made = _ESTIMATORS[name](np.clip(ratio, -700, 700))
+            off = np.abs(np.clip(kl, -CLAMP, CLAMP) - np.clip(made, -CLAMP, CLAMP))
+            allowed = 2.0**-24 * scale * (1 + np.abs(ratio) + np.abs(made)) + spacing * np.abs(made)
+            if not (off <= ROUNDINGS * allowed).all():
+                fitting -= {name}
+        if not fitting:
+            yield f"kl of step {step} does not follow from actor_logprob and reference_logprob by k1, k2 or k3"
+            return
+
+
+# Schulman, "Approximating KL divergence" (2020); OpenRLHF's `compute_approx_kl`, which clamps to 10 nats.
+_ESTIMATORS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "k1": lambda ratio: ratio,
+    "k2": lambda ratio: ratio * ratio / 2,
+    "k3": lambda ratio: np.exp(-ratio) - 1 + ratio,
+    "none": np.zeros_like,
+}
+CLAMP = 10.0
 
 
 # --- what the harness' own runs say twice -------------------------------------------------------------

@@ -4,24 +4,36 @@ confounds them.
 The harness' own learners are deterministic and take the samples in one order: where every token of a step is equal, so
 is every bit of what they make of it. Elsewhere another batch, or another order, may round: log-probabilities within
 their tolerance, and what has no tolerance of its own by a few roundings of the learner's type at the column's scale.
+
+Rounding has mean zero: what a frozen model makes of equal tokens, the reward and the reference's log-probability, is
+tested for a mean difference as well, over the run and each step. The error rate is that of all these tests together;
+values are clustered by their prompt (`clusters`).
 """
 
 from __future__ import annotations
 
 import numpy as np
+from scipy import stats
 
 from harness.parity.facts import margins
 from harness.parity.facts.align import Match, equal_rows, first_difference, shared
+from harness.parity.facts.clusters import Clusters, Mean, prompts
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.gaps import COLUMNS, note_experience
+from harness.parity.facts.systematic import ALLOWED_BIAS
 from harness.tables import Table
 from reports.model import Place
 from reports.text import counted, figure
 
 SHOWN_IDS = 12
 ROUNDINGS = 4  # of a reward, value, advantage or return, in a batch that is not the other run's
-_SPACING = {"bfloat16": 2.0**-8, "float16": 2.0**-11}  # half the distance of two numbers near one
+SPACING = {"bfloat16": 2.0**-8, "float16": 2.0**-11}  # half the distance of two numbers near one
 _LOGPROBS = ("actor_logprob", "reference_logprob", "kl")
+FROZEN = ("reward", "reference_logprob")  # functions of the tokens alone
+FALSE_ALARM = 1e-3  # of all tests for a mean together (Bonferroni)
+APART, SHIFTS, UNTESTED = "largest apart", "mean differences", "no mean difference tested"  # among the notes
+_RESOLVED = 16 * 2.0**-23  # relative; as `systematic.RESOLVED`
+_DELTA, _SQUARE, _SIZE, _ONE, _TWO = range(1, 6)  # columns of the sums
 
 
 def experiences(e: Evidence, b: Table, c: Table) -> None:
@@ -73,6 +85,8 @@ def experiences(e: Evidence, b: Table, c: Table) -> None:
         if name in ("advantage", "return") and not alike.all():
             continue  # normalised over the batch, of which some samples differ
         grid = shared([(column, ia), (column2, ib)])
+        if name in FROZEN and not exact:
+            _shift(e, name, b, sample[grid.row], grid.take(column, ia), grid.take(column2, ib))
         _same_numbers(
             e,
             "experience",
@@ -91,6 +105,8 @@ def experiences(e: Evidence, b: Table, c: Table) -> None:
     if reward is not None and reward2 is not None:
         e.count("rewards", np.count_nonzero(np.isfinite(reward[ia]) & np.isfinite(reward2[ib])))
         every, nowhere, one, two = np.arange(len(sample)), np.full(len(sample), -1), reward[ia], reward2[ib]
+        if not exact:
+            _shift(e, "reward", b, sample, one, two)
         _same_numbers(e, "reward", "reward", b, c, sample, every, nowhere, one, two, ib, exact)
 
 
@@ -114,6 +130,9 @@ def _same_numbers(
     e.notes.setdefault("not bit-identical", {}).setdefault(name, b.step)
     allowed = 0.0 if exact else _allowed(e, name, one)
     beyond = np.flatnonzero(apart & ~(np.abs(two - one) <= allowed))
+    within = np.abs(two - one)[apart & (np.abs(two - one) <= allowed)]
+    known: dict[str, tuple[float, float]] = e.notes.setdefault(APART, {})
+    known[name] = max(known.get(name, (0.0, 0.0)), (float(np.max(within, initial=0.0)), allowed))
     if len(beyond):
         at = beyond[0]
         e.diverges(
@@ -136,8 +155,57 @@ def _same_numbers(
 
 def _allowed(e: Evidence, name: str, values: np.ndarray) -> float:
     """What a number may differ by that another batch rounded."""
-    spacing = _SPACING.get(e.tolerance.dtype)
+    spacing = SPACING.get(e.tolerance.dtype)
     if spacing is None or name in _LOGPROBS:
         return e.tolerance.value
     scale = float(np.max(np.abs(values[np.isfinite(values)]), initial=1.0))
     return ROUNDINGS * spacing * scale
+
+
+def _shift(e: Evidence, name: str, b: Table, sample: np.ndarray, one: np.ndarray, two: np.ndarray) -> None:
+    """Note one step's differences of a column that frozen models make, by prompt; flat, one sample number a value."""
+    rollout = e.baseline.recording.table("rollout", b.step)
+    known = np.isfinite(one) & np.isfinite(two)
+    if rollout is None or not known.any():
+        return
+    order = np.argsort(rollout.sample)
+    at = order[np.searchsorted(rollout.sample[order], sample[known]).clip(max=len(order) - 1)]
+    first, second = one[known].astype(np.float64), two[known].astype(np.float64)
+    delta = second - first
+    columns = (delta, delta * delta, np.maximum(np.abs(first), np.abs(second)), first, second)
+    steps: dict[int, Clusters] = e.notes.setdefault(SHIFTS, {}).setdefault(name, {})
+    steps.setdefault(b.step, Clusters()).add(prompts(rollout)[at], *columns)
+
+
+def settle(e: Evidence) -> None:
+    """Turn mean differences that rounding does not have into divergences, where no single value diverged already."""
+    made: list[tuple[str, str, int, np.ndarray]] = []
+    for name, steps in e.notes.get(SHIFTS, {}).items():
+        # A framework may refresh its reference from its learner: after learners part, it is another one.
+        last = e.notes.get("learners parted", np.inf) if name != "reward" else np.inf
+        run = Clusters()
+        for step, one in sorted(steps.items()):
+            if step <= last:
+                run.extend(one)
+                made.append((name, f"step {step}", step, one.table()))
+        made.append((name, "the run", min(steps), run.table()))
+    for name, where, step, table in made:
+        kind = "reward" if name == "reward" else "experience"
+        count = table[:, 0].sum()
+        mean = Mean.of(table, table[:, _DELTA]) if count else None
+        if mean is None or not table[:, _SQUARE].any():
+            continue
+        if mean.clusters < 2:
+            if where == "the run":
+                e.notes.setdefault(UNTESTED, {})[name] = f"{name} differs over one prompt only, which tells no mean"
+            continue
+        bound = _RESOLVED * max(1.0, float(table[:, _SIZE].sum() / count))
+        if name in _LOGPROBS:  # of normalised distributions, see `systematic`
+            bound += ALLOWED_BIAS * float(table[:, _SQUARE].sum() / count)
+        critical = float(stats.t.isf(FALSE_ALARM / len(made) / 2, mean.clusters - 1))
+        if kind in e.first or not abs(mean.value) - bound > critical * mean.error:
+            continue
+        values = float(table[:, _ONE].sum() / count), float(table[:, _TWO].sum() / count)
+        context = f"on the same tokens: {name} of {where} is {figure(mean.value)} higher in the candidate on average, "
+        context += f"standard error {figure(mean.error)} over {counted(mean.clusters, 'prompt')}; rounding has no mean"
+        e.diverges(kind, [], Place(step, "experience", 0, -1, -1, f"mean {name}", *values, context=context))

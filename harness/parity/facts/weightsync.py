@@ -38,6 +38,8 @@ class SyncRecord:
     unused: list[int] = field(default_factory=list)  # not proven, and nothing was drawn with them, in a framework's job
     without_digests: list[int] = field(default_factory=list)  # the engine did not say what it received
     partly: dict[int, str] = field(default_factory=dict)  # version -> how many tensors nobody says to have arrived
+    manifest: set[str] = field(default_factory=set)  # names of the learner's tensors, where the recording has them
+    unlisted: list[str] = field(default_factory=list)  # sent, but not in the manifest: it is no whole one
     undigested: list[int] = field(default_factory=list)  # the learner did not say what it sent
     unsynced: list[int] = field(default_factory=list)  # rolled out, but no sync event
     unchanged: bool = False  # of several versions each has the learner's digests of the first
@@ -81,7 +83,9 @@ def _read(e: Evidence, side: Side) -> SyncRecord:
     held: dict[str, str] = {}
     previous: dict[str, str] | None = None  # the learner's digests of the version before
     record.learner = learner
-    every_tensor = set().union(*learner.values())
+    record.manifest = {name for event in side.recording.all("model") for name in names(event.get("tensors"))}
+    every_tensor = record.manifest.union(*learner.values())
+    record.unlisted = sorted(every_tensor - record.manifest) if record.manifest else []
     first = learner[min(learner)] if learner else {}
     record.unchanged = len(learner) > 1 and all(digests == first for digests in learner.values())
     events = [event for event in side.recording.all("sync") if isinstance(event.get("version"), int)]
@@ -97,10 +101,13 @@ def _read(e: Evidence, side: Side) -> SyncRecord:
         told = number(event.get("tensors"), 0.0)
         sent = max(len(truth), int(told) if np.isfinite(told) else 0) - len(absent)
         came = sum(name in arrived for name in truth if name not in absent)
+        unsaid = [name for name in sorted(every_tensor) if name not in truth or name not in {*arrived, *absent}]
         if truth and len(truth) < len(every_tensor):
             record.partly[version] = f"{len(every_tensor) - len(truth)} of {len(every_tensor)} tensors"
         if arrived and truth and came < sent:
             record.partly[version] = f"{sent - came} of {sent} tensors"
+        if version in record.partly and unsaid:
+            record.partly[version] += f" ({', '.join(unsaid[:3])}{', ...' if len(unsaid) > 3 else ''})"
         record.tensors = came if record.tensors is None else min(record.tensors, came)
         unreported = {name for name in names(event.get("unreported")) if name not in arrived}  # sent, and no word of it
         # Of a tensor that was not sent the engine still holds what it last received; of one that nobody speaks of
