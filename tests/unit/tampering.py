@@ -62,7 +62,7 @@ def sound(kind: str, *, native: bool = True) -> Runs:
         runs = Runs(make("baseline", own(kind), native=native), make("candidate", own(kind), native=native))
         runs.baseline.made, runs.candidate.made = {}, {}
         if kind == HALF:
-            runs.baseline.stage, runs.candidate.stage = stage("baseline", plan), stage("candidate", plan)
+            runs.baseline.stage, runs.candidate.stage = stage("baseline", own(kind)), stage("candidate", own(kind))
         return runs
     plan = dataclasses.replace(PLAN, steps=STEPS)
     runs = Runs(job("baseline", plan=plan), job("candidate", plan=plan), job("baseline", plan=plan, noise=2e-7))
