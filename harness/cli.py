@@ -12,6 +12,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
+from errno import EDQUOT, ENOSPC
 from types import FrameType
 from typing import Annotated, Any
 
@@ -138,6 +139,10 @@ def _tell(error: BaseException) -> int:
     elif any(f"{kind.__module__}.{kind.__qualname__}" in _ADDRESSED for kind in type(error).__mro__):
         # Ray wraps what an actor raised in an error of the same type, whose text is a traceback
         message, fix, code = str(getattr(error, "cause", None) or error), None, 2
+    elif isinstance(error, OSError) and error.strerror and (error.filename or error.errno in (ENOSPC, EDQUOT)):
+        # of a path that was given; without one, of what is printed to
+        message = f"{error.filename or 'the output'}: {error.strerror}"
+        fix, code = f"HARNESS_DEBUG=1 {_command_line()}   # shows where", 2
     else:
         message = f"a defect of the harness: {type(error).__name__}: {error}"
         fix, code = f"HARNESS_DEBUG=1 {_command_line()}   # shows where, for a bug report", 2

@@ -5,9 +5,14 @@ from __future__ import annotations
 import os
 import sys
 
+from harness import leaving
+
 
 def main() -> None:
     """Run the command line and leave with its exit code."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started this: `harness ... >&-`
+            setattr(sys, name, open(os.devnull, "w"))
     try:
         from harness.cli import main as run
 
@@ -19,4 +24,5 @@ def main() -> None:
         code = 130
     # Threads of Ray's core may still run here, and one of them was seen to crash while the interpreter went down: the
     # command is over, its processes are ended, its output is written.
+    leaving.now()
     os._exit(code)

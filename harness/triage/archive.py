@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
 import shutil
@@ -14,6 +13,7 @@ import zipfile
 import zlib
 from pathlib import Path, PurePosixPath
 
+from harness import leaving
 from harness.errors import BadInput
 from probes.files import mode_in
 
@@ -72,7 +72,7 @@ def unpack(file: Path, *, max_bytes: int = MAX_BYTES, max_files: int = MAX_FILES
     if said["error"]:
         shutil.rmtree(folder, ignore_errors=True)
         raise BadInput(said["error"], fix=said.get("fix"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    leaving.then(lambda: shutil.rmtree(folder, ignore_errors=True))
     return folder
 
 

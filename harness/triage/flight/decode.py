@@ -113,7 +113,10 @@ def _from_json(data: bytes, name: str) -> Flight:
         raise NotADump(f"{name} is JSON, but no flight recorder dump: it has neither version, pg_config nor entries")
     entries = dump.entries or []
     columns = list(zip(*map(attrgetter(*_FIELDS), entries), strict=True)) if entries else []
-    flight = _flight(name, dump.version or "", dump.comm_lib_version, dump.pg_config or {}, columns, None)
+    try:
+        flight = _flight(name, dump.version or "", dump.comm_lib_version, dump.pg_config or {}, columns, None)
+    except OverflowError as error:  # JSON knows no largest integer
+        raise FlightError(f"{name} is no flight recorder dump as torch writes it: {error}") from error
     used = ((one.pg_id, one.process_group) for one in reversed(entries))
     return _standing(flight, dump.pg_status, used, dump.pg_config or {})
 

@@ -23,6 +23,8 @@ def untested(case: Case) -> list[str]:
     found = [f"nothing is known of rank {rank}" for rank in _unseen(case)]
     if len(found) > 8:
         found = [*found[:8], f"nothing is known of {len(found) - 8} more ranks"]
+    if case.comparison and not any(one.process for one in case.graph.subjects.values()):
+        found += [missing for missing in case.comparison.missing if missing not in found]  # dumps are all there is
     return [*found, *(f"{one.label} {_told(one)}" for one in unnamed(case))]
 
 
