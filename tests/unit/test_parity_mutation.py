@@ -19,7 +19,7 @@ import tampering
 from hypothesis import given
 from hypothesis import strategies as st
 from recordings import Jagged, Recording, make, pair, put, scenario
-from tampering import BOTH, CASES, CATALOGUE, FILTERED, FOREIGN, GREEDY, HALF, KEPT, OWN, STOPPED, TOLD, Runs
+from tampering import BOTH, CASES, CATALOGUE, FILTERED, FOREIGN, GREEDY, HALF, KEPT, ONE, OWN, STOPPED, TOLD, Runs
 
 from harness.parity import judge
 from reports.model import Verdict
@@ -29,6 +29,7 @@ TABLE = Path(__file__).parents[2] / "docs" / "tampering.md"
 
 Case = tuple[str, str, str]  # kind of pair, tampering, place
 
+EVERYWHERE = (*ONE, BOTH)
 # Each of these was EQUIVALENT once.
 DECEPTIONS: list[Case] = [
     (OWN, "engine_info: no dtype", "candidate"),
@@ -43,12 +44,8 @@ DECEPTIONS: list[Case] = [
     (FOREIGN, "logprob of rollout: the learner's bits but one", BOTH),
     (OWN, "native: copied from the other run", "candidate"),
     (OWN, "margin of experience: infinite", BOTH),
-    *(
-        (GREEDY, f"margin of experience: {what}", place)
-        for what in ("zero", "constant")
-        for place in ("candidate", BOTH)
-    ),
-    *((FILTERED, "margin of experience: infinite", place) for place in ("candidate", BOTH)),
+    *((GREEDY, f"margin of experience: {what}", where) for what in ("zero", "constant") for where in EVERYWHERE),
+    *((FILTERED, "margin of experience: infinite", where) for where in EVERYWHERE),
     (OWN, "margin of experience: permuted", "candidate"),
     (FOREIGN, "logprob of rollout: the learner's bits in three of four tokens", "candidate"),
     (FOREIGN, "logprob of rollout: the learner's bits, of an unknown engine", "candidate"),
