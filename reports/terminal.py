@@ -32,6 +32,7 @@ def print_verdict(verdict: Verdict, console: Console, *, verbose: bool = False) 
 
 def _print(page: Page, verdict: Verdict, verbose: bool) -> None:
     page.heading(arrange.heading(verdict))
+    _beyond_limits(page, arrange.beyond_limits(verdict))  # never below the word EQUIVALENT alone
     _answer(page, verdict)
     _causes(page, verdict)
     if verdict.parity:

@@ -790,7 +790,7 @@ def _catalogue() -> Iterator[Tampering]:
     yield Tampering("prompts of data: of the next step", in_turn("data", "prompts"))
     yield Tampering("scenario: dropped", manifest("scenario", None))
     yield Tampering("scenario: no dtype", together(manifest("scenario.model.dtype", None), _resolved(dtype=None)))
-    yield Tampering("scenario: another dtype", manifest("scenario.model.dtype", "bfloat16"), alike=both)
+    yield Tampering("scenario: another dtype", manifest("scenario.model.dtype", "bfloat16"), alike=foreign)
     yield Tampering("scenario: temperature 0 though coupled", _temperature(0.0))
     yield Tampering("scenario: temperature NaN", _temperature("nan"))
     yield Tampering("scenario: no temperature", _temperature(None))
