@@ -12,7 +12,7 @@ def main() -> None:
     """Run the command line and leave with its exit code."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by whoever started this: `harness ... >&-`
-            setattr(sys, name, open(os.devnull, "w"))
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     try:
         from harness.cli import main as run
 

@@ -1,4 +1,4 @@
-"""What is to be removed when this process ends: at once where it leaves without Python's own handlers (`harness.entry`)."""
+"""What is removed when this process ends, also where it leaves without Python's own handlers (`harness.entry`)."""
 
 from __future__ import annotations
 

@@ -613,7 +613,7 @@ def _the_others_stage(run: Recording, other: Recording, rng: np.random.Generator
 
 def _catalogue() -> Iterator[Tampering]:
     numbers = ("zero", "constant", "NaN", "infinite", "permuted", "dropped")
-    own, foreign, both = (OWN, HALF), (FOREIGN,), PAIRS
+    own, foreign = (OWN, HALF), (FOREIGN,)
     # what the engine drew
     yield from column("rollout", "logprob", *numbers, "samples rotated", "shifted by one", "rows cut", "copied")
     symmetric = column("rollout", "logprob", "exchanged", ends=KEPT)  # both are the learner's to within the tolerance

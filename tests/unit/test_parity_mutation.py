@@ -117,8 +117,9 @@ def _of_the_day() -> list[Case]:
     for turn, name in enumerate(CATALOGUE):
         its = [case for case in CASES if case[1] == name]
         once.append(its[turn % len(its)])
-    daily = [case for case in CASES if case[0] != HALF]  # bfloat16 in turn only
-    always = [case for case in daily if case[1].startswith("control") or case[2] == tampering.SWAPPED]
+    always = [  # the controls of bfloat16 in turn only
+        case for case in CASES if (case[1].startswith("control") and case[0] != HALF) or case[2] == tampering.SWAPPED
+    ]
     return list(dict.fromkeys([*DECEPTIONS, *always, *once]))
 
 

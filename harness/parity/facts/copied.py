@@ -25,6 +25,7 @@ from harness.tables import Table, number
 LEARNERS_CODE = {"hf"}  # engines that compute with the learner's own code; whoever is not known does not
 MOST_ALIKE = 0.9
 MOST_ALIKE_LIKELY = 2 / 3  # of a run's tokens between SIZEABLE and LIKELY
+ALIKE_LIKELY = 0.51  # the largest share of a step's likely tokens that was seen alike of two processes
 FEWEST = 64  # tokens of a step, below which a share says little
 CHANCE = 1e-6  # probability below which so many equal samples were not drawn twice
 
@@ -51,7 +52,8 @@ def alike(found: Mismatch) -> str:
         if tokens >= FEWEST and same > MOST_ALIKE * tokens:
             return f"in step {step}"
     tokens, same = found.identical_likely
-    if tokens >= FEWEST and same > MOST_ALIKE_LIKELY * tokens:
+    by_chance = float(stats.binom.sf(same - 1, tokens, ALIKE_LIKELY))
+    if same > MOST_ALIKE_LIKELY * tokens and by_chance < CHANCE:
         return f"in {same:,} of {tokens:,} likely tokens"
     return ""
 
