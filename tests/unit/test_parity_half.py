@@ -209,7 +209,8 @@ def test_rewards_of_a_framework_may_round_and_no_more(tmp_path: Path, by: float,
     for recording in (baseline, candidate):
         recording.manifest["framework"] = "verl"
     for frame in candidate.frames("experience"):
-        away = np.where(np.arange(len(frame.arrays["reward"])) % 2, by, -by)  # on average nothing: a shift is no rounding
+        # On average nothing: a shift of all of them is no rounding.
+        away = np.where(np.arange(len(frame.arrays["reward"])) % 2, by, -by)
         frame.arrays["reward"] = frame.arrays["reward"] + away.astype(np.float32)
     verdict = put(tmp_path, baseline, candidate)
     assert check(verdict, "rewards").state == expected
