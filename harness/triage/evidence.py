@@ -34,6 +34,7 @@ class Thread:
     cpu_s: float | None = None  # user + system time of this thread so far
     io_bytes: int | None = None  # that it read and wrote so far
     delay_s: float | None = None  # that it was runnable so far and had no processor
+    wchan: str = ""  # kernel function that it sleeps in
 
 
 ENDED = ("gone", "Z", "X")  # states of a process that is over

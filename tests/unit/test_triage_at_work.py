@@ -165,7 +165,8 @@ def test_who_awaits_a_server_outside_the_job_in_an_event_loop_is_not_blamed(stac
     verdict = judged(seen(rank(0, stack), LOOP, peers=JUDGE))
     assert verdict.verdict == "INSUFFICIENT" and JUDGE[0] in verdict.reason
     assert verdict.missing == ["the server that rank 0 asks"]
-    near = rank(0, stack, peers=("127.0.0.1:99", "10.0.0.1:6379"), listening=("10.0.0.1:5",))
+    served = ("127.0.0.1:99", "10.0.0.1:6379")
+    near = rank(0, stack, peers=served, listening=served)
     for other in (seen(near, LOOP), seen(rank(0, stack), LOOP)):  # nor over what its tasks may await in the job
         inside = judged(other)
         assert inside.verdict == "INSUFFICIENT" and not named(inside)

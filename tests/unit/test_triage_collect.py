@@ -101,6 +101,15 @@ def test_threads_of_py_spy() -> None:
     assert len(thread.frames) == stacks.MAX_FRAMES and len(thread.frames[0].function) == stacks.MAX_NAME
 
 
+def test_a_thread_that_py_spy_met_twice_is_one() -> None:
+    """While a pool starts: the main thread without a stack, and once more with it."""
+    frames = [{"name": "select", "filename": "/usr/lib/python3.11/selectors.py", "line": 1}]
+    bare = {"thread_name": "MainThread", "os_thread_id": 7, "frames": []}
+    for dumped in ([bare, {**bare, "frames": frames}], [{**bare, "frames": frames}, bare]):
+        [thread] = stacks.parse(dumped, 7)
+        assert thread.main and thread.frames[0].function == "select"
+
+
 @pytest.mark.parametrize("other", [{}, {"a": 1}, [{}], [1], [{"frames": [{}]}], None])
 def test_what_is_not_py_spys_is_one_of_three_errors(other: Any) -> None:
     if other == {}:

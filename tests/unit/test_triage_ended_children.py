@@ -84,3 +84,17 @@ def test_a_rank_that_is_done_and_owes_its_peers_a_key_is_missed(left: bool) -> N
     rest = [rank(n, "main rendezvous", world=3, ppid=DRIVER, journal=made) for n in (0, 1)]
     found = triage(evidence(driver(), *rest, ended_in_order(2, left=left)))
     assert found.verdict == "HUNG" and named(found) == ["node0:102"], found.reason
+
+
+def test_of_several_children_that_live_nothing_says_whose_end_is_awaited() -> None:
+    """A monitor without an end stands below the program that started the ranks, and waits for nobody."""
+    parent = process(5, "process", "main communicate")
+    ranks = [dataclasses.replace(rank(n, "main select", world=2), ppid=5) for n in range(2)]
+    monitor = dataclasses.replace(process(9, "process", "main:3 report:9"), ppid=5)
+    for below in ([monitor, *ranks], [monitor, dataclasses.replace(monitor, pid=10)]):
+        found = triage(evidence(parent, *below))
+        assert not found.triage.culprits, found.reason  # type: ignore[union-attr]
+    alone = triage(evidence(parent, monitor))
+    assert [party.pid for party in alone.triage.culprits] == [9]  # type: ignore[union-attr]
+    ended = dataclasses.replace(ranks[0], exit_code=0)
+    assert [party.pid for party in triage(evidence(parent, monitor, ended)).triage.culprits] == [9]  # type: ignore[union-attr]

@@ -6,13 +6,14 @@ import dataclasses
 from typing import Any
 
 import pytest
-from triage_evidence import HOST, compared, evidence, group, process, rank
+from triage_evidence import HOST, compared, evidence, frames, group, process, rank
 
-from harness.triage.evidence import Call, Frame, Journal, Process
+from harness.triage.evidence import Call, Frame, Journal, Process, Thread
 from harness.triage.judge import triage
 from reports.model import Verdict
 
 DATABASE = ("10.7.0.9:5432",)
+CONCURRENT = "/usr/lib/python3.11/concurrent/futures/thread.py"
 RECV = Frame("recv_into", "/usr/lib/python3.11/socket.py", 720)
 
 
@@ -60,6 +61,47 @@ def test_a_blocking_client_of_a_peer_outside_is_not_blamed(one: Process) -> None
 )
 def test_a_connection_alone_excuses_nobody(one: Process) -> None:
     assert keys(late(one)) == {f"{HOST}:100"}
+
+
+LOCAL = ("127.0.0.1:18431",)
+POOL = Thread("ThreadPoolExecutor-0_0", 9, (RECV, *frames("score"), Frame("_WorkItem.run", CONCURRENT, 58)))
+
+
+def beside(one: Process, *threads: Thread) -> Process:
+    looks = tuple(dataclasses.replace(look, threads=(*look.threads, *threads)) for look in one.samples)
+    return dataclasses.replace(one, samples=looks)
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        inside(rank(0, "main:10 score", peers=LOCAL), RECV),
+        inside(rank(0, "main:10 score", peers=("10.0.0.1:5432",), listening=("10.0.0.1:5",)), RECV),
+        beside(rank(0, "main:10 rollout lock.wait", peers=LOCAL), POOL),
+        beside(
+            rank(0, "main:10 rollout lock.wait", peers=LOCAL),
+            dataclasses.replace(POOL, frames=POOL.frames[1:], wchan="wait_woken"),
+        ),
+    ],
+    ids=["loopback", "the own address", "through a pool", "through a pool, in C"],
+)
+def test_a_server_on_the_own_host_may_be_outside_the_job(one: Process) -> None:
+    found = late(one)
+    assert found.verdict == "INSUFFICIENT" and not keys(found) and one.peers[0] in found.reason, found.reason
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        inside(rank(0, "main:10 score", peers=LOCAL, listening=LOCAL), RECV),  # the job's own
+        inside(rank(0, "main:10 score", peers=LOCAL, environ={"MASTER_PORT": "18431"}), RECV),  # torch's store
+        beside(rank(0, "main:10 rollout", peers=LOCAL, wchan="hrtimer_nanosleep"), POOL),  # it does not wait for that
+        beside(rank(0, "main:10 rollout lock.wait"), POOL),
+    ],
+    ids=["served by the job", "the store", "asleep beside a pool", "nobody outside"],
+)
+def test_a_server_of_the_job_or_a_pool_alone_excuses_nobody(one: Process) -> None:
+    assert f"{HOST}:100" in keys(late(one)) or "nothing says" in late(one).reason, late(one).reason
 
 
 @pytest.mark.parametrize("code", [None, 0])

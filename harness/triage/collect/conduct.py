@@ -187,7 +187,9 @@ def _look(draft: Draft, terms: _Terms) -> None:
 def _sample(draft: Draft, at_s: float, seen: proc.Look, threads: tuple[Thread, ...]) -> Sample:
     """One look, each Python thread with what the kernel says of it."""
     told = tuple(
-        dataclasses.replace(thread, cpu_s=its.cpu_s, io_bytes=its.io_bytes, delay_s=its.delay_s)
+        dataclasses.replace(
+            thread, cpu_s=its.cpu_s, io_bytes=its.io_bytes, delay_s=its.delay_s, wchan=proc.wchan(draft.pid, thread.tid)
+        )
         if (its := seen.threads.get(thread.tid)) is not None else thread
         for thread in threads
     )  # fmt: skip

@@ -23,6 +23,8 @@ class _Tables:
 
     rows: dict[str, list[str]] = field(default_factory=dict)  # inode -> its row
     clients: dict[str, dict[str, None]] = field(default_factory=dict)  # port -> own addresses that somebody is at
+    served: set[str] = field(default_factory=set)  # ports that somebody listens at
+    here: set[tuple[str, str]] = field(default_factory=set)  # both ends of every connection, the own one first
     read_s: float = 0.0
     took_s: float = 0.0
 
@@ -38,7 +40,8 @@ class Sockets:
     def of(self, pid: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """("host:port" that it serves, "host:port" at the other end of its connections); empty where nobody may look.
 
-        Of one that listens on every address (0.0.0.0) those that somebody is connected to are listed as well, so that a
+        Of connections within the host only those to somebody who listens: the other end of one that it accepted is a
+        client's. Of one that listens on every address (0.0.0.0) those that somebody is connected to are listed as well, so that a
         client's peer is found among them. IPv6 addresses stand in brackets; IPv4 ones inside IPv6 as IPv4.
         """
         held = inodes(pid)
@@ -48,7 +51,11 @@ class Sockets:
         mine = [tables.rows[one] for one in held if one in tables.rows]
         served = [row[1] for row in mine if row[3] == LISTEN]
         at = (one for row in served for one in tables.clients.get(row.rpartition(":")[2], ()))
-        return _shown((*served, *at)), _shown(row[2] for row in mine if row[3] == ESTABLISHED)
+        return _shown((*served, *at)), _shown(
+            row[2] for row in mine
+            if row[3] == ESTABLISHED
+            and ((row[2], row[1]) not in tables.here or row[2].rpartition(":")[2] in tables.served)
+        )  # fmt: skip
 
     def _read(self, pid: int) -> _Tables:
         try:
@@ -64,7 +71,10 @@ class Sockets:
                 return known
             found = self._tables[space] = _Tables({row[9]: row for row in rows}, read_s=now)
             for row in rows:
-                if row[3] == ESTABLISHED:
+                if row[3] == LISTEN:
+                    found.served.add(row[1].rpartition(":")[2])
+                elif row[3] == ESTABLISHED:
+                    found.here.add((row[1], row[2]))
                     ends = found.clients.setdefault(row[1].rpartition(":")[2], {})
                     if len(ends) < MAX_SHOWN:
                         ends[row[1]] = None

@@ -83,7 +83,7 @@ def look(pid: int, store: Collection[int] = ()) -> Look:
     total, quiet_s = traffic.of(connections.inodes(pid), store)
     switches = _switches(pid)
     return Look(
-        stat[0], cpu, sum(switches.values()), _io(pid), _read(pid, "wchan").strip("0 \n"), total, int(stat[19]),
+        stat[0], cpu, sum(switches.values()), _io(pid), wchan(pid, pid), total, int(stat[19]),
         _threads(pid), quiet_s, switches.get(pid),
     )  # fmt: skip
 
@@ -201,6 +201,11 @@ def _threads(pid: int) -> dict[int, Spent]:
                 cpu_s, io_bytes = (int(fields[11]) + int(fields[12])) / TICKS, _io(pid, f"task/{task.name}/io")
                 found[int(task.name)] = Spent(cpu_s, io_bytes, delay_s(pid, int(task.name)), fields[0], service)
     return found
+
+
+def wchan(pid: int, tid: int) -> str:
+    """The kernel function that a thread sleeps in; empty where it runs, or nobody may know."""
+    return _read(pid, f"task/{tid}/wchan").strip("0 \n")
 
 
 def delay_s(pid: int, tid: int) -> float | None:

@@ -94,8 +94,8 @@ def _dump(pid: int, mode: tuple[str, ...], timeout_s: float) -> Stacks:
 
 def parse(dumped: Any, pid: int) -> tuple[Thread, ...]:
     """Threads of `py-spy dump --json`; KeyError, TypeError or AttributeError when it is something else."""
-    found = []
-    for one in dumped:
+    found: dict[tuple[int, int], Thread] = {}
+    for at, one in enumerate(dumped):
         tid = int(one.get("os_thread_id") or 0)
         name = str(one.get("thread_name") or "")
         # In a container the thread id may be of another namespace: the interpreter's own name decides then.
@@ -103,8 +103,11 @@ def parse(dumped: Any, pid: int) -> tuple[Thread, ...]:
         frames = tuple(_frame(frame) for frame in one["frames"][:MAX_FRAMES])
         native = any(not frame.file.endswith((".py", ">")) for frame in frames)
         gil, active = bool(one.get("owns_gil")), bool(one.get("active"))
-        found.append(Thread(name or ("MainThread" if main else ""), tid, frames, main, active, gil, native))
-    return tuple(sorted(found, key=lambda thread: (not thread.main, thread.tid)))
+        key = (tid, 0 if tid else at)
+        if key in found and not frames:
+            continue  # py-spy meets the threads while they start and end, and then some twice, once without a stack
+        found[key] = Thread(name or ("MainThread" if main else ""), tid, frames, main, active, gil, native)
+    return tuple(sorted(found.values(), key=lambda thread: (not thread.main, not thread.frames, thread.tid)))
 
 
 def _frame(frame: dict[str, Any]) -> Frame:

@@ -7,6 +7,7 @@ import re
 
 from harness.triage.evidence import Evidence, Process, RayTask
 from harness.triage.graph.subjects import Subject
+from harness.triage.places import plain
 from reports.model import Wait
 
 _HTTP_SERVER = re.compile(r"socketserver|http/server")  # multiprocessing's manager serves for ever as well
@@ -95,7 +96,7 @@ def _serves(one: Subject) -> bool:
         return False
     return any(
         "/uvicorn/" in frame.file
-        or (frame.function.rsplit(".", 1)[-1] == "serve_forever" and _HTTP_SERVER.search(frame.file))
+        or (plain(frame.function) == "serve_forever" and _HTTP_SERVER.search(frame.file))
         for thread in one.process.samples[-1].threads
         for frame in thread.frames
     )
@@ -121,10 +122,16 @@ def children(
             continue
         layer = "process" if one.doing.kind == "join" else "engine"
         parents = {process.pid} | (_passed_on(process, subjects) if awaits else set())
-        for other in subjects.values():
+        below = [
+            other
+            for other in subjects.values()
+            if other.process and other.process.host == process.host and other.process.ppid in parents
+            if not other.launcher
+        ]
+        several = sum(not other.gone for other in below) > 1
+        for other in below:
             its = other.process
-            if its is None or its.host != process.host or its.ppid not in parents or other.launcher:
-                continue
+            assert its is not None
             if holds:
                 if other.blocked:
                     found.append(Wait(one.key, other.key, "process", f"its child {its.pid} is {other.blocked}"))
@@ -133,7 +140,7 @@ def children(
                 found.append(Wait(one.key, other.key, layer, f"{asked[one.key]}; its engine {its.pid} is not idle"))
             elif stands and other.blocked:
                 found.append(Wait(one.key, other.key, "engine", f"{asked[one.key]}; its child {its.pid} is held"))
-            elif not awaits and not stands and not (layer == "process" and _done(other)):
+            elif not awaits and not stands and not (layer == "process" and (_done(other) or several and _rests(other))):
                 found.append(Wait(one.key, other.key, layer, f"{one.doing.op}: its child {its.pid}"))
     return found, subjects
 
@@ -142,6 +149,12 @@ def _done(one: Subject) -> bool:
     """It ended with nothing wrong, so that a wait for its end would be over: its parent, which collects its children
     one after another, waits for one that lives."""
     return one.gone and one.process is not None and not one.process.exit_code and not one.process.error
+
+
+def _rests(one: Subject) -> bool:
+    """It lives, does nothing, and waits for nobody that is known: a monitor, beside others, whose end nobody expects.
+    Of several that live, nothing says which one their parent waits for."""
+    return not (one.gone or one.blocked or one.stuck or one.progress)
 
 
 def _passed_on(process: Process, subjects: dict[str, Subject]) -> set[int]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from harness.triage import source, stacks
 from harness.triage.evidence import Frame, Process, Sample, Thread
 from harness.triage.flight.model import Collective
-from harness.triage.places import IDLE, users
+from harness.triage.places import IDLE, plain, users
 
 BUSY_CORES = 0.2  # of a core between the looks; a compiler on a machine with four busy jobs for two cores had 0.29
 IO_BYTES_PER_S = 5_000  # beyond the heartbeat's own
@@ -255,7 +255,8 @@ def hands_on(thread: Thread, *, joined: bool = False) -> bool:
 
     A thread whose text cannot be read may. One of a library that runs nothing of the user's, and DataLoader's thread
     that pins memory, only pass on what others make."""
-    if any(frame.file.endswith("/concurrent/futures/thread.py") and frame.function == "run" for frame in thread.frames):
+    pool = "/concurrent/futures/thread.py"
+    if any(frame.file.endswith(pool) and plain(frame.function) == "run" for frame in thread.frames):
         return True
     mine = [frame for frame in thread.frames if users(frame)]
     if joined:

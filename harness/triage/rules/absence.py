@@ -183,6 +183,7 @@ def _absent(case: Case) -> list[Subject]:
         and not in_client(case, one)
         and not _fetches(case, one)
         and (one.doing.kind != "unknown" or one.process is None or _recorded(case, one))
+        and (one.doing.kind != "unknown" or one.before.kind == "unknown")  # the second look at its stack failed
     ]
 
 

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 
 from harness.triage.evidence import Frame, Process, Sample, Thread
 from harness.triage.graph import Subject
-from harness.triage.graph.motion import loop_wakes
+from harness.triage.graph.motion import hands_on, loop_wakes
 from harness.triage.rules.ruling import Case, Ruling
-from harness.triage.stacks import awaits
+from harness.triage.stacks import awaits, classify
 
 # A wait at a socket: kernel functions of net/ and fs/select.c, the standard library's files, system calls.
 _SOCKET_WCHAN = re.compile(r"sk_wait|tcp_|inet_|wait_woken|^(do_)?(sys_)?poll|poll_schedule")
+_LOOPBACK = ("127.", "[::1]")
 _SOCKET_FILE = re.compile(r"/(socket|ssl)\.py$")
 _SOCKET_CALL = re.compile(r"(__)?(libc_)?(recv|recvfrom|recvmsg|send|sendto|sendmsg|connect|poll|ppoll)")
 
@@ -43,12 +44,12 @@ def awaits_tasks(one: Subject) -> bool:
 
 
 def in_client(case: Case, one: Subject) -> bool:
-    """Its main thread waits at a socket, at both looks, and it is connected to somebody outside the job: a database, an
-    upload. By the kernel's function, the native frame or the standard library's."""
+    """Its main thread, or one that works for it, waits at a socket, at both looks, and it is connected to somebody
+    outside the job: a database, an upload. By the kernel's function, the native frame or the standard library's."""
     process = one.process
     if process is None or not process.samples or one.blocked or not foreign(case, process):
         return False
-    return all(_at_socket(process, look) for look in process.samples)
+    return all(_at_socket(process, look) for look in process.samples) or all(map(_through_a_pool, process.samples))
 
 
 def _at_socket(process: Process, look: Sample) -> bool:
@@ -59,6 +60,15 @@ def _at_socket(process: Process, look: Sample) -> bool:
         or bool(frames and _SOCKET_FILE.search(frames[0].file))
         or bool(native and _SOCKET_CALL.fullmatch(native[0].function))
     )
+
+
+def _through_a_pool(look: Sample) -> bool:
+    """Its main thread waits for another thread of its own, which waits at a socket."""
+    main = next((thread for thread in look.threads if thread.main), None)
+    if main is None or classify(main).kind not in ("lock", "queue"):
+        return False
+    others = [thread for thread in look.threads if thread is not main and thread.frames and hands_on(thread)]
+    return any(_SOCKET_FILE.search(one.frames[0].file) or _SOCKET_WCHAN.search(one.wchan) for one in others)
 
 
 def main_frames(threads: Sequence[Thread]) -> tuple[Frame, ...]:
@@ -80,12 +90,25 @@ def _in_tasks(case: Case, loops: list[Subject]) -> Ruling:
 
 
 def foreign(case: Case, process: Process | None) -> list[str]:
-    """Peers of a process whose address is none of the job's."""
+    """Peers of a process that are none of the job's: at another host by the address, at its own also by the port.
+
+    Of Ray's jobs by the address alone: its daemons serve on every host, and are not in the evidence."""
     if process is None:
         return []
-    own = {_address(served) for each in case.evidence.processes for served in each.listening}
-    own |= {each.environ.get("MASTER_ADDR", "") for each in case.evidence.processes}
-    return [peer for peer in process.peers if not peer.startswith(("127.", "[::1]")) and _address(peer) not in own]
+    everybody = case.evidence.processes
+    served = {address for each in everybody for address in each.listening}
+    own = {_address(one) for one in served} | {each.environ.get("MASTER_ADDR", "") for each in everybody}
+    masters = {each.environ.get("MASTER_PORT", "") for each in everybody}
+    here = {_address(one) for each in everybody if each.host == process.host for one in each.listening}
+    daemons = bool(case.evidence.ray_actors or case.evidence.ray_tasks)
+
+    def is_own(peer: str) -> bool:
+        address, _, port = peer.rpartition(":")
+        if peer.startswith(_LOOPBACK) or address in here:
+            return daemons or peer in served or port in masters
+        return address in own
+
+    return [peer for peer in process.peers if not is_own(peer)]
 
 
 def _address(peer: str) -> str:
