@@ -29,7 +29,7 @@ def without_inherited(evidence: Evidence) -> Evidence:
         if process.rank is not None and met_at(process) and not process.title.startswith("ray::"):
             place = process.host, process.rank, process.world_size, met_at(process)
             claims.setdefault(place, []).append(process)
-    heirs = {heir.key for some in claims.values() if len(some) > 1 for heir in _heirs(some)}
+    heirs = {heir.key for some in claims.values() if len(some) > 1 for heir in _heirs(some)} | _forked(evidence)
     if not heirs:
         return evidence
     return replace(
@@ -39,6 +39,18 @@ def without_inherited(evidence: Evidence) -> Evidence:
             for one in evidence.processes
         ),
     )
+
+
+def _forked(evidence: Evidence) -> set[str]:
+    """Children of a process that has their rank and no less to show for it. One that ended has no environment left
+    that says where its world meets; its journal knows its parent."""
+    seen = {process.key: process for process in evidence.processes if process.rank is not None}
+    return {
+        one.key
+        for one in seen.values()
+        if (parent := seen.get(f"{one.host}:{one.ppid}")) is not None and parent is not one
+        if parent.rank == one.rank and parent.world_size in (None, one.world_size) and _shown(parent) >= _shown(one)
+    }
 
 
 def _heirs(claims: Iterable[Process]) -> list[Process]:

@@ -234,6 +234,8 @@ ASYNC = tuple(
         ("judge", "", "rank 0's event loop awaits a judge for longer than the threshold", "INSUFFICIENT"),
         ("ticks", "", "a request of rank 0's event loop is lost beside a task that wakes it", "INSUFFICIENT"),
         ("lost", "", "rank 0's event loop awaits an event that nobody sets: in no stack", "INSUFFICIENT"),
+        ("socket", "", "rank 0 asks a judge outside the job in a blocking call, on its own host", "INSUFFICIENT"),
+        ("pool", "", "the same in the threads of a pool", "INSUFFICIENT"),
     )
 )  # fmt: skip
 

@@ -95,6 +95,15 @@ def test_a_fork_on_the_way_to_a_daemon_is_no_rank_that_ended() -> None:
     assert found.verdict == "HUNG" and named(found) == ["node0:100"], found.reason
 
 
+def test_a_fork_that_has_ended_is_told_by_its_parent() -> None:
+    """Of what has ended no environment is left; its journal names its parent. Nobody misses it."""
+    fork = member(0, gone=True, pid=150, ppid=100, journal=recorded(last_age_s=89.0), environ={}, age_s=0.0)
+    asks, waits = member(0, LOOP), member(1, REDUCE)
+    at = compared(group("0", {0: 16, 1: (17, "all_reduce")}, members=(0, 1)))
+    assert ranks_of(asks, waits, fork) == {100: 0, 101: 1, 150: None}
+    assert not named(triage(evidence(asks, waits, fork), at))
+
+
 # --- hangs that a daemon must not hide, nor be blamed for
 
 

@@ -104,6 +104,17 @@ def test_a_server_of_the_job_or_a_pool_alone_excuses_nobody(one: Process) -> Non
     assert f"{HOST}:100" in keys(late(one)) or "nothing says" in late(one).reason, late(one).reason
 
 
+def test_a_service_of_the_job_is_asked_over_a_plain_socket() -> None:
+    asks = inside(rank(0, "main:10 score", peers=LOCAL), RECV)
+    ranks = [rank(n, "main:10 step:42 all_reduce") for n in range(1, 4)]
+    at = compared(group("0", {0: 16, **dict.fromkeys((1, 2, 3), (17, "all_reduce"))}))
+    loops = process(70, "judge", "main run_forever select", listening=LOCAL)
+    found = triage(evidence(asks, *ranks, loops), at)
+    assert found.verdict == "INSUFFICIENT" and not keys(found), found.reason
+    stands = process(70, "judge", "main:5 forgot", wchan="hrtimer_nanosleep", listening=LOCAL)
+    assert keys(triage(evidence(asks, *ranks, stands), at)) == {f"{HOST}:70"}
+
+
 @pytest.mark.parametrize("code", [None, 0])
 def test_a_rank_that_has_finished_is_not_why_another_waits_for_a_judge(code: int | None) -> None:
     """Its journal was never closed: it left by os._exit."""

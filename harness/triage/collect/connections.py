@@ -40,9 +40,9 @@ class Sockets:
     def of(self, pid: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """("host:port" that it serves, "host:port" at the other end of its connections); empty where nobody may look.
 
-        Of connections within the host only those to somebody who listens: the other end of one that it accepted is a
-        client's. Of one that listens on every address (0.0.0.0) those that somebody is connected to are listed as well, so that a
-        client's peer is found among them. IPv6 addresses stand in brackets; IPv4 ones inside IPv6 as IPv4.
+        Of connections within the host, only those to somebody who listens: the other end of one that it accepted is a
+        client's. Of one that listens on every address (0.0.0.0) those that somebody is connected to are listed as well,
+        so that a client's peer is found among them. IPv6 addresses stand in brackets; IPv4 ones inside IPv6 as IPv4.
         """
         held = inodes(pid)
         if not held:

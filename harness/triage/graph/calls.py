@@ -6,6 +6,7 @@ import dataclasses
 import re
 
 from harness.triage.evidence import Evidence, Process, RayTask
+from harness.triage.graph.sockets import at_socket
 from harness.triage.graph.subjects import Subject
 from harness.triage.places import plain
 from reports.model import Wait
@@ -60,21 +61,36 @@ def http(evidence: Evidence, subjects: dict[str, Subject], known: list[Wait]) ->
     clients = [one for one in subjects.values() if one.doing.kind in ("http_client", "engine_call")]
     owners: dict[str, list[str]] = {}
     for one in subjects.values():
-        for address in getattr(one.process, "listening", ()) or ():
-            owners.setdefault(str(address), []).append(one.key)
+        for address in one.process.listening if one.process else ():
+            owners.setdefault(address, []).append(one.key)
     for one in clients:
-        targets = dict.fromkeys(
-            key for peer in getattr(one.process, "peers", ()) or () for key in owners.get(str(peer), ())
-        )
+        targets = dict.fromkeys(key for peer in _peers(one) for key in owners.get(peer, ()))
         targets.pop(one.key, None)
         # ranks are connected to each other for their collectives as well: only a server, or a client that may be one
         targets = {key: None for key in targets if _serves(subjects[key]) or _asks(subjects[key])}
         for target in targets:
             found.append(Wait(one.key, target, "http", f"{one.doing.op}: no answer from {subjects[target].label}"))
         # an engine's own processes are its children; and who is connected elsewhere means no server here
-        if not targets and one.doing.kind == "http_client" and not getattr(one.process, "peers", ()):
+        if not targets and one.doing.kind == "http_client" and not _peers(one):
             found += _answerers(one, subjects)
+    for one in subjects.values():
+        if one.stuck or one.gone or one.blocked or one.progress or not at_socket(one.process):
+            continue
+        for key in dict.fromkeys(key for peer in _peers(one) for key in owners.get(peer, ())):
+            if key != one.key and _is_service(subjects[key]):
+                because = f"waits at a socket: no answer from {subjects[key].label}"
+                found.append(Wait(one.key, key, "http", because))
     return found, subjects
+
+
+def _peers(one: Subject) -> tuple[str, ...]:
+    return one.process.peers if one.process else ()
+
+
+def _is_service(one: Subject) -> bool:
+    """A process of the job that others may ask: no rank, no launcher, and none of Ray's, all of which are connected."""
+    ray = one.process is not None and one.process.title.startswith("ray::")
+    return one.rank is None and not one.launcher and not ray and not one.doing.within("ray_idle")
 
 
 def _answerers(one: Subject, subjects: dict[str, Subject]) -> list[Wait]:
@@ -140,7 +156,9 @@ def children(
                 found.append(Wait(one.key, other.key, layer, f"{asked[one.key]}; its engine {its.pid} is not idle"))
             elif stands and other.blocked:
                 found.append(Wait(one.key, other.key, "engine", f"{asked[one.key]}; its child {its.pid} is held"))
-            elif not awaits and not stands and not (layer == "process" and (_done(other) or several and _rests(other))):
+            elif layer == "process" and (_done(other) or (several and _rests(other))):
+                continue
+            elif not awaits and not stands:
                 found.append(Wait(one.key, other.key, layer, f"{one.doing.op}: its child {its.pid}"))
     return found, subjects
 

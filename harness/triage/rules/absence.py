@@ -6,8 +6,9 @@ from harness.triage import source
 from harness.triage.evidence import Frame, Process
 from harness.triage.graph import Subject
 from harness.triage.graph.edges import Names
+from harness.triage.graph.sockets import main_frames
 from harness.triage.places import users
-from harness.triage.rules.outsiders import awaits_tasks, beyond, elsewhere, in_client, main_frames
+from harness.triage.rules.outsiders import awaits_tasks, beyond, elsewhere, in_client
 from harness.triage.rules.processes import local_error
 from harness.triage.rules.ruling import Case, Ruling
 from harness.triage.stacks import EVENT_LOOP

@@ -5,20 +5,14 @@ A process there may be at work, or have its answer on the way: it is never named
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-
-from harness.triage.evidence import Frame, Process, Sample, Thread
+from harness.triage.evidence import Process
 from harness.triage.graph import Subject
-from harness.triage.graph.motion import hands_on, loop_wakes
+from harness.triage.graph.motion import loop_wakes
+from harness.triage.graph.sockets import at_socket
 from harness.triage.rules.ruling import Case, Ruling
-from harness.triage.stacks import awaits, classify
+from harness.triage.stacks import awaits
 
-# A wait at a socket: kernel functions of net/ and fs/select.c, the standard library's files, system calls.
-_SOCKET_WCHAN = re.compile(r"sk_wait|tcp_|inet_|wait_woken|^(do_)?(sys_)?poll|poll_schedule")
 _LOOPBACK = ("127.", "[::1]")
-_SOCKET_FILE = re.compile(r"/(socket|ssl)\.py$")
-_SOCKET_CALL = re.compile(r"(__)?(libc_)?(recv|recvfrom|recvmsg|send|sendto|sendmsg|connect|poll|ppoll)")
 
 
 def beyond(case: Case, ends: list[Subject]) -> Ruling | None:
@@ -46,34 +40,7 @@ def awaits_tasks(one: Subject) -> bool:
 def in_client(case: Case, one: Subject) -> bool:
     """Its main thread, or one that works for it, waits at a socket, at both looks, and it is connected to somebody
     outside the job: a database, an upload. By the kernel's function, the native frame or the standard library's."""
-    process = one.process
-    if process is None or not process.samples or one.blocked or not foreign(case, process):
-        return False
-    return all(_at_socket(process, look) for look in process.samples) or all(map(_through_a_pool, process.samples))
-
-
-def _at_socket(process: Process, look: Sample) -> bool:
-    frames = main_frames(look.threads)
-    native = main_frames(process.native) if look is process.samples[-1] else ()
-    return (
-        bool(_SOCKET_WCHAN.search(look.wchan))
-        or bool(frames and _SOCKET_FILE.search(frames[0].file))
-        or bool(native and _SOCKET_CALL.fullmatch(native[0].function))
-    )
-
-
-def _through_a_pool(look: Sample) -> bool:
-    """Its main thread waits for another thread of its own, which waits at a socket."""
-    main = next((thread for thread in look.threads if thread.main), None)
-    if main is None or classify(main).kind not in ("lock", "queue"):
-        return False
-    others = [thread for thread in look.threads if thread is not main and thread.frames and hands_on(thread)]
-    return any(_SOCKET_FILE.search(one.frames[0].file) or _SOCKET_WCHAN.search(one.wchan) for one in others)
-
-
-def main_frames(threads: Sequence[Thread]) -> tuple[Frame, ...]:
-    main = [thread for thread in threads if thread.main or thread.name == "MainThread"] or list(threads[:1])
-    return main[0].frames if main else ()
+    return not one.blocked and bool(foreign(case, one.process)) and at_socket(one.process)
 
 
 def _in_tasks(case: Case, loops: list[Subject]) -> Ruling:

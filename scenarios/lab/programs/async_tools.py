@@ -4,7 +4,8 @@ Controls, each of which ends by itself. `rated`: a rate-limited tool answers one
 `crowd`: the same with hundreds of pending tasks. `poll`: each task polls, and an answer takes most of the threshold.
 `judge`: rank 0 awaits one slow judge for four thresholds, while rank 1 waits for it in a collective. `lost`:
 rank 0 awaits an event that nobody sets, and gives up after four thresholds. `ticks`: one request of rank 0 is lost for
-eight thresholds, while a task of the same loop writes a metric twice a second.
+eight thresholds, while a task of the same loop writes a metric twice a second. `socket`: rank 0 asks the judge without
+an event loop, in a blocking call; `pool`: in the threads of a pool. That judge is another user's, of the same host.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import os
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -25,16 +27,19 @@ import toy
 SERVICE = Path(__file__).with_name("tool_service.py")
 
 
-def service(pause: float, shared: bool) -> int:
-    """Start it as a daemon, which has this rank's environment and outlives its parent. Its port is there at once: a
-    rank that waited for it to start would stand outside the others' collective."""
+def service(pause: float, shared: bool, *, ours: bool = True) -> int:
+    """Start it as a daemon, which outlives its parent; if it is `ours` it has this rank's environment. Its port is
+    there at once: a rank that waited for it to start would stand outside the others' collective."""
     with socket.create_server(("127.0.0.1", 0), backlog=512) as listener:
         handle = listener.fileno()
         command = [sys.executable, str(SERVICE), str(pause), str(handle)]
         if (child := os.fork()) == 0:
             os.setsid()
             command += ["--shared"] if shared else []
-            subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[handle])
+            subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[handle],
+                env=None if ours else {},
+            )  # fmt: skip
             os._exit(0)
         os.waitpid(child, 0)
         return int(listener.getsockname()[1])
@@ -76,6 +81,12 @@ async def monitored(port: int) -> float:
     return score
 
 
+def ask_blocking(port: int) -> float:
+    with socket.create_connection(("127.0.0.1", port)) as judge:
+        judge.sendall(b"score\n")
+        return float(judge.recv(64))
+
+
 async def forgotten(seconds: float) -> None:
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(asyncio.Event().wait(), seconds)
@@ -83,7 +94,8 @@ async def forgotten(seconds: float) -> None:
 
 def main() -> None:
     arguments = argparse.ArgumentParser()
-    arguments.add_argument("--phase", choices=["rated", "crowd", "poll", "judge", "lost", "ticks"], default="rated")
+    phases = ["rated", "crowd", "poll", "judge", "lost", "ticks", "socket", "pool"]
+    arguments.add_argument("--phase", choices=phases, default="rated")
     arguments.add_argument("--stall", type=float, default=5.0)
     asked = arguments.parse_args()
     toy.setup()
@@ -94,6 +106,12 @@ def main() -> None:
         asyncio.run(monitored(service(8 * asked.stall, False)))
     elif asked.phase == "judge" and toy.RANK == 0:
         asyncio.run(rollout(service(4 * asked.stall, False), 1, 1))
+    elif asked.phase == "socket" and toy.RANK == 0:
+        ask_blocking(service(4 * asked.stall, False, ours=False))
+    elif asked.phase == "pool" and toy.RANK == 0:
+        port = service(4 * asked.stall, False, ours=False)
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(ask_blocking, [port] * 4))
     elif asked.phase == "poll":
         asyncio.run(rollout(service(0.8 * asked.stall, False), 4, 3))
     elif asked.phase in ("rated", "crowd"):

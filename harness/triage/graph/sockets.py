@@ -1,0 +1,48 @@
+"""Whether a process waits at a socket: for an answer that no recorder and no engine knows of."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from harness.triage.evidence import Frame, Process, Sample, Thread
+from harness.triage.graph.motion import hands_on
+from harness.triage.stacks import classify
+
+# Kernel functions of net/ and fs/select.c, the standard library's files, system calls.
+_WCHAN = re.compile(r"sk_wait|tcp_|inet_|wait_woken|^(do_)?(sys_)?poll|poll_schedule")
+_FILE = re.compile(r"/(socket|ssl)\.py$")
+_CALL = re.compile(r"(__)?(libc_)?(recv|recvfrom|recvmsg|send|sendto|sendmsg|connect|poll|ppoll)")
+
+
+def at_socket(process: Process | None) -> bool:
+    """Whether its main thread, or one that works for it, waits there at every look: by the kernel's function, the
+    native frame or the standard library's."""
+    if process is None or not process.samples:
+        return False
+    return all(_main(process, look) for look in process.samples) or all(map(_pool, process.samples))
+
+
+def _main(process: Process, look: Sample) -> bool:
+    frames = main_frames(look.threads)
+    native = main_frames(process.native) if look is process.samples[-1] else ()
+    return (
+        bool(_WCHAN.search(look.wchan))
+        or bool(frames and _FILE.search(frames[0].file))
+        or bool(native and _CALL.fullmatch(native[0].function))
+    )
+
+
+def _pool(look: Sample) -> bool:
+    """Its main thread waits for another thread of its own, which waits at a socket."""
+    main = next((thread for thread in look.threads if thread.main), None)
+    if main is None or classify(main).kind not in ("lock", "queue"):
+        return False
+    others = [thread for thread in look.threads if thread is not main and thread.frames and hands_on(thread)]
+    return any(_FILE.search(one.frames[0].file) or _WCHAN.search(one.wchan) for one in others)
+
+
+def main_frames(threads: Sequence[Thread]) -> tuple[Frame, ...]:
+    """The stack of the main thread; of the first one where none is called so."""
+    main = [thread for thread in threads if thread.main or thread.name == "MainThread"] or list(threads[:1])
+    return main[0].frames if main else ()
