@@ -35,12 +35,19 @@ _WORDLIKE = re.compile(r"[a-z]{1,15}|[A-Z]{1,15}|[A-Z][a-z]{1,14}|[\d.:,\-]{1,12
 _NAMED = re.compile(
     r"(?<![\w.\-])(?:"
     r"(?P<option>-{1,2}[A-Za-z][\w.\-]*+)(?:\\*+[\"']?\s*+[=:,]\s*+|\s++)(?!-)"
-    r"|(?P<name>[\w.\-]++)\\*+[\"']?\s*+[=:]\s*+)"
+    r"|(?P<variable>[A-Z][A-Z0-9_]{2,60}+)\\*+[\"'],\s*+(?=\\*+[\"'])"
+    r"|(?P<name>[\w.\-]++)\\*+[\"']?\]?\s*+[=:]\s*+)"
+)
+# Kubernetes: {"name": "HF_TOKEN", "value": "..."}, and the same in YAML.
+_NAME_VALUE = re.compile(
+    r"(?<!\w)name\\*+[\"']?\s*+:\s*+\\*+[\"']?(?P<name>[\w.\-]++)\\*+[\"']?\s*+,?\s*+"
+    r"\\*+[\"']?value\\*+[\"']?\s*+:\s*+"
 )
 _OPENING = re.compile(r"(\\*)([\"'])")
 _QUOTED = {'"': re.compile(r'(?:[^"\\]|\\.)*+', re.DOTALL), "'": re.compile(r"(?:[^'\\]|\\.)*+", re.DOTALL)}
 _BARE = re.compile(r"(?:(?:bearer|basic|digest|token)\s++)?[^\s\"',;&}]++", re.IGNORECASE)
-_BRACKET = re.compile(r"[\[\]{}]")
+_UNTIL_SPACE = re.compile(r"[^\s\"']++")
+_BRACKET = re.compile(r"[\[\](){}]")
 _LINE = re.compile(r"[^\r\n\"']*+")
 
 _URL_LOGIN = re.compile(r"(?<=://)[^/\s?#\"'<>]*@")
@@ -49,16 +56,27 @@ _LOGIN = re.compile(
     r"(?<![\w.\-+%])(?!\d+:\d+@|mailto:)[\w.\-+%]++:[^\s:/@\"']++@(?!sha\d+:)"
     r"(?=[A-Za-z\[]|\d+\.\d+\.\d+\.\d)"
 )
-_USER_OPTION = re.compile(r"(?<!\S)(-[uU]|--(?:proxy-)?user)([ \t]++|=)(?!\d+:\d)[\"']?[^\s:\"']++:[^\s\"']++")
+_USER_OPTION = re.compile(
+    r"(?<!\S)(-[a-zA-Z]{0,8}[uU]|--(?:proxy-)?user)([ \t]++|=)(?!\d+:\d)[\"']?[^\s:\"']++:[^\s\"']++"
+)
+_USER_JOINED = re.compile(r"(?<!\S)(-[uU])(?!ser)[^\s:\"']{1,100}+:[^\s\"']++")  # curl -ume:password
+_LOGIN_CALL = re.compile(r"(\blogin\([ \t]*+(?:(?:key|token)[ \t]*+=[ \t]*+)?+([\"']))(?:(?!\2).)++")
+_API_KEY = re.compile(r"(\bapi[ \t]key[ \t]*+[:=][ \t]*+)(?!none\b|null\b|\$)[^\s\"',;]++", re.IGNORECASE)
 _LOGGED_IN = re.compile(
-    r"(\bwandb[ \t]++login[ \t]++(?:--[\w=:/.\-]++[ \t]++)*+|\bsshpass[ \t]++-p[ \t]*+"
+    r"(\b(?:docker|podman)[ \t]++login\b(?:[ \t]++(?!-p\b)\S++){0,12}+[ \t]++-p[ \t]*+"
+    r"|\bredis-cli\b(?:[ \t]++(?!-a\b)\S++){0,12}+[ \t]++-a[ \t]++"
+    r"|\bmysql(?:dump)?\b(?:[ \t]++(?!-p)\S++){0,12}+[ \t]++-p"
+    r"|\bwandb[ \t]++login[ \t]++(?:--[\w=:/.\-]++[ \t]++)*+|\bsshpass[ \t]++-p[ \t]*+"
     r"|\blogin[ \t]++\S++[ \t]++password[ \t]++)"
     r"(?!-)\S++"
 )
 _BEARER = re.compile(
     r"(?<!\w)(bearer[ \t]++)(?=[\w.~+/=\-]{20}|[A-Za-z_.~+/=\-]{0,19}\d)[\w.~+/=\-]{8,}+", re.IGNORECASE
 )
-_WEBHOOK = re.compile(r"(?<=hooks\.slack\.com/)[\w/\-]++|(?<=/api/webhooks/)[\w/\-]++|(?<=/bot)\d{6,12}:[\w\-]{20,}+")
+_WEBHOOK = re.compile(
+    r"(?<=hooks\.slack\.com/)[\w/\-]++|(?<=/api/webhooks/)[\w/\-]++|(?<=/bot)\d{6,12}:[\w\-]{20,}+"
+    r"|(?<=/bot/v2/hook/)[\w\-]++|(?<=/webhookb2/)[\w/@\-]++|(?<=\.office\.com/webhook/)[\w/@\-]++"
+)
 # Tokens by the beginning that their service gives them. `hf_` and `sk-` begin ordinary names too, hence the digit.
 _SHAPED = re.compile(
     r"(?<![\w\-])(?:"
@@ -73,6 +91,7 @@ _SHAPED = re.compile(
     r"|r8_[A-Za-z0-9]{20,}+|gsk_[A-Za-z0-9]{20,}+|xai-[A-Za-z0-9]{20,}+|pplx-[A-Za-z0-9]{20,}+|hv[sbr]\.[\w\-]{16,}+"
     r"|wandb_v\d_\w{16,}+|tgp_v\d_[\w\-]{16,}+|dapi[0-9a-f]{32}|lsv2_[a-z]{2}_\w{16,}+|shp(?:at|ca|pa|ss)_[0-9a-fA-F]{16,}+"
     r"|AGE-SECRET-KEY-1[A-Z0-9]{20,}+|tskey-[\w\-]{16,}+|ATATT[\w\-=]{20,}+"
+    r"|(?:tvly-|csk-|jina_|fw_|glsa_|lin_api_|figd_|sntrys_|vercel_|ntn_)(?=[A-Za-z_\-]{0,40}\d)[\w\-]{16,}+"
     r")"
 )
 _KEY_BEGINS = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,10}-----")
@@ -86,12 +105,13 @@ _PROGRAMS: dict[str, frozenset[str]] = {
     "http": frozenset({"-a"}),
     "https": frozenset({"-a"}),
 }
+_CURL_USER = re.compile(r"-[a-zA-Z]{1,8}[uU]")  # short options written together
 _KEY_FOLLOWS = {("wandb", "login"), ("swanlab", "login")}
 _PASSWORD_OPTION = {("docker", "login"), ("podman", "login"), ("helm", "registry"), ("mysql", ""), ("mysqldump", "")}
 _SCALAR = (bool, int, float, type(None))
 _NUMBERS = frozenset(_SCALAR)
 # Kinds of events with nothing but names of tensors, digests, shapes and numbers, thousands of them in a line.
-_OURS = frozenset({"weights", "shapes", "group"})
+_OURS = frozenset({"weights", "shapes"})
 
 _harmless: set[str] = set()  # names and texts of events
 _counted: set[str] = set()  # names of fields whose numbers are shown
@@ -166,6 +186,8 @@ def _scrub(value: Any, *, keep: bool) -> Any:
     if value is None or isinstance(value, _SCALAR):
         return value
     if isinstance(value, Mapping):
+        if "value" in value and _hidden(value.get("name", ""), value["value"]):  # a variable, as Kubernetes has it
+            value = {**value, "value": WITHHELD}
         return {_key(k): _field(k, one, keep=keep) for k, one in value.items() if keep or not _hidden(k, one)}
     if isinstance(value, (list, tuple)):
         if all(type(one) in (int, float) for one in value):  # token ids: nothing to look at
@@ -248,8 +270,11 @@ def _words(argv: Iterable[str]) -> Iterator[str]:
             _remember([value])
             yield f"{head}={WITHHELD}"
             continue
-        if word in options:
+        if word in options or ("curl" in said and _CURL_USER.fullmatch(word)):
             option = "password"
+        elif "curl" in said and _USER_JOINED.fullmatch(word):
+            yield f"-u{WITHHELD}"
+            continue
         elif word.startswith("-") and is_secret(word) and " " not in word:
             option, several = word, word.lower().endswith("s")
         elif word == "-p" and any(pair[0] in said and pair[1] in {*said, ""} for pair in _PASSWORD_OPTION):
@@ -292,7 +317,14 @@ def _once(message: str) -> str:
         message = _USER_OPTION.sub(rf"\1\2{WITHHELD}", message)
         message = _LOGGED_IN.sub(rf"\1{WITHHELD}", message)
         message = _BEARER.sub(rf"\1{WITHHELD}", message)
-    message = _without_named(message)
+        message = _API_KEY.sub(rf"\1{WITHHELD}", message)
+        if "curl" in message:
+            message = _USER_JOINED.sub(rf"\1{WITHHELD}", message)
+    if "login(" in message:
+        message = _LOGIN_CALL.sub(rf"\1{WITHHELD}", message)
+    if "value" in message:
+        message = _without_named(message, _NAME_VALUE)
+    message = _without_named(message, _NAMED)
     if "/" in message:
         message = _WEBHOOK.sub(WITHHELD, message)
     return _SHAPED.sub(WITHHELD, message)
@@ -308,11 +340,14 @@ def _without_keys(message: str) -> str:
     return "".join([*parts, message[at:]])
 
 
-def _without_named(message: str) -> str:
+def _without_named(message: str, pattern: re.Pattern[str]) -> str:
+    """`pattern` matches a name and what separates it from its value."""
     parts, done, at = [], 0, 0
-    while found := _NAMED.search(message, at):
+    while found := pattern.search(message, at):
         at = found.end()
-        name, option = found["name"] or found["option"], found["option"] is not None
+        groups = found.groupdict()
+        option = groups.get("option") is not None
+        name = groups["name"] or groups["option"] or groups["variable"]
         queried = name.lower() == "key" and message[found.start() - 1 : found.start()] in ("?", "&")
         if not queried and not is_secret(name):
             continue
@@ -323,6 +358,8 @@ def _without_named(message: str) -> str:
         if name == "token" and _of_text(message[max(0, found.start() - 20) : found.start()]):
             continue
         begin, end = _value(message, at, name)
+        if option and found[0].endswith("=") and (whole := _UNTIL_SPACE.match(message, begin)):
+            end = max(end, whole.end())  # a list with commas
         value = message[begin:end]
         at = max(at, end)
         if not value or (is_harmless(name, value) and not queried):
@@ -357,7 +394,7 @@ def _value(message: str, at: int, name: str) -> tuple[int, int]:
             return begin, end
         return begin, _LINE.match(message, begin).end()  # type: ignore[union-attr]
     first = message[at : at + 1]
-    if first in ("[", "{") and is_strong(name):
+    if first in ("[", "{", "(") and is_strong(name):
         return at, _closed(message, at)
     if name.lower().endswith(("cookie", "authorization")):
         return at, _LINE.match(message, at).end()  # type: ignore[union-attr]
@@ -369,7 +406,7 @@ def _closed(message: str, at: int) -> int:
     """Where the list or object that begins at `at` ends; the end of the text where it is not closed."""
     depth = 0
     for bracket in _BRACKET.finditer(message, at):
-        depth += 1 if bracket[0] in "[{" else -1
+        depth += 1 if bracket[0] in "[{(" else -1
         if depth == 0:
             return bracket.end()
     return len(message)

@@ -34,6 +34,10 @@ _WEAK_WORDS = _words("""
 """)
 # Options that take a key and say so by nothing (OpenRLHF: --use_wandb KEY or True).
 _SPECIAL = frozenset({"use_wandb", "use_swanlab", "use_comet"})
+# `trainer.wandb.key`: a key below one of these.
+_SERVICES = _words("""
+    wandb swanlab comet mlflow openai anthropic azure hf huggingface hub api s3 aws judge serper tavily
+""")
 _AUTH_ABOUT = _words("""
     mode type enabled method scheme url required error
 """)
@@ -111,6 +115,8 @@ def _kind(name: str) -> str:
     if "_".join(words) in _SPECIAL or _WEAK_WORDS.intersection(words):
         return "weak"
     last, before = words[-1], words[-2] if len(words) > 1 else ""
+    if last == "key" and not before and every[-2:-1] and every[-2] in _SERVICES:
+        return "weak"
     if last == "pat" or (last == "pass" and before not in _PASSES):
         return "weak"
     for at, word in enumerate(words):

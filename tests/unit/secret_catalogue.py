@@ -53,6 +53,16 @@ def _planted() -> list[Planted]:
     plant("netrc", "machine api.example login user password {}")
     plant("variables of a Ray job", 'RAY_JOB_CONFIG_JSON_ENV_VAR={"a":{"b":1},"env_vars":{"X":"{}"}}')
     plant("several values", "--api_keys=[first,{}]")
+    plant("key of a service", "trainer.wandb.key={}")
+    plant("Python environment", "os.environ['HF_TOKEN']='{}'")
+    plant("Python setdefault", "os.environ.setdefault('WANDB_API_KEY', '{}')")
+    plant("Kubernetes", json.dumps({"env": [{"name": "HF_TOKEN", "value": "{}"}]}))
+    plant("Kubernetes, YAML", "- name: HF_TOKEN\n  value: {}\n")
+    plant("Python login", "wandb.login(key='{}')")
+    plant("Python login, by position", 'huggingface_hub.login("{}")')
+    plant("pair of requests", "requests.get(u, auth=('me','{}'))")
+    plant("list with commas", "--api_key=first,{}")
+    plant("prose", "the API key: {} was refused")
     # in URLs
     plant("login of a URL", "https://me:{}@host.example/path")
     plant("login with @", "https://me:{}@host.example/path", "p@{}")
@@ -66,7 +76,14 @@ def _planted() -> list[Planted]:
     plant("signature of Azure", "https://a.blob.example/c?sv=2024&sig={}&se=1")
     plant("Slack webhook", "https://hooks.slack.com/services/T0/B0/{}")
     plant("Discord webhook", "https://discord.com/api/webhooks/123/{}")
+    plant("Feishu webhook", "https://open.feishu.cn/open-apis/bot/v2/hook/{}")
+    plant("Teams webhook", "https://x.webhook.office.com/webhookb2/{}/IncomingWebhook/a/b")
     # by program
+    plant("curl, options together", "curl -su me:{} http://host/")
+    plant("curl, joined", "curl -ume:{} http://host/")
+    plant("docker", "docker login -u me -p {} registry")
+    plant("mysql", "mysql -uroot -p{} db")
+    plant("redis-cli", "redis-cli -h head -a {} ping")
     plant("curl", "curl -s -u me:{} http://host/")
     plant("curl, long", "curl --user=me:{} http://host/")
     plant("wandb login", "wandb login --relogin {}")
@@ -84,6 +101,11 @@ def _planted() -> list[Planted]:
     plant("Slack", "xoxb-{}", "1234-{}")
     plant("Google", "AIza{}", "SyD-1234567890{}")
     plant("JSON web token", "jot eyJ{}", "hbGciOi{}.eyJzdWIi.c2lnbmF0")
+    plant("Tavily", "tvly-dev-{}", "abcdefghij{}")
+    plant("Jina", "jina_{}", "abcdefghij{}")
+    plant("Fireworks", "fw_{}", "abcdefghij{}")
+    plant("Cerebras", "csk-{}", "abcdefghij{}")
+    plant("Grafana", "glsa_{}", "abcdefghij{}")
     plant("npm", "npm_{}", "abcdefghij{}")
     plant("Bearer in a sentence", "sent Bearer {} and was refused")
     plant("private key", "-----BEGIN RSA " + "PRIVATE KEY-----\n{}\n-----END RSA PRIVATE KEY-----\nnext line")
@@ -125,6 +147,12 @@ HARMLESS = [
     "cache_key: layers.0",
     "primary_key=id",
     "apply_chat_template",
+    "api key: none",
+    "['TOKEN_IDS', 'LENGTHS']",
+    '{"name": "max_tokens", "value": "512"}',
+    "loader.key=prompt",
+    "run.login()",
+    "fw_bw_overlap_with_the_backward_pass",
     "commit b292bb7d4c0e9f2a61b0a4b8d39e5f3b8f3c7a11",
     "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
     "git+https://github.com/vllm-project/vllm.git@b292bb7d4c0e9f2a61b0a4b8d39e5f3b8f3c7a11",
