@@ -26,7 +26,9 @@ from probes.format import decode_json, encode_json
 FORMAT_VERSION = 1
 INDEX, PROCESSES, RECORDER = "evidence.json", "processes", "recorder"
 # A process with a thousand threads is under 1 MiB. 16 MiB of empty lists, the worst, take 395 MiB for a moment.
-MAX_JSON_BYTES = 16 << 20
+MAX_JSON_BYTES = 16 << 20  # of the index
+# Of one process, seen twice with 300 threads of 40 frames, and of all of them: 10,000 with 25 kB, as 60 threads have.
+MAX_PROCESS_BYTES, MAX_PROCESSES_BYTES = 4 << 20, 256 << 20
 MAX_DUMP_BYTES = 256 << 20  # a ring of 2,000 takes 0.3 to 2 MB; this is one of more than 200,000
 MAX_TEXT, MAX_ITEMS, MAX_DEPTH = 20_000, 100_000, 12  # of a field: characters, items of a list or object, nesting
 MAX_PROCESSES, MAX_NOTES, MAX_NOTE = 20_000, 2_000, 1_000
@@ -143,7 +145,7 @@ def _processes(folder: Path, listed: Any, notes: list[str]) -> tuple[Process, ..
         notes.append(f"{PROCESSES}/ cannot be read: {_why(error)}")
         there = []
     names = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
-    found = []
+    found, size = [], 0
     known = set(there)
     wanted = list(dict.fromkeys([*names, *there]))
     if len(wanted) > MAX_PROCESSES:
@@ -152,8 +154,13 @@ def _processes(folder: Path, listed: Any, notes: list[str]) -> tuple[Process, ..
         if name not in known:
             notes.append(f"{PROCESSES}/{name[:100]} is missing")
             continue
+        if size > MAX_PROCESSES_BYTES:
+            most = f"{MAX_PROCESSES_BYTES >> 20} MiB"
+            notes.append(f"{PROCESSES}/ is larger than {most}: {name[:100]} and what follows it is not read")
+            break
         try:
-            fields = _load(folder / PROCESSES / name)
+            fields = _load(folder / PROCESSES / name, MAX_PROCESS_BYTES)
+            size += (folder / PROCESSES / name).stat().st_size
             process = decode(Process, fields)
         except (OSError, ValueError, RecursionError) as error:
             notes.append(f"{PROCESSES}/{name} cannot be read: {_why(error)}")
@@ -218,12 +225,12 @@ def _inside(folder: Path, relative: str, notes: list[str]) -> bool:
     return True
 
 
-def _load(file: Path) -> dict[str, Any]:
+def _load(file: Path, most: int = MAX_JSON_BYTES) -> dict[str, Any]:
     found = file.lstat()
     if not stat.S_ISREG(found.st_mode):  # a link may lead out of the directory, a pipe never ends
         raise ValueError("not a plain file")
-    if found.st_size > MAX_JSON_BYTES:
-        raise ValueError(f"it is larger than {MAX_JSON_BYTES >> 20} MiB")
+    if found.st_size > most:
+        raise ValueError(f"it is larger than {most >> 20} MiB")
     value = decode_json(file.read_bytes())
     if not isinstance(value, dict):
         raise ValueError("not a JSON object")

@@ -12,6 +12,7 @@ from flight_support import entry
 from triage_evidence import compared, evidence, frames, group, process, rank
 from triage_trial import WAIT
 
+from harness.triage import directory
 from harness.triage.evidence import Evidence, OpenSpan, Process
 from harness.triage.flight import compare, load_directory
 from harness.triage.flight.compare import DEFAULT
@@ -320,3 +321,17 @@ def test_a_rank_that_ended_beside_its_namesake_is_no_earlier_attempt() -> None:
     assert not superseded(corpse(25.0), (alive,)) and not superseded(alive, (corpse(25.0),))
     waits = build(evidence(rank(1, "main lock.wait", world=2, age_s=60.0), alive, corpse(25.0)), None).waits
     assert corpse(25.0).key in {wait.target for wait in waits}
+
+
+def test_files_that_are_too_large_are_left_out_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directory, "MAX_PROCESS_BYTES", 400)
+    monkeypatch.setattr(directory, "MAX_PROCESSES_BYTES", 500)
+    (tmp_path / "processes").mkdir()
+    (tmp_path / "evidence.json").write_text("{}")
+    for pid in range(9):
+        padded = json.dumps({"host": "h", "pid": pid, "command": "x" * (600 if pid == 0 else 200)})
+        (tmp_path / "processes" / f"h-{pid}.json").write_text(padded)
+    seen = directory.read(tmp_path)
+    assert [one.pid for one in seen.processes] == [1, 2, 3]
+    assert any("h-0.json cannot be read: it is larger" in note for note in seen.notes)
+    assert any("h-4.json and what follows it is not read" in note for note in seen.notes)
