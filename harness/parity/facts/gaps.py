@@ -80,7 +80,10 @@ def note_experience(e: Evidence, b: Table, c: Table) -> None:
         if any(table.rows(name) is not None and not good for table, good in zip(tables, told, strict=True)):
             e.notes.setdefault(ODD, set()).add(name)
     rewards = [table.flat("reward") for table in tables]
-    e.note_recorded(REWARD, b.step, *(one is not None and bool(np.isfinite(one).all()) for one in rewards))
+    finite = [one is not None and bool(np.isfinite(one).all()) for one in rewards]
+    e.note_recorded(REWARD, b.step, *finite)
+    if any(one is not None and not good for one, good in zip(rewards, finite, strict=True)):
+        e.notes.setdefault(ODD, set()).add(REWARD)
 
 
 def cached(rollout: Table) -> bool:
