@@ -449,3 +449,12 @@ def test_a_source_that_never_answers_is_given_up() -> None:
     done = bounded.run(["sleep", "60"], 0.05)
     assert done.code is None and done.out == ""
     never.set()
+
+
+def test_before_python_3_11_nobody_knows_whether_a_thread_is_active() -> None:
+    """py-spy has no thread of the system for it, and says that it is: a rank in a lock would be at work for ever."""
+    frames = [{"name": "step", "filename": "/home/me/train.py", "line": 12}]
+    told = {"os_thread_id": None, "active": True, "owns_gil": False, "frames": frames}
+    main, other, third = stacks.parse([{**told, "thread_name": name} for name in ("a", "MainThread", "b")], 7)
+    assert main.main and main.tid == 7 and not any(one.active for one in (main, other, third))
+    assert (other.tid, third.tid) == (0, 0)

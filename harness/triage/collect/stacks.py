@@ -102,8 +102,11 @@ def parse(dumped: Any, pid: int) -> tuple[Thread, ...]:
         main = tid == pid or name == "MainThread" or (len(dumped) == 1 and not name)
         frames = tuple(_frame(frame) for frame in one["frames"][:MAX_FRAMES])
         native = any(not frame.file.endswith((".py", ">")) for frame in frames)
-        gil, active = bool(one.get("owns_gil")), bool(one.get("active"))
-        key = (tid, 0 if tid else at)
+        # Of Python before 3.11 py-spy does not know which thread of the system a thread is, and calls each one active.
+        gil, active = bool(one.get("owns_gil")), bool(one.get("active")) and tid != 0
+        if main and not tid:
+            tid = pid
+        key = (tid, 0 if tid else at + 1)
         if key in found and not frames:
             continue  # py-spy meets the threads while they start and end, and then some twice, once without a stack
         found[key] = Thread(name or ("MainThread" if main else ""), tid, frames, main, active, gil, native)
