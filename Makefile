@@ -47,7 +47,7 @@ STACKS_openrlhf := openrlhf openrlhf-before
 frameworks: $(READY) ## the environments of those jobs, with pinned versions
 	@$(VENV)/bin/python tests/frameworks/environments.py $(STACKS_$(ONLY))
 
-$(READY): pyproject.toml
+$(READY): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or 3.12 is needed: make PYTHON=/path/to/python3.12 ..." >&2; exit 2; }
 	@# -m imports from the current folder, which is this checkout: the code that is to run. Nothing is installed yet.
 	@$(PYTHON) -m harness.envs.bootstrap $(VENV)

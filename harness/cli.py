@@ -19,6 +19,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from harness import extras
 from harness.commands import adapters, doctor, env, faults, parity, record, replay, triage, watch
 from harness.errors import HarnessError, Interrupted, Terminated
 from probes import redaction
@@ -139,6 +140,9 @@ def _tell(error: BaseException) -> int:
     elif any(f"{kind.__module__}.{kind.__qualname__}" in _ADDRESSED for kind in type(error).__mro__):
         # Ray wraps what an actor raised in an error of the same type, whose text is a traceback
         message, fix, code = str(getattr(error, "cause", None) or error), None, 2
+    elif isinstance(error, ModuleNotFoundError) and (extra := extras.bringing(_module(error))):
+        message, code = f"this needs {_module(error)}, which is not installed here", 2
+        fix = f"pip install '{extras.DISTRIBUTION}[{extra}]'"
     elif isinstance(error, OSError) and error.strerror and (error.filename or error.errno in (ENOSPC, EDQUOT)):
         # of a path that was given; without one, of what is printed to
         message = f"{error.filename or 'the output'}: {error.strerror}"
@@ -150,6 +154,10 @@ def _tell(error: BaseException) -> int:
     if fix:
         print(redaction.text(f"  fix: {fix}", 0), file=sys.stderr)
     return code
+
+
+def _module(error: ModuleNotFoundError) -> str:
+    return (error.name or "-").partition(".")[0]
 
 
 def _mute() -> None:

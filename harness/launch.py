@@ -85,6 +85,8 @@ class Cluster:
             try:
                 self._begin()
                 break
+            except ModuleNotFoundError:
+                raise
             except Exception as error:  # Ray raises four unrelated types here, which mean the same to a user
                 self._end_processes()
                 if start < starts:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import importlib.util
 from collections.abc import Iterable
 from importlib import resources
 from typing import Any
@@ -38,7 +39,8 @@ def render(verdict: Verdict) -> str:
     environment.filters["groupby_order"] = _grouped
     sheet, parity, triage = StyleSheet(), verdict.parity, verdict.triage
     charts: list[dict[str, Any]] = []
-    if parity:
+    drawn = importlib.util.find_spec("matplotlib") is not None
+    if parity and drawn:
         from reports import charts as drawing
 
         charts = [{"title": chart.title, "note": chart.note, "legend": chart.legend, "svg": Markup(chart.svg)}
@@ -53,7 +55,8 @@ def render(verdict: Verdict) -> str:
         alterations=arrange.alterations(verdict), beyond=arrange.beyond_limits(verdict),
         notes=arrange.notes(verdict), paths=arrange.paths(verdict),
         place=arrange.place_facts(parity) if parity else [], runs=parity.runs if parity else [], rows=rows,
-        changed=sum(row.changed for row in rows), charts=charts, metrics=arrange.metrics(parity) if parity else [],
+        changed=sum(row.changed for row in rows), charts=charts, drawn=drawn,
+        metrics=arrange.metrics(parity) if parity else [],
         suspicions=arrange.suspicions(parity) if parity else [],
         other_checks=arrange.other_checks(parity) if parity else [],
         t=triage, title=triage_arrange.title(verdict), culprits=triage_arrange.culprits(triage) if triage else [],

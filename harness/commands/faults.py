@@ -77,8 +77,10 @@ def run(
         _parity(names or [], source, backends, dtype, out, format)
     from harness.commands import fault_tables
     from harness.commands.watch import seconds
+    from harness.extras import need
     from harness.triage import lab, lab_files
 
+    need("torch")  # the programs of the lab are ranks
     hangs = lab_files.chosen(lab_files.hangs(source), names or [], engines=engines, conditions=conditions)
     folder = _folder(out)
     rows: list[HangOutcome] = []

@@ -36,10 +36,14 @@ def look(
         return [
             Unchecked("environments", ("harness env",), "there is no engine environment yet", "harness env create vllm")
         ]
+    try:
+        driver = Driver.here()
+    except EnvironmentUnusable as error:  # the core alone: it runs no scenarios
+        return [Unchecked("environments", ("harness env",), error.message, error.fix or "")]
     found: list[Hazard | Passed | Unchecked] = []
     for environment in known:
         progress(f"environment {environment.name}")
-        found += _thorough(environment) if imports else [_versions(environment)]
+        found += _thorough(environment) if imports else [_versions(environment, driver)]
     if not imports:
         found.append(
             Unchecked(
@@ -52,11 +56,11 @@ def look(
     return found
 
 
-def _versions(environment: Environment) -> Hazard | Passed:
+def _versions(environment: Environment, driver: Driver) -> Hazard | Passed:
     where = (f"environment {environment.name}",)
     try:
         facts = interpreter.inspect(environment.python)
-        wrong = interpreter.misfit(facts, environment.engine, Driver.here())
+        wrong = interpreter.misfit(facts, environment.engine, driver)
     except EnvironmentUnusable as error:
         facts, wrong = None, error
     if wrong is not None:

@@ -9,7 +9,6 @@ import argparse
 import os
 import subprocess
 import sys
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,17 +16,17 @@ from harness.envs import indexes
 from harness.envs.install import CommandFailed, Uv, nvidia_gpu, run
 
 ROOT = Path(__file__).parent.parent.parent
+CONSTRAINTS = ROOT / "constraints.txt"
 
 
-def torch_override(pyproject: str, *, gpu: bool, platform: str = sys.platform) -> list[str]:
-    """The override that asks for the CPU build of the torch that the project pins; none with a GPU, or off Linux.
+def torch_override(constraints: str, *, gpu: bool, platform: str = sys.platform) -> list[str]:
+    """The override that asks for the CPU build of the torch that is tested; none with a GPU, or off Linux.
 
-    Raises LookupError when the project does not pin torch.
+    Raises LookupError when the constraints do not pin torch.
     """
-    requirements = tomllib.loads(pyproject)["project"]["dependencies"]
-    pinned = next((item for item in requirements if item.startswith("torch==")), None)
+    pinned = next((item.strip() for item in constraints.splitlines() if item.startswith("torch==")), None)
     if pinned is None:
-        raise LookupError("pyproject.toml does not pin torch")
+        raise LookupError(f"{CONSTRAINTS.name} does not pin torch")
     return [] if gpu or platform != "linux" else [f"{pinned}+cpu"]
 
 
@@ -43,10 +42,11 @@ def bootstrap(directory: Path, uv_requirement: str) -> None:
         run([str(python), "-m", "pip", "install", *quiet, uv_requirement], os.environ, print)
     pip = indexes.pip_configuration(str(python))
     uv = Uv(str(directory / "bin" / "uv"), indexes.uv_environment(pip), lambda line: None)
-    overrides = torch_override((ROOT / "pyproject.toml").read_text(encoding="utf-8"), gpu=nvidia_gpu())
+    overrides = torch_override(CONSTRAINTS.read_text(encoding="utf-8"), gpu=nvidia_gpu())
     print(f"installing the project and its tools ({'CPU' if overrides else 'default'} build of torch)", flush=True)
     project = ["--editable", f"{ROOT}[dev]"]
-    uv.install(python, project, overrides=overrides, cpu=bool(overrides), torch="".join(overrides), extra=["--quiet"])
+    extra = ["--quiet", "--constraints", str(CONSTRAINTS)]
+    uv.install(python, project, overrides=overrides, cpu=bool(overrides), torch="".join(overrides), extra=extra)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

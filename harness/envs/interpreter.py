@@ -100,7 +100,7 @@ class Driver:
             return Driver(python=platform.python_version(), ray=importlib.metadata.version("ray"))
         except importlib.metadata.PackageNotFoundError as error:
             raise EnvironmentUnusable(
-                "ray is not installed in the harness's own environment", fix="pip install rlhf-harness"
+                "ray is not installed in the harness's own environment", fix="pip install 'rlhf-harness[parity]'"
             ) from error
 
 

@@ -1,0 +1,83 @@
+"""The core alone: installed into an empty environment, used outside the checkout, without torch and Ray."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from recordings import pair
+from triage_evidence import compared, evidence, group, rank
+
+from harness.triage import directory
+from harness.triage.judge import triage
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """bin/harness of an environment that has the wheel of this checkout, and what it asks for."""
+    home = tmp_path_factory.mktemp("core")
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", home / "wheel", ROOT], check=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", home / "env"], check=True)
+    [wheel] = (home / "wheel").glob("*.whl")
+    subprocess.run([*pip, "--python", home / "env" / "bin" / "python", "install", wheel], check=True)
+    return home / "env" / "bin" / "harness"
+
+
+def run(core: Path, folder: Path, *words: str | Path) -> tuple[int, str]:
+    """Exit code and what was printed, of errors where nothing else was. No import finds the checkout."""
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run([core, *words], cwd=folder, env=environ, capture_output=True, text=True, timeout=300)
+    return done.returncode, done.stdout or done.stderr
+
+
+def test_the_environment_is_slim(core: Path) -> None:
+    packages = {file.name.lower() for file in core.parents[1].glob("lib/python*/site-packages/*")}
+    assert not packages & {"torch", "ray", "transformers", "pandas", "pyarrow", "matplotlib", "uv"}
+
+
+def test_a_hang_is_triaged(core: Path, tmp_path: Path) -> None:
+    ranks = [rank(n, "main:10 step:42 all_reduce") for n in range(1, 4)]
+    stands = rank(0, "main:10 step:44 load_data")
+    seen = evidence(stands, *ranks)
+    expected = triage(seen, compared(group("0", {0: 16, **dict.fromkeys((1, 2, 3), (17, "all_reduce"))})))
+    directory.write(seen, tmp_path / "evidence")
+    code, said = run(core, tmp_path, "triage", "evidence", "--format", "json")
+    verdict = json.loads(said)
+    assert (code, verdict["verdict"]) in ((1, "HUNG"), (3, "INSUFFICIENT")), said
+    assert expected.verdict == "HUNG" and [one["rank"] for one in verdict["triage"]["culprits"]] in ([0], [])
+
+
+def test_two_runs_are_judged_and_reported(core: Path, tmp_path: Path) -> None:
+    baseline, candidate = pair()
+    baseline.write(tmp_path / "a")
+    candidate.write(tmp_path / "b")
+    code, said = run(core, tmp_path, "diff", "a", "b")
+    assert code == 0 and "EQUIVALENT" in said, said
+    code, page = run(core, tmp_path, "diff", "a", "b", "--format", "html")
+    assert code == 0 and "Charts need matplotlib" in page
+
+
+def test_a_command_is_watched(core: Path, tmp_path: Path) -> None:
+    assert run(core, tmp_path, "watch", "--out", "w", "--", sys.executable, "-c", "print('done')")[0] == 0
+    assert (tmp_path / "w" / "run.json").exists()
+
+
+def test_what_needs_an_extra_says_so(core: Path, tmp_path: Path) -> None:
+    for words in (("parity", "vllm", "sglang"), ("run", "ppo-tiny"), ("faults", "run", "trip-micro")):
+        code, said = run(core, tmp_path, *words)
+        assert code == 2 and "pip install 'rlhf-harness[parity]'" in said, said
+        assert len(said.strip().splitlines()) == 2
+
+
+def test_the_other_commands_start(core: Path, tmp_path: Path) -> None:
+    assert run(core, tmp_path, "adapters", "list")[0] == 0
+    assert run(core, tmp_path, "env", "list")[0] == 0
+    code, said = run(core, tmp_path, "doctor", "--format", "json")
+    assert code in (0, 1, 3) and json.loads(said), said
