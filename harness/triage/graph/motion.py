@@ -81,7 +81,8 @@ def own(
 def loop_runs(process: Process, now: stacks.Doing, stall_s: float) -> str:
     """In words, that an event loop in which a process waits has something to do: data came or went in the later half of
     the stall (a request that was sent just before it says nothing)."""
-    quiet_s = process.samples[-1].net_quiet_s
+    # at the first look, which ends the stall; or between the looks
+    quiet_s = min((look.net_quiet_s for look in process.samples if look.net_quiet_s is not None), default=None)
     if quiet_s is not None and quiet_s < max(stall_s / 2, HELD_S) and _in_loop(process, now):
         return f"data went through its connections {quiet_s:.1f} s ago"
     return ""
