@@ -4,7 +4,7 @@ Controls, each of which ends by itself. `rated`: a rate-limited tool answers one
 `crowd`: the same with hundreds of pending tasks. `poll`: each task polls, and an answer takes most of the threshold.
 `judge`: rank 0 awaits one slow judge for four thresholds, while rank 1 waits for it in a collective. `lost`:
 rank 0 awaits an event that nobody sets, and gives up after four thresholds. `ticks`: one request of rank 0 is lost for
-eight thresholds, while a task of the same loop writes a metric twice a second. `socket`: rank 0 asks the judge without
+seven thresholds, while a task of the same loop writes a metric twice a second. `socket`: rank 0 asks the judge without
 an event loop, in a blocking call; `pool`: in the threads of a pool. That judge is another user's, of the same host.
 """
 
@@ -103,7 +103,7 @@ def main() -> None:
     if asked.phase == "lost" and toy.RANK == 0:
         asyncio.run(forgotten(4 * asked.stall))
     elif asked.phase == "ticks" and toy.RANK == 0:
-        asyncio.run(monitored(service(8 * asked.stall, False)))
+        asyncio.run(monitored(service(7 * asked.stall, False)))
     elif asked.phase == "judge" and toy.RANK == 0:
         asyncio.run(rollout(service(4 * asked.stall, False), 1, 1))
     elif asked.phase == "socket" and toy.RANK == 0:
