@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -22,8 +23,13 @@ ROOT = Path(__file__).parents[2]
 def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """bin/harness of an environment that has the wheel of this checkout, and what it asks for."""
     home = tmp_path_factory.mktemp("core")
+    # built from a copy: setuptools keeps what it has built beside the sources, and would pack it again
+    for name in ("harness", "probes", "reports", "scenarios"):
+        shutil.copytree(ROOT / name, home / "source" / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, home / "source")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", home / "wheel", ROOT], check=True)
+    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", home / "wheel", home / "source"], check=True)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", home / "env"], check=True)
     [wheel] = (home / "wheel").glob("*.whl")
     subprocess.run([*pip, "--python", home / "env" / "bin" / "python", "install", wheel], check=True)
@@ -40,6 +46,14 @@ def run(core: Path, folder: Path, *words: str | Path) -> tuple[int, str]:
 def test_the_environment_is_slim(core: Path) -> None:
     packages = {file.name.lower() for file in core.parents[1].glob("lib/python*/site-packages/*")}
     assert not packages & {"torch", "ray", "transformers", "pandas", "pyarrow", "matplotlib", "uv"}
+
+
+def test_the_wheel_is_complete(core: Path) -> None:
+    [packages] = core.parents[1].glob("lib/python*/site-packages")
+    for room in ("harness", "probes", "reports", "scenarios"):
+        files = {file.relative_to(ROOT) for file in (ROOT / room).rglob("*") if file.is_file()}
+        missing = {file for file in files if "__pycache__" not in file.parts and not (packages / file).exists()}
+        assert not missing
 
 
 def test_a_hang_is_triaged(core: Path, tmp_path: Path) -> None:
