@@ -5,6 +5,8 @@ PYTHON ?= $(shell for p in python3 python3.12 python3.11; do \
 VENV := .venv
 READY := $(VENV)/.ready
 HARNESS := $(VENV)/bin/harness
+# The tests start hundreds of interpreters. Where a container's image forbids bytecode, each would compile torch again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help parity test test-frameworks faults unit lint install engines frameworks clean
