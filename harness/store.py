@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from array import array
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
@@ -22,13 +23,17 @@ from harness.seen import Seen
 from harness.tables import FrameArrays, Spans, Table, arrays_of, number, table_of
 from probes.format import EVENTS, PREFIX, Extent, JournalIndex, Run, decode_header, decode_json
 
+# A verdict asks again and again for the same tables (127 times for 54 frames, counted on a synthetic pair): a run of
+# this size is read once.
+TABLES_BYTES = 64 << 20
+
 
 class Recording(Run):
     """One recorded run. Damage never raises here: it is listed in `torn` and `incomplete`, and the judge refuses to
     pass it.
 
     Raises FormatError for a directory without run.json and for another format version. Memory: 8 bytes an event, of
-    a span 12; one block of a journal while it is read; a step's frames while they are asked for.
+    a span 12; one block of a journal while it is read; up to TABLES_BYTES of the tables last asked for.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, tell: Callable[[str], None] = lambda doing: None) -> None:
@@ -36,6 +41,8 @@ class Recording(Run):
         self._decoded: dict[tuple[str, str], list[dict[str, Any]]] = {}  # by kind and mention
         self._span_names: dict[str, scan.SpanNames] = {}  # by file, where the names were read ahead
         self._hashes: dict[str, np.ndarray] = {}
+        self._tables: OrderedDict[tuple[Any, ...], Table | None] = OrderedDict()  # the last used last
+        self._tables_bytes = 0
         self.window: range | None = None
         super().__init__(path, strict=False)
 
@@ -144,11 +151,20 @@ class Recording(Run):
 
         Raises FormatError when the arrays of a frame disagree about the number of samples.
         """
+        key = (kind, step, *sorted(fields.items()))
+        if key in self._tables:
+            self._tables.move_to_end(key)
+            return self._tables[key]
         found = [one for one in self._read(kind, step) if all(one.fields.get(k) == v for k, v in fields.items())]
-        if not found:
-            return None
-        table = table_of(found)
-        return self._seen.told(table) if kind == "rollout" else table
+        table = table_of(found) if found else None
+        if table is not None and kind == "rollout":
+            table = self._seen.told(table)
+        self._tables[key] = table
+        self._tables_bytes += table.nbytes if table else 0
+        while self._tables_bytes > TABLES_BYTES:
+            _, oldest = self._tables.popitem(last=False)
+            self._tables_bytes -= oldest.nbytes if oldest else 0
+        return table
 
     def said(self, kind: str, field: str) -> set[str]:
         """Every value, as text, that the frames of one kind have in one field; None is no value. Reads headers only."""

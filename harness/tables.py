@@ -54,6 +54,12 @@ class Table:
     columns: dict[str, np.ndarray | Rows] = field(default_factory=dict)
     finish: np.ndarray | None = None
 
+    @property
+    def nbytes(self) -> int:
+        columns = self.columns.values()
+        flat = [part for one in columns for part in ((one.values, one.offsets) if isinstance(one, Rows) else (one,))]
+        return sum(part.nbytes for part in (self.sample, self.rank, *flat))
+
     def rows(self, name: str) -> Rows | None:
         column = self.columns.get(name)
         return column if isinstance(column, Rows) else None

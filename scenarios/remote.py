@@ -1,6 +1,7 @@
 """One way to call an actor, in this process or through Ray, so that the PPO stack reads the same in a unit test and on
 a cluster.
- An `Actor` runs one method at a time, in order, like a Ray actor. `Local` gives it a thread of its own; `Remote` wraps
+
+An `Actor` runs one method at a time, in order, like a Ray actor. `Local` gives it a thread of its own; `Remote` wraps
 a Ray actor handle. Errors of the method come out of `Future.result`.
 """
 

@@ -1,5 +1,6 @@
 """One live engine behind one actor: what PPO, the floor, the interventions and the planted faults all talk to.
- `rollout, rescore, flush, sync, restart, set, snapshot`. The actor runs in the interpreter of the engine's own
+
+`rollout, rescore, flush, sync, restart, set, snapshot`. The actor runs in the interpreter of the engine's own
 environment. A watch thread ends the actor when a process of the engine dies, because a dead scheduler leaves its caller
 waiting for ever.
 """

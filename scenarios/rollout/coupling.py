@@ -1,10 +1,12 @@
 """Coupled sampling: the sample is a pure function of (logits, seed, sample, position), so two engines draw the same
 one.
- The engine's sampler is replaced by a Gumbel-max draw whose noise comes from a counter-based generator (Philox4x32-10,
+
+The engine's sampler is replaced by a Gumbel-max draw whose noise comes from a counter-based generator (Philox4x32-10,
 Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") in integer torch operations: the same integers on a
 CPU and a GPU, no state, no host round trip. argmax(logits/T + Gumbel) is an exact sample of softmax(logits/T) (Gumbel
 1954; Maddison et al. 2014).
- One order for every engine: temperature, top-k, top-p over the renormalised top-k, min-p relative to the largest
+
+One order for every engine: temperature, top-k, top-p over the renormalised top-k, min-p relative to the largest
 remaining probability, noise, argmax. Token ids below `min_tokens` that would end the sample are masked first.
 Repetition penalties are refused in coupled mode (`parameters`): engines disagree about what they cover.
 """

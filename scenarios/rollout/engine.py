@@ -1,5 +1,6 @@
 """The rollout engine as the rest of the stack sees it: token ids in, token ids out, and every status said aloud.
- An `Engine` is a live Transformers, vLLM or SGLang engine inside one process. `scenarios.session` wraps it in a Ray
+
+An `Engine` is a live Transformers, vLLM or SGLang engine inside one process. `scenarios.session` wraps it in a Ray
 actor. Text never crosses this seam. Log-probabilities are raw ones: log-softmax of the model's own logits at T = 1,
 before penalties, top-k and temperature, whatever the sampling was.
 """

@@ -1,5 +1,6 @@
 """Guided rollout: what an engine chooses at each position, given the baseline's tokens before it.
- One benign flip would end the comparison of two free-running samples. Under a guide the engine draws freely; where its
+
+One benign flip would end the comparison of two free-running samples. Under a guide the engine draws freely; where its
 token differs from the guide's, that token is kept as its choice and the engine goes on from the guide's. Positions then
 compare one to one.
 """

@@ -1,5 +1,6 @@
 """Canonical parameters to each engine's own, in one place; what has no faithful image is refused, never dropped.
- The canonical meaning is the one of `scenarios.settings`: top-k, then top-p over the renormalised top-k, then min-p
+
+The canonical meaning is the one of `scenarios.settings`: top-k, then top-p over the renormalised top-k, then min-p
 relative to the largest remaining probability; a repetition penalty covers prompt and output; `max_model_len` bounds
 prompt + response. Sources: vLLM 0.32.0 and SGLang 0.5.23 as installed; each refusal names the difference.
 """

@@ -1,6 +1,7 @@
 """What the harness changes inside SGLang in coupled and greedy runs: a draw, raw log-probabilities, and digests of
 received weights.
- Loaded in every SGLang process through the entry-point group `sglang.srt.plugins`, and only when
+
+Loaded in every SGLang process through the entry-point group `sglang.srt.plugins`, and only when
 `RLHF_HARNESS_SGLANG_PLUGIN` is set: the native stage runs with nothing of this in place. SGLang computes
 log-probabilities after logit processors (measured: wrong by up to 8 nats under a forced draw) and after penalties and
 the mask of a minimal length (measured: 0.37 nats where an end token was likely), so the logits are kept before both,

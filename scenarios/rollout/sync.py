@@ -1,6 +1,7 @@
 """Weight sync from the learner to engines: a process group of its own, one broadcast a tensor, and a sender that can be
 stopped.
- A receiver that refuses (SGLang without `begin_weight_update`, vLLM's `load_weights` on a CPU) leaves the sender of a
+
+A receiver that refuses (SGLang without `begin_weight_update`, vLLM's `load_weights` on a CPU) leaves the sender of a
 plain broadcast blocked until its timeout, with the cause in a return value that nobody read. Here the sender waits in
 small steps on an abort flag, so a refusal ends both sides at once. `c10d`'s own abort does not: measured with torch
 2.13, gloo's `abort()` leaves a pending broadcast pending, and dropping the group blocks until the timeout. An aborted

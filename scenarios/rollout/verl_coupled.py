@@ -5,7 +5,8 @@ something only where RLHF_HARNESS_COUPLED names a seed. Classes are changed in t
 imported: verl's agent loop, which adds the draw to a sample's parameters, SGLang's request, which names the processor
 (vLLM's is named when the engine starts), and verl's synchronous replay buffer, which hands samples on in the order in
 which their prompts were taken from the data instead of the order in which they were finished.
- A sample is known by its step, its row in the data and its place in the group, so two runs agree on it whatever order
+
+A sample is known by its step, its row in the data and its place in the group, so two runs agree on it whatever order
 their engines answer in. A row that occurs twice in a step draws twice the same.
 """
 

@@ -1,5 +1,6 @@
 """Coupled sampling inside vLLM: one logits processor for each of its two model runners.
- Runs in vLLM's own interpreter only. Model Runner V1 (every CPU, and CUDA without Triton) follows a persistent batch
+
+Runs in vLLM's own interpreter only. Model Runner V1 (every CPU, and CUDA without Triton) follows a persistent batch
 through added/removed/moved; Model Runner V2 (the CUDA default of 0.32) keys state by request slot and refuses V1
 processors, hence two classes. Which one ran shows in `EngineInfo.resolved["model_runner"]`.
 """

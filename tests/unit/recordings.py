@@ -13,6 +13,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +53,14 @@ class Jagged:
         return np.concatenate([[0], np.cumsum(self.lengths)]).astype(np.int64)
 
     def rows(self) -> list[np.ndarray]:
-        return np.split(self.values, self.offsets[1:-1])
+        offsets = self.offsets.tolist()
+        return [self.values[start:end] for start, end in pairwise(offsets)]
 
     def take(self, order: Any) -> Jagged:
-        return jagged([self.rows()[i] for i in order])
+        order = np.asarray(order, np.int64)
+        lengths = self.lengths[order]
+        first = np.repeat(self.offsets[order] - np.cumsum(lengths) + lengths, lengths)  # of a row, less where it goes
+        return Jagged(self.values[first + np.arange(len(first))], lengths)
 
     def copy(self) -> Jagged:
         return Jagged(self.values.copy(), self.lengths.copy())

@@ -18,8 +18,6 @@ from reports.text import figure
 BULK = 3.0
 NATIVE_TAIL = 0.01  # of the tokens; between vLLM and its learner, both in bfloat16, 4 of 1,158 lay beyond the cap
 STAGE = "lifted"
-
-
 # What a fault that moves log-probabilities shows in half precision beside what it shows in float32: in the mean of a
 # run, and in the native stage.
 _ALSO = frozenset({"drift", "behind", "native learner"})
