@@ -180,8 +180,8 @@ class Heartbeat:
             "progress_ns": self._progress_ns,
             "open": [_span(span) for one in recorders for span in list(one.running.values())],
             "states": {name: redaction.fields(say()) for one in recorders for name, say in list(one.states.items())},
-            "sequences": counters[0], "breakpoint": where.breakpoint, "wait": where.wait, "stack": list(where.stack),
-            "self_ns": self.self_ns, **more,
+            "sequences": counters[0], "breakpoint": where.breakpoint, "wait": where.wait,
+            "stack": [redaction.text(one) for one in where.stack], "self_ns": self.self_ns, **more,
         }  # fmt: skip
         self._write(block(shown))
         self.self_ns += time.thread_time_ns() - began

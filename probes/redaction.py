@@ -63,10 +63,10 @@ _USER_JOINED = re.compile(r"(?<!\S)(-[uU])(?!ser)[^\s:\"']{1,100}+:[^\s\"']++") 
 _LOGIN_CALL = re.compile(r"(\blogin\([ \t]*+(?:(?:key|token)[ \t]*+=[ \t]*+)?+([\"']))(?:(?!\2).)++")
 _API_KEY = re.compile(r"(\bapi[ \t]key[ \t]*+[:=][ \t]*+)(?!none\b|null\b|\$)[^\s\"',;]++", re.IGNORECASE)
 _LOGGED_IN = re.compile(
-    r"(\b(?:docker|podman)[ \t]++login\b(?:[ \t]++(?!-p\b)\S++){0,12}+[ \t]++-p[ \t]*+"
+    r"(\b(?:docker|podman|az)[ \t]++login\b(?:[ \t]++(?!-p\b)\S++){0,12}+[ \t]++-p[ \t]*+"
     r"|\bredis-cli\b(?:[ \t]++(?!-a\b)\S++){0,12}+[ \t]++-a[ \t]++"
     r"|\bmysql(?:dump)?\b(?:[ \t]++(?!-p)\S++){0,12}+[ \t]++-p"
-    r"|\bwandb[ \t]++login[ \t]++(?:--[\w=:/.\-]++[ \t]++)*+|\bsshpass[ \t]++-p[ \t]*+"
+    r"|\b(?:wandb|swanlab|vault)[ \t]++login[ \t]++(?:--?[\w=:/.\-]++[ \t]++)*+|\bsshpass[ \t]++-p[ \t]*+"
     r"|\blogin[ \t]++\S++[ \t]++password[ \t]++)"
     r"(?!-)\S++"
 )
@@ -106,8 +106,9 @@ _PROGRAMS: dict[str, frozenset[str]] = {
     "https": frozenset({"-a"}),
 }
 _CURL_USER = re.compile(r"-[a-zA-Z]{1,8}[uU]")  # short options written together
-_KEY_FOLLOWS = {("wandb", "login"), ("swanlab", "login")}
-_PASSWORD_OPTION = {("docker", "login"), ("podman", "login"), ("helm", "registry"), ("mysql", ""), ("mysqldump", "")}
+_KEY_FOLLOWS = {("wandb", "login"), ("swanlab", "login"), ("vault", "login")}
+_PASSWORD_OPTION = {*((one, "login") for one in ("docker", "podman", "az")), ("helm", "registry")}
+_PASSWORD_OPTION |= {("mysql", ""), ("mysqldump", "")}
 _SCALAR = (bool, int, float, type(None))
 _NUMBERS = frozenset(_SCALAR)
 # Kinds of events with nothing but names of tensors, digests, shapes and numbers, thousands of them in a line.

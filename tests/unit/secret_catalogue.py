@@ -82,11 +82,13 @@ def _planted() -> list[Planted]:
     plant("curl, options together", "curl -su me:{} http://host/")
     plant("curl, joined", "curl -ume:{} http://host/")
     plant("docker", "docker login -u me -p {} registry")
+    plant("az login", "az login --service-principal -u me -p {} --tenant x")
     plant("mysql", "mysql -uroot -p{} db")
     plant("redis-cli", "redis-cli -h head -a {} ping")
     plant("curl", "curl -s -u me:{} http://host/")
     plant("curl, long", "curl --user=me:{} http://host/")
     plant("wandb login", "wandb login --relogin {}")
+    plant("vault login", "vault login -no-print {}")
     plant("sshpass", "sshpass -p {} ssh host")
     # by shape
     plant("Hugging Face", "downloading with hf_{}", "{}")
