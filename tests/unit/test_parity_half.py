@@ -6,9 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from recordings import Jagged, Recording, causes, check, pair, put, scenario
+from recordings import FrameRecord, Jagged, Recording, causes, check, pair, put, scenario
 
 from harness.parity.facts import systematic
+from harness.parity.facts.behind import Updates, sides
 from harness.parity.facts.clusters import Clusters, Mean
 from harness.parity.verdict import judged
 from reports import render
@@ -120,6 +121,34 @@ def test_one_update_behind_is_found_or_not_tested(tmp_path: Path, share: float, 
         assert verdict.causes[0].party == "candidate"
     else:
         assert told.state == "not tested" and "standard errors" in told.evidence and "weights-in-use" in verdict.reason
+
+
+def test_what_the_whole_run_tells_is_told_by_the_step_that_shows_it() -> None:
+    rng, updates = np.random.default_rng(3), Updates()
+    for step in range(1, 7):
+        now, moved = -rng.exponential(1.2, 200), rng.normal(0, 0.1, 200)
+        versions = (now, now), (now + moved, now + moved)
+        updates.add(step, np.arange(200) // 10, versions[step >= 4][0] + rng.normal(0, 0.008, 200), *versions)
+    told = [one for one in sides({"candidate": updates})["candidate"].behind if one.where == systematic.RUN]
+    assert told and all(4 <= one.step for one in told)
+
+
+@pytest.mark.parametrize(("rounds", "state"), [(0.15, "ruled out"), (0.05, "confirmed"), (None, "confirmed")])
+def test_a_token_that_the_learner_rounds_as_far_is_not_the_engine_s(
+    tmp_path: Path, rounds: float | None, state: str
+) -> None:
+    """0.3 nats at one token of the engine against itself; its learner rounds by so much in the same sequences."""
+    baseline, candidate = pair(plan=HALF, native=False)
+    again = next(candidate.frames("floor", variant="prefill"))
+    again.arrays["logprob"].values[5] += 0.3
+    if rounds is not None:
+        sizes = again.arrays["logprob"].copy()
+        sizes.values = np.full(len(sizes.values), 0.005, np.float32)
+        sizes.values[7] = rounds
+        fields = {**again.fields, "variant": "rounding"}
+        arrays = {"sample": again.arrays["sample"].copy(), "rounding": sizes}
+        candidate.logs["rollout"].frames.append(FrameRecord("floor", again.step, fields, arrays))
+    assert check(put(tmp_path, baseline, candidate), "candidate-itself").state == state
 
 
 def test_an_update_that_nobody_scored_before_rules_nothing_out(tmp_path: Path) -> None:

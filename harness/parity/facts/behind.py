@@ -9,7 +9,7 @@ which every change of a weight draws anew. An engine that is significantly neare
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from scipy import stats
@@ -130,18 +130,32 @@ def sides(updates: dict[str, Updates]) -> dict[str, Side]:
 
 
 def _side(updates: Updates, error_rate: float) -> Side:
-    run = Clusters()
-    for one in updates.steps.values():
+    run, by_step = Clusters(), sorted(updates.steps.items())
+    for _, one in by_step:
         run.extend(one)
     whole = run.table()
-    tables = [(RUN, min(updates.steps), whole)]
-    tables += [(f"step {step}", step, one.table()) for step, one in sorted(updates.steps.items())]
-    tests = []
-    for where, step, table in tables:
-        critical = float(stats.t.isf(error_rate / 2, max(1, len(table) - 1)))
-        share = table[:, [_SQUARE]], table[:, _SQUARE] / 2 - table[:, _PRODUCT]
-        means = [Mean.of(table, table[:, 1]), Mean.of(table, table[:, 2]), Mean.of(*share)]
-        tests += [Nearer(name, where, step, mean, critical) for name, mean in zip(READINGS, means, strict=True)]
+    tests = _readings(RUN, by_step[0][0], whole, error_rate)
+    if any(one.behind for one in tests):
+        tests = [replace(one, step=_told_by(by_step, error_rate)) for one in tests]
+    for step, one in by_step:
+        tests += _readings(f"step {step}", step, one.table(), error_rate)
     count = max(1.0, float(whole[:, 0].sum()))
     moved, now, before = (float(whole[:, column].sum()) / count for column in (_MOVED, _NOW, _BEFORE))
     return Side(tests, moved, now, before, int(whole[:, 0].sum()), sorted(updates.steps))
+
+
+def _readings(where: str, step: int, table: np.ndarray, error_rate: float) -> list[Nearer]:
+    critical = float(stats.t.isf(error_rate / 2, max(1, len(table) - 1)))
+    share = table[:, [_SQUARE]], table[:, _SQUARE] / 2 - table[:, _PRODUCT]
+    means = [Mean.of(table, table[:, 1]), Mean.of(table, table[:, 2]), Mean.of(*share)]
+    return [Nearer(name, where, step, mean, critical) for name, mean in zip(READINGS, means, strict=True)]
+
+
+def _told_by(by_step: list[tuple[int, Clusters]], error_rate: float) -> int:
+    """The first step that, with those before it, tells that the engine is behind; the last where none does."""
+    known = Clusters()
+    for step, one in by_step:
+        known.extend(one)
+        if any(reading.behind for reading in _readings(RUN, step, known.table(), error_rate)):
+            return step
+    return by_step[-1][0]

@@ -15,7 +15,7 @@ import numpy as np
 from scipy import stats
 
 from harness.parity.facts.align import Match, equal_rows, shared
-from harness.parity.facts.rounding import FARTHEST, Rounding
+from harness.parity.facts.rounding import FARTHEST, Rounding, largest_of_the_floor
 from harness.parity.facts.tails import EXTREME, EXTREME_HALF, FALSE_OUTLIERS, THOUSANDTH, Share, outliers
 from harness.store import Recording
 from harness.tables import Table
@@ -38,7 +38,8 @@ IMPLAUSIBLE = 1e-6  # probability below which so many flips of an engine against
 class EngineFloor:
     """One engine against itself, in nats; NaN where nothing was compared.
 
-    `level`: what all but the allowed outliers stay within; `largest`: the largest of all.
+    `level`: what all but the allowed outliers stay within; `largest`: the largest of all. `rounding`: in half precision
+    the largest rounding of its learner in the same sequences; 0 where it was not recorded.
     """
 
     largest: float = float("nan")
@@ -48,6 +49,7 @@ class EngineFloor:
     not_finite: int = 0
     variants: dict[str, dict[str, Any]] = field(default_factory=dict)
     where: dict[str, Any] = field(default_factory=dict)  # step, sample, position, rank, variant, base, other
+    rounding: float = 0.0
 
     @property
     def measured(self) -> bool:
@@ -59,7 +61,8 @@ class EngineFloor:
 
     def noisy(self, allowed: Tolerance) -> bool:
         """Whether the numbers that are numbers lie beyond the cap, by more than outliers or by far."""
-        return self.tokens > 0 and (self.level > allowed.cap or self.largest > allowed.extreme_drawn)
+        farthest = max(allowed.extreme_drawn, allowed.farthest(self.rounding))
+        return self.tokens > 0 and (self.level > allowed.cap or self.largest > farthest)
 
     @property
     def absent(self) -> list[str]:
@@ -109,7 +112,8 @@ def measure(recording: Recording, repeated: Iterable[Pair] = (), *, drawn: bool 
         return EngineFloor(flips=flips, not_finite=not_finite, variants=variants, where=where)
     rank = max(0, len(every) - 1 - outliers(len(every)))
     level = float(np.partition(every, rank)[rank])
-    return EngineFloor(largest, level, len(every), flips, not_finite, variants, where)
+    return EngineFloor(largest, level, len(every), flips, not_finite, variants, where,
+                       largest_of_the_floor(recording, CAPS["bfloat16"]))  # fmt: skip
 
 
 def _own(recording: Recording) -> Iterator[Pair]:
@@ -198,14 +202,15 @@ class Tolerance:
     @property
     def extreme(self) -> float:
         """What no single token may differ by."""
-        return self._farthest(self.rounding.largest)
+        return self.farthest(self.rounding.largest)
 
     @property
     def extreme_drawn(self) -> float:
         """The same of tokens that the run drew and the learner scored, whose own rounding was measured."""
-        return self._farthest(self.rounding.drawn)
+        return self.farthest(self.rounding.drawn)
 
-    def _farthest(self, rounding: float) -> float:
+    def farthest(self, rounding: float) -> float:
+        """The same where the learner rounds by so many nats at most."""
         return max(EXTREME_HALF * self.cap, FARTHEST * rounding) if self.half else EXTREME * self.cap
 
     def spared(self, tokens: int) -> int:

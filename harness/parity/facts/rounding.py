@@ -71,7 +71,8 @@ class Rounding:
         share = share_of(size, cap)
         drawn = min(BELIEVED * cap, float(size.max()))
         native = np.concatenate([_of_native_samples(one) for one in (recording, other) if one is not None])
-        largest = min(BELIEVED * cap, max(drawn, float(np.max(native, initial=0.0)), _of_the_floor(recording)))
+        others = float(np.max(native, initial=0.0)), largest_of_the_floor(recording, cap)
+        largest = min(BELIEVED * cap, max(drawn, *others))
         known = len(native) >= LEAST and np.quantile(native, BULK) <= cap
         own = share_of(native, cap) if known else None
         return Rounding(float(size.mean()), level, len(size), share, drawn, largest, own)
@@ -89,11 +90,16 @@ def share_of(size: np.ndarray, cap: float) -> Share:
     return Share(max(OUTLIERS, TAIL_HEADROOM * far / len(size)), far, len(size))
 
 
-def _of_the_floor(recording: Recording) -> float:
-    """The largest rounding of the learner in the sequences with which the floor was taken."""
+def largest_of_the_floor(recording: Recording, cap: float) -> float:
+    """The largest rounding of the recording's learner in the sequences with which the floor was taken; 0 where it was
+    not recorded or is none."""
     tables = (recording.table("floor", step, variant="rounding") for step in recording.steps("floor"))
     rows = [found.values for table in tables if table is not None and (found := table.rows("rounding")) is not None]
-    return max((float(np.max(one[np.isfinite(one)], initial=0.0)) for one in rows), default=0.0)
+    sizes = np.concatenate([np.zeros(0), *rows])
+    sizes = sizes[np.isfinite(sizes)]
+    if not len(sizes) or np.quantile(sizes, BULK) > cap:
+        return 0.0
+    return min(BELIEVED * cap, float(sizes.max()))
 
 
 def _of_native_samples(recording: Recording) -> np.ndarray:
