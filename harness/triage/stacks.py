@@ -34,6 +34,7 @@ _SERVING = frozenset({"ray_idle", "http_server"})
 EVENT_LOOP = "AsyncIO Thread"  # the name that Ray gives to the thread in which an asyncio actor's coroutines run
 _LOOP = re.compile(r"asyncio/|uvloop|selectors\.py|/threading\.py")  # an event loop that waits, in its thread
 _ASYNC, _WAITS = re.compile(r"asyncio/|uvloop"), re.compile(r"asyncio/|uvloop|selectors\.py")
+_TASK = "actor_method_executor"  # of ray/_private/function_manager.py, which calls a method
 _FRAMEWORKS = re.compile(r"/(openrlhf|verl|trl|slime|areal|nemo_rl|vllm|sglang)/")
 
 
@@ -97,11 +98,20 @@ def doing(process: Process, sample: int = -1) -> Doing:
     for _, other in told:
         if other is not main and other.kind in telling:
             return other
-    if main.kind == "ray_idle":  # the coroutines and the constructor of an asyncio actor run in a thread of its own
-        for thread in look.threads:
-            if called := _called_by_loop(thread):
-                return classify(replace(thread, frames=called), look, natives.get(thread.tid))
+    if main.kind == "ray_idle" and (working := in_ray_task(look.threads)) is not None:
+        return classify(working, look, natives.get(working.tid))
     return main
+
+
+def in_ray_task(threads: Iterable[Thread]) -> Thread | None:
+    """Of a Ray worker whose main thread is idle: the thread in which a task runs, with the task's frames. An asyncio
+    actor's loop, or a thread of a pool, where an actor has concurrency groups; None where there is no such thread."""
+    for thread in threads:
+        if called := _called_by_loop(thread):
+            return replace(thread, frames=called)
+        if not _is_leading(thread) and any(plain(frame.function) == _TASK for frame in thread.frames):
+            return thread
+    return None
 
 
 def _called_by_loop(thread: Thread) -> tuple[Frame, ...]:
@@ -197,10 +207,13 @@ def said(frame: Frame) -> str:
 
 
 def trail(threads: Iterable[Thread], pid: int = 0) -> tuple[tuple[str, str, int], ...]:
-    """The main thread's stack as comparable data: unequal trails of one process mean that it moved."""
+    """The main thread's stack as comparable data, or that of a Ray worker's task: unequal trails of one process mean
+    that it moved."""
     threads = [thread for thread in threads if not _ours(thread)]
     mains = [thread for index, thread in enumerate(threads) if _is_main(thread, index, pid)]
     chosen = mains[0] if mains else threads[0] if threads else None
+    if chosen is not None and classify(chosen).kind == "ray_idle":
+        chosen = in_ray_task(threads) or chosen
     return tuple((frame.function, frame.file, frame.line) for frame in chosen.frames) if chosen else ()
 
 

@@ -11,7 +11,7 @@ from triage_evidence import HOST, compared, evidence, frames, group, process, ra
 from triage_trial import late
 
 from harness.triage.collect import proc
-from harness.triage.evidence import Evidence, Process, RayTask, Sample, Thread
+from harness.triage.evidence import Evidence, Frame, Journal, Process, RayTask, Sample, Thread
 from harness.triage.flight.model import Comparison
 from harness.triage.judge import triage
 from reports.model import Verdict
@@ -252,3 +252,48 @@ def test_one_look_shows_no_rest() -> None:
     assert judged(dataclasses.replace(one, samples=one.samples[:1])).verdict == "INSUFFICIENT"
     ended = dataclasses.replace(one, samples=(Sample(0.0, "gone"),))
     assert named(judged(ended)) == {100}
+
+
+# ---- Ray's workers whose tasks run beside the main thread
+
+
+def scoring(*, busy: bool) -> Evidence:
+    """A trainer that waits for an actor with concurrency groups, after engines of one rank each have ended."""
+    spent = 1.2 if busy else 0.0
+    trainer = process(20, "trainer", "main_loop score ray.get", title="ray::Host.call")
+    actor = process(30, "actor", "main_loop", title="ray::Host.call")
+    looks = tuple(
+        dataclasses.replace(
+            look,
+            state="S",
+            cpu_s=number * spent,
+            main_cpu_s=0.0,
+            threads=(*look.threads, Thread("Dummy-1", 31, TASK, active=busy, cpu_s=number * spent)),
+        )
+        for number, look in enumerate(actor.samples)
+    )
+    actor = dataclasses.replace(actor, samples=looks)
+    over = [
+        dataclasses.replace(rank(0, world=1, gone=True, role="rollout", journal=Journal("", 9, 200.0)), pid=pid, ppid=9)
+        for pid in (40, 41)
+    ]
+    task = RayTask("t", "Host.call", "RUNNING", 0.0, HOST, 30, "a", 20)
+    return evidence(trainer, actor, *over, ray_tasks=(task,))
+
+
+TASK = tuple(reversed([
+    Frame("FunctionActorManager._make_actor_method_executor.<locals>.actor_method_executor",
+          "/venv/lib/python3.11/site-packages/ray/_private/function_manager.py", 740),
+    *(Frame(name, "/job/role.py", 7) for name in ("score", "forward")),
+]))  # fmt: skip
+
+
+def test_a_task_in_a_thread_of_a_ray_worker_is_its_work() -> None:
+    verdict = triage(scoring(busy=True))
+    assert verdict.verdict == "SLOW", verdict.reason
+    assert named(verdict) <= {30}
+
+
+def test_engines_of_one_rank_that_ended_are_not_why_others_wait() -> None:
+    verdict = triage(scoring(busy=False))
+    assert not named(verdict) & {40, 41}, verdict.reason

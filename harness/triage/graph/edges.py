@@ -273,13 +273,14 @@ def _over(one: Subject) -> bool:
 
 def superseded(process: Process, processes: Iterable[Process]) -> bool:
     """Whether a process has ended and its rank was started again, as torchrun does after a failure (--max-restarts):
-    a live one has its rank, engine and world size, was started after its last heartbeat, or is of a later attempt."""
+    a live one has its rank, engine and world size, was started after its last heartbeat, or is of a later attempt.
+    An engine is known by its title, which is gone with it."""
     if process.rank is None or not ended(process):
         return False
     return any(
         other is not process
-        and (other.host, other.rank, other.engine, other.world_size)
-        == (process.host, process.rank, process.engine, process.world_size)
+        and (other.host, other.rank, other.world_size) == (process.host, process.rank, process.world_size)
+        and (other.engine == process.engine or (not process.title and other.ppid == process.ppid != 0))
         and not ended(other)
         and _later(process, other)
         for other in processes

@@ -218,7 +218,8 @@ def _fed(process: Process, now: stacks.Doing, before: stacks.Doing) -> bool:
 
 
 def _spent(process: Process, now: stacks.Doing, what: str) -> float:
-    """Processor seconds or bytes between the looks: the main thread's; where it waits inside its process, also those of
+    """Processor seconds or bytes between the looks: the main thread's, or that of a Ray task; where it waits inside its
+    process, also those of
     threads that hand something on; where it is in compiled code, also those of threads that are none of Python's (a
     pool of a tokenizer). Of the whole process where its threads cannot be told apart."""
     first, last = process.samples[0], process.samples[-1]
@@ -228,7 +229,9 @@ def _spent(process: Process, now: stacks.Doing, what: str) -> float:
     if not _told_apart(first, last, what):
         return whole
     main = float(getattr(last, f"main_{what}") - getattr(first, f"main_{what}"))
-    others = [thread for thread in last.threads if not (thread.main or thread.tid == process.pid)]
+    task = stacks.in_ray_task(last.threads) if not now.idle else None
+    leading = {process.pid, task.tid if task is not None else 0}
+    others = [thread for thread in last.threads if not (thread.main or thread.tid in leading)]
     if now.kind in _INSIDE:
         mine = [thread for thread in others if hands_on(thread, joined=now.op in ("join", "_wait_for_tstate_lock"))]
         return main + sum(_of_thread(process, thread, what) or 0.0 for thread in mine)

@@ -110,7 +110,9 @@ def died(case: Case) -> Ruling | None:
 
 def _missed(one: Subject, waiting: list[Subject]) -> bool:
     """A rank of the world of somebody who waits there: its end is an end for all of them. Who waits for an answer over
-    HTTP misses a server, and no rank."""
+    HTTP misses a server, and no rank; in a world of one nobody misses anybody."""
+    if one.process is not None and one.process.world_size == 1:
+        return False
     peers = [other for other in waiting if other.pending is not None or other.doing.kind != "http_client"]
     return one.rank is not None and any(same_world(one.process, other.process) for other in peers)
 
