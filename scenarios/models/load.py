@@ -23,6 +23,7 @@ from transformers import (
 
 from scenarios.models import builtin
 from scenarios.models.quiet import quiet
+from scenarios.models.wide import widen
 
 BUILTIN = "builtin:tiny"
 # Transformers changes the process's default dtype while it loads: of two threads at once, one restores the other's.
@@ -82,7 +83,9 @@ class ValueModel(nn.Module):
 def load_value(path: Path | str, *, seed: int, dtype: str = "float32", device: str = "cpu") -> ValueModel:
     """A value model on the trunk of the policy at `path`, its head drawn from `seed`. Raises ModelError."""
     trunk = _pretrained(AutoModel, path, dtype, device, "a language model")
-    return ValueModel(trunk, seed).to(device=device, dtype=getattr(torch, dtype)).eval()
+    model = ValueModel(trunk, seed).to(device=device, dtype=getattr(torch, dtype)).eval()
+    widen(model, getattr(torch, dtype))
+    return model
 
 
 def load_tokenizer(path: Path | str) -> PreTrainedTokenizerBase:
@@ -138,6 +141,7 @@ def _pretrained(kind: Any, path: Path | str, dtype: str, device: str, what: str)
     missing = sorted(info["missing_keys"])
     if missing:  # Transformers would draw them at random, and say so in a warning only
         raise ModelError(f"{path}: is not {what}: its files hold no {', '.join(missing[:3])}")
+    widen(model, getattr(torch, dtype))
     return model.to(device).eval()
 
 

@@ -13,6 +13,7 @@ import torch
 import transformers
 
 from scenarios.models import saved
+from scenarios.models.wide import widen
 from scenarios.rollout import held, parameters
 from scenarios.rollout.coupling import Draw, choose, filtered, reported, seconded
 from scenarios.rollout.engine import Completion, EngineError, EngineInfo, Request, SyncGroup, SyncReport, WeightMeta
@@ -43,6 +44,7 @@ class HFEngine:
         model: Any = transformers.AutoModelForCausalLM.from_pretrained(
             model_path, dtype=dtype if dtype == "auto" else getattr(torch, dtype)
         )
+        widen(model, model.dtype)
         self._model = model.to(self._device).eval()
         self._model_ends = ids_of(self._model.generation_config.eos_token_id)
         self._defaults = self._model_defaults() if self._described["given"]["generation_config"] else {}
