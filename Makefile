@@ -24,10 +24,11 @@ test: unit lint engines ## the fast tests, linters, types, import contracts, the
 test-frameworks: frameworks ## real jobs of verl, OpenRLHF and TRL, recorded and judged; ONLY=trl for those of one
 	@$(VENV)/bin/python -m pytest $(if $(ONLY),$(wildcard tests/frameworks/test_$(ONLY)*.py),tests/frameworks)
 
-faults: engines ## every planted hang and every planted difference, kept in runs/; three hours on two cores
-	@rm -rf runs/planted-hangs runs/planted-differences
+faults: engines ## every planted hang, every planted difference in float32 and in bfloat16, kept in runs/; most of a night
+	@rm -rf runs/planted-hangs runs/planted-differences runs/planted-differences-bfloat16
 	@$(HARNESS) faults run --suite hang --engines --conditions --out runs/planted-hangs
 	@$(HARNESS) faults run --suite parity --out runs/planted-differences
+	@$(HARNESS) faults run --suite parity --dtype bfloat16 --out runs/planted-differences-bfloat16
 
 unit: $(READY) ## the fast tests, without engines
 	@$(VENV)/bin/python -m pytest -n 2 tests/unit tests/contract

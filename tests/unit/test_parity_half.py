@@ -151,6 +151,20 @@ def test_a_token_that_the_learner_rounds_as_far_is_not_the_engine_s(
     assert check(put(tmp_path, baseline, candidate), "candidate-itself").state == state
 
 
+@pytest.mark.parametrize(("off", "named"), [(0.09, ["ALIGNMENT"]), (3.0, ["ALIGNMENT", "UNEXPLAINED"])])
+def test_a_short_sample_that_rounds_beside_a_shift_is_the_shift_s(tmp_path: Path, off: float, named: list[str]) -> None:
+    """One of two tokens of a sample is 0.09 nats off after the shift: as far as rounding reaches. 3 nats are a fault."""
+    baseline, candidate = pair(plan=HALF, native=False)
+    for frame in candidate.frames("rollout"):
+        values = frame.arrays["logprob"]
+        rows = [np.concatenate([row[1:], row[:1]]) for row in values.rows()]
+        if frame.step == 1:
+            short = next(at for at, row in enumerate(rows) if len(row) == 3)
+            rows[short][0] += off
+        values.values = np.concatenate(rows).astype(np.float32)
+    assert causes(put(tmp_path, baseline, candidate)) == named
+
+
 def test_an_update_that_nobody_scored_before_rules_nothing_out(tmp_path: Path) -> None:
     baseline, candidate = pair(plan=HALF, native=False)
     for recording in (baseline, candidate):

@@ -127,6 +127,20 @@ def _rounded_far(e: Evidence, compared: np.ndarray) -> np.ndarray:
     return np.asarray((compared >= 2 * CLEAR) * np.minimum(likely, 1.0))
 
 
+def _rounding_beside(e: Evidence, found: Readings, kind: str, others: np.ndarray, shift: int) -> np.ndarray:
+    """Of `others`, samples in which a shift leaves no more than rounding does: in half precision, where all the tokens
+    that it leaves are as few as are tolerated of a sound pair, and none is further off than one may be."""
+    compared, remaining = found[f"shift {shift:+d} compared"], found[f"shift {shift:+d} left"]
+    known = f"shift {shift:+d} size" in found
+    if not (e.tolerance.half and known and others.any()):
+        return np.zeros(len(others), bool)
+    tolerated, all_ = e.tolerated(kind), compared > 0
+    if remaining[all_].sum() > tolerated.share.allowed(int(compared[all_].sum())):
+        return np.zeros(len(others), bool)
+    reach = tolerated.extreme + tolerated.value * compared
+    return np.asarray(others & all_ & (remaining < compared) & (found[f"shift {shift:+d} size"] <= reach))
+
+
 def _shift(e: Evidence, kind: str, shift: int) -> tuple[np.ndarray, bool, Proof] | None:
     """(rows that the shift sets right, whether something else is left in them, proof); None where it sets none."""
     found = e.readings.get(kind)
@@ -139,6 +153,7 @@ def _shift(e: Evidence, kind: str, shift: int) -> tuple[np.ndarray, bool, Proof]
     good = open_ & (remaining <= np.maximum.reduce([RESIDUE * compared, beside, _rounded_far(e, compared)]))
     rows = _with_short_ones(found, open_, good, compared)
     if rows.any():
+        rows |= _rounding_beside(e, found, kind, open_ & ~rows, shift)
         return rows, False, Proof(f"read {shift:+d} position", int(compared[rows].sum()), int(remaining[rows].sum()))
     if f"shift {shift:+d} size" not in found:
         return None
