@@ -34,6 +34,7 @@ NARROW = 1e-5  # share to which a temperature is sought beside filters
 # Widths of a top-k beside a top-p: so many more than the narrowest, or so many times it.
 WIDER = [*((more, 1.0) for more in range(10)), *((0, factor) for factor in (1.2, 1.35, 1.5, 1.75, 2, 2.5, 3, 4, 6))]
 OFF: Values = {"top_k": -1, "top_p": 1.0, "min_p": 0.0, **PENALTIES}
+MOSTLY = 3  # of so many wrong choices one may be rounding's: what parameters explain, they explain of most
 LEAST_EACH = 3  # wrong choices for each parameter of a larger set: a few can be met by chance
 SECONDS = 20.0  # for the search of larger and larger sets
 HALVINGS = 12  # of a step: 0.05 to 0.00001
@@ -147,7 +148,9 @@ def fit(
     """The sets of parameters of the smallest size under which nothing falls short. Where none of at most `MOST` is
     found in time: the single ones that come nearer, the nearest first. [] when nothing falls short as it was asked."""
     with _one_thread():
-        return _fit(choices, names, seconds, clock)
+        wrong = len(choices.gaps({}))
+        spared = replace(choices, few=min(choices.few, wrong // MOSTLY))
+        return _fit(spared, names, seconds, clock)
 
 
 def _fit(choices: Choices, names: tuple[str, ...], seconds: float, clock: Callable[[], float]) -> list[Fitted]:

@@ -84,6 +84,15 @@ def test_choices_of_another_noise_are_not_explained() -> None:
     assert all(one.short(fitted.values) > 0 for fitted in fit(one, NAMES))
 
 
+def test_what_rounding_may_turn_over_is_never_all_that_there_is_to_explain() -> None:
+    one = replace(choices({"temperature": 0.9}, rounding=0.005), margin=0.1)
+    assert 3 <= len(one.gaps({})) < 50
+    found = fit(replace(one, few=50), NAMES, seconds=600)
+    assert {"temperature"} in [set(fitted.values) for fitted in found]
+    alone = next(fitted for fitted in found if set(fitted.values) == {"temperature"})
+    assert alone.values["temperature"] == pytest.approx(0.9, abs=0.08)
+
+
 def test_a_few_wrong_choices_are_not_laid_to_several_parameters() -> None:
     one = choices({})
     chosen = one.chosen.clone()

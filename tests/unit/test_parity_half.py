@@ -153,7 +153,7 @@ def test_a_token_that_the_learner_rounds_as_far_is_not_the_engine_s(
 
 @pytest.mark.parametrize(("off", "named"), [(0.09, ["ALIGNMENT"]), (3.0, ["ALIGNMENT", "UNEXPLAINED"])])
 def test_a_short_sample_that_rounds_beside_a_shift_is_the_shift_s(tmp_path: Path, off: float, named: list[str]) -> None:
-    """One of two tokens of a sample is 0.09 nats off after the shift: as far as rounding reaches. 3 nats are a fault."""
+    """One of two tokens of a sample is 0.09 nats off after the shift, as rounding may be; 3 nats are a fault."""
     baseline, candidate = pair(plan=HALF, native=False)
     for frame in candidate.frames("rollout"):
         values = frame.arrays["logprob"]
