@@ -20,8 +20,8 @@ from synthetic_pair import Size, write
 
 ROOT = Path(__file__).resolve().parents[2]
 # The memory that a judgement adds to its imports, and what it costs, in a process of its own. `small`: what is held up
-# to a bound (a block of a journal, values whose quantiles are exact) is small beside a step. `hoard` plants what must
-# not be: every table that was read is kept.
+# to a bound (a block of a journal, values whose quantiles are exact, the tables last read) is small beside a step.
+# `hoard` plants what must not be: every table that was read is kept.
 JUDGE = """
 import json, sys, time
 import harness.parity.verdict as judge  # before the clock
@@ -32,7 +32,7 @@ import harness.store as store
 peak = lambda: int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0]) / 1024
 folder, how = sys.argv[1:3]
 if how:
-    scan.BLOCK, metrics.EXACT = 1 << 18, 1 << 14
+    scan.BLOCK, metrics.EXACT, store.TABLES_BYTES = 1 << 18, 1 << 14, 1 << 18
 if how == "hoard":
     kept, table = [], store.Recording.table
     def keep(self, *args, **kwargs):
