@@ -46,6 +46,26 @@ def test_rounding_of_half_precision_has_a_longer_tail(tmp_path: Path, by: float,
     assert check(put(tmp_path, baseline, candidate), "engine-against-learner").state == expected
 
 
+def test_tokens_that_are_each_as_far_as_rounding_once_went_are_together_no_rounding(tmp_path: Path) -> None:
+    """The learner rounds beyond the cap here and there and once by 0.19 nats, so that one token may be 0.5 nats off and
+    some beyond the cap: a score of tokens that are 0.44 nats off is neither."""
+    plan = scenario(dtype="bfloat16", prompts=16)
+    baseline, candidate = pair(plan=plan, native=False)
+    for recording in (baseline, candidate):
+        for frame in recording.frames("experience"):
+            exact = frame.arrays["exact_logprob"].values
+            exact[5::150] = frame.arrays["actor_logprob"].values[5::150] + 0.06
+            exact[7] += 0.19 if frame.step == 0 else 0.0
+    sound = put(tmp_path / "sound", baseline, candidate)
+    assert check(sound, "engine-against-learner").state == check(sound, "logprobs").state == "ruled out"
+    for turn, frame in enumerate(candidate.frames("rollout")):
+        values = frame.arrays["logprob"].values
+        values[11::120] += np.where(np.arange(len(values[11::120])) % 2 == turn % 2, 0.44, -0.44)
+    found = put(tmp_path / "off", baseline, candidate)
+    assert check(found, "engine-against-learner").state == check(found, "logprobs").state == "confirmed"
+    assert "beyond 0.4 nats, where rounding leaves" in check(found, "logprobs").evidence
+
+
 def test_a_small_difference_of_many_tokens_is_no_rounding(tmp_path: Path) -> None:
     """Below the cap, but everywhere: a systematic difference."""
     baseline, candidate = pair(native=False)

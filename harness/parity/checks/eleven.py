@@ -109,7 +109,7 @@ def logprobs(e: Evidence) -> Outcome:
         return outcome("logprobs", "not tested", "no log-probabilities of equal tokens were compared", **details)
     largest = f"max |Δ| {figure(e.engines.largest[0])} nats over {counted(n, 'token')}; "
     largest += f"{beyond:,} beyond the tolerance of {figure(e.of_engines.value)}, "
-    largest += f"at most {e.of_engines.share.allowed(n):,} are rounding"
+    largest += e.tail("logprob").said()
     if "logprob" in e.first:
         text = largest
         if e.engines.not_finite:

@@ -196,12 +196,7 @@ class Evidence:
         spared = tolerance.spared(int(np.count_nonzero(same)))
         extreme = tolerance.extreme if kind.startswith("native") else tolerance.extreme_drawn
         found = Weighed.of(grid, same, size, tolerance.value, extreme, tolerance.share, spared)
-        tail = self.tail(kind)
-        tail.share = tolerance.share
-        tail.compared += found.compared
-        tail.beyond += len(found.beyond)
-        if not found.diverges:
-            tail.quiet = tail.quiet[0] + found.compared, tail.quiet[1] + len(found.beyond)
+        self.tail(kind).add(found)
         return found
 
     def settle(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.parity.facts.tails import OUTLIERS, THOUSANDTH, Share, outliers
+from harness.parity.facts.tails import OUTLIERS, THOUSANDTH, Rung, Share, outliers
 from harness.store import Recording
 from harness.tables import Rows, Table
 
@@ -22,6 +22,8 @@ SPREAD = 2.0**0.5  # of the difference of two numbers that round independently, 
 # An engine's share of outliers over what two roundings of the learner's size give. Measured on a CPU in bfloat16, vLLM,
 # SGLang and the embedded engine against the learner and each other: 0.3 to 3 times.
 TAIL_HEADROOM = 4.0
+# Times the cap: where the tail is held against the learner's once more. From the last on, single tokens are.
+RUNGS = (2.0, 4.0, 8.0)
 # What no token may differ by, over the largest rounding of the learner: two that round independently, one of them twice
 # as much. Measured: 1.5 times, 0.28 nats in SGLang's native stage beside 0.18 in the learner.
 FARTHEST = 2.0 * SPREAD
@@ -85,9 +87,15 @@ class Rounding:
 
 
 def share_of(size: np.ndarray, cap: float) -> Share:
-    """Of tokens that round by so much, how many may be further apart than the cap."""
-    far = int(np.count_nonzero(SPREAD * size > cap))
-    return Share(max(OUTLIERS, TAIL_HEADROOM * far / len(size)), far, len(size))
+    """Of tokens that round by so much, how many may be further apart than the cap, and than some times the cap: there
+    as many as the count that was seen allows, for a share of so few says little."""
+
+    def seen(nats: float) -> int:
+        return int(np.count_nonzero(SPREAD * size > nats))
+
+    far, tokens = seen(cap), len(size)
+    rungs = tuple(Rung(times * cap, Share(1.0, seen(times * cap), tokens)) for times in RUNGS)
+    return Share(max(OUTLIERS, TAIL_HEADROOM * far / tokens), far, tokens, rungs)
 
 
 def largest_of_the_floor(recording: Recording, cap: float) -> float:

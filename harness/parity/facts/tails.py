@@ -19,6 +19,7 @@ from scipy import stats
 
 from harness.parity.facts.align import Grid
 from reports.model import Place
+from reports.text import figure
 
 OUTLIERS = 1e-3
 FEWEST_OUTLIERS = 3
@@ -37,11 +38,12 @@ CLUMPED = 1.6
 @dataclass(frozen=True)
 class Share:
     """Of the tokens, how many may lie beyond the tolerance. `most`: what share at most; `seen`, `of`: where rounding
-    was measured, so many of so many tokens were that far."""
+    was measured, so many of so many tokens were that far; `rungs`: the same further out, by growing distance."""
 
     most: float = OUTLIERS
     seen: int = 0
     of: int = 0
+    rungs: tuple[Rung, ...] = ()
 
     def allowed(self, tokens: int) -> int:
         """At most the share; and no more than the count that rounding alone exceeds with a probability of
@@ -51,6 +53,22 @@ class Share:
             clumps = stats.nbinom.isf(FALSE_OUTLIERS, self.seen / CLUMPED + 0.5, self.of / (self.of + max(tokens, 1)))
             most = min(most, math.ceil(CLUMPED * clumps))
         return max(FEWEST_OUTLIERS, most)
+
+    def counted(self, size: np.ndarray) -> np.ndarray:
+        """How many of these |differences|, in nats, lie beyond each rung."""
+        return np.array([np.count_nonzero(~(size <= rung.beyond)) for rung in self.rungs], np.int64)
+
+    def crowded(self, tokens: int, further: np.ndarray) -> bool:
+        """Do more of so many tokens lie beyond a rung than round so far? `further`: as `counted` returns it."""
+        return any(count > rung.share.allowed(tokens) for rung, count in zip(self.rungs, further, strict=True))
+
+
+@dataclass(frozen=True)
+class Rung:
+    """How many tokens may lie `beyond` so many nats."""
+
+    beyond: float
+    share: Share
 
 
 def outliers(tokens: int) -> int:
@@ -63,19 +81,37 @@ THOUSANDTH = Share()
 
 @dataclass
 class Tail:
-    """Tokens beyond the tolerance of one comparison, over all steps; `quiet`: (compared, beyond) of the steps that do
-    not diverge by themselves, `kept`: samples and place of what those tolerate."""
+    """Tokens beyond the tolerance of one comparison, over all steps; `quiet`: those of the steps that do not diverge by
+    themselves, `kept`: samples and place of what those tolerate."""
 
     compared: int = 0
     beyond: int = 0
     share: Share = THOUSANDTH
-    quiet: tuple[int, int] = (0, 0)
+    further: np.ndarray | None = None  # as `Share.counted` returns it, of all steps
+    quiet: list[Weighed] = field(default_factory=list)
     kept: list[tuple[Any, Place]] = field(default_factory=list)
 
     @property
     def too_many(self) -> bool:
-        compared, beyond = self.quiet
-        return beyond > self.share.allowed(compared)
+        return bool(self.quiet) and Weighed.together(self.quiet).crowded
+
+    def add(self, found: Weighed) -> None:
+        """One step more."""
+        self.share = found.share
+        self.compared += found.compared
+        self.beyond += len(found.beyond)
+        self.further = found.further if self.further is None else self.further + found.further
+        if not found.diverges:
+            self.quiet.append(found)
+
+    def said(self) -> str:
+        """What rounding leaves, in words; of the distances at which there is more, the farthest."""
+        text = f"at most {self.share.allowed(self.compared):,} are rounding"
+        rungs = [] if self.further is None else list(zip(self.share.rungs, self.further.tolist(), strict=True))
+        for rung, count in reversed(rungs):
+            if count > (most := rung.share.allowed(self.compared)):
+                return f"{text}; {count:,} beyond {figure(rung.beyond)} nats, where rounding leaves {most:,} at most"
+        return text
 
 
 @dataclass(frozen=True)
@@ -87,10 +123,25 @@ class Weighed:
     deciding: np.ndarray
     extreme: bool
     share: Share = THOUSANDTH
+    further: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # how many beyond each rung of `share`
+
+    @property
+    def crowded(self) -> bool:
+        """Are they more than rounding takes so far?"""
+        return len(self.beyond) > self.share.allowed(self.compared) or self.share.crowded(self.compared, self.further)
 
     @property
     def diverges(self) -> bool:
-        return self.extreme or len(self.beyond) > self.share.allowed(self.compared)
+        return self.extreme or self.crowded
+
+    @staticmethod
+    def together(parts: list[Weighed]) -> Weighed:
+        """Several that are held against one share, as one; their positions are one after the other."""
+        beyond = np.concatenate([one.beyond for one in parts])
+        deciding = np.concatenate([one.deciding for one in parts])
+        further = np.sum([one.further for one in parts], axis=0)
+        extreme = any(one.extreme for one in parts)
+        return Weighed(sum(one.compared for one in parts), beyond, deciding, extreme, parts[0].share, further)
 
     @staticmethod
     def of(
@@ -108,4 +159,4 @@ class Weighed:
         deciding = beyond[heavy[row]]
         deciding = deciding if len(deciding) else beyond
         too_far = bool(np.count_nonzero(far) > spared or not np.isfinite(size[beyond]).all())
-        return Weighed(int(np.count_nonzero(same)), beyond, deciding, too_far, share)
+        return Weighed(int(np.count_nonzero(same)), beyond, deciding, too_far, share, share.counted(size[beyond]))

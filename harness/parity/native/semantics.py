@@ -161,10 +161,7 @@ def _left(e: Evidence, differences: list[tuple[np.ndarray, np.ndarray]], parts: 
     bounds = (e.tolerance.value, e.tolerance.extreme, share)
     spared = e.tolerance.spared(sum(int(np.count_nonzero(same)) for same, _ in differences))
     pairs = zip(parts, differences, strict=True)
-    found = [Weighed.of(one.grid, same, size, *bounds, spared) for one, (same, size) in pairs]
-    beyond = np.concatenate([one.beyond for one in found])
-    extreme = any(one.extreme for one in found)
-    return Weighed(sum(one.compared for one in found), beyond, beyond, extreme, share)
+    return Weighed.together([Weighed.of(one.grid, same, size, *bounds, spared) for one, (same, size) in pairs])
 
 
 def _largest(e: Evidence, part: Tokens, name: str) -> float:
