@@ -145,8 +145,12 @@ def fit(
     seconds: float = SECONDS,
     clock: Callable[[], float] = time.monotonic,
 ) -> list[Fitted]:
-    """The sets of parameters of the smallest size under which nothing falls short. Where none of at most `MOST` is
-    found in time: the single ones that come nearer, the nearest first. [] when nothing falls short as it was asked."""
+    """The sets of parameters of the smallest size under which nothing falls short; where rounding turns some choices
+    over, those that leave about as few of them wrong as the best.
+
+    Where none of at most `MOST` is found in time: the single ones that come nearer, the nearest first. [] when nothing
+    falls short as it was asked.
+    """
     with _one_thread():
         wrong = len(choices.gaps({}))
         spared = replace(choices, few=min(choices.few, wrong // MOSTLY))
@@ -163,11 +167,12 @@ def _fit(choices: Choices, names: tuple[str, ...], seconds: float, clock: Callab
                 break
             short, values = _alone(choices, some[0]) if size == 1 else _together(choices, some)
             if not short:
-                found.append(_bounded(choices, _rounded(choices, values)))
+                found.append(_settled(choices, values))
             elif size == 1 and short < whole:
                 nearer.append((short, values))
         if found:
-            return found
+            fewest = min(left for left, _ in found)
+            return [one for left, one in found if left <= 2 * fewest + 1]
         hopeless = min((short for short, _ in nearer), default=whole) > PROMISING * whole
         if hopeless or wrong < LEAST_EACH * (size + 1):
             break
@@ -260,6 +265,18 @@ def _moved(name: str, value: float, way: int, halving: int) -> float:
     if name == "top_k":
         return int(max(axis.least, value + way * max(1, round(step)))) if value > 0 else value  # off stays off
     return min(axis.most, max(axis.least, value + way * step))
+
+
+def _settled(choices: Choices, values: Values) -> tuple[int, Fitted]:
+    """The values near by that explain the most choices, as somebody may have written them, and how many stay wrong.
+
+    No more than these stay spared: rounding turns over few choices at the values that made them, and more at others.
+    """
+    whole = replace(choices, few=0)
+    _, values = _descend(whole, whole.short(values), values)
+    left = len(whole.gaps(values))
+    spared = replace(choices, few=left)
+    return left, _bounded(spared, _rounded(spared, values))
 
 
 def _rounded(choices: Choices, values: Values) -> Values:

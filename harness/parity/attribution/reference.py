@@ -45,9 +45,10 @@ def _best(s: Situation, trials: Iterable[Trial]) -> tuple[Trial, Symptoms, float
             s.notes.append(f"not tried for lack of time: {trial.intervention} ({s.side})")
             break
         started = s.clock()
-        after = s.bench.compare(s.side, s.alteration.with_(**trial.change))
+        alteration = s.alteration.with_(**trial.change)
+        after = s.bench.compare(s.side, alteration)
         seconds = s.clock() - started
-        good = improves(s.symptoms, after, recorded=trial.recorded)
+        good = improves(s.rest, s.settled(after, alteration), recorded=trial.recorded)
         good = good and not _blind(trial, s.symptoms, after) and not _by_chance(trial, s.symptoms, after)
         s.tried.append(Tried(trial.intervention, trial.cause, s.side, s.symptoms.total, after.total, seconds, good))
         if good and (best is None or after.total < best[1].total):

@@ -72,7 +72,7 @@ class Situation:
     recorded: frozenset[str] = frozenset()  # the causes that recordings name
     held: HeldReport | None = None  # what its engine holds, once that was read back
     past_cache: bool = False  # the engine is read past its prefix cache
-    shares: dict[Alteration, Share] = field(default_factory=dict)  # of tokens that rounding takes far, see `rest`
+    shares: dict[Alteration, Share] = field(default_factory=dict)  # of tokens that rounding takes far, see `settled`
 
     @property
     def changed(self) -> dict[str, tuple[Any, Any]]:
@@ -133,17 +133,22 @@ class Situation:
 
     @property
     def rest(self) -> Symptoms:
-        """What is left, without what rounding accounts for. At prompts of which the run has no rounding, that of the
-        reference at them counts where it is larger: what no model would be asked rounds by more."""
+        """What is left, without what rounding accounts for."""
+        return self.settled(self.symptoms, self.alteration)
+
+    def settled(self, found: Symptoms, alteration: Alteration) -> Symptoms:
+        """What was found under an alteration, without what rounding accounts for. At prompts of which the run has no
+        rounding, that of the reference at them counts where it is larger: what no model would be asked rounds by more.
+        """
         tolerance = self.evidence.tolerance
-        left = settled(self.symptoms, tolerance)
-        if not (tolerance.half and self.alteration.prompts and left.of(*NUMBERS)):
+        left = settled(found, tolerance)
+        if not (tolerance.half and alteration.prompts and left.of(*NUMBERS)):
             return left
-        if self.alteration not in self.shares:
-            size = np.array(self.bench.rounding(self.side, self.alteration))
-            self.shares[self.alteration] = share_of(size, tolerance.value) if len(size) else tolerance.share
-        here = self.shares[self.alteration]
-        return settled(self.symptoms, replace(tolerance, share=here)) if here.most > tolerance.share.most else left
+        if alteration not in self.shares:
+            size = np.array(self.bench.rounding(self.side, alteration))
+            self.shares[alteration] = share_of(size, tolerance.value) if len(size) else tolerance.share
+        here = self.shares[alteration]
+        return settled(found, replace(tolerance, share=here)) if here.most > tolerance.share.most else left
 
     @property
     def over(self) -> bool:
