@@ -35,6 +35,7 @@ unit: $(READY) ## the fast tests, without engines
 
 lint: $(READY) ## ruff, mypy, import contracts
 	@$(VENV)/bin/ruff check harness probes scenarios reports tests
+	@$(VENV)/bin/ruff format --check --quiet harness probes scenarios reports tests
 	@$(VENV)/bin/mypy
 	@PYTHONPATH=. $(VENV)/bin/lint-imports
 

@@ -32,8 +32,8 @@ _ADDRESSED = {
     "scenarios.ppo.checkpoint.CheckpointError",
     "scenarios.ppo.optimizer.DivergedError",
     "scenarios.prompts.PromptError",
-    "scenarios.rollout.engine.EngineError",
-    "scenarios.rollout.engine.ParameterRefused",
+    "scenarios.engines.engine.EngineError",
+    "scenarios.engines.engine.ParameterRefused",
 }
 
 

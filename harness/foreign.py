@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Any
 
 from harness.errors import BadInput
-from scenarios.faults.foreign import imported, module_name
+from scenarios.planted.differences.foreign import imported, module_name
 
 FIX = "harness faults run --from FILE.py"
 

@@ -47,9 +47,7 @@ def record_group(
     **more: Any,
 ) -> None:
     """Write one `group` event: `rank` is this process's rank in the group, `members` the global ranks in order."""
-    recorder.event(
-        "group", name=name, backend=backend, rank=rank, world_size=world_size, members=list(members), **more
-    )
+    recorder.event("group", name=name, backend=backend, rank=rank, world_size=world_size, members=list(members), **more)
 
 
 def watch(recorder: Recorder) -> bool:

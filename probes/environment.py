@@ -175,4 +175,3 @@ def _lines(path: str | Path) -> list[str]:
         return Path(path).read_text(errors="replace").splitlines()
     except OSError:  # another system, or no such device
         return []
-

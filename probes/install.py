@@ -1,9 +1,9 @@
 """The recorder of one process: start it, tell it what happens, close it.
 
-    rec = probes.install.start(run_dir, role="actor", rank=0, world_size=1)
-    with rec.span("rollout", step=3):
-        ...
-    rec.close()
+rec = probes.install.start(run_dir, role="actor", rank=0, world_size=1)
+with rec.span("rollout", step=3):
+    ...
+rec.close()
 """
 
 from __future__ import annotations

@@ -58,8 +58,9 @@ def side_by_side(runs: list[RunSummary]) -> list[Row]:
     """Rows of all runs by title: changed ones first, then equal ones, then measured ones, each in its given order."""
     rows = [_row("backend", [run.backend for run in runs])] if any(run.backend for run in runs) else []
     rows += [_row(title, [run.rows.get(title) for run in runs]) for title in _titles(run.rows for run in runs)]
-    measured = [_measured(title, [run.measured.get(title) for run in runs])
-                for title in _titles(run.measured for run in runs)]
+    measured = [
+        _measured(title, [run.measured.get(title) for run in runs]) for title in _titles(run.measured for run in runs)
+    ]
     return [row for row in rows if row.changed] + [row for row in rows if not row.changed] + measured
 
 
@@ -123,8 +124,11 @@ def proofs(cause: Cause) -> list[str]:
 def _proof(proof: Proof) -> str:
     removed, whole = proof.before - proof.after, number(proof.before)
     word = "proven" if proof.removed >= _PROVEN else "in part" if removed > 0 else "not proven"
-    amount = f"removed {show(removed)} of {show(whole)} {clean(proof.unit)}" if removed > 0 else (
-        f"left {show(proof.after)} of {show(whole)} {clean(proof.unit)}")
+    amount = (
+        f"removed {show(removed)} of {show(whole)} {clean(proof.unit)}"
+        if removed > 0
+        else (f"left {show(proof.after)} of {show(whole)} {clean(proof.unit)}")
+    )
     where = "live" if proof.on == "live engines" else "on the recordings"
     seconds = f", {show(round(proof.seconds, 2))} s" if proof.seconds else ""
     return f"{word}: {clean(proof.intervention)} {amount}, {where}{seconds}"
@@ -167,15 +171,23 @@ def _folded(data: Any) -> Any:
 
 def facts(data: dict[str, Any]) -> list[Fact]:
     """A free dictionary as named values, whatever its keys are, so that a new key appears without code."""
-    return [Fact(name.replace("_", " "), show(value, group=True), group.replace("_", " "))
-            for group, name, value in flatten(data)]
+    return [
+        Fact(name.replace("_", " "), show(value, group=True), group.replace("_", " "))
+        for group, name, value in flatten(data)
+    ]
 
 
 def floor_facts(floor: dict[str, Any]) -> list[Fact]:
     """The floor with its unit behind each figure."""
     found, unit = facts({key: value for key, value in floor.items() if key != "unit"}), floor.get("unit")
-    return [Fact(fact.name, fact.value if not unit or math.isnan(number(fact.value)) else f"{fact.value} {clean(unit)}",
-                 fact.group) for fact in found]
+    return [
+        Fact(
+            fact.name,
+            fact.value if not unit or math.isnan(number(fact.value)) else f"{fact.value} {clean(unit)}",
+            fact.group,
+        )
+        for fact in found
+    ]
 
 
 def place_facts(parity: Parity) -> list[Fact]:
@@ -184,10 +196,21 @@ def place_facts(parity: Parity) -> list[Fact]:
     if place is None:
         return []
     baseline, candidate = show_apart([place.baseline, place.candidate], digits=7)
-    found = [Fact(name, show(None if value == -1 else value)) for name, value in
-             (("step", place.step), ("phase", place.phase), ("rank", place.rank), ("sample", place.sample))]
-    found += [Fact("position", "not per token" if place.position == -1 else show(place.position)),
-              Fact("field", show(place.field)), Fact("baseline", baseline), Fact("candidate", candidate)]
+    found = [
+        Fact(name, show(None if value == -1 else value))
+        for name, value in (
+            ("step", place.step),
+            ("phase", place.phase),
+            ("rank", place.rank),
+            ("sample", place.sample),
+        )
+    ]
+    found += [
+        Fact("position", "not per token" if place.position == -1 else show(place.position)),
+        Fact("field", show(place.field)),
+        Fact("baseline", baseline),
+        Fact("candidate", candidate),
+    ]
     if isinstance(place.baseline, float) and isinstance(place.candidate, float):
         difference = place.candidate - place.baseline
         found += [Fact("difference", show(difference))] if math.isfinite(difference) else []

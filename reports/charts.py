@@ -21,8 +21,12 @@ if TYPE_CHECKING:
 
 PHASES = {"rollout": "p1", "experience": "p2", "train": "p3", "sync": "p4"}
 _LIMIT = 1e30  # beyond it an axis has no ticks that a person could read
-_TITLES = {"reward": "Reward", "kl": "KL to the reference, nats", "policy_loss": "Policy loss",
-           "value_loss": "Value loss"}
+_TITLES = {
+    "reward": "Reward",
+    "kl": "KL to the reference, nats",
+    "policy_loss": "Policy loss",
+    "value_loss": "Value loss",
+}
 _SIDES = ("baseline", "candidate")
 _BOUNDS = {"floor": "combined", "tolerance": "tolerance", "cap": "cap"}  # role -> key of the floor
 _DASHES = {"floor": ":", "tolerance": "--", "cap": "-"}
@@ -86,13 +90,30 @@ class _Book:
         self.key = tuple((f"line {side}", name) for side, name in zip(_SIDES, names, strict=False))
 
     def all(self) -> list[Chart | None]:
-        known = ["step", "reward", "kl", "length_mean", "length_max", "padded_tokens", "real_tokens", "seconds",
-                 *(f"{phase}_seconds" for phase in PHASES)]
+        known = [
+            "step",
+            "reward",
+            "kl",
+            "length_mean",
+            "length_max",
+            "padded_tokens",
+            "real_tokens",
+            "seconds",
+            *(f"{phase}_seconds" for phase in PHASES),
+        ]
         rest = dict.fromkeys(name for run in self.runs for name in run.series if name not in known)
         own = ("step", "max_delta_logprob", "mean_delta_logprob", "flips", "flips_beyond_margin")
-        return [self.both("reward"), self.both("kl"), self.delta(), self.flips(), self.lengths(), self.phases(),
-                self.sizes(), *(self.both(name) for name in rest),
-                *(self.alone(name) for name in self.own if name not in own)]
+        return [
+            self.both("reward"),
+            self.both("kl"),
+            self.delta(),
+            self.flips(),
+            self.lengths(),
+            self.phases(),
+            self.sizes(),
+            *(self.both(name) for name in rest),
+            *(self.alone(name) for name in self.own if name not in own),
+        ]
 
     def both(self, name: str) -> Chart | None:
         """One line per run."""
@@ -113,8 +134,11 @@ class _Book:
         lines = {"p1": line(self.own, "max_delta_logprob"), "p2": line(self.own, "mean_delta_logprob")}
         bounds = {role: number(self.floor.get(key)) for role, key in _BOUNDS.items()}
         bounds = {role: value for role, value in bounds.items() if 1e-30 < value < _LIMIT}
-        legend = (("line p1", "max"), ("line p2", "mean"),
-                  *((f"line {role}", f"{role} {show(value)}") for role, value in bounds.items()))
+        legend = (
+            ("line p1", "max"),
+            ("line p2", "mean"),
+            *((f"line {role}", f"{role} {show(value)}") for role, value in bounds.items()),
+        )
         zeros = any(value == 0 for item in lines.values() for value in item.values)
 
         def draw(ax: Axes) -> None:
@@ -130,11 +154,25 @@ class _Book:
                 positive = [abs(value) if abs(value) > 1e-30 else math.nan for value in item.values]
                 _plot(ax, Line(item.steps, positive, []), role)
                 at = [step for step, value in zip(item.steps, item.values, strict=True) if abs(value) <= 1e-30]
-                ax.plot(at, [0.04] * len(at), transform=ax.get_xaxis_transform(), linestyle="", marker="o",
-                        markersize=4, markerfacecolor="none", markeredgecolor=ROLES[role])
+                ax.plot(
+                    at,
+                    [0.04] * len(at),
+                    transform=ax.get_xaxis_transform(),
+                    linestyle="",
+                    marker="o",
+                    markersize=4,
+                    markerfacecolor="none",
+                    markeredgecolor=ROLES[role],
+                )
 
-        return self._chart("|Δ log-probability| of equal tokens, nats", list(lines.values()), [draw], legend,
-                           "hollow: exactly 0" if zeros else "", nan="not compared")
+        return self._chart(
+            "|Δ log-probability| of equal tokens, nats",
+            list(lines.values()),
+            [draw],
+            legend,
+            "hollow: exactly 0" if zeros else "",
+            nan="not compared",
+        )
 
     def flips(self) -> Chart | None:
         lines = [line(self.own, "flips"), line(self.own, "flips_beyond_margin")]
@@ -144,12 +182,18 @@ class _Book:
                 _bars(ax, item.steps, [0.0 if math.isnan(value) else value for value in item.values], None, role)
             ax.set_ylim(bottom=0, top=None if any(any(item.values) for item in lines) else 1)
 
-        return self._chart("Flips: tokens chosen differently", lines, [draw],
-                           (("box floor", "inside the margin"), ("box mark", "beyond it")))
+        return self._chart(
+            "Flips: tokens chosen differently",
+            lines,
+            [draw],
+            (("box floor", "inside the margin"), ("box mark", "beyond it")),
+        )
 
     def lengths(self) -> Chart | None:
-        lines = [(side, line(run.series, "length_mean"), line(run.series, "length_max"))
-                 for side, run in zip(_SIDES, self.runs, strict=False)]
+        lines = [
+            (side, line(run.series, "length_mean"), line(run.series, "length_max"))
+            for side, run in zip(_SIDES, self.runs, strict=False)
+        ]
 
         def draw(ax: Axes) -> None:
             for side, mean, longest in lines:
@@ -157,8 +201,13 @@ class _Book:
                 _plot(ax, longest, side, thin=True)
             ax.set_ylim(bottom=0)
 
-        return self._chart("Response length, tokens", [item for _, *pair in lines for item in pair], [draw], self.key,
-                           "thin: the longest sample")
+        return self._chart(
+            "Response length, tokens",
+            [item for _, *pair in lines for item in pair],
+            [draw],
+            self.key,
+            "thin: the longest sample",
+        )
 
     def phases(self) -> Chart | None:
         """Seconds of each phase, stacked, one panel per run; the rest of the step on top."""
@@ -174,6 +223,7 @@ class _Book:
                 known = height + [0.0] * (len(total.values) - len(height))
                 rest = [0.0 if math.isnan(value) else value - known[i] for i, value in enumerate(total.values)]
                 _stack(ax, Line(total.steps, rest, []), height, "grid")
+
             return draw
 
         legend = (*((f"box {role}", phase) for phase, role in PHASES.items()), ("box grid", "rest"))
@@ -188,14 +238,26 @@ class _Book:
             def draw(ax: Axes) -> None:
                 for item, role in zip(pairs[index], ("grid", _SIDES[index]), strict=True):
                     _stack(ax, item, [], role)
+
             return draw
 
         real = [(f"box {side}", f"real, {name}") for side, (_, name) in zip(_SIDES, self.key, strict=False)]
-        return self._chart("Experience tensors, tokens", [item for pair in pairs for item in pair],
-                           [panel(index) for index in range(len(self.runs))], (("box grid", "padded"), *real))
+        return self._chart(
+            "Experience tensors, tokens",
+            [item for pair in pairs for item in pair],
+            [panel(index) for index in range(len(self.runs))],
+            (("box grid", "padded"), *real),
+        )
 
-    def _chart(self, title: str, lines: Sequence[Line], panels: Sequence[Callable[[Axes], None]],
-               legend: tuple[tuple[str, str], ...] = (), note: str = "", nan: str = "not finite") -> Chart | None:
+    def _chart(
+        self,
+        title: str,
+        lines: Sequence[Line],
+        panels: Sequence[Callable[[Axes], None]],
+        legend: tuple[tuple[str, str], ...] = (),
+        note: str = "",
+        nan: str = "not finite",
+    ) -> Chart | None:
         """The chart, nothing when there is no such series, and a note without a drawing when no value is finite.
 
         `nan`: what it means where the series has no number.
@@ -243,9 +305,16 @@ def _title(name: str) -> str:
 def _plot(ax: Axes, item: Line, role: str, thin: bool = False) -> None:
     """A line; the candidate is dashed and thinner, so that both show where they coincide, also on paper."""
     second = role in ("candidate", "p2")
-    ax.plot(item.steps, item.values, color=ROLES[role], linewidth=0.9 if thin else 1.4 if second else 2.4,
-            linestyle=(0, (4, 2)) if second else "-", zorder=3 if second else 2,
-            marker="" if thin or len(item.values) > 60 else "o", markersize=3 if second else 4.5)
+    ax.plot(
+        item.steps,
+        item.values,
+        color=ROLES[role],
+        linewidth=0.9 if thin else 1.4 if second else 2.4,
+        linestyle=(0, (4, 2)) if second else "-",
+        zorder=3 if second else 2,
+        marker="" if thin or len(item.values) > 60 else "o",
+        markersize=3 if second else 4.5,
+    )
 
 
 def _stack(ax: Axes, item: Line, below: list[float], role: str) -> list[float]:
@@ -253,7 +322,7 @@ def _stack(ax: Axes, item: Line, below: list[float], role: str) -> list[float]:
     values = [0.0 if math.isnan(value) else max(0.0, value) for value in item.values]
     base = [below[i] if i < len(below) else 0.0 for i in range(len(values))]
     _bars(ax, item.steps, values, base, role)
-    return [base[i] + value for i, value in enumerate(values)] + below[len(values):]
+    return [base[i] + value for i, value in enumerate(values)] + below[len(values) :]
 
 
 def _bars(ax: Axes, steps: list[float], values: list[float], base: list[float] | None, role: str) -> None:

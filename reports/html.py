@@ -33,9 +33,15 @@ def render(verdict: Verdict) -> str:
     def shown(value: Any) -> Any:
         return value if isinstance(value, Markup) else clean(value)
 
-    environment = Environment(loader=PackageLoader("reports"), autoescape=True, undefined=StrictUndefined,
-                              finalize=shown, trim_blocks=True, lstrip_blocks=True,
-                              keep_trailing_newline=True)
+    environment = Environment(
+        loader=PackageLoader("reports"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
     environment.filters["groupby_order"] = _grouped
     sheet, parity, triage = StyleSheet(), verdict.parity, verdict.triage
     charts: list[dict[str, Any]] = []
@@ -43,29 +49,52 @@ def render(verdict: Verdict) -> str:
     if parity and drawn:
         from reports import charts as drawing
 
-        charts = [{"title": chart.title, "note": chart.note, "legend": chart.legend, "svg": Markup(chart.svg)}
-                  for chart in drawing.charts(parity, sheet)]
+        charts = [
+            {"title": chart.title, "note": chart.note, "legend": chart.legend, "svg": Markup(chart.svg)}
+            for chart in drawing.charts(parity, sheet)
+        ]
     css = resources.files("reports").joinpath("templates/report.css").read_text("utf-8") + sheet.css()
     rows, coverage = arrange.side_by_side(parity.runs) if parity else [], arrange.facts(verdict.coverage)
     tiles = [fact for fact in coverage if len(fact.value) <= 12 and not fact.group][:_TILES]
     return environment.get_template("report.html").render(
-        v=verdict, css=Markup(css), css_hash=base64.b64encode(hashlib.sha256(css.encode()).digest()).decode(),
-        heading=arrange.heading(verdict), tone=TONES.get(verdict.verdict, "ok" if verdict.exit_code == 0 else "bad"),
-        tones=STATES, marks=MARKS, tiles=tiles, facts=arrange.facts, tally=arrange.tally, proofs=arrange.proofs,
-        alterations=arrange.alterations(verdict), beyond=arrange.beyond_limits(verdict),
-        notes=arrange.notes(verdict), paths=arrange.paths(verdict),
-        place=arrange.place_facts(parity) if parity else [], runs=parity.runs if parity else [], rows=rows,
-        changed=sum(row.changed for row in rows), charts=charts, drawn=drawn,
+        v=verdict,
+        css=Markup(css),
+        css_hash=base64.b64encode(hashlib.sha256(css.encode()).digest()).decode(),
+        heading=arrange.heading(verdict),
+        tone=TONES.get(verdict.verdict, "ok" if verdict.exit_code == 0 else "bad"),
+        tones=STATES,
+        marks=MARKS,
+        tiles=tiles,
+        facts=arrange.facts,
+        tally=arrange.tally,
+        proofs=arrange.proofs,
+        alterations=arrange.alterations(verdict),
+        beyond=arrange.beyond_limits(verdict),
+        notes=arrange.notes(verdict),
+        paths=arrange.paths(verdict),
+        place=arrange.place_facts(parity) if parity else [],
+        runs=parity.runs if parity else [],
+        rows=rows,
+        changed=sum(row.changed for row in rows),
+        charts=charts,
+        drawn=drawn,
         metrics=arrange.metrics(parity) if parity else [],
         suspicions=arrange.suspicions(parity) if parity else [],
         other_checks=arrange.other_checks(parity) if parity else [],
-        t=triage, title=triage_arrange.title(verdict), culprits=triage_arrange.culprits(triage) if triage else [],
-        victims=triage_arrange.victims(triage) if triage else [], cycle=triage_arrange.cycle(triage) if triage else [],
+        t=triage,
+        title=triage_arrange.title(verdict),
+        culprits=triage_arrange.culprits(triage) if triage else [],
+        victims=triage_arrange.victims(triage) if triage else [],
+        cycle=triage_arrange.cycle(triage) if triage else [],
         processes=triage_arrange.processes(triage) if triage else [],
         left_out=triage_arrange.left_out(triage) if triage else 0,
         graph=Markup(triage_graph.svg(triage)) if triage else "",
-        fact_sections=[("Floor and tolerance", arrange.floor_facts(parity.floor) if parity else []),
-                       ("Coverage", coverage), ("Figures", arrange.facts(verdict.figures))])
+        fact_sections=[
+            ("Floor and tolerance", arrange.floor_facts(parity.floor) if parity else []),
+            ("Coverage", coverage),
+            ("Figures", arrange.facts(verdict.figures)),
+        ],
+    )
 
 
 def _grouped(items: Iterable[Any]) -> list[tuple[str, list[Any]]]:

@@ -20,8 +20,12 @@ def render(verdict: Verdict) -> str:
     _verdict_case(suite, name, verdict)
     for check in checks:
         _check_case(suite, f"{name}.checks", check)
-    counts = {"tests": len(checks) + 1, "failures": len(suite.findall("*/failure")),
-              "errors": len(suite.findall("*/error")), "skipped": len(suite.findall("*/skipped"))}
+    counts = {
+        "tests": len(checks) + 1,
+        "failures": len(suite.findall("*/failure")),
+        "errors": len(suite.findall("*/error")),
+        "skipped": len(suite.findall("*/skipped")),
+    }
     for key, count in counts.items():
         suite.set(key, str(count))
     root = ElementTree.Element("testsuites", {key: str(count) for key, count in counts.items()})
@@ -49,13 +53,19 @@ def _verdict_case(suite: ElementTree.Element, classname: str, verdict: Verdict) 
         problem.text = "\n".join([*lines, f"reproduce: {clean(verdict.reproduce)}"])
     kind = f"{triage_arrange.title(verdict)}: " if verdict.triage else ""
     ElementTree.SubElement(case, "system-out").text = "\n".join(
-        [*(f"beyond published limits: {clean(one)}" for one in arrange.beyond_limits(verdict)),
-         kind + clean(verdict.reason), *(f"{clean(item.name)}: {clean(item.summary)}" for item in verdict.findings)])
+        [
+            *(f"beyond published limits: {clean(one)}" for one in arrange.beyond_limits(verdict)),
+            kind + clean(verdict.reason),
+            *(f"{clean(item.name)}: {clean(item.summary)}" for item in verdict.findings),
+        ]
+    )
 
 
 def _triage_lines(triage: Triage) -> list[str]:
-    lines = [f"culprit: {row.who} {row.process}: {row.why}" + (f" ({row.frame})" if row.frame else "")
-             for row in triage_arrange.culprits(triage)]
+    lines = [
+        f"culprit: {row.who} {row.process}: {row.why}" + (f" ({row.frame})" if row.frame else "")
+        for row in triage_arrange.culprits(triage)
+    ]
     lines += [f"cycle: {step.waiter} waits for {step.target}: {step.because}" for step in triage_arrange.cycle(triage)]
     lines += [f"victims: {group.line} ({group.who})" for group in triage_arrange.victims(triage)]
     return [*lines, *(f"try: {clean(step)}" for step in triage.next)]

@@ -18,8 +18,14 @@ def render(verdict: Verdict) -> str:
     """The whole verdict; every text from outside is escaped, paths and commands stand in code."""
     beyond = [f"- {escape(one)}" for one in arrange.beyond_limits(verdict)]
     lines = ["### Beyond published limits", "", *beyond, ""] if beyond else []
-    lines += [f"## {escape(triage_arrange.title(verdict))} (exit code {verdict.exit_code})", "",
-              escape(verdict.reason), "", escape(arrange.heading(verdict)), ""]
+    lines += [
+        f"## {escape(triage_arrange.title(verdict))} (exit code {verdict.exit_code})",
+        "",
+        escape(verdict.reason),
+        "",
+        escape(arrange.heading(verdict)),
+        "",
+    ]
     lines += _findings("Not as you asked", arrange.alterations(verdict))
     if verdict.parity:
         lines += _first_divergence(verdict.parity)
@@ -98,14 +104,29 @@ def _first_divergence(parity: Parity) -> list[str]:
 def _runs(parity: Parity) -> list[str]:
     rows = arrange.side_by_side(parity.runs)
     head = ["", "", *[escape(run.side) for run in parity.runs]]
-    cells = [["≠" if row.changed else "", escape(row.title), *map(escape, row.values[:-1]),
-              f"{escape(row.values[-1])} {row.ratio}".rstrip()] for row in rows]
+    cells = [
+        [
+            "≠" if row.changed else "",
+            escape(row.title),
+            *map(escape, row.values[:-1]),
+            f"{escape(row.values[-1])} {row.ratio}".rstrip(),
+        ]
+        for row in rows
+    ]
     return ["### The runs side by side", "", *table(head, cells)] if rows else []
 
 
 def _checks(title: str, checks: list[Check]) -> list[str]:
-    rows = [(_MARKS.get(check.state, "○"), str(check.number or ""), escape(check.name), escape(check.state),
-             escape(check.evidence)) for check in checks]
+    rows = [
+        (
+            _MARKS.get(check.state, "○"),
+            str(check.number or ""),
+            escape(check.name),
+            escape(check.state),
+            escape(check.evidence),
+        )
+        for check in checks
+    ]
     head = ("", "", "check", "state", "evidence")
     return [f"### {title}: {escape(arrange.tally(checks))}", "", *table(head, rows)] if rows else []
 
@@ -114,14 +135,20 @@ def _figures(verdict: Verdict) -> list[str]:
     floor = arrange.floor_facts(verdict.parity.floor) if verdict.parity else []
     metrics = arrange.metrics(verdict.parity) if verdict.parity else []
     lines = []
-    for title, facts in (("Floor and tolerance", floor), ("Coverage", arrange.facts(verdict.coverage)),
-                         ("Figures", arrange.facts(verdict.figures))):
-        rows = [(escape(f"{fact.group} / {fact.name}" if fact.group else fact.name), escape(fact.value))
-                for fact in facts]
+    for title, facts in (
+        ("Floor and tolerance", floor),
+        ("Coverage", arrange.facts(verdict.coverage)),
+        ("Figures", arrange.facts(verdict.figures)),
+    ):
+        rows = [
+            (escape(f"{fact.group} / {fact.name}" if fact.group else fact.name), escape(fact.value)) for fact in facts
+        ]
         lines += [f"#### {title}", "", *table(("", "value"), rows)] if rows else []
     if metrics:
-        rows4 = [(escape(m.group), escape(m.name), escape(m.value), escape(m.limit), "outside" if m.outside else "")
-                 for m in metrics]
+        rows4 = [
+            (escape(m.group), escape(m.name), escape(m.value), escape(m.limit), "outside" if m.outside else "")
+            for m in metrics
+        ]
         lines += ["#### Metrics", "", *table(("", "metric", "value", "published limit", ""), rows4)]
     if not lines:
         return []

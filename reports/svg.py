@@ -15,8 +15,24 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_NAMES = ("ink", "muted", "grid", "paper", "baseline", "candidate", "floor", "tolerance", "cap", "mark",
-          "p1", "p2", "p3", "p4", "p5", "p6")
+_NAMES = (
+    "ink",
+    "muted",
+    "grid",
+    "paper",
+    "baseline",
+    "candidate",
+    "floor",
+    "tolerance",
+    "cap",
+    "mark",
+    "p1",
+    "p2",
+    "p3",
+    "p4",
+    "p5",
+    "p6",
+)
 # Role -> stand-in. The values only have to differ from each other and from what matplotlib draws by itself.
 ROLES = {name: f"#0a0b{index:02x}" for index, name in enumerate(_NAMES, start=16)}
 _STAND_INS = {stand_in: f"var(--{name})" for name, stand_in in ROLES.items()}
@@ -25,14 +41,33 @@ RC: dict[str, Any] = {
     "svg.fonttype": "none",  # text stays text: small, searchable, in the page's own font
     "svg.hashsalt": "harness",  # without it every identifier is random
     "text.parse_math": False,
-    "font.size": 9.0, "xtick.labelsize": 8.5, "ytick.labelsize": 8.5, "axes.titlesize": 9.0, "axes.labelsize": 8.5,
-    "text.color": ROLES["ink"], "axes.labelcolor": ROLES["muted"], "axes.titlecolor": ROLES["muted"],
-    "xtick.color": ROLES["muted"], "ytick.color": ROLES["muted"], "axes.edgecolor": ROLES["muted"],
-    "axes.grid": True, "axes.grid.axis": "y", "axes.axisbelow": True,
-    "grid.color": ROLES["grid"], "grid.linewidth": 0.7,
-    "axes.spines.top": False, "axes.spines.right": False, "axes.spines.left": False, "axes.linewidth": 0.7,
-    "xtick.major.size": 3.0, "ytick.major.size": 0.0, "xtick.major.width": 0.7,
-    "figure.facecolor": "none", "axes.facecolor": "none", "savefig.facecolor": "none", "savefig.edgecolor": "none",
+    "font.size": 9.0,
+    "xtick.labelsize": 8.5,
+    "ytick.labelsize": 8.5,
+    "axes.titlesize": 9.0,
+    "axes.labelsize": 8.5,
+    "text.color": ROLES["ink"],
+    "axes.labelcolor": ROLES["muted"],
+    "axes.titlecolor": ROLES["muted"],
+    "xtick.color": ROLES["muted"],
+    "ytick.color": ROLES["muted"],
+    "axes.edgecolor": ROLES["muted"],
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "grid.color": ROLES["grid"],
+    "grid.linewidth": 0.7,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.spines.left": False,
+    "axes.linewidth": 0.7,
+    "xtick.major.size": 3.0,
+    "ytick.major.size": 0.0,
+    "xtick.major.width": 0.7,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "savefig.facecolor": "none",
+    "savefig.edgecolor": "none",
 }
 
 
@@ -47,7 +82,7 @@ class StyleSheet:
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
         text = buffer.getvalue()
-        text = text[text.index("<svg"):].strip()
+        text = text[text.index("<svg") :].strip()
         text = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", text, flags=re.S)
         head, body = text.split(">", 1)
         view = re.search(r'viewBox="[-0-9. ]+"', head)

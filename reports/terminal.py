@@ -19,8 +19,17 @@ from reports.model import Check, Finding, Parity, Verdict
 from reports.pipe import outlive_reader
 from reports.text import clean
 
-STYLES = {"EQUIVALENT": "green", "DIVERGENT": "red", "ERROR": "red", "INCONCLUSIVE": "yellow", "CONFOUNDED": "yellow",
-          "HUNG": "red", "SLOW": "yellow", "HEALTHY": "green", "INSUFFICIENT": "yellow"}
+STYLES = {
+    "EQUIVALENT": "green",
+    "DIVERGENT": "red",
+    "ERROR": "red",
+    "INCONCLUSIVE": "yellow",
+    "CONFOUNDED": "yellow",
+    "HUNG": "red",
+    "SLOW": "yellow",
+    "HEALTHY": "green",
+    "INSUFFICIENT": "yellow",
+}
 STATES = {"ruled out": ("✓", "green"), "confirmed": ("✗", "bold red"), "not tested": ("○", "yellow")}
 
 
@@ -127,8 +136,12 @@ def _metrics(page: Page, parity: Parity) -> None:
             group = metric.group
             page.prose(Text(group, "bold"), "  ", "  ")
         style = "bold yellow" if metric.outside else ""
-        cells = [Text("!" if metric.outside else "", style), Text(metric.name), Text(metric.value, style),
-                 Text(metric.limit, style or "dim")]
+        cells = [
+            Text("!" if metric.outside else "", style),
+            Text(metric.name),
+            Text(metric.value, style),
+            Text(metric.limit, style or "dim"),
+        ]
         value = 12 if metric.limit else page.columns - 1 - 32 - 3
         page.row(cells, [1, 32, value, page.columns - 1 - 32 - value - 3], ["", "", "value", "limit"])
     deep = sum(metric.deep for metric in metrics)
@@ -174,8 +187,17 @@ def _checks(page: Page, heading: str, checks: list[Check]) -> None:
     widths = [1, 2, name, 10, page.columns - 1 - 2 - name - 10 - 4]
     for check in checks:
         mark, style = STATES.get(check.state, ("○", "yellow"))
-        page.row([Text(mark, style), f"{check.number:>2}" if check.number else "", clean(check.name),
-                  Text(clean(check.state), style), clean(check.evidence)], widths, ["", "", "", "", "evidence"])
+        page.row(
+            [
+                Text(mark, style),
+                f"{check.number:>2}" if check.number else "",
+                clean(check.name),
+                Text(clean(check.state), style),
+                clean(check.evidence),
+            ],
+            widths,
+            ["", "", "", "", "evidence"],
+        )
 
 
 def _findings(page: Page, title: str, findings: list[Finding], style: str) -> None:

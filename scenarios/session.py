@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from probes import install
-from scenarios.faults.engine import Wrapper, wrap
-from scenarios.rollout import frames, guided, last_words, parameters
-from scenarios.rollout.engine import Completion, Engine, EngineError, Request, SyncGroup, SyncReport, WeightMeta
-from scenarios.rollout.make import make_engine, resolve_device
-from scenarios.rollout.mapping import ParameterMap, described
-from scenarios.rollout.processes import alive, exit_code
+from scenarios.engines import frames, guided, last_words, parameters
+from scenarios.engines.engine import Completion, Engine, EngineError, Request, SyncGroup, SyncReport, WeightMeta
+from scenarios.engines.make import make_engine, resolve_device
+from scenarios.engines.mapping import ParameterMap, described
+from scenarios.engines.processes import alive, exit_code
+from scenarios.planted.differences.engine import Wrapper, wrap
 from scenarios.settings import Sampling, Scenario
 
 WATCH_PERIOD_S = 0.5
@@ -41,8 +41,8 @@ class RolloutResult:
 
 
 class EngineSession:
-    """`backend`: hf, vllm or sglang. `wrap`: planted fault around the engine (`scenarios.faults.engine`), None in every
-    real run."""
+    """`backend`: hf, vllm or sglang. `wrap`: planted fault around the engine (`scenarios.planted.differences.engine`),
+    None in every real run."""
 
     def __init__(
         self,
@@ -247,7 +247,7 @@ class EngineSession:
         return None if shown is None else shown(sequence)
 
     def held(self, order: bytes) -> bytes | None:
-        """What the live engine holds (`scenarios.rollout.held.answer`); None where it does not show it."""
+        """What the live engine holds (`scenarios.engines.held.answer`); None where it does not show it."""
         shown: Any = getattr(self._bare, "held", None)
         return None if shown is None else shown(order)
 

@@ -44,7 +44,7 @@ class Rollout:
 
 @dataclass(frozen=True)
 class Sampling:
-    """Canonical sampling parameters. `scenarios.rollout.parameters` maps them to each engine, or refuses."""
+    """Canonical sampling parameters. `scenarios.engines.parameters` maps them to each engine, or refuses."""
 
     temperature: float = 1.0
     top_k: int = -1  # -1: off
@@ -59,7 +59,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Engine:
-    """Canonical engine parameters. Mapped, or refused, in `scenarios.rollout.parameters`."""
+    """Canonical engine parameters. Mapped, or refused, in `scenarios.engines.parameters`."""
 
     max_model_len: int = 128
     seed: int = 0

@@ -13,14 +13,14 @@ from typing import Any
 from probes import install
 from probes.format import Flat, Ragged
 from scenarios import memory, models, prompts
+from scenarios.engines import parameters
+from scenarios.engines.engine import Request
+from scenarios.engines.guided import Guide
+from scenarios.engines.recorded import Recorded
 from scenarios.ppo.batches import Sample
 from scenarios.ppo.native_scores import suspect
 from scenarios.ppo.trainer import Trainer
 from scenarios.remote import Actor, call
-from scenarios.rollout import parameters
-from scenarios.rollout.engine import Request
-from scenarios.rollout.guided import Guide
-from scenarios.rollout.recorded import Recorded
 from scenarios.settings import Scenario
 
 # The floor needs extremes, not means: so many samples of the last step are drawn again in each variant.

@@ -18,7 +18,7 @@ hypothesis.settings.register_profile(
     "nightly", hypothesis.settings.get_profile("day"), derandomize=False, max_examples=500
 )
 hypothesis.settings.load_profile(os.environ.get("TEST_PROFILE", "day"))
-sys.path.insert(0, str(Path(__file__).resolve().parent / "unit"))
+sys.path.insert(0, str(Path(__file__).resolve().parent / "support"))
 
 
 @pytest.fixture(scope="session")

@@ -13,8 +13,8 @@ from rich.table import Table
 
 from harness.triage.lab_outcome import Outcome, Score
 from reports.pipe import outlive_reader
-from scenarios.faults.catalog import Fault
-from scenarios.lab.catalog import Hang
+from scenarios.planted.differences.catalog import Fault
+from scenarios.planted.hangs.catalog import Hang
 
 NARROW = 160  # columns of a terminal below which a table leaves no room for what a fault is
 LIST = ("name", "suite", "kind", "expected", "culprits", "summary")

@@ -15,7 +15,7 @@ from harness.commands.fault_tables import markdown, yes
 from harness.parity.suite.outcome import Outcome, Score, score
 from reports.pipe import outlive_reader
 from reports.text import counted
-from scenarios.faults.catalog import Fault, family
+from scenarios.planted.differences.catalog import Fault, family
 
 HEAD = ("fault", "engines", "expected", "verdict", "causes named", "right", "seconds", "engine starts", "to the cause")
 FAMILY = (

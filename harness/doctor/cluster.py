@@ -24,7 +24,7 @@ class Found:
 
 def look(address: str | None, skip: tuple[str, ...] = ()) -> Found:
     """Join the cluster (None: start a local one) and ask every node. Raises LaunchFailed when it cannot be joined."""
-    from harness.launch import Cluster
+    from harness.cluster.launch import Cluster
 
     with Cluster(address):
         return ask(skip)

@@ -20,8 +20,8 @@ PACKAGES = ("probes", "scenarios")
 _DISTRIBUTION = "rlhf_harness_plugins-1.dist-info"
 _METADATA = "Metadata-Version: 2.1\nName: rlhf-harness-plugins\nVersion: 1\n"
 _ENTRY_POINTS = (
-    "[sglang.srt.plugins]\nrlhf_harness = scenarios.rollout.sglang_plugin:register\n"
-    "[verl.plugins]\nrlhf_harness = scenarios.rollout.verl_coupled\n"
+    "[sglang.srt.plugins]\nrlhf_harness = scenarios.engines.sglang.plugin:register\n"
+    "[verl.plugins]\nrlhf_harness = scenarios.jobs.verl\n"
 )
 
 

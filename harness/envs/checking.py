@@ -51,11 +51,14 @@ def check(environment: Environment, *, generate: bool = True, progress: Progress
     checks = [
         compared("python", facts.minor == driver.minor, f"{facts.python} (driver {driver.python})"),
         compared(
-            "ray", ray == driver.ray, f"{ray or 'absent'} (driver {driver.ray})",
+            "ray",
+            ray == driver.ray,
+            f"{ray or 'absent'} (driver {driver.ray})",
             rebuild if environment.owned else f"{environment.python} -m pip install ray=={driver.ray}",
         ),
         compared(
-            environment.engine, bool(version) and version == environment.version,
+            environment.engine,
+            bool(version) and version == environment.version,
             (version or "absent") + ("" if version == environment.version else f" (was {environment.version})"),
         ),
         Check("torch", "ok", f"{facts.versions.get('torch')} ({'CUDA ' + facts.cuda if facts.cuda else 'CPU'})"),
@@ -80,7 +83,7 @@ def smoke_command(environment: Environment) -> tuple[list[str], dict[str, str]]:
     variables = {**environment.env, "PYTHONPATH": str(bundle(plugins=True))}
     if not environment.owned:
         variables["PYTHONDONTWRITEBYTECODE"] = "1"
-    argv = [environment.python, "-m", "scenarios.rollout.smoke", environment.engine, "--device", environment.device]
+    argv = [environment.python, "-m", "scenarios.engines.smoke", environment.engine, "--device", environment.device]
     return argv, interpreter.clean(os.environ, **variables)
 
 
@@ -99,7 +102,9 @@ def _generation(environment: Environment, rebuild: str) -> Check:
         return Check("generation", "failed", "the engine reported log-probabilities that are not finite", rebuild)
     active = f", shims active: {', '.join(answer['shims'])}" if answer.get("shims") else ""
     return Check(
-        "generation", "ok", f"{answer['tokens']} tokens; engine started in {answer['start_s']:.1f} s, "
+        "generation",
+        "ok",
+        f"{answer['tokens']} tokens; engine started in {answer['start_s']:.1f} s, "
         f"generated in {answer['generate_s']:.1f} s{active}",
     )
 

@@ -174,10 +174,20 @@ def _build(wanted: Order, partial: Path, log: Path, progress: Progress, lock: in
         if reason := interpreter.misfit(found, plan.engine, wanted.driver):
             raise reason
     return Environment(
-        name=wanted.name, engine=plan.engine, version=found.versions[plan.engine], asked=wanted.version,
-        python=str(folder(wanted.name) / "venv" / "bin" / "python"), python_version=found.python,
-        ray=found.versions["ray"], torch=found.versions["torch"], device=plan.device, owned=True, created=now(),
-        digest=wanted.digest, shims=found.shims, env=variables,
+        name=wanted.name,
+        engine=plan.engine,
+        version=found.versions[plan.engine],
+        asked=wanted.version,
+        python=str(folder(wanted.name) / "venv" / "bin" / "python"),
+        python_version=found.python,
+        ray=found.versions["ray"],
+        torch=found.versions["torch"],
+        device=plan.device,
+        owned=True,
+        created=now(),
+        digest=wanted.digest,
+        shims=found.shims,
+        env=variables,
     )
 
 

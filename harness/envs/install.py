@@ -142,8 +142,16 @@ def run(
     """
     environ = {**environ, "NO_COLOR": "1"}
     process = subprocess.Popen(
-        argv, env=environ, cwd=cwd, text=True, errors="replace", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, start_new_session=True, pass_fds=keep_open,
+        argv,
+        env=environ,
+        cwd=cwd,
+        text=True,
+        errors="replace",
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        pass_fds=keep_open,
     )
     tail: list[str] = []
     try:

@@ -123,12 +123,25 @@ def inspect(python: str | Path, environ: Mapping[str, str] = os.environ) -> Inte
         raise EnvironmentUnusable(f"there is no interpreter at {path}")
     try:
         answer = subprocess.run(
-            [str(path), "-B", "-c", _QUESTION], env=clean(environ), cwd="/", capture_output=True, text=True,
-            stdin=subprocess.DEVNULL, timeout=_PATIENCE_S, errors="replace",
+            [str(path), "-B", "-c", _QUESTION],
+            env=clean(environ),
+            cwd="/",
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            timeout=_PATIENCE_S,
+            errors="replace",
         )
         facts = json.loads(answer.stdout.strip().splitlines()[-1])
-        return Interpreter(str(path), facts["python"], facts["implementation"], facts["versions"], facts["present"],
-                           facts["cuda"], tuple(facts["shims"]))
+        return Interpreter(
+            str(path),
+            facts["python"],
+            facts["implementation"],
+            facts["versions"],
+            facts["present"],
+            facts["cuda"],
+            tuple(facts["shims"]),
+        )
     except (OSError, subprocess.TimeoutExpired, ValueError, IndexError, KeyError, TypeError) as error:
         raise EnvironmentUnusable(f"{path} is not a Python interpreter that answers ({_why(error)})") from error
 

@@ -76,9 +76,13 @@ class Bar:
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
         self._rich = Progress(
-            SpinnerColumn(), TextColumn("[bold]{task.fields[title]}[/] {task.description}"), BarColumn(bar_width=24),
-            TextColumn("[dim]{task.fields[detail]}"), TimeElapsedColumn(),
-            console=Console(file=stream), transient=False,
+            SpinnerColumn(),
+            TextColumn("[bold]{task.fields[title]}[/] {task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("[dim]{task.fields[detail]}"),
+            TimeElapsedColumn(),
+            console=Console(file=stream),
+            transient=False,
         )
         self._task = self._rich.add_task("", title=title, detail="", total=None)
         self._downloads = Downloads()

@@ -32,16 +32,23 @@ def add(name: str, engine: str, python: str) -> Environment:
     if failure := interpreter.import_failure(found.path, plan.imports, untouched):
         raise EnvironmentUnusable(f"{engine} cannot be imported by {found.path}: {failure}")
     environment = Environment(
-        name=name, engine=engine, version=found.versions[engine], python=found.path, python_version=found.python,
-        ray=found.versions["ray"], torch=found.versions["torch"], device=device, owned=False, created=now(),
-        shims=found.shims, env=variables,
+        name=name,
+        engine=engine,
+        version=found.versions[engine],
+        python=found.path,
+        python_version=found.python,
+        ray=found.versions["ray"],
+        torch=found.versions["torch"],
+        device=device,
+        owned=False,
+        created=now(),
+        shims=found.shims,
+        env=variables,
     )
     with home.locked(f"env-{name}"):
         existing = find_whole(name)
         if existing is not None and existing.owned:
-            raise BadInput(
-                f"environment {name!r} exists and was made by the harness", fix=f"harness env remove {name}"
-            )
+            raise BadInput(f"environment {name!r} exists and was made by the harness", fix=f"harness env remove {name}")
         if existing is not None and (existing.engine, existing.python) != (engine, found.path):
             raise BadInput(
                 f"environment {name!r} is {existing.engine} of {existing.python}", fix=f"harness env remove {name}"
@@ -61,5 +68,3 @@ def remove(name: str) -> Path:
             get(name)
         home.remove_tree(path)
         return path
-
-

@@ -77,9 +77,15 @@ def resolve(backend: str, *, create: bool = True, progress: Progress | None = No
 def embedded() -> Environment:
     """The driver's own interpreter, with Transformers as the engine."""
     return Environment(
-        name=EMBEDDED, engine=EMBEDDED, version=_version("transformers"), python=sys.executable,
-        python_version=platform.python_version(), ray=_version("ray"), torch=_version("torch"),
-        device="cuda" if nvidia_gpu() else "cpu", owned=False,
+        name=EMBEDDED,
+        engine=EMBEDDED,
+        version=_version("transformers"),
+        python=sys.executable,
+        python_version=platform.python_version(),
+        ray=_version("ray"),
+        torch=_version("torch"),
+        device="cuda" if nvidia_gpu() else "cpu",
+        owned=False,
     )
 
 

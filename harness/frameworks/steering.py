@@ -18,7 +18,7 @@ from probes.format import Run
 _KWARGS = "actor_rollout_ref.rollout.engine_kwargs"
 OVERRIDES = {
     "verl": (
-        f"++{_KWARGS}.vllm.logits_processors=['scenarios.rollout.vllm_coupled:Coupled']",
+        f"++{_KWARGS}.vllm.logits_processors=['scenarios.engines.vllm.coupled:Coupled']",
         f"++{_KWARGS}.vllm.async_scheduling=False",
         "actor_rollout_ref.rollout.logprobs_mode=raw_logprobs",
         f"++{_KWARGS}.sglang.enable_custom_logit_processor=True",
@@ -26,7 +26,7 @@ OVERRIDES = {
     )
 }
 # Where the adapters' loader imports a module of ours in each process.
-PLUGINS = {"openrlhf": "scenarios.rollout.openrlhf_coupled", "trl": "scenarios.rollout.trl_coupled"}
+PLUGINS = {"openrlhf": "scenarios.jobs.openrlhf", "trl": "scenarios.jobs.trl"}
 # A framework whose prompts no option of its own seeds; the others -> the options that do.
 SEEDED = ("openrlhf",)
 _OWN_SEEDS = {"verl": "data.seed=N actor_rollout_ref.rollout.seed=N", "trl": "seed=N among the trainer's arguments"}
@@ -57,8 +57,8 @@ def steered(
         return list(words), dict(environ)
     found = dict(environ)
     if coupled is not None:
-        from scenarios.rollout.sglang_plugin import SWITCH
-        from scenarios.rollout.vllm_draws import COUPLED
+        from scenarios.engines.sglang.plugin import SWITCH
+        from scenarios.engines.vllm.draws import COUPLED
 
         found |= {COUPLED: str(coupled), SWITCH: "1"}
     if framework in PLUGINS:
@@ -66,7 +66,7 @@ def steered(
 
         found[PLUGIN] = PLUGINS[framework]
     if framework in SEEDED:
-        from scenarios.rollout.openrlhf_coupled import SEED
+        from scenarios.jobs.openrlhf import SEED
 
         found[SEED] = str(seed if coupled is None else coupled)
     path = (str(envs.bundle(plugins=framework == "verl")), environ.get("PYTHONPATH", ""))

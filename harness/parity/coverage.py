@@ -9,7 +9,7 @@ from harness.parity.checks.summary import mode_name
 from harness.parity.facts import second_run
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.native import NOT_RUN
-from harness.tables import names
+from harness.recordings.tables import names
 from reports.model import Finding
 
 

@@ -22,8 +22,8 @@ from harness.parity.facts.rounding import Rounding
 from harness.parity.facts.seeded import same_sampler
 from harness.parity.facts.weightsync import weight_syncs
 from harness.parity.native import alpha_of, native_stage
-from harness.store import Recording
-from harness.tables import mapping, number
+from harness.recordings.store import Recording
+from harness.recordings.tables import mapping, number
 from reports.text import figure
 from scenarios.lifted import HALF
 

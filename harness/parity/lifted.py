@@ -16,8 +16,8 @@ from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.floor import RESOLUTION
 from harness.parity.facts.parameters import engine_infos
 from harness.parity.rivals import kind
-from harness.store import Recording
-from harness.tables import mapping
+from harness.recordings.store import Recording
+from harness.recordings.tables import mapping
 from probes.format import EVENTS, FormatError, Run
 from reports.model import Place, Verdict
 from reports.text import counted, figure

@@ -48,7 +48,7 @@ from harness.parity.gather import gather
 from harness.parity.lifted import lifted_said, lifted_stage, stage_steps
 from harness.parity.native import samplers_said
 from harness.parity.rules.suspected import followed
-from harness.store import Recording
+from harness.recordings.store import Recording
 from probes.format import FormatError, Run
 from reports.arrange import exceeded
 from reports.model import EXIT_CODES, SUSPICIONS, Cause, Parity, Verdict

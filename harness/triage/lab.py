@@ -25,13 +25,13 @@ from harness.errors import HarnessError
 from harness.triage.collect import redact
 from harness.triage.lab_outcome import Outcome, Score, judged, score
 from reports.model import Verdict
-from scenarios.lab.catalog import Hang
+from scenarios.planted.hangs.catalog import Hang
 
 __all__ = ["Outcome", "Score", "outcomes", "score"]
 
 ROOT = Path(__file__).resolve().parents[2]
-LAUNCHER = ROOT / "scenarios" / "lab" / "launch.py"
-HERE = ROOT / "scenarios" / "lab" / "conditions"
+LAUNCHER = ROOT / "scenarios" / "planted" / "hangs" / "launch.py"
+HERE = ROOT / "scenarios" / "planted" / "hangs" / "conditions"
 MARK = "RLHF_HARNESS_LAB"
 # A program is given up after this time: the start of a world on a busy machine, and the stall's own time several
 # times over.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from harness.errors import BadInput
 from harness.triage.lab_outcome import Outcome, judged
-from scenarios.lab.catalog import Hang
+from scenarios.planted.hangs.catalog import Hang
 
 
 def judge_dumps(hang: Hang, folder: Path) -> Outcome:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from harness.errors import BadInput
 from harness.foreign import listed
-from scenarios.lab.catalog import CONDITIONS, HANGS, VARIANTS, Hang
+from scenarios.planted.hangs.catalog import CONDITIONS, HANGS, VARIANTS, Hang
 
 KINDS = frozenset(f"K{number}" for number in range(1, 14))
 VERDICTS = ("HUNG", "SLOW", "HEALTHY", "INSUFFICIENT")
@@ -57,7 +57,7 @@ def load(path: Path) -> tuple[Hang, ...]:
 def problem(one: object, folder: Path) -> str:
     """What is wrong with one entry of HANGS, empty when nothing is."""
     if not isinstance(one, Hang):
-        return f"is a {type(one).__name__}, not a scenarios.lab.catalog.Hang"
+        return f"is a {type(one).__name__}, not a scenarios.planted.hangs.catalog.Hang"
     if not isinstance(one.name, str) or not one.name or set(one.name) & set("/\\ \t\n\0"):
         return f"has the name {one.name!r}, which cannot name a folder"
     if one.kind and one.kind not in KINDS:

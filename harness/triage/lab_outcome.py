@@ -8,7 +8,7 @@ from typing import Any
 
 from harness.triage.evidence import Evidence, Process
 from reports.model import Verdict
-from scenarios.lab.catalog import Hang
+from scenarios.planted.hangs.catalog import Hang
 
 Party = int | str
 

@@ -31,7 +31,7 @@ from probes.frames import Flat, Ragged
 TRAINER = "trl.trainer.grpo_trainer:GRPOTrainer"
 VLLM = "trl.generation.vllm_generation:VLLMGeneration"
 STEP = "self.state.global_step"
-MARK = "rlhf_harness_drawn"  # on a colocated engine: its samples were drawn as scenarios.rollout.coupling says
+MARK = "rlhf_harness_drawn"  # on a colocated engine: its samples were drawn as scenarios.engines.coupling says
 SEEN = "rlhf_harness_seen"  # the same, with coupled sampling: the prompts of its last call as it saw them
 BOUNDARIES = 32  # samples of a batch whose boundaries are decoded
 

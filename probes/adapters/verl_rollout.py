@@ -17,7 +17,7 @@ from probes.frames import Flat
 
 BOUNDARIES = 32  # samples of a step whose boundaries are recorded
 STALE = 8  # steps after which a prompt that is not done is given up
-DRAW = "rlhf_harness_draw"  # among a request's parameters: its sample is drawn as scenarios.rollout.coupling says
+DRAW = "rlhf_harness_draw"  # among a request's parameters: its sample is drawn as scenarios.engines.coupling says
 
 _trajectory: ContextVar[dict[str, Any] | None] = ContextVar("rlhf_harness_trajectory", default=None)
 _requests: ContextVar[list[int] | None] = ContextVar("rlhf_harness_requests", default=None)

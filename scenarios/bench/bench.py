@@ -29,10 +29,10 @@ from scenarios.bench.fit import fit
 from scenarios.bench.reference import NOTHING, ROUNDS, Reference
 from scenarios.bench.tally import Tally, beyond
 from scenarios.bench.undo import Stand, Undo
+from scenarios.engines.engine import Completion, Request
+from scenarios.engines.given import most_scored
+from scenarios.engines.sync import digest
 from scenarios.remote import call
-from scenarios.rollout.engine import Completion, Request
-from scenarios.rollout.given import most_scored
-from scenarios.rollout.sync import digest
 from scenarios.settings import Scenario
 
 # Of a hidden state's size. An operation in float32 rounds by 6e-8 of it: a thousand of them in one direction.

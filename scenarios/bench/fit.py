@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 
 from scenarios.bench.case import Fitted, Values
+from scenarios.engines.coupling import Draw, filtered
+from scenarios.engines.ordered import Ordered, Tempered
+from scenarios.engines.penalties import PENALTIES, Occurred, penalised
 from scenarios.peak import peak
-from scenarios.rollout.coupling import Draw, filtered
-from scenarios.rollout.ordered import Ordered, Tempered
-from scenarios.rollout.penalties import PENALTIES, Occurred, penalised
 
 BARRED = 5.0  # nats that a choice counts which the parameters do not allow at all
 MOST = 3  # parameters at once

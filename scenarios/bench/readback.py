@@ -13,9 +13,9 @@ import torch
 from safetensors import safe_open
 
 from scenarios.bench.case import HeldOtherwise, HeldReport
+from scenarios.engines.engine import Request
+from scenarios.engines.held import digests, packed, unpacked
 from scenarios.remote import Actor, call
-from scenarios.rollout.engine import Request
-from scenarios.rollout.held import digests, packed, unpacked
 
 # Roundings of a rotary cache's own type: the angle is a product, and its rounding grows with the position; what an
 # engine computes it by is the same product in float32.

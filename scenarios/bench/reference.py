@@ -18,15 +18,15 @@ from torch import Tensor
 from scenarios import models
 from scenarios.bench.case import Alteration, CaseSample, Drawn, PassedOver
 from scenarios.bench.fit import Choices
+from scenarios.engines import guided
+from scenarios.engines.coupling import EDGE, Draw, barred, filtered, gumbel, perturbed
+from scenarios.engines.engine import Completion, Request
+from scenarios.engines.hf.engine import HFEngine, ids_of
+from scenarios.engines.ordered import OUTSIDE_HALF
+from scenarios.engines.penalties import PENALTIES, Occurred, penalised
 from scenarios.lifted import EXACT_LIMIT
 from scenarios.models import saved
 from scenarios.peak import peak
-from scenarios.rollout import guided
-from scenarios.rollout.coupling import EDGE, Draw, barred, filtered, gumbel, perturbed
-from scenarios.rollout.engine import Completion, Request
-from scenarios.rollout.hf import HFEngine, ids_of
-from scenarios.rollout.ordered import OUTSIDE_HALF
-from scenarios.rollout.penalties import PENALTIES, Occurred, penalised
 from scenarios.settings import Sampling, Scenario
 
 ROUNDS = 4  # of every guided reading: flips beyond the fourth of a sample are not looked at
@@ -413,9 +413,7 @@ class Reference:
     def _ends(self, sampling: Sampling) -> frozenset[int]:
         return frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else self._eos)
 
-    def _perturbed(
-        self, logits: Tensor, number: int, start: int, alteration: Alteration, slack: float = 0.0
-    ) -> Tensor:
+    def _perturbed(self, logits: Tensor, number: int, start: int, alteration: Alteration, slack: float = 0.0) -> Tensor:
         draw = self._draw(number, alteration)
         positions = torch.arange(start, start + len(logits), dtype=torch.int64)
         if self.scenario.rollout.mode == "greedy":

@@ -34,6 +34,4 @@ def widen(model: nn.Module, dtype: torch.dtype) -> None:
 
 def _has_instructions(dtype: torch.dtype) -> bool:
     kernels = torch.ops.mkldnn
-    return bool(
-        kernels._is_mkldnn_bf16_supported() if dtype == torch.bfloat16 else kernels._is_mkldnn_fp16_supported()
-    )
+    return bool(kernels._is_mkldnn_bf16_supported() if dtype == torch.bfloat16 else kernels._is_mkldnn_fp16_supported())

@@ -18,18 +18,18 @@ from torch import Tensor
 
 from probes import weights
 from scenarios import models
-from scenarios.faults.trainer import EVERY, altered
+from scenarios.engines.engine import SyncGroup, WeightMeta
+from scenarios.engines.ordered import OUTSIDE, OUTSIDE_HALF
+from scenarios.engines.sync import WeightSender
 from scenarios.lifted import EXACT_LIMIT
 from scenarios.models import saved
 from scenarios.models.quiet import quiet
+from scenarios.planted.differences.trainer import EVERY, altered
 from scenarios.ppo import losses, native_fit, native_scores
 from scenarios.ppo.batches import Sample
 from scenarios.ppo.margins import Margins
 from scenarios.ppo.optimizer import Optimizer
 from scenarios.ppo.role import MiniBatch, Report, Role, Rows, Trained, flat, response_logits, to_rows, token_logprobs
-from scenarios.rollout.engine import SyncGroup, WeightMeta
-from scenarios.rollout.ordered import OUTSIDE, OUTSIDE_HALF
-from scenarios.rollout.sync import WeightSender
 from scenarios.settings import Sampling
 
 
@@ -254,7 +254,7 @@ class ActorRole(Role):
 
     def send_weights(self, omit: tuple[str, ...] = (), alter: dict[str, str] | None = None) -> float:
         """Broadcast every tensor; returns seconds. Raises SyncAborted. `omit` and `alter`: planted, `alter` as in
-        `scenarios.faults.trainer.altered`, where EVERY tensor may be that of the sync before."""
+        `scenarios.planted.differences.trainer.altered`, where EVERY tensor may be that of the sync before."""
         changes, now, behind = alter or {}, self._sent(), self._sent_before
         self._sent_before = {name: tensor.detach().clone() for name, tensor in now.items()} if EVERY in changes else {}
         with self.recorder.span("sync_send"):

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from scenarios.engines.coupling import EDGE, Draw, perturbed
 from scenarios.ppo.batches import Sample
-from scenarios.rollout.coupling import EDGE, Draw, perturbed
 from scenarios.settings import Scenario
 
 # Nats of logits by which the edge of a filter may lie elsewhere, beyond `EDGE`: the largest is twice what any token of

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from scenarios.engines.ordered import OUTSIDE, Ordered, Tempered, untruncated
 from scenarios.peak import peak
 from scenarios.ppo.batches import Sample
 from scenarios.ppo.native_scores import SUSPECT, Drawn, Hypothesis, Reading, punished, read, uniform
-from scenarios.rollout.ordered import OUTSIDE, Ordered, Tempered, untruncated
 from scenarios.settings import Sampling
 
 GAIN = 10.0  # nats; by Wilks's theorem a useless parameter gains as much once in 130,000 samples

@@ -22,9 +22,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from scenarios.engines.penalties import PENALTIES, Occurred, penalised
 from scenarios.ppo.batches import Sample
 from scenarios.ppo.margins import CHUNK
-from scenarios.rollout.penalties import PENALTIES, Occurred, penalised
 from scenarios.settings import Sampling
 
 NAMES = ("tempered_logprob", "processed_logprob", "entropy", "varentropy", "mass_before", "outside")

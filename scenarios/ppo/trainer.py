@@ -22,7 +22,10 @@ import numpy as np
 from probes import install, weights
 from probes.format import Flat, Ragged
 from scenarios import models, prompts
-from scenarios.faults.trainer import TrainerPlants
+from scenarios.engines import parameters
+from scenarios.engines.engine import Completion, EngineError, Request
+from scenarios.engines.guided import Guide
+from scenarios.planted.differences.trainer import TrainerPlants
 from scenarios.ppo import batches, checkpoint, experience
 from scenarios.ppo.actor import Scored
 from scenarios.ppo.batches import Sample
@@ -30,9 +33,6 @@ from scenarios.ppo.experience import Experience
 from scenarios.ppo.role import MiniBatch, Rows, Trained
 from scenarios.ppo.weight_sync import Synced, WeightSync
 from scenarios.remote import Actor, Future, call, gather
-from scenarios.rollout import parameters
-from scenarios.rollout.engine import Completion, EngineError, Request
-from scenarios.rollout.guided import Guide
 from scenarios.settings import Scenario
 
 TRAINED = ("actor", "critic")
@@ -258,9 +258,7 @@ class Trainer:
                 count = int(lengths[mini].sum())
                 for number, part in enumerate(split(mini, len(actors), self._plants.first_share)):
                     shares[number].append(made.share(part, old, target, count))
-            futures[name] = [
-                actor.submit("train", step, share) for actor, share in zip(actors, shares, strict=True)
-            ]
+            futures[name] = [actor.submit("train", step, share) for actor, share in zip(actors, shares, strict=True)]
         trained: dict[str, list[Trained]] = {name: gather(waiting) for name, waiting in futures.items()}
         for name, ranks in trained.items():
             if len({rank.digest for rank in ranks}) > 1:

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from probes.install import Recorder
+from scenarios.engines.engine import SyncGroup, SyncReport, WeightMeta
 from scenarios.prompts import PromptSet
 from scenarios.remote import Actor, ActorFailed, Future, call, gather
-from scenarios.rollout.engine import SyncGroup, SyncReport, WeightMeta
 
 PROOF_SEQUENCES = 4
 PROOF_RESPONSE = 8  # drawn tokens after each prompt

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "unit")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 
 import ppo_support  # noqa: E402
 
@@ -32,8 +32,9 @@ from probes import collectives, heartbeat, identity, install, spans, weights  # 
 from probes.attach import Attachment  # noqa: E402
 from probes.format import write_manifest  # noqa: E402
 from scenarios import models  # noqa: E402
+from scenarios.engines import frames  # noqa: E402
+from scenarios.engines.hf import engine as hf  # noqa: E402
 from scenarios.ppo import experience, role, trainer  # noqa: E402
-from scenarios.rollout import frames, hf  # noqa: E402
 
 # What a run without probes would not do, by what it is counted as.
 METERED: dict[str, tuple[tuple[Any, str], ...]] = {

@@ -26,8 +26,8 @@ JUDGE = """
 import json, sys, time
 import harness.parity.verdict as judge  # before the clock
 import harness.parity.facts.metrics as metrics
-import harness.scan as scan
-import harness.store as store
+import harness.recordings.scan as scan
+import harness.recordings.store as store
 # Not ru_maxrss, which starts at the memory of the process that started this one.
 peak = lambda: int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0]) / 1024
 folder, how = sys.argv[1:3]

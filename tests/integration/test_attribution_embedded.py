@@ -26,9 +26,9 @@ from harness.parity.verdict import Judged
 from reports.model import Cause, Proof, Verdict
 from scenarios import models
 from scenarios.bench.case import Alteration, HeldReport, Symptoms
+from scenarios.engines.engine import EngineError
+from scenarios.engines.mapping import ParameterMap
 from scenarios.models.quiet import quiet
-from scenarios.rollout.engine import EngineError
-from scenarios.rollout.mapping import ParameterMap
 from scenarios.settings import Sampling, Scenario
 
 TENSOR = "model.layers.1.mlp.down_proj.weight"
@@ -89,9 +89,9 @@ def test_what_a_noisy_engine_chooses_is_explained_all_the_same(lab: Lab) -> None
     assert quiet.symptoms.noise and not quiet.symptoms.restless and quiet.symptoms.of("logprobs")
 
 
-LOG2 = '''
+LOG2 = """
 import dataclasses, math
-from scenarios.faults.engine import Wrapper
+from scenarios.planted.differences.engine import Wrapper
 
 class Log2(Wrapper):
     def generate(self, requests, sampling, *, seed):
@@ -100,7 +100,7 @@ class Log2(Wrapper):
 
     def rescore(self, sequences):
         return [[x / math.log(2) for x in row] for row in super().rescore(sequences)]
-'''
+"""
 
 
 def test_another_base_of_the_logarithm_is_in_the_scores_too(lab: Lab, tmp_path: Path) -> None:

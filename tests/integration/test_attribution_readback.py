@@ -15,7 +15,7 @@ from harness.parity.attribution.outcome import Attribution
 from harness.parity.attribution.situation import Situation
 from harness.parity.rivals import ALONE, RIVALS, noted, open_rivals, told_apart
 from reports.model import CAUSES, Cause, Proof
-from scenarios.faults import inside
+from scenarios.planted.differences import inside
 from scenarios.settings import Sampling
 
 ASKED = Sampling(max_tokens=12)

@@ -11,7 +11,7 @@ from ppo_support import random_models
 
 from harness.parity.attribution import attribute
 from harness.parity.attribution.clean import clean
-from scenarios.faults.fault import Fault
+from scenarios.planted.differences.fault import Fault
 
 TENSOR = "model.layers.1.mlp.down_proj.weight"
 

@@ -11,7 +11,7 @@ from bench_support import BASE, Laboratory, compared, laboratory
 from ppo_support import random_models
 
 from harness.parity.attribution import attribute
-from scenarios.faults.fault import Fault
+from scenarios.planted.differences.fault import Fault
 from scenarios.settings import Rollout
 
 MORE = dataclasses.replace(

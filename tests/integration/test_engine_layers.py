@@ -12,7 +12,7 @@ import pytest
 
 from harness import envs
 from scenarios.bench.bench import LAYER_APART
-from scenarios.rollout.hf import HFEngine
+from scenarios.engines.hf.engine import HFEngine
 from scenarios.settings import Scenario
 
 IDS = [1, *range(40, 90)]
@@ -20,8 +20,8 @@ LAYER = 2
 SHOW = """
 import json, os, sys
 from pathlib import Path
-from scenarios.faults import inside
-from scenarios.rollout.make import make_engine
+from scenarios.planted.differences import inside
+from scenarios.engines.make import make_engine
 from scenarios.settings import Scenario
 
 if __name__ == "__main__":  # SGLang's children import this file

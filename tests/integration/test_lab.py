@@ -12,7 +12,7 @@ import pytest
 
 from harness.triage import lab
 from harness.triage.lab_outcome import Outcome
-from scenarios.lab.catalog import HANGS, VARIANTS, Hang
+from scenarios.planted.hangs.catalog import HANGS, VARIANTS, Hang
 
 STALL_S = 5.0
 # Another kind each, chosen for their speed: worlds of two where two are enough.

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from scenarios.engines.coupling import Draw, filtered
+from scenarios.engines.ordered import OUTSIDE, Ordered, Tempered, untruncated
 from scenarios.ppo.batches import Sample
 from scenarios.ppo.native_fit import Fit, Fitter
 from scenarios.ppo.native_scores import NAMES, Drawn, Hypothesis, Reading, punished, read, scores
-from scenarios.rollout.coupling import Draw, filtered
-from scenarios.rollout.ordered import OUTSIDE, Ordered, Tempered, untruncated
 from scenarios.settings import Sampling
 
 VOCABULARY, LENGTH, END = 48, 24, 2

@@ -17,7 +17,7 @@ from harness.parity.suite.outcome import Outcome
 from harness.parity.suite.run import outcomes
 from probes.format import Run
 from reports.model import Verdict
-from scenarios.faults.catalog import named
+from scenarios.planted.differences.catalog import named
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(2400)]
 

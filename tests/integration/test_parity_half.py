@@ -11,7 +11,7 @@ from harness import config
 from harness.parity.suite.outcome import Outcome
 from harness.parity.suite.run import outcomes
 from reports.model import Check, Verdict
-from scenarios.faults.catalog import named
+from scenarios.planted.differences.catalog import named
 
 pytestmark = pytest.mark.timeout(2400)
 

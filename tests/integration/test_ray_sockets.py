@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from harness.launch import Cluster
-from scenarios.rollout.processes import descendants
+from harness.cluster.launch import Cluster
+from scenarios.engines.processes import descendants
 
 LISTENS = "0A"  # of /proc/net/tcp
 LOOPBACK = {"0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F"}

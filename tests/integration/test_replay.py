@@ -16,17 +16,17 @@ from ppo_support import random_models
 from recordings import check
 
 from harness import cli, envs
+from harness.cluster.experiment import Experiment
+from harness.cluster.launch import Cluster
+from harness.cluster.side import Side
 from harness.errors import BadInput
-from harness.experiment import Experiment
-from harness.launch import Cluster
 from harness.parity import judge
 from harness.parity.runs import replay
 from harness.parity.runs.replay import run_replay
 from harness.parity.runs.source import source
-from harness.side import Side
 from probes.format import Run, write_manifest
 from reports.model import Finding, Verdict
-from scenarios.faults.fault import Fault
+from scenarios.planted.differences.fault import Fault
 from scenarios.settings import PPO, Model, Rollout, Sampling, Scenario
 
 STEPS = 4

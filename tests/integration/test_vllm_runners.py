@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from harness import envs
-from scenarios.rollout.engine import Request
-from scenarios.rollout.hf import HFEngine
+from scenarios.engines.engine import Request
+from scenarios.engines.hf.engine import HFEngine
 from scenarios.settings import Engine, Sampling, Scenario
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(2400)]
@@ -63,8 +63,8 @@ class Interpreter(DriverBase):
 DRAW = """
 import dataclasses, json, os, sys
 from pathlib import Path
-from scenarios.rollout.engine import Request
-from scenarios.rollout.make import make_engine
+from scenarios.engines.engine import Request
+from scenarios.engines.make import make_engine
 from scenarios.settings import Scenario
 
 asked = json.loads(sys.argv[1])

@@ -81,9 +81,7 @@ def _text(node: ast.expr, values: Values) -> str | None:
     return None
 
 
-def _calls(
-    node: ast.AST, values: Values, whole: ast.AST, within: tuple[str, ...]
-) -> Iterator[tuple[ast.Call, Values]]:
+def _calls(node: ast.AST, values: Values, whole: ast.AST, within: tuple[str, ...]) -> Iterator[tuple[ast.Call, Values]]:
     """Each call of add_argument, with the literals that names have there, once for each turn of the loops around it."""
     if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument":
         yield node, values

@@ -15,7 +15,7 @@ from harness.parity.attribution.situation import LEAST, Situation, gone, settled
 from harness.parity.rules.restrictions import PAST_CACHE
 from harness.parity.rules.retokenized import read_aloud
 from harness.parity.verdict import Judged
-from harness.tables import mapping
+from harness.recordings.tables import mapping
 from reports.model import Verdict
 from reports.text import counted
 from scenarios.bench.case import Symptoms, Tolerance

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from harness.parity.gather import gather
-from harness.store import Recording
-from harness.tables import mapping, number
+from harness.recordings.store import Recording
+from harness.recordings.tables import mapping, number
 
 
 def clean(run: Path, *, cap: float | None = None) -> bool:

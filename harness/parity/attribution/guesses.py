@@ -11,7 +11,7 @@ from harness.parity.attribution.situation import LEAST, Situation
 from harness.parity.attribution.trial import STOPS, Trial, same, shown
 from harness.parity.rivals import Seen
 from harness.parity.sporadic import NAME, excluded
-from harness.tables import mapping
+from harness.recordings.tables import mapping
 from reports.text import counted, figure
 from scenarios.bench.case import Fitted
 

@@ -15,7 +15,7 @@ from harness.parity.facts.parameters import engine_given, engine_infos
 from harness.parity.facts.rounding import share_of
 from harness.parity.facts.tails import Share
 from harness.parity.rivals import Seen
-from harness.tables import mapping
+from harness.recordings.tables import mapping
 from reports.model import Proof
 from scenarios.bench.case import NUMBERS, Alteration, CaseSample, HeldReport, Symptoms
 

@@ -8,7 +8,7 @@ from itertools import chain
 from harness.parity.attribution.situation import Named, Situation, improves
 from harness.parity.attribution.steps import Undone, add_cause, tell, undo
 from harness.parity.rivals import Seen
-from harness.tables import names as listed
+from harness.recordings.tables import names as listed
 from reports.model import Proof
 
 LISTED = 8  # stale tensors that are named one by one; more are one cause

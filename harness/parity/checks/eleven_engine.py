@@ -214,8 +214,10 @@ def itself(e: Evidence, side: Side, number: int) -> Outcome:
         text = f"the floor was not measured ({few} of the engine against itself); "
         if again is not None and again.useless:
             text = f"the floor was not measured: {again.useless}; "
-        elif again is not None and not floor.tokens and not any(
-            pair[2].rows("logprob") is not None for pair in again.pairs
+        elif (
+            again is not None
+            and not floor.tokens
+            and not any(pair[2].rows("logprob") is not None for pair in again.pairs)
         ):
             text = "the floor was not measured: no engine gave log-probabilities with which the job could be compared "
             text += "with its second run, which is equal in every other respect; "

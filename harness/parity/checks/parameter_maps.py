@@ -24,10 +24,10 @@ from harness.parity.facts.parameters import (
     sides_given,
 )
 from harness.parity.native import KINDS, NativeResult
-from harness.tables import mapping, names
+from harness.recordings.tables import mapping, names
 from reports.model import SUSPICIONS, Cause, Finding
 from reports.text import counted, figure
-from scenarios.rollout import given as native_terms
+from scenarios.engines import given as native_terms
 from scenarios.settings import Engine
 
 _OF_PARAMETERS = ("CONFIG(", "SAMPLING_PARAM(", "STOP(", "SAMPLER(")
@@ -154,9 +154,7 @@ def _leak(side: Side, info: dict[str, Any], got: Any) -> Iterator[Finding]:
     yield _finding(side, "generation_config", text + where, {"file": said}, "warning" if said else "info")
 
 
-def _resolved_otherwise(
-    side: Side, info: dict[str, Any], asked: dict[str, Any], known: set[str]
-) -> Iterator[Finding]:
+def _resolved_otherwise(side: Side, info: dict[str, Any], asked: dict[str, Any], known: set[str]) -> Iterator[Finding]:
     """Given as asked, or not said, and the live engine reports something else."""
     resolved, told, native = mapping(info.get("resolved")), engine_given(info), mapping(info.get("asked"))
     for key, value in asked.items():

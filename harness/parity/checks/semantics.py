@@ -1,7 +1,7 @@
 """What a parameter means in each engine, and the trap between them: the table that checks 6 and 7 speak from.
 
 Read in the installed source of vLLM 0.32.0 and SGLang 0.5.23. docs/parameters.md shows it as a table. The native names
-and how their values are read back stand in `scenarios.rollout.given`.
+and how their values are read back stand in `scenarios.engines.given`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from scenarios.rollout import given
+from scenarios.engines import given
 
 TITLES = {"vllm": "vLLM", "sglang": "SGLang", "hf": "the embedded engine"}
 
@@ -168,9 +168,7 @@ def title(engine: Any) -> str:
     return TITLES.get(str(engine), str(engine))
 
 
-def lost(
-    name: str, engine: str, asked: Any, given_value: Any, native: dict[str, Any], *, dropped: bool = False
-) -> str:
+def lost(name: str, engine: str, asked: Any, given_value: Any, native: dict[str, Any], *, dropped: bool = False) -> str:
     """One sentence: what became of `name` on its way to this engine. `dropped`: no argument follows it."""
     meaning = BY_NAME.get(name)
     argument = meaning.native(engine) if meaning is not None else ""

@@ -12,8 +12,8 @@ import numpy as np
 from harness.parity.checks.surroundings import hit_rate
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.parameters import engine_infos
-from harness.store import Recording
-from harness.tables import mapping, number
+from harness.recordings.store import Recording
+from harness.recordings.tables import mapping, number
 from reports.model import RunSummary
 
 NAN = float("nan")

@@ -15,7 +15,7 @@ from harness.parity.checks.registry import Outcome, check, outcome
 from harness.parity.facts.confounders import differences, learner_devices, learner_packages, show
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.rules.restrictions import only_cached
-from harness.tables import mapping, number
+from harness.recordings.tables import mapping, number
 from reports.model import SUSPICIONS, CheckState, Finding
 from reports.text import counted, figure
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from harness.parity.facts.evidence import Evidence, weight_version
 from harness.parity.facts.experience import ROUNDINGS, SPACING
-from harness.store import Recording
-from harness.tables import Rows, Table, mapping, number
+from harness.recordings.store import Recording
+from harness.recordings.tables import Rows, Table, mapping, number
 from probes import weights
 
 SAME_MEAN = 1e-5  # relative, and absolute below one: float32 sums over a batch in another order

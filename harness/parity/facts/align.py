@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from harness.tables import Rows
+from harness.recordings.tables import Rows
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from harness.tables import Table
+from harness.recordings.tables import Table
 
 _MULTIPLIERS = np.random.default_rng(0).integers(1, 1 << 62, 1 << 12).astype(np.uint64) * 2 + 1
 

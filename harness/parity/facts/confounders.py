@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from harness.store import Recording
-from harness.tables import mapping
+from harness.recordings.store import Recording
+from harness.recordings.tables import mapping
 from reports.model import Finding
 
 # What a confounder can have touched: everything that two runs share, the prompts (each sample then shows whether its

@@ -19,8 +19,8 @@ from scipy import stats
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.metrics import SIZEABLE, Mismatch
 from harness.parity.facts.weightsync import LEAST_PROOF
-from harness.store import Recording
-from harness.tables import Table, number
+from harness.recordings.store import Recording
+from harness.recordings.tables import Table, number
 
 LEARNERS_CODE = {"hf"}  # engines that compute with the learner's own code; whoever is not known does not
 MOST_ALIKE = 0.9

@@ -7,7 +7,7 @@ import numpy as np
 from harness.parity.facts.align import Grid, Match
 from harness.parity.facts.evidence import Ending, Evidence, Reason
 from harness.parity.facts.gaps import FINISH
-from harness.tables import Table
+from harness.recordings.tables import Table
 from reports.model import Place
 
 MOST_ENDINGS = 100_000
@@ -122,5 +122,3 @@ def _note_endings(
                 int(longer[-1]),
             )
         )
-
-

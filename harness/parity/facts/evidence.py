@@ -20,8 +20,8 @@ from harness.parity.facts.metrics import Mismatch
 from harness.parity.facts.readings import Readings
 from harness.parity.facts.systematic import Drift
 from harness.parity.facts.tails import Tail, Weighed
-from harness.store import Recording
-from harness.tables import Table
+from harness.recordings.store import Recording
+from harness.recordings.tables import Table
 from reports.model import Place
 from reports.text import counted
 

@@ -21,7 +21,7 @@ from harness.parity.facts.clusters import Clusters, Mean, prompts
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.gaps import COLUMNS, note_experience
 from harness.parity.facts.systematic import ALLOWED_BIAS
-from harness.tables import Table
+from harness.recordings.tables import Table
 from reports.model import Place
 from reports.text import counted, figure
 

@@ -10,7 +10,7 @@ from harness.parity.facts.align import Grid, Match
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.floor import implausible
 from harness.parity.facts.rounding import both
-from harness.tables import Table
+from harness.recordings.tables import Table
 from reports.model import Place
 from reports.text import figure
 

@@ -17,8 +17,8 @@ from scipy import stats
 from harness.parity.facts.align import Match, equal_rows, shared
 from harness.parity.facts.rounding import FARTHEST, Rounding, largest_of_the_floor
 from harness.parity.facts.tails import EXTREME, EXTREME_HALF, FALSE_OUTLIERS, THOUSANDTH, Share, outliers
-from harness.store import Recording
-from harness.tables import Table
+from harness.recordings.store import Recording
+from harness.recordings.tables import Table
 from scenarios.lifted import HALF
 
 # Largest floor that can be noise, in nats. float32: batch composition alone reached 1.2e-5 in SGLang on a tiny model,

@@ -12,7 +12,7 @@ import numpy as np
 from harness.parity.facts import margins
 from harness.parity.facts.evidence import Evidence, weight_version
 from harness.parity.facts.unknowns import filtered
-from harness.tables import Rows, Table
+from harness.recordings.tables import Rows, Table
 from reports.model import SUSPICIONS
 
 FINISH, REWARD, TOKENS = "finish reasons", "rewards", "experience"

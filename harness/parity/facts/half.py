@@ -11,7 +11,7 @@ from harness.parity.facts.align import Grid, Match
 from harness.parity.facts.clusters import prompts
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.rounding import both
-from harness.tables import Table
+from harness.recordings.tables import Table
 from reports.model import Place
 from reports.text import figure
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.parity.facts.evidence import Evidence, Side
-from harness.store import Recording
-from harness.tables import mapping, number
+from harness.recordings.store import Recording
+from harness.recordings.tables import mapping, number
 
 
 @dataclass(frozen=True)
@@ -61,22 +61,26 @@ def _unreadable(recording: Recording, name: str) -> list[str]:
     parts = {"scenario": recording.manifest.get("scenario")}
     sections = ("model", "rollout", "sampling", "engine", "native")
     parts |= {f"scenario.{part}": recording.scenario.get(part) for part in sections}
-    return [
-        f"the {name}'s recording is unreadable: {part} of its run.json is no object"
-        for part, value in parts.items()
-        if value is not None and not isinstance(value, dict)
-    ] + [
-        f"the {name}'s recording is unreadable: {part}.{key} of its run.json is {value!r}, which is no number"
-        for part, keys in _NUMBERS.items()
-        for key in keys
-        for value in [mapping(parts[part]).get(key)]
-        if value is not None and not _is_number(value)
-    ] + [
-        f"the {name}'s recording is unreadable: scenario.native.{key} of its run.json is {value!r}, which tests nothing"
-        for key, most in _NATIVE.items()
-        for value in [mapping(parts["scenario.native"]).get(key) if recording.steps("native") else None]
-        if _is_number(value) and not 1e-9 <= number(value) <= most
-    ]
+    return (
+        [
+            f"the {name}'s recording is unreadable: {part} of its run.json is no object"
+            for part, value in parts.items()
+            if value is not None and not isinstance(value, dict)
+        ]
+        + [
+            f"the {name}'s recording is unreadable: {part}.{key} of its run.json is {value!r}, which is no number"
+            for part, keys in _NUMBERS.items()
+            for key in keys
+            for value in [mapping(parts[part]).get(key)]
+            if value is not None and not _is_number(value)
+        ]
+        + [
+            f"the {name}'s recording is unreadable: scenario.native.{key} of its run.json is {value!r}, which tests nothing"
+            for key, most in _NATIVE.items()
+            for value in [mapping(parts["scenario.native"]).get(key) if recording.steps("native") else None]
+            if _is_number(value) and not 1e-9 <= number(value) <= most
+        ]
+    )
 
 
 def _is_number(value: Any) -> bool:

@@ -7,8 +7,8 @@ from typing import Any
 
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.gaps import BATCH, CRITIC, LOSSES, ODD
-from harness.store import Recording
-from harness.tables import mapping, number
+from harness.recordings.store import Recording
+from harness.recordings.tables import mapping, number
 from reports.model import Place
 
 # Equal updates have equal losses; where a framework sums those of its micro-batches in another order, this much apart.

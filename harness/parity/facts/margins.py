@@ -21,7 +21,7 @@ from harness.parity.facts.metrics import SIZEABLE
 from harness.parity.facts.rounding import both
 from harness.parity.facts.tails import outliers
 from harness.parity.facts.unknowns import filtered
-from harness.tables import Rows, Table
+from harness.recordings.tables import Rows, Table
 
 MOST_COMMON = 0.1  # of the finite margins may be one and the same number: two of a real density are, once in a million
 # The same of greedy ones in half precision, whose logits come in steps of 2^-4 between 8 and 16. Not measured.

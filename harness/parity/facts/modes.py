@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from harness.parity.facts.replayed import replayed
-from harness.store import Recording
-from harness.tables import mapping
+from harness.recordings.store import Recording
+from harness.recordings.tables import mapping
 
 MODES = ("coupled", "greedy", "native")
 REPLAY = "replay"

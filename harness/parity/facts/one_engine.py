@@ -10,7 +10,7 @@ from harness.parity.facts import half, prompts_seen, readings
 from harness.parity.facts.align import Grid, Match, first_difference, shared
 from harness.parity.facts.evidence import Evidence, Side, version_of, weight_version
 from harness.parity.facts.flips import FAR, Far, far_margin
-from harness.tables import Rows, Table
+from harness.recordings.tables import Rows, Table
 from reports.model import Place
 
 SHOWN_IDS = 12

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from harness.parity.facts.align import Match, equal_rows, first_difference
-from harness.tables import Rows, Table
+from harness.recordings.tables import Rows, Table
 
 if TYPE_CHECKING:
     from harness.parity.facts.evidence import Evidence

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.parity.facts.evidence import Evidence, Side
-from harness.tables import mapping
-from scenarios.rollout import given
+from harness.recordings.tables import mapping
+from scenarios.engines import given
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 from harness.parity.facts.align import equal_rows, first_difference
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.readings import tokenizer
-from harness.tables import Table
+from harness.recordings.tables import Table
 from reports.model import Place
 
 SHOWN_IDS = 12

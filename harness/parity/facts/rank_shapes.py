@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.parity.facts.evidence import Evidence, Side
-from harness.tables import number
+from harness.recordings.tables import number
 
 Share = tuple[float, float, float]  # samples, real tokens, padded tokens
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from harness.parity.facts.align import Grid
-from harness.tables import mapping, number
+from harness.recordings.tables import mapping, number
 
 if TYPE_CHECKING:
     from harness.parity.facts.evidence import Evidence
@@ -123,9 +123,7 @@ def shifted(grid: Grid, values: np.ndarray, shift: int) -> tuple[np.ndarray, np.
     return np.roll(values, -shift), inside
 
 
-def _extent(
-    grid: Grid, step: int, sample: np.ndarray, same: np.ndarray, beyond: np.ndarray
-) -> dict[str, np.ndarray]:
+def _extent(grid: Grid, step: int, sample: np.ndarray, same: np.ndarray, beyond: np.ndarray) -> dict[str, np.ndarray]:
     rows = len(grid.length)
     first = grid.first(beyond)
     there = np.flatnonzero(beyond)

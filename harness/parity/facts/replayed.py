@@ -6,8 +6,8 @@ makes of them is a statement about the recorded training, what the engine says o
 
 from __future__ import annotations
 
-from harness.store import Recording
-from harness.tables import mapping
+from harness.recordings.store import Recording
+from harness.recordings.tables import mapping
 from reports.model import SUSPICIONS, Check, Finding, Verdict
 
 TRAINING, ROLLOUTS = "replay: training half", "replay: rollout half"

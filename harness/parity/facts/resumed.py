@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.parity.facts.evidence import Evidence
-from harness.store import Recording
-from harness.tables import mapping, number
+from harness.recordings.store import Recording
+from harness.recordings.tables import mapping, number
 
 
 def resumed(recording: Recording) -> int:

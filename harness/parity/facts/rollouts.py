@@ -18,7 +18,7 @@ from harness.parity.facts.evidence import Evidence, version_of
 from harness.parity.facts.flips import Learner
 from harness.parity.facts.gaps import CACHED, cached
 from harness.parity.facts.shares import DRAWN
-from harness.tables import Table
+from harness.recordings.tables import Table
 from reports.model import Finding, Place
 from reports.text import figure
 

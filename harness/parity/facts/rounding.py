@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from harness.parity.facts.tails import OUTLIERS, THOUSANDTH, Rung, Share, outliers
-from harness.store import Recording
-from harness.tables import Rows, Table
+from harness.recordings.store import Recording
+from harness.recordings.tables import Rows, Table
 
 LEAST = 200  # tokens; the tail of fewer is not known
 BULK = 0.99  # of the tokens: a learner that rounds more of them by more than the cap does not measure rounding

@@ -15,7 +15,7 @@ from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.floor import Pair
 from harness.parity.facts.integrity import bad_exit, copies, damage
 from harness.parity.facts.modes import drawn_in, unclear
-from harness.store import Recording
+from harness.recordings.store import Recording
 
 VARIANT = "repeat"
 # Facts of one run by itself, which its repetition repeats: an engine against its learner, its prompts, its weights.

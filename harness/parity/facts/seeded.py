@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.store import Recording
-from harness.tables import mapping
+from harness.recordings.store import Recording
+from harness.recordings.tables import mapping
 
 
 def same_sampler(baseline: Recording, candidate: Recording) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 from harness.parity.facts.confounders import learner_packages
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.parameters import engine_infos
-from harness.tables import mapping, number
+from harness.recordings.tables import mapping, number
 
 UNTYPED = ("", "None", "auto")
 # vLLM draws at 0.01 where less is asked, and SGLang draws greedily below 1e-6: margins over less excuse every flip.

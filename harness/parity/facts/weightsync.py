@@ -18,7 +18,7 @@ import numpy as np
 
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.half import BEHIND
-from harness.tables import mapping, names, number
+from harness.recordings.tables import mapping, names, number
 from reports.model import Place
 from reports.text import counted, figure
 

@@ -17,8 +17,8 @@ from harness.parity.native.result import NativeResult
 from harness.parity.native.sampler import sampler, unread
 from harness.parity.native.samples import Samples, samples_of, tables
 from harness.parity.native.two_samples import MARGIN
-from harness.store import Recording
-from harness.tables import Table, mapping, number
+from harness.recordings.store import Recording
+from harness.recordings.tables import Table, mapping, number
 
 # Kinds of divergence of the native stage, up to the side.
 KINDS = ("native", "native prompt", "native learner", "native sampler", "native repeat", "collision")

@@ -16,7 +16,7 @@ from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.parameters import engine_infos
 from harness.parity.native.result import NativeResult
 from harness.parity.native.samples import Samples, tables
-from harness.tables import mapping
+from harness.recordings.tables import mapping
 from reports.model import Finding, Place
 from reports.text import figure
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from harness.parity.facts.align import Grid, Match, shared
 from harness.parity.facts.evidence import Side
-from harness.tables import Rows, Table
+from harness.recordings.tables import Rows, Table
 
 QUANTITIES = ("length", "reward", "surprisal")
 # What the learner may say of a token beside its plain log-probability (docs/format.md).

@@ -17,7 +17,7 @@ from harness.parity.facts.readings import SHIFTS, shifted, tempered_bounds, voca
 from harness.parity.facts.tails import Weighed
 from harness.parity.native.result import NativeResult
 from harness.parity.native.samples import Samples, Tokens
-from harness.tables import mapping, number
+from harness.recordings.tables import mapping, number
 from reports.model import Finding, Place
 from reports.text import figure
 

@@ -14,7 +14,7 @@ from scipy import stats
 
 from harness.parity.facts.align import Match
 from harness.parity.facts.evidence import Evidence, Side
-from harness.tables import Rows, Table
+from harness.recordings.tables import Rows, Table
 
 CHANCE = 1e-6  # probability below which so many groups do not begin alike by chance
 

@@ -10,7 +10,7 @@ import numpy as np
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import Explanation, left
 from harness.parity.lifted import KIND, LiftedResult
-from harness.tables import Table
+from harness.recordings.tables import Table
 from reports.model import Cause
 from reports.text import figure
 

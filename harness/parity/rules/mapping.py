@@ -14,7 +14,7 @@ from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import NATIVE, Explanation, among, kinds_of, left
 from harness.parity.facts.parameters import altered_sampling, cause_name, engine_given, engine_infos, sides_given
 from harness.parity.rivals import Seen
-from harness.tables import mapping, number
+from harness.recordings.tables import mapping, number
 from reports.model import Cause, Proof
 from reports.text import counted, figure
 

@@ -19,7 +19,7 @@ from harness.parity.rivals import Seen
 from harness.parity.rules.ends import FEWEST, end_ids
 from harness.parity.rules.prompts import UNDONE, cause_name
 from harness.parity.sporadic import NAME as SPORADIC
-from harness.tables import mapping, number
+from harness.recordings.tables import mapping, number
 from reports.model import Cause, Proof
 from reports.text import counted, figure
 

@@ -20,6 +20,7 @@ FEWEST = 2
 TOLD = 20  # tokens that agree, with their log-probabilities
 Source = tuple[int, int, int, bool, list[int]]  # as `facts.order.sources` notes them
 
+
 def permuted(e: Evidence) -> Iterator[Explanation]:
     """The responses of a step are the baseline's, each under one other sample number."""
     noted = e.notes.get("sources", [])

@@ -12,7 +12,7 @@ from harness.parity.facts.explanation import Explanation, among, and_runs, keys_
 from harness.parity.facts.readings import SHIFTS, Readings
 from harness.parity.facts.tails import FALSE_OUTLIERS
 from harness.parity.rivals import Seen
-from harness.tables import mapping
+from harness.recordings.tables import mapping
 from reports.model import Cause, Proof
 from reports.text import figure
 

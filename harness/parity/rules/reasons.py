@@ -11,7 +11,7 @@ from harness.parity.facts.evidence import Evidence, Reason
 from harness.parity.facts.explanation import Explanation, among, keys_of, left, when
 from harness.parity.facts.parameters import sampling_given
 from harness.parity.rules.ends import end_ids
-from harness.tables import number
+from harness.recordings.tables import number
 from reports.model import Cause, Proof
 
 

@@ -21,7 +21,7 @@ from harness.parity.facts.explanation import (
 )
 from harness.parity.facts.readings import tokenizer
 from harness.parity.rivals import Seen
-from harness.tables import number
+from harness.recordings.tables import number
 from reports.model import Cause, Proof
 from reports.text import counted, figure
 

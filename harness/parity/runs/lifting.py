@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from harness.cluster.experiment import Experiment
+from harness.cluster.side import Side
+from harness.cluster.waiting import RunCut
 from harness.errors import BadInput
-from harness.experiment import Experiment
-from harness.side import Side
-from harness.waiting import RunCut
 from reports.model import Verdict
 from scenarios.lifted import lifts
 

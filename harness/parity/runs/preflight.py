@@ -12,7 +12,7 @@ from harness.errors import BadInput
 from harness.parity.runs import user_mapping
 from reports.text import counted
 from scenarios import prompts
-from scenarios.rollout import parameters
+from scenarios.engines import parameters
 from scenarios.settings import Scenario
 
 BUILTIN = "builtin:tiny"

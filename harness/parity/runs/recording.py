@@ -9,10 +9,10 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from harness.cluster.waiting import RunCut
 from harness.errors import BadInput, HarnessError
 from harness.parity.runs.command_line import duration
 from harness.triage.watch.guard import Guard
-from harness.waiting import RunCut
 from probes.files import write_whole
 from reports.model import EXIT_CODES, Verdict
 from reports.progress import ProgressEvent
@@ -50,7 +50,7 @@ def judged(baseline: Path, candidate: Path, cut: RunCut | None, *, native: bool,
 
 def compacted(*runs: Path) -> None:
     """The same recordings as Parquet, for pandas; an extra, so a full disk does not cost the verdict."""
-    from harness.compact import compact
+    from harness.recordings.compact import compact
     from probes.format import FormatError
 
     for run in runs:

@@ -14,15 +14,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from harness import envs
-from harness.experiment import Experiment
-from harness.launch import Cluster
+from harness.cluster.experiment import Experiment
+from harness.cluster.launch import Cluster
+from harness.cluster.side import Side
+from harness.cluster.waiting import RunCut
 from harness.parity.facts.replayed import halves
 from harness.parity.runs.command_line import command_line
 from harness.parity.runs.preflight import preflight
 from harness.parity.runs.recording import STALL_S, compacted, guarded, judged, machine, recording_in, written
 from harness.parity.runs.source import source
-from harness.side import Side
-from harness.waiting import RunCut
 from reports.model import Finding, Verdict
 from reports.progress import ProgressEvent
 from reports.text import counted

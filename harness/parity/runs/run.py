@@ -11,20 +11,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness import config, envs
+from harness.cluster.experiment import Experiment
+from harness.cluster.launch import Cluster
+from harness.cluster.side import Side
+from harness.cluster.waiting import RunCut
 from harness.errors import BadInput
-from harness.experiment import Experiment
-from harness.launch import Cluster
 from harness.parity.runs import user_mapping
 from harness.parity.runs.command_line import command_line
 from harness.parity.runs.lifting import Lifting, wanted
 from harness.parity.runs.preflight import check_pair, check_resume, preflight
 from harness.parity.runs.recording import STALL_S, compacted, guarded, judged, machine, recording_in, written
-from harness.side import Side
 from harness.triage.watch.guard import Guard
-from harness.waiting import RunCut
 from reports.model import Finding, Verdict
 from reports.progress import ProgressEvent
-from scenarios.faults.catalog import Fault, named
+from scenarios.planted.differences.catalog import Fault, named
 from scenarios.settings import Mode, Scenario
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from pathlib import Path
 from harness import config
 from harness.errors import BadInput
 from harness.parity.runs.preflight import check_resume
-from harness.store import Recording
+from harness.recordings.store import Recording
 from probes.format import FormatError
 from scenarios.settings import Scenario
 

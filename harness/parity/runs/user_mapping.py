@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import BadInput
-from scenarios.rollout.mapping import NAMES
+from scenarios.engines.mapping import NAMES
 
 FIX = "docs/parameters.md shows a whole file"
 
 
 def load(path: str, engine: str) -> dict[str, Any]:
-    """The file as `scenarios.rollout.mapping.ParameterMap` takes it, with its text, so that a recording holds it.
+    """The file as `scenarios.engines.mapping.ParameterMap` takes it, with its text, so that a recording holds it.
 
     Raises BadInput, with one sentence, for what is no mapping for `engine`. The file is compiled here and not executed.
     """

@@ -15,11 +15,11 @@ from harness.errors import BadInput
 from harness.foreign import executed, listed
 from harness.parity.suite.damage import DAMAGES
 from reports.model import CAUSES, EXIT_CODES
-from scenarios.faults import shapes as shapes_of
-from scenarios.faults.catalog import FAULTS
-from scenarios.faults.engine import PLANTS
-from scenarios.faults.fault import Fault
-from scenarios.faults.trainer import TrainerPlants
+from scenarios.planted.differences import shapes as shapes_of
+from scenarios.planted.differences.catalog import FAULTS
+from scenarios.planted.differences.engine import PLANTS
+from scenarios.planted.differences.fault import Fault
+from scenarios.planted.differences.trainer import TrainerPlants
 from scenarios.settings import Scenario
 
 DOCUMENT = "docs/parity-faults.md describes the interface"
@@ -66,7 +66,7 @@ def reproduced_by(fault: Fault, pair: tuple[str, str], dtype: str) -> str:
 def problem(one: object, path: Path) -> str:
     """What is wrong with one entry of FAULTS, empty when nothing is."""
     if not isinstance(one, Fault):
-        return f"is of the type {type(one).__name__}, not a scenarios.faults.catalog.Fault"
+        return f"is of the type {type(one).__name__}, not a scenarios.planted.differences.catalog.Fault"
     if not isinstance(one.name, str) or not one.name or set(one.name) & set("/\\ \t\n\0") or set(one.name) == {"."}:
         return f"has the name {one.name!r}, which cannot name a folder"
     said = f"({one.name})"

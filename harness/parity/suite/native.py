@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from harness import config
+from harness.cluster.experiment import Experiment
+from harness.cluster.side import Side
 from harness.errors import HarnessError
-from harness.experiment import Experiment
 from harness.parity.suite.files import reproduced_by
 from harness.parity.suite.outcome import Outcome, started_since
 from harness.parity.verdict import judged
-from harness.side import Side
-from scenarios.faults.fault import Fault
+from scenarios.planted.differences.fault import Fault
 from scenarios.settings import Scenario
 
 

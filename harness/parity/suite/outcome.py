@@ -9,7 +9,7 @@ from typing import Any
 
 from reports.model import Cause, Verdict
 from reports.text import counted
-from scenarios.faults.fault import Fault, matches
+from scenarios.planted.differences.fault import Fault, matches
 
 NAMED_SHARE = 0.95  # of the faults with a cause, for the suite to pass
 

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from harness import config, envs
+from harness.cluster.experiment import Experiment
+from harness.cluster.launch import Cluster
+from harness.cluster.side import Side
 from harness.errors import HarnessError
-from harness.experiment import Experiment
-from harness.launch import Cluster
 from harness.parity.attribution import attribute
 from harness.parity.suite.damage import damage
 from harness.parity.suite.files import reproduced_by
@@ -18,9 +19,8 @@ from harness.parity.suite.lifted import lifting
 from harness.parity.suite.native import natively
 from harness.parity.suite.outcome import Outcome, started_since
 from harness.parity.verdict import judged
-from harness.side import Side
 from reports.progress import ProgressEvent
-from scenarios.faults.fault import Fault
+from scenarios.planted.differences.fault import Fault
 from scenarios.settings import Scenario
 
 Pair = tuple[str, str]

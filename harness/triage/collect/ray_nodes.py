@@ -34,9 +34,9 @@ def main(address: str, given: dict[str, Any]) -> dict[str, Any]:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    from harness.ray_output import warnings_aside
-    from harness.ray_start import job
-    from harness.ray_token import authenticate
+    from harness.cluster.ray_output import warnings_aside
+    from harness.cluster.ray_start import job
+    from harness.cluster.ray_token import authenticate
 
     authenticate()
     deadline = time.monotonic() + given["timeout_s"]

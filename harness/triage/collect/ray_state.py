@@ -12,7 +12,7 @@ import sys
 import time
 from typing import Any
 
-from harness.ray_token import authenticate
+from harness.cluster.ray_token import authenticate
 
 MAX_TASKS = 2_000  # unfinished ones first: those are what a hang is made of
 ENDED = ("FINISHED", "FAILED", "NIL")

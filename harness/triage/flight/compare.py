@@ -122,7 +122,9 @@ def usual_side(state: GroupState, mismatch: Mismatch) -> str | None:
 
 
 def _parts(
-    flights: Mapping[int, Flight], given: Sequence[Group], standing: Mapping[int, Mapping[str, Status]],
+    flights: Mapping[int, Flight],
+    given: Sequence[Group],
+    standing: Mapping[int, Mapping[str, Status]],
     notes: list[str],
 ) -> dict[Group, dict[int, tuple[Flight, int]]]:
     """Groups with their members, and for each the ranks in whose dump it occurs, with its number there."""

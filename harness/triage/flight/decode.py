@@ -149,9 +149,7 @@ def _from_pickle(data: bytes, name: str) -> Flight:
         raise FlightError(f"{name} is no flight recorder dump as torch writes it: {error}") from error
 
 
-def _standing(
-    flight: Flight, raw: Any, used: Iterable[tuple[Any, Any]], config: dict[str, dict[str, str]]
-) -> Flight:
+def _standing(flight: Flight, raw: Any, used: Iterable[tuple[Any, Any]], config: dict[str, dict[str, str]]) -> Flight:
     """The flight with its pg_status. `used`: (torch's number of a group, its name and description) of each operation,
     newest first. Of gloo, which names no group in pg_config, nothing is taken; nor what is not as torch writes it."""
     known = {name for name in config if name}

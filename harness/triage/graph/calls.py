@@ -111,8 +111,7 @@ def _serves(one: Subject) -> bool:
     if one.process is None or not one.process.samples:
         return False
     return any(
-        "/uvicorn/" in frame.file
-        or (plain(frame.function) == "serve_forever" and _HTTP_SERVER.search(frame.file))
+        "/uvicorn/" in frame.file or (plain(frame.function) == "serve_forever" and _HTTP_SERVER.search(frame.file))
         for thread in one.process.samples[-1].threads
         for frame in thread.frames
     )

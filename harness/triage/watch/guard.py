@@ -11,7 +11,7 @@ from pathlib import Path
 from harness.triage.watch.command import sockets, watched
 from harness.triage.watch.watchdog import Stall, Watchdog
 from probes.files import make_folder
-from scenarios.rollout.processes import descendants
+from scenarios.engines.processes import descendants
 
 PERIOD_S = 1.0
 

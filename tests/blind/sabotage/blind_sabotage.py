@@ -94,6 +94,30 @@ class _Finder:
         return spec
 
 
+# The cases are frozen: they name modules as they were called when they were written.
+MOVED = {
+    "scenarios.rollout": "scenarios.engines",
+    "scenarios.rollout.hf": "scenarios.engines.hf.engine",
+    "scenarios.rollout.vllm": "scenarios.engines.vllm.engine",
+    "scenarios.rollout.sglang": "scenarios.engines.sglang.engine",
+    "scenarios.rollout.vllm_worker": "scenarios.engines.vllm.worker",
+    "scenarios.rollout.coupling": "scenarios.engines.coupling",
+}
+
+
+class _Moved:
+    """Finds a module under the name that it had."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name not in MOVED:
+            return None
+        import importlib, importlib.machinery
+
+        module = importlib.import_module(MOVED[name])
+        loader = type("Loader", (), {"create_module": lambda self, spec: module, "exec_module": lambda self, module: None})
+        return importlib.machinery.ModuleSpec(name, loader(), is_package=hasattr(module, "__path__"))
+
+
 if CASE:
     import importlib.util as _util
 
@@ -103,5 +127,6 @@ if CASE:
     _spec.loader.exec_module(_case)
     _patches = {name: [patch] for name, patch in SIDES.items()}
     for _name, _patch in _case.PATCH.items():
-        _patches.setdefault(_name, []).append(_patch)
+        _patches.setdefault(MOVED.get(_name, _name), []).append(_patch)
     sys.meta_path.insert(0, _Finder(_patches))
+    sys.meta_path.insert(0, _Moved())

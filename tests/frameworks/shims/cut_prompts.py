@@ -12,7 +12,7 @@ from typing import Any
 from after_import import after
 
 CUT = 4
-_STEP, _GROUP = 44, 4  # as scenarios.rollout.verl_coupled numbers samples; the job's groups
+_STEP, _GROUP = 44, 4  # as scenarios.jobs.verl numbers samples; the job's groups
 
 
 def _wanted(told: Any) -> bool:

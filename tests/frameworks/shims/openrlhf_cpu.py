@@ -118,7 +118,7 @@ def _communicator(module: Any) -> None:
     module.PyNcclCommunicator = StoreCommunicator
 
 
-@after("scenarios.rollout.openrlhf_coupled")
+@after("scenarios.jobs.openrlhf")
 def _draws(module: Any) -> None:
     drawn = module.drawn
 

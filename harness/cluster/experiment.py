@@ -1,0 +1,365 @@
+"""One experiment on one cluster: learners shared by both runs, one engine session a side, each run recorded into a
+directory of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness import envs
+from harness.cluster.launch import Cluster, Seat, driver_seat
+from harness.cluster.side import Side
+from harness.cluster.waiting import RunCut, Waiting
+from harness.envs import home
+from harness.errors import HarnessError
+from harness.triage.watch.guard import Guard
+from probes import format as recording
+from reports.progress import ProgressEvent
+from scenarios.remote import Actor, Future, Remote
+from scenarios.settings import Engine, Scenario
+
+if TYPE_CHECKING:
+    from harness.parity.attribution.bench import Bench
+
+ROLES = ("actor", "critic", "reward", "reference")
+
+
+class Experiment:
+    """Drives recorded runs on an open cluster. Call `begin` once, then `record` for each side, then `native` for
+    each. Between them may come a lifted stage of each (`begin_lifted`, `lift`), with a bench of its own. With a
+    `guard`, a call that hangs ends with the guard's verdict. `command` makes the same runs again."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        sides: list[Side],
+        *,
+        progress: Callable[[ProgressEvent], None],
+        device: str = "auto",
+        guard: Guard | None = None,
+        command: str = "",
+        planted: bool = False,
+    ) -> None:
+        self._planted = planted  # faults will be planted inside engines: see scenarios.planted.differences.inside
+        self._command = command
+        self._cluster = cluster
+        self._guard = guard
+        self._sides = sides
+        self._progress = progress
+        self._gpus = cluster.gpus()
+        self._device = device if device != "auto" else ("cuda" if self._gpus else "cpu")
+        self._roles: dict[str, tuple[Scenario, dict[str, list[Actor]]]] = {}
+        self._sessions: dict[str, Remote] = {}
+        self._policies: dict[str, str] = {}
+        self._native: dict[str, Future] = {}
+        self._lifted: dict[str, tuple[Side, Future]] = {}  # sides in their lifted stage, and the start of their engines
+        self._pool: dict[tuple[int, tuple[str, ...]], dict[str, list[Actor]]] = {}  # of suites: by size and names
+        self._taught: dict[int, Scenario] = {}  # id of a set of roles -> what they learn by
+        self._seats = 0
+        self._wait = Waiting(guard, self.tell).result
+
+    def begin(self, spare: int = 0) -> None:
+        """Reserve room (for `spare` more actors than the sides need), make the models, start every actor, and write
+        each run's manifest."""
+        first = self._sides[0]
+        for side in self._sides:
+            self.tell(side, "preparing the model and the prompts")
+        width = (
+            1
+            + sum(len(self._names(s.scenario)) * s.scenario.ppo.world_size for s in self._sides if self._own_roles(s))
+            + len(self._sides)
+            + spare
+        )
+        share = min(1.0, int(100 * self._gpus / width) / 100) if self._gpus else 0.0
+        bundle = {"CPU": self._cluster.actor_cpus} | ({"GPU": share} if share else {})
+        self._share = share
+        self._cluster.reserve([bundle] * width)
+
+        self._stage = self._cluster.actor("scenarios.stage:Stage", self._seat("trainer"), str(home.directory("models")))
+        self._prepared = self._wait(
+            self._stage.submit("prepare", first.scenario.to_json()), first, "preparing the scenario"
+        )
+        for side in self._sides[1:]:
+            if side.scenario != first.scenario:
+                self._wait(self._stage.submit("prepare", side.scenario.to_json()), side, "preparing the scenario")
+        for side in self._sides:
+            self._manifest(side)
+            self._start_session(side)
+            if self._own_roles(side):
+                self._roles[side.name] = (side.scenario, self._start_roles(side))
+            else:
+                self._roles[side.name] = self._roles[first.name]
+
+    def record(
+        self, side: Side, *, guide: Path | None = None, resume: str | None = None, replay: Path | None = None
+    ) -> str:
+        """One whole run; returns the directory of its final policy. `replay`: the rollouts of this recorded run drive
+        it, and the first step is said after which its learner is another one than recorded. Raises RunCut when it ends
+        early.
+        """
+        self.tell(side, "waiting for the engine")
+        session = self._sessions[side.name]
+        self._wait(session.submit("pids"), side, f"starting {side.backend}")
+        _, roles = self._roles[side.name]
+        self._teach(side)
+        self.tell(side, "first weight sync")
+        opened = self._stage.submit(
+            "open", side.scenario.to_json(), roles, session, str(side.run_dir), policy=self._prepared["policy"],
+            plants=dict(side.planted.trainer), resume=resume, replay=None if replay is None else str(replay),
+            sync_backend=self._sync_backend,
+        )  # fmt: skip
+        first: int = self._wait(opened, side, "the first weight sync")
+        parted = False
+        for step in range(first, side.scenario.steps):
+            self._progress(ProgressEvent(side.name, side.backend, step, side.scenario.steps, phase="step"))
+            future = self._stage.submit("step", step, None if guide is None else str(guide))
+            metrics = self._wait(future, side, f"step {step}", step=step)
+            self._progress(ProgressEvent(side.name, side.backend, step, side.scenario.steps, metrics=metrics))
+            if replay is not None and not parted:
+                parted = self._tell_parted(side, step)
+        self.tell(side, "measuring the floor", step=side.scenario.steps - 1)
+        self._wait(self._stage.submit("floor"), side, "measuring the floor")
+        policy: str = self._wait(self._stage.submit("finish"), side, "saving the last checkpoint")
+        self._policies[side.name] = policy
+        return policy
+
+    def _tell_parted(self, side: Side, step: int) -> bool:
+        wrong = self._wait(self._stage.submit("parted"), side, "comparing the learner with the recorded one")
+        if wrong:
+            message = f"after the update of step {step} the learner is not the recorded one: {', '.join(wrong)}"
+            self._progress(ProgressEvent(side.name, side.backend, step, side.scenario.steps, message=message))
+        return bool(wrong)
+
+    def vary(self, side: Side, *, manifest: bool = True) -> None:
+        """Let the side of that name be another one from now on, on the same engine: how a suite of faults keeps its
+        engines warm. `manifest`: it is a run of its own, and no stage of one that was begun."""
+        self._sides = [side if other.name == side.name else other for other in self._sides]
+        self._lifted.pop(side.name, None)
+        if manifest:
+            self._manifest(side)
+        wrap = dict(side.planted.engine) or None
+        configured = self._sessions[side.name].submit(
+            "configure", side.scenario.to_json(), wrap, side.parameter_map or None
+        )
+        self._wait(configured, side, f"configuring {side.backend}")
+        self._roles[side.name] = (side.scenario, self._learners(side))
+
+    def revive(self) -> None:
+        """A new session for each side whose own is dead: what a suite does after a run that was cut short."""
+        for side in self._sides:
+            try:
+                self._wait(self._sessions[side.name].submit("pids"), side, "looking for the engine")
+            except HarnessError:
+                self._start_session(side)
+
+    def engine_starts(self) -> tuple[int, float]:
+        """Starts of the engines that are alive, and their seconds, since each session began."""
+        number, seconds = 0, 0.0
+        for side in self._sides:
+            with contextlib.suppress(HarnessError):
+                one = self._wait(self._sessions[side.name].submit("starts"), side, "asking the engine")
+                number, seconds = number + one[0], seconds + one[1]
+        return number, seconds
+
+    def exchange(self) -> None:
+        """The two sessions change sides: from the next `vary` on the baseline's engine is the candidate's."""
+        one, two = (side.name for side in self._sides)
+        self._sessions[one], self._sessions[two] = self._sessions[two], self._sessions[one]
+
+    def no_room(self, *sides: Side) -> str:
+        """Why the lifted stage of these sides does not fit into memory, in one sentence; empty where it does."""
+        roles = self._roles[sides[0].name][1]
+        engine = sides[0].scenario.engine
+        future = self._stage.submit(
+            "no_room", roles["actor"][0], engines=len(sides), share=engine.memory_fraction,
+            workers=engine.tensor_parallel, device=self._device,
+        )  # fmt: skip
+        found: str = self._wait(future, sides[0], "looking for memory")
+        return found
+
+    def skip_lifted(self, side: Side, why: str) -> None:
+        """Record that this side has no lifted stage."""
+        self._manifest(side.lift(skipped=why))
+
+    def begin_lifted(self, side: Side) -> None:
+        """Start the engine anew, in float32, as the run's own was started; returns at once."""
+        one = side.lift()
+        self._manifest(one)
+        session = self._sessions[side.name]
+        session.submit("serve", self._prepared["policy"])
+        wrap = dict(one.planted.engine) or None
+        started = session.submit("configure", one.scenario.to_json(), wrap, one.parameter_map or None)
+        self._lifted[side.name] = one, started
+
+    def lift(self, side: Side, policy: str, *, guide: Path | None = None) -> Path:
+        """The lifted stage of one side at the weights in `policy`, after `begin_lifted`; returns its recording.
+        `guide`: the recording of the baseline's."""
+        one, started = self._lifted[side.name]
+        self.tell(side, "lifted stage", step=side.scenario.steps - 1)
+        self._wait(started, side, f"starting {side.backend} in float32")
+        roles = self._roles[side.name][1]
+        self._teach(one)
+        initial = self._prepared["policy"]
+        future = self._stage.submit(
+            "lift", one.scenario.to_json(), roles, self._sessions[side.name], str(one.run_dir),
+            policies=[initial, policy] if side.scenario.train else [initial],
+            guide_run=None if guide is None else str(guide), plants=dict(one.planted.trainer),
+            sync_backend=self._sync_backend,
+        )  # fmt: skip
+        self._policies[side.name] = self._wait(future, side, "the lifted stage")
+        return one.run_dir
+
+    def bench(self, *names: str) -> Bench:
+        """The sides of these names on a bench, with their engines as the runs, or their lifted stages, left them. Each
+        must have been recorded and not have gone native."""
+        from harness.parity.attribution.bench import OnStage  # the judge's libraries, which no run needs
+
+        sides = [self._now(side) for side in self._sides if side.name in names]
+        stands = {}
+        for side in sides:
+            _, roles = self._roles[side.name]
+            stands[side.name] = {
+                "session": self._sessions[side.name],
+                "actor": roles["actor"][0],
+                "policy": self._policies[side.name],
+                "version": side.scenario.steps if side.scenario.train else 0,
+                "workers": side.scenario.engine.tensor_parallel * side.scenario.engine.engines,
+            }
+        asked = self._now(self._sides[0]).scenario.to_json()
+        options = {"device": self._device, "sync_backend": self._sync_backend}
+        self._wait(self._stage.submit("open_bench", asked, stands, **options), sides[-1], "opening the bench")
+
+        def call(method: str, *args: Any, **kwargs: Any) -> Any:
+            future = self._stage.submit("bench", method, *args, **kwargs)
+            return self._wait(future, sides[-1], f"on the bench: {method}")
+
+        return OnStage(call)
+
+    def _now(self, side: Side) -> Side:
+        """The side as its engine is: in its lifted stage, once that has begun."""
+        return self._lifted[side.name][0] if side.name in self._lifted else side
+
+    @property
+    def _sync_backend(self) -> str:
+        return "nccl" if self._device == "cuda" else "gloo"
+
+    def begin_native(self, side: Side, policy: str) -> None:
+        """Start the engine anew with the weights in `policy` and nothing of ours loaded; returns at once."""
+        self._native[side.name] = self._sessions[side.name].submit("become_pure", policy, side.scenario.to_json())
+
+    def native(self, side: Side, policy: str) -> None:
+        """The native stage of one side, after `begin_native`."""
+        self.tell(side, "native stage", step=side.scenario.steps - 1)
+        self._wait(self._native[side.name], side, f"starting {side.backend} for the native stage")
+        _, roles = self._roles[side.name]
+        self._teach(side)
+        scenario = dataclasses.replace(side.scenario, rollout=dataclasses.replace(side.scenario.rollout, mode="native"))
+        session = self._sessions[side.name]
+        future = self._stage.submit(
+            "native", scenario.to_json(), roles, session, str(side.run_dir), policy, side.scenario.steps
+        )
+        self._wait(future, side, "the native stage")
+
+    def _own_roles(self, side: Side) -> bool:
+        """Learners are shared unless this side's settings of them differ (a confounded comparison, or a planted
+        fault)."""
+        first = self._sides[0]
+        return side is first or _learner(side.scenario) != _learner(first.scenario)
+
+    def _learners(self, side: Side) -> dict[str, list[Actor]]:
+        """Role processes for `side`: those that there are, taught its scenario, where their number fits."""
+        key = (side.scenario.ppo.world_size, self._names(side.scenario))
+        if key not in self._pool:
+            for scenario, roles in self._roles.values():
+                self._pool.setdefault((scenario.ppo.world_size, self._names(scenario)), roles)
+        if key not in self._pool:
+            self._pool[key] = self._start_roles(side)
+        return self._pool[key]
+
+    def _teach(self, side: Side) -> None:
+        """Let the roles of `side` learn by its scenario, which `vary` or a lifted stage may have changed since they
+        were made."""
+        roles = self._roles[side.name][1]
+        wanted = _learner(side.scenario)
+        if self._taught[id(roles)] != wanted:
+            for actors in roles.values():
+                for actor in actors:
+                    self._wait(actor.submit("configure", side.scenario.to_json()), side, "configuring the learner")
+            self._taught[id(roles)] = wanted
+
+    @staticmethod
+    def _names(scenario: Scenario) -> tuple[str, ...]:
+        return ROLES if scenario.train else ("actor",)
+
+    def _start_roles(self, side: Side) -> dict[str, list[Actor]]:
+        size = side.scenario.ppo.world_size
+        started: dict[str, list[Actor]] = {}
+        for name in self._names(side.scenario):
+            seats = [self._seat(name) for _ in range(size)]
+            address, port = self._cluster.rendezvous(seats[0]) if size > 1 else ("127.0.0.1", 0)
+            started[name] = [
+                self._cluster.actor(
+                    f"scenarios.ppo.roles:{name.capitalize()}Role",
+                    seat,
+                    side.scenario.to_json(),
+                    {
+                        "policy": self._prepared["policy"],
+                        "reward": self._prepared["reward"],
+                        "rank": rank,
+                        "world_size": size,
+                        "master_addr": address,
+                        "master_port": port,
+                        "device": self._device,
+                    },
+                    urgent=("abort_sync",) if name == "actor" else (),
+                )
+                for rank, seat in enumerate(seats)
+            ]
+        self._taught[id(started)] = _learner(side.scenario)
+        return started
+
+    def _start_session(self, side: Side) -> None:
+        environment = side.environment
+        seat = self._seat("rollout")
+        if environment.engine != "hf":
+            variables = dict(environment.env, PYTHONPATH=str(envs.bundle(plugins=True)), OMP_NUM_THREADS="1")
+            if self._planted or side.fault is not None:
+                variables["RLHF_HARNESS_PLANTS"] = "1"
+            seat = dataclasses.replace(seat, python=environment.python, env=self._guarded(variables, "rollout"))
+        device = environment.device if environment.engine != "hf" else self._device
+        self._sessions[side.name] = self._cluster.actor(
+            "scenarios.session:EngineSession",
+            seat,
+            environment.engine,
+            self._prepared["policy"],
+            side.scenario.to_json(),
+            device=device,
+            wrap=dict(side.planted.engine) or None,
+            mapping=side.parameter_map or None,
+        )
+
+    def _seat(self, role: str) -> Seat:
+        self._seats += 1
+        seat = driver_seat(self._share, self._seats - 1)
+        return dataclasses.replace(seat, env=self._guarded(seat.env, role))
+
+    def _guarded(self, variables: dict[str, str], role: str) -> dict[str, str]:
+        return self._guard.environment(variables, role) if self._guard is not None else variables
+
+    def tell(self, side: Side, phase: str, step: int = 0) -> None:
+        """Say what one side does now."""
+        self._progress(ProgressEvent(side.name, side.backend, step, side.scenario.steps, phase=phase))
+
+    def _manifest(self, side: Side) -> None:
+        try:
+            recording.write_manifest(side.run_dir, side.manifest(command=self._command, gpus=self._gpus))
+        except recording.RecordingError as error:
+            raise RunCut(f"{side.name} ({side.backend}), beginning the recording: {error}") from error
+
+
+def _learner(scenario: Scenario) -> Scenario:
+    """What the learners are made from: everything but the engine's own parameters."""
+    return dataclasses.replace(scenario, engine=Engine())

@@ -1,0 +1,250 @@
+"""Starts or joins a Ray cluster, places every actor in the interpreter of its environment, leaves no process behind.
+
+On a cluster that we started, everything below this process is ours: it is made the reaper of orphaned grandchildren,
+so that engine processes whose actor died are still found, and teardown ends them by pid. On a cluster that we joined,
+only our own actors end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import os
+import shlex
+import signal
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.cluster.ray_output import warnings_aside
+from harness.cluster.ray_start import job, on_loopback
+from harness.cluster.ray_token import authenticate
+from harness.errors import HarnessError
+from scenarios.engines.processes import alive, descendants
+from scenarios.ports import free_port
+from scenarios.remote import Host, Remote
+
+PR_SET_CHILD_SUBREAPER = 36
+TERM_GRACE_S = 3.0
+# On a cluster that we start the actors share the cores and Ray only counts them; on somebody else's each actor asks for
+# a core.
+OWN_CLUSTER_CPUS, OWN_ACTOR_CPUS, JOINED_ACTOR_CPUS = 16, 0.125, 1.0
+
+# A raylet waits 15 s for its agents to say which ports they found free, and then dies: on a busy machine one start in
+# some tens does.
+STARTS = 3
+PLACEMENT_S = 180.0  # the group is made in a second, and within minutes beside other jobs
+
+
+class LaunchFailed(HarnessError):
+    """The cluster or an actor of it could not be started."""
+
+
+@dataclass(frozen=True)
+class Seat:
+    """Where one actor runs: interpreter, environment variables, share of a GPU, place in the placement group."""
+
+    python: str
+    env: dict[str, str]
+    gpus: float = 0.0
+    bundle: int | None = None
+
+
+class Cluster:
+    """A context manager around one Ray cluster. `address`: join that cluster instead of starting one."""
+
+    def __init__(self, address: str | None = None) -> None:
+        self._address = address
+        self._before: set[int] = set()
+        self._actors: list[Any] = []
+        self._placement: Any = None
+
+    def __enter__(self) -> Cluster:
+        self._before = set(descendants(os.getpid()))
+        _become_reaper()
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        # Without bytecode every process compiles its imports again: transformers took 11 s of CPU instead of 4.5 s.
+        os.environ["PYTHONDONTWRITEBYTECODE"] = ""
+        # Ray gives its workers niceness 15: beside any other load the learners would crawl, and timings would mean
+        # nothing.
+        os.environ.setdefault("RAY_worker_niceness", "0")
+        # `uv run` would replace the interpreter that each actor asks for
+        # (ray/_private/runtime_env/uv_runtime_env_hook.py).
+        os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"
+        if self._address:
+            _reachable(self._address)
+            authenticate()
+        on_term = signal.getsignal(signal.SIGTERM)
+        starts = 1 if self._address else STARTS
+        for start in range(1, starts + 1):
+            try:
+                self._begin()
+                break
+            except ModuleNotFoundError:
+                raise
+            except Exception as error:  # Ray raises four unrelated types here, which mean the same to a user
+                self._end_processes()
+                if start < starts:
+                    continue
+                what = f"joined at {self._address}" if self._address else "started"
+                raise LaunchFailed(
+                    f"the Ray cluster could not be {what}: {_first_line(error)}", fix="ray status, or omit --address"
+                ) from error
+        warnings_aside()
+        if threading.current_thread() is threading.main_thread():
+            # ray.init puts a handler of its own in place, which ends the process with a stack dump and leaves its
+            # children.
+            signal.signal(signal.SIGTERM, on_term)
+        return self
+
+    def _begin(self) -> None:
+        import ray
+
+        if self._address:
+            ray.init(address=self._address, log_to_driver=False, logging_level=logging.ERROR, job_config=job())
+        else:
+            # "local": a cluster of our own even where `ray start` or RAY_ADDRESS offers another one.
+            with on_loopback():
+                ray.init(
+                    address="local", num_cpus=OWN_CLUSTER_CPUS, include_dashboard=False, log_to_driver=False,
+                    logging_level=logging.ERROR, job_config=job(),
+                )  # fmt: skip
+
+    def __exit__(self, *exc: object) -> None:
+        import ray
+
+        with contextlib.suppress(Exception):  # teardown goes on whatever Ray says: the pids below are what counts
+            for handle in self._actors:
+                ray.kill(handle)
+        with contextlib.suppress(Exception):
+            ray.shutdown()
+        if not self._address:
+            self._end_processes()
+
+    @property
+    def actor_cpus(self) -> float:
+        return JOINED_ACTOR_CPUS if self._address else OWN_ACTOR_CPUS
+
+    def gpus(self) -> float:
+        import ray
+
+        return float(ray.cluster_resources().get("GPU", 0.0))
+
+    def reserve(self, bundles: list[dict[str, float]]) -> None:
+        """One placement group for the run; actors name their bundle. Raises LaunchFailed when the cluster cannot hold
+        it."""
+        import ray
+        from ray.util.placement_group import placement_group
+
+        self._placement = placement_group(bundles, strategy="PACK")
+        try:
+            ray.get(self._placement.ready(), timeout=PLACEMENT_S)
+        except ray.exceptions.GetTimeoutError as error:
+            have = {k: v for k, v in ray.available_resources().items() if k in ("CPU", "GPU")}
+            raise LaunchFailed(
+                f"the cluster cannot hold {len(bundles)} actors of {bundles[0]}: free are {have}", fix="ray status"
+            ) from error
+
+    def rendezvous(self, seat: Seat) -> tuple[str, int]:
+        """Address and a free port on the node where `seat` is: where the ranks of a data-parallel group meet."""
+        import ray
+
+        task = ray.remote(_rendezvous).options(num_cpus=0, **self._strategy(seat))
+        address: tuple[str, int] = ray.get(task.remote())
+        return address
+
+    def _strategy(self, seat: Seat) -> dict[str, Any]:
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        if self._placement is None or seat.bundle is None:
+            return {}
+        return {
+            "scheduling_strategy": PlacementGroupSchedulingStrategy(
+                self._placement, placement_group_bundle_index=seat.bundle
+            )
+        }
+
+    def actor(self, target: str, seat: Seat, *args: Any, urgent: tuple[str, ...] = (), **kwargs: Any) -> Remote:
+        """Start one actor of class `target` ("module:Class"); returns at once, errors of its start come with the first
+        call."""
+        import ray
+
+        options: dict[str, Any] = {
+            "num_cpus": self.actor_cpus,
+            "num_gpus": seat.gpus,
+            "max_restarts": 0,
+            "runtime_env": {"py_executable": shlex.quote(seat.python), "env_vars": seat.env},
+        }
+        options |= self._strategy(seat)
+        decorate: Any = ray.remote
+        remote = decorate(concurrency_groups={"urgent": 1})(Host) if urgent else decorate(Host)
+        handle = remote.options(**options).remote(target, *args, **kwargs)
+        self._actors.append(handle)
+        return Remote(handle, urgent)
+
+    def _end_processes(self) -> None:
+        mine = [pid for pid in descendants(os.getpid()) if pid != os.getpid() and pid not in self._before]
+        end(mine)
+
+
+def end(pids: list[int], grace_s: float = TERM_GRACE_S) -> None:
+    """End these processes, and those below them, by pid: SIGTERM, a short grace, SIGKILL, and reap what became ours."""
+    everyone = {pid for root in pids for pid in descendants(root) if pid != os.getpid()}
+    for signum in (signal.SIGTERM, signal.SIGKILL):
+        for pid in everyone:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signum)
+        deadline = time.monotonic() + grace_s
+        while any(alive(pid) for pid in everyone) and time.monotonic() < deadline:
+            time.sleep(0.02)
+    for pid in everyone:
+        with contextlib.suppress(ChildProcessError, OSError):
+            os.waitpid(pid, os.WNOHANG)
+
+
+def driver_seat(gpus: float = 0.0, bundle: int | None = None) -> Seat:
+    """The light environment of controller and learner: this interpreter."""
+    root = str(Path(__file__).resolve().parents[2])
+    return Seat(
+        sys.executable,
+        {"PYTHONPATH": root, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONDONTWRITEBYTECODE": ""},
+        gpus,
+        bundle,
+    )
+
+
+def _reachable(address: str) -> None:
+    """Refuse an address where nothing listens: Ray itself tries for minutes. Names that Ray resolves (auto) are left to
+    it."""
+    import socket
+
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except OSError as error:
+        raise LaunchFailed(
+            f"the Ray cluster at {address} could not be joined: {error.strerror or error}",
+            fix="ray status, or omit --address",
+        ) from error
+
+
+def _rendezvous() -> tuple[str, int]:
+    import ray
+
+    return str(ray.util.get_node_ip_address()), free_port()
+
+
+def _become_reaper() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

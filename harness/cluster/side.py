@@ -1,0 +1,76 @@
+"""One side of a comparison: a backend, its environment, what it runs, and where that is recorded."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import os
+import platform
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from harness.envs.environment import Environment
+from scenarios.lifted import FOLDER, lifted, steps
+from scenarios.planted.differences.fault import Fault
+from scenarios.settings import Scenario
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a comparison. `fault`: planted in this side, None in every real run. `mapping`: a user's own, as
+    `scenarios.engines.mapping.ParameterMap` takes it; empty: ours."""
+
+    name: str  # baseline, candidate, or run
+    backend: str
+    environment: Environment
+    scenario: Scenario
+    run_dir: Path
+    fault: Fault | None = None
+    mapping: dict[str, Any] = field(default_factory=dict)
+    replay: dict[str, Any] | None = None  # of run.json: which recorded run drives this one, and from which step on
+    lifted: dict[str, Any] | None = None  # of run.json: this is the lifted stage of a run, or why there is none
+
+    @property
+    def planted(self) -> Fault:
+        """What is planted here; the empty fault plants nothing."""
+        return self.fault or Fault()
+
+    @property
+    def parameter_map(self) -> dict[str, Any]:
+        """The user's mapping with the planted edits, if any, on top."""
+        return {**self.mapping, **self.planted.mapping}
+
+    def lift(self, skipped: str = "") -> Side:
+        """The same side in its lifted stage, whose recording lies in the run's. `skipped`: why it has none."""
+        window = steps(self.scenario)
+        facts = {"skipped": skipped} if skipped else {"first_step": window.start, "stop": window.stop}
+        told = {"held": self.scenario.model.dtype, **facts}
+        folder = self.run_dir / FOLDER
+        return replace(self, scenario=lifted(self.scenario), run_dir=folder, lifted=told)
+
+    def manifest(self, *, command: str, gpus: float) -> dict[str, Any]:
+        """The fields of run.json (docs/format.md). `command` makes the same runs again."""
+        scenario = self.scenario
+        return {
+            "scenario": scenario.to_json(),
+            "side": self.name,
+            "backend": self.backend,
+            "environment": self.environment.to_json(),
+            "sampling_mode": "replay" if self.replay is not None else scenario.rollout.mode,
+            "guided": scenario.guided and self.name == "candidate",
+            "seeds": {"scenario": scenario.seed, "engine": scenario.engine.seed},
+            "command": command,
+            "packages": {name: importlib.metadata.version(name) for name in ("ray", "torch", "transformers", "numpy")},
+            "hardware": {
+                "machine": platform.machine(),
+                "cpus": os.cpu_count(),
+                "gpus": gpus,
+                "system": platform.system(),
+            },
+            **({"replay": self.replay} if self.replay is not None else {}),
+            **({"lifted": self.lifted} if self.lifted is not None else {}),
+            "mapping": self.parameter_map,
+            "planted": {"name": self.fault.name, "summary": self.fault.summary} if self.fault else {},
+            "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        }

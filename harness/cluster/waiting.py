@@ -1,0 +1,166 @@
+"""Waiting for actors: a hang, a death or a full disk becomes one sentence for the user, within seconds."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from harness.cluster.side import Side
+from harness.errors import BadInput, HarnessError
+from harness.triage.watch import phase
+from harness.triage.watch.guard import Guard
+from probes import format as recording
+from reports.model import Verdict
+from scenarios.engines import last_words
+from scenarios.engines.processes import alive, descendants
+from scenarios.remote import SIGNATURE, ActorFailed, Future
+
+# No single call of the built-in scenario takes a tenth of this; a call that does is hung, and a hung run is
+# INCONCLUSIVE.
+CALL_LIMIT_S = 600.0
+# What the errors of a full disk have in common, whoever wrote: Python, Rust (safetensors), the probes.
+FULL_DISK = ("No space left on device", "os error 28", "Disk quota exceeded", "the disk is full", "the disk quota is")
+NODE_GONE = ("raylet died", "node has died", "node is dead", "node was terminated")  # as Ray says it
+LOOK_S = 1.0  # how often a waiting controller asks the watchdog
+
+
+class RunCut(HarnessError):
+    """A run ended before its last step: an engine or a role died, a call hung, the disk was full. What was recorded
+    stays readable."""
+
+    exit_code = 3
+
+    def __init__(self, message: str, fix: str | None = None, triage: Verdict | None = None) -> None:
+        super().__init__(message, fix=fix)
+        self.triage = triage  # the watchdog's verdict, when the run hung
+
+
+class Waiting:
+    """Waits for futures of one cluster's actors. `tell`: (side, phase, step), called when a step enters a phase."""
+
+    def __init__(self, guard: Guard | None, tell: Callable[[Side, str, int], None]) -> None:
+        self._guard = guard
+        self._tell = tell
+        self._raylets = _raylets()
+
+    def result(self, future: Future, side: Side, doing: str, step: int | None = None) -> Any:
+        """The future's value; errors of actors become sentences for the user. `step`: tell its phases meanwhile."""
+        import ray.exceptions as failures
+
+        place = f"{side.name} ({side.backend}), {doing}"
+        deadline, told = time.monotonic() + CALL_LIMIT_S, ""
+        try:
+            while True:
+                try:
+                    return future.result(timeout=LOOK_S)
+                except failures.GetTimeoutError as error:
+                    self._look(place, side, deadline, error)
+                    if step is not None and self._guard is not None:
+                        now = phase.current(self._guard.directory, step)
+                        if now not in ("", told):
+                            told = now
+                            self._tell(side, told, step)
+        except failures.RuntimeEnvSetupError as error:
+            raise RunCut(
+                f"{place}: the interpreter could not be started: {_last_line(error)}", fix="harness env check"
+            ) from error
+        except failures.RayTaskError as error:
+            if isinstance(error.cause, ActorFailed):
+                raise self._failure(error.cause, place, side) from error
+            raise RunCut(f"{place}: {_last_line(error)}") from error
+        except failures.OutOfDiskError as error:
+            raise RunCut(f"{place}: {_full(str(error), side)}") from error
+        except (failures.RayActorError, failures.NodeDiedError, failures.LocalRayletDiedError) as error:
+            raise RunCut(f"{place}: {self._death(side, error)}") from error
+        except failures.RayError as error:
+            raise RunCut(f"{place}: Ray: {_last_line(error)}") from error
+
+    def _failure(self, cause: ActorFailed, place: str, side: Side) -> HarnessError:
+        """What an actor raised, for the user: bad input where he can fix it, else a run that was cut short."""
+        if cause.kind in ("ParameterRefused", "PromptError", "ModelError", "CheckpointError"):
+            return BadInput(cause.message)
+        if cause.kind == "RecordingError":
+            return RunCut(f"{place}: {cause.message}")
+        if any(words in cause.message for words in FULL_DISK):
+            return RunCut(f"{place}: {_full(cause.message, side)}")
+        if "inline_container.cc" in cause.message:  # torch.save drops what the system said
+            return RunCut(
+                f"{place}: a checkpoint could not be written, most likely because the disk is full; what was recorded "
+                f"until then is in {side.run_dir}"
+            )
+        if cause.kind in ("ActorDiedError", "RayActorError", "ActorUnavailableError"):
+            return RunCut(f"{place}: {self._death(side, cause)}")
+        return RunCut(f"{place}: {cause.kind}: {_last_line(Exception(cause.message))}")
+
+    def _look(self, place: str, side: Side, deadline: float, error: Exception) -> None:
+        """RunCut when the guard found a hang, or when the call took longer than any sound one."""
+        stall = self._guard.stall if self._guard is not None else None
+        if stall is not None:
+            raise RunCut(
+                f"{place}: hung: {stall.verdict.reason}", fix=f"harness triage {stall.evidence}", triage=stall.verdict
+            ) from error
+        if time.monotonic() > deadline:
+            raise RunCut(
+                f"{place}: no answer in {CALL_LIMIT_S:.0f} s, the run is hung; its recording is in {side.run_dir}"
+            ) from error
+
+    def _death(self, side: Side, error: BaseException) -> str:
+        """Why an actor died, and which: what the session wrote before it ended is better than what Ray says."""
+        pid, who = re.search(r"^\s*pid: (\d+)", str(error), re.MULTILINE), "a process of the run"
+        try:
+            run = recording.Run(side.run_dir, strict=False)
+            for event in run.events(kind="engine_died"):
+                return f"{event['message']}; what was recorded until then is in {side.run_dir}"
+            for event in run.events(kind="open"):
+                if pid and event.get("pid") == int(pid[1]):
+                    who = f"the {event.get('role')} process of rank {event.get('rank')} (pid {pid[1]})"
+        except (recording.FormatError, OSError):
+            pass
+        own = _last_words(error)
+        gone = any(not alive(pid) for pid in self._raylets) or any(words in str(error) for words in NODE_GONE)
+        if gone and not own:  # an actor that said why it ended did not end with the node
+            logs = Path(os.environ.get("RAY_TMPDIR", "/tmp")) / "ray" / "session_latest" / "logs"
+            return (
+                "the Ray node of this run ended (its raylet process is gone), and its actors with it; its logs are in "
+                f"{logs}, what was recorded until then is in {side.run_dir}"
+            )
+        # Ray goes on with advice on its own options.
+        said = own or _last_line(error).partition(" Some common causes")[0].rstrip(".")
+        return f"{who} died: {said}; what was recorded until then is in {side.run_dir}"
+
+
+def _raylets() -> list[int]:
+    """The raylets below this process: one on a cluster that we started, none on one that we joined."""
+    found = []
+    for pid in descendants(os.getpid()):
+        with contextlib.suppress(OSError):  # it ended while we looked
+            if Path(f"/proc/{pid}/comm").read_text().strip() == "raylet":
+                found.append(pid)
+    return found
+
+
+def _last_words(error: BaseException) -> str:
+    """What the dead actor's processes wrote about their end; "" where its log is on another host or says nothing."""
+    from ray._private.worker import global_worker
+
+    actor = getattr(error, "actor_id", None) or next(iter(re.findall(r"actor_id: ([0-9a-f]+)", str(error))), "")
+    if not actor or global_worker.node is None:
+        return ""
+    for log in Path(global_worker.node.get_logs_dir_path()).glob("worker-*.err"):
+        if f"{SIGNATURE} {actor}" in log.read_text("utf-8", "replace"):
+            return last_words.root_cause({log.with_suffix(".out"): 0, log: 0})
+    return ""
+
+
+def _full(message: str, side: Side) -> str:
+    return f"the disk is full: {_last_line(Exception(message))}; what was recorded until then is in {side.run_dir}"
+
+
+def _last_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

@@ -1,0 +1,1 @@
+"""Read a run directory: files, scans, tables, compaction."""

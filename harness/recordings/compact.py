@@ -1,0 +1,119 @@
+"""A recording as Parquet, for pandas and its kin: events.parquet and tokens.parquet beside run.json."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
+
+from harness.recordings.store import Recording
+from harness.recordings.tables import Rows, Table
+from probes.files import mode_in, umask
+
+BATCH = 50_000  # events in memory at a time
+RESPONSES = {"rollout": "output", "experience": "tokens", "native": "output", "floor": "output"}  # kind -> its tokens
+
+_TEXT, _WHOLE = pa.string(), pa.int64()
+EVENTS = pa.schema(
+    [
+        ("file", _TEXT),
+        ("role", _TEXT),
+        ("rank", _WHOLE),
+        ("pid", _WHOLE),
+        ("seq", _WHOLE),
+        ("t_ns", _WHOLE),
+        ("kind", _TEXT),
+        ("step", _WHOLE),
+        ("event", _TEXT),  # the line itself
+    ]
+)
+
+
+def compact(path: str | os.PathLike[str]) -> tuple[Path, Path]:
+    """Write both files and return their paths; a torn recording is compacted as far as it reaches.
+
+    tokens: one row for each response token of each frame, with kind, variant, step, rank, sample, position, token,
+    every array that has one value a token, and those with one value a sample, repeated. Raises FormatError as
+    `Recording` does.
+    """
+    run = Recording(path)
+    events, tokens = run.path / "events.parquet", run.path / "tokens.parquet"
+    for target, write in ((events, _events), (tokens, _tokens)):
+        whole = target.with_suffix(".parquet.part")
+        try:
+            write(run, whole)
+            os.chmod(whole, mode_in(target.parent) & ~umask())
+            os.replace(whole, target)
+        finally:
+            whole.unlink(missing_ok=True)
+    return events, tokens
+
+
+def _events(run: Recording, target: Path) -> None:
+    with parquet.ParquetWriter(target, EVENTS) as writer:
+        rows: list[dict[str, Any]] = []
+        for journal, line in run.every_line():
+            event = run.parsed(journal, line) or {}
+            row = {"file": journal.name, **{key: journal.opening.get(key) for key in ("role", "rank", "pid")}}
+            row |= {key: event.get(key) for key in ("seq", "t_ns", "kind")}
+            row["step"] = event.get("step") if isinstance(event.get("step"), int) else None
+            rows.append({**row, "event": line.decode(errors="replace").rstrip("\n")})
+            if len(rows) == BATCH:
+                writer.write_table(pa.Table.from_pylist(rows, schema=EVENTS))
+                rows = []
+        writer.write_table(pa.Table.from_pylist(rows, schema=EVENTS))
+
+
+def _tokens(run: Recording, target: Path) -> None:
+    """One row group a frame's step, all with the columns of every kind."""
+    schema: pa.Schema | None = None
+    parts = [(kind, step) for kind in RESPONSES for step in run.steps(kind)]
+    fields: dict[str, pa.DataType] = {}
+    for kind in RESPONSES:  # the columns that any kind has
+        steps = run.steps(kind)
+        table = _flat(run, kind, steps[0])[0] if steps else None
+        if table is not None:
+            fields |= {name: column.type for name, column in zip(table.column_names, table.columns, strict=True)}
+    schema = pa.schema(list(fields.items()))
+    with parquet.ParquetWriter(target, schema) as writer:
+        for kind, step in parts:
+            for table in _flat(run, kind, step):
+                columns = [
+                    table[name].cast(kind_of) if name in table.column_names else pa.nulls(len(table), kind_of)
+                    for name, kind_of in fields.items()
+                ]
+                writer.write_table(pa.table(columns, schema=schema))
+
+
+def _flat(run: Recording, kind: str, step: int) -> list[pa.Table]:
+    """The response tokens of one kind and step; one table for each variant of a floor."""
+    variants = ("base", "batch", "order", "prefill") if kind == "floor" else (None,)
+    wanted = [{} if variant is None else {"variant": variant} for variant in variants]
+    tables = [(fields.get("variant"), run.table(kind, step, **fields)) for fields in wanted]
+    return [_rows(kind, variant, table) for variant, table in tables if table is not None]
+
+
+def _rows(kind: str, variant: str | None, table: Table) -> pa.Table:
+    response = table.rows(RESPONSES[kind]) or Rows(np.zeros(0, np.int32), np.zeros(len(table.sample) + 1, np.int64))
+    lengths = response.lengths
+    n = len(response.values)
+    row = np.repeat(np.arange(len(lengths)), lengths)
+    columns: dict[str, Any] = {
+        "kind": pa.array([kind] * n, _TEXT),
+        "variant": pa.array([variant] * n, _TEXT),
+        "step": np.full(n, table.step),
+        "rank": table.rank[row].astype(np.int64),
+        "sample": table.sample[row],
+        "position": np.arange(n) - np.repeat(response.offsets[:-1], lengths),
+        "token": response.values,
+    }
+    for name, column in table.columns.items():
+        if isinstance(column, np.ndarray):
+            columns[name] = column[row]
+        elif name != RESPONSES[kind] and np.array_equal(column.lengths, lengths):
+            columns[name] = column.values
+    return pa.table(columns)

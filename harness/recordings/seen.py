@@ -1,0 +1,74 @@
+"""What engines' own processes say they saw, joined to samples by request (docs/format.md: frames of kind `seen`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from harness.recordings.tables import FrameArrays, Rows, Table
+from probes.format import Extent
+
+Read = Callable[[Path, Extent], FrameArrays]
+
+
+@dataclass(frozen=True)
+class _Process:
+    """The requests of one process, by their keys in order; of a request that came several times the first."""
+
+    path: Path
+    keys: np.ndarray
+    places: list[tuple[Extent, int]]  # frame and row of each
+
+
+class Seen:
+    """An index of every `seen` frame of a recording; what they hold is read again when it is asked for.
+
+    Memory: some hundred bytes a request.
+    """
+
+    def __init__(self, extents: Iterable[tuple[Path, Extent]], read: Read) -> None:
+        self._read = read
+        by_path: dict[Path, dict[int, tuple[Extent, int]]] = {}
+        for path, at in extents:
+            found = by_path.setdefault(path, {})
+            for row, key in enumerate(_keys(read(path, at))):
+                found.setdefault(key, (at, row))
+        self._processes = [
+            _Process(path, np.array(sorted(found), np.int64), [found[key] for key in sorted(found)])
+            for path, found in by_path.items()
+        ]
+
+    def told(self, table: Table) -> Table:
+        """The table with `prompt_seen` of its requests, an empty row where no process saw one.
+
+        Where several did (the ranks of one engine), a prompt that is not the one that was sent comes first.
+        """
+        requests, sent = table.flat("request"), table.rows("prompt")
+        if requests is None or sent is None or "prompt_seen" in table.columns or not self._processes:
+            return table
+        rows = [self._prompt(int(key), sent.row(row)) for row, key in enumerate(requests)]
+        offsets = np.cumsum([0, *(len(row) for row in rows)]).astype(np.int64)
+        seen = Rows(np.concatenate([np.zeros(0, np.int32), *rows]), offsets)
+        return replace(table, columns={**table.columns, "prompt_seen": seen})
+
+    def _prompt(self, key: int, sent: np.ndarray) -> np.ndarray:
+        found = [row for one in self._processes if (row := self._row(one, key)) is not None]
+        other = (row for row in found if not np.array_equal(row, sent))
+        return next(other, found[0] if found else np.zeros(0, np.int32))
+
+    def _row(self, process: _Process, key: int) -> np.ndarray | None:
+        place = int(np.searchsorted(process.keys, key))
+        if place == len(process.keys) or process.keys[place] != key:
+            return None
+        at, row = process.places[place]
+        prompts = self._read(process.path, at).arrays["prompt_seen"]
+        return prompts.row(row) if isinstance(prompts, Rows) and row < len(prompts) else None
+
+
+def _keys(frame: FrameArrays) -> list[int]:
+    keys = frame.arrays.get("request")
+    both = isinstance(keys, np.ndarray) and "prompt_seen" in frame.arrays
+    return [int(key) for key in keys] if both else []  # type: ignore[union-attr]

@@ -1,0 +1,131 @@
+"""The rollout engine as the rest of the stack sees it: token ids in, token ids out, and every status said aloud.
+
+An `Engine` is a live Transformers, vLLM or SGLang engine inside one process. `scenarios.session` wraps it in a Ray
+actor. Text never crosses this seam. Log-probabilities are raw ones: log-softmax of the model's own logits at T = 1,
+before penalties, top-k and temperature, whatever the sampling was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    from scenarios.engines.load import Load
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+class EngineError(RuntimeError):
+    """The engine refused a call, returned a failing status, or died. The message names the engine, the call and the
+    cause."""
+
+
+class ParameterRefused(ValueError):
+    """A canonical parameter has no faithful image in this engine; the message names both and says what would be
+    possible."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """One sample to draw. `offset` tokens at the end of `prompt_ids` were already generated (guided continuation)."""
+
+    sample: int  # global number of the sample in the run: the key of its randomness and of its alignment
+    prompt_ids: tuple[int, ...]
+    offset: int = 0
+    max_tokens: int = 0  # tokens still to draw
+    salt: str = ""  # of the prefix cache: nothing is reused but what was cached under the same one
+    # Set only by planted faults: text instead of ids, and fields of the coupled `Draw` to replace.
+    prompt_text: str | None = None
+    draw: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What the engine answered for one request."""
+
+    sample: int
+    prompt_seen: tuple[int, ...]  # prompt ids that the engine says it saw
+    output_ids: tuple[int, ...]  # with the stop token, when one ended the sample
+    logprobs: tuple[float, ...]  # raw, T = 1, one per output id
+    finish_reason: str
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class WeightMeta:
+    """One tensor of a weight sync, in the order of the broadcasts. dtype is torch's name without the prefix."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    digest: str = ""  # probes.weights.digest of the tensor that the learner sent
+
+
+@dataclass(frozen=True)
+class SyncGroup:
+    """A process group of its own for one weight sync: rank 0 is the learner, engine workers follow."""
+
+    address: str
+    port: int
+    world_size: int
+    rank_offset: int  # rank of this engine's first worker
+    name: str
+    backend: str  # gloo on a CPU, nccl on GPUs
+
+
+@dataclass(frozen=True)
+class SyncReport:
+    """What one engine answered to one sync: its own status and the digests of the tensors it received."""
+
+    ok: bool
+    message: str
+    seconds: float
+    received: dict[str, str] = field(default_factory=dict)  # name -> digest, where the engine can give it
+
+
+@dataclass(frozen=True)
+class EngineInfo:
+    """What the engine resolved, against what it was asked: the raw material of the engine-parameter-map check."""
+
+    engine: str
+    version: str
+    asked: dict[str, Any]  # native arguments that the engine was started with
+    resolved: dict[str, Any]  # canonical name -> value that the live engine reports
+    replaced: tuple[str, ...]  # parts of the engine that the harness itself replaced (sampler, shims, weight loader)
+    pids: tuple[int, ...]  # this process and the engine's own children: when one dies, the engine is dead
+    canonical: dict[str, Any] = field(default_factory=dict)  # canonical name -> value that the run asked for
+    given: dict[str, Any] = field(default_factory=dict)  # `asked` in canonical terms; None: the engine decides
+    mapping: str = "ours"  # ours, edited, or the file of a user's own
+    moves: dict[str, list[str]] = field(default_factory=dict)  # canonical name -> native arguments that follow it
+
+
+def check_scored(engine: str, sent: tuple[int, ...], seen: list[int]) -> None:
+    """Raise EngineError when an engine scored other ids than it was given."""
+    if tuple(seen) != tuple(sent):
+        at = next((i for i, pair in enumerate(zip(sent, seen, strict=False)) if pair[0] != pair[1]), len(seen))
+        raise EngineError(
+            f"{engine} scored other ids than it was given: {len(seen)} for {len(sent)}, from position {at} on "
+            f"{list(seen[at : at + 4])} for {list(sent[at : at + 4])}"
+        )
+
+
+class Engine(Protocol):
+    @property
+    def load(self) -> Load: ...  # how busy it is, for the statistics and for the heartbeat
+    def mapped(self, sampling: Any) -> Any: ...  # `mapping.Mapped`: what becomes of canonical sampling parameters
+    def generate(self, requests: list[Request], sampling: Any, *, seed: int) -> list[Completion]: ...
+    def rescore(self, sequences: list[tuple[int, ...]]) -> list[list[float]]: ...
+    def flush(self) -> None: ...
+    def join(self, group: SyncGroup) -> None: ...
+    def receive(self, group: SyncGroup, weights: list[WeightMeta]) -> SyncReport: ...
+    def info(self) -> EngineInfo: ...
+    def stats(self) -> dict[str, float]: ...  # since the last call; what the engine does not say is left out
+    def close(self) -> None: ...
+
+
+class Bare(Engine, Protocol):
+    """An engine with nothing planted around it: where canonical parameters become its own."""
+
+    def remap(self, mapping: Any) -> None: ...  # another `mapping.ParameterMap` of sampling parameters from now on

@@ -1,0 +1,49 @@
+"""What an engine drew, as frames of a recording (docs/format.md)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from probes import install
+from probes.format import Flat, Ragged
+from scenarios.engines.engine import Completion, Request
+
+
+def samples(
+    recorder: install.Recorder,
+    kind: str,
+    requests: list[Request],
+    completions: list[Completion],
+    *,
+    step: int,
+    version: int,
+    fields: dict[str, Any],
+) -> None:
+    """One frame of `kind` (rollout, native, repeat): a row for each request, `version` of the weights that drew it."""
+    recorder.frame(
+        kind,
+        step=step,
+        fields={"weight_version": version, "finish": [c.finish_reason for c in completions], **fields},
+        arrays={
+            "sample": Flat.of([c.sample for c in completions], "i8"),
+            "prompt": Ragged.of([r.prompt_ids for r in requests], "i4"),
+            "prompt_seen": Ragged.of([c.prompt_seen for c in completions], "i4"),
+            "output": Ragged.of([c.output_ids for c in completions], "i4"),
+            "logprob": Ragged.of([c.logprobs for c in completions], "f4"),
+            "cached": Flat.of([c.cached_tokens for c in completions], "i4"),
+        },
+    )
+
+
+def floor(recorder: install.Recorder, rows: list[Completion], *, step: int, variant: str, version: int) -> None:
+    """One variant of an engine against itself."""
+    recorder.frame(
+        "floor",
+        step=step,
+        fields={"variant": variant, "weight_version": version},
+        arrays={
+            "sample": Flat.of([c.sample for c in rows], "i8"),
+            "output": Ragged.of([c.output_ids for c in rows], "i4"),
+            "logprob": Ragged.of([c.logprobs for c in rows], "f4"),
+        },
+    )

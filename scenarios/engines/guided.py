@@ -1,0 +1,93 @@
+"""Guided rollout: what an engine chooses at each position, given the baseline's tokens before it.
+
+One benign flip would end the comparison of two free-running samples. Under a guide the engine draws freely; where its
+token differs from the guide's, that token is kept as its choice and the engine goes on from the guide's. Positions then
+compare one to one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from scenarios.engines.engine import Completion, Request
+
+# sample -> (response ids, finish reason) of the baseline
+Guide = dict[int, tuple[tuple[int, ...], str]]
+Generate = Callable[[list[Request]], list[Completion]]
+
+# A correct engine needs one round more than it has flips. A broken one would need one for each of its tokens: it is cut
+# off here, and the rest of the sample counts as not compared.
+MAX_ROUNDS = 12
+# A sample that flipped so often, and at a quarter of its positions or more, is no longer a correct engine's: no tie is
+# so frequent. It is cut off at once, for every round costs a step as much as a sound one's only round.
+MANY_FLIPS, DENSE = 4, 0.25
+
+
+@dataclass(frozen=True)
+class Guided:
+    completions: list[Completion]  # output_ids[t] is the engine's choice given the guide's tokens before t
+    rounds: int  # calls to the engine
+    uncompared: int  # guide positions that were not reached within the rounds
+
+
+def rollout(requests: list[Request], guide: Guide, generate: Generate, rounds: int = MAX_ROUNDS) -> Guided:
+    """Draw each request under its guide; requests without a guide are drawn freely.
+
+    A choice beyond the guide's length (the engine did not stop where the baseline stopped) ends the sample there: the
+    difference is in the last compared token already, or in the finish reason.
+    """
+    drawn: dict[int, Completion] = {}
+    flips: dict[int, int] = {}
+    cut: list[Request] = []
+    pending = requests
+    made = 0
+    while pending and made < rounds:
+        made += 1
+        again: list[Request] = []
+        for request, answer in zip(pending, generate(pending), strict=True):
+            before = drawn.get(request.sample)
+            whole = answer if before is None else _joined(before, answer)
+            drawn[request.sample] = whole
+            if request.sample not in guide:
+                continue
+            ids, _ = guide[request.sample]
+            start = request.offset
+            flip = next(
+                (t for t in range(start, min(len(ids), len(whole.output_ids))) if whole.output_ids[t] != ids[t]), None
+            )
+            if flip is None:
+                continue
+            kept = flip + 1
+            drawn[request.sample] = replace(
+                whole,
+                output_ids=whole.output_ids[:kept],
+                logprobs=whole.logprobs[:kept],
+                finish_reason=whole.finish_reason if len(whole.output_ids) == kept else "flip",
+            )
+            flips[request.sample] = flips.get(request.sample, 0) + 1
+            if kept < min(len(ids), request.offset + request.max_tokens):
+                hopeless = flips[request.sample] >= max(MANY_FLIPS, DENSE * kept)
+                (cut if hopeless else again).append(
+                    replace(
+                        request,
+                        prompt_ids=request.prompt_ids[: len(request.prompt_ids) - request.offset] + ids[:kept],
+                        prompt_text=None,
+                        offset=kept,
+                        max_tokens=request.max_tokens + request.offset - kept,
+                    )
+                )
+        pending = again
+    uncompared = sum(len(guide[r.sample][0]) - len(drawn[r.sample].output_ids) for r in [*pending, *cut])
+    return Guided([drawn[request.sample] for request in requests], made, uncompared)
+
+
+def _joined(before: Completion, after: Completion) -> Completion:
+    """The earlier choices (up to and with the flip), then what was drawn from the guide's token on. The prompt seen is
+    the first call's."""
+    return replace(
+        before,
+        output_ids=before.output_ids + after.output_ids,
+        logprobs=before.logprobs + after.logprobs,
+        finish_reason=after.finish_reason,
+    )

@@ -1,0 +1,1 @@
+"""Transformers, embedded in our own process."""

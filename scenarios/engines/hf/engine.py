@@ -1,0 +1,262 @@
+"""The embedded engine: Transformers' own forward pass with a plain sampling loop. The default of unit tests, and a
+third opinion."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import transformers
+
+from scenarios.engines import held, parameters
+from scenarios.engines.coupling import Draw, choose, filtered, reported, seconded
+from scenarios.engines.engine import Completion, EngineError, EngineInfo, Request, SyncGroup, SyncReport, WeightMeta
+from scenarios.engines.layers import projections
+from scenarios.engines.load import Load
+from scenarios.engines.mapping import Mapped, ParameterMap, sample, start
+from scenarios.engines.penalties import Occurred, penalised
+from scenarios.engines.sync import digest, join, receive
+from scenarios.models import saved
+from scenarios.models.wide import widen
+from scenarios.settings import Mode, Sampling, Scenario
+
+
+class HFEngine:
+    """One sample at a time per batch row, left-padded batches with a KV cache. No prefix cache: `cached_tokens` is
+    0."""
+
+    name = "hf"
+
+    def __init__(
+        self, model_path: str, scenario: Scenario, *, mode: Mode, device: str, mapping: ParameterMap | None = None
+    ) -> None:
+        self._mode = mode
+        self._device = torch.device(device)
+        self._mapping = mapping = mapping or ParameterMap()
+        parameters.check_sampling("hf", scenario.sampling, mode, ours=mapping.ours("hf", "sampling"))
+        asked = parameters.engine_asked(model_path, scenario.model.dtype, scenario.engine, device=self._device.type)
+        self._arguments, self._described = start(mapping, "hf", asked, parameters.hf_engine, lambda _: {})
+        dtype = str(self._arguments.get("dtype", "auto"))
+        model: Any = transformers.AutoModelForCausalLM.from_pretrained(
+            model_path, dtype=dtype if dtype == "auto" else getattr(torch, dtype)
+        )
+        widen(model, model.dtype)
+        self._model = model.to(self._device).eval()
+        self._model_ends = ids_of(self._model.generation_config.eos_token_id)
+        self._defaults = self._model_defaults() if self._described["given"]["generation_config"] else {}
+        self._context = int(self._arguments.get("max_model_len") or self._model.config.max_position_embeddings)
+        self._batch_size = int(self._arguments.get("max_num_seqs") or scenario.engine.max_num_seqs)
+        own = self._arguments.get("seed")
+        self._seed = torch.Generator().seed() if own is None else int(own)
+        self._group: Any = None
+        self.load = Load()
+
+    @property
+    def model(self) -> Any:
+        """The Transformers model itself, for what reads its logits."""
+        return self._model
+
+    def _model_defaults(self) -> dict[str, Any]:
+        """Sampling parameters of the model's generation_config.json, and what overrides them."""
+        names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+        said = {name: getattr(self._model.generation_config, name, None) for name in names}
+        said |= self._arguments.get("override_generation_config") or {}
+        return {name: value for name, value in said.items() if value is not None}
+
+    def mapped(self, sampling: Sampling) -> Mapped:
+        mapped = sample(self._mapping, "hf", sampling, defaults=self._defaults, model_ends=self._model_ends)
+        if mapped.given.repetition_penalty != 1.0:
+            raise parameters.ParameterRefused("the embedded Transformers engine has no repetition penalty")
+        return mapped
+
+    def remap(self, mapping: ParameterMap) -> None:
+        self._mapping = mapping
+
+    def generate(self, requests: list[Request], sampling: Sampling, *, seed: int) -> list[Completion]:
+        done: list[Completion] = []
+        requests = [self._encoded(one) if one.prompt_text is not None else one for one in requests]
+        mapped = self.mapped(sampling)
+        for begin in range(0, len(requests), self._batch_size):
+            batch = requests[begin : begin + self._batch_size]
+            with self.load.generating():
+                self.load.sample(running=len(batch), waiting=len(requests) - begin - len(batch))
+                done += self._batch(batch, mapped, seed)
+        self.load.add(done)
+        return done
+
+    def _encoded(self, request: Request) -> Request:
+        """A text prompt as ids: with the tokenizer's special tokens, as an engine that is given text encodes it."""
+        tokenizer = transformers.AutoTokenizer.from_pretrained(self._model.config._name_or_path)
+        return dataclasses.replace(request, prompt_ids=tuple(tokenizer.encode(request.prompt_text)))
+
+    @torch.no_grad()
+    def _batch(self, requests: list[Request], mapped: Mapped, seed: int) -> list[Completion]:
+        if any(not request.prompt_ids for request in requests):
+            raise EngineError("hf: a prompt without tokens")
+        width = max(len(r.prompt_ids) for r in requests)
+        ids = torch.zeros((len(requests), width), dtype=torch.int64, device=self._device)
+        mask = torch.zeros_like(ids)
+        for row, request in enumerate(requests):
+            ids[row, width - len(request.prompt_ids) :] = torch.tensor(request.prompt_ids, device=self._device)
+            mask[row, width - len(request.prompt_ids) :] = 1
+        draws = [draw_of(r, mapped, seed) for r in requests]
+        budget = [min(r.max_tokens or mapped.given.max_tokens, self._context - len(r.prompt_ids)) for r in requests]
+        if min(budget) < 1:
+            raise EngineError(f"hf: a prompt leaves no room for a token in a context of {self._context}")
+        streams = [torch.Generator().manual_seed((self._seed * 1_000_003 + r.sample) % 2**31) for r in requests]
+        outputs: list[list[int]] = [[] for _ in requests]
+        logprobs: list[list[float]] = [[] for _ in requests]
+        finish = [""] * len(requests)
+        cache, step_ids = None, ids
+        positions = (mask.cumsum(-1) - 1).clamp(min=0)
+        for step in range(max(budget)):
+            out = self._model(
+                input_ids=step_ids,
+                attention_mask=mask,
+                position_ids=positions if step == 0 else positions[:, -1:] + step,
+                past_key_values=cache,
+                use_cache=True,
+            )
+            cache = out.past_key_values
+            logits = out.logits[:, -1].float()
+            scores = penalised_rows(logits, draws, requests, outputs) if any(d.penalised for d in draws) else logits
+            tokens = self._choose(scores, draws, step, mapped.given, streams)
+            raw = (
+                reported(scores if draws[0].reported == "penalised" else logits, draws)
+                .gather(-1, tokens[:, None])[:, 0]
+                .tolist()
+            )
+            for row, token in enumerate(tokens.tolist()):
+                if finish[row]:
+                    continue
+                outputs[row].append(token)
+                logprobs[row].append(raw[row])
+                if token in mapped.end_ids and len(outputs[row]) + requests[row].offset > mapped.given.min_tokens:
+                    finish[row] = "stop"
+                elif len(outputs[row]) >= budget[row]:
+                    finish[row] = "length"
+            if all(finish):
+                break
+            step_ids = tokens[:, None]
+            mask = torch.cat((mask, torch.ones_like(mask[:, :1])), dim=-1)
+        return [
+            Completion(r.sample, tuple(r.prompt_ids), tuple(outputs[i]), tuple(logprobs[i]), finish[i], 0)
+            for i, r in enumerate(requests)
+        ]
+
+    def _choose(
+        self, logits: torch.Tensor, draws: list[Draw], step: int, sampling: Sampling, streams: list[torch.Generator]
+    ) -> torch.Tensor:
+        if self._mode == "coupled":
+            return choose(logits, draws, [d.offset + step for d in draws])
+        if self._mode == "greedy":
+            return logits.argmax(dim=-1)
+        if sampling.temperature == 0.0:
+            return logits.argmax(dim=-1)
+        probabilities = torch.softmax(filtered(logits, draws[0]), dim=-1).cpu()
+        for row, draw in enumerate(draws):
+            if seconded(draw, step):
+                probabilities[row] = torch.zeros_like(probabilities[row]).scatter(
+                    -1, probabilities[row].topk(2).indices[1:], 1.0
+                )
+        drawn = [torch.multinomial(row, 1, generator=own) for row, own in zip(probabilities, streams, strict=True)]
+        return torch.cat(drawn).to(logits.device)
+
+    @torch.no_grad()
+    def rescore(self, sequences: list[tuple[int, ...]]) -> list[list[float]]:
+        scores: list[list[float]] = []
+        for sequence in sequences:
+            ids = torch.tensor([sequence], device=self._device)
+            logits = self._model(input_ids=ids).logits[0, :-1].float()
+            scores.append(torch.log_softmax(logits, dim=-1).gather(-1, ids[0, 1:, None])[:, 0].tolist())
+        return scores
+
+    @torch.no_grad()
+    def layers(self, sequence: tuple[int, ...]) -> list[list[float]]:
+        """Hidden states as projections (`scenarios.engines.layers`), [embeddings and layers][tokens x projections]."""
+        states = self._model(input_ids=torch.tensor([sequence], device=self._device), output_hidden_states=True)
+        return [projections(one[0]).flatten().tolist() for one in states.hidden_states]
+
+    def held(self, order: bytes) -> bytes:
+        """What this engine holds: see `scenarios.engines.held.answer`."""
+        return held.answer(self._model, order, saved.tensors(self._model))
+
+    def flush(self) -> None:
+        """Nothing is cached between calls."""
+
+    def join(self, group: SyncGroup) -> None:
+        self._group = join(group, group.rank_offset)
+
+    def receive(self, group: SyncGroup, weights: list[WeightMeta]) -> SyncReport:
+        started = time.perf_counter()
+        arrived = dict(receive(self._group, weights, self._device))
+        received = {name: digest(tensor) for name, tensor in arrived.items()}
+        try:
+            saved.restore(self._model, arrived)
+        except KeyError as error:
+            message = f"hf: the model has no tensor {error.args[0]!r}"
+            return SyncReport(False, message, time.perf_counter() - started, received)
+        return SyncReport(True, "", time.perf_counter() - started, received)
+
+    def info(self) -> EngineInfo:
+        resolved = {
+            "dtype": str(self._model.dtype).removeprefix("torch."),
+            "seed": self._seed,
+            "request_seed": "honoured",
+            "max_model_len": self._context,
+            "max_num_seqs": self._batch_size,
+            "prefix_caching": False,
+            "generation_config": bool(self._described["given"]["generation_config"]),
+            "default_sampling": self._defaults,
+            "device": str(self._device),
+            "end_ids": sorted(self._model_ends),
+        }
+        replaced = ("sampler",) if self._mode == "coupled" else ()
+        version, asked = transformers.__version__, dict(self._arguments)
+        return EngineInfo("hf", version, asked, resolved, replaced, (os.getpid(),), **self._described)
+
+    def stats(self) -> dict[str, float]:
+        return self.load.take(cache=False)
+
+    def close(self) -> None:
+        self._model = None
+
+
+def ids_of(ends: int | Iterable[int] | None) -> frozenset[int]:
+    """Token ids of a configuration's `eos_token_id`, which may be one, several or none."""
+    return frozenset(() if ends is None else (ends,) if isinstance(ends, int) else ends)
+
+
+def draw_of(request: Request, mapped: Mapped, seed: int) -> Draw:
+    """The coupled draw of one request, from what the engine was given."""
+    given = mapped.given
+    draw = Draw(
+        seed=seed,
+        sample=request.sample,
+        offset=request.offset,
+        temperature=given.temperature or 1.0,
+        top_k=given.top_k,
+        top_p=given.top_p,
+        min_p=given.min_p,
+        min_tokens=given.min_tokens,
+        end_ids=tuple(sorted(mapped.end_ids)) if given.min_tokens else (),
+    )
+    return dataclasses.replace(draw, **request.draw) if request.draw else draw
+
+
+def penalised_rows(
+    logits: torch.Tensor, draws: list[Draw], requests: list[Request], outputs: list[list[int]]
+) -> torch.Tensor:
+    """Logits of the next tokens [n, vocabulary] after the penalties of their draws, which only planted faults have."""
+    rows = list(logits)
+    for i, (draw, request, output) in enumerate(zip(draws, requests, outputs, strict=True)):
+        if draw.penalised:
+            start = len(request.prompt_ids) - request.offset
+            before = [*request.prompt_ids[start:], *output]
+            occurred = Occurred.before(request.prompt_ids[:start], before, logits.shape[-1], logits.device)
+            rows[i] = penalised(rows[i][None], occurred, draw.repetition, draw.presence, draw.frequency)[0]
+    return torch.stack(rows)

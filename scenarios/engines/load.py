@@ -1,0 +1,67 @@
+"""How busy an engine was while it generated: the peak of each figure, and what its prefix cache served.
+
+Engines are idle again when a batch has ended, so they are sampled while it runs. A figure that an engine did not give
+is left out; it is never written as 0.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from scenarios.engines.engine import Completion
+
+
+class Load:
+    """Collects from one `take` to the next. Figures that come while nothing generates (rescoring) do not count.
+
+    `now`: the last look, {running, waiting, kv_usage, t_ns}, for whoever asks while the engine hangs.
+    """
+
+    def __init__(self) -> None:
+        self.now: dict[str, float] = {}
+        self._peaks: dict[str, float] = {}
+        self._prompt_tokens = self._cached_tokens = self._generated_tokens = 0
+        self._generating = False
+
+    @contextmanager
+    def generating(self) -> Iterator[None]:
+        self._generating = True
+        try:
+            yield
+        finally:
+            self._generating = False
+
+    def sample(self, *, running: float | None = None, waiting: float | None = None, kv: float | None = None) -> None:
+        """One look: requests that run and that wait, share of the KV cache in use (0 to 1)."""
+        if not self._generating:
+            return
+        seen = {
+            name: float(value)
+            for name, value in (("running", running), ("waiting", waiting), ("kv_usage", kv))
+            if value is not None
+        }
+        self.now = seen | {"t_ns": time.monotonic_ns()}
+        for name, value in seen.items():
+            self._peaks[name] = max(value, self._peaks.get(name, 0.0))
+
+    def add(self, completions: list[Completion]) -> None:
+        """What came of a batch: tokens of its prompts, those of them that were cached, tokens drawn."""
+        self._prompt_tokens += sum(len(one.prompt_seen) for one in completions)
+        self._cached_tokens += sum(one.cached_tokens for one in completions)
+        self._generated_tokens += sum(len(one.output_ids) for one in completions)
+
+    def take(self, *, cache: bool = True) -> dict[str, float]:
+        """Everything since the last call. `cache`: whether the engine has a prefix cache at all."""
+        found = {"prompt_tokens": float(self._prompt_tokens), "generated_tokens": float(self._generated_tokens)}
+        if cache:
+            found["cached_tokens"] = float(self._cached_tokens)
+            if self._prompt_tokens:
+                found["cache_hit_rate"] = self._cached_tokens / self._prompt_tokens
+        found |= self._peaks
+        self._peaks = {}
+        self._prompt_tokens = self._cached_tokens = self._generated_tokens = 0
+        return found

@@ -1,0 +1,211 @@
+"""The seam between what was asked and what an engine is given: our mapping, ours with edits, or a user's own.
+
+Asked (canonical) -> native arguments by `parameters` -> edited, or made anew by a user's file -> the engine. A file is
+Python that defines any of `vllm_engine, vllm_sampling, sglang_engine, sglang_sampling, hf_engine, hf_sampling`, each
+`(asked, ours) -> native arguments`; it runs in the engine's own process, and what it makes unfaithful is found, not
+refused (docs/parameters.md).
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from scenarios.engines import given
+from scenarios.engines.engine import ParameterRefused
+from scenarios.engines.parameters import SAMPLING_OF, canonical_engine
+from scenarios.settings import Mode, Sampling
+
+PARTS = ("engine", "sampling")
+NAMES = tuple(f"{backend}_{part}" for backend in given.ENGINE for part in PARTS)
+
+# Another value of each canonical parameter: one that does not move the native arguments is not passed on.
+_OTHERWISE: dict[str, Callable[[Any], Any]] = {
+    "dtype": lambda value: "bfloat16" if value != "bfloat16" else "float32",
+    "max_model_len": lambda value: value // 2,
+    "max_num_seqs": lambda value: value + 1,
+    "tensor_parallel": lambda value: value + 1,
+    "kv_cache_tokens": lambda value: value * 2,
+    "memory_fraction": lambda value: value / 2,
+    "temperature": lambda value: value / 2 if value else 0.5,
+    "top_k": lambda value: 7 if value != 7 else 8,
+    "top_p": lambda value: value / 2,
+    "min_p": lambda value: 0.1 if value != 0.1 else 0.2,
+    "repetition_penalty": lambda value: value + 0.25,
+    "stop_token_ids": lambda value: (*value, 1 + max(value, default=0)),
+}
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """Sampling parameters on their way to one engine. `native`: what its own sampler is called with. `given`: the same
+    in canonical terms, which a coupled draw is made from. `end_ids`: what ends a sample under them."""
+
+    native: dict[str, Any]
+    given: Sampling
+    end_ids: frozenset[int]
+
+
+@dataclass(frozen=True)
+class ParameterMap:
+    """`edits`: {"engine" | "sampling": {native name: value, or None to leave it out}}. `file`, `source`: a user's own
+    mapping, where it was read and its text. `restored`: canonical engine parameters that reach the engine as our own
+    mapping passes them on, whatever the rest does."""
+
+    edits: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    file: str = ""
+    source: str = ""
+    restored: tuple[str, ...] = ()
+
+    @staticmethod
+    def of(spec: Mapping[str, Any] | None) -> ParameterMap:
+        """The mapping of plain data: {} or None (ours), {"edits": ...}, {"file": path, "source": text}.
+
+        Raises ParameterRefused for anything else.
+        """
+        spec = spec or {}
+        unknown = set(spec) - {"edits", "file", "source"} or set(spec.get("edits", {})) - set(PARTS)
+        if unknown:
+            raise ParameterRefused(f"a mapping is edits of engine and sampling, or a file, not {', '.join(unknown)}")
+        file, source = str(spec.get("file", "")), str(spec.get("source", ""))
+        if file and not source:
+            try:
+                source = Path(file).read_text(encoding="utf-8")
+            except OSError as error:
+                raise ParameterRefused(f"the mapping {file} cannot be read: {error.strerror}") from error
+        return ParameterMap(spec.get("edits", {}), file, source)
+
+    def ours(self, backend: str, part: str) -> bool:
+        """Is this part of the mapping our own, whose images are faithful or refused?"""
+        return not self.edits.get(part) and self._function(backend, part) is None
+
+    def name(self, backend: str, part: str) -> str:
+        if self._function(backend, part) is not None:
+            return self.file or "a user's mapping"
+        return "edited" if self.edits.get(part) else "ours"
+
+    def apply(self, backend: str, part: str, asked: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
+        """The native arguments for what was `asked`, `ours` being those of our own mapping. Raises ParameterRefused
+        for a user's mapping that fails."""
+        function = self._function(backend, part)
+        native = dict(ours)
+        if function is not None:
+            where = f"{self.file}: {backend}_{part}"
+            try:
+                native = function(copy.deepcopy(dict(asked)), copy.deepcopy(native))
+            except Exception as error:  # a user's code may raise anything; its text is what fixes it
+                raise ParameterRefused(f"{where} raised {type(error).__name__}: {error}") from error
+            if not isinstance(native, dict) or not all(isinstance(key, str) for key in native):
+                raise ParameterRefused(f"{where} returned {type(native).__name__}, not a dict of native arguments")
+        for key, value in self.edits.get(part, {}).items():
+            if value is None and key not in native:
+                raise ParameterRefused(f"an edit leaves out {key!r}, which {backend} is not given: {', '.join(native)}")
+            native[key] = value
+        for name in self.restored if part == "engine" else ():
+            key = given.ENGINE[backend][name].name
+            native[key] = ours.get(key)
+        return {key: value for key, value in native.items() if value is not None}
+
+    def moves(
+        self,
+        backend: str,
+        part: str,
+        asked: Mapping[str, Any],
+        ours: Callable[[Any], Mapping[str, Any]],
+        machine: Callable[[Any], Mapping[str, Any]] = lambda asked: {},
+    ) -> dict[str, list[str]]:
+        """Canonical parameter -> native arguments that change when it alone is asked otherwise.
+
+        What moves nothing is not passed on, whatever its value is now; what moves another parameter's argument is tied
+        to it.
+        """
+        base = {**machine(asked), **self.apply(backend, part, asked, ours(asked))}
+        found = {}
+        table = given.ENGINE if part == "engine" else given.SAMPLING
+        for name in table[backend]:
+            if name not in asked:
+                continue
+            change = _OTHERWISE.get(name) or ((lambda v: not v) if isinstance(asked[name], bool) else (lambda v: v + 1))
+            other = {**asked, name: change(asked[name])}
+            native = {**machine(other), **self.apply(backend, part, other, ours(other))}
+            found[name] = sorted(key for key in {*base, *native} if base.get(key) != native.get(key))
+        return found
+
+    def _function(self, backend: str, part: str) -> Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]] | None:
+        return self._namespace.get(f"{backend}_{part}")
+
+    @property
+    def _namespace(self) -> dict[str, Any]:
+        if not self.source:
+            return {}
+        if self.source not in _EXECUTED:
+            namespace: dict[str, Any] = {"__name__": "parameter_mapping", "__file__": self.file}
+            try:
+                exec(compile(self.source, self.file or "<mapping>", "exec"), namespace)  # the user's own file
+            except Exception as error:  # whatever it raises on being read, its text is what fixes it
+                raise ParameterRefused(f"the mapping {self.file} raised {type(error).__name__}: {error}") from error
+            _EXECUTED[self.source] = namespace
+        return _EXECUTED[self.source]
+
+
+_EXECUTED: dict[str, dict[str, Any]] = {}  # a file runs once in a process
+
+
+def start(
+    mapping: ParameterMap,
+    backend: str,
+    asked: dict[str, Any],
+    ours: Callable[[Any], dict[str, Any]],
+    machine: Callable[[Any], dict[str, Any]],
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(arguments to start an engine with, what its `EngineInfo` tells of the mapping).
+
+    `machine`: arguments that the harness needs for what is asked, used where the mapping says nothing of them.
+    """
+    arguments = {**machine(asked), **mapping.apply(backend, "engine", asked, ours(asked))}
+    described = {
+        "canonical": canonical_engine(asked),
+        "given": given.engine_given(backend, arguments),
+        "mapping": mapping.name(backend, "engine"),
+        "moves": {} if mapping.ours(backend, "engine") else mapping.moves(backend, "engine", asked, ours, machine),
+    }
+    return arguments, described
+
+
+def sample(
+    mapping: ParameterMap,
+    backend: str,
+    sampling: Sampling,
+    *,
+    defaults: Mapping[str, Any],
+    model_ends: Iterable[int],
+) -> Mapped:
+    """The sampling parameters for one engine. `defaults`: native ones that the engine fills in by itself; `model_ends`:
+    ids that end a sample by the model's own files."""
+    ours = SAMPLING_OF[backend]
+    native = {**defaults, **mapping.apply(backend, "sampling", dataclasses.asdict(sampling), ours(sampling))}
+    canonical = given.as_sampling(given.sampling_given(backend, native))
+    ends = {*canonical.stop_token_ids, *(() if canonical.ignore_eos else model_ends)}
+    return Mapped(native, canonical, frozenset(ends))
+
+
+def described(mapping: ParameterMap, backend: str, sampling: Sampling, mapped: Mapped, mode: Mode) -> dict[str, Any]:
+    """The `sampling` event of a recording."""
+    asked, ours = dataclasses.asdict(sampling), SAMPLING_OF[backend]
+    follows = {}
+    if not mapping.ours(backend, "sampling"):
+        follows = mapping.moves(backend, "sampling", asked, lambda other: ours(given.as_sampling(other)))
+    canonical = dataclasses.asdict(mapped.given)
+    return {
+        "canonical": asked,
+        "native": mapped.native,
+        "given": canonical | {"end_ids": sorted(mapped.end_ids)},
+        "unlike": given.unlike(backend, canonical) if mode == "native" else {},
+        "mode": mode,
+        "mapping": mapping.name(backend, "sampling"),
+        "moves": follows,
+    }

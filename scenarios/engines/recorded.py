@@ -1,0 +1,109 @@
+"""A recorded run as what drives another one: the guide of a guided run, and the rollouts of a replay.
+
+Both go on from what the recorded engine drew. A run that was guided itself went on from its guide's tokens, which it
+recorded as those that it was trained on; so does its replay.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from probes import weights
+from probes.format import Run
+from scenarios.engines.engine import EngineError, Request
+from scenarios.engines.guided import Guide
+from scenarios.ppo.checkpoint import CheckpointError
+from scenarios.prompts import PromptError
+
+
+class Recorded:
+    """The recorded run in the directory `path`. Damage does not raise before a step that is asked for lacks frames."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = str(path)
+        self._run = Run(path, strict=False)
+        self._comparable = self._run.hashed_by == weights.HASH
+
+    def guide(self, step: int) -> Guide:
+        """What the engine drew in `step`. Raises EngineError where the run holds no rollout of it."""
+        found: Guide = {}
+        for frame in self._run.frames(kind="rollout", step=step):
+            rows = zip(
+                frame.arrays["sample"].tolist(), frame.arrays["output"].rows(), frame.fields["finish"], strict=True
+            )
+            found |= {int(sample): (tuple(ids), str(finish)) for sample, ids, finish in rows}
+        if not found:
+            raise EngineError(
+                f"the guiding run {self.path} holds no rollout of step {step}: record it again, or compare with --free"
+            )
+        return found
+
+    def rollout(self, step: int, requests: list[Request], max_tokens: int) -> Guide:
+        """The responses that the run went on with in `step`, for `requests`, whose prompts are those of today.
+
+        Raises PromptError where these are not the recorded prompts, EngineError where a response was not recorded.
+        """
+        prompts, drawn = self._prompts(step), self.guide(step)
+        followed = self._followed(step)
+        found: Guide = {}
+        for request in requests:
+            if request.sample not in drawn or request.sample not in prompts:
+                raise EngineError(f"the run {self.path} holds no rollout of sample {request.sample} in step {step}")
+            if prompts[request.sample] != request.prompt_ids:
+                raise PromptError(
+                    f"the prompt of sample {request.sample} in step {step} is not the one that {self.path} recorded: "
+                    "the prompts, or the tokenizer, have changed since"
+                )
+            ids, reason = drawn[request.sample]
+            ids = followed.get(request.sample, ids)
+            if reason not in ("stop", "length"):  # "flip": cut by its guide, which alone knows how the sample ended
+                reason = "length" if len(ids) >= max_tokens else "stop"
+            found[request.sample] = (ids, reason)
+        return found
+
+    def check_weights(self, version: int, digests: dict[str, str]) -> None:
+        """Raise CheckpointError when the learner's weights are not those that the run recorded as `version`.
+
+        A run of format version 1, whose digests another hash made, passes unchecked.
+        """
+        recorded = self._weights(version) if self._comparable else {}
+        wrong = sorted(name for name in digests if recorded and digests[name] != recorded.get(name))
+        if wrong:
+            raise CheckpointError(
+                f"the checkpoint after {version} steps does not belong to the run {self.path}: {len(wrong)} tensors "
+                f"are not those that the run recorded then, the first is {wrong[0]}"
+            )
+
+    def parted(self, step: int, learner: dict[str, Any]) -> list[str]:
+        """Which digests of a `learner` event differ from the recorded ones of that step: batch, actor, critic."""
+        if not self._comparable:
+            return []
+        recorded = next((one for one in self._run.events(kind="learner") if one.get("step") == step), {})
+        return [
+            name for name in ("batch", "actor", "critic") if name in recorded and recorded[name] != learner.get(name)
+        ]
+
+    def _prompts(self, step: int) -> dict[int, tuple[int, ...]]:
+        found: dict[int, tuple[int, ...]] = {}
+        for frame in self._run.frames(kind="rollout", step=step):
+            rows = zip(frame.arrays["sample"].tolist(), frame.arrays["prompt"].rows(), strict=True)
+            found |= {int(sample): tuple(ids) for sample, ids in rows}
+        return found
+
+    def _followed(self, step: int) -> dict[int, tuple[int, ...]]:
+        """Its guide's tokens, of a run that had one: those that it was trained on."""
+        if not any(frame.fields.get("guided") for frame in self._run.frames(kind="rollout", step=step)):
+            return {}
+        found: dict[int, tuple[int, ...]] = {}
+        for frame in self._run.frames(kind="experience", step=step):
+            rows = zip(frame.arrays["sample"].tolist(), frame.arrays["tokens"].rows(), strict=True)
+            found |= {int(sample): tuple(ids) for sample, ids in rows}
+        return found
+
+    def _weights(self, version: int) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for event in self._run.events(kind="weights"):
+            if event.get("source") == "learner" and event.get("version") == version:
+                found |= event["digests"]
+        return found

@@ -1,0 +1,1 @@
+"""SGLang: its engine, its coupled draw, its plugin."""

@@ -1,0 +1,28 @@
+"""Coupled sampling inside SGLang: a custom logit processor. Runs in SGLang's own interpreter only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
+
+KEY = "rlhf_harness_draw"
+
+
+class Coupled(CustomLogitProcessor):
+    """SGLang passes the request itself as `__req__`; its `output_ids` are current while the overlap schedule is off."""
+
+    def __call__(self, logits: torch.Tensor, custom_param_list: list[dict[str, Any]] | None = None) -> torch.Tensor:
+        # Imported here: SGLang ships this class pickled by value when its module is not importable in the scheduler.
+        from scenarios.engines.coupling import Draw, choose, force
+
+        params = custom_param_list or []
+        rows = [i for i, item in enumerate(params) if item and KEY in item]
+        if not rows:
+            return logits
+        draws = [Draw.from_json(params[i][KEY]) for i in rows]
+        positions = [draw.offset + len(params[i]["__req__"].output_ids) for draw, i in zip(draws, rows, strict=True)]
+        picked = torch.tensor(rows, device=logits.device)
+        logits[picked] = force(logits[picked], choose(logits[picked], draws, positions))
+        return logits

@@ -1,0 +1,346 @@
+"""SGLang behind the engine seam. Runs in the SGLang environment only; nothing of SGLang is imported before the
+constructor."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from scenarios.engines import given, parameters
+from scenarios.engines.engine import (
+    Completion,
+    EngineError,
+    EngineInfo,
+    Request,
+    SyncGroup,
+    SyncReport,
+    WeightMeta,
+    check_scored,
+)
+from scenarios.engines.hf.engine import draw_of, ids_of
+from scenarios.engines.load import Load
+from scenarios.engines.mapping import Mapped, ParameterMap, sample, start
+from scenarios.engines.processes import titled
+from scenarios.engines.sglang.plugin import DIGESTS, SWITCH
+from scenarios.settings import Mode, Sampling, Scenario
+
+LOOK_S = 0.02  # how often a batch that runs is looked at
+SLEEP = "sleep_on_idle"
+PUBLISH = "load_snapshot_publish_interval"  # of SGLang: publish the load every so many decode steps
+
+
+class SGLangEngine:
+    """One `sglang.Engine`: a tokenizer manager in this process, a scheduler and a detokenizer in processes of their
+    own."""
+
+    name = "sglang"
+
+    def __init__(
+        self,
+        model_path: str,
+        scenario: Scenario,
+        *,
+        mode: Mode,
+        device: str,
+        pure: bool = False,
+        mapping: ParameterMap | None = None,
+    ) -> None:
+        self._mapping = mapping = mapping or ParameterMap()
+        parameters.check_sampling("sglang", scenario.sampling, mode, ours=mapping.ours("sglang", "sampling"))
+        self._mode = mode
+        self._device = device
+        self._seed = scenario.engine.seed
+        if device == "cpu":
+            os.environ["SGLANG_USE_CPU_ENGINE"] = "1"
+        self._pure = pure
+        self._tensor_parallel = scenario.engine.tensor_parallel
+        if pure:
+            os.environ.pop(SWITCH, None)
+        else:
+            os.environ[SWITCH] = "1"
+
+        import sglang
+        from sglang.srt.server_args import ServerArgs
+        from transformers import AutoConfig
+
+        config = AutoConfig.from_pretrained(model_path)
+        self._version = sglang.__version__
+        longest = int(getattr(config, "max_position_embeddings", scenario.engine.max_model_len))
+        asked = parameters.engine_asked(model_path, scenario.model.dtype, scenario.engine, device=device)
+        ours = functools.partial(parameters.sglang_engine, longest_context=longest)
+        self._asked = asked
+        self._arguments, self._described = start(mapping, "sglang", asked, ours, parameters.sglang_machine)
+        if device == "cpu":
+            self._arguments["device"] = "cpu"  # where it runs is the harness's to say, not the mapping's
+            if hasattr(ServerArgs, SLEEP):  # its scheduler asks for work without a pause: one of the learner's cores
+                self._arguments.setdefault(SLEEP, True)
+        if hasattr(ServerArgs, PUBLISH):  # 15 by default: peaks of short responses were missed (22 seen of 32)
+            self._arguments[PUBLISH] = 1
+        replaced: list[str] = []
+        if not pure:
+            replaced.append("output log-probabilities")
+        if mode == "coupled":
+            self._arguments["enable_custom_logit_processor"] = True
+            replaced.append("sampler")
+        self._replaced = tuple(replaced)
+        try:
+            self._engine = sglang.Engine(**self._arguments)
+        except Exception as error:  # whatever SGLang raises here, the user needs its text, not its type
+            raise EngineError(f"SGLang {self._version} did not start: {error}") from error
+        manager = self._engine.tokenizer_manager
+        tokenizer = manager.tokenizer
+        self._vocabulary = int(manager.model_config.vocab_size)
+        # What SGLang itself ends a sample at: config.json, generation_config.json, its tokenizer's end token and extras
+        # (configs/model_config.py, managers/schedule_batch.py).
+        self._model_ends = ids_of(manager.model_config.hf_eos_token_id) | ids_of(
+            getattr(tokenizer, "eos_token_id", None)
+        )
+        self._model_ends |= ids_of(getattr(tokenizer, "additional_stop_token_ids", None))
+        self._defaults = dict(getattr(manager, "preferred_sampling_params", None) or {})
+        self._group: SyncGroup | None = None
+        self.load = Load()
+
+    def mapped(self, sampling: Sampling) -> Mapped:
+        return sample(self._mapping, "sglang", sampling, defaults=self._defaults, model_ends=self._model_ends)
+
+    def remap(self, mapping: ParameterMap) -> None:
+        self._mapping = mapping
+
+    def generate(self, requests: list[Request], sampling: Sampling, *, seed: int) -> list[Completion]:
+        mapped = self.mapped(sampling)
+        native = parameters.without_draw(mapped.native, self._mode)
+        params, processors = [], []
+        for request in requests:
+            one = dict(
+                native,
+                max_new_tokens=request.max_tokens or mapped.given.max_tokens,
+                min_new_tokens=max(mapped.given.min_tokens - request.offset, 0),
+            )
+            if self._mode == "coupled":
+                from scenarios.engines.sglang.coupled import KEY, Coupled
+
+                one["custom_params"] = {KEY: draw_of(request, mapped, seed).to_json()}
+                processors.append(Coupled.to_str())
+            params.append(one)
+        answers: list[Any] = [None] * len(requests)
+        as_text = [i for i, r in enumerate(requests) if r.prompt_text is not None]
+        as_ids = [i for i, r in enumerate(requests) if r.prompt_text is None]
+        for rows, text in ((as_ids, False), (as_text, True)):
+            if not rows:
+                continue
+            source = (
+                {"text": [requests[i].prompt_text for i in rows]}
+                if text
+                else {"input_ids": [list(requests[i].prompt_ids) for i in rows]}
+            )
+            with self.load.generating():
+                batch = self._call(
+                    sampling_params=[params[i] for i in rows],
+                    return_logprob=True,
+                    return_prompt_token_ids=True,
+                    custom_logit_processor=[processors[i] for i in rows] if processors else None,
+                    extra_key=[requests[i].salt for i in rows] if any(requests[i].salt for i in rows) else None,
+                    **source,
+                )
+            for i, answer in zip(rows, batch, strict=True):
+                answers[i] = answer
+        completions = [self._completion(request, answer) for request, answer in zip(requests, answers, strict=True)]
+        self.load.add(completions)
+        return completions
+
+    def _call(self, **fields: Any) -> list[dict[str, Any]]:
+        """`Engine.generate` does not pass `return_prompt_token_ids` on, so the request object is built here, as it
+        does."""
+        from sglang.srt.managers.io_struct import GenerateReqInput
+
+        request = GenerateReqInput(**fields)
+        stream = self._engine.tokenizer_manager.generate_request(request, None)
+
+        async def answered() -> Any:
+            looking = asyncio.ensure_future(self._look())
+            try:
+                return await stream.__anext__()
+            finally:
+                looking.cancel()
+                await asyncio.gather(looking, return_exceptions=True)  # a load that cannot be read ends no batch
+
+        answer = self._engine.loop.run_until_complete(answered())
+        return answer if isinstance(answer, list) else [answer]
+
+    async def _look(self) -> None:
+        """Sample the load that the scheduler publishes in shared memory until cancelled; nothing where it does not."""
+        reader = getattr(self._engine.tokenizer_manager, "load_snapshot_reader", None)
+        began = time.time()
+        while reader is not None:
+            await asyncio.sleep(LOOK_S)
+            fresh = [one for one in reader.read_all() if one.timestamp >= began]  # older ones are of an earlier batch
+            if fresh:
+                self.load.sample(
+                    running=sum(one.num_running_reqs for one in fresh),
+                    waiting=sum(one.num_waiting_reqs for one in fresh),
+                    kv=max(one.token_usage for one in fresh),
+                )
+
+    def _completion(self, request: Request, answer: dict[str, Any]) -> Completion:
+        meta = answer["meta_info"]
+        reason = meta.get("finish_reason") or {}
+        kind = reason.get("type", "error")
+        if kind == "abort" or "NaN" in str(reason.get("matched", "")):
+            # SGLang rewrites ids outside the vocabulary to a stop whose `matched` says "NaN happened": that is no stop.
+            raise EngineError(f"SGLang ended sample {request.sample} with {reason}")
+        ids = tuple(answer["output_ids"])
+        logprobs = tuple(float(entry[0]) for entry in meta["output_token_logprobs"])
+        if len(logprobs) != len(ids):
+            raise EngineError(
+                f"SGLang returned {len(logprobs)} log-probabilities for {len(ids)} tokens of sample {request.sample}"
+            )
+        seen = tuple(answer.get("prompt_token_ids") or ())
+        cached = int(meta.get("cached_tokens", 0))
+        return Completion(request.sample, seen, ids, logprobs, kind, cached)
+
+    def rescore(self, sequences: list[tuple[int, ...]]) -> list[list[float]]:
+        answers = self._call(
+            input_ids=[list(sequence) for sequence in sequences],
+            sampling_params=[{"temperature": 0.0, "max_new_tokens": 1, "ignore_eos": True} for _ in sequences],
+            return_logprob=True,
+            logprob_start_len=0,
+        )
+        rows = [answer["meta_info"]["input_token_logprobs"] for answer in answers]
+        for sequence, row in zip(sequences, rows, strict=True):
+            check_scored("SGLang", self._echoed(sequence), [int(token) for _, token, *_ in row])
+        return [[float(entry[0]) for entry in row[1:]] for row in rows]  # nothing predicts the first token
+
+    def _echoed(self, sequence: tuple[int, ...]) -> tuple[int, ...]:
+        """These ids as SGLang says them back: 0.5.23 writes 0 for the last id of the vocabulary and beyond
+        (`logprob_result_processor`, meant for placeholders of images); their scores are right."""
+        return tuple(token if token < self._vocabulary - 1 else 0 for token in sequence)
+
+    def layers(self, sequence: tuple[int, ...]) -> list[list[float]] | None:
+        """Hidden states as projections (`scenarios.engines.layers`); None in the native stage, and on several workers,
+        which may hold parts of a state that the next layer adds up."""
+        if self._pure or self._tensor_parallel > 1:
+            return None
+        with tempfile.NamedTemporaryFile("r", encoding="utf-8") as file:
+            self._engine.collective_rpc("harness_capture")
+            try:
+                self.rescore([sequence])
+            finally:
+                self._engine.collective_rpc("harness_captured", tokens=len(sequence), path=file.name)
+            captured: list[list[float]] | None = json.load(file)
+        return captured
+
+    def held(self, order: bytes) -> bytes | None:
+        """What this engine holds (`scenarios.engines.held.answer`); None in the native stage, and on several workers,
+        each of which holds a part."""
+        if self._pure or self._tensor_parallel > 1:
+            return None
+        with tempfile.TemporaryDirectory() as folder:
+            asked, answered = Path(folder) / "order", Path(folder) / "answer"
+            asked.write_bytes(order)
+            self._engine.collective_rpc("harness_held", order=str(asked), path=str(answered))
+            return answered.read_bytes()
+
+    def flush(self) -> None:
+        answer = self._engine.flush_cache()
+        if not getattr(answer, "success", True):
+            raise EngineError("SGLang refused to flush its radix cache: requests are still running")
+
+    def join(self, group: SyncGroup) -> None:
+        _checked(
+            "init_weights_update_group",
+            self._engine.init_weights_update_group(
+                group.address, group.port, group.rank_offset, group.world_size, group.name, backend=group.backend
+            ),
+        )
+
+    def receive(self, group: SyncGroup, weights: list[WeightMeta]) -> SyncReport:
+        """begin, update, end: without the pair the update is refused at once while the sender waits in its
+        broadcast."""
+        started = time.perf_counter()
+        _checked("begin_weight_update", self._engine.begin_weight_update())
+        message = _checked(
+            "update_weights_from_distributed",
+            self._engine.update_weights_from_distributed(
+                names=[meta.name for meta in weights],
+                dtypes=[meta.dtype for meta in weights],
+                shapes=[list(meta.shape) for meta in weights],
+                group_name=group.name,
+            ),
+        )
+        _checked("end_weight_update", self._engine.end_weight_update())
+        received = json.loads(message)[DIGESTS] if DIGESTS in message else {}
+        return SyncReport(True, "", time.perf_counter() - started, received)
+
+    def info(self) -> EngineInfo:
+        server = self._engine.get_server_info()
+        resolved = {
+            "dtype": str(server.get("dtype")),
+            "seed": server.get("random_seed"),
+            # its sampler draws from one generator for all requests, unless deterministic inference is on
+            "request_seed": "honoured" if server.get("enable_deterministic_inference") else "ignored",
+            # what prompt and response may use of it: the slack that the mapping adds is SGLang's own reserve
+            "max_model_len": min(
+                int(server.get("context_length") or 0) - given.SGLANG_KEEPS, self._asked["max_model_len"]
+            ),
+            "context_length": server.get("context_length"),
+            "enforce_eager": bool(server.get("disable_cuda_graph")),
+            "prefix_caching": not server.get("disable_radix_cache"),
+            "max_num_seqs": server.get("max_running_requests")
+            or next((one.get("effective_max_running_requests_per_dp") for one in server["internal_states"]), None),
+            "chunked_prefill": (server.get("chunked_prefill_size") or -1) > 0,
+            "tensor_parallel": server.get("tp_size"),
+            "kv_cache_tokens": server.get("max_total_num_tokens"),
+            "kv_cache_dtype": str(server.get("kv_cache_dtype")),
+            "logprobs_mode": "raw" if not self._pure else "after temperature",
+            "graph_padding": not server.get("disable_cuda_graph_padding"),
+            "generation_config": server.get("sampling_defaults") == "model",
+            "default_sampling": {**self._model_defaults(), **self._defaults},
+            "end_ids": sorted(self._model_ends),
+            "deterministic": bool(server.get("enable_deterministic_inference")),
+            "device": str(server.get("device")),
+            "attention_backend": server.get("attention_backend"),
+            "sampling_backend": server.get("sampling_backend"),
+        }
+        if self._device != "cpu":
+            resolved["memory_fraction"] = server.get("mem_fraction_static")
+        return EngineInfo(
+            "sglang", self._version, dict(self._arguments), resolved,
+            (*self._replaced, *_active_shims()),  # now: a shim becomes active when SGLang imports what it stands for
+            titled("sglang::"),
+            **self._described,
+        )  # fmt: skip
+
+    def _model_defaults(self) -> dict[str, Any]:
+        """What SGLang would fill in from generation_config.json, at its OpenAI endpoint only."""
+        return dict(self._engine.tokenizer_manager.model_config.get_default_sampling_params())
+
+    def stats(self) -> dict[str, float]:
+        return self.load.take()
+
+    def close(self) -> None:
+        self._engine.shutdown()
+
+
+def _checked(call: str, answer: Any) -> str:
+    """The text of a status, or EngineError when the status is a refusal."""
+    success, message = (
+        answer if isinstance(answer, tuple) else (getattr(answer, "success", None), getattr(answer, "message", ""))
+    )
+    if success is None:
+        raise EngineError(f"SGLang's {call} returned no status: {answer!r}")
+    if not success:
+        raise EngineError(f"SGLang refused {call}: {message}")
+    return str(message)
+
+
+def _active_shims() -> tuple[str, ...]:
+    import sys
+
+    shims = sys.modules.get("rlhf_harness_cpu_shims")
+    return tuple(f"shim {name}" for name in getattr(shims, "ACTIVE", ()))

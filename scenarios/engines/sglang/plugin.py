@@ -1,0 +1,129 @@
+"""What the harness changes inside SGLang in coupled and greedy runs: a draw, raw log-probabilities, and digests of
+received weights.
+
+Loaded in every SGLang process through the entry-point group `sglang.srt.plugins`, and only when
+`RLHF_HARNESS_SGLANG_PLUGIN` is set: the native stage runs with nothing of this in place. SGLang computes
+log-probabilities after logit processors (measured: wrong by up to 8 nats under a forced draw) and after penalties and
+the mask of a minimal length (measured: 0.37 nats where an end token was likely), so the logits are kept before both,
+and log-probabilities are recomputed from them behind `Sampler.forward`.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+SWITCH = "RLHF_HARNESS_SGLANG_PLUGIN"
+PLANTS = "RLHF_HARNESS_PLANTS"  # set where faults are planted: SGLang's scheduler then answers to `harness_planted`
+DIGESTS = "rlhf_harness_received"
+RAW = "_rlhf_harness_raw"  # the model's own logits, on the output that SGLang then changes in place
+
+
+def register() -> None:
+    """Entry point. Does nothing without the switch."""
+    if not os.environ.get(SWITCH):
+        return
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    runner = "sglang.srt.model_executor.model_runner.ModelRunner"
+    HookRegistry.register(f"{runner}._preprocess_logits", keep_raw, HookType.AROUND)
+    HookRegistry.register("sglang.srt.layers.sampler.Sampler.forward", raw_logprobs, HookType.AROUND)
+    updater = "sglang.srt.model_executor.model_runner_components.weight_updater.WeightUpdater"
+    HookRegistry.register(f"{updater}.receive_weights_from_distributed", remember_digests, HookType.AFTER)
+    scheduler = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
+    HookRegistry.register(f"{scheduler}.update_weights_from_distributed", report_digests, HookType.AFTER)
+    made = "sglang.srt.managers.scheduler.Scheduler.__init__"
+    HookRegistry.register(made, show_layers, HookType.AFTER)
+    HookRegistry.register(made, show_held, HookType.AFTER)
+    if os.environ.get(PLANTS):
+        HookRegistry.register(made, open_to_plants, HookType.AFTER)
+
+
+def show_layers(result: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+    """Two methods of the scheduler: capture hidden states from now on; write those of so many tokens to a file, since
+    an answer to a call of the scheduler carries no value."""
+    from scenarios.engines.layers import Capture
+
+    captured: list[Capture] = []
+
+    def capture() -> None:
+        captured[:] = [Capture(self.tp_worker.model_runner.model)]
+
+    def write(tokens: int, path: str) -> None:
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(captured.pop().take(tokens), file)
+
+    self.harness_capture, self.harness_captured = capture, write
+
+
+def show_held(result: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+    """A method of the scheduler that answers what the engine holds, from one file to another."""
+    from scenarios.engines.held import answer
+
+    def held(order: str, path: str) -> None:
+        found = answer(self.tp_worker.model_runner.model, Path(order).read_bytes())
+        Path(path).write_bytes(found)
+
+    self.harness_held = held
+
+
+def open_to_plants(result: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+    """A method of the scheduler by which a planted fault reaches its model."""
+    from scenarios.planted.differences.inside import planted
+
+    self.harness_planted = functools.partial(planted, self)
+
+
+def keep_raw(preprocess: Any, self: Any, logits_output: Any, *args: Any, **kwargs: Any) -> Any:
+    """`ModelRunner._preprocess_logits`, which applies penalties in place, with the model's own logits kept."""
+    raw = logits_output.next_token_logits
+    setattr(logits_output, RAW, None if raw is None else raw.detach().clone())
+    return preprocess(self, logits_output, *args, **kwargs)
+
+
+def raw_logprobs(
+    forward: Any, self: Any, logits_output: Any, sampling_info: Any, return_logprob: bool, *args: Any, **kwargs: Any
+) -> Any:
+    """`Sampler.forward` with log-probabilities of the model's own logits at T = 1."""
+    if not return_logprob:
+        return forward(self, logits_output, sampling_info, return_logprob, *args, **kwargs)
+    raw = getattr(logits_output, RAW, None)
+    if raw is None:  # nothing was applied to the logits before
+        raw = logits_output.next_token_logits.detach().clone()
+    tokens = forward(self, logits_output, sampling_info, return_logprob, *args, **kwargs)
+    top_logprobs_nums, token_ids_logprobs = args[0], args[1]
+    result = self.output_logprob_processor.compute_logprobs(
+        _reported(raw, getattr(sampling_info, "custom_params", None)), top_logprobs_nums, token_ids_logprobs, tokens
+    )
+    result.write_output_to(logits_output)
+    return tokens
+
+
+def _reported(raw: Any, params: list[dict[str, Any] | None] | None) -> Any:
+    from scenarios.engines.coupling import Draw, reported
+    from scenarios.engines.sglang.coupled import KEY
+
+    drawn = [(item or {}).get(KEY) for item in params or []]
+    return reported(raw, [Draw.from_json(one) if one else Draw(0, 0) for one in drawn])
+
+
+_received: dict[str, str] = {}
+
+
+def remember_digests(result: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+    """Digest each tensor as it came out of its broadcast, before it is loaded."""
+    from probes.weights import digest
+
+    _received.clear()
+    for item in result:
+        name, tensor = item[0], item[1]
+        _received[str(name)] = digest(tensor)
+
+
+def report_digests(result: Any, *args: Any, **kwargs: Any) -> None:
+    """The scheduler's answer carries only a status and a text: the digests travel in the text, as JSON."""
+    if result.success:
+        result.message = json.dumps({"message": result.message, DIGESTS: _received})

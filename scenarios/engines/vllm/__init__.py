@@ -1,0 +1,1 @@
+"""vLLM: its engine, its coupled draw, its weight receiver."""

@@ -1,0 +1,50 @@
+"""How a request tells vLLM its draw, and how a framework's vLLM is started so that it obeys.
+
+The processor itself stands beside this module (`vllm_coupled`) and cannot be imported without vLLM; this one can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any
+
+COUPLED = "RLHF_HARNESS_COUPLED"  # the seed of coupled sampling, for every process of a job
+KEY = "rlhf_harness_draw"  # among `extra_args`, as in the processor
+PROCESSOR = "scenarios.engines.vllm.coupled:Coupled"
+
+
+def coupled_engine(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What an engine with these options is started with, so that its requests may bring their draws."""
+    told = {
+        **options,
+        "logits_processors": [*(options.get("logits_processors") or ()), PROCESSOR],
+        "async_scheduling": False,
+    }
+    if options.get("logprobs_mode"):  # after the processor they would be those of the one token that it leaves
+        told["logprobs_mode"] = "raw_logprobs"
+    return told
+
+
+def drawn(seed: int, sample: int, params: Any, *, otherwise: str) -> Any:
+    """The sampling parameters of a sample with its draw, a copy; greedy ones as they are.
+
+    Raises ValueError for what coupled draws cannot do; `otherwise`: the framework's options without log-probabilities
+    of another distribution than the model's.
+    """
+    if params.temperature == 0:  # greedy: nothing is drawn
+        return params
+    if params.repetition_penalty != 1.0 or params.presence_penalty or params.frequency_penalty:
+        raise ValueError("coupled sampling has no penalties: take them out of the sampling parameters")
+    plain = params.temperature == 1.0 and params.top_p == 1.0 and params.top_k in (-1, 0) and not params.min_p
+    if params.logprobs is not None and not plain:
+        raise ValueError(f"coupled sampling gives log-probabilities of the model's own distribution only: {otherwise}")
+    draw = {
+        "seed": seed, "sample": sample, "temperature": params.temperature, "top_k": params.top_k,
+        "top_p": params.top_p, "min_p": params.min_p,
+    }  # fmt: skip
+    told = deepcopy(params)
+    # The processor leaves one token, which the engine's own sampler then takes: it is given nothing to filter.
+    told.temperature, told.top_p, told.top_k, told.min_p = 1.0, 1.0, 0, 0.0
+    told.extra_args = {**(told.extra_args or {}), KEY: draw}
+    return told

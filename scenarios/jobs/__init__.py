@@ -1,0 +1,1 @@
+"""Coupled sampling inside a framework's own job."""

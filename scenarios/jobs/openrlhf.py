@@ -1,0 +1,193 @@
+"""OpenRLHF's prompts in an order of our seed, and coupled sampling in its engines.
+
+The adapters' loader imports this module in each process of the job where RLHF_HARNESS_PLUGIN names it, just before
+OpenRLHF itself; it does something only where a seed is given. RLHF_HARNESS_SEED: the driver, which OpenRLHF seeds
+nowhere, is seeded as OpenRLHF seeds its training actors, in the moment before it makes a loader. RLHF_HARNESS_COUPLED:
+each prompt is sent to its engine with its draw, each of its samples has one of its own there, the processor beside this
+module obeys it, and samples are handed on in the order of their prompts instead of the order of their arrival.
+
+A sample is known by its prompt's place in the order of sending and by its place in the group. Prompts that a filter
+sends off later, and samples of which an environment writes parts, are numbered as they come.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from copy import deepcopy
+from types import ModuleType
+from typing import Any
+
+from probes.adapters.imports import Finder
+from scenarios.engines.vllm.draws import COUPLED, KEY, drawn
+
+SEED = "RLHF_HARNESS_SEED"
+PLAIN = "--rollout.temperature 1 --rollout.top_p 1, or --algo.advantage.is_correction_level off"
+SEEN = "rlhf_harness_seen"  # in a response: the prompt as the engine's answer gives it back
+MARK = "rlhf_harness_seed"  # on a loader whose order is of that seed: the recording says so
+LOADERS = "openrlhf.utils.deepspeed.deepspeed"
+SAMPLES = "openrlhf.trainer.ppo_utils.samples_generator"
+ENGINES = "openrlhf.trainer.ray.vllm_engine"
+_GROUP = 12  # bits of a sample's number that are its place in the group
+_TURN = 20  # bits of a position that are its place in one answer; the rest counts the sample's answers
+
+
+def placed(params: Any, *, sample: int = 0, offset: int = 0) -> Any:
+    """A copy of parameters with a draw, of another sample of the group or of a later position; others as they are."""
+    draw = (getattr(params, "extra_args", None) or {}).get(KEY)
+    if draw is None:
+        return params
+    told = deepcopy(params)
+    told.extra_args[KEY] = {**draw, "sample": draw["sample"] + sample, "offset": draw.get("offset", 0) + offset}
+    return told
+
+
+class _Engine:
+    """The handle of an engine, through which each prompt is told its draw."""
+
+    def __init__(self, handle: Any, seed: int, sent: list[int]) -> None:
+        self._handle, self._seed, self._sent = handle, seed, sent
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._handle, name)
+
+    @property
+    def generate_responses(self) -> _Engine:
+        return self
+
+    def remote(self, *, sampling_params: Any, **rest: Any) -> Any:
+        told = drawn(self._seed, self._sent[0] << _GROUP, sampling_params, otherwise=PLAIN)
+        self._sent[0] += 1
+        return self._handle.generate_responses.remote(sampling_params=told, **rest)
+
+
+def _seeded(original: Any, seed: int) -> Any:
+    @functools.wraps(original)
+    def setup_dataloader(self: Any, *args: Any, **kwargs: Any) -> Any:
+        import torch
+        import transformers
+
+        grouped = torch.distributed.is_initialized()  # a training actor: OpenRLHF has seeded it and its sampler
+        if not grouped:
+            transformers.set_seed(seed)
+        loader = original(self, *args, **kwargs)
+        if not grouped:
+            setattr(loader, MARK, seed)
+        return loader
+
+    return setup_dataloader
+
+
+def _told(original: Any, seed: int) -> Any:
+    @functools.wraps(original)
+    def _dispatch_prompts_to_vllm(self: Any, *args: Any, **kwargs: Any) -> Any:
+        sent = self.__dict__.setdefault("_rlhf_harness_sent", [0])
+        handles = self.vllm_engines
+        self.vllm_engines = [_Engine(one, seed, sent) for one in handles]
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            self.vllm_engines = handles
+
+    return _dispatch_prompts_to_vllm
+
+
+def _numbered(original: Any) -> Any:
+    @functools.wraps(original)
+    def _process_response_into_experience(self: Any, response: Any, **kwargs: Any) -> Any:
+        made = original(self, response, **kwargs)
+        if KEY in response:
+            self.__dict__.setdefault("_rlhf_harness_made", []).append((made, response[KEY]))
+        return made
+
+    return _process_response_into_experience
+
+
+def _sorted(original: Any) -> Any:
+    @functools.wraps(original)
+    def _generate_vllm(self: Any, *args: Any, **kwargs: Any) -> Any:
+        experiences, *rest = original(self, *args, **kwargs)
+        numbers = {id(made): number for made, number in self.__dict__.pop("_rlhf_harness_made", [])}
+        if all(id(one) in numbers for one in experiences):
+            experiences = sorted(experiences, key=lambda one: numbers[id(one)])
+        return (experiences, *rest)
+
+    return _generate_vllm
+
+
+# Ray pickles an actor's methods by value: what they need is imported inside.
+
+
+def _started(original: Any) -> Any:
+    @functools.wraps(original)
+    async def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        from scenarios.engines.vllm.draws import coupled_engine
+
+        await original(self, *args, **coupled_engine(kwargs))
+
+    return __init__
+
+
+def _grouped(original: Any) -> Any:
+    @functools.wraps(original)
+    async def generate_responses(self: Any, *args: Any, sampling_params: Any, num_samples: int = 1, **kw: Any) -> Any:
+        import asyncio
+
+        from scenarios.jobs import openrlhf as own
+
+        async def one(place: int) -> Any:
+            params = own.placed(sampling_params, sample=place)
+            [response] = await original(self, *args, sampling_params=params, num_samples=1, **kw)
+            draw = (getattr(params, "extra_args", None) or {}).get(own.KEY)
+            if draw is not None and self.__dict__.get("_rlhf_harness_turns", {}).pop(draw["sample"], 0):
+                response[own.KEY] = draw["sample"]
+                response[own.SEEN] = self.__dict__["_rlhf_harness_prompts"].pop(draw["sample"], None)
+            return response
+
+        return await asyncio.gather(*(one(place) for place in range(num_samples)))
+
+    return generate_responses
+
+
+def _generated(original: Any) -> Any:
+    @functools.wraps(original)
+    async def generate(self: Any, prompt_token_ids: Any, sampling_params: Any, *args: Any, **kwargs: Any) -> Any:
+        from scenarios.jobs import openrlhf as own
+
+        draw = (getattr(sampling_params, "extra_args", None) or {}).get(own.KEY)
+        if draw is None:
+            return await original(self, prompt_token_ids, sampling_params, *args, **kwargs)
+        turns = self.__dict__.setdefault("_rlhf_harness_turns", {})
+        turn = turns.get(draw["sample"], 0)
+        turns[draw["sample"]] = turn + 1
+        told = own.placed(sampling_params, offset=turn << own._TURN)
+        answer = await original(self, prompt_token_ids, told, *args, **kwargs)
+        if not turn:
+            seen = getattr(answer, "prompt_token_ids", None)
+            self.__dict__.setdefault("_rlhf_harness_prompts", {})[draw["sample"]] = seen
+        return answer
+
+    return generate
+
+
+def _imported(module: ModuleType) -> None:
+    if module.__name__ == LOADERS:
+        strategy = module.DeepspeedStrategy
+        strategy.setup_dataloader = _seeded(strategy.setup_dataloader, int(os.environ[SEED]))
+    elif module.__name__ == SAMPLES:
+        samples, seed = module.SamplesGenerator, int(os.environ[COUPLED])
+        samples._dispatch_prompts_to_vllm = _told(samples._dispatch_prompts_to_vllm, seed)
+        samples._process_response_into_experience = _numbered(samples._process_response_into_experience)
+        samples._generate_vllm = _sorted(samples._generate_vllm)
+    else:
+        engine = module.RolloutRayActor.__ray_metadata__.modified_class  # the methods that Ray copied
+        engine.__init__ = _started(engine.__init__)
+        engine.generate_responses = _grouped(engine.generate_responses)
+        engine.generate = _generated(engine.generate)
+
+
+_WANTED = {LOADERS} if os.environ.get(SEED) else set()
+if os.environ.get(COUPLED):
+    _WANTED |= {SAMPLES, ENGINES}
+if _WANTED:
+    Finder(_WANTED, _imported).install()

@@ -1,0 +1,65 @@
+"""Coupled sampling in TRL's colocated vLLM.
+
+The adapters' loader imports this module in each process of the job where RLHF_HARNESS_PLUGIN names it, just before TRL
+itself; it does something only where RLHF_HARNESS_COUPLED gives a seed. The engine that TRL makes gets the processor
+beside this module, and each prompt that TRL hands to it brings its draw.
+
+A sample is known by its engine (a rank, or the ranks of a tensor-parallel group) and by its place in the order in which
+that engine was asked, evaluations and the turns of a conversation included.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from types import ModuleType
+from typing import Any
+
+from probes.adapters.imports import Finder
+from scenarios.engines.vllm.draws import COUPLED, KEY, coupled_engine, drawn
+
+ENGINES = "trl.generation.vllm_generation"
+MARK = "rlhf_harness_drawn"  # on the engine: was every sample since the adapter last asked drawn as it was told
+SEEN = "rlhf_harness_seen"  # on the engine: the prompts of its last call as its answers give them back
+PLAIN = "temperature=1.0, top_p=1.0, top_k=0 and no min_p in GRPOConfig"
+_ENGINE = 40  # bits of a sample's number that count the samples of one engine
+
+
+def _made(original: Any, seed: int) -> Any:
+    @functools.wraps(original, updated=())
+    def LLM(*args: Any, **options: Any) -> Any:
+        engine = original(*args, **coupled_engine(options))
+        # TRL gives each engine the number of its tensor-parallel group as its seed.
+        engine.generate = _told(engine, seed, int(options.get("seed") or 0) << _ENGINE)
+        return engine
+
+    return LLM
+
+
+def _told(engine: Any, seed: int, first: int) -> Any:
+    original, sent = engine.generate, [first]
+
+    @functools.wraps(original)
+    def generate(prompts: Any, sampling_params: Any = None, **rest: Any) -> Any:
+        several = isinstance(sampling_params, (list, tuple))
+        asked = list(sampling_params) if several else [sampling_params] * len(prompts)
+        if any(one.n != 1 for one in asked):
+            raise ValueError("coupled sampling draws one sample for each prompt that the engine is given: n=1")
+        told = [drawn(seed, sent[0] + place, one, otherwise=PLAIN) for place, one in enumerate(asked)]
+        sent[0] += len(told)
+        every = all(KEY in (one.extra_args or {}) for one in told)
+        setattr(engine, MARK, getattr(engine, MARK, True) and every)
+        answers = original(prompts, sampling_params=told, **rest)
+        setattr(engine, SEEN, [list(getattr(one, "prompt_token_ids", None) or ()) for one in answers])
+        return answers
+
+    return generate
+
+
+def _imported(module: ModuleType) -> None:
+    if hasattr(module, "LLM"):  # where vLLM is installed
+        module.LLM = _made(module.LLM, int(os.environ[COUPLED]))  # type: ignore[attr-defined]
+
+
+if os.environ.get(COUPLED):
+    Finder({ENGINES}, _imported).install()

@@ -1,0 +1,48 @@
+"""The planted faults of parity and their controls: one module a family, what is true of each stated beside it."""
+
+from __future__ import annotations
+
+from scenarios.planted.differences.catalog import (
+    combined,
+    configuration,
+    controls,
+    lifted,
+    logprobs,
+    native,
+    prompts,
+    responses,
+    sampling,
+    users,
+    weights,
+)
+from scenarios.planted.differences.fault import Fault, matches
+
+__all__ = ["FAMILIES", "FAULTS", "Fault", "family", "matches", "named"]
+
+FAMILIES: dict[str, tuple[Fault, ...]] = {
+    "prompts": prompts.FAULTS,
+    "responses": responses.FAULTS,
+    "log-probabilities": logprobs.FAULTS,
+    "sampling": sampling.FAULTS,
+    "weights": weights.FAULTS,
+    "configuration": configuration.FAULTS,
+    "combined": combined.FAULTS,
+    "a user's mapping": users.FAULTS,
+    "native": native.FAULTS,
+    "half precision": lifted.FAULTS,
+    "controls": controls.FAULTS,
+}
+FAULTS: tuple[Fault, ...] = tuple(fault for faults in FAMILIES.values() for fault in faults)
+
+
+def family(fault: Fault) -> str:
+    """The family of a fault of the catalogue; "your own" for any other."""
+    return next((name for name, faults in FAMILIES.items() if fault in faults), "your own")
+
+
+def named(name: str) -> Fault:
+    """The fault of that name; raises ValueError with the names there are."""
+    for fault in FAULTS:
+        if fault.name == name:
+            return fault
+    raise ValueError(f"there is no fault {name!r}; there are: {', '.join(f.name for f in FAULTS)}")

@@ -1,0 +1,131 @@
+"""What is said of log-probabilities: their place, their meaning, their noise; and what the trainer makes of them."""
+
+from __future__ import annotations
+
+from scenarios.planted.differences.catalog.prompts import STEP_2
+from scenarios.planted.differences.fault import Fault
+
+COOL = ("sampling.temperature=0.7",)
+NUCLEUS = ("sampling.top_p=0.8",)
+TWO_RANKS = ("ppo.world_size=2", "ppo.micro_batch_size=4")
+
+FAULTS = (
+    Fault(
+        "shifted-logprobs",
+        "log-probabilities are reported one position late",
+        engine={"shift": 1},
+        causes=("ALIGNMENT",),
+        party="candidate",
+    ),
+    Fault(
+        "shifted-logprobs-early",
+        "log-probabilities are reported one position early",
+        engine={"shift": -1},
+        causes=("ALIGNMENT",),
+        party="candidate",
+    ),
+    Fault(
+        "shifted-logprobs-from-step-2",
+        "from step 2 on log-probabilities are reported one position late",
+        engine={"shift": 1, "first_sample": STEP_2},
+        causes=("ALIGNMENT",),
+        party="candidate",
+    ),
+    Fault(
+        "shifted-logprobs-baseline",
+        "the baseline reports log-probabilities one position early",
+        side="baseline",
+        engine={"shift": -1},
+        causes=("ALIGNMENT",),
+        party="baseline",
+    ),
+    Fault(
+        "trainer-mask-shifted",
+        "the trainer's mask is off by one, so that it takes each log-probability for the next token's",
+        trainer={"shift": 1},
+        causes=("ALIGNMENT",),
+        party="trainer",
+    ),
+    Fault(
+        "tempered-logprobs",
+        "at temperature 0.7 the engine reports tempered log-probabilities",
+        scenario=COOL,
+        engine={"draw": {"reported": "tempered"}},
+        causes=("LOGPROB_SEMANTICS(tempered)",),
+        party="candidate",
+    ),
+    Fault(
+        "tempered-otherwise",
+        "the engine draws at temperature 1 and reports log-probabilities at 0.8",
+        engine={"draw": {"reported": "tempered:0.8"}},
+        causes=("LOGPROB_SEMANTICS(tempered)",),
+        party="candidate",
+    ),
+    Fault(
+        "tempered-logprobs-baseline",
+        "at temperature 0.7 the baseline reports tempered log-probabilities",
+        side="baseline",
+        pair=("sglang", "vllm"),
+        scenario=COOL,
+        engine={"draw": {"reported": "tempered"}},
+        causes=("LOGPROB_SEMANTICS(tempered)",),
+        party="baseline",
+    ),
+    Fault(
+        "renormalised-logprobs",
+        "at top-p 0.8 the engine reports log-probabilities over what top-p leaves",
+        scenario=NUCLEUS,
+        engine={"draw": {"reported": "filtered"}},
+        causes=("LOGPROB_SEMANTICS(renormalised)",),
+        party="candidate",
+    ),
+    Fault(
+        "trainer-scaled",
+        "at temperature 0.7 the trainer divides log-probabilities by it",
+        scenario=COOL,
+        trainer={"scale": 1 / 0.7},
+        causes=("TRAINER(log-probabilities scaled)",),
+        party="trainer",
+    ),
+    Fault(
+        "trainer-scaled-from-step-2",
+        "from step 2 on the trainer divides log-probabilities by the temperature",
+        scenario=COOL,
+        trainer={"scale": 1 / 0.7, "first_step": 2},
+        causes=("TRAINER(log-probabilities scaled)",),
+        party="trainer",
+    ),
+    Fault(
+        "unequal-shapes",
+        "the trainer gives the first of two ranks three quarters of the samples",
+        scenario=TWO_RANKS,
+        trainer={"first_share": 0.75},
+        causes=("SHAPE",),
+        party="trainer",
+    ),
+    Fault(
+        "noisy-candidate",
+        "1e-2 nats of noise on every log-probability",
+        engine={"noise": 1e-2},
+        causes=("candidate-itself",),
+        party="candidate",
+        half={"summary": "0.2 nats of noise on every log-probability", "engine": {"noise": 0.2}},
+    ),
+    Fault(
+        "slightly-noisy-candidate",
+        "1e-3 nats of noise on every log-probability",
+        engine={"noise": 1e-3},
+        causes=("candidate-itself",),
+        party="candidate",
+        half=None,  # a fifth of what the learner rounds by
+    ),
+    Fault(
+        "noisy-baseline",
+        "1e-2 nats of noise on every log-probability of the baseline",
+        side="baseline",
+        engine={"noise": 1e-2},
+        causes=("baseline-itself",),
+        party="baseline",
+        half={"summary": "0.2 nats of noise on every log-probability of the baseline", "engine": {"noise": 0.2}},
+    ),
+)

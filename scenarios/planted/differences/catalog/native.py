@@ -1,0 +1,104 @@
+"""The engines' own samplers: faults that only the native stage can see, and its controls.
+
+The suite plants them in the native stage alone; `harness parity --fault NAME` in the whole run.
+"""
+
+from __future__ import annotations
+
+from scenarios.planted.differences.catalog.sampling import BOTH_FILTERS, HF
+from scenarios.planted.differences.fault import Fault
+
+# A side: what equality takes is not needed to see a sampler that draws something else.
+FEWER = "native.samples=512"
+
+FAULTS = (
+    Fault(
+        "native-temperature",
+        "the engine's own sampler draws at temperature 0.8 for 1.0, and says nothing of it",
+        engine={"native": {"sampling": {"temperature": 0.8}}},
+        stage="native",
+        causes=("SAMPLING_PARAM(temperature)",),
+        party="candidate",
+    ),
+    Fault(
+        "native-top-p",
+        "the engine's own sampler draws with a top-p of 0.9 that nobody asked for, and says nothing of it",
+        engine={"native": {"sampling": {"top_p": 0.9}}},
+        stage="native",
+        causes=("SAMPLING_PARAM(top_p)",),
+        party="candidate",
+    ),
+    Fault(
+        "native-clones",
+        "the samples of one prompt share their random numbers in the engine's own sampler",
+        engine={"native": {"clones": 4}},
+        stage="native",
+        pair=("vllm", "vllm"),
+        causes=("RNG_COLLISION",),
+        party="candidate",
+    ),
+    Fault(
+        "native-seed-ignored",
+        "the engine's own sampler draws with other seeds than it was given, each time anew",
+        engine={"native": {"seeds_ignored": True}},
+        stage="native",
+        pair=("vllm", "vllm"),
+        causes=("RNG(seed ignored)",),
+        party="candidate",
+    ),
+    Fault(
+        "native-tempered",
+        "the mapping asks vLLM for processed log-probabilities of a sampler at temperature 0.7",
+        scenario=("sampling.temperature=0.7",),
+        mapping={"edits": {"engine": {"logprobs_mode": "processed_logprobs"}}},
+        stage="native",
+        pair=("sglang", "vllm"),
+        causes=("LOGPROB_SEMANTICS",),
+        party="mapping",
+    ),
+    Fault(
+        "native-joint",
+        "the mapping passes top-k and top-p to SGLang, which takes top-p over the unfiltered mass",
+        scenario=(*BOTH_FILTERS, FEWER),
+        mapping={"edits": {"sampling": {"top_k": 20}}},
+        stage="native",
+        pair=("vllm", "sglang"),
+        causes=("SAMPLER(joint top-k/top-p)",),
+        party="mapping",
+    ),
+    Fault(
+        "native-penalty-blind",
+        "the mapping passes a repetition penalty of 1.6 to SGLang, where it does not see the prompt",
+        scenario=(FEWER,),  # 1.3 would take 1,024
+        native=("sampling.repetition_penalty=1.6",),
+        mapping={"edits": {"sampling": {"repetition_penalty": 1.6}}},
+        stage="native",
+        pair=("vllm", "sglang"),
+        causes=("SAMPLING_PARAM(repetition_penalty)",),
+        party="mapping",
+    ),
+    Fault(
+        "native-engine-seed",
+        "another engine seed: other samples of the same distribution",
+        settings=("engine.seed=1234",),
+        stage="native",
+        expected="EQUIVALENT",
+    ),
+    Fault(
+        "native-temperature-nearly",
+        "the engine's own sampler draws at temperature 0.93 for 1.0, and says nothing of it",
+        engine={"native": {"sampling": {"temperature": 0.93}}},
+        stage="native",
+        causes=("SAMPLING_PARAM(temperature)",),
+        party="candidate",
+    ),
+    Fault(
+        "native-second-best",
+        "the engine's own sampler takes the second best token every eleventh time",
+        pair=HF,
+        engine={"native": {"draw": {"second": 11}}},
+        stage="native",
+        causes=("SAMPLER(another token now and then)",),
+        party="candidate",
+    ),
+)

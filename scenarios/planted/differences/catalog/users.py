@@ -1,0 +1,26 @@
+"""The comparison that a user once made, with everything in it that was not equal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from scenarios.planted.differences.fault import Fault
+
+FILE = Path(__file__).parents[1] / "users_mapping.py"
+
+FAULTS = (
+    Fault(
+        "users-mapping",
+        "a user's own mapping, text for ids, and another train batch: each told apart from the others",
+        pair=("vllm", "sglang"),
+        scenario=("sampling.min_tokens=8",),
+        settings=("ppo.train_batch_size=8", "ppo.micro_batch_size=8"),
+        engine={"text_samples": "all"},
+        mapping={"file": str(FILE)},
+        causes=("TOKENIZATION(double BOS)", "SAMPLING_PARAM(min_tokens)"),
+        party=("candidate", "mapping"),
+        findings=("CONFIG(enforce_eager)", "CONFIG(graph_padding)"),
+        confounders=("ppo.train_batch_size",),
+        told=dict.fromkeys(("CONFIG(enforce_eager)", "CONFIG(graph_padding)"), "none measured"),
+    ),
+)

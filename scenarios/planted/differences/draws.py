@@ -1,0 +1,58 @@
+"""Planted faults of the draw: another seed, cloned samples, another order of filters, other log-probabilities."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from scenarios.engines.engine import Request
+from scenarios.planted.differences.plant import Plant, Setting
+from scenarios.settings import Sampling
+
+
+class OtherSeed(Plant):
+    """The engine ignores the seed that it is given. Setting: how far off its own is."""
+
+    def seed(self, seed: int) -> int:
+        return seed + int(self.value)
+
+
+class OtherSampling(Plant):
+    """The engine draws with other canonical parameters than it was given. Setting: {name: value}."""
+
+    def sampling(self, sampling: Sampling) -> Sampling:
+        return dataclasses.replace(sampling, **self.value)
+
+
+class Cloned(Plant):
+    """Samples of one prompt share one stream of random numbers. Setting: how many samples."""
+
+    def sent(self, request: Request) -> Request:
+        return dataclasses.replace(request, sample=request.sample - request.sample % int(self.value))
+
+
+class SeedsIgnored(Plant):
+    """Requests are drawn with other seeds than their own, other ones at every call. Setting: true."""
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        self._calls = 0
+
+    def remember(self, sampling: Sampling, seed: int) -> None:
+        self._calls += 1
+
+    def sent(self, request: Request) -> Request:
+        return dataclasses.replace(request, sample=request.sample + 1_000_000 * self._calls)
+
+
+class OtherDraw(Plant):
+    """Fields of the coupled draw are replaced. Setting: {field of scenarios.engines.coupling.Draw: value}."""
+
+    def sent(self, request: Request) -> Request:
+        return dataclasses.replace(request, draw={**(request.draw or {}), **self.value})
+
+
+class Reordered(Plant):
+    """The batch reaches the engine in reverse: a control. Setting: true."""
+
+    def order(self, requests: list[Request]) -> list[int]:
+        return list(range(len(requests)))[::-1]

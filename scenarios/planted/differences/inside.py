@@ -1,0 +1,270 @@
+"""Planted faults inside an engine's model: modules that compute with a copy made of old weights, or wrongly; tensors
+that are loaded otherwise than they arrived; a spoilt rotary cache."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+from typing import Any
+
+from scenarios.engines.engine import SyncGroup, SyncReport, WeightMeta
+from scenarios.planted.differences.plant import Plant, Receive, Setting
+
+KEPT, HOOKED, TURNED, BASE = "_harness_kept", "_harness_hooked", "_harness_turned", "_harness_base"
+ROTARY = ("cos_sin_cache", "inv_freq")  # buffers of vLLM and SGLang, and of Transformers
+
+
+class KeptCopy(Plant):
+    """Modules compute with copies of themselves from before a sync: every parameter is right, what is computed is old.
+
+    Setting: {"modules": [names], "from": weight version}. A restart of the engine undoes it, a sync does not.
+    """
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        self._version = -1
+
+    def receive(self, receive: Receive, group: SyncGroup, weights: list[WeightMeta]) -> SyncReport:
+        self._version += 1
+        if self._version == int(self.value["from"]):
+            reach(self.setting.engine, keep, self.value["modules"])
+        return receive(group, weights)
+
+    def remove(self) -> None:
+        reach(self.setting.engine, release, self.value["modules"])
+
+
+class Misloaded(Plant):
+    """A tensor is loaded otherwise than it arrived, or not at all, while its digest is right. Setting: {"names":
+    [tensors], "how": "permuted" (its rows), "scaled" (by 1.02), "refused", or "late" (at the next sync; the embedded
+    engine's), "from": weight version}."""
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        self._version = -1
+        self._waiting: dict[str, Any] = {}
+
+    def receive(self, receive: Receive, group: SyncGroup, weights: list[WeightMeta]) -> SyncReport:
+        self._version += 1
+        names, how = self.value["names"], self.value["how"]
+        engine: Any = self.setting.engine
+        if self._version < int(self.value.get("from", 0)):
+            return receive(group, weights)
+        if engine.name != "hf":
+            reach(engine, misload, names, how=how)
+            return receive(group, weights)
+        state = engine.model.state_dict()
+        before = {name: state[name].clone() for name in names}
+        report = receive(group, weights)
+        if how == "late":
+            for name in {one.name for one in weights}.intersection(names):
+                arrived = state[name].clone()
+                state[name].copy_(self._waiting.get(name, before[name]))
+                self._waiting[name] = arrived
+            return report
+        for name in {one.name for one in weights}.intersection(names):
+            state[name].copy_(before[name] if how == "refused" else misread(state[name], how))
+        return report
+
+    def remove(self) -> None:
+        engine: Any = self.setting.engine
+        if engine.name != "hf":
+            reach(engine, release, [])
+
+
+class RotarySpoilt(Plant):
+    """After a sync the rotary cache is not what the model's configuration computes. Setting: {"by": factor, "from":
+    weight version}. A restart undoes it until the next sync."""
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        self._version = -1
+
+    def receive(self, receive: Receive, group: SyncGroup, weights: list[WeightMeta]) -> SyncReport:
+        report = receive(group, weights)
+        self._version += 1
+        if self._version >= int(self.value.get("from", 0)):
+            reach(self.setting.engine, turn, [], by=float(self.value["by"]))
+        return report
+
+    def remove(self) -> None:
+        reach(self.setting.engine, release, [])
+
+
+class Bent(Plant):
+    """Modules return a multiple of what they should, as a wrong kernel does: no sync and no restart undoes it.
+
+    Setting: {"modules": [names], "by": factor}.
+    """
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        reach(setting.engine, bend, self.value["modules"], by=float(self.value["by"]))
+
+    def remove(self) -> None:
+        reach(self.setting.engine, release, self.value["modules"])
+
+
+class Rebased(Plant):
+    """Rotary embeddings turn with another base than the model's, as with a wrong default. Setting: {"by": factor}."""
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        reach(setting.engine, rebase, [], by=float(self.value["by"]))
+
+    def remove(self) -> None:
+        reach(self.setting.engine, rebase, [], by=1.0)
+
+
+class RowAltered(Plant):
+    """After each sync one row of a module's weight is a multiple of what was sent; the digests are those of what was.
+
+    Setting: {"module": name, "row": index, "by": factor}. The next sync undoes it.
+    """
+
+    def receive(self, receive: Receive, group: SyncGroup, weights: list[WeightMeta]) -> SyncReport:
+        report = receive(group, weights)
+        setting = {name: float(self.value[name]) for name in ("row", "by")}
+        reach(self.setting.engine, scale_row, [self.value["module"]], **setting)
+        return report
+
+
+class Coarse(Plant):
+    """Modules return fewer bits than they have, in half precision only: a kernel that rounds once too often.
+
+    Setting: {"modules": [names], "bits": of the mantissa, explicit ones; bfloat16 has 7}.
+    """
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        reach(setting.engine, coarsen, self.value["modules"], bits=float(self.value["bits"]))
+
+    def remove(self) -> None:
+        reach(self.setting.engine, release, self.value["modules"])
+
+
+def coarsen(model: Any, modules: list[str], bits: float) -> None:
+    """From now on these modules round what they return in half precision to so many bits of mantissa."""
+
+    def rounded(value: Any) -> Any:
+        if value.element_size() > 2:
+            return value
+        mantissa, exponent = value.float().frexp()
+        scale = 2.0 ** (bits + 1)  # frexp's mantissa is below 1: its first bit is the implicit one
+        return ((mantissa * scale).round() / scale).ldexp(exponent).to(value.dtype)
+
+    def coarse(module: Any, inputs: Any, output: Any) -> Any:
+        return (rounded(output[0]), *output[1:]) if isinstance(output, tuple) else rounded(output)
+
+    for name in modules:
+        module = model.get_submodule(name)
+        object.__setattr__(module, HOOKED, module.register_forward_hook(coarse))
+
+
+def rebase(model: Any, modules: list[str], by: float) -> None:
+    """From now on rotary embeddings turn with `by` times the model's own base."""
+    for module in model.modules():
+        if hasattr(module, "inv_freq"):  # Transformers
+            first = module.__dict__.setdefault(BASE, module.inv_freq.clone())
+            steps = len(first)
+            powers = [by ** (-step / steps) for step in range(steps)]
+            module.inv_freq.copy_(first * first.new_tensor(powers))
+        elif hasattr(module, "cos_sin_cache"):  # vLLM and SGLang
+            first = module.__dict__.setdefault(BASE, module.base)
+            module.base = first * by
+            turned = module._compute_cos_sin_cache()  # SGLang's cache may have grown beyond what this computes
+            module.cos_sin_cache[: len(turned)].copy_(turned[: len(module.cos_sin_cache)])
+
+
+def scale_row(model: Any, modules: list[str], row: float, by: float) -> None:
+    """Multiply one row of these modules' weights."""
+    for name in modules:
+        model.get_submodule(name).weight.data[int(row)] *= by
+
+
+def keep(model: Any, modules: list[str]) -> None:
+    """From now on these modules compute with copies of their present weights."""
+    for name in modules:
+        module = model.get_submodule(name)
+        kept = copy.deepcopy(module)
+        object.__setattr__(module, KEPT, kept)  # no submodule: the weights of a copy are nobody's parameters
+        module.forward = kept.forward
+
+
+def bend(model: Any, modules: list[str], by: float) -> None:
+    """From now on these modules return `by` times what they compute."""
+
+    def bent(module: Any, inputs: Any, output: Any) -> Any:
+        return (output[0] * by, *output[1:]) if isinstance(output, tuple) else output * by
+
+    for name in modules:
+        module = model.get_submodule(name)
+        object.__setattr__(module, HOOKED, module.register_forward_hook(bent))
+
+
+def misload(model: Any, modules: list[str], how: str) -> None:
+    """From now on these tensors are loaded otherwise than they come, or not at all."""
+    model.__dict__.pop("load_weights", None)
+    load = model.load_weights
+
+    def loading(weights: Any, *args: Any, **kwargs: Any) -> Any:
+        wrong = (
+            (name, misread(tensor, how) if name in modules else tensor)
+            for name, tensor in weights
+            if name not in modules or how != "refused"
+        )
+        return load(wrong, *args, **kwargs)
+
+    model.__dict__["load_weights"] = loading
+
+
+def misread(tensor: Any, how: str) -> Any:
+    """`tensor` with its rows in another order, or 2 % larger."""
+    return tensor.roll(3, dims=0) if how == "permuted" else tensor * 1.02
+
+
+def turn(model: Any, modules: list[str], by: float) -> None:
+    """The rotary caches become `by` times what they were at first."""
+    buffers = {name: one for name, one in model.named_buffers() if name.endswith(ROTARY)}
+    first = model.__dict__.setdefault(TURNED, {name: one.clone() for name, one in buffers.items()})
+    for name, one in buffers.items():
+        one.copy_(first[name] * by)
+
+
+def release(model: Any, modules: list[str]) -> None:
+    """Undo what was planted; `modules`: those of `keep`, `bend` and `coarsen`."""
+    model.__dict__.pop("load_weights", None)
+    buffers = dict(model.named_buffers())
+    for name, first in model.__dict__.pop(TURNED, {}).items():
+        buffers[name].copy_(first)
+    for name in modules:
+        module = model.get_submodule(name)
+        if hasattr(module, HOOKED):
+            getattr(module, HOOKED).remove()
+            object.__delattr__(module, HOOKED)
+        if hasattr(module, KEPT):
+            del module.forward
+            object.__delattr__(module, KEPT)
+
+
+def reach(engine: Any, change: Any, modules: list[str], **setting: Any) -> None:
+    """Apply `change` to the live model of an engine, whichever it is and wherever it lives."""
+    match engine.name:
+        case "hf":
+            change(engine.model, modules, **setting)
+        case "vllm":
+            engine._llm.apply_model(functools.partial(change, modules=modules, **setting))
+        case "sglang":
+            engine._engine.collective_rpc(
+                "harness_planted", what=change.__name__, modules=json.dumps(modules), setting=json.dumps(setting)
+            )
+
+
+def planted(scheduler: Any, what: str, modules: str, setting: str) -> None:
+    """SGLang's side of `reach`: a method of its scheduler."""
+    model = scheduler.tp_worker.model_runner.model
+    changes: dict[str, Any] = {
+        one.__name__: one for one in (keep, release, bend, misload, turn, coarsen, rebase, scale_row)
+    }
+    changes[what](model, json.loads(modules), **json.loads(setting))

@@ -1,0 +1,136 @@
+"""Planted faults of a weight sync on the engine's side: names exchanged, empty digests, a kept cache, early tokens."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+from scenarios.engines.engine import Completion, Request, SyncGroup, SyncReport, WeightMeta
+from scenarios.planted.differences.plant import Plant, Receive, Setting
+from scenarios.settings import Sampling
+
+
+class NamesExchanged(Plant):
+    """Two tensors of one shape are loaded into each other's place. Setting: {"names": [a, b], "from": weight version}.
+
+    The digests are those of what arrived, under the names that were sent: they prove transport, not loading.
+    """
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        self._version = -1
+
+    def receive(self, receive: Receive, group: SyncGroup, weights: list[WeightMeta]) -> SyncReport:
+        self._version += 1
+        if self._version < int(self.value.get("from", 0)):
+            return receive(group, weights)
+        one, two = self.value["names"]
+        other = {one: two, two: one}
+        report = receive(group, [dataclasses.replace(w, name=other.get(w.name, w.name)) for w in weights])
+        return dataclasses.replace(
+            report, received={other.get(name, name): digest for name, digest in report.received.items()}
+        )
+
+
+class DigestsRepeated(Plant):
+    """The engine reports the digests that it was told instead of those of what arrived. Setting: true."""
+
+    def receive(self, receive: Receive, group: SyncGroup, weights: list[WeightMeta]) -> SyncReport:
+        report = receive(group, weights)
+        told = {one.name: one.digest for one in weights}
+        return dataclasses.replace(report, received={name: told[name] for name in report.received if name in told})
+
+
+class CacheKept(Plant):
+    """The prefix cache survives weight syncs. Setting: true, or "always": every order to flush it is answered with
+    success and not followed."""
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        if self.value == "always":
+            self._engine.flush = lambda: None
+
+    @property
+    def _engine(self) -> Any:
+        return self.setting.engine
+
+    def remove(self) -> None:
+        vars(self._engine).pop("flush", None)
+
+    def receive(self, receive: Receive, group: SyncGroup, weights: list[WeightMeta]) -> SyncReport:
+        engine = self._engine
+        sender = getattr(engine, "_engine", None)  # SGLang's own, whose updates flush unless told otherwise
+        update = getattr(sender, "update_weights_from_distributed", None)
+        engine.flush = lambda: None
+        if sender is not None and update is not None:
+            sender.update_weights_from_distributed = functools.partial(update, flush_cache=False)
+        try:
+            return receive(group, weights)
+        finally:
+            if self.value != "always":
+                del engine.flush
+            if sender is not None and update is not None:
+                del sender.update_weights_from_distributed
+
+
+class DrawnBeforeSync(Plant):
+    """The first tokens of a response are drawn before the weight sync, the rest after it. Setting: {"tokens": how many,
+    "from": weight version}.
+
+    The requests of the coming step are known beforehand: they are a function of the scenario.
+    """
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        self._version = -1
+        self._early: dict[int, Completion] = {}
+        self._last: tuple[Sampling, int] | None = None
+
+    @functools.cached_property
+    def _prompts(self) -> Any:
+        from scenarios import prompts
+
+        return prompts.load(self.setting.scenario, self.setting.tokenizer)
+
+    def remember(self, sampling: Sampling, seed: int) -> None:
+        """What the engine was last asked to draw with."""
+        self._last = sampling, seed
+
+    def receive(self, receive: Receive, group: SyncGroup, weights: list[WeightMeta]) -> SyncReport:
+        self._version += 1
+        self._early = {}
+        step, scenario = self._version, self.setting.scenario
+        if self._last is not None and step >= int(self.value.get("from", 1)) and step < scenario.steps:
+            sampling, seed = self._last
+            requests = [
+                Request(sample, ids, max_tokens=int(self.value["tokens"])) for sample, ids in self._prompts.batch(step)
+            ]
+            answers = self.setting.engine.generate(requests, sampling, seed=seed)
+            self._early = {one.sample: one for one in answers if one.finish_reason == "length"}
+        return receive(group, weights)
+
+    def sent(self, request: Request) -> Request:
+        early = self._early.get(request.sample)
+        if early is None or request.offset or not request.max_tokens or request.max_tokens <= len(early.output_ids):
+            return request
+        return dataclasses.replace(
+            request,
+            prompt_ids=request.prompt_ids + early.output_ids,
+            offset=len(early.output_ids),
+            max_tokens=request.max_tokens - len(early.output_ids),
+        )
+
+    def answered(self, request: Request, completion: Completion) -> Completion:
+        early = self._early.get(completion.sample)
+        if early is None or request.prompt_ids[: len(request.prompt_ids) - request.offset] != early.prompt_seen:
+            return completion
+        if request.prompt_ids[len(early.prompt_seen) :] != early.output_ids:
+            return completion
+        del self._early[completion.sample]
+        return dataclasses.replace(
+            completion,
+            prompt_seen=completion.prompt_seen[: len(early.prompt_seen)],
+            output_ids=early.output_ids + completion.output_ids,
+            logprobs=early.logprobs + completion.logprobs,
+        )

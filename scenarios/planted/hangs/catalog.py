@@ -1,0 +1,274 @@
+"""The hangs of the lab and its controls: what to start, and what is true of it.
+
+A hang is plain data, so that somebody else's fits too (`harness faults run --from FILE.py`, docs/hang-lab.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+PROGRAMS = Path(__file__).resolve().parent / "programs"
+# scenarios/planted/hangs/conditions: what else goes on in a process that hangs, and must not be taken for progress.
+CONDITIONS = {
+    "spin": "waiting for its device in a compiled function that spins",
+    "helper": "beside a thread that computes",
+    "logger": "beside a thread that writes",
+}
+
+
+@dataclass(frozen=True)
+class Dumps:
+    """Flight recorder dumps of a job that never ran: one planted fault of `harness.triage.flight.synthesis`."""
+
+    fault: str
+    rank: int = 0
+    at: int = 0  # operation of that rank's program in which it strikes
+    entries: int = 256
+    ahead: int = 6  # unfinished operations that a host may have
+
+
+@dataclass(frozen=True)
+class Hang:
+    """One program and the truth about it. A party is a rank, or a word that names a process without one: its role, or
+    an argument of its command line."""
+
+    name: str
+    kind: str  # K1 ... K13; empty where none need be named
+    summary: str
+    program: str = ""  # path of a script, or a module's dotted name
+    arguments: tuple[str, ...] = ()  # "{stall}" becomes the stall threshold in seconds
+    world: int = 0  # processes that the lab's launcher starts as ranks; 0: the program is run as it is
+    culprits: frozenset[int | str] = frozenset()  # exactly these; empty: nobody may be named
+    verdict: str = "HUNG"  # SLOW or HEALTHY, which are equally right, for a control; or INSUFFICIENT
+    cycle: frozenset[int | str] = frozenset()  # parties that the cycle must hold
+    frame: str = ""  # function that a culprit's frame must name, empty where any will do
+    launcher: tuple[str, ...] = ()  # options of the lab's launcher
+    engine: str = ""  # environment that the program needs (sglang, vllm): run only when asked for
+    env: dict[str, str] = field(default_factory=dict)
+    condition: str = ""  # of CONDITIONS: what goes on beside the hang in each of its processes
+    dumps: Dumps | None = None  # judged instead of running a program; `world` is then the number of ranks
+
+    @property
+    def control(self) -> bool:
+        return self.verdict != "HUNG"
+
+
+def _of(*parties: int | str) -> frozenset[int | str]:
+    return frozenset(parties)
+
+
+def _program(name: str) -> str:
+    return str(PROGRAMS / f"{name}.py")
+
+
+def _training(name: str, kind: str, summary: str, program: str, phase: str, *, rank: int | None = None, world: int = 2,
+              culprits: Iterable[int | str] | None = None, frame: str = "", cycle: Iterable[int | str] = (),
+              launcher: tuple[str, ...] = ()) -> Hang:  # fmt: skip
+    """A program of the lab that runs as ranks; its culprit is `rank` unless said otherwise."""
+    arguments = ("--phase", phase, *(("--rank", str(rank)) if rank is not None else ()))
+    named = culprits if culprits is not None else () if rank is None else (rank,)
+    return Hang(name, kind, summary, _program(program), arguments, world, frozenset(named), cycle=frozenset(cycle),
+                frame=frame, launcher=launcher)  # fmt: skip
+
+
+def _alone(name: str, kind: str, summary: str, program: str, phase: str, *, culprits: Iterable[int | str] = (),
+           frame: str = "", cycle: Iterable[int | str] = ()) -> Hang:  # fmt: skip
+    arguments = ("--phase", phase) if program == "ray_cycle" else ("--role", "trainer", "--phase", phase)
+    return Hang(name, kind, summary, _program(program), arguments, culprits=frozenset(culprits), frame=frame,
+                cycle=frozenset(cycle))  # fmt: skip
+
+
+def _control(name: str, summary: str, phase: str, *, kind: str = "", rank: int = 1, verdict: str = "SLOW") -> Hang:
+    arguments = ("--phase", phase, "--rank", str(rank), "--stall", "{stall}")
+    return Hang(name, kind, summary, _program("controls"), arguments, world=2, verdict=verdict)
+
+
+TRIP_COUNT = (
+    _training("trip-micro", "K1", "one rank packs one microbatch more", "trip_count", "micro", rank=1, world=3,
+              frame="average_gradients"),
+    _training("trip-micro-first", "K1", "the same on rank 0", "trip_count", "micro", rank=0, world=3,
+              frame="average_gradients"),
+    _training("trip-two", "K1", "the same of two ranks: who is right cannot be told", "trip_count", "micro", rank=1,
+              culprits=()),
+    _training("trip-short", "K1", "one rank's shard ends a batch early", "trip_count", "short", rank=2, world=3,
+              frame="gathered"),
+    _training("trip-publish", "K1", "one rank leaves its loop early and waits for a file", "trip_count", "publish",
+              rank=1, frame="publish"),
+    _training("trip-sharded", "K1", "one batch less, with sharded gradients", "trip_count", "sharded", rank=1, world=3,
+              frame="gathered"),
+    _training("trip-backward", "K1", "one rank skips its backward pass because its loss is not finite", "backward",
+              "nan", rank=1, world=3, frame="gathered"),
+)  # fmt: skip
+
+ORDER = (
+    _training("order-pair", "K2", "two groups in opposite orders", "order", "pair", cycle=(0, 1)),
+    _training("order-sync", "K2", "weights on one group against metrics on the other", "order", "sync", cycle=(0, 1)),
+    _training("order-ring", "K2", "three groups of two, in a ring", "order", "ring", world=3, cycle=(0, 1, 2)),
+    _training(
+        "order-backward",
+        "K2",
+        "backward passes of actor and critic in opposite orders",
+        "backward",
+        "towers",
+        cycle=(0, 1),
+    ),
+)
+
+BRANCH = (
+    _training("branch-timeout", "K3", "one scheduler's clock gives a batch up that its peer runs", "engine_tp",
+              "timeout", rank=1, frame="event_loop"),
+    _training("branch-timeout-first", "K3", "the same on rank 0 of three", "engine_tp", "timeout", rank=0, world=3,
+              frame="event_loop"),
+    _training("branch-batch", "K3", "one scheduler's clock closes a batch before its peers", "engine_tp", "batch",
+              rank=2, world=3, frame="forward"),
+)  # fmt: skip
+
+DEAD = (
+    _training("dead-thread", "K4", "a prefetch thread died, its main thread waits for batches", "dead_peer", "thread",
+              rank=1, frame="next_batch"),
+    _training("dead-thread-first", "K4", "the same on rank 0 of three", "dead_peer", "thread", rank=0, world=3,
+              frame="next_batch"),
+    _training("dead-keepalive", "K4", "a step failed, the process is kept alive", "dead_peer", "keepalive", rank=1,
+              frame="keep_alive"),
+    _training("dead-exit", "K4", "a rank ended with 0, its peer waits at the store", "dead_peer", "exit", rank=1),
+    _training("dead-killed", "K4", "a rank was killed, its peers wait at the store", "dead_peer", "killed", rank=2,
+              world=3, launcher=("--tolerate",)),
+)  # fmt: skip
+
+RENDEZVOUS = (
+    _training("join-absent", "K5", "one rank waits for a lock before it joins", "rendezvous", "absent", rank=1,
+              frame="wait_for_lock"),
+    _training("join-world", "K5", "the world is one rank larger than what was started", "rendezvous", "world", world=2,
+              rank=7, culprits=(2,), launcher=("--claim", "3")),
+    _training("join-subgroup", "K5", "one rank does not make the group that its peers make", "rendezvous", "subgroup",
+              rank=2, world=3, frame="main"),
+    _training("join-sync-twice", "K5", "two engines claim one rank of a weight sync's group: either may be wrong",
+              "sync_group", "twice", rank=2, world=3, culprits=()),
+)  # fmt: skip
+
+CONTROL_PLANE = (
+    _alone("ray-pair", "K6", "trainer and engine wait for each other in ray.get", "ray_cycle", "pair",
+           cycle=("Trainer", "Engine")),
+    _alone("ray-ring", "K6", "trainer, engine and reward model in a ring of ray.get", "ray_cycle", "ring",
+           cycle=("Trainer", "Engine", "Reward")),
+    _alone("ray-self", "K6", "an actor asks itself", "ray_cycle", "self", cycle=("Trainer",)),
+    _alone("http-pair", "K6", "trainer and engine wait for each other's HTTP answer", "http_cycle", "pair",
+           cycle=("trainer", "engine")),
+    _alone("http-plain", "K6", "the same between processes that never import torch", "http_cycle", "plain",
+           cycle=("trainer", "engine")),
+    _alone("http-ring", "K6", "trainer, engine and reward server in a ring", "http_cycle", "ring",
+           cycle=("trainer", "engine", "reward")),
+)  # fmt: skip
+
+SLEEP = (
+    _alone("sleep-wake", "K8", "wake_up waits for a lock that a failed call kept", "engine_sleep", "wake",
+           culprits=("rollout",), frame="wake_up"),
+    _alone("sleep-drain", "K8", "sleep waits for a request that was never counted out", "engine_sleep", "sleep",
+           culprits=("rollout",), frame="sleep"),
+    _training("sleep-tp", "K8", "one of two engine ranks stands in its wake_up", "engine_sleep", "tp", culprits=(1,),
+              frame="wake_up"),
+)  # fmt: skip
+
+STATE = (
+    _training("state-gil", "K9", "a C call keeps the interpreter lock", "process_state", "gil", rank=1,
+              frame="tokenize_natively"),
+    _training("state-gil-thread", "K9", "a C call in another thread keeps it", "process_state", "gil-thread", rank=0),
+    _training("state-stopped", "K9", "SIGSTOP", "process_state", "stopped", rank=1),
+    _training("state-stopped-first", "K9", "SIGSTOP on rank 0 of three", "process_state", "stopped", rank=0, world=3),
+    _training("state-disk", "K9", "uninterruptible sleep", "process_state", "disk", rank=1,
+              frame="read_from_dead_disk"),
+    _training("state-spawn", "K9", "uninterruptible sleep with the interpreter lock held", "process_state", "spawn",
+              rank=1, frame="spawn_helper"),
+)  # fmt: skip
+
+RANK_ZERO = (
+    _training("zero-save", "K10", "a barrier inside rank 0's checkpoint", "rank_zero", "save", culprits=(0,),
+              frame="save_checkpoint"),
+    _training("zero-gather", "K10", "the full state gathered on rank 0 alone", "rank_zero", "gather", culprits=(0,),
+              world=3, frame="save_full_state"),
+    _training("zero-evaluate", "K10", "a gathered metric in rank 0's evaluation", "rank_zero", "evaluate",
+              culprits=(0,), world=3, frame="evaluate"),
+)  # fmt: skip
+
+REFUSED = (
+    _training("refused-begin", "K13", "an update without begin_weight_update", "weight_sync", "begin", culprits=(1,)),
+    _training("refused-tensor", "K13", "the engine knows no tensor of that name", "weight_sync", "tensor",
+              culprits=(1,)),
+    _training("refused-running", "K13", "both engine ranks refuse while requests run", "weight_sync", "closed",
+              world=3, culprits=(1, 2)),
+    *(Hang(f"refused-{engine}", "K13", summary, _program("engine_refusal"),
+           ("--engine", engine, "--python", "{engine}"), culprits=_of("rollout"), engine=engine)
+      for engine, summary in (("sglang", "the real SGLang refuses an update without begin_weight_update"),
+                              ("vllm", "the real vLLM raises in load_weights on a CPU"))),
+)  # fmt: skip
+
+CONTROLS = (
+    _control("healthy", "a short run", "healthy", verdict="HEALTHY"),
+    _control("slow-rank", "one rank is slow in every step", "straggler", kind="K7"),
+    _control("slow-shards", "one rank reads many small files, longer than the threshold", "shards", kind="K7"),
+    _control("slow-uneven", "one rank computes longer than the threshold", "uneven", kind="K7", rank=0),
+    _control("slow-compile", "a long compile in Python before the first collective", "compile", kind="K7"),
+    _control("slow-compile-child", "a long compile in a child process", "compile-child", kind="K7", rank=0),
+    _control("slow-starved", "one rank has next to no processor time on a busy host", "starved", kind="K7"),
+    _control("long-pause", "all ranks idle longer than the threshold, nothing pending", "pause", verdict="HEALTHY"),
+    _control("long-checkpoint", "all ranks write a checkpoint for longer than the threshold", "checkpoint"),
+    replace(_control("slow-kernel", "one rank's kernel runs longer than the threshold, and ends", "kernel", kind="K7"),
+            condition="spin"),
+    Hang("slow-stage", "K7", "a driver collects its children in order: the last ones are done, the first one works",
+         _program("stages"), ("--stall", "{stall}"), verdict="SLOW"),
+    _control("breakpoint", "one rank sits in the debugger", "breakpoint", verdict="HEALTHY"),
+    *(Hang(f"slow-rollout-{phase}", "K7", f"the trainer waits for a long rollout over {title}",
+           _program("long_rollout"), ("--phase", phase, "--stall", "{stall}"), verdict="SLOW")
+      for phase, title in (("http", "HTTP"), ("ray", "Ray"))),
+)  # fmt: skip
+
+ASYNC = tuple(
+    Hang(f"async-{phase}", kind, summary, _program("async_tools"), ("--phase", phase, "--stall", "{stall}"), 2,
+         verdict=verdict)
+    for phase, kind, summary, verdict in (
+        ("rated", "K7", "event loops await a rate-limited tool that answers every quarter of the threshold", "SLOW"),
+        ("crowd", "K7", "the same with three hundred pending tasks", "SLOW"),
+        ("poll", "K7", "event loops await long polls of most of the threshold", "SLOW"),
+        ("judge", "", "rank 0's event loop awaits a judge for longer than the threshold", "INSUFFICIENT"),
+        ("ticks", "", "a request of rank 0's event loop is lost beside a task that wakes it", "INSUFFICIENT"),
+        ("lost", "", "rank 0's event loop awaits an event that nobody sets: in no stack", "INSUFFICIENT"),
+        ("socket", "", "rank 0 asks a judge outside the job in a blocking call, on its own host", "INSUFFICIENT"),
+        ("pool", "", "the same in the threads of a pool", "INSUFFICIENT"),
+    )
+)  # fmt: skip
+
+DUMPS = (
+    Hang("dumps-wedge", "K12", "all ranks in one operation, frozen", world=64, dumps=Dumps("wedge", at=200)),
+    Hang("dumps-wedge-1024", "K12", "the same on 1,024 ranks", world=1024, dumps=Dumps("wedge", at=200)),
+    Hang("dumps-extra-1024", "K1", "one of 1,024 ranks runs an operation more", world=1024, culprits=_of(700),
+         dumps=Dumps("extra", 700, 150)),
+    Hang("dumps-dead-1024", "", "one of 1,024 ranks enqueues nothing more", world=1024, culprits=_of(3),
+         dumps=Dumps("dead", 3, 150)),
+    Hang("dumps-order", "K2", "one of 64 ranks swaps two operations of different groups", world=64,
+         dumps=Dumps("abba", 5, 102, ahead=1)),
+    Hang("dumps-missing", "", "the culprit's own dump is lost", world=8, verdict="INSUFFICIENT",
+         dumps=Dumps("missing", 2, 100)),
+    Hang("dumps-healthy", "", "64 ranks between two operations", world=64, verdict="HEALTHY", dumps=Dumps("healthy")),
+)  # fmt: skip
+
+
+def under(hang: Hang, condition: str) -> Hang:
+    """The same program once more, with something else going on in its processes."""
+    name, summary = f"{hang.name}+{condition}", f"{hang.summary}, {CONDITIONS[condition]}"
+    return replace(hang, name=name, summary=summary, condition=condition)
+
+
+def conditions(hangs: Iterable[Hang]) -> tuple[Hang, ...]:
+    """Every program under every condition that it can have: only who runs collectives can spin in them."""
+    programs = [hang for hang in hangs if hang.dumps is None and not hang.engine]
+    return tuple(under(hang, one) for hang in programs for one in CONDITIONS if hang.world or one != "spin")
+
+
+HANGS: tuple[Hang, ...] = (
+    *TRIP_COUNT, *ORDER, *BRANCH, *DEAD, *RENDEZVOUS, *CONTROL_PLANE, *SLEEP, *STATE, *RANK_ZERO, *REFUSED, *CONTROLS,
+    *ASYNC,
+    *DUMPS,
+)  # fmt: skip
+VARIANTS = conditions(hang for hang in HANGS if not hang.condition)

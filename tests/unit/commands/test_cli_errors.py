@@ -1,0 +1,197 @@
+"""The one catch of the command line: what the user reads, and the exit code."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import typer
+
+from harness import cli
+from harness.errors import BadInput, EnvironmentUnusable, HarnessError, Interrupted, Terminated
+from scenarios.engines.engine import EngineError
+
+
+@pytest.fixture(autouse=True)
+def around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
+    monkeypatch.setenv("HARNESS_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("HARNESS_DEBUG", raising=False)
+    monkeypatch.setattr(Terminated, "arrived", False)
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def raising(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Puts a command line in place whose only command raises."""
+    app = typer.Typer(cls=cli._Group, pretty_exceptions_enable=False)
+
+    @app.command()
+    def work() -> None:
+        raise error
+
+    @app.command()
+    def other() -> None:
+        pass
+
+    monkeypatch.setattr(cli, "app", app)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (BadInput("there is no x", fix="harness x list"), 2, "harness: there is no x\n  fix: harness x list\n"),
+        (EnvironmentUnusable("it broke"), 2, "harness: it broke\n"),
+        (Interrupted("stopped"), 130, "harness: stopped\n"),
+        (KeyboardInterrupt(), 130, "harness: interrupted\n"),
+        (Terminated(), 143, "harness: interrupted\n"),
+        (EngineError("SGLang refused update_weights: no"), 2, "harness: SGLang refused update_weights: no\n"),
+    ],
+)
+def test_an_error_is_one_sentence_and_its_exit_code(
+    error: BaseException, code: int, text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raising(error, monkeypatch)
+    assert cli.main(["work"]) == code
+    assert capsys.readouterr().err == text
+
+
+def test_a_defect_is_no_verdict_and_says_how_to_see_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raising(KeyError("weights"), monkeypatch)
+    assert cli.main(["work"]) == 2
+    told = capsys.readouterr().err
+    assert "a defect of the harness: KeyError: 'weights'" in told and "HARNESS_DEBUG=1 harness" in told
+    assert "Traceback" not in told
+
+
+def test_the_traceback_is_there_for_who_asks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HARNESS_DEBUG", "1")
+    raising(BadInput("there is no x"), monkeypatch)
+    assert cli.main(["work"]) == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("size", "code"), [(1, 0), (10**6, 128 + signal.SIGPIPE)])
+def test_a_reader_that_has_gone_is_no_error_and_no_verdict(size: int, code: int) -> None:
+    script = f"""
+import sys, typer
+from harness import cli
+app = typer.Typer(cls=cli._Group)
+@app.command()
+def work():
+    print("x" * {size})
+app.command()(lambda: None)
+cli.app = app
+sys.exit(cli.main(["work"]))
+"""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-c", script]
+    environ = {**os.environ, "PYTHONUNBUFFERED": ""}  # one character waits in the buffer, a million do not
+    answer = subprocess.run(command, env=environ, stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert (answer.returncode, answer.stderr) == (code, "")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["nonsense"], ["--nonsense"], ["env", "nonsense"], ["env", "list", "--nonsense"], ["env", "create"], ["env"],
+     ["env", "create", "vllm", "--device", "tpu"], ["env", "list", "--format", "xml"], []],
+)  # fmt: skip
+def test_a_wrong_command_line_ends_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(arguments) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["env", "create", "tgi"], "there is no engine 'tgi'"),
+        (["env", "create", "vllm", "--version", "newest"], "is not a version"),
+        (["env", "path", "nowhere"], "there is no environment named 'nowhere' (there are: none yet)"),
+        (["env", "remove", "nowhere"], "there is no environment named 'nowhere'"),
+        (["env", "add", "mine", "--engine", "vllm", "--python", "/nowhere/python"], "there is no interpreter at"),
+        (["env", "check"], "there is no environment to check"),
+        (["env", "check", "vllm"], "fix: harness env create vllm"),
+    ],
+)
+def test_bad_input_is_told_in_a_sentence(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(arguments) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("harness: ") and text in told
+
+
+def test_version_and_an_empty_list(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("harness ")
+    assert cli.main(["env", "list", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+
+
+def test_help_is_light() -> None:
+    script = """
+import sys
+from harness import cli
+cli.main(["--help"])
+heavy = sys.modules.keys() & {"pandas", "torch", "ray", "pydantic", "numpy", "transformers", "scipy"}
+sys.exit(f"imported: {heavy}" if heavy else 0)
+"""
+    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert answer.returncode == 0, answer.stderr
+    assert "env" in answer.stdout
+
+
+def test_every_error_has_an_exit_code_that_is_no_verdict() -> None:
+    def below(kind: type[HarnessError]) -> list[type[HarnessError]]:
+        return [kind, *(deeper for child in kind.__subclasses__() for deeper in below(child))]
+
+    from harness.cluster.waiting import RunCut
+
+    kinds = below(HarnessError)
+    assert all(kind.exit_code not in (0, 1, 3) for kind in kinds if kind is not RunCut)
+    assert RunCut in kinds and RunCut.exit_code == 3  # a run that was cut short is INCONCLUSIVE
+
+
+@pytest.mark.parametrize("name", sorted(cli._ADDRESSED))
+def test_errors_of_the_lower_rooms_are_known_by_their_name(name: str) -> None:
+    module, _, kind = name.rpartition(".")
+    assert issubclass(getattr(importlib.import_module(module), kind), Exception)
+
+
+def test_an_error_that_came_through_ray_tells_its_cause(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class FromActor(EngineError):  # as Ray makes them: of the cause's type, with the cause, its text a traceback
+        cause = EngineError("vLLM answered 3 of 4 requests")
+
+    raising(FromActor("ray::EngineSession.rollout() (pid=1)\n  File ..."), monkeypatch)
+    assert cli.main(["work"]) == 2
+    assert capsys.readouterr().err == "harness: vLLM answered 3 of 4 requests\n"
+
+
+def test_sigterm_takes_the_way_of_ctrl_c(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    cleaned: list[str] = []
+
+    def work() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            signal.pause()
+        finally:
+            cleaned.append("yes")
+
+    app = typer.Typer(cls=cli._Group)
+    command: Callable[[], None] = app.command()(work)
+    app.command()(lambda: None)
+    monkeypatch.setattr(cli, "app", app)
+    assert cli.main([command.__name__]) == 143
+    assert cleaned == ["yes"]

@@ -1,0 +1,137 @@
+"""What a process said before it died, from its own output."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scenarios.engines import last_words, processes
+
+SGLANG = """\
+[2026-11-23 02:00:00] Scheduler hit an exception: Traceback (most recent call last):
+  File "scheduler.py", line 4310, in run_scheduler_process
+    scheduler = Scheduler(
+AttributeError: 'Gemma2Config' object has no attribute 'hidden_act'
+
+[2026-11-23 02:00:01] Received sigquit from a child process. It usually means the child failed.
+"""
+VLLM = """\
+\x1b[0;36m(EngineCore pid=31)\x1b[0;0m ERROR 11-23 02:00:00 [core.py:1100] Traceback (most recent call last):
+(Worker_TP1 pid=33) ERROR 11-23 02:00:00 [executor.py:800]   File "cpu_worker.py", line 92
+(Worker_TP1 pid=33) ERROR 11-23 02:00:00 [multiproc_executor.py:800] AssertionError: not enough cores for 2 ranks
+(EngineCore pid=31) ERROR 11-23 02:00:01 [core.py:9] Exception: WorkerProc initialization failed. See stack trace.
+RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        (SGLANG, "AttributeError: 'Gemma2Config' object has no attribute 'hidden_act'"),
+        (VLLM, "AssertionError: not enough cores for 2 ranks"),
+        ("Fatal Python error: Segmentation fault\n\nThread 0x01:\n", "Fatal Python error: Segmentation fault"),
+        ("torch.OutOfMemoryError: CUDA out of memory.\n", "torch.OutOfMemoryError: CUDA out of memory."),
+        ("loading weights\nready\n", ""),
+        ("The error: of its ways\nNo Exception here\n", ""),
+    ],
+)  # fmt: skip
+def test_the_cause_is_the_exception_that_others_point_at(text: str, cause: str, tmp_path: Path) -> None:
+    (tmp_path / "worker.err").write_text(text)
+    assert last_words.root_cause({tmp_path / "worker.err": 0}) == cause
+
+
+def test_what_was_said_before_the_start_is_not_its_cause(tmp_path: Path) -> None:
+    log = tmp_path / "worker.err"
+    log.write_text("ValueError: of the engine before\n")
+    begun = last_words.sizes([log, tmp_path / "absent"])
+    assert last_words.root_cause(begun) == ""
+    with log.open("a") as more:
+        more.write("ValueError: of this one\n")
+    assert last_words.root_cause(begun) == "ValueError: of this one"
+
+
+def test_a_process_finds_the_files_of_its_own_output(tmp_path: Path) -> None:
+    program = (
+        "import subprocess, sys; from scenarios.engines import last_words;"
+        "begun = last_words.sizes(last_words.own_output());"
+        "subprocess.run([sys.executable, '-c', 'raise LookupError(1)']);"
+        "print(sorted(file.name for file in begun), last_words.root_cause(begun))"
+    )
+    with (tmp_path / "out").open("w") as out, (tmp_path / "err").open("w") as err:
+        subprocess.run([sys.executable, "-c", program], stdout=out, stderr=err, check=True)
+    assert (tmp_path / "out").read_text() == "['err', 'out'] LookupError: 1\n"
+
+
+HARMLESS = """\
+INFO 11-23 02:00:00 [loader.py:1] loading
+Traceback (most recent call last):
+  File "probe.py", line 3, in look
+ModuleNotFoundError: No module named 'flash_attn'
+INFO 11-23 02:00:09 [loader.py:9] flash_attn is not there, going on without
+step 17 done
+"""
+LONG = "ValueError: max seq len (8192) needs 1.0 GiB of KV cache,\nwhich is more than there is (0.5 GiB).\n"
+
+
+def cause_of(text: str, ended: int | None, folder: Path) -> str:
+    (folder / "worker.err").write_text(text)
+    return last_words.root_cause({folder / "worker.err": 0}, ended)
+
+
+@pytest.mark.parametrize("ended", [-9, None])
+def test_an_exception_that_a_process_survived_is_not_its_cause(ended: int | None, tmp_path: Path) -> None:
+    assert not cause_of(HARMLESS, ended, tmp_path).startswith("ModuleNotFoundError")
+    assert cause_of(HARMLESS, 1, tmp_path) == "ModuleNotFoundError: No module named 'flash_attn'"
+
+
+def test_a_kill_is_told_as_one(tmp_path: Path) -> None:
+    assert cause_of(HARMLESS, -9, tmp_path) == (
+        "killed by signal 9, which the kernel's OOM killer also sends; last lines of the log: ModuleNotFoundError: "
+        "No module named 'flash_attn' | INFO 11-23 02:00:09 [loader.py:9] flash_attn is not there, going on without | "
+        "step 17 done"
+    )  # fmt: skip
+    assert cause_of("ready\n", -15, tmp_path) == "killed by signal 15; last lines of the log: ready"
+    assert cause_of("", -9, tmp_path) == "killed by signal 9, which the kernel's OOM killer also sends"
+    assert cause_of("ready\n", None, tmp_path) == ""
+
+
+@pytest.mark.parametrize("ended", [None, -9, 1])
+def test_a_process_that_is_killed_for_its_exception_has_that_cause(ended: int | None, tmp_path: Path) -> None:
+    """SGLang's parent kills the scheduler that told it of an exception."""
+    assert cause_of(SGLANG, ended, tmp_path).startswith("AttributeError: 'Gemma2Config'")
+    assert cause_of(VLLM, ended, tmp_path) == "AssertionError: not enough cores for 2 ranks"
+
+
+def test_lines_of_other_processes_do_not_show_that_it_went_on(tmp_path: Path) -> None:
+    more = "(Worker_TP0 pid=32) INFO 11-23 02:00:02 [worker.py:7] still here\n"
+    assert cause_of(VLLM + more, None, tmp_path) == "AssertionError: not enough cores for 2 ranks"
+    assert cause_of(VLLM + more.replace("32", "33"), None, tmp_path) == ""
+
+
+def test_a_message_of_several_lines_is_one_message(tmp_path: Path) -> None:
+    assert cause_of(LONG, None, tmp_path) == "ValueError: max seq len (8192) needs 1.0 GiB of KV cache,"
+
+
+def test_the_code_that_a_parent_wrote_counts(tmp_path: Path) -> None:
+    said = (
+        "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {'Core_0': -9}\n"
+    )
+    assert cause_of(HARMLESS + said, 1, tmp_path).startswith("killed by signal 9, which")
+
+
+def test_a_fault_of_its_own_is_no_kill(tmp_path: Path) -> None:
+    fatal = 'Fatal Python error: Segmentation fault\n\nThread 0x01:\n  File "a.py", line 1\nready\n'
+    assert cause_of(fatal, -11, tmp_path) == "Fatal Python error: Segmentation fault"
+
+
+def test_the_exit_code_of_a_child_that_nobody_collected() -> None:
+    with subprocess.Popen([sys.executable, "-c", "import os, time; print(flush=True); time.sleep(60)"],
+                          stdout=subprocess.PIPE) as child:  # fmt: skip
+        assert child.stdout and child.stdout.readline()
+        assert processes.exit_code(child.pid) is None
+        child.kill()
+        while processes.alive(child.pid):
+            pass
+        assert processes.exit_code(child.pid) == -9
+    assert processes.exit_code(child.pid) is None

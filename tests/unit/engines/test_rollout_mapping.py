@@ -1,0 +1,169 @@
+"""Asked, native, given: what a mapping gives is read back, whoever made it."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import given as over
+from hypothesis import strategies as st
+
+from scenarios.engines import given, parameters
+from scenarios.engines.engine import ParameterRefused
+from scenarios.engines.mapping import ParameterMap, described, sample, start
+from scenarios.settings import Engine, Sampling
+
+BROKEN = """
+def sglang_engine(asked, ours):
+    return dict(ours, disable_cuda_graph=not asked["enforce_eager"],
+                disable_cuda_graph_padding=not asked["prefix_caching"])
+
+def sglang_sampling(asked, ours):
+    return {"max_new_tokens": asked["max_tokens"], "temperature": asked["temperature"], "top_p": asked["top_p"],
+            "top_k": asked["top_k"], "repetition_penalty": asked["repetition_penalty"]}
+"""
+USERS = {"file": "users.py", "source": BROKEN}
+
+
+def asked(**changed: Any) -> dict[str, Any]:
+    return parameters.engine_asked("m", "float32", Engine(**changed), device="cpu")
+
+
+def ours(backend: str) -> Any:
+    return {
+        "vllm": parameters.vllm_engine,
+        "sglang": partial(parameters.sglang_engine, longest_context=4096),
+        "hf": parameters.hf_engine,
+    }[backend]
+
+
+def nothing(asked: Any) -> dict[str, Any]:
+    """What the harness itself needs: nothing."""
+    return {}
+
+
+engines = st.builds(
+    Engine,
+    max_model_len=st.integers(2, 3000),
+    seed=st.integers(0, 2**32 - 1),
+    prefix_caching=st.booleans(),
+    enforce_eager=st.booleans(),
+    max_num_seqs=st.integers(1, 512),
+    chunked_prefill=st.booleans(),
+    tensor_parallel=st.integers(1, 8),
+    kv_cache_tokens=st.integers(1, 512).map(lambda n: 32 * n),
+)
+samplings = st.builds(
+    Sampling,
+    temperature=st.one_of(st.just(0.0), st.floats(0.01, 2)),
+    top_k=st.one_of(st.just(-1), st.integers(1, 1000)),
+    top_p=st.floats(0.01, 1),
+    min_p=st.floats(0, 1),
+    repetition_penalty=st.floats(0.5, 2),
+    max_tokens=st.integers(1, 999),
+    min_tokens=st.integers(0, 999),
+    stop_token_ids=st.lists(st.integers(0, 9), max_size=3).map(tuple),
+)
+
+
+@over(engines, st.sampled_from(["vllm", "sglang", "hf"]))
+def test_our_mapping_gives_what_was_asked_of_an_engine(engine: Engine, backend: str) -> None:
+    wanted = parameters.engine_asked("m", "bfloat16", engine, device="cpu")
+    _, told = start(ParameterMap(), backend, wanted, ours(backend), nothing)
+    for name, value in told["given"].items():
+        if name == "max_model_len" and backend == "sglang":
+            assert value >= wanted[name]
+        elif name in told["canonical"]:
+            assert value == told["canonical"][name], name
+    assert told["mapping"] == "ours" and told["moves"] == {}
+
+
+@over(samplings, st.sampled_from(["vllm", "sglang", "hf"]))
+def test_our_mapping_gives_what_was_asked_of_a_sampler(sampling: Sampling, backend: str) -> None:
+    found = sample(ParameterMap(), backend, sampling, defaults={}, model_ends=[2])
+    assert found.given == sampling
+    assert found.end_ids == {2, *sampling.stop_token_ids}
+
+
+def test_the_users_mapping_is_read_back_as_what_it_gives() -> None:
+    arguments, told = start(ParameterMap.of(USERS), "sglang", asked(), ours("sglang"), lambda _: {"log_level": "error"})
+    assert arguments["log_level"] == "error"  # what the harness needs, where the mapping says nothing
+    assert told["canonical"]["enforce_eager"] is True and told["given"]["enforce_eager"] is False
+    assert told["mapping"] == "users.py"
+    assert told["moves"]["enforce_eager"] == ["disable_cuda_graph"]
+    # Tied to another parameter: it shows although the value is SGLang's own default here.
+    assert told["given"]["graph_padding"] is True
+    assert told["moves"]["prefix_caching"] == ["disable_cuda_graph_padding", "disable_radix_cache"]
+    mapping, sampling = ParameterMap.of(USERS), Sampling(min_tokens=4, stop_token_ids=(7,), ignore_eos=True)
+    found = sample(mapping, "sglang", sampling, defaults={}, model_ends=[2])
+    assert (found.given.min_tokens, found.given.stop_token_ids, found.given.ignore_eos) == (0, (), False)
+    assert found.end_ids == {2}
+    event = described(mapping, "sglang", sampling, found, "coupled")
+    assert event["moves"]["min_tokens"] == [] and event["moves"]["temperature"] == ["temperature"]
+    assert event["canonical"]["min_tokens"] == 4 and event["given"]["end_ids"] == [2]
+
+
+def test_what_the_harness_supplies_follows_what_was_asked() -> None:
+    mapping = ParameterMap.of({"file": "m.py", "source": "def sglang_engine(a, o): return {'dtype': a['dtype']}"})
+    arguments, told = start(mapping, "sglang", asked(), ours("sglang"), parameters.sglang_machine)
+    assert arguments["max_total_tokens"] == told["given"]["kv_cache_tokens"] == Engine().kv_cache_tokens
+    assert told["moves"]["kv_cache_tokens"] == ["max_total_tokens"] and told["moves"]["max_num_seqs"] == []
+
+
+def test_a_file_for_another_engine_leaves_this_one_ours() -> None:
+    mapping = ParameterMap.of(USERS)
+    assert mapping.ours("vllm", "engine") and not mapping.ours("sglang", "sampling")
+    found = sample(mapping, "vllm", Sampling(min_tokens=4), defaults={}, model_ends=[])
+    assert found.given.min_tokens == 4
+
+
+def test_an_edit_changes_one_native_argument_and_another_leaves_one_out() -> None:
+    mapping = ParameterMap.of({"edits": {"engine": {"random_seed": None}, "sampling": {"temperature": 0.5}}})
+    _, told = start(mapping, "sglang", asked(seed=3), ours("sglang"), nothing)
+    assert told["given"]["seed"] is None and told["moves"]["seed"] == []
+    assert told["given"]["dtype"] == "float32" and told["moves"]["dtype"] == ["dtype"]
+    found = sample(mapping, "sglang", Sampling(temperature=0.9), defaults={}, model_ends=[])
+    assert found.given == Sampling(temperature=0.5)
+
+
+def test_what_is_left_out_is_what_the_engine_fills_in() -> None:
+    """generation_config.json leaks where a mapping gives no temperature and the engine reads the file."""
+    mapping = ParameterMap.of({"edits": {"sampling": {"temperature": None, "max_tokens": None}}})
+    found = sample(mapping, "vllm", Sampling(), defaults={"temperature": 0.7}, model_ends=[])
+    assert (found.given.temperature, found.native["temperature"], found.given.max_tokens) == (0.7, 0.7, 16)
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"edit": {}}, "edits of engine and sampling"),
+        ({"edits": {"motor": {}}}, "motor"),
+        ({"edits": {"sampling": {"min_tokens": None}}}, "min_tokens"),
+        ({"file": "/nowhere/m.py"}, "/nowhere/m.py cannot be read"),
+        ({"file": "m.py", "source": "1 / 0"}, "m.py raised ZeroDivisionError"),
+        ({"file": "m.py", "source": "def sglang_sampling(a, o): return a['nope']"}, "raised KeyError"),
+        ({"file": "m.py", "source": "def sglang_sampling(a, o): return None"}, "returned NoneType"),
+        ({"file": "m.py", "source": "def sglang_sampling(a): return {}"}, "raised TypeError"),
+    ],
+)
+def test_a_mapping_that_cannot_be_used_is_refused_with_its_reason(spec: dict[str, Any], words: str) -> None:
+    with pytest.raises(ParameterRefused, match=words):
+        sample(ParameterMap.of(spec), "sglang", Sampling(), defaults={}, model_ends=[])
+
+
+def test_each_engine_reads_parameters_its_own_way() -> None:
+    read = given.sampling_given
+    assert read("vllm", {"temperature": 0.005})["temperature"] == 0.01
+    assert read("vllm", {"temperature": 1e-7})["temperature"] == 0.01
+    assert read("sglang", {"temperature": 1e-7})["temperature"] == 0.0
+    assert read("vllm", {"top_k": 0})["top_k"] == read("sglang", {"top_k": -1})["top_k"] == -1
+    stops = {"ignore_eos": True, "stop_token_ids": [3]}
+    assert read("vllm", stops)["stop_token_ids"] == (3,)
+    assert read("sglang", stops)["stop_token_ids"] == ()
+    assert read("sglang", {})["max_tokens"] == 128 and read("vllm", {})["max_tokens"] == 16
+    joint = dataclasses.asdict(Sampling(top_k=5, top_p=0.9))
+    assert "joint" in given.unlike("sglang", joint)["top_k with top_p"]
+    assert given.unlike("vllm", joint) == {}
+    assert given.engine_given("sglang", {"context_length": 128})["max_model_len"] == 126

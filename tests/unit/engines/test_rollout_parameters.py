@@ -1,0 +1,95 @@
+"""The mapping: every canonical parameter arrives, or is refused by name."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from scenarios.engines import parameters
+from scenarios.engines.engine import ParameterRefused
+from scenarios.settings import Engine, Sampling
+
+
+def test_every_engine_parameter_has_an_image_in_both_engines() -> None:
+    """Changing any canonical engine parameter changes the native arguments: nothing is dropped."""
+    base = Engine()
+    changed = {
+        "max_model_len": 96, "seed": 5, "prefix_caching": False, "enforce_eager": False, "max_num_seqs": 3,
+        "chunked_prefill": False, "memory_fraction": 0.3, "tensor_parallel": 2, "kv_cache_tokens": 512,
+    }  # fmt: skip
+    assert set(changed) | {"engines"} == {f.name for f in dataclasses.fields(Engine)}
+    for device in ("cpu", "cuda"):
+        for key, value in changed.items():
+            other = dataclasses.replace(base, **{key: value})
+            # KV room is a fraction of the accelerator on CUDA and a number of tokens on a CPU.
+            if key == ("memory_fraction" if device == "cpu" else "kv_cache_tokens"):
+                continue
+            for images in (_vllm, _sglang):
+                assert images(base, device) != images(other, device), (device, key)
+
+
+def _vllm(engine: Engine, device: str) -> dict[str, Any]:
+    return parameters.vllm_engine(parameters.engine_asked("m", "float32", engine, device=device))
+
+
+def _sglang(engine: Engine, device: str) -> dict[str, Any]:
+    asked = parameters.engine_asked("m", "float32", engine, device=device)
+    return parameters.sglang_engine(asked, longest_context=4096)
+
+
+def test_eager_is_not_inverted() -> None:
+    for eager in (True, False):
+        assert _vllm(Engine(enforce_eager=eager), "cpu")["enforce_eager"] is eager
+        assert _sglang(Engine(enforce_eager=eager), "cpu")["disable_cuda_graph"] is eager
+
+
+def test_every_sampling_parameter_has_an_image_in_native_mode() -> None:
+    changed = {
+        "temperature": 0.5, "top_k": 7, "top_p": 0.5, "min_p": 0.1, "repetition_penalty": 1.2, "min_tokens": 3,
+        "stop_token_ids": (9,), "ignore_eos": True, "max_tokens": 33,
+    }  # fmt: skip
+    assert set(changed) == {f.name for f in dataclasses.fields(Sampling)}
+    for mapping in parameters.SAMPLING_OF.values():
+        for key, value in changed.items():
+            assert mapping(Sampling()) != mapping(dataclasses.replace(Sampling(), **{key: value})), key
+
+
+@pytest.mark.parametrize(
+    ("engine", "mode", "sampling", "word"),
+    [
+        ("sglang", "native", Sampling(top_k=5, top_p=0.9), "joint"),
+        ("sglang", "native", Sampling(repetition_penalty=1.1), "output only"),
+        ("sglang", "native", Sampling(ignore_eos=True, stop_token_ids=(3,)), "ignore_eos"),
+        ("vllm", "native", Sampling(temperature=0.005), "0.01"),
+        ("vllm", "native", Sampling(min_p=0.1, top_p=0.9), "min-p"),
+        ("sglang", "coupled", Sampling(ignore_eos=True, stop_token_ids=(3,)), "ignore_eos"),
+        ("hf", "native", Sampling(repetition_penalty=1.1), "repetition"),
+        ("vllm", "coupled", Sampling(repetition_penalty=1.1), "coupled"),
+        ("vllm", "coupled", Sampling(temperature=0.0), "greedy"),
+    ],
+)
+def test_what_has_no_faithful_image_is_refused_by_name(engine, mode, sampling, word) -> None:
+    with pytest.raises(ParameterRefused, match=word):
+        parameters.check_sampling(engine, sampling, mode)
+
+
+def test_filters_are_welcome_in_coupled_mode_for_every_engine() -> None:
+    for engine in ("hf", "vllm", "sglang"):
+        parameters.check_sampling(engine, Sampling(top_k=5, top_p=0.9, min_p=0.1, min_tokens=2), "coupled")
+
+
+def test_a_context_too_short_is_refused_with_its_numbers() -> None:
+    parameters.check_room(10, Sampling(max_tokens=6), Engine(max_model_len=16))
+    with pytest.raises(ParameterRefused, match=r"max_model_len = 15 .* of 10, .* = 6 are 16 tokens"):
+        parameters.check_room(10, Sampling(max_tokens=6), Engine(max_model_len=15))
+    parameters.check_room(None, Sampling(max_tokens=6), Engine(max_model_len=7))
+    with pytest.raises(ParameterRefused, match=r"even a prompt of one token and .* are 7 tokens"):
+        parameters.check_room(None, Sampling(max_tokens=6), Engine(max_model_len=6))
+
+
+def test_more_than_one_engine_is_refused() -> None:
+    parameters.check_engine(Engine())
+    with pytest.raises(ParameterRefused, match=r"engine\.engines = 2"):
+        parameters.check_engine(Engine(engines=2))

@@ -1,0 +1,214 @@
+"""Checks 6 and 7, and the causes of a mapping: what was asked, given and resolved, on recordings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from recordings import Recording, causes, check, jagged, make, pair, put, scenario
+
+from harness.parity.checks import parameter_maps, semantics
+from reports.model import Cause, Finding, Verdict
+from scenarios.engines import given, parameters
+from scenarios.engines.mapping import ParameterMap, described, sample, start
+from scenarios.settings import Sampling
+
+USERS = Path(__file__).parents[3] / "scenarios" / "planted" / "differences" / "users_mapping.py"
+
+
+def mapped(log: Recording, spec: dict[str, Any], *, sampling: Sampling | None = None, engine: str = "sglang") -> None:
+    """Let a recording say what this mapping made of what it asked."""
+    mapping, plan = ParameterMap.of(spec), scenario()
+    sampling = sampling or plan.sampling
+    asked = parameters.engine_asked("m", plan.model.dtype, plan.engine, device="cpu")
+    ours = {
+        "sglang": lambda a: parameters.sglang_engine(a, longest_context=4096),
+        "vllm": parameters.vllm_engine,
+    }[engine]
+    arguments, told = start(mapping, engine, asked, ours, lambda _: {})
+    for event in log.events("engine_info"):
+        event |= {"engine": engine, "asked": arguments, **told}
+    for event in log.events("sampling"):
+        found = sample(mapping, engine, sampling, defaults={}, model_ends=[2])
+        event |= described(mapping, engine, sampling, found, event["mode"])
+
+
+def named(verdict: Verdict, name: str) -> list[Finding]:
+    return [one for one in verdict.findings if one.name == name]
+
+
+def test_our_own_mapping_on_both_sides_has_nothing_to_say(tmp_path: Path) -> None:
+    baseline, candidate = pair(native=False)
+    mapped(baseline, {}, engine="vllm")
+    mapped(candidate, {})
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "EQUIVALENT", verdict.reason
+    assert not [one for one in verdict.findings if one.name.startswith(("CONFIG", "SAMPLING", "STOP"))]
+    assert check(verdict, "engine-parameter-map").state == "ruled out"
+
+
+def test_a_users_mapping_is_told_apart_parameter_by_parameter(tmp_path: Path) -> None:
+    """Inverted, tied, dropped, shortened; and what is dropped without an effect is no warning."""
+    baseline, candidate = pair(native=False)
+    mapped(baseline, {}, engine="vllm")
+    mapped(candidate, {"file": str(USERS)}, sampling=Sampling(**vars(scenario().sampling) | {"min_tokens": 0}))
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "EQUIVALENT", verdict.reason
+    (eager,) = named(verdict, "CONFIG(enforce_eager)")
+    assert "disable_cuda_graph = False: inverted" in eager.summary and eager.effect.startswith("none")
+    (padding,) = named(verdict, "CONFIG(graph_padding)")
+    assert "disable_cuda_graph_padding is tied to prefix_caching" in padding.summary
+    (context,) = named(verdict, "CONFIG(max_model_len)")
+    assert "context_length = 128, which is 126" in context.summary
+    assert {one.severity for one in (eager, padding, context)} == {"warning"}
+    (fewest,) = named(verdict, "SAMPLING_PARAM(min_tokens)")
+    assert "no min_new_tokens" in fewest.summary and "it is what was asked here" in fewest.summary
+    assert fewest.severity == "info"
+    for name in ("engine-parameter-map", "sampling-parameter-map"):
+        assert check(verdict, name).state == "confirmed"
+
+
+@pytest.mark.parametrize(
+    ("edits", "name", "words"),
+    [
+        ({"random_seed": None}, "CONFIG(seed)", "was given no random_seed: dropped"),
+        ({"dtype": "auto"}, "CONFIG(dtype)", "SGLang's dtype = 'auto'"),
+        ({"dtype": None}, "CONFIG(dtype)", "was given no dtype, which then is 'auto': dropped"),
+        ({"disable_cuda_graph_padding": True}, "CONFIG(graph_padding)", "nothing was asked"),
+        ({"mem_fraction_static": 0.9}, "CONFIG(memory_fraction)", "weights and KV pool only"),
+        ({"sampling_defaults": "model"}, "CONFIG(generation_config)", "OpenAI endpoint only"),
+        ({"disable_radix_cache": True}, "CONFIG(prefix_caching)", "disable_radix_cache = True"),
+    ],
+)
+def test_each_parameter_that_is_lost_is_named(tmp_path: Path, edits: dict[str, Any], name: str, words: str) -> None:
+    baseline, candidate = pair(native=False)
+    mapped(candidate, {"edits": {"engine": edits}})
+    for event in candidate.events("engine_info"):
+        event["resolved"]["seed"] = 99 if name == "CONFIG(seed)" else event["resolved"]["seed"]
+    verdict = put(tmp_path, baseline, candidate)
+    assert any(words in one.summary and one.where == "candidate" for one in named(verdict, name)), verdict.findings
+    assert verdict.verdict == "EQUIVALENT"
+
+
+def test_generation_config_that_leaks_names_the_files_value_and_is_the_cause(tmp_path: Path) -> None:
+    baseline, candidate = drawn_otherwise()
+    spec = {"edits": {"engine": {"generation_config": "auto"}, "sampling": {"temperature": None}}}
+    mapped(candidate, spec, engine="vllm")
+    for event in candidate.events("engine_info"):
+        event["resolved"] |= {"generation_config": True, "default_sampling": {"temperature": 0.7}}
+    for event in candidate.events("sampling"):
+        event["given"] = event["given"] | {"temperature": 0.7}
+    verdict = put(tmp_path, baseline, candidate)
+    assert causes(verdict) == ["CONFIG(generation_config)"]
+    assert verdict.causes[0].party == "mapping" and verdict.causes[0].details["given"] == 0.7
+    assert any("temperature 0.7" in one.summary for one in named(verdict, "CONFIG(generation_config)"))
+
+
+def drawn_otherwise() -> tuple[Recording, Recording]:
+    """A candidate that draws the learner's second choice here and there, as another temperature does."""
+    baseline, candidate = pair(native=False)
+    rng = np.random.default_rng(2)
+    for frame in candidate.frames("rollout"):
+        truth = baseline.frame("experience", frame.step).arrays
+        flips = rng.random(len(truth["margin"].values)) < 0.06 * np.exp(-truth["margin"].values)
+        frame.arrays["output"].values[flips] = truth["runner_up"].values[flips]
+        frame.arrays["logprob"].values[flips] -= 0.7
+    return baseline, candidate
+
+
+def test_a_temperature_that_the_mapping_changed_is_the_mappings_fault(tmp_path: Path) -> None:
+    baseline, candidate = drawn_otherwise()
+    mapped(candidate, {"edits": {"sampling": {"temperature": 0.9}}})
+    verdict = put(tmp_path, baseline, candidate)
+    assert causes(verdict) == ["SAMPLING_PARAM(temperature)"]
+    cause = verdict.causes[0]
+    assert cause.party == "mapping"
+    assert {key: cause.details[key] for key in ("side", "asked", "given")} == {
+        "side": "candidate", "asked": 1.0, "given": 0.9,
+    }  # fmt: skip
+    (finding,) = [one for one in named(verdict, "SAMPLING_PARAM(temperature)") if one.where == "candidate"]
+    assert "named cause" in finding.effect
+
+
+def test_a_temperature_that_the_candidate_asked_for_itself_is_the_candidates(tmp_path: Path) -> None:
+    baseline, candidate = drawn_otherwise()
+    for event in candidate.events("sampling"):
+        event["canonical"]["temperature"] = 0.9
+    verdict = put(tmp_path, baseline, candidate)
+    assert [(one.name, one.party) for one in verdict.causes] == [("SAMPLING_PARAM(temperature)", "candidate")]
+
+
+def test_the_same_wrong_parameter_on_both_sides_explains_no_difference_between_them(tmp_path: Path) -> None:
+    """Control: both were given 0.9; what differs has another cause, or none that is known."""
+    baseline, candidate = drawn_otherwise()
+    for side in (baseline, candidate):
+        mapped(side, {"edits": {"sampling": {"temperature": 0.9}}})
+    assert causes(put(tmp_path, baseline, candidate)) == ["UNEXPLAINED"]
+
+
+@pytest.mark.parametrize(("edits", "party"), [({"dtype": "auto"}, "mapping"), ({}, "candidate")])
+def test_another_data_type_than_was_asked_is_the_cause(tmp_path: Path, edits: dict[str, Any], party: str) -> None:
+    """The mapping left it to the engine, or the engine took another than it was given."""
+    baseline, candidate = make("baseline", native=False), make("candidate", native=False, noise=0.008)
+    mapped(candidate, {"edits": {"engine": edits}})
+    for event in candidate.events("engine_info"):
+        event["resolved"]["dtype"] = "float16"
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "DIVERGENT"
+    assert [(one.name, one.party) for one in verdict.causes] == [("CONFIG(dtype)", party)]
+    assert named(verdict, "CONFIG(dtype)")
+
+
+def test_noise_in_the_type_that_was_asked_is_no_other_data_type(tmp_path: Path) -> None:
+    baseline, candidate = make("baseline", native=False), make("candidate", native=False, noise=0.008)
+    mapped(candidate, {})
+    assert "CONFIG(dtype)" not in causes(put(tmp_path, baseline, candidate))
+
+
+def test_a_largest_length_that_the_mapping_lost_is_proven_by_cutting_the_other_run_there(tmp_path: Path) -> None:
+    baseline, candidate = pair(native=False)
+    for frame in candidate.frames("rollout"):
+        rows = frame.arrays["output"].rows()
+        cut = [len(row) > 16 for row in rows]
+        for name in ("output", "logprob"):
+            frame.arrays[name] = jagged([row[:16] for row in frame.arrays[name].rows()])
+        frame.fields["finish"] = [
+            "length" if is_cut else old for is_cut, old in zip(cut, frame.fields["finish"], strict=True)
+        ]
+    mapped(candidate, {"edits": {"sampling": {"max_new_tokens": 16}}})
+    verdict = put(tmp_path, baseline, candidate)
+    found = next(one for one in verdict.causes if one.name == "SAMPLING_PARAM(max_tokens)")
+    assert found.party == "mapping" and found.proofs[0].after == 0 and found.proofs[0].before > 0
+    assert "LENGTH(context)" not in causes(verdict)
+
+
+def test_effects_are_measured_again_when_the_causes_change() -> None:
+    findings = [Finding("CONFIG(seed)", "s", "x"), Finding("node", "n", "x"), Finding("STOP(ignore_eos)", "i", "x")]
+    stop, rest = Cause("STOP(ignore_eos)", "mapping", ""), Cause("UNEXPLAINED", "unknown", "")
+    assert parameter_maps.measured(findings, []) == findings
+    one, other, cause = (found.effect for found in parameter_maps.measured(findings, [stop]))
+    assert one == "none measured: without STOP(ignore_eos) nothing differs beyond the floor"
+    assert other == "x" and "named cause" in cause
+    assert "not separated" in parameter_maps.measured(findings, [stop, rest])[0].effect
+
+
+def test_the_table_speaks_of_every_parameter_that_is_mapped() -> None:
+    for engine in ("vllm", "sglang"):
+        for part, table in (("engine", given.ENGINE), ("sampling", given.SAMPLING)):
+            for name, argument in table[engine].items():
+                assert semantics.BY_NAME[name].part == part
+                assert semantics.BY_NAME[name].native(engine) == argument.name
+
+
+def test_the_documented_table_is_the_one_that_the_checks_speak_from() -> None:
+    document = (Path(__file__).parents[3] / "docs" / "parameters.md").read_text(encoding="utf-8")
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in document.splitlines() if line[:1] == "|"]
+    shown = {row[0]: row for row in rows}
+    for one in semantics.TABLE:
+        row = shown[one.concept]
+        assert row[-1] == one.trap and row[-3].endswith(one.vllm) and row[-2].endswith(one.sglang)
+        assert one.part == "answer" or row[1] == f"`{one.canonical}`"
+        for engine, cell in (("vllm", row[-3]), ("sglang", row[-2])):
+            assert cell.startswith(f"`{one.native(engine)}`: ") or not one.native(engine)

@@ -1,0 +1,353 @@
+"""The parity suite without engines: the catalogue, how it is planned, scored and damaged, and foreign files."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from harness import config
+from harness.commands import parity_fault_tables as tables
+from harness.commands.faults import list_, run
+from harness.errors import BadInput
+from harness.parity.suite import files
+from harness.parity.suite.damage import DAMAGES, damage
+from harness.parity.suite.outcome import Outcome, score, started_since
+from harness.parity.suite.run import planned
+from reports.model import CAUSES, EXIT_CODES, Cause, Finding, Verdict
+from scenarios.planted.differences import shapes
+from scenarios.planted.differences.catalog import FAULTS, Fault, matches, named
+from scenarios.planted.differences.engine import PLANTS
+from scenarios.planted.differences.trainer import TrainerPlants
+from scenarios.settings import Scenario
+
+
+def verdict(word: str, *causes: Cause, findings: tuple[str, ...] = ()) -> Verdict:
+    return Verdict("parity", word, 1, "because", causes=list(causes), findings=[Finding(name, "") for name in findings])
+
+
+def test_every_cause_has_a_planted_fault_and_every_verdict_too() -> None:
+    planted = {cause.partition("(")[0] for fault in FAULTS for cause in fault.causes}
+    assert planted == set(CAUSES) - {"UNEXPLAINED"}
+    assert {fault.expected for fault in FAULTS} == {"DIVERGENT", "CONFOUNDED", "EQUIVALENT", "INCONCLUSIVE"}
+    assert {party for fault in FAULTS for party in fault.parties} >= {"baseline", "candidate", "mapping", "trainer"}
+    assert sum(len(fault.causes) > 1 for fault in FAULTS) >= 3
+
+
+def test_every_cause_that_the_judge_can_name_is_known() -> None:
+    """The words are read in its source: a name beginning in capitals, alone or with a detail."""
+    found = set()
+    for file in (Path(__file__).parents[3] / "harness" / "parity").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found |= set(re.findall(r"^([A-Z][A-Z_]{2,})(?:$|\()", node.value))
+    others = {"FAULTS", "NOT_RUN", "KINDS", "CPU", "GPU", "KEY", "NONE"}
+    assert found - set(EXIT_CODES) - others <= set(CAUSES)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_the_catalogue_is_sound(fault: Fault) -> None:
+    assert files.problem(fault, Path(__file__)) == ""
+    assert bool(fault.causes) == bool(fault.party)
+    config.changed(Scenario(), [*fault.scenario, *fault.settings])
+
+
+def test_a_fault_of_the_catalogue_says_how_it_is_made_again() -> None:
+    line = files.reproduced_by(named("kv-pool"), ("sglang", "vllm"), "float32")
+    assert line == "harness faults run --suite parity kv-pool --backends sglang vllm"
+    assert files.reproduced_by(dataclasses.replace(FAULTS[0], name="of-a-file"), ("vllm", "sglang"), "float32") == ""
+
+
+def test_names_are_unique_and_an_unknown_one_is_refused() -> None:
+    assert len({fault.name for fault in FAULTS}) == len(FAULTS)
+    assert named("stale-tensor").expected == "DIVERGENT"
+    with pytest.raises(ValueError, match="there is no fault 'nope'"):
+        named("nope")
+    with pytest.raises(BadInput, match="there is no planted fault 'nope'"):
+        files.chosen(FAULTS, ["nope"])
+    assert [one.name for one in files.chosen(FAULTS, ["truncated-", "control"])][-1] == "control"
+
+
+@pytest.mark.parametrize(
+    ("expected", "cause", "right"),
+    [
+        ("STALE_WEIGHTS(a)", "STALE_WEIGHTS(a)", True),
+        ("STALE_WEIGHTS(a)", "STALE_WEIGHTS(b)", False),
+        ("STALE_WEIGHTS", "STALE_WEIGHTS(b)", True),
+        ("RNG", "RNG_COLLISION", False),
+        ("RNG(seed ignored)", "RNG", False),
+    ],
+)
+def test_a_cause_matches_by_its_detail_or_without_one(expected: str, cause: str, right: bool) -> None:
+    assert matches(expected, cause) is right
+
+
+def outcome(fault: Fault, said: str, *causes: tuple[str, str], findings: tuple[str, ...] = ()) -> Outcome:
+    return Outcome(fault, verdict(said, *(Cause(name, party, "") for name, party in causes), findings=findings), 5.0)
+
+
+SHIFT = Fault("shift", causes=("ALIGNMENT",), party="candidate")
+PAIR = Fault("pair", causes=("ALIGNMENT", "VOCAB"), party="candidate")
+QUIET = Fault("quiet", expected="EQUIVALENT")
+
+
+@pytest.mark.parametrize(
+    ("one", "found", "right"),
+    [
+        (outcome(SHIFT, "DIVERGENT", ("ALIGNMENT", "candidate")), True, True),
+        (outcome(SHIFT, "DIVERGENT", ("ALIGNMENT", "baseline")), True, False),
+        (outcome(SHIFT, "DIVERGENT", ("UNEXPLAINED", "candidate")), True, False),
+        (outcome(SHIFT, "DIVERGENT", ("ALIGNMENT", "candidate"), ("VOCAB", "candidate")), True, False),
+        (outcome(SHIFT, "EQUIVALENT"), False, False),
+        (outcome(SHIFT, "INCONCLUSIVE", ("ALIGNMENT", "candidate")), False, False),
+        (outcome(PAIR, "DIVERGENT", ("ALIGNMENT", "candidate")), True, False),
+        (outcome(PAIR, "DIVERGENT", ("VOCAB", "candidate"), ("ALIGNMENT", "candidate")), True, True),
+        (outcome(QUIET, "EQUIVALENT"), True, True),
+        (outcome(QUIET, "DIVERGENT", ("ALIGNMENT", "candidate")), False, False),
+        (Outcome(SHIFT, None, error="the engine died"), False, False),
+    ],
+)
+def test_what_counts_as_found_and_as_named(one: Outcome, found: bool, right: bool) -> None:
+    assert (one.found, one.right) == (found, right)
+
+
+def test_a_finding_that_must_stand_there() -> None:
+    told = Fault("told", expected="EQUIVALENT", findings=("engine.seed",))
+    assert outcome(told, "EQUIVALENT", findings=("engine.seed", "other")).right
+    assert not outcome(told, "EQUIVALENT", findings=("other",)).found
+    confounded = Fault("confounded", expected="CONFOUNDED", confounders=("ppo.clip",))
+    for name, found in (("ppo.clip", True), ("seed", False)):
+        said = dataclasses.replace(verdict("CONFOUNDED"), confounders=[Finding(name, "")])
+        assert Outcome(confounded, said).found == found
+
+
+def test_a_fault_that_the_recordings_may_not_suffice_to_tell_may_be_untested_and_never_ruled_out() -> None:
+    small = dataclasses.replace(SHIFT, or_untested=True)
+    untested, ruled_out = outcome(small, "INCONCLUSIVE"), outcome(small, "EQUIVALENT")
+    assert untested.found and untested.right and not ruled_out.found and not ruled_out.right
+    assert not outcome(SHIFT, "INCONCLUSIVE").found
+    counted = score([untested, ruled_out])
+    assert (counted.found, counted.faults, counted.causes, counted.passed) == (1, 2, 1, False)
+
+
+def test_what_must_be_told_of_a_cause_or_a_finding() -> None:
+    kernel = Fault("k", causes=("UNEXPLAINED",), party="candidate", told={"UNEXPLAINED": "in layer 2,"})
+    for evidence, right in (("they differ first in layer 2, by 0.1", True), ("first in layer 21", False), ("", False)):
+        said = verdict("DIVERGENT", Cause("UNEXPLAINED", "candidate", "", evidence))
+        assert Outcome(kernel, said).right == right
+    flag = Fault("f", expected="EQUIVALENT", findings=("CONFIG(eager)",), told={"CONFIG(eager)": "none measured"})
+    for effect, right in (("none measured: without A nothing differs", True), ("not separated", False)):
+        said = dataclasses.replace(verdict("EQUIVALENT"), findings=[Finding("CONFIG(eager)", "", effect)])
+        assert Outcome(flag, said).found == right
+
+
+def test_every_plant_has_the_shape_of_its_setting() -> None:
+    trainer = {one.name for one in dataclasses.fields(TrainerPlants)}
+    assert set(shapes.PLANTS) == {*PLANTS, "first_sample"}
+    assert set(shapes.TRAINER) == trainer and set(shapes.RECORDING) == set(DAMAGES)
+
+
+def test_the_mapping_is_blamed_on_the_side_at_fault() -> None:
+    fault = Fault("map", causes=("CONFIG(dtype)",), party="mapping")
+    for side, right in (("candidate", True), ("baseline", False)):
+        cause = Cause("CONFIG(dtype)", "mapping", "", details={"side": side})
+        assert Outcome(fault, verdict("DIVERGENT", cause)).named is right
+
+
+def test_the_score_counts_and_passes_only_when_all_is_right() -> None:
+    right, missed = outcome(SHIFT, "DIVERGENT", ("ALIGNMENT", "candidate")), outcome(SHIFT, "EQUIVALENT")
+    quiet, alarm = outcome(QUIET, "EQUIVALENT"), outcome(QUIET, "DIVERGENT")
+    assert score([right, quiet]).passed
+    assert not score([right, quiet, missed]).passed and score([right, missed]).misses == ["shift"]
+    assert not score([right, alarm]).passed and score([right, alarm]).alarms == ["quiet"]
+    unnamed = outcome(SHIFT, "DIVERGENT", ("UNEXPLAINED", "candidate"))
+    assert score([right] * 19 + [unnamed]).passed  # 95 %
+    assert not score([right] * 18 + [unnamed]).passed
+    assert "found 19/19; named 18/19" in score([right] * 18 + [unnamed]).line
+
+
+def test_the_start_of_an_engine_is_counted_apart() -> None:
+    warm = outcome(SHIFT, "DIVERGENT", ("ALIGNMENT", "candidate"))
+    cold = dataclasses.replace(warm, run_s=30.0, live_s=2.0, starts=(2, 15.5))
+    assert (warm.warm_s, cold.seconds, cold.warm_s) == (5.0, 32.0, 16.5)
+    assert "32.0 s at most; 1 fault started an engine; without such starts 16.5 s at most" in score([warm, cold]).line
+    assert "started an engine" not in score([warm]).line
+    assert started_since((1, 5.0), (3, 12.25)) == (2, 7.2) and started_since((3, 9.0), (1, 4.0)) == (0, 0.0)
+
+
+def test_faults_are_planned_by_pair_and_scenario_with_restarts_last() -> None:
+    faults = [
+        Fault("restart", settings=("engine.seed=1",)),
+        Fault("baseline", side="baseline"),
+        Fault("plain"),
+        Fault("cool", scenario=("sampling.temperature=0.7",)),
+        Fault("reversed", pair=("b", "a")),
+        Fault("elsewhere", pair=("c", "d")),
+    ]
+    plans = planned(faults, ("a", "b"))
+    assert [(pair, [[one.name for one in group] for _, group in groups]) for pair, groups in plans] == [
+        (("a", "b"), [["plain", "restart", "baseline"], ["cool"]]),
+        (("b", "a"), [["reversed"]]),
+    ]
+
+
+def recording(folder: Path) -> Path:
+    for name, content in (
+        ("tokens/rollout-0.bin", b"x" * 100),
+        ("events/rollout-0.jsonl", b'{"kind":"environment","packages":{"torch":"1"}}\n'),
+        ("events/trainer-0.jsonl", b'{"kind":"environment","packages":{"torch":"1"}}\n{"kind":"other"}\n'),
+    ):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def test_damage_to_a_recording(tmp_path: Path) -> None:
+    half = recording(tmp_path / "half")
+    damage(half, {"keep": 0.5})
+    assert (half / "tokens/rollout-0.bin").stat().st_size == 50
+    assert (half / "events/rollout-0.jsonl").stat().st_size > 0
+    empty = recording(tmp_path / "empty")
+    damage(empty, {"keep": 0.0})
+    assert not any(file.stat().st_size for file in empty.rglob("*") if file.is_file())
+    other = recording(tmp_path / "other")
+    damage(other, {"packages": {"torch": "2"}})
+    assert json.loads((other / "events/rollout-0.jsonl").read_text())["packages"] == {"torch": "1"}
+    lines = (other / "events/trainer-0.jsonl").read_text().splitlines()
+    assert json.loads(lines[0])["packages"] == {"torch": "2"} and json.loads(lines[1]) == {"kind": "other"}
+
+
+HEAD = """\
+from scenarios.planted.differences.catalog import Fault
+from scenarios.planted.differences.engine import Wrapper
+"""
+GOOD = f"""{HEAD}
+class Mine(Wrapper):
+    pass
+
+FAULTS = [
+    Fault("mine", "a wrapper of my own", engine={{"wrapper": "Mine"}}, causes=["ALIGNMENT"], party="candidate"),
+    Fault("cold", settings=("sampling.temperature=0.5",), causes=("SAMPLING_PARAM(temperature)",), party="candidate"),
+]
+"""
+
+
+def test_faults_of_a_foreign_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(GOOD)
+    mine, cold = files.faults(str(file))
+    assert mine.engine["wrapper"] == f"{file}:Mine" and mine.causes == ("ALIGNMENT",)
+    assert cold.settings == ("sampling.temperature=0.5",)
+    assert files.faults() is FAULTS
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "no such file"),
+        ("1/0", r"cannot be executed: ZeroDivisionError: division by zero \(line 1\)"),
+        ("def (", r"cannot be executed: SyntaxError: [^(]* \(line 1\)$"),
+        ("x = 1", "has no list FAULTS at its top level"),
+        ("FAULTS = []", "its list FAULTS is empty"),
+        ("FAULTS = [1]", r"FAULTS\[0\] is of the type int, not a scenarios.planted.differences.catalog.Fault"),
+        (HEAD + 'FAULTS = [Fault("a/b")]', "cannot name a folder"),
+        (HEAD + 'FAULTS = [Fault("a", side="left")]', "it is baseline or candidate"),
+        (HEAD + 'FAULTS = [Fault("a", expected="WRONG")]', "expects 'WRONG'"),
+        (HEAD + 'FAULTS = [Fault("a", causes=("VOCAB",), party="me")]', "has the party 'me'"),
+        (HEAD + 'FAULTS = [Fault("a", causes="ALIGNMENT")]', "they are a tuple of strings"),
+        (HEAD + 'FAULTS = [Fault("a", settings=("sampling.warmth=1",))]', "did you mean|unknown key"),
+        (HEAD + 'FAULTS = [Fault("a", engine={"shft": 1})]', "plants 'shft', which there is not"),
+        (HEAD + 'FAULTS = [Fault("a", engine={"wrapper": "Nobody"})]', "which is no class of this file"),
+        (HEAD + 'FAULTS = [Fault("a", trainer={"scales": 1})]', "plants 'scales'"),
+        (HEAD + 'FAULTS = [Fault("a"), Fault("a")]', "several faults are called a"),
+        (HEAD + 'FAULTS = [Fault("a", causes=("ALIGNMNT",), party="candidate")]', "did you mean ALIGNMENT?"),
+        (HEAD + 'FAULTS = [Fault("a", causes=("VOCAB",), party="candidate", told={"ORDER": "x"})]', "has told"),
+        (HEAD + 'FAULTS = [Fault("a", engine={"shift": "one"})]', "plants shift 'one'; its setting is a whole number"),
+        (HEAD + 'FAULTS = [Fault("a", engine={"reorder": False})]', "reorder False; its setting is true"),
+        (HEAD + 'FAULTS = [Fault("a", engine={"truncate": {"keep": 4}})]', "'left' or 'right', 'keep': a whole"),
+        (HEAD + 'FAULTS = [Fault("a", engine={"sampling": {"warmth": 2}})]', "plants sampling"),
+        (HEAD + 'FAULTS = [Fault("a", stage="native", engine={"native": {"noise": "x"}})]', "noise 'x'; .* a number"),
+        (HEAD + 'FAULTS = [Fault("a", trainer={"omit_tensors": ["x"]})]', "omit_tensors .*{<a whole number>: a list"),
+        (HEAD + 'FAULTS = [Fault("a", recording={"keep": None})]', "keep None; its setting is a number"),
+        (HEAD + 'FAULTS = [Fault("..")]', "cannot name a folder"),
+        (HEAD + 'FAULTS = [Fault("a", party=5)]', "has the party 5"),
+        (HEAD + 'FAULTS = [Fault("a", cap="big")]', "has the cap 'big'; it is a positive number"),
+        (HEAD + 'FAULTS = [Fault("a", cap=-1)]', "has the cap -1"),
+        (HEAD + 'FAULTS = [Fault("a", pair="hf")]', "has the pair 'hf'"),
+        (HEAD + 'FAULTS = [Fault("a", engine={"native": 5})]', "plants native 5"),
+        (HEAD + 'FAULTS = [Fault("a", mapping={"edits": {"engine": 5}})]', "edits the mapping by"),
+        (HEAD + 'FAULTS = [Fault("a", mapping={"edits": {"nope": {}}})]', "edits the mapping by"),
+        (HEAD + 'FAULTS = [Fault("a", mapping={"file": "/nope.py"})]', "'/nope.py', which is no file"),
+    ],
+)
+def test_a_bad_file_is_refused_in_one_sentence(tmp_path: Path, content: str | None, said: str) -> None:
+    file = tmp_path / "bad.py"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(BadInput, match=said) as refused:
+        files.faults(str(file))
+    assert "\n" not in refused.value.message and refused.value.fix
+
+
+DOCUMENT = (Path(__file__).parents[3] / "docs" / "parity-faults.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("content", "listed"),
+    [
+        (HEAD + 'FAULTS = [Fault("mine")]', ["mine"]),
+        ("x = 1", "has no list HANGS or FAULTS at its top level"),
+        ("FAULTS = []", "its list FAULTS is empty"),
+    ],
+)
+def test_a_list_of_faults_is_found_by_its_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, listed: list[str] | str
+) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(content)
+    if isinstance(listed, str):
+        with pytest.raises(BadInput, match=listed):
+            list_(source=str(file), format="json")
+        return
+    list_(source=str(file), format="json")
+    assert [one["name"] for one in json.loads(capsys.readouterr().out)] == listed
+
+
+def test_the_document_has_every_field_and_every_keyword() -> None:
+    plants = [field.name for kind in (Fault, TrainerPlants) for field in dataclasses.fields(kind)]
+    missing = [name for name in [*plants, *PLANTS, *DAMAGES] if f"`{name}`" not in DOCUMENT]
+    assert missing == []
+
+
+def test_the_documented_file_is_accepted(tmp_path: Path) -> None:
+    file = tmp_path / "documented.py"
+    file.write_text(DOCUMENT.split("```python\n")[1].split("```")[0])
+    assert [one.name for one in files.faults(str(file))] == ["deaf", "cold-and-late"]
+
+
+def test_faults_that_all_need_other_engines_are_bad_input() -> None:
+    with pytest.raises(BadInput, match="need sglang vllm") as refused:
+        run(["generation-config"], suite="parity", backends=("hf", "hf"))
+    assert refused.value.fix.endswith("--backends sglang vllm")
+
+
+def test_what_is_known_of_a_suite_is_kept_by_family_and_by_fault(tmp_path: Path) -> None:
+    control, kernel = named("control"), named("wrong-kernel")
+    layer = Cause("COMPUTATION(layer 2)", "candidate", "")
+    rows = [
+        Outcome(kernel, verdict("DIVERGENT", layer), 10.0, 1.0, 9.0, (1, 8.5), ("vllm", "sglang")),
+        Outcome(control, verdict("EQUIVALENT"), 9.0, pair=("vllm", "sglang")),
+        Outcome(Fault("mine", causes=("VOCAB",), party="candidate"), verdict("EQUIVALENT"), 30.0),
+    ]
+    tables.keep(rows, tmp_path)
+    text = (tmp_path / "suite.md").read_text()
+    assert "| weights | 1 of 1 | 1 of 1 | - | 0 | 20.0 | 20.0 | 11.5 | 10.0 |\n" in text
+    assert "| controls | - | - | 1 of 1 | 0 | 9.0 | 9.0 | 9.0 | - |\n" in text
+    assert "| your own | 0 of 1 | 0 of 1 | - | 0 | 30.0 | 30.0 | 30.0 | - |\n" in text
+    assert "| all | 1 of 2 | 1 of 2 | 1 of 1 | 0 | 20.0 | 30.0 | 30.0 | 10.0 |\n" in text
+    assert "| wrong-kernel | vllm sglang | DIVERGENT | DIVERGENT | COMPUTATION(layer 2) (candidate) | yes |" in text
+    assert json.loads((tmp_path / "suite.json").read_text())["score"]["misses"] == ["mine"]

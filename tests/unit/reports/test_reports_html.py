@@ -1,0 +1,211 @@
+"""The HTML report: self-contained, byte-stable, and proof against text that attacks it."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import hashlib
+import html.parser
+import math
+import re
+
+import pytest
+import reports_examples as examples
+
+from reports import render
+from reports.charts import charts, line
+from reports.model import Parity, Place, RunSummary
+from reports.svg import StyleSheet
+
+VOID = {"meta", "link", "br", "img", "input", "hr"}
+
+
+class Page(html.parser.HTMLParser):
+    """What a browser would see: elements with their attributes, text, and whether every element closes."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self.text, self.open = [], [], []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+    def attributes(self, name):
+        return [attributes[name] for _, attributes in self.elements if name in attributes]
+
+
+@pytest.fixture(scope="module")
+def pages():
+    return {example.__name__: render(example(), "html") for example in examples.ALL}
+
+
+def test_two_renderings_are_the_same_bytes(pages):
+    assert render(examples.stale_tensor(), "html") == pages["stale_tensor"]
+
+
+@pytest.mark.parametrize("name", [example.__name__ for example in examples.ALL])
+def test_nothing_is_loaded_run_or_sent(pages, name):
+    page = Page(pages[name])
+    assert page.open == []
+    assert {tag for tag, _ in page.elements}.isdisjoint(
+        {"script", "link", "img", "iframe", "object", "embed", "form", "a", "base", "image"}
+    )
+    for tag, attributes in page.elements:
+        for key, value in attributes.items():
+            assert not key.startswith("on") and key not in ("style", "src", "srcset", "action"), (tag, key)
+            if key.endswith("href"):
+                assert value.startswith("#")
+    assert not re.search(r"@import|url\(\s*['\"]?(?!#)", pages[name])
+
+
+@pytest.mark.parametrize("name", [example.__name__ for example in examples.ALL])
+def test_the_policy_admits_exactly_the_one_style_sheet(pages, name):
+    (style,) = re.findall(r"<style>(.*?)</style>", pages[name], re.S)
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    (policy,) = [
+        a["content"] for tag, a in Page(pages[name]).elements if a.get("http-equiv") == "Content-Security-Policy"
+    ]
+    assert policy == f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+
+
+@pytest.mark.parametrize("name", [example.__name__ for example in examples.ALL])
+def test_identifiers_are_unique_and_every_reference_resolves(pages, name):
+    identifiers = Page(pages[name]).attributes("id")
+    assert len(identifiers) == len(set(identifiers))
+    references = re.findall(r'href="#([^"]*)"|url\(#([^)]*)\)', pages[name])
+    assert {first or second for first, second in references} <= set(identifiers)
+
+
+def test_hostile_text_is_text(pages):
+    page = Page(pages["hostile"])
+    shown = "".join(page.text)
+    assert shown.count("<script>alert(1)</script>") > 20 and "javascript:alert(1)" in shown
+    assert "{{ 7 * 7 }}" in shown  # a template is not rendered twice
+    assert not any(char in pages["hostile"] for char in "\x1b\x00\u202e\ud800")
+    (style,) = re.findall(r"<style>(.*?)</style>", pages["hostile"], re.S)
+    assert "alert" not in style
+
+
+def test_drawings_hold_no_text_from_outside(pages):
+    drawings = re.findall(r"<svg.*?</svg>", pages["hostile"], re.S)
+    assert drawings and not any(word in drawing for drawing in drawings for word in ("alert", "quoted", "tick"))
+    texts = {
+        text
+        for name in pages
+        for drawing in re.findall(r"<svg.*?</svg>", pages[name], re.S)
+        for text in re.findall(r"<text[^>]*>(.*?)</text>", drawing)
+    }
+    assert texts and all(re.fullmatch(r"[−0-9.e+-]+|step|baseline|candidate", text) for text in texts)
+
+
+def test_it_shows_what_the_verdict_holds(pages):
+    text = " ".join("".join(Page(pages["stale_tensor"]).text).split())
+    for part in (
+        "DIVERGENT",
+        "exit code 1",
+        "First divergence",
+        "-1.834567",
+        "STALE_WEIGHTS(model.layers.2.mlp.down_proj.weight)",
+        "Not as you asked",
+        "enforce_eager",
+        "11 per-step input sizes and times",
+        "≤ 1.05 (NeMo-RL)",
+        "tolerance 2.38e-5",
+        "sampler (coupled custom processor)",
+        "not finite at step 7",
+        "--fault candidate:skip-tensor",
+    ):
+        assert part in text, part
+
+
+def test_the_file_is_small_and_an_empty_verdict_has_no_drawings(pages):
+    assert len(pages["stale_tensor"]) < 200_000
+    assert "<svg" not in pages["nothing"] and "no verdict" in pages["nothing"]
+
+
+def drawn(series, own=None, **changes):
+    runs = [RunSummary("baseline", "a", "", series=series), RunSummary("candidate", "b", "", series=series)]
+    return charts(dataclasses.replace(Parity(None, {}, [], runs, {}, own or {}), **changes), StyleSheet())
+
+
+def test_every_series_is_drawn_known_or_not():
+    titles = [chart.title for chart in charts(examples.parity(), StyleSheet())]
+    assert titles == [
+        "Reward",
+        "KL to the reference, nats",
+        "|Δ log-probability| of equal tokens, nats",
+        "Flips: tokens chosen differently",
+        "Response length, tokens",
+        "Seconds per phase",
+        "Experience tensors, tokens",
+        "Policy loss",
+        "Value loss",
+    ]
+    assert [chart.title for chart in drawn({"grad_norm": [1.0]}, {"surprise": [2.0]})] == ["grad norm", "surprise"]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [0.0],
+        [0.0, 0.0],
+        [1e300, -1e300],
+        [1e-320],
+        [5e-324, 1.0],
+        [math.nan, 1.0, "inf", None, "x"],
+        [1.0] * 1000,
+        [10**400, 1],
+        [1e29, -1e29],
+        [True, 2],
+    ],
+)
+@pytest.mark.parametrize("name", ["reward", "max_delta_logprob", "train_seconds"])
+def test_odd_values_are_drawn(name, values):
+    found = drawn(
+        {name: values},
+        {name: values},
+        floor={"cap": 1e-4, "tolerance": math.nan, "combined": 0.0},
+        first_divergence=Place(3, "", 0, 0, 0, "", 1, 2),
+    )
+    assert all("nan" not in chart.svg.lower() for chart in found)
+
+
+def test_long_runs_stay_small():
+    series = {
+        "rollout_seconds": [1.0 + i % 7 for i in range(20_000)],
+        "reward": [math.sin(i / 50) for i in range(20_000)],
+    }
+    assert sum(len(chart.svg) for chart in drawn(series)) < 1_500_000
+
+
+def test_step_numbers_come_with_the_series_or_count_from_zero():
+    assert line({"reward": [1.0, 2.0], "step": [4, 5]}, "reward").steps == [4.0, 5.0]
+    assert line({"reward": [1.0, 2.0], "step": [4]}, "reward").steps == [0.0, 1.0]
+    assert line({"reward": [1.0, "nan", None]}, "reward").odd == ["1", "2"]
+
+
+def test_drawing_leaves_the_users_matplotlib_settings_alone():
+    import matplotlib
+
+    before = dict(matplotlib.rcParams)
+    drawn({"reward": [1.0]})
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_a_step_that_was_not_compared_is_no_step_that_is_not_finite():
+    series = {"max_delta_logprob": [1e-6, math.nan, math.inf], "mean_delta_logprob": [1e-7, math.nan, math.nan]}
+    drawn = charts(Parity(None, {}, [], [], {}, series), StyleSheet())
+    assert [chart.note for chart in drawn] == ["not compared at step 1; not finite at step 2"]

@@ -1,0 +1,182 @@
+"""The verdict on a terminal and in a pipe."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import os
+import subprocess
+import sys
+
+import pytest
+import reports_examples as examples
+from rich.console import Console
+
+from reports import render
+from reports.model import SUSPICIONS, Finding, RunSummary
+from reports.terminal import print_verdict
+
+
+def printed(verdict, width=80, encoding="utf-8", verbose=True, **options):
+    raw = io.BytesIO()
+    file = io.TextIOWrapper(raw, encoding=encoding, write_through=True)
+    print_verdict(verdict, Console(file=file, width=width, **options), verbose=verbose)
+    return raw.getvalue().decode(encoding)
+
+
+@pytest.mark.parametrize("example", examples.ALL)
+def test_the_verdict_with_its_exit_code_is_the_last_line(example):
+    verdict = example()
+    for verbose in (False, True):
+        last = printed(verdict, verbose=verbose).rstrip().splitlines()[-1]
+        assert f"(exit code {verdict.exit_code})" in last
+        terminal = printed(verdict, verbose=verbose, force_terminal=True, color_system=None).rstrip().splitlines()[-1]
+        assert f"exit code {verdict.exit_code}" in terminal
+
+
+def test_the_answer_comes_first_and_the_tables_only_when_they_are_asked_for():
+    verdict = examples.stale_tensor()
+    brief, whole = printed(verdict, verbose=False), printed(verdict)
+    assert verdict.verdict in brief.splitlines()[3] and verdict.verdict in whole.splitlines()[3]
+    marks = [verdict.verdict, "Causes", "First divergence", "Checks", verdict.reproduce, "Not as you asked"]
+    places = [brief.index(mark) for mark in marks]
+    assert places == sorted(places)
+    assert "Metrics" in whole and "Metrics" not in brief and "Coverage" not in brief
+    assert all(check.name in brief for check in verdict.parity.checks if check.state == "confirmed")
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("example", [examples.equivalent, examples.torn, examples.confounded])
+def test_lines_keep_to_the_width(example, width):
+    assert max(map(len, printed(example(), width, force_terminal=True, color_system=None).splitlines())) <= width
+    assert max(map(len, printed(example(), width).splitlines()[:-1])) <= width  # the last line is whole, for `tail -1`
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_long_paths_and_commands_stay_on_one_line(width):
+    verdict = examples.stale_tensor()
+    lines = printed(verdict, width).splitlines()
+    assert any(line.endswith(verdict.paths["deep"]) for line in lines)
+    assert any(line.endswith(verdict.reproduce) for line in lines)
+
+
+def test_a_long_path_in_a_row_stays_whole():
+    path = "/mnt/" + "a-long-folder/" * 9 + "model"
+    runs = [
+        RunSummary("baseline", "vllm", "", {"model": path}),
+        RunSummary("candidate", "sglang", "", {"model": path + "2"}),
+    ]
+    verdict = dataclasses.replace(examples.equivalent(), parity=examples.parity(runs=runs))
+    lines = printed(verdict).splitlines()
+    assert any(line.endswith(" " + path) for line in lines) and any(line.endswith(" " + path + "2") for line in lines)
+
+
+def test_every_suspicion_is_listed_by_name_and_number():
+    text = " ".join(printed(examples.equivalent(), 120).split())
+    for number, name in SUSPICIONS.items():
+        if number != 10:  # the one name that takes two lines
+            assert f"{number} {name} ruled out" in text
+    assert "11 ruled out" in text
+
+
+def test_changed_rows_come_first_and_are_marked():
+    lines = printed(examples.confounded()).splitlines()
+    rows = [line for line in lines if line.startswith("≠")]
+    assert len(rows) == 2 and "train batch, samples" in rows[1] and "64" in rows[1] and "32" in rows[1]
+    assert rows[0].split() == ["≠", "backend", "vllm", "sglang"]
+    assert lines.index(rows[0]) < next(i for i, line in enumerate(lines) if line.startswith("  scenario"))
+
+
+def test_what_was_not_as_asked_stands_right_above_the_verdict():
+    text = printed(examples.stale_tensor())
+    assert text.index("Not as you asked") > max(
+        text.index(mark) for mark in ("Findings", "First divergence", "Causes", "reproduce")
+    )
+    assert text.index("enforce_eager") > text.index("Not as you asked")
+    plain = Finding("torch", "differs", "none measured")
+    assert "Not as you asked" not in printed(dataclasses.replace(examples.stale_tensor(), findings=[plain]))
+
+
+def test_the_first_divergence_carries_all_it_must():
+    text = printed(examples.stale_tensor())
+    for part in (
+        "step 3",
+        "phase rollout",
+        "rank 0",
+        "sample 17",
+        "position 5",
+        "logprob",
+        "-1.234567",
+        "-1.834567",
+        "0.4213 nats",
+        "slept",
+    ):
+        assert part in text
+
+
+def test_metrics_stand_beside_published_limits():
+    text = printed(examples.stale_tensor())
+    row = next(line for line in text.splitlines() if "token_mult_prob_error" in line)
+    assert row.startswith("!") and "1.096" in row and "≤ 1.05 (NeMo-RL)" in row
+    assert "!" not in "".join(line[:1] for line in printed(examples.equivalent()).splitlines())
+
+
+def test_coverage_says_what_the_harness_replaced():
+    text = " ".join(printed(examples.equivalent()).split())
+    assert (
+        "sglang: sampler (coupled custom processor)" in text
+        and "flips beyond margin 0" in text
+        and "compared tokens 4,711" in text
+    )
+
+
+def test_without_colour_there_are_no_escapes(monkeypatch):
+    assert "\x1b" not in printed(examples.stale_tensor()) and "\x1b" not in render(examples.hostile())
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    coloured = printed(examples.stale_tensor(), force_terminal=True)
+    assert "\x1b[31m" not in coloured and "DIVERGENT" in coloured
+
+
+@pytest.mark.parametrize("example", examples.ALL)
+def test_an_ascii_terminal_gets_ascii(example):
+    assert printed(example(), encoding="ascii").isascii()
+
+
+def test_hostile_text_cannot_drive_the_terminal():
+    text = printed(examples.hostile(), force_terminal=True, color_system=None)
+    assert "\x1b[31m" not in text and "\x00" not in text and "\u202e" not in text and "[link]" in text
+
+
+@pytest.mark.parametrize("width", [20, 40, 300])
+def test_odd_widths(width):
+    assert "DIVERGENT" in printed(examples.stale_tensor(), width)
+
+
+def test_a_reader_that_went_away_does_not_change_the_exit_code():
+    program = """
+import sys
+import reports_examples as examples
+from rich.console import Console
+from reports.terminal import print_verdict
+print_verdict(examples.stale_tensor(), Console())
+sys.exit(42)
+"""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as closed:
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            check=False,
+            timeout=60,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+    assert (done.returncode, done.stderr) == (42, b"")
+
+
+def test_the_console_is_left_as_it_was():
+    console = Console(file=io.StringIO())
+    print_verdict(examples.torn(), console)
+    assert console.on_broken_pipe.__func__ is Console.on_broken_pipe and not console.quiet

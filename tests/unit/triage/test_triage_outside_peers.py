@@ -1,0 +1,142 @@
+"""Who waits for somebody outside the job, has finished, or failed to stop what had ended, is not blamed."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from triage_evidence import HOST, compared, evidence, frames, group, process, rank
+
+from harness.triage.evidence import Call, Frame, Journal, Process, Thread
+from harness.triage.judge import triage
+from reports.model import Verdict
+
+DATABASE = ("10.7.0.9:5432",)
+CONCURRENT = "/usr/lib/python3.11/concurrent/futures/thread.py"
+RECV = Frame("recv_into", "/usr/lib/python3.11/socket.py", 720)
+
+
+def keys(verdict: Verdict) -> set[str]:
+    return {party.key for party in verdict.triage.culprits}  # type: ignore[union-attr]
+
+
+def late(one: Process) -> Verdict:
+    ranks = [rank(n, "main:10 step:42 all_reduce") for n in range(1, 4)]
+    at = compared(group("0", {0: 16, **dict.fromkeys((1, 2, 3), (17, "all_reduce"))}))
+    return triage(evidence(one, *ranks), at)
+
+
+def inside(one: Process, frame: Frame) -> Process:
+    looks = [
+        dataclasses.replace(look, threads=tuple(
+            dataclasses.replace(thread, frames=(frame, *thread.frames)) for thread in look.threads
+        ))
+        for look in one.samples
+    ]  # fmt: skip
+    return dataclasses.replace(one, samples=tuple(looks))
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        rank(0, "main:10 load_prompts", wchan="sk_wait_data", peers=DATABASE),
+        rank(0, "main:10 load_prompts", wchan="poll_schedule_timeout.constprop.0", peers=DATABASE),
+        inside(rank(0, "main:10 upload", peers=DATABASE), RECV),
+    ],
+    ids=["a database's client in C", "one that polls", "an upload in Python"],
+)
+def test_a_blocking_client_of_a_peer_outside_is_not_blamed(one: Process) -> None:
+    found = late(one)
+    assert found.verdict == "INSUFFICIENT" and not keys(found) and DATABASE[0] in found.reason, found.reason
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        rank(0, "main:10 load_prompts", wchan="sk_wait_data"),  # nobody outside at the other end
+        rank(0, "main:10 load_prompts", wchan="hrtimer_nanosleep", peers=DATABASE),  # asleep, with a connection open
+        rank(0, "main:10 load_prompts", peers=DATABASE),
+    ],
+)
+def test_a_connection_alone_excuses_nobody(one: Process) -> None:
+    assert keys(late(one)) == {f"{HOST}:100"}
+
+
+LOCAL = ("127.0.0.1:18431",)
+POOL = Thread("ThreadPoolExecutor-0_0", 9, (RECV, *frames("score"), Frame("_WorkItem.run", CONCURRENT, 58)))
+
+
+def beside(one: Process, *threads: Thread) -> Process:
+    looks = tuple(dataclasses.replace(look, threads=(*look.threads, *threads)) for look in one.samples)
+    return dataclasses.replace(one, samples=looks)
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        inside(rank(0, "main:10 score", peers=LOCAL), RECV),
+        inside(rank(0, "main:10 score", peers=("10.0.0.1:5432",), listening=("10.0.0.1:5",)), RECV),
+        beside(rank(0, "main:10 rollout lock.wait", peers=LOCAL), POOL),
+        beside(
+            rank(0, "main:10 rollout lock.wait", peers=LOCAL),
+            dataclasses.replace(POOL, frames=POOL.frames[1:], wchan="wait_woken"),
+        ),
+    ],
+    ids=["loopback", "the own address", "through a pool", "through a pool, in C"],
+)
+def test_a_server_on_the_own_host_may_be_outside_the_job(one: Process) -> None:
+    found = late(one)
+    assert found.verdict == "INSUFFICIENT" and not keys(found) and one.peers[0] in found.reason, found.reason
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        inside(rank(0, "main:10 score", peers=LOCAL, listening=LOCAL), RECV),  # the job's own
+        inside(rank(0, "main:10 score", peers=LOCAL, environ={"MASTER_PORT": "18431"}), RECV),  # torch's store
+        beside(rank(0, "main:10 rollout", peers=LOCAL, wchan="hrtimer_nanosleep"), POOL),  # it does not wait for that
+        beside(rank(0, "main:10 rollout lock.wait"), POOL),
+    ],
+    ids=["served by the job", "the store", "asleep beside a pool", "nobody outside"],
+)
+def test_a_server_of_the_job_or_a_pool_alone_excuses_nobody(one: Process) -> None:
+    assert f"{HOST}:100" in keys(late(one)) or "nothing says" in late(one).reason, late(one).reason
+
+
+def test_a_service_of_the_job_is_asked_over_a_plain_socket() -> None:
+    asks = inside(rank(0, "main:10 score", peers=LOCAL), RECV)
+    ranks = [rank(n, "main:10 step:42 all_reduce") for n in range(1, 4)]
+    at = compared(group("0", {0: 16, **dict.fromkeys((1, 2, 3), (17, "all_reduce"))}))
+    loops = process(70, "judge", "main run_forever select", listening=LOCAL)
+    found = triage(evidence(asks, *ranks, loops), at)
+    assert found.verdict == "INSUFFICIENT" and not keys(found), found.reason
+    stands = process(70, "judge", "main:5 forgot", wchan="hrtimer_nanosleep", listening=LOCAL)
+    assert keys(triage(evidence(asks, *ranks, stands), at)) == {f"{HOST}:70"}
+
+
+@pytest.mark.parametrize("code", [None, 0])
+def test_a_rank_that_has_finished_is_not_why_another_waits_for_a_judge(code: int | None) -> None:
+    """Its journal was never closed: it left by os._exit."""
+    journal = Journal("j", 9, 40.0)
+    done = rank(1, gone=True, world=2, exit_code=code, journal=journal)
+    asks = rank(0, "main score getresponse", world=2, peers=("104.18.6.192:443",))
+    found = triage(evidence(asks, done))
+    assert not keys(found) and found.verdict == "INSUFFICIENT", found.reason
+    waits = rank(0, "main wait_for_epoch", world=2)  # the hang beside it: nothing says that it waits elsewhere
+    assert keys(triage(evidence(waits, done))) == {f"{HOST}:101"}
+
+
+def refused(*calls: Call, **more: Any) -> Verdict:
+    journal = Journal("j", 9, 40.0, calls=calls)
+    engine = process(7, "rollout", "main_loop", journal=journal, engine="sglang", **more)
+    sender = rank(0, "main sync broadcast", world=1)
+    return triage(evidence(sender, engine), compared(group("sync", {0: (3, "broadcast")}, missing=[1])))
+
+
+def test_an_abort_that_failed_is_no_refusal() -> None:
+    """The request had ended: nothing was left to stop."""
+    update = Call("update_weights", True, "", 50.0, 3)
+    abort = Call("abort_request", False, "no such request", 40.0, 3)
+    assert not keys(refused(update, abort))
+    assert keys(refused(Call("update_weights", False, "not begun", 50.0, 3), abort)) == {f"{HOST}:7"}
