@@ -1,8 +1,8 @@
 """A run directory as tables: events by kind, spans and token frames as flat NumPy columns.
 
 `Recording` is `probes.format.Run` with a scan that does not decode what nobody asks for (`harness.recordings.scan`),
-and parses a kind when it is asked for. Both index the same lines and name the same damage; a test holds them together. A line that
-proves broken when it is parsed is added to `torn`.
+and parses a kind when it is asked for. Both index the same lines and name the same damage; a test holds them together.
+A line that proves broken when it is parsed is added to `torn`.
 """
 
 from __future__ import annotations
