@@ -75,7 +75,8 @@ def _unreadable(recording: Recording, name: str) -> list[str]:
             if value is not None and not _is_number(value)
         ]
         + [
-            f"the {name}'s recording is unreadable: scenario.native.{key} of its run.json is {value!r}, which tests nothing"
+            f"the {name}'s recording is unreadable: scenario.native.{key} of its run.json is {value!r}, which tests "
+            "nothing"
             for key, most in _NATIVE.items()
             for value in [mapping(parts["scenario.native"]).get(key) if recording.steps("native") else None]
             if _is_number(value) and not 1e-9 <= number(value) <= most
