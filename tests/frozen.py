@@ -1,69 +1,77 @@
-"""Freezes what the judge says of kept recordings, so that a change of its structure can be held against it.
+"""Judge kept recordings again and compare the table with an earlier one: what a change of the judge may not change.
 
-    harness faults run --suite parity --out runs/planted-differences        # once, the better part of a night
-    python tests/frozen.py write runs/planted-differences table.json        # before the change
-    python tests/frozen.py compare runs/planted-differences table.json      # after it; exits 1 where a row differs
+    harness faults run --suite parity --out runs/planted-differences      # the recordings, once
+    python tests/frozen.py runs/planted-differences --write before.json   # before a change
+    python tests/frozen.py runs/planted-differences --against before.json # after it; exit code 1 when a row differs
 
-Judged from the recordings alone: no engine is started, so a cause that only an intervention proves is not in the table.
+A row holds the verdict, its exit code, the causes with their parties, the outcome of each check, and the first
+divergence. Only recordings are judged: causes that need a live engine are the suite's own to prove.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-WORKERS = 2
+from harness.parity import judge
 
 
-def row(folder: Path) -> dict[str, Any]:
-    """What is said of one pair; what the judge raises, where it does."""
-    from harness.parity.verdict import judge
-
-    paths = json.loads((folder / "verdict.json").read_text())["paths"]
-    try:
-        found = judge(paths["baseline"], paths["candidate"])
-    except Exception as error:  # an error is a row like another: that it stays the same is what is asked
-        return {"error": f"{type(error).__name__}: {error}"}
-    first = found.parity.first_divergence if found.parity else None
-    return {
-        "verdict": found.verdict,
-        "exit_code": found.exit_code,
-        "causes": sorted(
-            f"{one.name} ({one.party}, {'proven' if one.proofs else 'not proven'})" for one in found.causes
-        ),
-        "first": None
-        if first is None
-        else [first.step, first.phase, first.rank, first.sample, first.position, first.field],
-        "checks": {one.name: one.state for one in found.parity.checks} if found.parity else {},
+def row(folder: Path) -> tuple[str, dict[str, Any]]:
+    """(name of the fault, its row of the table). `folder` holds the verdict of the suite, which names both runs."""
+    paths = json.loads((folder / "verdict.json").read_text("utf-8"))["paths"]
+    verdict = json.loads(judge(paths["baseline"], paths["candidate"]).to_json())
+    parity = verdict["parity"] or {}
+    first = parity.get("first_divergence")
+    return folder.name, {
+        "verdict": verdict["verdict"],
+        "exit_code": verdict["exit_code"],
+        "causes": sorted([cause["name"], cause["party"]] for cause in verdict["causes"]),
+        "checks": {check["name"]: check["state"] for check in parity.get("checks", ())},
+        "first": first and {name: first[name] for name in ("step", "phase", "rank", "sample", "position", "field")},
     }
 
 
-def table(suite: Path) -> dict[str, dict[str, Any]]:
-    folders = sorted(one.parent for one in suite.glob("*/verdict.json"))
-    with ProcessPoolExecutor(WORKERS) as pool:
-        return dict(zip((one.name for one in folders), pool.map(row, folders), strict=True))
+def table(folder: Path, jobs: int) -> dict[str, dict[str, Any]]:
+    folders = sorted(path.parent for path in folder.glob("*/verdict.json"))
+    with ProcessPoolExecutor(jobs) as pool:
+        return dict(pool.map(row, folders))
+
+
+def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """One line for each fault and column that differs, and for each fault that only one table has."""
+    lines = [f"{name}: only in one table" for name in sorted(before.keys() ^ after.keys())]
+    for name in sorted(before.keys() & after.keys()):
+        lines += [
+            f"{name}: {column} was {before[name][column]!r}, is {after[name][column]!r}"
+            for column in before[name]
+            if before[name][column] != after[name][column]
+        ]
+    return lines
 
 
 def main() -> int:
-    how, suite, path = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
-    now = table(suite)
-    if how == "write":
-        path.write_text(json.dumps(now, indent=1, sort_keys=True) + "\n")
-        print(f"{len(now)} rows in {path}")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("recordings", type=Path, help="what `harness faults run --suite parity --out` wrote")
+    parser.add_argument("--write", type=Path, help="keep the table here")
+    parser.add_argument("--against", type=Path, help="an earlier table")
+    parser.add_argument("--jobs", type=int, default=1)
+    asked = parser.parse_args()
+    found = table(asked.recordings, asked.jobs)
+    if not found:
+        print(f"{asked.recordings} holds no verdict of a suite: harness faults run --suite parity --out DIR makes them")
+        return 2
+    if asked.write:
+        asked.write.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", "utf-8")
+    if not asked.against:
+        print(f"{len(found)} recordings judged")
         return 0
-    then = json.loads(path.read_text())
-    differing = 0
-    for name in sorted({*then, *now}):
-        before, after = then.get(name, {}), now.get(name, {})
-        changed = sorted(key for key in {*before, *after} if before.get(key) != after.get(key))
-        differing += bool(changed)
-        for key in changed:
-            print(f"{name}: {key}: {before.get(key)} -> {after.get(key)}")
-    print(f"{differing} of {len({*then, *now})} rows differ")
-    return int(differing > 0)
+    lines = differences(json.loads(asked.against.read_text("utf-8")), json.loads(json.dumps(found)))
+    print("\n".join(lines) or f"{len(found)} recordings judged as before")
+    return 1 if lines else 0
 
 
 if __name__ == "__main__":
