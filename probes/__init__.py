@@ -1,1 +1,1 @@
-"""What happened: recorders that live in any process, standard library only. docs/format.md is their format."""
+"""Recorders that live in any process, standard library only. docs/reference/format.md describes their format."""

@@ -1,6 +1,6 @@
 """The format of a recording: its version, the codec of lines and frames, and the reader of a run directory.
 
-Standard library only; docs/format.md is the same format in words, for writers in other languages. A recording is read
+Standard library only; docs/reference/format.md describes the format for writers in other languages. A recording is read
 as it was acknowledged: an unfinished last line or last frame (what a killed process leaves) is dropped and said so in
 `Run.torn`; any other damage is a FormatError.
 """

@@ -1,6 +1,6 @@
 """Frames: named arrays of numbers with a JSON header and checksums, laid out so that reading them copies nothing.
 
-docs/format.md describes the layout byte by byte. `probes.format` re-exports everything public of this module.
+docs/reference/format.md describes the layout byte by byte. `probes.format` re-exports everything public of this module.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The one scrubber: what is written down passes it, whoever writes (docs/secrets.md).
+"""The one scrubber: what is written down passes it, whoever writes (docs/reference/secrets.md).
 
 A secret is known by its name (of a variable, a field, an option), by its shape (a token of a well-known service, a
 private key, a login in a URL), or because it is the value of a secretly named variable that appears again. Every

@@ -32,7 +32,7 @@ SUSPICIONS = {
     11: "per-step input sizes and times",
 }
 
-# Causes by their first words; a detail follows in parentheses (docs/verdicts.md).
+# Causes by their first words; a detail follows in parentheses (docs/reference/verdicts.md).
 CAUSES = (
     "TOKENIZATION", "TRUNCATION", "TEMPLATE", "RETOKENIZATION", "STOP", "LENGTH", "CAPACITY", "ORDER", "VOCAB",
     "SAMPLING_PARAM", "SAMPLER", "RNG", "RNG_COLLISION", "ALIGNMENT", "LOGPROB_SEMANTICS", "NUMERIC_FATAL", "CONFIG",
@@ -40,7 +40,7 @@ CAUSES = (
     "baseline-itself", "candidate-itself", "COMPUTATION", "ARITHMETIC", "UNEXPLAINED",
 )  # fmt: skip
 
-# Parity's exit codes (docs/verdicts.md). Triage's are below.
+# Parity's exit codes (docs/reference/verdicts.md). Triage's are below.
 EXIT_CODES = {"EQUIVALENT": 0, "DIVERGENT": 1, "ERROR": 2, "INCONCLUSIVE": 3, "CONFOUNDED": 3}
 
 
@@ -137,7 +137,7 @@ class Parity:
     series: dict[str, list[float]] = field(default_factory=dict)  # one value a step: max |Δ logprob|, flips, ...
 
 
-# The kinds of a hang (docs/hangs.md).
+# The kinds of a hang (docs/explanation/wait-graph.md).
 HANGS = {
     "K1": "trip count",
     "K2": "order inversion",

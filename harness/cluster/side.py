@@ -50,7 +50,7 @@ class Side:
         return replace(self, scenario=lifted(self.scenario), run_dir=folder, lifted=told)
 
     def manifest(self, *, command: str, gpus: float) -> dict[str, Any]:
-        """The fields of run.json (docs/format.md). `command` makes the same runs again."""
+        """The fields of run.json (docs/reference/format.md). `command` makes the same runs again."""
         scenario = self.scenario
         return {
             "scenario": scenario.to_json(),

@@ -143,10 +143,12 @@ def _suite_of(path: Path) -> Literal["all", "hang", "parity"]:
     from harness.errors import BadInput
     from harness.foreign import executed
 
-    module = executed(path, document="docs/hang-lab.md and docs/parity-faults.md describe the interface")
+    module = executed(
+        path, document="docs/measurements/hang-lab.md and docs/measurements/parity-faults.md describe the interface"
+    )
     hangs, faults = hasattr(module, "HANGS"), hasattr(module, "FAULTS")
     if not (hangs or faults):
-        raise BadInput(f"{path} has no list HANGS or FAULTS at its top level", fix="docs/parity-faults.md")
+        raise BadInput(f"{path} has no list HANGS or FAULTS at its top level", fix="docs/measurements/parity-faults.md")
     return "all" if hangs and faults else "hang" if hangs else "parity"
 
 

@@ -74,7 +74,9 @@ def parity(
     candidate: Annotated[str, typer.Argument(help="the one that is judged", show_default=False)],
     command: Annotated[
         list[str] | None,
-        typer.Argument(help="a job of OpenRLHF, verl or TRL, run on both instead of a scenario (docs/frameworks.md)"),
+        typer.Argument(
+            help="a job of OpenRLHF, verl or TRL, run on both instead of a scenario (docs/how-to/frameworks.md)"
+        ),
     ] = None,
     framework: Annotated[str, typer.Option(help="of the command; auto: what it and its scripts name")] = "auto",
     scenario: Scenario = "ppo-tiny",
@@ -117,7 +119,9 @@ def parity(
     ] = "",
     mapping: Annotated[
         str,
-        typer.Option(help="the candidate's own parameter mapping, FILE.py (docs/parameters.md)", show_default=False),
+        typer.Option(
+            help="the candidate's own parameter mapping, FILE.py (docs/reference/parameters.md)", show_default=False
+        ),
     ] = "",
     baseline_mapping: Annotated[str, typer.Option(help="the same, of the baseline", show_default=False)] = "",
     cap: Cap = None,
@@ -223,7 +227,10 @@ def run(
     seed: Seed = None,
     rollout_only: RolloutOnly = False,
     mapping: Annotated[
-        str, typer.Option(help="a parameter mapping of your own, FILE.py (docs/parameters.md)", show_default=False)
+        str,
+        typer.Option(
+            help="a parameter mapping of your own, FILE.py (docs/reference/parameters.md)", show_default=False
+        ),
     ] = "",
     resume: Annotated[
         str, typer.Option(help="continue from this checkpoint (…/checkpoints/step-N)", show_default=False)

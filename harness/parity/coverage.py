@@ -14,7 +14,7 @@ from reports.model import Finding
 
 
 def coverage(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> dict[str, Any]:
-    """The verdict's `coverage` (docs/verdicts.md)."""
+    """The verdict's `coverage` (docs/reference/verdicts.md)."""
     counted = ("compared_tokens", "benign_flips", "flips_beyond_margin")
     again: dict[str, second_run.SecondRun] = e.notes["second runs"]
     native, lifted = e.notes.get("native"), e.notes.get("lifted")

@@ -2,7 +2,7 @@
 
 A proof removes a difference; so would the same intervention with another cause, now and then. A cause is proven only
 when each of its rivals is excluded by one of the observations that are listed beside it. Otherwise the rival is listed
-with the cause, and neither is proven. docs/attribution.md has the table for readers.
+with the cause, and neither is proven. docs/explanation/attribution.md has the table for readers.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ RIVALS: dict[str, tuple[Rival, ...]] = {
         Rival("another sampling parameter", (Seen.GIVEN, Seen.ALONE_EXPLAINS, Seen.LIKELIER, Seen.AT_THE_LIMIT)),
     ),
 }
-# Causes of which nothing else looks the same, each with the reason; for `docs/attribution.md` too.
+# Causes of which nothing else looks the same, each with the reason; for `docs/explanation/attribution.md` too.
 ALONE: dict[str, str] = {
     "TOKENIZATION": "its proof compares whole prompts, id by id",
     "TRUNCATION": "its proof compares whole prompts, id by id",

@@ -1,4 +1,4 @@
-"""What engines' own processes say they saw, joined to samples by request (docs/format.md: frames of kind `seen`)."""
+"""Frames of kind `seen`: the ids that an engine saw, joined to samples by request (docs/reference/format.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The evidence directory: plain files that hold one `Evidence`, readable without the run (docs/evidence.md).
+"""The evidence directory: plain files that hold one `Evidence`, readable without the run (docs/reference/evidence.md).
 
 Everything is JSON except flight recorder dumps, which lie there as the job wrote them. A directory (or its zip) may
 come from a stranger: paths that leave it are refused, sizes are bounded, and nothing in it is executed or unpickled.

@@ -1,4 +1,4 @@
-"""Which hangs to run: the lab's own, or those of a file that somebody else wrote (docs/hang-lab.md)."""
+"""Which hangs to run: the lab's own, or those of a file that somebody else wrote (docs/measurements/hang-lab.md)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scenarios.planted.hangs.catalog import CONDITIONS, HANGS, VARIANTS, Hang
 
 KINDS = frozenset(f"K{number}" for number in range(1, 14))
 VERDICTS = ("HUNG", "SLOW", "HEALTHY", "INSUFFICIENT")
-DOCUMENT = "docs/hang-lab.md describes the interface"
+DOCUMENT = "docs/measurements/hang-lab.md describes the interface"
 
 
 def hangs(source: str = "") -> tuple[Hang, ...]:

@@ -77,7 +77,7 @@ class Call:
     ) -> None:  # fmt: skip
         """Record the resolved configuration, once a process: `harness record` puts it into run.json.
 
-        `scenario`: what docs/format.md knows under `scenario`, by its names. `framework`: the settings that are the
+        `scenario`: what docs/reference/format.md lists under `scenario`. `framework`: the settings that are the
         framework's own and bear on the numbers: a pair of runs that differs in one is confounded. `missing`: what this
         job's settings deny -> why.
         """

@@ -1,4 +1,4 @@
-"""What an engine drew, as frames of a recording (docs/format.md)."""
+"""What an engine drew, as frames of a recording (docs/reference/format.md)."""
 
 from __future__ import annotations
 

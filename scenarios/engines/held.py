@@ -1,7 +1,8 @@
 """What a live engine holds: its tensors in the checkpoint's layout, and its buffers. Runs in the engine's own process.
 
 An order and its answer are dictionaries of plain values and tensors, as bytes (`packed`, `unpacked`), because they
-travel through vLLM's workers, SGLang's scheduler and Ray. docs/attribution.md says what can be read of which engine.
+travel through vLLM's workers, SGLang's scheduler and Ray. docs/explanation/attribution.md says what can
+be read of which engine.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Asked (canonical) -> native arguments by `parameters` -> edited, or made anew by a user's file -> the engine. A file is
 Python that defines any of `vllm_engine, vllm_sampling, sglang_engine, sglang_sampling, hf_engine, hf_sampling`, each
 `(asked, ours) -> native arguments`; it runs in the engine's own process, and what it makes unfaithful is found, not
-refused (docs/parameters.md).
+refused (docs/reference/parameters.md).
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ def test_a_proof_with_an_open_rival_is_none() -> None:
 
 
 def test_every_rival_of_the_table_is_documented() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "attribution.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "explanation" / "attribution.md").read_text()
     rows = [line for line in page.splitlines() if line.startswith("|")]
     assert all(any(row.startswith(f"| {name} |") and why in row for row in rows) for name, why in ALONE.items())
     for name, rivals in RIVALS.items():

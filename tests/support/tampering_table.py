@@ -1,4 +1,7 @@
-"""Write the table of docs/tampering.md: every tampering, judged. A few minutes; run it from the checkout."""
+"""Judge every tampering and write the table of docs/measurements/tampering.md.
+
+Takes a few minutes; run it from the checkout.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ import tampering
 
 from harness.parity import judge
 
-PAGE = Path(__file__).parents[2] / "docs" / "tampering.md"
+PAGE = Path(__file__).parents[2] / "docs" / "measurements" / "tampering.md"
 Case = tuple[str, str, str]
 
 

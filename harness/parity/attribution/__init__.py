@@ -2,7 +2,7 @@
 
 `attribute` takes a judged comparison and a bench with the engines still up, reproduces the symptom on a few samples,
 and changes one thing at a time: in the reference, which then makes the fault's mistake, or on the engine, where the
-fault goes away. docs/attribution.md says what each intervention proves, and what it cannot.
+fault goes away. docs/explanation/attribution.md says what each intervention proves, and what it cannot.
 """
 
 from harness.parity.attribution.attribute import attribute, search

@@ -1,7 +1,7 @@
 """What a parameter means in each engine, and the trap between them: the table that checks 6 and 7 speak from.
 
-Read in the installed source of vLLM 0.32.0 and SGLang 0.5.23. docs/parameters.md shows it as a table. The native names
-and how their values are read back stand in `scenarios.engines.given`.
+Read in the installed source of vLLM 0.32.0 and SGLang 0.5.23. docs/reference/parameters.md shows it as a table. The
+native names and how their values are read back stand in `scenarios.engines.given`.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def _prompts(recording: Recording) -> Iterator[str]:
 
 
 def _digests_of(prompts: list[np.ndarray]) -> tuple[str, str]:
-    """The digest as our trainer makes it, and as the adapters of other frameworks do (docs/format.md)."""
+    """The digest as our trainer makes it, and as the adapters of other frameworks do (docs/reference/format.md)."""
     parts = {
         "tokens": np.concatenate([np.zeros(0, np.int32), *prompts]).astype(np.int32),
         "lengths": np.array([len(row) for row in prompts], np.int32),

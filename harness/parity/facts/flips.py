@@ -90,7 +90,7 @@ def note(
     reach = rounding.mean if e.tolerance.half and rounding.measured else e.tolerance.cap
     judged = implausible(int(outside.sum()), grid.size, reach, e.tolerance.temperature)
     # In half precision rounding decides which of the two a filter leaves; in float32 no other token was left
-    # (docs/format.md).
+    # (docs/reference/format.md).
     edge = outside & (best == two[flipped]) & e.tolerance.half
     known = np.isfinite(margin) | edge | (outside & judged)
     benign = known & ((np.abs(margin) <= e.tolerance.margin) | edge) & (best == two[flipped])

@@ -12,7 +12,7 @@ from harness.parity.facts.evidence import Side
 from harness.recordings.tables import Rows, Table
 
 QUANTITIES = ("length", "reward", "surprisal")
-# What the learner may say of a token beside its plain log-probability (docs/format.md).
+# What the learner may say of a token beside its plain log-probability (docs/reference/format.md).
 VIEWS = ("tempered_logprob", "processed_logprob", "joint_logprob", "blind_logprob")
 READINGS = ("entropy", "varentropy", "mass_before", "outside", "outside_joint")
 

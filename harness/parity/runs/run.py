@@ -59,12 +59,13 @@ def run_parity(
     """Run one scenario on two backends with identical seeds, diff the recordings, and return the verdict.
 
     `overrides` (section.key=value) change both sides, `candidate_overrides` the candidate only. `mapping`,
-    `baseline_mapping`: the candidate's and the baseline's own parameter mapping, a file (docs/parameters.md).
-    `lifted`: compute once more in float32 with the weights of half precision (docs/lifted.md); None: where they fit.
-    `attribution`: when the runs diverge, intervene on the engines that are still up (docs/attribution.md). `cap`: the
-    largest rounding noise that is believed, in nats, instead of the dtype's own. `out`: the parity directory, made
-    under runs/ when None. `stall_s`: without progress for so long, a run is looked at and ended if it hangs; 0: nobody
-    watches. Raises HarnessError for what could not start; a run that was cut short is INCONCLUSIVE, not an exception.
+    `baseline_mapping`: the candidate's and the baseline's own parameter mapping, a file (docs/reference/parameters.md).
+    `lifted`: compute once more in float32 with the weights of half precision (docs/explanation/lifted.md); None: where
+    they fit. `attribution`: when the runs diverge, intervene on the engines that are still up
+    (docs/explanation/attribution.md). `cap`: the largest rounding noise that is believed, in nats, instead of the
+    dtype's own. `out`: the parity directory, made under runs/ when None. `stall_s`: without progress for so long, a run
+    is looked at and ended if it hangs; 0: nobody watches. Raises HarnessError for what could not start; a run that was
+    cut short is INCONCLUSIVE, not an exception.
     """
     started = time.monotonic()
     overrides, candidate_overrides = list(overrides), list(candidate_overrides)
@@ -139,7 +140,8 @@ def run_scenario(
     stall_s: float = STALL_S,
     progress: Callable[[ProgressEvent], None] = lambda event: None,
 ) -> Path:
-    """One recorded run; returns its directory. `mapping`: a parameter mapping of your own, a file (docs/parameters.md).
+    """One recorded run; returns its directory. `mapping`: your own parameter mapping (docs/reference/parameters.md).
+
     Raises RunCut when it ends early (what was recorded stays readable)."""
     overrides = list(overrides)
     command = command_line(

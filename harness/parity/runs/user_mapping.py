@@ -9,7 +9,7 @@ from typing import Any
 from harness.errors import BadInput
 from scenarios.engines.mapping import NAMES
 
-FIX = "docs/parameters.md shows a whole file"
+FIX = "docs/reference/parameters.md shows a whole file"
 
 
 def load(path: str, engine: str) -> dict[str, Any]:

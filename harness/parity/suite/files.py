@@ -1,4 +1,4 @@
-"""Which faults to run: the catalogue, or those of a file that somebody else wrote (docs/parity-faults.md)."""
+"""Which faults to run: the catalogue, or those of a given file (docs/measurements/parity-faults.md)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from scenarios.planted.differences.fault import Fault
 from scenarios.planted.differences.trainer import TrainerPlants
 from scenarios.settings import Scenario
 
-DOCUMENT = "docs/parity-faults.md describes the interface"
+DOCUMENT = "docs/measurements/parity-faults.md describes the interface"
 PARTIES = ("baseline", "candidate", "mapping", "trainer", "comparison", "unknown")
 
 

@@ -1,6 +1,7 @@
 """A mapping from vLLM's parameters to SGLang's as it was once written in good faith, with the four mistakes it had.
 
-An example of `harness parity vllm sglang --mapping FILE.py` (docs/parameters.md); planted by the fault `users-mapping`.
+An example of `harness parity vllm sglang --mapping FILE.py` (docs/reference/parameters.md); planted by the fault
+`users-mapping`.
 """
 
 from __future__ import annotations

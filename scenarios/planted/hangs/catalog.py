@@ -1,6 +1,6 @@
 """The hangs of the lab and its controls: what to start, and what is true of it.
 
-A hang is plain data, so that somebody else's fits too (`harness faults run --from FILE.py`, docs/hang-lab.md).
+A hang is plain data: `harness faults run --from FILE.py` runs anybody's (docs/measurements/hang-lab.md).
 """
 
 from __future__ import annotations

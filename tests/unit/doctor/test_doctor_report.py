@@ -207,6 +207,6 @@ def test_durations(seconds: float, text: str) -> None:
 
 
 def test_the_page_names_every_check() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "doctor.md").read_text("utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "how-to" / "doctor.md").read_text("utf-8")
     for name in (*every_name(), "environments", "engine-imports", "worker"):
         assert f"`{name}`" in page, name

@@ -1,7 +1,8 @@
 """The mutation trial of the judge: a sound pair, tampered with, must not stay EQUIVALENT where its meaning changed.
 
-`tampering` holds the catalogue, docs/tampering.md what each of it ends as. By day every tampering is tried once, and
-every deception that once passed and every control wherever it can be; at night the whole product, and other seeds.
+`tampering` holds the catalogue, docs/measurements/tampering.md what each of it ends as. By day every tampering is tried
+once, and every deception that once passed and every control wherever it can be; at night the whole product, and other
+seeds.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from harness.parity import judge
 from reports.model import Verdict
 
 NIGHT = os.environ.get("TEST_PROFILE") == "nightly"
-TABLE = Path(__file__).parents[3] / "docs" / "tampering.md"
+TABLE = Path(__file__).parents[3] / "docs" / "measurements" / "tampering.md"
 
 Case = tuple[str, str, str]  # kind of pair, tampering, place
 

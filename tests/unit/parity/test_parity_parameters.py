@@ -203,7 +203,7 @@ def test_the_table_speaks_of_every_parameter_that_is_mapped() -> None:
 
 
 def test_the_documented_table_is_the_one_that_the_checks_speak_from() -> None:
-    document = (Path(__file__).parents[3] / "docs" / "parameters.md").read_text(encoding="utf-8")
+    document = (Path(__file__).parents[3] / "docs" / "reference" / "parameters.md").read_text(encoding="utf-8")
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in document.splitlines() if line[:1] == "|"]
     shown = {row[0]: row for row in rows}
     for one in semantics.TABLE:

@@ -293,7 +293,7 @@ def test_a_bad_file_is_refused_in_one_sentence(tmp_path: Path, content: str | No
     assert "\n" not in refused.value.message and refused.value.fix
 
 
-DOCUMENT = (Path(__file__).parents[3] / "docs" / "parity-faults.md").read_text()
+DOCUMENT = (Path(__file__).parents[3] / "docs" / "measurements" / "parity-faults.md").read_text()
 
 
 @pytest.mark.parametrize(

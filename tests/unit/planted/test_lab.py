@@ -309,7 +309,7 @@ def test_a_file_that_is_wrong_gets_one_sentence(tmp_path: Path, text: str, said:
 
 
 def test_the_documented_file_is_one(tmp_path: Path) -> None:
-    text = (Path(__file__).parents[3] / "docs" / "hang-lab.md").read_text()
+    text = (Path(__file__).parents[3] / "docs" / "measurements" / "hang-lab.md").read_text()
     (example,) = re.findall(r"```python\n(.*?)```", text, re.S)
     for name in ("hangs.py", "stale_lock.py", "load.py"):
         (tmp_path / name).write_text(example if name == "hangs.py" else "")

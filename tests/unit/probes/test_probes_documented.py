@@ -1,4 +1,4 @@
-"""docs/format.md is enough to write the format: its examples run, and it names whatever this repository records."""
+"""docs/reference/format.md suffices to write the format: its examples run; it names everything that is recorded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from probes.format import FORMAT_VERSION, Flat, Ragged, Run, decode_frame, encode_frame
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs" / "format.md").read_text()
+PAGE = (ROOT / "docs" / "reference" / "format.md").read_text()
 
 
 def blocks(language: str) -> list[str]:
@@ -24,7 +24,7 @@ def test_every_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(tmp_path)
     space: dict[str, object] = {}
     for block in blocks("python"):
-        exec(compile(block, "docs/format.md", "exec"), space)
+        exec(compile(block, "docs/reference/format.md", "exec"), space)
     assert Run("my-run").complete and Run("our-run").complete
     foreign = next((tmp_path / "my-run" / "tokens").iterdir()).read_bytes()
     assert foreign == dumped()
@@ -73,7 +73,7 @@ def test_everything_that_is_recorded_is_documented() -> None:
     assert {kind for _, kind, _ in calls} >= {"span", "shapes", "open", "close", "rollout", "experience", "native"}
     for file, kind, fields in calls:
         missing = {kind, *fields} - known
-        assert not missing, f"docs/format.md does not know {sorted(missing)} of {kind!r}, recorded by {file}"
+        assert not missing, f"docs/reference/format.md does not know {sorted(missing)} of {kind!r}, recorded by {file}"
 
 
 def test_the_page_says_which_version_it_describes() -> None:

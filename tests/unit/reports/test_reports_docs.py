@@ -1,4 +1,4 @@
-"""docs/verdicts.md describes the verdict that the code has."""
+"""docs/reference/verdicts.md describes the verdict that the code has."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from reports.model import (
     Wait,
 )
 
-DOCUMENT = (Path(__file__).parents[3] / "docs" / "verdicts.md").read_text("utf-8")
+DOCUMENT = (Path(__file__).parents[3] / "docs" / "reference" / "verdicts.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize(

@@ -231,7 +231,7 @@ def test_two_processes_of_one_name_have_two_files(tmp_path: Path) -> None:
 
 
 def test_every_field_is_documented() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "evidence.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "evidence.md").read_text()
     kinds = [kind for kind in vars(evidence_types).values() if dataclasses.is_dataclass(kind)]
     assert len(kinds) >= 12
     for kind in kinds:
