@@ -36,8 +36,9 @@ _NAMED = re.compile(
     r"(?<![\w.\-])(?:"
     r"(?P<option>-{1,2}[A-Za-z][\w.\-]*+)(?:\\*+[\"']?\s*+[=:,]\s*+|\s++)(?!-)"
     r"|(?P<variable>[A-Z][A-Z0-9_]{2,60}+)\\*+[\"'],\s*+(?=\\*+[\"'])"
-    r"|(?P<name>[\w.\-]++)\\*+[\"']?\]?\s*+[=:]\s*+)"
+    r"|(?P<name>[\w.\-]++)\\*+[\"']?\]?\s*+(?:={1,3}+>?|:=|:)\s*+)"
 )
+_ELEMENT = re.compile(r"<([A-Za-z][\w.\-]{0,60}+)>([^<>]{1,4096}+)(?=</\1>)")  # <password>value</password>
 # Kubernetes: {"name": "HF_TOKEN", "value": "..."}, and the same in YAML.
 _NAME_VALUE = re.compile(
     r"(?<!\w)name\\*+[\"']?\s*+:\s*+\\*+[\"']?(?P<name>[\w.\-]++)\\*+[\"']?\s*+,?\s*+"
@@ -65,6 +66,7 @@ _API_KEY = re.compile(r"(\bapi[ \t]key[ \t]*+[:=][ \t]*+)(?!none\b|null\b|\$)[^\
 _LOGGED_IN = re.compile(
     r"(\b(?:docker|podman|az)[ \t]++login\b(?:[ \t]++(?!-p\b)\S++){0,12}+[ \t]++-p[ \t]*+"
     r"|\bredis-cli\b(?:[ \t]++(?!-a\b)\S++){0,12}+[ \t]++-a[ \t]++"
+    r"|\bhttps?[ \t]++-a[ \t]++(?=[^\s:]++:)"
     r"|\bmysql(?:dump)?\b(?:[ \t]++(?!-p)\S++){0,12}+[ \t]++-p"
     r"|\b(?:wandb|swanlab|vault)[ \t]++login[ \t]++(?:--?[\w=:/.\-]++[ \t]++)*+|\bsshpass[ \t]++-p[ \t]*+"
     r"|\blogin[ \t]++\S++[ \t]++password[ \t]++)"
@@ -326,9 +328,16 @@ def _once(message: str) -> str:
     if "value" in message:
         message = _without_named(message, _NAME_VALUE)
     message = _without_named(message, _NAMED)
+    if "</" in message:
+        message = _ELEMENT.sub(_without_content, message)
     if "/" in message:
         message = _WEBHOOK.sub(WITHHELD, message)
     return _SHAPED.sub(WITHHELD, message)
+
+
+def _without_content(element: re.Match[str]) -> str:
+    name, content = element.groups()
+    return f"<{name}>{WITHHELD}" if is_secret(name) and not is_harmless(name, content) else element[0]
 
 
 def _without_keys(message: str) -> str:

@@ -140,6 +140,25 @@ def test_names_of_other_things(name: str) -> None:
     assert not is_secret(name) and not is_secret(f"--{name}") and not is_secret(f"trainer.{name}")
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("HF_TOKEN => Zq7hunter2Xw9", "HF_TOKEN => ***"),
+        ('"hf_token" => "Zq7hunter2Xw9"', '"hf_token" => "***"'),
+        ('if password == "Zq7hunter2Xw9"', 'if password == "***"'),
+        ("api_key := Zq7hunter2Xw9", "api_key := ***"),
+        ("<password>Zq7hunter2Xw9</password>", "<password>***</password>"),
+        ("<hub><hf_token>Zq7hunter2Xw9</hf_token></hub>", "<hub><hf_token>***</hf_token></hub>"),
+        ("http -a user:Zq7hunter2Xw9 GET /x", "http -a *** GET /x"),
+        ("<answer>42 tokens</answer>", "<answer>42 tokens</answer>"),
+        ("pad_token => <pad>, max_tokens == 512", "pad_token => <pad>, max_tokens == 512"),
+    ],
+)
+def test_a_secret_behind_another_sign_than_a_single_one(before: str, after: str) -> None:
+    assert redaction.text(before) == after
+    assert redaction.text(after) == after
+
+
 def test_the_value_of_a_secret_variable_is_withheld_wherever_it_appears() -> None:
     value = "Zx9-plain/looking+value"
     assert value in redaction.text(f"the server says {value}")
