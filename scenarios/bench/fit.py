@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 
 from scenarios.bench.case import Fitted, Values
-from scenarios.engines.coupling import Draw, filtered
-from scenarios.engines.ordered import Ordered, Tempered
+from scenarios.engines.coupling import Draw
 from scenarios.engines.penalties import PENALTIES, Occurred, penalised
+from scenarios.engines.sampling import Ordered, Tempered, filtered
 from scenarios.peak import peak
 
 BARRED = 5.0  # nats that a choice counts which the parameters do not allow at all

@@ -19,11 +19,11 @@ from scenarios import models
 from scenarios.bench.case import Alteration, CaseSample, Drawn, PassedOver
 from scenarios.bench.fit import Choices
 from scenarios.engines import guided
-from scenarios.engines.coupling import EDGE, Draw, barred, filtered, gumbel, perturbed
+from scenarios.engines.coupling import EDGE, Draw, gumbel, perturbed
 from scenarios.engines.engine import Completion, Request
 from scenarios.engines.hf.engine import HFEngine, ids_of
-from scenarios.engines.ordered import OUTSIDE_HALF
 from scenarios.engines.penalties import PENALTIES, Occurred, penalised
+from scenarios.engines.sampling import OUTSIDE_HALF, barred, filtered
 from scenarios.lifted import EXACT_LIMIT
 from scenarios.models import saved
 from scenarios.peak import peak
@@ -36,7 +36,7 @@ NOTHING = Alteration()
 COLDEST, HOTTEST = 0.2, 5.0  # temperatures between which a reported one is looked for
 MOST, PRECISE, ROUNDED = 5.0, 1e-6, 1e-6  # of a penalty that is subtracted; share, and nats, to which one is fitted
 NEAREST = 0.25  # the share of all positions whose best two tokens are called near
-GOLDEN, FITS = (5**0.5 - 1) / 2, 40  # 0.618 ** 40 of that interval are left: 1e-8
+PRECISE_TEMPERATURE = 1e-8  # the share to which a temperature is fitted
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ class Reference:
             if not one.output or numbers > FITTED_LOGITS:
                 continue
             positions = torch.arange(len(rows), dtype=torch.int64)
-            logits.append(barred(rows, draw, positions))
+            logits.append(barred(rows, positions, draw.min_tokens, draw.end_ids))
             noise.append(gumbel(draw.seed, torch.full_like(positions, draw.sample), positions, rows.shape[-1]))
             chosen.append(torch.tensor(one.output[: len(rows)]))
             occurred.append(Occurred.of(prompt, self.guide[one.number][0], len(rows), rows.shape[-1]))
@@ -232,15 +232,11 @@ class Reference:
             return 1.0
         table, told, tokens = torch.cat(logits), torch.cat(said), torch.cat(chosen)[:, None]
 
-        def apart(log_temperature: float) -> float:
-            rows = torch.log_softmax(table / math.exp(log_temperature), -1).gather(-1, tokens)[:, 0]
-            return float((rows - told).abs().nanmedian())
+        def near(temperature: float) -> float:
+            rows = torch.log_softmax(table / temperature, -1).gather(-1, tokens)[:, 0]
+            return -float((rows - told).abs().nanmedian())
 
-        low, high = math.log(COLDEST), math.log(HOTTEST)
-        for _ in range(FITS):
-            left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
-            low, high = (low, right) if apart(left) < apart(right) else (left, high)
-        return math.exp((low + high) / 2)
+        return peak(near, COLDEST, HOTTEST, PRECISE_TEMPERATURE)
 
     @torch.no_grad()
     def penalty_of(self, name: str, drawn: list[Drawn], alteration: Alteration) -> tuple[float, float]:
@@ -417,11 +413,7 @@ class Reference:
         draw = self._draw(number, alteration)
         positions = torch.arange(start, start + len(logits), dtype=torch.int64)
         if self.scenario.rollout.mode == "greedy":
-            scores = logits.double()
-            if draw.min_tokens and draw.end_ids:
-                early = (positions < draw.min_tokens).nonzero()
-                scores[early, torch.tensor(draw.end_ids)] = float("-inf")
-            return scores
+            return barred(logits.double(), positions, draw.min_tokens, draw.end_ids)
         return perturbed(logits, draw, positions, slack)
 
     def _penalised(self, prompt: tuple[int, ...], number: int, alteration: Alteration) -> Tensor:

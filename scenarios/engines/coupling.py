@@ -6,18 +6,18 @@ Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") in integer to
 CPU and a GPU, no state, no host round trip. argmax(logits/T + Gumbel) is an exact sample of softmax(logits/T) (Gumbel
 1954; Maddison et al. 2014).
 
-One order for every engine: temperature, top-k, top-p over the renormalised top-k, min-p relative to the largest
-remaining probability, noise, argmax. Token ids below `min_tokens` that would end the sample are masked first.
-Repetition penalties are refused in coupled mode (`parameters`): engines disagree about what they cover.
+One order for every engine: that of `sampling.filtered`, then noise and argmax. Repetition penalties are refused in
+coupled mode (`parameters`): engines disagree about what they cover.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from scenarios.engines.sampling import barred, filtered
 
 _M0, _M1 = 0xD2511F53, 0xCD9E8D57
 _W0, _W1 = 0x9E3779B9, 0xBB67AE85
@@ -107,55 +107,13 @@ def uniform(seed: int, samples: torch.Tensor, positions: torch.Tensor, vocab: in
     return (bits.to(torch.float64) + 0.5) * 2.0**-52
 
 
-def filtered(logits: torch.Tensor, draw: Draw, slack: float = 0.0) -> torch.Tensor:
-    """logits/T in float64 with everything outside top-k, top-p and min-p at -inf. Shape (n, vocab) in and out.
-
-    `slack`: nats of logits/T by which the filters are wider, or narrower below 0: what two engines whose logits round
-    by half as much may both leave in. The best token always stays.
-    """
-    scores = logits.to(torch.float64) / draw.temperature
-    vocab = scores.shape[-1]
-    unfiltered = scores
-    if 0 < draw.top_k < vocab:
-        best = torch.topk(scores, draw.top_k, dim=-1).values
-        least = torch.minimum(best[..., -1:] - slack, best[..., :1])
-        scores = scores.masked_fill(scores < least, float("-inf"))
-    if draw.top_p < 1.0:
-        mass = unfiltered if draw.joint else scores
-        ordered, order = torch.sort(mass, dim=-1, descending=True, stable=True)
-        probabilities = torch.softmax(ordered, dim=-1)
-        up_to = probabilities.cumsum(dim=-1)
-        before = up_to - probabilities
-        if slack:  # rounding moves tokens past each other: only those that are further ahead surely come before
-            ahead = torch.searchsorted(-ordered, -(ordered + slack))
-            before = torch.nn.functional.pad(up_to, (1, 0)).gather(-1, ahead) - (probabilities if slack < 0 else 0.0)
-            before[..., 0] = 0.0
-        cut = torch.zeros_like(before, dtype=torch.bool).scatter(-1, order, before >= draw.top_p * math.exp(slack))
-        scores = scores.masked_fill(cut, float("-inf"))
-    if draw.min_p > 0.0:
-        best = scores.max(dim=-1, keepdim=True).values
-        scores = scores.masked_fill(scores < best + min(math.log(draw.min_p) - slack, 0.0), float("-inf"))
-    return scores
-
-
-def barred(logits: torch.Tensor, draw: Draw, positions: torch.Tensor) -> torch.Tensor:
-    """`logits` (n, vocab) with the ids that would end the sample at -inf in the rows before `min_tokens`."""
-    if draw.min_tokens and draw.end_ids:
-        early = positions < draw.min_tokens
-        if bool(early.any()):
-            logits = logits.clone()
-            ends = torch.tensor(draw.end_ids, device=logits.device)
-            logits[early.nonzero(), ends] = float("-inf")
-    return logits
-
-
 def perturbed(logits: torch.Tensor, draw: Draw, positions: torch.Tensor, slack: float = 0.0) -> torch.Tensor:
     """Scores whose argmax is the coupled draw, float64 (n, vocab), for one sample at response `positions` (n,).
     `slack`: see `filtered`.
 
     `positions` count from the start of the response. Subtracting two entries gives a margin in nats of logits/T.
     """
-    scores = barred(logits, draw, positions)
+    scores = barred(logits, positions, draw.min_tokens, draw.end_ids)
     samples = torch.full_like(positions, draw.sample)
     vocab = logits.shape[-1]
     noise = gumbel(draw.seed, samples, positions, vocab)

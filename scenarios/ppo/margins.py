@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from scenarios.engines.coupling import EDGE, Draw, perturbed
+from scenarios.engines.sampling import barred
 from scenarios.ppo.batches import Sample
 from scenarios.settings import Scenario
 
@@ -104,8 +105,4 @@ class Margins:
         if self._mode == "coupled":
             draw = Draw(self._seed, sample, 0, s.temperature, s.top_k, s.top_p, s.min_p, s.min_tokens, self._ends)
             return perturbed(logits, draw, positions, slack)
-        scores = logits.double()
-        if self._ends:
-            early = (positions < s.min_tokens).nonzero()
-            scores[early, torch.tensor(self._ends, device=logits.device)] = float("-inf")
-        return scores
+        return barred(logits.double(), positions, s.min_tokens, self._ends)

@@ -16,10 +16,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scenarios.engines.ordered import OUTSIDE, Ordered, Tempered, untruncated
+from scenarios.engines.sampling import OUTSIDE, Ordered, Reading, Tempered, untruncated
 from scenarios.peak import peak
 from scenarios.ppo.batches import Sample
-from scenarios.ppo.native_scores import SUSPECT, Drawn, Hypothesis, Reading, punished, read, uniform
+from scenarios.ppo.native_scores import (
+    SUSPECT,
+    Drawn,
+    Hypothesis,
+    mixture_likelihood,
+    mixture_moments,
+    punished,
+    read,
+    uniform,
+)
 from scenarios.settings import Sampling
 
 GAIN = 10.0  # nats; by Wilks's theorem a useless parameter gains as much once in 130,000 samples
@@ -122,11 +131,12 @@ class Fitter:
         one = self._read(hypothesis)
         out = one.outside > self._slack
         likelihood = torch.where(one.processed > float("-inf"), one.processed, one.tempered)  # `Tempered.read`
-        mean, spread = one.moments(hypothesis.passed)
+        mean, spread = mixture_moments(one, hypothesis.passed)
         surplus = -float((likelihood + mean)[~out].sum())
         variance = float(spread[~out].sum())
         outside = int(out.sum())
-        whole = float("-inf") if outside else float(one.likelihood(hypothesis.passed).where(~out, likelihood).sum())
+        mixed = mixture_likelihood(one, hypothesis.passed).where(~out, likelihood)
+        whole = float("-inf") if outside else float(mixed.sum())
         off = surplus / math.sqrt(variance) if variance > 0 else 0.0
         even = hypothesis.passed > 0 or uniform(one.before, likelihood.exp())  # the mass is not: it has a place
         return Total(whole, off, outside, not outside and abs(off) <= SUSPECT and even)
@@ -160,7 +170,7 @@ class Fitter:
             found.append(({name: math.log(best)}, of(best)))
         if not now.passed:
             one = self._read(now)
-            share = peak(lambda p: float(one.likelihood(p).clamp(min=-100.0).sum()), 1e-3, 0.5)
+            share = peak(lambda p: float(mixture_likelihood(one, p).clamp(min=-100.0).sum()), 1e-3, 0.5)
             found.append(({"passed": share}, dataclasses.replace(now, passed=share)))
         low, high = 0.2 * s.temperature, 5.0 * s.temperature
         add(temperature=peak(lambda t: self._slope(_with(now, temperature=t)), low, high, within))
@@ -197,7 +207,7 @@ class Fitter:
         """Of each part the tokens' log-probabilities, and which of them lie outside."""
         if hypothesis.passed:
             one = self._read(hypothesis)
-            return iter([(one.likelihood(hypothesis.passed), one.outside > self._slack)])
+            return iter([(mixture_likelihood(one, hypothesis.passed), one.outside > self._slack)])
         s = hypothesis.sampling
         cut = 0 < s.top_k < self._drawn.logits.shape[-1] or s.top_p < 1.0 or s.min_p > 0.0
         if not cut and _order(hypothesis) != self._order:

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from scenarios.engines.coupling import Draw, filtered
-from scenarios.engines.ordered import OUTSIDE, Ordered, Tempered, untruncated
+from scenarios.engines.coupling import Draw
+from scenarios.engines.sampling import OUTSIDE, Ordered, Reading, Tempered, filtered, untruncated
 from scenarios.ppo.batches import Sample
 from scenarios.ppo.native_fit import Fit, Fitter
-from scenarios.ppo.native_scores import NAMES, Drawn, Hypothesis, Reading, punished, read, scores
+from scenarios.ppo.native_scores import NAMES, Drawn, Hypothesis, punished, read, scores
 from scenarios.settings import Sampling
 
 VOCABULARY, LENGTH, END = 48, 24, 2
@@ -100,7 +100,7 @@ def test_under_the_right_sampler_the_surprisal_is_centred_and_the_mass_uniform(s
 
 
 def test_the_processed_distribution_is_the_canonical_one() -> None:
-    """`coupling.filtered` is what coupled runs draw from: one meaning in the whole project."""
+    """`sampling.filtered` is what coupled runs draw from: one meaning in the whole project."""
     sampling = Sampling(temperature=0.8, top_k=9, top_p=0.7, min_p=0.05)
     for sample, logits in drawn(5, Hypothesis(sampling)):
         draw = Draw(0, 0, temperature=0.8, top_k=9, top_p=0.7, min_p=0.05)

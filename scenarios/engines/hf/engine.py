@@ -13,12 +13,13 @@ import torch
 import transformers
 
 from scenarios.engines import held, parameters
-from scenarios.engines.coupling import Draw, choose, filtered, reported, seconded
+from scenarios.engines.coupling import Draw, choose, reported, seconded
 from scenarios.engines.engine import Completion, EngineError, EngineInfo, Request, SyncGroup, SyncReport, WeightMeta
 from scenarios.engines.layers import projections
 from scenarios.engines.load import Load
 from scenarios.engines.mapping import Mapped, ParameterMap, sample, start
 from scenarios.engines.penalties import Occurred, penalised
+from scenarios.engines.sampling import filtered
 from scenarios.engines.sync import digest, join, receive
 from scenarios.models import saved
 from scenarios.models.wide import widen

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scenarios.bench.fit import BARRED, Choices, fit
-from scenarios.engines.coupling import Draw, filtered, gumbel
+from scenarios.engines.coupling import Draw, gumbel
+from scenarios.engines.sampling import filtered
 
 NAMES = ("temperature", "top_p", "top_k", "min_p")
 POSITIONS, VOCABULARY, MARGIN = 160, 64, 1e-3

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from scenarios.engines.coupling import Draw, choose, filtered, force, gumbel, perturbed, philox
+from scenarios.engines.coupling import Draw, choose, force, gumbel, perturbed, philox
+from scenarios.engines.sampling import filtered
 
 
 def words(*values: int) -> tuple[torch.Tensor, ...]:

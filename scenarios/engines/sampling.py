@@ -1,0 +1,346 @@
+"""The one sampler core: what temperature, top-k, top-p and min-p leave of a distribution, and what a draw is worth.
+
+The canonical order: end ids below `min_tokens` are masked, then temperature, top-k, top-p over the renormalised top-k,
+min-p relative to the largest remaining probability. `joint` is the one other order that an engine has: top-p over the
+unfiltered mass.
+
+Every rule stands here once, in two forms. `filtered` and `read` work in the order of the vocabulary and sort only for
+top-p. `Tempered` works on tokens that are sorted once: their order does not depend on the temperature, and what the
+filters keep is always the first so many of them, so that another temperature or filter costs an exponential and a sum.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+OUTSIDE = 1e-3  # nats; a token nearer to the boundary may have been let in by rounding
+OUTSIDE_HALF = 0.05  # in half precision: the cap on what it rounds by (harness.parity.facts.floor)
+
+
+class Filters(Protocol):
+    """What cuts tokens off: a `Sampling`, a `Draw`."""
+
+    @property
+    def top_k(self) -> int: ...
+    @property
+    def top_p(self) -> float: ...
+    @property
+    def min_p(self) -> float: ...
+
+
+class Sampler(Filters, Protocol):
+    """The same with a temperature: a `Draw`."""
+
+    @property
+    def temperature(self) -> float: ...
+    @property
+    def joint(self) -> bool: ...
+
+
+def barred(logits: Tensor, positions: Tensor, min_tokens: int, end_ids: tuple[int, ...]) -> Tensor:
+    """`logits` [n, vocabulary] with the ids that would end the sample at -inf in the rows before `min_tokens`."""
+    early = positions < min_tokens
+    if end_ids and min_tokens and bool(early.any()):
+        logits = logits.clone()
+        logits[early.nonzero(), torch.tensor(end_ids, device=logits.device)] = float("-inf")
+    return logits
+
+
+def filtered(logits: Tensor, draw: Sampler, slack: float = 0.0) -> Tensor:
+    """logits/T in float64 with everything outside top-k, top-p and min-p at -inf. [n, vocabulary] in and out.
+
+    `slack`: nats of logits/T by which the filters are wider, or narrower below 0: what two engines whose logits round
+    by half as much may both leave in. The best token always stays.
+    """
+    return _filtered(logits.to(torch.float64) / draw.temperature, draw, joint=draw.joint, slack=slack)
+
+
+def _filtered(scores: Tensor, filters: Filters, *, joint: bool, slack: float) -> Tensor:
+    left = scores
+    if _cuts_top_k(filters.top_k, scores):
+        ranked = torch.topk(scores, filters.top_k, dim=-1).values
+        left = left.masked_fill(left < _least_of_top_k(ranked, filters.top_k, slack), float("-inf"))
+    if filters.top_p < 1.0:
+        ordered, order = torch.sort(scores if joint else left, dim=-1, descending=True, stable=True)
+        first = (left > float("-inf")).sum(-1)
+        tempered = Tempered(Ordered(ordered, order, torch.zeros_like(first)), 1.0)
+        places = torch.arange(scores.shape[-1], device=scores.device)
+        beyond = places >= tempered.nucleus(filters.top_p, first, joint=joint, slack=slack)[:, None]
+        left = left.masked_fill(torch.zeros_like(beyond).scatter(-1, order, beyond), float("-inf"))
+    if filters.min_p > 0.0:
+        best = left.amax(-1, keepdim=True)
+        left = left.masked_fill(left < _least_of_min_p(best, filters.min_p, slack), float("-inf"))
+    return left
+
+
+def _cuts_top_k(top_k: int, scores: Tensor) -> bool:
+    return 0 < top_k < scores.shape[-1]
+
+
+def _least_of_top_k(ranked: Tensor, top_k: int, slack: float = 0.0) -> Tensor:
+    """The lowest score that top-k keeps, [n, 1]: those as likely as its last one stay too. `ranked`: descending."""
+    return torch.minimum(ranked[:, top_k - 1 : top_k] - slack, ranked[:, :1])
+
+
+def _least_of_min_p(best: Tensor, min_p: float, slack: float = 0.0) -> Tensor:
+    """The lowest score that min-p keeps, in the shape of `best`."""
+    return best + min(math.log(min_p) - slack, 0.0)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One number a chosen token, float64, [n]. `tempered`: its log-probability before any filter; `processed`: after
+    them, -inf outside of what they keep.
+
+    `entropy`, `varentropy`: mean and variance of the surprisal after the filters. `before`: the mass of what is
+    likelier than the token. `outside`: the smallest error in every log-probability that could have let the token in,
+    nats; 0 inside. `second`: log-probability of the second best token; `is_second`: whether it was drawn.
+    """
+
+    tempered: Tensor
+    processed: Tensor
+    entropy: Tensor
+    varentropy: Tensor
+    before: Tensor
+    outside: Tensor
+    second: Tensor
+    is_second: Tensor
+
+    @staticmethod
+    def of(
+        below: Tensor, mass: Tensor, kept: Tensor | None, *, own: Tensor, place: Tensor, ahead: Tensor, outside: Tensor
+    ) -> Reading:
+        """`below`: nats below the likeliest token, `mass`: their exponential, `kept`: what the filters leave (None:
+        everything), [n, vocabulary] in any order. Of the chosen token, [n]: `own`: its entry in `below`; `place`: its
+        rank, from 0; `ahead`: the mass of all that are likelier."""
+        left = mass if kept is None else torch.where(kept, mass, 0.0)
+        total, count = left.sum(-1), (left > 0).sum(-1)
+        q = left / total[:, None]
+        finite = below.masked_fill(left == 0, 0.0)
+        mean = (q * finite).sum(-1)
+        second = (left.topk(2, dim=-1).values[:, 1] / total).log()
+        return Reading(
+            tempered=own - mass.sum(-1).log(),
+            processed=torch.where(place < count, own - total.log(), float("-inf")),
+            entropy=total.log() - mean,
+            varentropy=((q * finite * finite).sum(-1) - mean**2).clamp(min=0.0),
+            before=torch.minimum(ahead, total) / total,
+            outside=outside,
+            second=second,
+            is_second=(place == 1) & second.isfinite(),
+        )
+
+
+def read(logits: Tensor, target: Tensor, temperature: float, filters: Filters, *, joint: bool = False) -> Reading:
+    """The chosen tokens [n] under one sampler. Without top-p nothing is sorted."""
+    if filters.top_p < 1.0:
+        return Tempered(Ordered.of(logits, target), temperature).reading(filters, joint=joint)
+    below = logits - logits.amax(-1, keepdim=True)
+    if temperature != 1.0:
+        below.div_(temperature)
+    own = _at(below, target)
+    outside, kept = _impossible(own), None
+    floors = []
+    if _cuts_top_k(filters.top_k, below):
+        floors.append(_least_of_top_k(torch.topk(below, filters.top_k, dim=-1).values, filters.top_k)[:, 0])
+    if filters.min_p > 0.0:
+        floors.append(_least_of_min_p(torch.zeros_like(own), filters.min_p))
+    for floor in floors:
+        outside = torch.maximum(outside, _half(floor - own))
+        above = below >= floor[:, None]
+        kept = above if kept is None else kept & above
+    ids = torch.arange(below.shape[-1], device=below.device)
+    ahead = (below > own[:, None]) | ((below == own[:, None]) & (ids < target[:, None]))  # as a stable sort has them
+    mass = below.exp()
+    before = torch.where(ahead, mass, 0.0).sum(-1)
+    return Reading.of(below, mass, kept, own=own, place=ahead.sum(-1), ahead=before, outside=outside)
+
+
+@dataclass(frozen=True)
+class Ordered:
+    """Tokens from the likeliest down. `scores`: [n, vocabulary], descending, before any temperature; `order`: the
+    tokens in that order; `place`: of the chosen token, from 0, [n]."""
+
+    scores: Tensor
+    order: Tensor
+    place: Tensor
+    _firsts: dict[int, Tensor] = field(default_factory=dict)
+
+    @staticmethod
+    def of(scores: Tensor, target: Tensor) -> Ordered:
+        """Of equal scores those of lower ids come first."""
+        ordered, order = torch.sort(scores, dim=-1, descending=True, stable=True)
+        return Ordered(ordered, order, (order == target[:, None]).int().argmax(-1))
+
+    def first(self, top_k: int) -> Tensor:
+        """How many tokens top-k keeps, [n]."""
+        if top_k not in self._firsts:
+            if _cuts_top_k(top_k, self.scores):
+                self._firsts[top_k] = (self.scores >= _least_of_top_k(self.scores, top_k)).sum(-1)
+            else:
+                self._firsts[top_k] = torch.full_like(self.place, self.scores.shape[-1])
+        return self._firsts[top_k]
+
+
+@dataclass(frozen=True)
+class Tempered:
+    """The same at one temperature, in nats below the likeliest token."""
+
+    ordered: Ordered
+    temperature: float
+
+    @cached_property
+    def scores(self) -> Tensor:
+        raw = self.ordered.scores
+        below = raw - raw[:, :1]
+        return below.div_(self.temperature) if self.temperature != 1.0 else below
+
+    @cached_property
+    def _mass(self) -> Tensor:
+        return self.scores.exp()
+
+    @cached_property
+    def _up_to(self) -> Tensor:
+        """Mass of each token and of all before it, in units of the likeliest one's."""
+        return self._mass.cumsum(-1)
+
+    @cached_property
+    def _below(self) -> Tensor:
+        """Nats below the likeliest token, ascending."""
+        return -self.scores
+
+    @cached_property
+    def _own(self) -> Tensor:
+        return _at(self.scores, self.ordered.place)
+
+    @cached_property
+    def _before(self) -> Tensor:
+        return _at(self._up_to, self.ordered.place) - _at(self._mass, self.ordered.place)
+
+    def _down_to(self, least: Tensor) -> Tensor:
+        """How many tokens have at least this score, [n, 1] in, [n] out."""
+        return torch.searchsorted(self._below, -least, right=True)[:, 0]
+
+    def _ahead(self, place: Tensor, slack: float) -> Tensor:
+        """How many tokens are likelier than these by more than `slack` nats, both [n]."""
+        return torch.searchsorted(self._below, (_at(self._below, place) - slack)[:, None])[:, 0]
+
+    def _mass_of(self, first: Tensor) -> Tensor:
+        """The mass of so many tokens, the likeliest ones, [n]."""
+        return torch.where(first > 0, _at(self._up_to, (first - 1).clamp(min=0)), 0.0)
+
+    def _first(self, top_k: int, slack: float = 0.0) -> Tensor:
+        """How many tokens top-k keeps, [n], its last one `slack` nats further down."""
+        if not slack or not _cuts_top_k(top_k, self.scores):
+            return self.ordered.first(top_k)
+        return self._down_to(_least_of_top_k(self.scores, top_k, slack))
+
+    def _share(self, top_p: float, first: Tensor, joint: bool) -> Tensor:
+        """The mass that top-p keeps: a share of what top-k left, or of everything."""
+        return top_p * (self._up_to[:, -1] if joint else self._mass_of(first))
+
+    def nucleus(self, top_p: float, first: Tensor, *, joint: bool = False, slack: float = 0.0) -> Tensor:
+        """How many tokens top-p leaves of the `first`, [n]: those before which less than its share of the mass stands.
+
+        With `slack` only those count before a token that are ahead of it by more; below 0, those too that are behind
+        it by less. That is found by halving: the mass before grows along the tokens.
+        """
+        share = self._share(top_p * math.exp(slack), first, joint)
+        if not slack:
+            reached = torch.searchsorted(self._up_to, share[:, None])[:, 0] + 1
+            return torch.minimum(reached.clamp(max=self.scores.shape[-1]), first)
+        low, high = torch.ones_like(first), first.clone()
+        for _ in range(self.scores.shape[-1].bit_length()):
+            middle = (low + high + 1) // 2
+            before = self._mass_of(torch.minimum(self._ahead(middle - 1, slack), first))
+            inside = before - (_at(self._mass, middle - 1) if slack < 0 else 0.0) < share
+            low, high = torch.where(inside, middle, low), torch.where(inside, high, middle - 1).clamp(min=1)
+        return torch.minimum(low, first)
+
+    def kept(self, filters: Filters, *, joint: bool = False, slack: float = 0.0) -> Tensor:
+        """How many tokens the filters leave, [n]: the first of them. `slack`: as in `filtered`."""
+        kept = self._first(filters.top_k, slack)
+        if filters.top_p < 1.0:
+            kept = self.nucleus(filters.top_p, kept, joint=joint, slack=slack)
+        if filters.min_p > 0.0:
+            least = _least_of_min_p(torch.zeros_like(self._own), filters.min_p, slack)
+            kept = torch.minimum(kept, self._down_to(least[:, None]))
+        return kept
+
+    def _outside(self, filters: Filters, joint: bool) -> Tensor:
+        """`Reading.outside`."""
+        own, place, first = self._own, self.ordered.place, self.ordered.first(filters.top_k)
+        outside = _impossible(own)
+        if _cuts_top_k(filters.top_k, self.scores):
+            outside = torch.maximum(outside, _half(_least_of_top_k(self.scores, filters.top_k)[:, 0] - own))
+        if filters.top_p < 1.0:
+            inside = self.nucleus(filters.top_p, first, joint=joint)
+            past = torch.minimum(self._before, self._mass_of(first)) / self._share(filters.top_p, first, joint)
+            over = torch.minimum(_at(self.scores, inside - 1) - own, past.clamp(min=1e-300).log())
+            cut = (place >= inside) & (place < first)
+            outside = torch.maximum(outside, torch.where(cut, _half(over), 0.0))
+        if filters.min_p > 0.0:
+            outside = torch.maximum(outside, _half(_least_of_min_p(torch.zeros_like(own), filters.min_p) - own))
+        return outside
+
+    def read(self, filters: Filters, *, joint: bool = False, slack: float = OUTSIDE) -> tuple[Tensor, Tensor]:
+        """Log-probabilities of the chosen tokens, and which of them lie outside of what is kept, both [n].
+
+        A token that only rounding of `slack` nats left outside counts as if nothing were cut off.
+        """
+        kept = self.kept(filters, joint=joint)
+        total = torch.where(self.ordered.place < kept, self._mass_of(kept), self._up_to[:, -1])
+        return self._own - total.log(), self._outside(filters, joint) > slack
+
+    def reading(self, filters: Filters, *, joint: bool = False) -> Reading:
+        """The same with everything else that is known of the chosen tokens."""
+        places = torch.arange(self.scores.shape[-1], device=self.scores.device)
+        kept = places < self.kept(filters, joint=joint)[:, None]
+        return Reading.of(
+            self.scores, self._mass, kept, own=self._own, place=self.ordered.place, ahead=self._before,
+            outside=self._outside(filters, joint),
+        )  # fmt: skip
+
+    def extent(self, top_k: int, *, joint: bool = False, slack: float = 0.0) -> dict[str, float] | None:
+        """Each truncation just wide enough for every token that was chosen, with its edge `slack` nats further down;
+        top-p beside this top-k. None where no token could have been chosen.
+        """
+        possible = self._own > float("-inf")
+        if not bool(possible.any()):
+            return None
+        ahead, first = self._ahead(self.ordered.place, slack), self._first(top_k, slack)
+        among = possible & (joint | (ahead < first))
+        before = self._mass_of(torch.minimum(ahead, first)) * math.exp(-slack) if slack else self._before
+        share = (before / self._share(1.0, first, joint))[among]
+        return {
+            "top_k": float(ahead[possible].max()) + 1,
+            "top_p": min(1.0, float(share.max()) * (1 + 1e-9)) if len(share) else 1.0,
+            "min_p": min(1.0, float(self._own[possible].min().add(slack).exp()) * (1 - 1e-9)),
+        }
+
+
+def untruncated(scores: Tensor, target: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """`Tempered.read` where nothing is cut off, which needs no order."""
+    scores = scores / temperature
+    own = _at(scores, target)
+    return own - scores.logsumexp(-1), own == float("-inf")
+
+
+def _at(columns: Tensor, place: Tensor) -> Tensor:
+    return columns.gather(-1, place[:, None])[:, 0]
+
+
+def _impossible(own: Tensor) -> Tensor:
+    """Tokens that no error lets in: infinitely far outside."""
+    return torch.where(own == float("-inf"), float("inf"), torch.zeros_like(own))
+
+
+def _half(gap: Tensor) -> Tensor:
+    """Both the token and the boundary may move by the error."""
+    return gap.clamp(min=0.0) / 2
