@@ -62,7 +62,7 @@ def root_cause(begun: dict[Path, int], ended: int | None = None) -> str:
     its parent wrote into the log counts before it. The cause is the last exception that is not a pointer to another:
     chained and forwarded ones are printed after their cause. Of a process that did not exit by itself, an exception is
     the cause only if the process logged nothing after it that shows that it went on. Otherwise the signal is told, with
-    the last lines of the log.
+    the last lines of the log; of a process that failed without an exception in its log, those lines alone.
     """
     logs = [
         [_COLOUR.sub("", line).rstrip() for line in _read(file, begin).splitlines()] for file, begin in begun.items()
@@ -76,7 +76,9 @@ def root_cause(begun: dict[Path, int], ended: int | None = None) -> str:
         if by_itself or not any(_goes_on(line, log[at], killed=code is not None) for line in log[at + 1 :]):
             return _sentence(log[at])
         break
-    return _killed(-code, logs) if code is not None and code < 0 else ""
+    if code is None or code == 0:
+        return ""
+    return _killed(-code, logs) if code < 0 else _last_lines(logs)
 
 
 def _is_cause(line: str) -> bool:
@@ -93,6 +95,13 @@ def _goes_on(line: str, cause: str, *, killed: bool) -> bool:
     if _RAISED.match(said) or _FATAL.match(said) or _ENDING.search(line) or "ERROR" in line[:80]:
         return False
     return killed or bool(_RECORD.search(line[:80]))
+
+
+def _last_lines(logs: list[list[str]]) -> str:
+    """The end of the log where it holds no exception of its own, without those that point at another."""
+    own = [line for log in logs for line in log if line.strip() and not any(words in line for words in _POINTERS)]
+    last = " | ".join(_sentence(line) for line in own[-LAST_LINES:])
+    return f"no exception in its log, which ends: {last}" if last else ""
 
 
 def _killed(number: int, logs: list[list[str]]) -> str:

@@ -135,3 +135,14 @@ def test_the_exit_code_of_a_child_that_nobody_collected() -> None:
             pass
         assert processes.exit_code(child.pid) == -9
     assert processes.exit_code(child.pid) is None
+
+
+def test_where_only_pointers_are_left_the_last_lines_are_told(tmp_path: Path) -> None:
+    pointer = "RuntimeError: Engine core initialization failed. See root cause above.\n"
+    log = tmp_path / "worker.err"
+    log.write_text(f"loading\n/opt/engine.so: undefined symbol: cblas_gemm\n{pointer}")
+    assert last_words.root_cause({log: 0}, ended=1) == (
+        "no exception in its log, which ends: loading | /opt/engine.so: undefined symbol: cblas_gemm"
+    )
+    log.write_text(pointer)
+    assert last_words.root_cause({log: 0}, ended=1) == ""
