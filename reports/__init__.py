@@ -1,37 +1,25 @@
-"""What a verdict looks like: a `reports.model.Verdict` in, text out. Nothing here launches, judges or reads a clock."""
+"""What a verdict looks like: a verdict in, text out. Nothing here launches, judges or reads a clock."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from probes import redaction
 
 if TYPE_CHECKING:
-    from reports.model import Verdict
-
-FORMATS = ("text", "json", "md", "html", "junit")
+    from reports.renderers import Subject
 
 
-def render(verdict: Verdict, format: str = "text") -> str:
-    """The verdict in one of `FORMATS`, scrubbed of secrets; ValueError on another. Each renderer is imported when it is
-    asked for."""
-    verdict = redaction.scrub(verdict)
-    if format == "text":
-        from reports import terminal
+def render(subject: Subject, format: str = "text") -> str:
+    """A verdict of parity or triage, a doctor's report or a recorded run in one of the formats of `reports.renderers`,
+    scrubbed of secrets; UnknownFormat, a ValueError, where there is no such format."""
+    from reports import renderers
 
-        return terminal.render(verdict)
-    if format == "json":
-        return verdict.to_json()
-    if format == "md":
-        from reports import markdown
+    return renderers.find(format, subject.kind).render(redaction.scrub(subject))
 
-        return markdown.render(verdict)
-    if format == "html":
-        from reports import html
 
-        return html.render(verdict)
-    if format == "junit":
-        from reports import junit
+def write(subject: Subject, format: str, stream: TextIO, *, verbose: bool = False) -> None:
+    """The same onto a stream; text fits a terminal's width and has its colours."""
+    from reports import renderers
 
-        return junit.render(verdict)
-    raise ValueError(f"format {format!r} is none of {', '.join(FORMATS)}")
+    renderers.find(format, subject.kind).write(redaction.scrub(subject), stream, verbose=verbose)

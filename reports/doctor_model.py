@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from probes import redaction
+from reports import codec
+from reports.codec import Number
 
 SCHEMA_VERSION = 1
 Severity = Literal["error", "warning", "info"]
@@ -51,11 +52,12 @@ class Unchecked:
 class Report:
     """Everything of one examination, worst first. `exit_code`: 1 when an error (strict: or a warning) was found."""
 
+    kind: ClassVar[str] = "doctor"
     hazards: tuple[Hazard, ...]
     passed: tuple[Passed, ...]
     unchecked: tuple[Unchecked, ...]
     places: tuple[str, ...]  # where facts were gathered
-    seconds: float
+    seconds: Number
     strict: bool = False
     reproduce: str = ""
     schema_version: int = SCHEMA_VERSION
@@ -64,6 +66,12 @@ class Report:
     def exit_code(self) -> int:
         failing = ("error", "warning") if self.strict else ("error",)
         return int(any(item.severity in failing for item in self.hazards))
+
+    @property
+    def verdict(self) -> str:
+        """READY, MAY FAIL or WILL FAIL: the worst that was found."""
+        worst = next((name for name in SEVERITIES if any(item.severity == name for item in self.hazards)), "info")
+        return {"error": "WILL FAIL", "warning": "MAY FAIL"}.get(worst, "READY")
 
     @property
     def reason(self) -> str:
@@ -75,22 +83,18 @@ class Report:
         return f"{told}; {len(made)} checks made, {len({item.check for item in self.unchecked})} not checked"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, scrubbed of secrets."""
-        return {**dataclasses.asdict(redaction.scrub(self)), "exit_code": self.exit_code, "reason": self.reason}
+        """Plain values, scrubbed of secrets, with the exit code and the reason that follow from them."""
+        return {**codec.builtins(redaction.scrub(self)), "exit_code": self.exit_code, "reason": self.reason}
 
     def to_json(self) -> str:
-        return json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n"
+        return codec.dumps(self.to_dict())
 
     @staticmethod
     def from_dict(data: dict[str, Any]) -> Report:
-        """Rebuild a report; raises ValueError on another schema version, TypeError on unknown keys."""
-        if data.get("schema_version") != SCHEMA_VERSION:
-            raise ValueError(f"doctor schema {data.get('schema_version')!r} is not {SCHEMA_VERSION}")
-        data = {key: value for key, value in data.items() if key not in ("exit_code", "reason")}
-        for key, kind in (("hazards", Hazard), ("passed", Passed), ("unchecked", Unchecked)):
-            made: Any = kind
-            data[key] = tuple(made(**{**item, "where": tuple(item["where"])}) for item in data[key])
-        return Report(**{**data, "places": tuple(data["places"])})
+        """Rebuild a report; ValueError, one sentence, on another schema version or anything that does not fit."""
+        derived = ("exit_code", "reason")
+        plain = {key: value for key, value in data.items() if key not in derived}
+        return codec.convert(plain, Report, version=SCHEMA_VERSION)
 
 
 def merged(items: Iterable[Any]) -> list[Any]:

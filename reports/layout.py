@@ -6,6 +6,7 @@ are laid out here: a row with a word wider than its column becomes one line per 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from rich.cells import cell_len
@@ -53,6 +54,31 @@ class Page:
         rest = " " * lead if rest is None else rest
         for index, part in enumerate(wrap(text, self.columns - max(lead, cell_len(_text(rest).plain)))):
             self.line(Text.assemble(_text(rest if index else first), part))
+
+    def command(self, text: Cell, label: Cell = "") -> None:
+        """A command that can be copied: whole in a pipe; on a terminal broken with a backslash where it is too wide."""
+        command, lead = _text(text), cell_len(_text(label).plain)
+        if not self.console.is_terminal or lead + command.cell_len <= self.columns:
+            self.line(Text.assemble(_text(label), command))
+            return
+        indent, lines = " " * lead, [Text()]
+        for word in _words(command):
+            if lines[-1].cell_len and lines[-1].cell_len + 1 + word.cell_len + 2 > self.columns - lead:
+                lines.append(word)
+            else:
+                lines[-1] = Text.assemble(lines[-1], " ", word) if lines[-1].cell_len else word
+        for index, part in enumerate(lines):
+            more = " \\" if index < len(lines) - 1 else ""
+            self.line(Text.assemble(_text(label) if not index else indent, part, more))
+
+    def path(self, text: Cell, label: Cell) -> None:
+        """A path behind its label, on a line of its own where both do not fit on a terminal; it is never broken."""
+        path, label = _text(text), _text(label)
+        if self.console.is_terminal and label.cell_len + path.cell_len > self.columns:
+            self.line(label)
+            self.line(path)
+        else:
+            self.line(Text.assemble(label, path))
 
     def rule(self, char: str = "─", style: str = "dim") -> None:
         self.line(Text(char * self.columns, style))
@@ -112,6 +138,12 @@ def wrap(cell: Cell, width: int) -> list[Text]:
         else:
             lines.append(word)
     return lines
+
+
+def _words(command: Text) -> list[Text]:
+    """The words of a shell command, quoted ones whole."""
+    spans = [found.span() for found in re.finditer(r"""(?:[^\s'"]|'[^']*'|"[^"]*"|['"])+""", command.plain)]
+    return [command[start:end] for start, end in spans]
 
 
 def _text(cell: Cell) -> Text:

@@ -5,13 +5,12 @@ Renderers read it and nothing else decides. NaN and infinity are written as stri
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from probes import redaction
+from reports import codec
+from reports.codec import Number
 
 SCHEMA_VERSION = 1
 
@@ -32,13 +31,38 @@ SUSPICIONS = {
     11: "per-step input sizes and times",
 }
 
-# Causes by their first words; a detail follows in parentheses (docs/reference/verdicts.md).
-CAUSES = (
-    "TOKENIZATION", "TRUNCATION", "TEMPLATE", "RETOKENIZATION", "STOP", "LENGTH", "CAPACITY", "ORDER", "VOCAB",
-    "SAMPLING_PARAM", "SAMPLER", "RNG", "RNG_COLLISION", "ALIGNMENT", "LOGPROB_SEMANTICS", "NUMERIC_FATAL", "CONFIG",
-    "STALE_WEIGHTS", "WEIGHTS", "STALE_KV", "STALE_DERIVED", "MIXED_VERSION", "TRAINER", "SHAPE",
-    "baseline-itself", "candidate-itself", "COMPUTATION", "ARITHMETIC", "UNEXPLAINED",
-)  # fmt: skip
+# Causes by their first words, a detail follows in parentheses (docs/reference/verdicts.md), and what to do about each.
+CAUSES = {
+    "TOKENIZATION": "send token ids, and let one place alone add special tokens",
+    "TRUNCATION": "raise the engine's limit on prompts, or refuse longer ones before they are sent",
+    "TEMPLATE": "apply the chat template once, with add_generation_prompt=True",
+    "RETOKENIZATION": "train on the ids that the engine drew; do not decode and encode them again",
+    "STOP": "set the same stop tokens on both engines, and keep the one that ends a sample",
+    "LENGTH": "set the same max_tokens and max_model_len on both engines",
+    "CAPACITY": "give the engine a larger KV pool, or fewer sequences at a time",
+    "ORDER": "assign responses to prompts by request id, not by the order in which they finish",
+    "VOCAB": "mask the ids above the tokenizer's size before the engine samples",
+    "SAMPLING_PARAM": "pass the named parameter explicitly to both engines, with the same value",
+    "SAMPLER": "turn off what replaces the engine's own sampler, or use another version of the engine",
+    "RNG": "give both engines the same seeds, and a seed to each request",
+    "RNG_COLLISION": "give each sample of a prompt a seed of its own",
+    "ALIGNMENT": "align log-probabilities with tokens: entry t belongs to token t",
+    "LOGPROB_SEMANTICS": "ask the engine for raw log-probabilities, at temperature 1 and before any filter",
+    "NUMERIC_FATAL": "find the first value that is no number: try float32, or another attention backend",
+    "CONFIG": "set the named parameter to the same value on both engines",
+    "STALE_WEIGHTS": "send the named tensors in every weight sync, and generate only after it has ended",
+    "WEIGHTS": "check how the weight sync maps the named tensor: name, shard, order of rows, dtype",
+    "STALE_KV": "flush the prefix cache after every weight sync",
+    "STALE_DERIVED": "derive what the engine computes from its weights again after every weight sync",
+    "MIXED_VERSION": "pause generation during a weight sync, and sync every replica before the next request",
+    "TRAINER": "look at the trainer's code and settings: the rollouts are not the cause",
+    "SHAPE": "check how samples are padded and batched before training",
+    "baseline-itself": "make the baseline repeat itself first: it differs from itself under equal inputs",
+    "candidate-itself": "make the candidate repeat itself first: it differs from itself under equal inputs",
+    "COMPUTATION": "try another attention backend or kernel: the engine computes something else than the learner",
+    "ARITHMETIC": "compute in a wider type: the difference is rounding beyond what was believed",
+    "UNEXPLAINED": "start at the first place; run again with --verbose, and compare the two samples there",
+}
 
 # Parity's exit codes (docs/reference/verdicts.md). Triage's are below.
 EXIT_CODES = {"EQUIVALENT": 0, "DIVERGENT": 1, "ERROR": 2, "INCONCLUSIVE": 3, "CONFOUNDED": 3}
@@ -61,11 +85,11 @@ class Proof:
     """An intervention, and how much of the difference it removed: `before` and `after` count the same thing."""
 
     intervention: str  # what was done: "read one position further", "sync again", "temperature 0.9 in the reference"
-    before: float
-    after: float
+    before: Number
+    after: Number
     unit: str = "tokens"  # what is counted: tokens, samples, nats
     on: Literal["recordings", "live engines"] = "recordings"
-    seconds: float = 0.0
+    seconds: Number = 0.0
 
     @property
     def removed(self) -> float:
@@ -97,7 +121,7 @@ class Place:
     field: str
     baseline: Any
     candidate: Any
-    margin: float | None = None  # gap between the two best perturbed logits under the learner, in nats
+    margin: Number | None = None  # gap between the two best perturbed logits under the learner, in nats
     context: str = ""
 
 
@@ -121,7 +145,7 @@ class RunSummary:
     path: str
     rows: dict[str, Any] = field(default_factory=dict)  # row title -> value, same titles on both sides
     # name -> one value a step, for the plots; an optional "step" series holds the step numbers, else they count from 0
-    series: dict[str, list[float]] = field(default_factory=dict)
+    series: dict[str, list[Number]] = field(default_factory=dict)
     measured: dict[str, Any] = field(default_factory=dict)  # like rows, of what always differs (times, memory)
 
 
@@ -134,7 +158,7 @@ class Parity:
     checks: list[Check]
     runs: list[RunSummary]
     metrics: dict[str, Any] = field(default_factory=dict)  # PARITY metrics: per token and per run
-    series: dict[str, list[float]] = field(default_factory=dict)  # one value a step: max |Δ logprob|, flips, ...
+    series: dict[str, list[Number]] = field(default_factory=dict)  # one value a step: max |Δ logprob|, flips, ...
 
 
 # The kinds of a hang (docs/explanation/wait-graph.md).
@@ -190,7 +214,7 @@ class Wait:
     target: str
     layer: str  # collective, store, ray, http, engine, lock, process
     because: str
-    since_s: float | None = None
+    since_s: Number | None = None
     group: str = ""
     seq: int | None = None
 
@@ -233,46 +257,13 @@ class Verdict:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, scrubbed of secrets."""
-        return _finite(dataclasses.asdict(redaction.scrub(self)))
+        values: dict[str, Any] = codec.builtins(redaction.scrub(self))
+        return values
 
     def to_json(self) -> str:
-        return json.dumps(self.to_dict(), indent=2, allow_nan=False, default=str) + "\n"
+        return codec.dumps(self.to_dict())
 
     @staticmethod
     def from_dict(data: dict[str, Any]) -> Verdict:
-        """Rebuild a verdict; raises ValueError on another schema version, TypeError on unknown keys."""
-        if data.get("schema_version") != SCHEMA_VERSION:
-            raise ValueError(f"verdict schema {data.get('schema_version')!r} is not {SCHEMA_VERSION}")
-        data = dict(data)
-        for key, kind in (("findings", Finding), ("confounders", Finding)):
-            data[key] = [kind(**item) for item in data.get(key, [])]
-        data["causes"] = [
-            Cause(**item | {"proofs": [Proof(**proof) for proof in item.get("proofs", [])]})
-            for item in data.get("causes", [])
-        ]
-        if data.get("parity"):
-            body = dict(data["parity"])
-            place = body["first_divergence"]
-            body["first_divergence"] = Place(**place) if place else None
-            body["checks"] = [Check(**item) for item in body["checks"]]
-            body["runs"] = [RunSummary(**item) for item in body["runs"]]
-            data["parity"] = Parity(**body)
-        if data.get("triage"):
-            body = dict(data["triage"])
-            for key, item in (("culprits", Party), ("victims", Party), ("nodes", Node), ("waits", Wait)):
-                body[key] = [item(**one) for one in body[key]]
-            data["triage"] = Triage(**body)
-        return Verdict(**data)
-
-
-def _finite(value: Any) -> Any:
-    """NaN and infinity as strings, so that the file is JSON everywhere."""
-    if hasattr(value, "item") and getattr(value, "shape", None) == ():
-        value = value.item()  # a NumPy or torch scalar, which json would write as text
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, dict):
-        return {str(key): _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return value
+        """Rebuild a verdict; ValueError, one sentence, on another schema version or anything that does not fit."""
+        return codec.convert(data, Verdict, version=SCHEMA_VERSION)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
+
+from harness.commands.showing import format_option, show
 
 
 def doctor(
@@ -29,7 +31,7 @@ def doctor(
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="what was measured of each check that passed")
     ] = False,
-    format: Annotated[Literal["text", "json", "md"], typer.Option("--format", help="of what is printed")] = "text",
+    format: Annotated[str, format_option("doctor", "of what is printed")] = "text",
 ) -> None:
     """Preflight: what will break an RLHF run on this machine or cluster. Exits 1 when something would, else 0."""
     import sys
@@ -49,19 +51,7 @@ def doctor(
             address=address or None, own_ray=ray, stall_s=stall_s, imports=imports, engines=engines, strict=strict,
             reproduce=_command(sys.argv), progress=view.step, command=command or (), framework=framework,
         )  # fmt: skip
-    if format == "json":
-        print(report.to_json(), end="")
-    elif format == "md":
-        from reports import doctor_markdown
-
-        print(doctor_markdown.render(report), end="")
-    else:
-        from rich.console import Console
-
-        from reports.doctor_terminal import print_report
-
-        print_report(report, Console(), verbose=verbose)
-    raise typer.Exit(report.exit_code)
+    show(report, format, verbose=verbose)
 
 
 def _seconds(text: str) -> float:

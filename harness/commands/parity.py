@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from harness.commands.showing import format_option, show
 from probes import redaction
 
 if TYPE_CHECKING:
     from reports.model import Verdict
 
-Format = Annotated[
-    Literal["text", "json", "md", "html", "junit"],
-    typer.Option("--format", help="of what is printed; progress goes to stderr"),
-]
+Format = Annotated[str, format_option("parity")]
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="print the tables too: both runs, metrics, every check and finding")
 ]
@@ -144,7 +142,7 @@ def parity(
         verdict = _framework_parity(
             baseline, candidate, command or [], framework, out, cap, stall, alone, coupled, repeat
         )
-        _show(verdict, format, verbose)
+        show(verdict, format, verbose=verbose)
     from harness.parity.runs.run import run_parity
 
     with _progress() as progress:
@@ -172,7 +170,7 @@ def parity(
             stall_s=_seconds(stall),
             progress=progress.update,
         )
-    _show(verdict, format, verbose)
+    show(verdict, format, verbose=verbose)
 
 
 def _count(context: typer.Context, command: bool, mode: str | None) -> None:
@@ -239,9 +237,7 @@ def run(
     address: Address = "",
     device: Device = "auto",
     stall: Stall = "60s",
-    format: Annotated[
-        Literal["text", "json", "md"], typer.Option("--format", help="of what is printed: the directory, or its steps")
-    ] = "text",
+    format: Annotated[str, format_option("run", "of what is printed: the directory, or its steps")] = "text",
 ) -> None:
     """Record one run of a scenario on one backend."""
     from harness.parity.runs.run import run_scenario
@@ -263,9 +259,9 @@ def run(
             stall_s=_seconds(stall),
             progress=progress.update,
         )
-    from reports import recorded
+    from reports.run_model import RecordedRun
 
-    print(recorded.render(folder, format), end="")
+    show(RecordedRun.of(folder), format)
 
 
 def diff(
@@ -284,7 +280,7 @@ def diff(
 
     with _progress() as progress:
         verdict = judge(baseline, candidate, again=again or None, cap=cap, progress=progress.update)
-    _show(verdict, format, verbose)
+    show(verdict, format, verbose=verbose)
 
 
 def report(
@@ -303,11 +299,11 @@ def report(
         verdict = Verdict.from_dict(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError as error:
         raise BadInput(f"{path} does not exist", fix="harness parity … --out DIR writes one") from error
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise BadInput(f"{path} is no verdict of this version: {error}") from error
     if verdict.kind == "parity" and verdict.exit_code != EXIT_CODES.get(verdict.verdict):
         raise BadInput(f"{path} says {verdict.verdict!r} with exit code {verdict.exit_code!r}: it was edited")
-    _show(verdict, format, verbose)
+    show(verdict, format, verbose=verbose)
 
 
 @contextmanager
@@ -331,18 +327,3 @@ def _overrides(settings: list[str], model: str, prompts: str) -> list[str]:
 
     named = (("model.path", model), ("prompts.path", prompts))
     return [*settings, *(f"{key}={json.dumps(value)}" for key, value in named if value)]
-
-
-def _show(verdict: Verdict, format: str, verbose: bool = False) -> None:
-    """Print the verdict and leave with its exit code."""
-    import reports
-
-    if format == "text":
-        from rich.console import Console
-
-        from reports.terminal import print_verdict
-
-        print_verdict(verdict, Console(), verbose=verbose)
-    else:
-        print(reports.render(verdict, format), end="")
-    raise typer.Exit(verdict.exit_code)

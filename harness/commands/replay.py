@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from harness.commands.parity import Address, Cap, Device, Format, Out, Stall, Verbose, _progress, _seconds, _show
+from harness.commands.parity import Address, Cap, Device, Format, Out, Stall, Verbose, _progress, _seconds
+from harness.commands.showing import show
 
 
 def replay(
@@ -45,4 +46,4 @@ def replay(
             stall_s=_seconds(stall),
             progress=progress.update,
         )
-    _show(verdict, format, verbose)
+    show(verdict, format, verbose=verbose)

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from harness.commands.parity import Format, Verbose, _show
+from harness.commands.parity import Verbose
+from harness.commands.showing import format_option, show
 
 
 def triage(
@@ -22,10 +23,10 @@ def triage(
         str,
         typer.Option(help="keep evidence and verdict.json here; default: a temporary directory", show_default=False),
     ] = "",
-    format: Format = "text",
+    format: Annotated[str, format_option("triage")] = "text",
     verbose: Verbose = False,
 ) -> None:
     """Say who is stuck in a job that stands still, who only waits, and why; or that the evidence is not enough."""
     from harness.triage.run import triage as run
 
-    _show(run(what or [], out or None), format, verbose)
+    show(run(what or [], out or None), format, verbose=verbose)

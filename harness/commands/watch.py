@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from harness.commands.showing import format_option
 from probes import redaction
 
 if TYPE_CHECKING:
@@ -36,9 +37,7 @@ def watch(
             help="report: leave the command alone; end: end it; exit: leave it running. The last two exit with 86",
         ),
     ] = "report",
-    format: Annotated[
-        Literal["text", "json", "md"], typer.Option("--format", help="of the verdict, which is printed to stderr")
-    ] = "text",
+    format: Annotated[str, format_option("triage", "of the verdict, which is printed to stderr")] = "text",
     keep: Annotated[
         int, typer.Option(min=2, help="evidence directories that are kept; the first and the last always are")
     ] = 32,
@@ -104,13 +103,6 @@ def say(line: str) -> None:
 
 def print_verdict(verdict: Verdict, format: str) -> None:
     """Print a verdict to stderr: stdout is the command's."""
-    if format == "text":
-        from rich.console import Console
+    import reports
 
-        from reports import terminal
-
-        terminal.print_verdict(verdict, Console(stderr=True))
-    else:
-        import reports
-
-        print(reports.render(verdict, format), end="", file=sys.stderr, flush=True)
+    reports.write(verdict, format, sys.stderr)

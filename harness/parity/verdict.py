@@ -50,8 +50,8 @@ from harness.parity.native import samplers_said
 from harness.parity.rules.suspected import followed
 from harness.recordings.store import Recording
 from probes.format import FormatError, Run
-from reports.arrange import exceeded
 from reports.model import EXIT_CODES, SUSPICIONS, Cause, Parity, Verdict
+from reports.sections.parity import exceeded
 from reports.text import counted, figure
 
 # Importing them registers their checks.

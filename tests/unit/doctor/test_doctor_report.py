@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import re
 from pathlib import Path
@@ -14,8 +15,16 @@ from rich.console import Console
 from harness.doctor.examine import judge, report
 from harness.doctor.facts import Gpus, Import, Imports
 from harness.doctor.outcome import Asked, Problem, bytes_, duration
-from reports import doctor_markdown, doctor_terminal
+from reports import render
 from reports.doctor_model import Hazard, Passed, Report, Unchecked
+from reports.renderers.text import TextRenderer
+
+
+def printed(made: Report, width: int) -> str:
+    file = io.StringIO()
+    TextRenderer().show(made, Console(file=file, width=width))
+    return file.getvalue()
+
 
 CUSPARSE = "/conda/envs/rlhf/lib/python3.11/site-packages/nvidia/cusparse/lib"
 
@@ -167,30 +176,28 @@ def test_a_report_survives_json() -> None:
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_terminal_ends_with_the_worst_and_keeps_commands_whole(width: int) -> None:
-    text = doctor_terminal.render(an_example(), width)
-    assert text.index("to know") < text.index("perhaps") < text.index("it is broken")
+    text = printed(an_example(), width)
+    assert text.index("to know") < text.index("perhaps") < text.index("✗ it is broken")
     assert text.index("Passed") < text.index("Not checked") < text.index("Good to know")
     assert "\n  fix   fix it   # by hand\n" in text
     assert text.splitlines()[-1] == "WILL FAIL (exit code 1): 1 error, 1 warning, 1 info; 2 checks made, 1 not checked"
 
 
 def test_a_quiet_report_is_ready() -> None:
-    text = doctor_terminal.render(
-        report([Passed("ports", ("this shell",), "free: 6379")], ["this shell"], 1.0), verbose=True
-    )
+    text = render(report([Passed("ports", ("this shell",), "free: 6379")], ["this shell"], 1.0))
     assert "free: 6379" in text and text.splitlines()[-1].startswith("READY (exit code 0): nothing found")
 
 
 def test_text_from_outside_drives_neither_the_terminal_nor_the_page() -> None:
     made = report([hazard("error", measured="pid 7 \x1b[31m<script>`|")], ["this shell"], 1.0)
-    assert "\x1b" not in doctor_terminal.render(made)
-    page = doctor_markdown.render(made)
+    assert "\x1b" not in render(made)
+    page = render(made, "md")
     assert "<script>" not in page and "&lt;script&gt;" in page and "\x1b" not in page
 
 
 def test_an_ascii_terminal_gets_ascii(tmp_path: Path) -> None:
     with open(tmp_path / "out", "w", encoding="ascii") as file:
-        doctor_terminal.print_report(an_example(), Console(file=file, width=80))
+        TextRenderer().show(an_example(), Console(file=file, width=80))
     assert "X it is broken" in (tmp_path / "out").read_text("ascii")
 
 

@@ -31,10 +31,12 @@ from probes.format import write_manifest
 from probes.frames import Flat
 from probes.heartbeat import Heartbeat
 from probes.install import start
-from reports import doctor_markdown, doctor_terminal, recorded
 from reports.doctor_model import Hazard, Report
 from reports.model import Cause, Check, Finding, Parity, Party, Place, RunSummary, Triage, Verdict
 from reports.progress import ProgressEvent
+from reports.renderers import names
+from reports.renderers.text import TextRenderer
+from reports.run_model import RecordedRun
 
 # Found nowhere but in a variable with a secret name: known only because it is one.
 IN_VARIABLE = "Vv9" + "plainLookingValue"
@@ -181,7 +183,7 @@ def test_evidence_of_a_live_process(job: None, tmp_path: Path, monkeypatch: pyte
         child.kill()
         child.communicate()
     directory.pack(tmp_path / "evidence")
-    for format in reports.FORMATS:
+    for format in names("parity"):
         (tmp_path / f"verdict.{format}").write_text(reports.render(verdict, format))
     assert_clean(tmp_path, 8)
     assert "localOnly99" not in "".join(data.decode("utf-8", "replace") for _, data in contents(tmp_path))
@@ -229,7 +231,7 @@ def verdict_with_secrets() -> Verdict:
 
 def test_a_verdict_in_every_format(job: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     verdict = written(verdict_with_secrets(), tmp_path)
-    for format in reports.FORMATS:
+    for format in names("parity"):
         (tmp_path / f"stdout.{format}").write_text(reports.render(verdict, format))
     assert cli.main(["report", str(tmp_path)]) == 1
     (tmp_path / "stdout").write_text("".join(capsys.readouterr()))
@@ -243,7 +245,7 @@ def test_a_verdict_file_of_a_stranger(tmp_path: Path, capsys: pytest.CaptureFixt
 
     data = dataclasses.asdict(verdict_with_secrets())
     (tmp_path / "verdict.json").write_text(json.dumps(data, default=str))
-    for format in reports.FORMATS:
+    for format in names("parity"):
         cli.main(["report", str(tmp_path), "--format", format])
     shown = "".join(capsys.readouterr())
     assert len(shown) > 1_000 and not [value for value in leaks(shown) if value != IN_VARIABLE]
@@ -276,8 +278,8 @@ def test_the_doctor_and_progress(job: None, tmp_path: Path) -> None:
     hazard = Hazard("proxy", "error", ALL, ALL, ALL, f"curl -u me:{PLANTED[0].value} x", ("here",))
     report = Report([hazard], [], [], ["here"], 1.0, reproduce=ALL)  # type: ignore[arg-type]
     console = Console(file=io.StringIO(), width=200)
-    doctor_terminal.print_report(report, console, verbose=True)
-    (tmp_path / "md").write_text(doctor_markdown.render(report))
+    TextRenderer().show(report, console, verbose=True)
+    (tmp_path / "md").write_text(reports.render(report, "md"))
     (tmp_path / "json").write_text(report.to_json())
     with progress(console) as view:
         for sentence in SENTENCES:
@@ -290,7 +292,7 @@ def test_a_recorded_run_in_a_few_words(tmp_path: Path) -> None:
     """Also of a run.json that another framework wrote."""
     start(tmp_path, role="trainer").close()
     (tmp_path / "run.json").write_text(json.dumps({"format_version": 1, "command": ALL, "backend": ALL}))
-    assert not any(leaks(recorded.render(tmp_path, format)) for format in ("text", "md", "json"))
+    assert not any(leaks(reports.render(RecordedRun.of(tmp_path), format)) for format in ("text", "md", "json"))
 
 
 def test_a_watched_command(job: None, tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ import pytest
 import reports_examples as examples
 
 from reports import render
-from reports.charts import charts, line
 from reports.model import Parity, Place, RunSummary
-from reports.svg import StyleSheet
+from reports.sections.charts import charts, line
+from reports.sections.svg import StyleSheet
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
 

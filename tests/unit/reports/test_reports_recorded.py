@@ -7,7 +7,12 @@ from pathlib import Path
 
 from probes.format import write_manifest
 from probes.install import start
-from reports.recorded import render
+from reports import render as rendered
+from reports.run_model import RecordedRun
+
+
+def render(folder: Path, format: str) -> str:
+    return rendered(RecordedRun.of(folder), format)
 
 
 def test_each_format_of_a_recorded_run(tmp_path: Path) -> None:

@@ -14,7 +14,9 @@ from rich.console import Console
 
 from reports import render
 from reports.model import SUSPICIONS, Finding, RunSummary
-from reports.terminal import print_verdict
+from reports.renderers.text import TextRenderer
+
+print_verdict = TextRenderer().show
 
 
 def printed(verdict, width=80, encoding="utf-8", verbose=True, **options):
@@ -158,8 +160,8 @@ def test_a_reader_that_went_away_does_not_change_the_exit_code():
 import sys
 import reports_examples as examples
 from rich.console import Console
-from reports.terminal import print_verdict
-print_verdict(examples.stale_tensor(), Console())
+from reports.renderers.text import TextRenderer
+TextRenderer().show(examples.stale_tensor(), Console())
 sys.exit(42)
 """
     reading, writing = os.pipe()

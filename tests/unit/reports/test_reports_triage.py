@@ -14,8 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness.triage.judge import triage
-from reports import FORMATS, render, triage_arrange, triage_graph
+from reports import render
 from reports.model import Node, Party, Triage, Verdict, Wait
+from reports.renderers import names as formats
+from reports.sections import graph as triage_graph
+from reports.sections import triage as triage_arrange
 
 HUNG = triage(*trial.late(8, 3, "main:10 step:44 keep_alive"))
 RING = triage(*next(iter(trial.order(4, 1))).built)
@@ -23,7 +26,7 @@ SLOW = triage(*next(iter(trial.controls(4, 1))).built)
 BLIND = triage(*next(iter(trial.wedge(2, 0))).built)
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", formats("triage"))
 @pytest.mark.parametrize("verdict", [HUNG, RING, SLOW, BLIND], ids=["hung", "ring", "slow", "wedge"])
 def test_every_format_says_verdict_kind_and_reason(verdict, format):
     text = render(verdict, format)
@@ -41,7 +44,7 @@ def test_a_culprit_has_rank_process_reason_and_frame(format):
 
 
 def test_a_verdict_without_a_body_renders():
-    for format in FORMATS:
+    for format in formats("triage"):
         assert "INSUFFICIENT" in render(Verdict("triage", "INSUFFICIENT", 3, "nothing was seen"), format)
 
 

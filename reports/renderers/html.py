@@ -11,11 +11,17 @@ import hashlib
 import importlib.util
 from collections.abc import Iterable
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
-from reports import arrange, triage_arrange, triage_graph
-from reports.model import Verdict
+from reports.renderers import Renderer
+from reports.sections import graph as triage_graph
+from reports.sections import parity as arrange
+from reports.sections import triage as triage_arrange
 from reports.text import clean
+
+if TYPE_CHECKING:
+    from reports.model import Verdict
+    from reports.renderers import Subject
 
 TONES = {"EQUIVALENT": "ok", "INCONCLUSIVE": "warn", "CONFOUNDED": "warn", "SLOW": "warn", "INSUFFICIENT": "warn"}
 STATES = {"ruled out": "ok", "confirmed": "bad", "not tested": "warn"}
@@ -23,12 +29,19 @@ MARKS = {"ruled out": "✓", "confirmed": "✗", "not tested": "○"}
 _TILES = 7
 
 
-def render(verdict: Verdict) -> str:
-    """The whole page."""
+class HtmlRenderer(Renderer):
+    name = "html"
+    suffix = ".html"
+
+    def render(self, subject: Subject) -> str:
+        return _page(cast("Verdict", subject))
+
+
+def _page(verdict: Verdict) -> str:
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
-    from reports.svg import StyleSheet
+    from reports.sections.svg import StyleSheet
 
     def shown(value: Any) -> Any:
         return value if isinstance(value, Markup) else clean(value)
@@ -47,7 +60,7 @@ def render(verdict: Verdict) -> str:
     charts: list[dict[str, Any]] = []
     drawn = importlib.util.find_spec("matplotlib") is not None
     if parity and drawn:
-        from reports import charts as drawing
+        from reports.sections import charts as drawing
 
         charts = [
             {"title": chart.title, "note": chart.note, "legend": chart.legend, "svg": Markup(chart.svg)}

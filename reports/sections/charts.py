@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reports.model import Parity
-from reports.svg import RC, ROLES, StyleSheet
+from reports.sections.svg import RC, ROLES, StyleSheet
 from reports.text import clean, number, show
 
 if TYPE_CHECKING:

@@ -1,48 +1,21 @@
-"""A verdict on a terminal or in a pipe: the answer first and last, between them what it rests on.
-
-`verbose` adds the tables: both runs side by side, metrics, floor, coverage, every check and finding. Within them the
-least important comes first, because a terminal shows the end. Every colour has a mark or a word beside it.
-"""
+"""The details of a parity verdict on a terminal: causes, first divergence, checks, what is missing, paths; tables."""
 
 from __future__ import annotations
 
-import io
-
 from rich.cells import cell_len
-from rich.console import Console
 from rich.text import Text
 
-from probes import redaction
-from reports import arrange, triage_arrange, triage_terminal
 from reports.layout import Page, label_width, wrap
 from reports.model import Check, Finding, Parity, Verdict
-from reports.pipe import outlive_reader
+from reports.sections import parity as arrange
+from reports.sections.terminal import triage
 from reports.text import clean
 
-STYLES = {
-    "EQUIVALENT": "green",
-    "DIVERGENT": "red",
-    "ERROR": "red",
-    "INCONCLUSIVE": "yellow",
-    "CONFOUNDED": "yellow",
-    "HUNG": "red",
-    "SLOW": "yellow",
-    "HEALTHY": "green",
-    "INSUFFICIENT": "yellow",
-}
 STATES = {"ruled out": ("✓", "green"), "confirmed": ("✗", "bold red"), "not tested": ("○", "yellow")}
 
 
-def print_verdict(verdict: Verdict, console: Console, *, verbose: bool = False) -> None:
-    """Print a verdict; the last line repeats it with its exit code. A reader that closed the pipe is no error."""
-    with outlive_reader(console):
-        _print(Page(console), redaction.scrub(verdict), verbose)
-
-
-def _print(page: Page, verdict: Verdict, verbose: bool) -> None:
-    page.heading(arrange.heading(verdict))
-    _beyond_limits(page, arrange.beyond_limits(verdict))  # never below the word EQUIVALENT alone
-    _answer(page, verdict)
+def details(page: Page, verdict: Verdict, verbose: bool) -> None:
+    """What the answer rests on; `verbose` adds the tables: both runs, metrics, floor, coverage, checks, findings."""
     _causes(page, verdict)
     if verdict.parity:
         _first_divergence(page, verdict.parity)
@@ -51,20 +24,13 @@ def _print(page: Page, verdict: Verdict, verbose: bool) -> None:
     elif verdict.parity:
         _summary(page, verdict.parity)
     if verdict.triage:
-        triage_terminal.print_body(page, verdict.triage)
-    _findings(page, "Confounders: what had to be equal and is not", verdict.confounders, "bold yellow")
+        triage.print_body(page, verdict.triage)
+    findings(page, "Confounders: what had to be equal and is not", verdict.confounders, "bold yellow")
     if verdict.missing:
         page.heading("Not tested, or missing")
         for item in verdict.missing:
             page.prose(clean(item), "  ", "    ")
     _paths(page, verdict)
-    _beyond_limits(page, arrange.beyond_limits(verdict))
-    _findings(page, "Not as you asked", arrange.alterations(verdict), "bold yellow")
-    _verdict_line(page, verdict)
-
-
-def _answer(page: Page, verdict: Verdict) -> None:
-    page.prose(Text.assemble((triage_arrange.title(verdict), f"bold {_style(verdict)}"), "  ", clean(verdict.reason)))
 
 
 def _summary(page: Page, parity: Parity) -> None:
@@ -88,24 +54,12 @@ def _tables(page: Page, verdict: Verdict) -> None:
     if verdict.parity:
         _checks(page, "The eleven suspicions", arrange.suspicions(verdict.parity))
         _checks(page, "Other checks", arrange.other_checks(verdict.parity))
-    _findings(page, "Findings", arrange.notes(verdict), "bold")
-
-
-def _style(verdict: Verdict) -> str:
-    return STYLES.get(verdict.verdict, "green" if verdict.exit_code == 0 else "red")
+    findings(page, "Findings", arrange.notes(verdict), "bold")
 
 
 def _title_width(page: Page) -> int:
     """Cells of a table's title column: the longest word of a suspicion's name, or its longest name but one."""
     return 26 if page.columns < 110 else 30
-
-
-def render(verdict: Verdict, width: int = 100) -> str:
-    """All of it without colour, as a pipe gets it."""
-    file = io.StringIO()
-    console = Console(file=file, width=width, color_system=None, force_terminal=False, legacy_windows=False)
-    print_verdict(verdict, console, verbose=True)
-    return file.getvalue()
 
 
 def _runs(page: Page, parity: Parity) -> None:
@@ -200,23 +154,16 @@ def _checks(page: Page, heading: str, checks: list[Check]) -> None:
         )
 
 
-def _findings(page: Page, title: str, findings: list[Finding], style: str) -> None:
-    if not findings:
+def findings(page: Page, title: str, items: list[Finding], style: str) -> None:
+    """Findings under a title; nothing without one."""
+    if not items:
         return
     page.heading(title)
-    for finding in findings:
+    for finding in items:
         where = f" ({clean(finding.where)})" if finding.where else ""
         effect = Text.assemble(("  effect: ", "dim"), clean(finding.effect)) if finding.effect else ""
         text = Text.assemble((clean(finding.name), style), where, "  ", clean(finding.summary), effect)
         page.prose(text, "  ", "    ")
-
-
-def _beyond_limits(page: Page, sentences: list[str]) -> None:
-    if not sentences:
-        return
-    page.heading("Beyond published limits")
-    for sentence in sentences:
-        page.prose(Text(sentence, "bold yellow"), "  ", "    ")
 
 
 def _first_divergence(page: Page, parity: Parity) -> None:
@@ -249,24 +196,12 @@ def _causes(page: Page, verdict: Verdict) -> None:
 
 def _paths(page: Page, verdict: Verdict) -> None:
     """Paths and the command, each whole on a line of its own."""
-    lines = [(name, Text(path)) for name, path in arrange.paths(verdict)]
+    lines = [(name, Text(path), False) for name, path in arrange.paths(verdict)]
     if verdict.reproduce:
-        lines.append(("reproduce", Text(clean(verdict.reproduce), "bold")))
+        lines.append(("reproduce", Text(clean(verdict.reproduce), "bold"), True))
     if lines:
         page.line()
-    pad = label_width(name for name, _ in lines)
-    for name, text in lines:
-        page.line(Text.assemble((name, "dim"), " " * (max(0, pad - cell_len(name)) + 2), text))
-
-
-def _verdict_line(page: Page, verdict: Verdict) -> None:
-    """On a terminal the reason, then the verdict; in a pipe both on the last line, for `tail -1`."""
-    style = _style(verdict)
-    name, code = triage_arrange.title(verdict), verdict.exit_code
-    page.line()
-    page.rule("━", style)
-    if page.console.is_terminal:
-        page.prose(Text(clean(verdict.reason), "bold"))
-        page.line(Text.assemble((f" {name} ", f"bold reverse {style}"), (f"  exit code {code}", f"bold {style}")))
-    else:
-        page.line(f"{name} (exit code {code}): {clean(verdict.reason)}")
+    pad = label_width(name for name, *_ in lines)
+    for name, text, command in lines:
+        label = Text.assemble((name, "dim"), " " * (max(0, pad - cell_len(name)) + 2))
+        page.command(text, label) if command else page.path(text, label)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from reports import triage_arrange as arrange
 from reports.layout import Page
 from reports.model import Triage
+from reports.sections import triage as arrange
 from reports.text import clean
 
 MARKS = {"culprit": ("✗", "bold red"), "suspect": ("?", "yellow"), "victim": ("○", "dim"), "bystander": ("·", "dim")}

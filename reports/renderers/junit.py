@@ -5,33 +5,71 @@ The verdict is a case of its own, so that a run that tested nothing (INCONCLUSIV
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, cast
 from xml.etree import ElementTree
 
-from reports import arrange, triage_arrange
-from reports.model import Check, Triage, Verdict
+from reports.doctor_model import Hazard, Passed, Report, Unchecked
+from reports.renderers import Renderer
+from reports.sections import parity as arrange
+from reports.sections import triage as triage_arrange
 from reports.text import clean
 
+if TYPE_CHECKING:
+    from reports.model import Check, Triage, Verdict
+    from reports.renderers import Subject
 
-def render(verdict: Verdict) -> str:
-    """A confirmed check fails, one not tested is skipped; the verdict's case fails on exit code 1, errs on others."""
+
+class JunitRenderer(Renderer):
+    name = "junit"
+    suffix = ".xml"
+    takes = frozenset({"parity", "triage", "doctor"})
+
+    def render(self, subject: Subject) -> str:
+        """A confirmed check fails, one not tested is skipped; the verdict's case fails on exit code 1, errs on
+        others."""
+        suite = _report(subject) if isinstance(subject, Report) else _suite(cast("Verdict", subject))
+        cases = suite.findall("testcase")
+        counts = {
+            "tests": len(cases),
+            "failures": len(suite.findall("*/failure")),
+            "errors": len(suite.findall("*/error")),
+            "skipped": len(suite.findall("*/skipped")),
+        }
+        for key, count in counts.items():
+            suite.set(key, str(count))
+        root = ElementTree.Element("testsuites", {key: str(count) for key, count in counts.items()})
+        root.append(suite)
+        ElementTree.indent(root)
+        return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
+
+
+def _suite(verdict: Verdict) -> ElementTree.Element:
     checks = [*arrange.suspicions(verdict.parity), *arrange.other_checks(verdict.parity)] if verdict.parity else []
     name = f"harness.{clean(verdict.kind)}"
     suite = ElementTree.Element("testsuite", name=clean(arrange.heading(verdict)))
     _verdict_case(suite, name, verdict)
     for check in checks:
         _check_case(suite, f"{name}.checks", check)
-    counts = {
-        "tests": len(checks) + 1,
-        "failures": len(suite.findall("*/failure")),
-        "errors": len(suite.findall("*/error")),
-        "skipped": len(suite.findall("*/skipped")),
-    }
-    for key, count in counts.items():
-        suite.set(key, str(count))
-    root = ElementTree.Element("testsuites", {key: str(count) for key, count in counts.items()})
-    root.append(suite)
-    ElementTree.indent(root)
-    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
+    return suite
+
+
+def _report(report: Report) -> ElementTree.Element:
+    """One case a check: what will break fails (strict: what may, too), what could not be checked is skipped."""
+    suite = ElementTree.Element("testsuite", name="doctor")
+    failing = ("error", "warning") if report.strict else ("error",)
+    items: list[Hazard | Passed | Unchecked] = [*report.hazards, *report.passed, *report.unchecked]
+    for item in items:
+        name = f"{clean(item.check)} ({clean(', '.join(item.where))})"
+        case = ElementTree.SubElement(suite, "testcase", classname="harness.doctor", name=name)
+        if isinstance(item, Hazard) and item.severity in failing:
+            problem = ElementTree.SubElement(case, "failure", type=item.severity, message=clean(item.what))
+            problem.text = f"seen: {clean(item.measured)}\nwhy: {clean(item.why)}\nfix: {clean(item.fix)}"
+        elif isinstance(item, Hazard):
+            text = f"{clean(item.what)}\nseen: {clean(item.measured)}\nfix: {clean(item.fix)}"
+            ElementTree.SubElement(case, "system-out").text = text
+        elif isinstance(item, Unchecked):
+            ElementTree.SubElement(case, "skipped", message=clean(item.reason))
+    return suite
 
 
 def _verdict_case(suite: ElementTree.Element, classname: str, verdict: Verdict) -> None:

@@ -1,0 +1,37 @@
+"""`--format`, and how every command prints what it found: the formats and their help come from `reports.renderers`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import typer
+
+from reports import renderers
+
+if TYPE_CHECKING:
+    from reports.renderers import Subject
+
+
+def format_option(kind: str, help: str = "of what is printed; progress goes to stderr") -> Any:
+    """The option of a command that prints this kind of verdict; an unknown format is refused before anything starts."""
+
+    def check(format: str) -> str:
+        from harness.errors import BadInput
+
+        try:
+            renderers.find(format, kind)
+        except renderers.UnknownFormat as error:
+            raise BadInput(str(error), fix="--format text") from error
+        return format
+
+    metavar = "|".join([*renderers.names(kind), "MODULE:CLASS"])
+    return typer.Option("--format", help=help, metavar=metavar, callback=check)
+
+
+def show(subject: Subject, format: str, *, verbose: bool = False) -> NoReturn:
+    """Print it and leave with its exit code."""
+    import reports
+
+    reports.write(subject, format, sys.stdout, verbose=verbose)
+    raise typer.Exit(getattr(subject, "exit_code", 0))

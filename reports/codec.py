@@ -1,0 +1,88 @@
+"""Frozen dataclasses to the JSON on disk and back, strictly: a key that no field has is refused as a missing one is.
+
+NaN and infinity are the strings "nan", "inf" and "-inf"; a field of type `Number` reads them back as floats.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import numbers
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    Number = float
+else:
+    Number = numbers.Real  # a type that msgspec leaves to `_number`
+
+T = TypeVar("T")
+_NON_FINITE = ("nan", "inf", "-inf")
+
+
+def builtins(value: Any) -> Any:
+    """Plain values of a dataclass, as they are written."""
+    import msgspec
+
+    return _finite(msgspec.to_builtins(value, enc_hook=_foreign, str_keys=False))
+
+
+def dumps(value: Any) -> str:
+    """The text of a file: plain values, indented, with a newline at the end."""
+    return json.dumps(value, indent=2, allow_nan=False, default=str) + "\n"
+
+
+def convert(data: Any, kind: type[T], *, version: int | None = None) -> T:
+    """The dataclass that `builtins` came from. ValueError, one sentence, names the place where `data` does not fit, or
+    a `schema_version` that is not `version`."""
+    import msgspec
+
+    name = kind.__name__.lower()
+    if version is not None:
+        found = data.get("schema_version") if isinstance(data, dict) else None
+        if found is None:
+            raise ValueError(f"this is no {name}: it has no schema_version")
+        if found != version:
+            raise ValueError(f"{name} schema {found!r} is not {version}, which this installation reads")
+    try:
+        made = msgspec.convert(data, kind, dec_hook=_number)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"{error}") from error
+    if unknown := _unknown(data, msgspec.to_builtins(made, enc_hook=_foreign), name):
+        raise ValueError(f"there is no field {unknown}")
+    return made
+
+
+def _unknown(data: Any, kept: Any, place: str) -> str:
+    """The place of the first key in `data` that was not kept; empty without one."""
+    if isinstance(data, dict) and isinstance(kept, dict):
+        parts = ((value, kept.get(key), f"{place}.{key}", key in kept) for key, value in data.items())
+    elif isinstance(data, (list, tuple)) and isinstance(kept, (list, tuple)):
+        pairs = enumerate(zip(data, kept, strict=False))
+        parts = ((value, other, f"{place}[{index}]", True) for index, (value, other) in pairs)
+    else:
+        return ""
+    return next((found for *part, known in parts if (found := _unknown(*part) if known else part[2])), "")
+
+
+def _number(kind: Any, value: Any) -> Any:
+    if value in _NON_FINITE:
+        return float(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(f"Expected a number, got {value!r}")
+    return value
+
+
+def _foreign(value: Any) -> Any:
+    """What is no builtin within free fields: a NumPy or torch scalar is its number, anything else its text."""
+    return value.item() if hasattr(value, "item") and getattr(value, "shape", None) == () else str(value)
+
+
+def _finite(value: Any) -> Any:
+    """Strings for what JSON has no number for."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value

@@ -1,0 +1,19 @@
+"""Everything as JSON, the form on disk: nothing is left out and nothing is rounded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from reports.renderers import Renderer
+
+if TYPE_CHECKING:
+    from reports.renderers import Subject
+
+
+class JsonRenderer(Renderer):
+    name = "json"
+    suffix = ".json"
+    takes = frozenset({"parity", "triage", "doctor", "run"})
+
+    def render(self, subject: Subject) -> str:
+        return subject.to_json()

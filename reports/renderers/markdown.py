@@ -1,0 +1,246 @@
+"""GitHub-flavoured Markdown, for a CI job's summary or an issue: the answer first, figures folded away."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from reports.renderers import Renderer
+from reports.sections import doctor, parity, triage
+from reports.text import clean
+
+if TYPE_CHECKING:
+    from reports.doctor_model import Report
+    from reports.model import Check, Finding, Parity, Triage, Verdict
+    from reports.renderers import Subject
+    from reports.run_model import RecordedRun
+
+_SHOWN = ("step", "reward_mean", "kl_mean", "length_mean", "seconds")  # of a recorded run
+_MARKS = {"ruled out": "✓", "confirmed": "✗", "not tested": "○"}
+# Behind these characters a mention, a reference, a URL or an address goes on; an entity's own # is none.
+_LIVE = re.compile(r"(@|(?<!&)#(?=\d)|[A-Za-z](?=://)|mailto|www(?=\.)|GH(?=-\d))", re.IGNORECASE)
+
+
+class MarkdownRenderer(Renderer):
+    name = "md"
+    suffix = ".md"
+    takes = frozenset({"parity", "triage", "doctor", "run"})
+
+    def render(self, subject: Subject) -> str:
+        """All of it; every text from outside is escaped, paths, measured values and commands stand in code."""
+        draw: dict[str, Callable[[Any], list[str]]] = {"doctor": _report, "run": _recorded}
+        return "\n".join(draw.get(subject.kind, _verdict)(subject)).rstrip("\n") + "\n"
+
+
+def _verdict(verdict: Verdict) -> list[str]:
+    beyond = [f"- {escape(sentence)}" for sentence in parity.beyond_limits(verdict)]
+    lines = ["### Beyond published limits", "", *beyond, ""] if beyond else []
+    lines += [
+        f"## {escape(triage.title(verdict))} (exit code {verdict.exit_code})",
+        "",
+        escape(verdict.reason),
+        "",
+        escape(parity.heading(verdict)),
+        "",
+    ]
+    lines += _findings("Not as you asked", parity.alterations(verdict))
+    if verdict.parity:
+        lines += _first_divergence(verdict.parity)
+    if verdict.triage:
+        lines += _triage(verdict.triage)
+    for cause in verdict.causes:
+        lines += [f"### Cause: {escape(cause.name)} ({escape(cause.party)})", "", escape(cause.summary), ""]
+        lines += [f"Evidence: {escape(cause.evidence)}", ""] if cause.evidence else []
+        proofs = [f"- {escape(proof)}" for proof in parity.proofs(cause)]
+        lines += [*proofs, ""] if proofs else []
+    lines += _findings("Confounders: what had to be equal and is not", verdict.confounders)
+    lines += ["### Missing", "", *[f"- {escape(item)}" for item in verdict.missing], ""] if verdict.missing else []
+    if verdict.parity:
+        lines += _runs(verdict.parity)
+        lines += _checks("The eleven suspicions", parity.suspicions(verdict.parity))
+        lines += _checks("Other checks", parity.other_checks(verdict.parity))
+    lines += _findings("Findings", parity.notes(verdict))
+    lines += _figures(verdict)
+    if verdict.reproduce:
+        lines += ["### Reproduce", "", *_fence(clean(verdict.reproduce)), ""]
+    paths = parity.paths(verdict)
+    return lines + (table(("", "path"), [(escape(name), code(path)) for name, path in paths]) if paths else [])
+
+
+def escape(text: object) -> str:
+    """Text that Markdown and HTML leave as it is, on one line, also in a table cell."""
+    shown = re.sub(r"([\\`*\[\]{}~#!|$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))", r"\\\1", clean(text))
+    shown = _inert(shown.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))
+    return re.sub(r"^(\d*)([-+=.)])(?=[ =-]|$)", r"\1\\\2", shown.strip())  # else `1. x` opens a list
+
+
+def code(text: object) -> str:
+    """Text as inline code that neither a backtick nor a pipe can leave."""
+    shown = clean(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    for char in "|`*_[]\\$~":
+        shown = shown.replace(char, f"&#{ord(char)};")
+    return f"<code>{_inert(shown)}</code>"
+
+
+def _inert(shown: str) -> str:
+    """Escaped text in which nothing is made a link: no @mention, no #123 or GH-123, no URL, no address of mail.
+
+    An empty comment breaks them in two: an entity would not, because GitHub looks for them in the rendered text.
+    """
+    return _LIVE.sub(r"\1<!-- -->", shown)
+
+
+def _fence(text: str) -> list[str]:
+    ticks = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+    return [f"{ticks}sh", text, ticks]
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """A table whose cells are escaped already."""
+    return [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)] + [""]
+
+
+def _findings(title: str, findings: list[Finding]) -> list[str]:
+    lines = []
+    for finding in findings:
+        where = f" ({escape(finding.where)})" if finding.where else ""
+        effect = f" Effect: {escape(finding.effect)}" if finding.effect else ""
+        lines.append(f"- <b>{escape(finding.name)}</b>{where}: {escape(finding.summary).rstrip('.')}.{effect}")
+    return [f"### {title}", "", *lines, ""] if lines else []
+
+
+def _first_divergence(body: Parity) -> list[str]:
+    facts = parity.place_facts(body)
+    rows = [(escape(fact.name), code(fact.value)) for fact in facts]
+    return ["### First divergence", "", *table(("", "value"), rows)] if rows else []
+
+
+def _runs(body: Parity) -> list[str]:
+    rows = parity.side_by_side(body.runs)
+    head = ["", "", *[escape(run.side) for run in body.runs]]
+    cells = [
+        [
+            "≠" if row.changed else "",
+            escape(row.title),
+            *map(escape, row.values[:-1]),
+            f"{escape(row.values[-1])} {row.ratio}".rstrip(),
+        ]
+        for row in rows
+    ]
+    return ["### The runs side by side", "", *table(head, cells)] if rows else []
+
+
+def _checks(title: str, checks: list[Check]) -> list[str]:
+    rows = [
+        (
+            _MARKS.get(check.state, "○"),
+            str(check.number or ""),
+            escape(check.name),
+            escape(check.state),
+            escape(check.evidence),
+        )
+        for check in checks
+    ]
+    head = ("", "", "check", "state", "evidence")
+    return [f"### {title}: {escape(parity.tally(checks))}", "", *table(head, rows)] if rows else []
+
+
+def _figures(verdict: Verdict) -> list[str]:
+    floor = parity.floor_facts(verdict.parity.floor) if verdict.parity else []
+    metrics = parity.metrics(verdict.parity) if verdict.parity else []
+    lines = []
+    for title, facts in (
+        ("Floor and tolerance", floor),
+        ("Coverage", parity.facts(verdict.coverage)),
+        ("Figures", parity.facts(verdict.figures)),
+    ):
+        rows = [
+            (escape(f"{fact.group} / {fact.name}" if fact.group else fact.name), escape(fact.value)) for fact in facts
+        ]
+        lines += [f"#### {title}", "", *table(("", "value"), rows)] if rows else []
+    if metrics:
+        rows4 = [
+            (escape(m.group), escape(m.name), escape(m.value), escape(m.limit), "outside" if m.outside else "")
+            for m in metrics
+        ]
+        lines += ["#### Metrics", "", *table(("", "metric", "value", "published limit", ""), rows4)]
+    if not lines:
+        return []
+    return ["<details><summary>Floor, coverage, metrics</summary>", "", *lines, "</details>", ""]
+
+
+def _triage(body: Triage) -> list[str]:
+    """Culprits, cycle, victims, what to try; the processes folded away."""
+    lines: list[str] = []
+    rows = [
+        (escape(row.who), escape(row.role), code(row.process), escape(row.why), code(row.frame) if row.frame else "")
+        for row in triage.culprits(body)
+    ]
+    if rows:
+        lines += ["### Culprits", "", *table(("", "role", "process", "why", "frame"), rows)]
+    if steps := triage.cycle(body):
+        lines += ["### Cycle: everybody waits for the next one", ""]
+        lines += [
+            f"{number}. <b>{escape(step.waiter)}</b> waits for <b>{escape(step.target)}</b>: {escape(step.because)}"
+            for number, step in enumerate(steps, 1)
+        ]
+        lines += [""]
+    if groups := triage.victims(body):
+        lines += ["### Waiting: victims, not causes", ""]
+        lines += [*(f"- {escape(group.line)} ({escape(group.who)})" for group in groups), ""]
+    if body.next:
+        attempts = [f"{number}. {escape(step)}" for number, step in enumerate(body.next, 1)]
+        lines += ["### What to try", "", *attempts, ""]
+    processes = [
+        (escape(party), escape(label), code(key), escape(state)) for party, label, key, state in triage.processes(body)
+    ]
+    if processes:
+        more = triage.left_out(body)
+        lines += [f"<details><summary>Processes ({len(body.nodes)})</summary>", ""]
+        lines += table(("", "process", "host:pid", "state"), processes)
+        lines += [f"{more} more are in the JSON.", ""] if more else []
+        lines += ["</details>", ""]
+    return lines
+
+
+def _report(report: Report) -> list[str]:
+    lines = [
+        f"## harness doctor: {escape(report.reason)} (exit code {report.exit_code})",
+        "",
+        f"Looked at {escape(', '.join(report.places))} in {report.seconds:.1f} s.",
+        "",
+    ]
+    for title, hazards in doctor.by_severity(report):
+        lines += [f"### {title}", ""]
+        for hazard in hazards:
+            lines += [
+                f"- <b>{escape(hazard.what)}</b> ({escape(hazard.check)}; {escape(', '.join(hazard.where))})",
+                f"  - seen: {code(hazard.measured)}",
+                f"  - why: {escape(hazard.why)}",
+            ]
+            lines += [f"  - fix: {code(hazard.fix)}"] if hazard.fix else []
+        lines.append("")
+    if report.unchecked:
+        lines += ["### Not checked, which is not a pass", ""]
+        for check in report.unchecked:
+            ask = f"; to have it checked: {code(check.fix)}" if check.fix else ""
+            where = escape(", ".join(check.where))
+            lines.append(f"- <b>{escape(check.check)}</b> ({where}): {escape(check.reason)}{ask}")
+        lines.append("")
+    if report.passed:
+        rows = [(escape(item.check), escape(", ".join(item.where)), escape(item.measured)) for item in report.passed]
+        lines += ["<details><summary>Passed</summary>", "", *table(("check", "where", "measured"), rows)]
+        lines += ["</details>", ""]
+    return lines
+
+
+def _recorded(run: RecordedRun) -> list[str]:
+    """A few of the metrics of each step."""
+    names = [name for name in _SHOWN if all(name in step for step in run.steps)]
+    rows = [[f"{float(step[name]):.4g}" for name in names] for step in run.steps]
+    return [f"{_command(run.command)} recorded in {_command(run.run)}", "", *table(names, rows)]
+
+
+def _command(text: str) -> str:
+    return f"`{text}`" if re.fullmatch(r"[\w ./=,:+-]*", text, re.ASCII) else code(text)

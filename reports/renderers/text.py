@@ -1,0 +1,44 @@
+"""Text for a terminal or a pipe: the answer first and last, in the terminal's width and colours."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, TextIO
+
+from reports.renderers import Renderer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from reports.renderers import Subject
+
+
+class TextRenderer(Renderer):
+    name = "text"
+    suffix = ".txt"
+    takes = frozenset({"parity", "triage", "doctor", "run"})
+
+    def render(self, subject: Subject) -> str:
+        """With every table, without colour, 100 columns wide."""
+        from rich.console import Console
+
+        file = io.StringIO()
+        console = Console(file=file, width=100, color_system=None, force_terminal=False, legacy_windows=False)
+        self.show(subject, console, verbose=True)
+        return file.getvalue()
+
+    def write(self, subject: Subject, stream: TextIO, *, verbose: bool = False) -> None:
+        from rich.console import Console
+
+        self.show(subject, Console(file=stream), verbose=verbose)
+
+    def show(self, subject: Subject, console: Console, *, verbose: bool = False) -> None:
+        """Print on a console; `verbose` adds the tables. A reader that closed the pipe is no error."""
+        from reports.run_model import RecordedRun
+
+        if isinstance(subject, RecordedRun):
+            console.print(subject.run, soft_wrap=True, highlight=False, markup=False, emoji=False)
+            return
+        from reports.sections import terminal
+
+        terminal.show(subject, console, verbose=verbose)

@@ -1,0 +1,33 @@
+"""One recorded run in a few words: where it is, what it was, what came of each step."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from probes import redaction
+from probes.format import Run
+
+
+@dataclass(frozen=True)
+class RecordedRun:
+    """What `harness run` prints of its recording. `steps`: every metric of every step, by name."""
+
+    kind: ClassVar[str] = "run"
+    run: str
+    backend: str | None
+    command: str
+    complete: bool
+    steps: list[dict[str, Any]]
+
+    def to_json(self) -> str:
+        return json.dumps(vars(self), indent=2) + "\n"
+
+    @staticmethod
+    def of(folder: Path) -> RecordedRun:
+        run = Run(folder, strict=False)
+        manifest = redaction.scrub(run.manifest)  # another framework may have written it
+        steps = [{"step": event["step"], **event["metrics"]} for event in run.events(kind="step")]
+        return RecordedRun(str(folder), manifest.get("backend"), str(manifest.get("command", "")), run.complete, steps)

@@ -1,0 +1,1 @@
+"""What the renderers show: arranged data that every format shares, and the drawings that one format owns."""

@@ -1,0 +1,96 @@
+"""The answer in few parts, whatever the kind of verdict: title, reason, cause, first place, fix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from reports.model import CAUSES, Verdict
+from reports.sections import parity, triage
+from reports.text import clean, show_apart
+
+if TYPE_CHECKING:
+    from reports.doctor_model import Report
+
+TONES = {
+    "EQUIVALENT": "green",
+    "HEALTHY": "green",
+    "READY": "green",
+    "INCONCLUSIVE": "yellow",
+    "CONFOUNDED": "yellow",
+    "SLOW": "yellow",
+    "INSUFFICIENT": "yellow",
+    "MAY FAIL": "yellow",
+}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Cleaned texts; `parts` are (label, text) of what there is: cause, first, missing, fix, in this order."""
+
+    title: str
+    exit_code: int
+    reason: str
+    parts: tuple[tuple[str, str], ...]
+    tone: str  # green, yellow or red
+
+
+def of(subject: Verdict | Report) -> Answer:
+    """The answer of a verdict or of a doctor's report."""
+    parts = _doctor(subject) if not isinstance(subject, Verdict) else _parity(subject) + _triage(subject)
+    title = triage.title(subject) if isinstance(subject, Verdict) else subject.verdict
+    tone = TONES.get(subject.verdict, "red" if subject.exit_code else "green")
+    given = tuple((label, text) for label, text in parts if text)
+    return Answer(title, subject.exit_code, clean(subject.reason), given, tone)
+
+
+def _parity(verdict: Verdict) -> list[tuple[str, str]]:
+    cause = verdict.causes[0] if verdict.causes else None
+    more = f"; {len(verdict.causes) - 1} more below" if len(verdict.causes) > 1 else ""
+    missing = verdict.missing[0] if verdict.verdict == "INCONCLUSIVE" and verdict.missing else ""
+    unequal = verdict.confounders[0] if verdict.verdict == "CONFOUNDED" and verdict.confounders else None
+    fix = CAUSES.get(cause.name.partition("(")[0], "") if cause else ""
+    return [
+        ("cause", f"{clean(cause.name)}, in the {clean(cause.party)}{more}" if cause and cause.name else ""),
+        ("unequal", f"{clean(unequal.name)}: {clean(unequal.summary)}" if unequal else ""),
+        ("missing", clean(missing)),
+        ("first", first_place(verdict)),
+        ("fix", f"make {clean(unequal.name)} equal in both runs, then compare again" if unequal else fix),
+    ]
+
+
+def first_place(verdict: Verdict) -> str:
+    """Where the runs part first, on one line; empty where they do not."""
+    place = verdict.parity.first_divergence if verdict.parity else None
+    if place is None:
+        return ""
+    where = [f"{fact.name} {fact.value}" for fact in parity.place_facts(verdict.parity)[:5]] if verdict.parity else []
+    shown = [text for text in where if not text.startswith("rank") and "–" not in text and "not per token" not in text]
+    baseline, candidate = show_apart([place.baseline, place.candidate])
+    return f"{', '.join(shown)}: {clean(place.field)} {baseline} in the baseline, {candidate} in the candidate"
+
+
+def _triage(verdict: Verdict) -> list[tuple[str, str]]:
+    if verdict.triage is None:
+        return []
+    culprits, cycle = triage.culprits(verdict.triage), triage.cycle(verdict.triage)
+    who = ", ".join(f"{row.who} {row.process}".strip() for row in culprits[:3])
+    who += f" and {len(culprits) - 3} more" if len(culprits) > 3 else ""
+    circle = f"a cycle: {' waits for '.join(step.waiter for step in [*cycle, *cycle[:1]][:5])}" if cycle else ""
+    frame = next((row.frame for row in culprits if row.frame), "")
+    try_first = verdict.triage.next[0] if verdict.triage.next else ""
+    return [("culprit", who or circle), ("first", frame or clean(verdict.triage.place)), ("fix", clean(try_first))]
+
+
+def _doctor(report: Report) -> list[tuple[str, str]]:
+    order = {"error": 0, "warning": 1}
+    hazards = sorted((item for item in report.hazards if item.severity in order), key=lambda item: order[item.severity])
+    if not hazards:
+        return []
+    worst = hazards[0]
+    return [
+        ("cause", f"{clean(worst.what)} ({clean(worst.check)})"),
+        ("first", clean(worst.where[0] if worst.where else "")),
+        ("seen", clean(worst.measured)),
+        ("fix", clean(worst.fix)),
+    ]

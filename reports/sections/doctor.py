@@ -1,0 +1,29 @@
+"""What a doctor's report has to show, arranged once for every renderer: hazards by severity, unchecked together."""
+
+from __future__ import annotations
+
+from reports.doctor_model import SEVERITIES, Hazard, Report, Severity, Unchecked
+
+TITLES: dict[Severity, str] = {"error": "Will fail", "warning": "May fail", "info": "Good to know"}
+
+
+def by_severity(report: Report) -> list[tuple[str, list[Hazard]]]:
+    """(title, hazards) of each severity that was found, worst first."""
+    groups = [(TITLES[name], [item for item in report.hazards if item.severity == name]) for name in SEVERITIES]
+    return [(title, hazards) for title, hazards in groups if hazards]
+
+
+def unchecked(report: Report) -> list[tuple[list[str], list[str], str, str]]:
+    """(checks, places, reason, how to have them checked): without a cluster a whole family has one reason."""
+    groups: dict[tuple[str, str], list[Unchecked]] = {}
+    for item in report.unchecked:
+        groups.setdefault((item.reason, item.fix), []).append(item)
+    return [
+        (
+            list(dict.fromkeys(item.check for item in items)),
+            list(dict.fromkeys(place for item in items for place in item.where)),
+            reason,
+            fix,
+        )
+        for (reason, fix), items in groups.items()
+    ]

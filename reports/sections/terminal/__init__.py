@@ -1,0 +1,75 @@
+"""The frame that every verdict has on a terminal or in a pipe: the answer first and last, the details between.
+
+Within the details the least important comes first, because a terminal shows the end. Every colour has a mark or a word
+beside it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from reports.layout import Page
+from reports.pipe import outlive_reader
+from reports.sections import answer
+from reports.sections import parity as arrange
+from reports.sections.terminal import doctor, parity
+from reports.text import clean
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from reports.doctor_model import Report
+    from reports.model import Verdict
+
+
+def show(subject: Verdict | Report, console: Console, *, verbose: bool) -> None:
+    """Print it; the last line repeats the verdict with its exit code. A reader that closed the pipe is no error."""
+    from reports.model import Verdict
+
+    with outlive_reader(console):
+        page, said = Page(console), answer.of(subject)
+        if isinstance(subject, Verdict):
+            page.heading(arrange.heading(subject))
+        else:
+            page.heading(f"doctor: {clean(', '.join(subject.places))}", f"{subject.seconds:.1f} s")
+        beyond = arrange.beyond_limits(subject) if isinstance(subject, Verdict) else []
+        _warn(page, beyond)  # never below the word EQUIVALENT alone
+        page.prose(Text.assemble((said.title, f"bold {said.tone}"), "  ", said.reason))
+        _parts(page, said)
+        if isinstance(subject, Verdict):
+            parity.details(page, subject, verbose)
+            _warn(page, beyond)
+            parity.findings(page, "Not as you asked", arrange.alterations(subject), "bold yellow")
+        else:
+            doctor.details(page, subject, verbose)
+        _last(page, said)
+
+
+def _warn(page: Page, sentences: list[str]) -> None:
+    if sentences:
+        page.heading("Beyond published limits")
+    for sentence in sentences:
+        page.prose(Text(sentence, "bold yellow"), "  ", "    ")
+
+
+def _parts(page: Page, said: answer.Answer) -> None:
+    width = max((len(label) for label, _ in said.parts), default=0)
+    for label, text in said.parts:
+        style = "bold" if label in ("cause", "culprit", "fix") else ""
+        page.prose(Text(text, style), Text(f"  {label.ljust(width)}  ", "dim"))
+
+
+def _last(page: Page, said: answer.Answer) -> None:
+    """On a terminal the parts, the reason, then the verdict; in a pipe the verdict with its reason is the last line,
+    whole, for `tail -1`."""
+    page.line()
+    page.rule("━", said.tone)
+    _parts(page, said)
+    if page.console.is_terminal:
+        page.prose(Text(said.reason, "bold"))
+        badge = (f" {said.title} ", f"bold reverse {said.tone}")
+        page.line(Text.assemble(badge, (f"  exit code {said.exit_code}", f"bold {said.tone}")))
+    else:
+        page.line(f"{said.title} (exit code {said.exit_code}): {said.reason}")
