@@ -22,7 +22,7 @@ from scenarios.engines.engine import Completion, Engine, EngineError, Request, S
 from scenarios.engines.make import make_engine, resolve_device
 from scenarios.engines.mapping import ParameterMap, described
 from scenarios.engines.processes import alive, exit_code
-from scenarios.planted.differences.engine import Wrapper, wrap
+from scenarios.plants import Injection
 from scenarios.settings import Sampling, Scenario
 
 WATCH_PERIOD_S = 0.5
@@ -41,8 +41,8 @@ class RolloutResult:
 
 
 class EngineSession:
-    """`backend`: hf, vllm or sglang. `wrap`: planted fault around the engine (`scenarios.planted.differences.engine`),
-    None in every real run."""
+    """`backend`: hf, vllm or sglang. `wrap`: wraps the engine, as `scenarios.plants.Plants.engine`; None in every real
+    run."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class EngineSession:
         *,
         device: str = "auto",
         rank: int = 0,
-        wrap: dict[str, Any] | None = None,
+        wrap: Injection | None = None,
         mapping: dict[str, Any] | None = None,
         on_death: Callable[[str], None] | None = None,
     ) -> None:
@@ -102,9 +102,10 @@ class EngineSession:
         return self._wrapped()
 
     def _wrapped(self) -> Engine:
-        if not self._wrap:
+        if self._wrap is None:
             return self._bare
-        return wrap(self._bare, self._wrap, model_path=self._model_path, scenario=self._scenario)
+        wrapped: Engine = self._wrap(self._bare, model_path=self._model_path, scenario=self._scenario)
+        return wrapped
 
     def _watch(self, children: list[int], closing: threading.Event) -> None:
         while children and not closing.wait(WATCH_PERIOD_S):
@@ -349,14 +350,15 @@ class EngineSession:
             self._check_sampling()
 
     def configure(
-        self, scenario: dict[str, Any], wrap: dict[str, Any] | None, mapping: dict[str, Any] | None = None
+        self, scenario: dict[str, Any], wrap: Injection | None, mapping: dict[str, Any] | None = None
     ) -> None:
-        """Serve another run: new settings, a planted fault or none, another mapping. The engine restarts only if it
+        """Serve another run: new settings, another wrapper or none, another mapping. The engine restarts only if it
         must read them."""
         before = self._read_at_start()
         self._scenario, self._mapping = Scenario.from_json(scenario), ParameterMap.of(mapping)
-        if isinstance(self._engine, Wrapper):
-            self._engine.remove()
+        if self._engine is not self._bare:
+            wrapper: Any = self._engine
+            wrapper.remove()
         self._wrap = wrap
         if self._pure and self._scenario.rollout.mode != "native":  # a suite goes on after a native stage
             self._pure = False

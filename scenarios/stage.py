@@ -17,6 +17,7 @@ from scenarios.engines import parameters
 from scenarios.engines.engine import Request
 from scenarios.engines.guided import Guide
 from scenarios.engines.recorded import Recorded
+from scenarios.plants import Injection
 from scenarios.ppo.batches import Sample
 from scenarios.ppo.native_scores import suspect
 from scenarios.ppo.trainer import Trainer
@@ -76,7 +77,7 @@ class Stage:
         run_dir: str,
         *,
         policy: str,
-        plants: dict[str, Any] | None = None,
+        plants: Injection | None = None,
         resume: str | None = None,
         replay: str | None = None,
         sync_backend: str = "gloo",

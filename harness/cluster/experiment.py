@@ -18,6 +18,7 @@ from harness.errors import HarnessError
 from harness.triage.watch.guard import Guard
 from probes import format as recording
 from reports.progress import ProgressEvent
+from scenarios.plants import INSIDE
 from scenarios.remote import Actor, Future, Remote
 from scenarios.settings import Engine, Scenario
 
@@ -41,9 +42,7 @@ class Experiment:
         device: str = "auto",
         guard: Guard | None = None,
         command: str = "",
-        planted: bool = False,
     ) -> None:
-        self._planted = planted  # faults will be planted inside engines: see scenarios.planted.differences.inside
         self._command = command
         self._cluster = cluster
         self._guard = guard
@@ -108,7 +107,7 @@ class Experiment:
         self.tell(side, "first weight sync")
         opened = self._stage.submit(
             "open", side.scenario.to_json(), roles, session, str(side.run_dir), policy=self._prepared["policy"],
-            plants=dict(side.planted.trainer), resume=resume, replay=None if replay is None else str(replay),
+            plants=side.plants.trainer, resume=resume, replay=None if replay is None else str(replay),
             sync_backend=self._sync_backend,
         )  # fmt: skip
         first: int = self._wait(opened, side, "the first weight sync")
@@ -140,9 +139,8 @@ class Experiment:
         self._lifted.pop(side.name, None)
         if manifest:
             self._manifest(side)
-        wrap = dict(side.planted.engine) or None
         configured = self._sessions[side.name].submit(
-            "configure", side.scenario.to_json(), wrap, side.parameter_map or None
+            "configure", side.scenario.to_json(), side.plants.engine, side.parameter_map or None
         )
         self._wait(configured, side, f"configuring {side.backend}")
         self._roles[side.name] = (side.scenario, self._learners(side))
@@ -190,8 +188,7 @@ class Experiment:
         self._manifest(one)
         session = self._sessions[side.name]
         session.submit("serve", self._prepared["policy"])
-        wrap = dict(one.planted.engine) or None
-        started = session.submit("configure", one.scenario.to_json(), wrap, one.parameter_map or None)
+        started = session.submit("configure", one.scenario.to_json(), one.plants.engine, one.parameter_map or None)
         self._lifted[side.name] = one, started
 
     def lift(self, side: Side, policy: str, *, guide: Path | None = None) -> Path:
@@ -206,7 +203,7 @@ class Experiment:
         future = self._stage.submit(
             "lift", one.scenario.to_json(), roles, self._sessions[side.name], str(one.run_dir),
             policies=[initial, policy] if side.scenario.train else [initial],
-            guide_run=None if guide is None else str(guide), plants=dict(one.planted.trainer),
+            guide_run=None if guide is None else str(guide), plants=one.plants.trainer,
             sync_backend=self._sync_backend,
         )  # fmt: skip
         self._policies[side.name] = self._wait(future, side, "the lifted stage")
@@ -326,8 +323,8 @@ class Experiment:
         seat = self._seat("rollout")
         if environment.engine != "hf":
             variables = dict(environment.env, PYTHONPATH=str(envs.bundle(plugins=True)), OMP_NUM_THREADS="1")
-            if self._planted or side.fault is not None:
-                variables["RLHF_HARNESS_PLANTS"] = "1"
+            if side.plants.inside:
+                variables[INSIDE] = side.plants.inside
             seat = dataclasses.replace(seat, python=environment.python, env=self._guarded(variables, "rollout"))
         device = environment.device if environment.engine != "hf" else self._device
         self._sessions[side.name] = self._cluster.actor(
@@ -337,7 +334,7 @@ class Experiment:
             self._prepared["policy"],
             side.scenario.to_json(),
             device=device,
-            wrap=dict(side.planted.engine) or None,
+            wrap=side.plants.engine,
             mapping=side.parameter_map or None,
         )
 

@@ -12,13 +12,13 @@ from typing import Any
 
 from harness.envs.environment import Environment
 from scenarios.lifted import FOLDER, lifted, steps
-from scenarios.planted.differences.fault import Fault
+from scenarios.plants import NOTHING, Plants
 from scenarios.settings import Scenario
 
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a comparison. `fault`: planted in this side, None in every real run. `mapping`: a user's own, as
+    """One side of a comparison. `plants`: planted in this side; nothing in every real run. `mapping`: a user's own, as
     `scenarios.engines.mapping.ParameterMap` takes it; empty: ours."""
 
     name: str  # baseline, candidate, or run
@@ -26,20 +26,15 @@ class Side:
     environment: Environment
     scenario: Scenario
     run_dir: Path
-    fault: Fault | None = None
+    plants: Plants = NOTHING
     mapping: dict[str, Any] = field(default_factory=dict)
     replay: dict[str, Any] | None = None  # of run.json: which recorded run drives this one, and from which step on
     lifted: dict[str, Any] | None = None  # of run.json: this is the lifted stage of a run, or why there is none
 
     @property
-    def planted(self) -> Fault:
-        """What is planted here; the empty fault plants nothing."""
-        return self.fault or Fault()
-
-    @property
     def parameter_map(self) -> dict[str, Any]:
         """The user's mapping with the planted edits, if any, on top."""
-        return {**self.mapping, **self.planted.mapping}
+        return {**self.mapping, **self.plants.mapping}
 
     def lift(self, skipped: str = "") -> Side:
         """The same side in its lifted stage, whose recording lies in the run's. `skipped`: why it has none."""
@@ -71,6 +66,6 @@ class Side:
             **({"replay": self.replay} if self.replay is not None else {}),
             **({"lifted": self.lifted} if self.lifted is not None else {}),
             "mapping": self.parameter_map,
-            "planted": {"name": self.fault.name, "summary": self.fault.summary} if self.fault else {},
+            "planted": {"name": self.plants.name, "summary": self.plants.summary} if self.plants.name else {},
             "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 if TYPE_CHECKING:
-    from harness.triage.lab_outcome import Outcome as HangOutcome
+    from harness.planted.hangs.outcome import Outcome as HangOutcome
 
 app = typer.Typer(no_args_is_help=True, help="Planted faults: list them, run them, see what is found.")
 
@@ -30,20 +30,20 @@ def list_(
     format: Format = "text",
 ) -> None:
     """List the planted faults and the controls, with what is true of each."""
-    from harness.commands import fault_tables
+    from harness.planted import listing
 
     rows = []
     if source and suite == "all":
         suite = _suite_of(Path(source))
     if suite != "parity":
-        from harness.triage import lab_files
+        from harness.planted.hangs import files as hang_files
 
-        rows += [fault_tables.described(hang) for hang in lab_files.hangs(source)]
+        rows += [listing.described(hang) for hang in hang_files.hangs(source)]
     if suite != "hang":
-        from harness.parity.suite import files
+        from harness.planted.differences import files
 
-        rows += [fault_tables.described_parity(fault) for fault in files.faults(source)]
-    fault_tables.show_list(rows, format)
+        rows += [listing.described_parity(fault) for fault in files.faults(source)]
+    listing.show_list(rows, format)
 
 
 @app.command()
@@ -75,27 +75,26 @@ def run(
     """Run planted faults and say of each what was found; exits 0 when all is as expected, 1 otherwise."""
     if suite == "parity":
         _parity(names or [], source, backends, dtype, out, format)
-    from harness.commands import fault_tables
     from harness.commands.watch import seconds
     from harness.extras import need
-    from harness.triage import lab, lab_files
+    from harness.planted.hangs import files, lab, tables
 
     need("torch")  # the programs of the lab are ranks
-    hangs = lab_files.chosen(lab_files.hangs(source), names or [], engines=engines, conditions=conditions)
+    hangs = files.chosen(files.hangs(source), names or [], engines=engines, conditions=conditions)
     folder = _folder(out)
     rows: list[HangOutcome] = []
     found = lab.outcomes(hangs, stall_s=seconds(stall), jobs=jobs, out=folder, progress=_said(len(hangs)))
     for outcome in found:
         rows.append(outcome)
         if format == "text":
-            fault_tables.print_outcome(outcome)
+            tables.print_outcome(outcome)
     result = lab.score(rows)
     if format == "text":
         print(result.line)
     elif format == "json":
-        print(json.dumps(fault_tables.as_json(rows, result, seconds(stall)), indent=2))
+        print(json.dumps(tables.as_json(rows, result, seconds(stall)), indent=2))
     else:
-        print(fault_tables.as_markdown(rows, result), end="")
+        print(tables.as_markdown(rows, result), end="")
     raise typer.Exit(0 if result.passed else 1)
 
 
@@ -104,11 +103,10 @@ def _parity(names: list[str], source: str, backends: tuple[str, str], dtype: str
     import tempfile
 
     from harness import config
-    from harness.commands import parity_fault_tables as tables
     from harness.errors import BadInput
-    from harness.parity.suite import files
-    from harness.parity.suite.outcome import Outcome, score
-    from harness.parity.suite.run import outcomes, planned
+    from harness.planted.differences import files, tables
+    from harness.planted.differences.outcome import Outcome, score
+    from harness.planted.differences.run import outcomes, planned
 
     faults = files.chosen(files.faults(source), names)
     if not planned(faults, backends):
@@ -141,7 +139,7 @@ def _parity(names: list[str], source: str, backends: tuple[str, str], dtype: str
 def _suite_of(path: Path) -> Literal["all", "hang", "parity"]:
     """The suite of which a Python file has a list, which is executed; all where it has both. Raises BadInput."""
     from harness.errors import BadInput
-    from harness.foreign import executed
+    from harness.planted.foreign import executed
 
     module = executed(
         path, document="docs/measurements/hang-lab.md and docs/measurements/parity-faults.md describe the interface"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from scenarios.plants import Injection
 from scenarios.ppo.weight_sync import WeightLink
 from scenarios.remote import Actor, call
 
@@ -59,11 +61,11 @@ class Undo:
     def send_otherwise(self, side: str, names: list[str]) -> None:
         """Send all tensors, these with the halves of their rows exchanged: an engine that takes what it is sent then
         holds something else. Send the right ones afterwards."""
-        self.sync(side, None, alter=dict.fromkeys(names, "halves"))
+        self.sync(side, change=Injection(f"{__name__}:exchange_halves", {"names": names}))
 
-    def sync(self, side: str, names: list[str] | None = None, alter: dict[str, str] | None = None) -> float:
+    def sync(self, side: str, names: list[str] | None = None, change: Injection | None = None) -> float:
         """Send these tensors to the engine once more, all of them for None; returns seconds. Raises SyncFailed.
-        `alter`: of those, what is sent otherwise."""
+        `change`: of what is sent, see `ActorRole.send_weights`."""
         stand = self._stands[side]
         started = time.perf_counter()
         actor = self._learner(side)
@@ -72,7 +74,7 @@ class Undo:
             self._links[side].connect(world_size=1 + stand.workers, backend=self._sync_backend)
         whole = [meta.name for meta in call(actor, "weight_meta")]
         omit = () if names is None else tuple(name for name in whole if name not in set(names))
-        self._links[side].send(step=-1, version=stand.version, omit=omit, alter=alter)
+        self._links[side].send(step=-1, version=stand.version, omit=omit, change=change)
         return time.perf_counter() - started
 
     def restart(self, side: str) -> float:
@@ -112,3 +114,14 @@ class Undo:
             call(stand.actor, "adopt", stand.policy)
             self._adopted[stand.actor] = stand.policy
         return stand.actor
+
+
+def exchange_halves(role: Any, tensors: Any, settings: Mapping[str, Any]) -> Callable[[str, Any], Any]:
+    """For `ActorRole.send_weights`: the tensors `names` of the settings are sent with their halves exchanged."""
+    names = frozenset(settings["names"])
+    return lambda name, tensor: halves_exchanged(tensor) if name in names else tensor
+
+
+def halves_exchanged(tensor: Any) -> Any:
+    """The halves of the rows change places, so that every norm stays."""
+    return tensor.detach().roll(tensor.shape[0] // 2, dims=0)

@@ -12,12 +12,14 @@ coupled mode (`parameters`): engines disagree about what they cover.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from scenarios.engines.sampling import barred, filtered
+from scenarios.plants import inside
 
 _M0, _M1 = 0xD2511F53, 0xCD9E8D57
 _W0, _W1 = 0x9E3779B9, 0xBB67AE85
@@ -27,7 +29,10 @@ EDGE = 0.02  # nats by which half precision moves the edge of a filter: four tim
 
 @dataclass(frozen=True)
 class Draw:
-    """What one coupled request needs: carried to the engines as plain JSON (`to_json`)."""
+    """What one coupled request needs: carried to the engines as plain JSON (`to_json`).
+
+    Its methods are where a draw may be made otherwise; a planted fault overrides them.
+    """
 
     seed: int
     sample: int
@@ -38,28 +43,37 @@ class Draw:
     min_p: float = 0.0
     min_tokens: int = 0
     end_ids: tuple[int, ...] = ()  # ids masked until min_tokens were drawn
-    # What only planted faults set: another order of the filters, noise beside the coupled one, other log-probabilities.
     joint: bool = False  # top-p over the unfiltered mass beside top-k, as SGLang's own sampler has it
-    jitter: float = 0.0  # uniform noise of so many nats on logits/T, the same at every call
-    # tempered: at T, tempered:T at another one; filtered: renormalised over what top-k, top-p and min-p leave;
-    # penalised: after the penalties below
-    reported: str = "raw"
-    second: int = 0  # every how many tokens the second best is taken; 0: never
-    # Penalties on tokens that occurred, of the embedded engine: see `penalties.penalised`.
-    repetition: float = 1.0
-    presence: float = 0.0
-    frequency: float = 0.0
 
     @property
-    def penalised(self) -> bool:
-        return self.repetition != 1.0 or self.presence != 0.0 or self.frequency != 0.0
+    def reports_adjusted(self) -> bool:
+        """Whether log-probabilities are those of the `adjusted` logits."""
+        return False
 
     def to_json(self) -> dict[str, Any]:
         return dict(vars(self), end_ids=list(self.end_ids))
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Draw:
-        return Draw(**dict(data, end_ids=tuple(data.get("end_ids", ()))))
+        plants = inside()
+        make = Draw if plants is None else plants.draw
+        return make(**dict(data, end_ids=tuple(data.get("end_ids", ()))))
+
+    def chosen(self, logits: torch.Tensor, position: int) -> torch.Tensor:
+        """The token, int64 (1,), of one row of logits (1, vocab)."""
+        return perturbed(logits, self, torch.tensor([position], device=logits.device)).argmax(dim=-1)
+
+    def adjusted(self, logits: torch.Tensor, prompt: Sequence[int], output: Sequence[int]) -> torch.Tensor:
+        """The logits (1, vocab) that the embedded engine draws from, after `output` tokens behind those of `prompt`."""
+        return logits
+
+    def logprobs(self, logits: torch.Tensor) -> torch.Tensor | None:
+        """The log-probabilities (1, vocab) that are reported; None: the model's own."""
+        return None
+
+    def settled(self, probabilities: torch.Tensor, step: int) -> torch.Tensor:
+        """The probabilities (vocab,) that the embedded engine's own sampler draws from."""
+        return probabilities
 
 
 def philox(counter: tuple[torch.Tensor, ...], key: tuple[int, int]) -> tuple[torch.Tensor, ...]:
@@ -115,49 +129,40 @@ def perturbed(logits: torch.Tensor, draw: Draw, positions: torch.Tensor, slack: 
     """
     scores = barred(logits, positions, draw.min_tokens, draw.end_ids)
     samples = torch.full_like(positions, draw.sample)
-    vocab = logits.shape[-1]
-    noise = gumbel(draw.seed, samples, positions, vocab)
-    if draw.jitter:
-        noise = noise + draw.jitter * (2.0 * uniform(draw.seed + 1, samples, positions, vocab) - 1.0)
-    return filtered(scores, draw, slack) + noise
+    return filtered(scores, draw, slack) + gumbel(draw.seed, samples, positions, logits.shape[-1])
 
 
 def reported(logits: torch.Tensor, draws: list[Draw]) -> torch.Tensor:
-    """The log-probabilities that are reported for each row, (n, vocab): the model's own, unless a planted fault says
-    otherwise."""
+    """The log-probabilities that are reported for each row, (n, vocab): the model's own, unless a draw has others."""
     rows = torch.log_softmax(logits.float(), dim=-1)
     for row, draw in enumerate(draws):
-        if draw.reported not in ("raw", "penalised"):
-            one = logits[row : row + 1]
-            other = float(draw.reported.partition(":")[2] or draw.temperature)
-            scores = filtered(one, draw) if draw.reported == "filtered" else one.float() / other
-            rows[row] = torch.log_softmax(scores, dim=-1)[0].to(rows.dtype)
+        other = draw.logprobs(logits[row : row + 1])
+        if other is not None:
+            rows[row] = other[0].to(rows.dtype)
     return rows
+
+
+def adjusted(
+    logits: torch.Tensor, draws: list[Draw], prompts: Sequence[Sequence[int]], outputs: Sequence[Sequence[int]]
+) -> torch.Tensor:
+    """The logits (n, vocab) that the embedded engine draws from; `prompts`: what each row began with."""
+    if all(type(draw) is Draw for draw in draws):
+        return logits
+    rows = enumerate(zip(draws, prompts, outputs, strict=True))
+    return torch.cat([draw.adjusted(logits[row : row + 1], prompt, output) for row, (draw, prompt, output) in rows])
 
 
 def choose(logits: torch.Tensor, draws: list[Draw], positions: list[int]) -> torch.Tensor:
     """The coupled token of each row, int64 (n,). Rows may belong to different samples with different parameters."""
     device = logits.device
     keys = {(d.seed, d.temperature, d.top_k, d.top_p, d.min_p, d.joint) for d in draws}
-    if len(keys) == 1 and not any(d.min_tokens or d.jitter or d.second for d in draws):
+    if len(keys) == 1 and all(type(d) is Draw and not d.min_tokens for d in draws):
         first = draws[0]
         samples = torch.tensor([d.sample for d in draws], device=device, dtype=torch.int64)
         places = torch.tensor(positions, device=device, dtype=torch.int64)
         return (filtered(logits, first) + gumbel(first.seed, samples, places, logits.shape[-1])).argmax(dim=-1)
-    rows = []
-    for i, (draw, position) in enumerate(zip(draws, positions, strict=True)):
-        scores = perturbed(logits[i : i + 1], draw, torch.tensor([position], device=device))
-        best = scores.argmax(dim=-1)
-        if seconded(draw, position):
-            others = scores.scatter(-1, best[:, None], float("-inf"))
-            best = torch.where(others.isfinite().any(), others.argmax(dim=-1), best)
-        rows.append(best)
-    return torch.cat(rows)
-
-
-def seconded(draw: Draw, position: int) -> bool:
-    """Whether a planted fault takes the second best token there."""
-    return draw.second > 0 and (draw.sample + position) % draw.second == 0
+    rows = enumerate(zip(draws, positions, strict=True))
+    return torch.cat([draw.chosen(logits[row : row + 1], position) for row, (draw, position) in rows])
 
 
 def force(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:

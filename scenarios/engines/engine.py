@@ -7,11 +7,11 @@ before penalties, top-k and temperature, whatever the sampling was.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
+    from scenarios.engines.coupling import Draw
     from scenarios.engines.load import Load
 
 FinishReason = Literal["stop", "length", "abort", "error"]
@@ -36,9 +36,15 @@ class Request:
     offset: int = 0
     max_tokens: int = 0  # tokens still to draw
     salt: str = ""  # of the prefix cache: nothing is reused but what was cached under the same one
-    # Set only by planted faults: text instead of ids, and fields of the coupled `Draw` to replace.
-    prompt_text: str | None = None
-    draw: Mapping[str, Any] | None = None
+
+    @property
+    def text(self) -> str | None:
+        """Sent instead of the ids, where there is one; a planted fault has one."""
+        return None
+
+    def drawn_by(self, draw: Draw) -> Draw:
+        """The draw of this request, `draw` being the one that was asked for; a planted fault has another."""
+        return draw
 
 
 @dataclass(frozen=True)

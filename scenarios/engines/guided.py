@@ -72,7 +72,6 @@ def rollout(requests: list[Request], guide: Guide, generate: Generate, rounds: i
                     replace(
                         request,
                         prompt_ids=request.prompt_ids[: len(request.prompt_ids) - request.offset] + ids[:kept],
-                        prompt_text=None,
                         offset=kept,
                         max_tokens=request.max_tokens + request.offset - kept,
                     )

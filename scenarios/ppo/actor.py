@@ -24,7 +24,7 @@ from scenarios.engines.sync import WeightSender
 from scenarios.lifted import EXACT_LIMIT
 from scenarios.models import saved
 from scenarios.models.quiet import quiet
-from scenarios.planted.differences.trainer import EVERY, altered
+from scenarios.plants import Injection
 from scenarios.ppo import losses, native_fit, native_scores
 from scenarios.ppo.batches import Sample
 from scenarios.ppo.margins import Margins
@@ -80,7 +80,6 @@ class ActorRole(Role):
         self._digests: dict[str, str] = {}
         self._twin: Any = None  # the model in float32, beside one in half precision
         self._before: Any = None  # the model before the last update, where there is a twin
-        self._sent_before: dict[str, Tensor] = {}  # what the last sync had to send, kept for a planted fault only
 
     @torch.no_grad()
     def score(self, step: int, samples: list[Sample]) -> Scored:
@@ -252,16 +251,17 @@ class ActorRole(Role):
         """Wait until every engine worker has joined. Raises EngineError."""
         self._sender.connect()
 
-    def send_weights(self, omit: tuple[str, ...] = (), alter: dict[str, str] | None = None) -> float:
-        """Broadcast every tensor; returns seconds. Raises SyncAborted. `omit` and `alter`: planted, `alter` as in
-        `scenarios.planted.differences.trainer.altered`, where EVERY tensor may be that of the sync before."""
-        changes, now, behind = alter or {}, self._sent(), self._sent_before
-        self._sent_before = {name: tensor.detach().clone() for name, tensor in now.items()} if EVERY in changes else {}
+    def send_weights(self, omit: tuple[str, ...] = (), change: Injection | None = None) -> float:
+        """Broadcast every tensor but `omit`; returns seconds. Raises SyncAborted.
+
+        `change` is called as (this role, tensors by name, settings) and returns a function (name, tensor) -> the tensor
+        that is sent in its place.
+        """
+        tensors = self._sent()
+        changed = change(self, tensors) if change is not None else lambda name, tensor: tensor
         with self.recorder.span("sync_send"):
             return self._sender.send(
-                (name, altered(tensor, changes[name]) if name in changes else behind.get(name, tensor))
-                for name, tensor in now.items()
-                if name not in omit
+                (name, changed(name, tensor)) for name, tensor in tensors.items() if name not in omit
             )
 
     def abort_sync(self) -> None:

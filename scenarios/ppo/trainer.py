@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +24,12 @@ from scenarios import models, prompts
 from scenarios.engines import parameters
 from scenarios.engines.engine import Completion, EngineError, Request
 from scenarios.engines.guided import Guide
-from scenarios.planted.differences.trainer import TrainerPlants
+from scenarios.plants import Injection
 from scenarios.ppo import batches, checkpoint, experience
 from scenarios.ppo.actor import Scored
 from scenarios.ppo.batches import Sample
 from scenarios.ppo.experience import Experience
+from scenarios.ppo.hooks import Hooks
 from scenarios.ppo.role import MiniBatch, Rows, Trained
 from scenarios.ppo.weight_sync import Synced, WeightSync
 from scenarios.remote import Actor, Future, call, gather
@@ -42,8 +42,8 @@ CLOSE_LIMIT_S = 5.0  # after a failure, for a role that may be hung
 class Trainer:
     """PPO over `roles` (by name, one handle a rank; rollout-only needs the actor alone) and one engine session.
 
-    policy: the directory of the initial policy, for its tokenizer. plants: keyword arguments of TrainerPlants, of
-    planted faults. sync_backend: gloo, or nccl when learner and engine are on GPUs. replay: the engine scores the guide
+    policy: the directory of the initial policy, for its tokenizer. plants: makes the trainer's hooks where a fault is
+    planted. sync_backend: gloo, or nccl when learner and engine are on GPUs. replay: the engine scores the guide
     instead of drawing. first: the first step, and the version of the initial weights. Raises PromptError, ModelError
     and ParameterRefused.
     """
@@ -56,7 +56,7 @@ class Trainer:
         run_dir: Path | str,
         *,
         policy: Path | str | None = None,
-        plants: Mapping[str, Any] | None = None,
+        plants: Injection | None = None,
         sync_backend: str = "gloo",
         replay: bool = False,
         first: int = 0,
@@ -68,7 +68,7 @@ class Trainer:
         self._json = scenario
         self._roles = {name: list(actors) for name, actors in roles.items() if actors}
         self._session = session
-        self._plants = TrainerPlants(**(plants or {}))
+        self._hooks: Hooks = Hooks() if plants is None else plants()
         self._sync_backend = sync_backend
         self._draw = "replay" if replay else "rollout"
         self._recorder = install.OFF
@@ -220,7 +220,7 @@ class Trainer:
         value = self._submit("critic", "values", step, samples)
         scores: list[Scored] = gather(self._submit("actor", "score", step, samples))
         scored = Scored(
-            self._plants.logprobs([row for part in scores for row in part.logprob], step),
+            self._hooks.logprobs([row for part in scores for row in part.logprob], step),
             [row for part in scores for row in part.margin],
             [row for part in scores for row in part.runner_up],
             [row for part in scores for row in part.edge],
@@ -256,7 +256,7 @@ class Trainer:
             shares: list[list[MiniBatch]] = [[] for _ in actors]
             for mini in plan:
                 count = int(lengths[mini].sum())
-                for number, part in enumerate(split(mini, len(actors), self._plants.first_share)):
+                for number, part in enumerate(self._hooks.split(mini, len(actors))):
                     shares[number].append(made.share(part, old, target, count))
             futures[name] = [actor.submit("train", step, share) for actor, share in zip(actors, shares, strict=True)]
         trained: dict[str, list[Trained]] = {name: gather(waiting) for name, waiting in futures.items()}
@@ -285,9 +285,9 @@ class Trainer:
     # --- parts ------------------------------------------------------------------------------------------------------
 
     def _send(self, step: int) -> Synced:
-        plants, version = self._plants, self.version
+        hooks, version = self._hooks, self.version
         return self._sync(
-            self._recorder, step=step, version=version, omit=plants.omitted(version), alter=plants.changed(version)
+            self._recorder, step=step, version=version, omit=hooks.omitted(version), change=hooks.change(version)
         )
 
     def _actors(self) -> list[Actor]:
@@ -295,7 +295,7 @@ class Trainer:
 
     def _submit(self, role: str, method: str, step: int, samples: list[Sample]) -> list[Any]:
         actors = self._roles.get(role, [])
-        shares = split(samples, len(actors), self._plants.first_share)
+        shares = self._hooks.split(samples, len(actors))
         return [a.submit(method, step, part) for a, part in zip(actors, shares, strict=True)]
 
     def _shapes(self, phase: str, step: int, samples: list[Sample], arrays: dict[str, Any]) -> None:
@@ -313,17 +313,6 @@ def mini_batches(samples: int, epochs: int, size: int, seed: int, step: int) -> 
         order = list(range(samples))
         random.Random(f"mini-batches-{seed}-{step}-{epoch}").shuffle(order)
         yield from (order[part] for part in batches.micro(order, size))
-
-
-def split(items: Iterable[Any], parts: int, first: float = 0.0) -> list[list[Any]]:
-    """Consecutive shares of as equal a size as can be; later ones may be empty. `first`: the first one's part of the
-    whole, which only a planted fault sets."""
-    whole = list(items)
-    bounds = [len(whole) * part // parts for part in range(parts + 1)] if parts else []
-    if first and parts > 1:
-        lead = round(len(whole) * first)
-        bounds = [0, *(lead + (len(whole) - lead) * part // (parts - 1) for part in range(parts))]
-    return [whole[start:end] for start, end in pairwise(bounds)]
 
 
 @contextmanager

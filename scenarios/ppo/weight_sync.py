@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 
 from probes.install import Recorder
 from scenarios.engines.engine import SyncGroup, SyncReport, WeightMeta
+from scenarios.plants import Injection
 from scenarios.prompts import PromptSet
 from scenarios.remote import Actor, ActorFailed, Future, call, gather
 
@@ -70,9 +70,9 @@ class WeightLink:
         self._both("connect", self._actor.submit("connect_sync"), self._session.submit("join", group))
 
     def send(
-        self, *, step: int, version: int, omit: tuple[str, ...] = (), alter: Mapping[str, str] | None = None
+        self, *, step: int, version: int, omit: tuple[str, ...] = (), change: Injection | None = None
     ) -> SyncReport:
-        """Send every tensor but `omit`; `alter`: planted changes of what is sent.
+        """Send every tensor but `omit`. `change`: of what is sent, see `ActorRole.send_weights`.
 
         Raises SyncFailed, after the other side was stopped.
         """
@@ -80,7 +80,7 @@ class WeightLink:
             raise SyncFailed("the weight sync group is not connected")
         whole: list[WeightMeta] = call(self._actor, "weight_meta")
         sent = [meta for meta in whole if meta.name not in omit]
-        sending = self._actor.submit("send_weights", tuple(omit), dict(alter or {}))
+        sending = self._actor.submit("send_weights", tuple(omit), change)
         receiving = self._session.submit("sync", self._group, sent, step=step, version=version)
         _, report = self._both("send", sending, receiving)
         done: SyncReport = report
@@ -128,9 +128,9 @@ class WeightSync:
         step: int,
         version: int,
         omit: tuple[str, ...] = (),
-        alter: Mapping[str, str] | None = None,
+        change: Injection | None = None,
     ) -> Synced:
-        """Send weight version `version`, prove it, record it. A planted fault leaves tensors out or alters them.
+        """Send weight version `version`, prove it, record it. `omit`, `change`: as in `WeightLink.send`.
 
         Raises SyncFailed, after the other side was stopped.
         """
@@ -141,7 +141,7 @@ class WeightSync:
         started = time.perf_counter()
         try:
             with recorder.span("sync", step=step, version=version):
-                report = self._link.send(step=step, version=version, omit=omit, alter=alter)
+                report = self._link.send(step=step, version=version, omit=omit, change=change)
         except SyncFailed as error:
             recorder.event("sync", step=step, version=version, ok=False, message=str(error),
                            seconds=time.perf_counter() - started)  # fmt: skip

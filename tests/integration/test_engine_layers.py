@@ -13,6 +13,8 @@ import pytest
 from harness import envs
 from scenarios.bench.bench import LAYER_APART
 from scenarios.engines.hf.engine import HFEngine
+from scenarios.planted.differences.fault import READY
+from scenarios.plants import INSIDE
 from scenarios.settings import Scenario
 
 IDS = [1, *range(40, 90)]
@@ -41,7 +43,7 @@ def shown(backend: str, policy: str, folder: Path) -> list[list[list[float]]]:
     script.write_text(SHOW, encoding="utf-8")
     variables = {
         **os.environ, **environment.env, "PYTHONPATH": str(envs.bundle(plugins=True)),
-        "RLHF_HARNESS_PLANTS": "1", "OMP_NUM_THREADS": "1",
+        INSIDE: READY.inside, "OMP_NUM_THREADS": "1",
     }  # fmt: skip
     module = f"model.layers.{LAYER - 1}.mlp.down_proj"
     command = [str(environment.python), str(script), backend, policy, str(out), json.dumps(IDS), module]

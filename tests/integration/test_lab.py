@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.triage import lab
-from harness.triage.lab_outcome import Outcome
+from harness.planted.hangs import lab
+from harness.planted.hangs.outcome import Outcome
 from scenarios.planted.hangs.catalog import HANGS, VARIANTS, Hang
 
 STALL_S = 5.0

@@ -12,6 +12,7 @@ from harness.parity.verdict import judged
 from probes.format import Run, write_manifest
 from reports.model import Check, Verdict
 from scenarios.lifted import FOLDER, lifted, steps
+from scenarios.planted.differences.fault import Fault
 from scenarios.ppo.roles import ActorRole
 from scenarios.remote import Actor, Local, call
 from scenarios.session import EngineSession
@@ -44,24 +45,25 @@ class Pair:
         self.folder, self._paths, self._actor = folder, paths, actor
         self._stage = Stage(str(folder / "models"))
 
-    def record(self, side: str, wrap: dict[str, Any] | None = None, trainer: dict[str, Any] | None = None) -> None:
+    def record(self, side: str, engine: dict[str, Any] | None = None, trainer: dict[str, Any] | None = None) -> None:
+        plants = Fault(engine=engine or {}, trainer=trainer or {}).plants()
         policy, roles, own = self._paths["policy"], {"actor": [self._actor]}, lifted(HALF)
-        session = Local(EngineSession, "hf", policy, HALF.to_json(), device="cpu", wrap=wrap)
+        session = Local(EngineSession, "hf", policy, HALF.to_json(), device="cpu", wrap=plants.engine)
         guide = str(self.folder / "baseline") if side == "candidate" else None
         run, window = self.folder / side, steps(HALF)
         try:
             self._manifest(run, HALF, side)
             call(self._actor, "configure", HALF.to_json())
-            self._stage.open(HALF.to_json(), roles, session, str(run), policy=policy, plants=trainer)
+            self._stage.open(HALF.to_json(), roles, session, str(run), policy=policy, plants=plants.trainer)
             self._stage.step(0, guide)
             self._stage.floor()
             self._stage.finish()
             self._manifest(run / FOLDER, own, side, lifted={"first_step": window.start, "stop": window.stop})
             call(self._actor, "configure", own.to_json())
-            call(session, "configure", own.to_json(), wrap)
+            call(session, "configure", own.to_json(), plants.engine)
             self._stage.lift(
                 own.to_json(), roles, session, str(run / FOLDER), policies=[policy],
-                guide_run=None if guide is None else f"{guide}/{FOLDER}", plants=trainer,
+                guide_run=None if guide is None else f"{guide}/{FOLDER}", plants=plants.trainer,
             )  # fmt: skip
         finally:
             session.stop()
@@ -115,7 +117,7 @@ def test_the_stage_holds_the_runs_own_weights_and_is_sent_them_in_their_type(pai
 
 
 @pytest.mark.parametrize(
-    "wrap",
+    "engine",
     [
         {"bent": {"modules": ["model.norm"], "by": 1.002}},
         {"row_altered": {"module": NORM, "row": 3, "by": 1.02}},
@@ -124,8 +126,8 @@ def test_the_stage_holds_the_runs_own_weights_and_is_sent_them_in_their_type(pai
     ],
     ids=["logits scaled", "a row altered", "rotary base", "temperature"],
 )
-def test_a_fault_that_bfloat16_hides_is_found_in_float32(wrap: dict[str, Any], pair: Pair) -> None:
-    pair.record("candidate", wrap)
+def test_a_fault_that_bfloat16_hides_is_found_in_float32(engine: dict[str, Any], pair: Pair) -> None:
+    pair.record("candidate", engine)
     verdict = pair.verdict()
     assert verdict.verdict == "DIVERGENT"
     confirmed = {check.name for check in verdict.parity.checks if check.state == "confirmed"}  # type: ignore[union-attr]

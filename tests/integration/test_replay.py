@@ -51,7 +51,9 @@ def plan(models: dict[str, str]) -> Scenario:
 
 def record(folder: Path, plan: Scenario, fault: Fault | None = None, guide: Path | None = None) -> Path:
     """A run of the hf engine, with a fault or none."""
-    side = Side("candidate" if guide else "run", "hf", envs.resolve("hf"), plan, folder, fault=fault)
+    side = Side(
+        "candidate" if guide else "run", "hf", envs.resolve("hf"), plan, folder, plants=(fault or Fault()).plants()
+    )
     with LocalCluster() as cluster:
         experiment = Experiment(cluster, [side], progress=lambda event: None, device="cpu")  # type: ignore[arg-type]
         experiment.begin()

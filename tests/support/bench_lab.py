@@ -11,6 +11,7 @@ from harness.parity.facts import floor
 from scenarios.bench.bench import Bench
 from scenarios.bench.case import CaseSample, Tolerance
 from scenarios.bench.undo import Stand
+from scenarios.planted.differences.fault import Fault
 from scenarios.remote import Actor, Local
 from scenarios.session import EngineSession
 from scenarios.settings import Sampling, Scenario
@@ -39,7 +40,7 @@ class Lab:
         session = Local(
             EngineSession, "hf", policy or self._paths["policy"],
             dataclasses.replace(scenario, sampling=given or asked).to_json(),
-            device="cpu", wrap=engine, mapping=mapping,
+            device="cpu", wrap=Fault(engine=engine or {}).plants().engine, mapping=mapping,
         )  # fmt: skip
         self._sessions.append(session)
         bench = Bench(scenario.to_json(), {"candidate": Stand(session, self._actor, self._paths["policy"], 0)})

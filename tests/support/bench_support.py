@@ -55,11 +55,11 @@ class Laboratory:
             self._sessions[side].stop()
         session = self._sessions[side] = Local(
             EngineSession, "hf", self._paths["policy"], own.to_json(), device="cpu",
-            wrap=dict(planted.engine) or None, mapping=dict(planted.mapping) or None,
+            wrap=planted.plants().engine, mapping=dict(planted.mapping) or None,
         )  # fmt: skip
         call(session, "record_to", str(run))
         trainer = Trainer(
-            own.to_json(), self._roles, session, run, policy=self._paths["policy"], plants=dict(planted.trainer)
+            own.to_json(), self._roles, session, run, policy=self._paths["policy"], plants=planted.plants().trainer
         )
         trainer.start()
         for step in range(own.steps):

@@ -15,7 +15,6 @@ from harness.cluster.experiment import Experiment
 from harness.cluster.launch import Cluster
 from harness.cluster.side import Side
 from harness.cluster.waiting import RunCut
-from harness.errors import BadInput
 from harness.parity.runs import user_mapping
 from harness.parity.runs.command_line import command_line
 from harness.parity.runs.lifting import Lifting, wanted
@@ -24,7 +23,7 @@ from harness.parity.runs.recording import STALL_S, compacted, guarded, judged, m
 from harness.triage.watch.guard import Guard
 from reports.model import Finding, Verdict
 from reports.progress import ProgressEvent
-from scenarios.planted.differences.catalog import Fault, named
+from scenarios.plants import NOTHING, Plants
 from scenarios.settings import Mode, Scenario
 
 if TYPE_CHECKING:
@@ -81,16 +80,12 @@ def run_parity(
         for name, file, backend in (("baseline", baseline_mapping, baseline), ("candidate", mapping, candidate))
     }
     shared = _scenario(scenario, overrides, mode=mode, seed=seed, steps=steps, rollout_only=rollout_only, free=free)
-    planted = _planted(fault)
-    shared = config.changed(shared, planted.scenario)
-    faulty = config.changed(shared, planted.settings)
-    base = faulty if planted.side == "baseline" else shared
-    other = config.changed(faulty if planted.side == "candidate" else shared, candidate_overrides)
+    base, other, plants = _planted(shared, fault) if fault else (shared, shared, {})
+    other = config.changed(other, candidate_overrides)
     check_pair(base, other)
     preflight(base, baseline, maps["baseline"])
     preflight(other, candidate, maps["candidate"])
     with recording_in(out, f"parity-{baseline}-{candidate}") as folder:
-        plant: dict[str, Fault] = {planted.side: planted} if planted.name else {}
         left, right = (
             Side(
                 name,
@@ -98,7 +93,7 @@ def run_parity(
                 envs.resolve(one),
                 settings,
                 folder / name,
-                fault=plant.get(name),
+                plants=plants.get(name, NOTHING),
                 mapping=maps[name],
             )
             for name, one, settings in (("baseline", baseline, base), ("candidate", candidate, other))
@@ -356,14 +351,11 @@ def _scenario(
     return config.load(scenario, [*overrides, *extra], **top)
 
 
-def _planted(fault: str | None) -> Fault:
-    try:
-        found = named(fault) if fault else Fault()
-    except ValueError as error:
-        raise BadInput(str(error)) from error
-    if found.native:
-        raise BadInput(
-            f"{fault} has settings of the native stage alone, which a whole run does not take",
-            fix=f"harness faults run --suite parity {fault}",
-        )
-    return found
+def _planted(shared: Scenario, fault: str) -> tuple[Scenario, Scenario, dict[str, Plants]]:
+    """Both sides' scenarios with the planted fault of this name, and what is planted in which side."""
+    from harness.planted.differences.option import fault_of_a_run
+
+    planted = fault_of_a_run(fault)
+    sound = config.changed(shared, planted.scenario)
+    scenarios = {"baseline": sound, "candidate": sound, planted.side: config.changed(sound, planted.settings)}
+    return scenarios["baseline"], scenarios["candidate"], {planted.side: planted.plants()}

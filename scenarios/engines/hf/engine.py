@@ -13,12 +13,11 @@ import torch
 import transformers
 
 from scenarios.engines import held, parameters
-from scenarios.engines.coupling import Draw, choose, reported, seconded
+from scenarios.engines.coupling import Draw, adjusted, choose, reported
 from scenarios.engines.engine import Completion, EngineError, EngineInfo, Request, SyncGroup, SyncReport, WeightMeta
 from scenarios.engines.layers import projections
 from scenarios.engines.load import Load
 from scenarios.engines.mapping import Mapped, ParameterMap, sample, start
-from scenarios.engines.penalties import Occurred, penalised
 from scenarios.engines.sampling import filtered
 from scenarios.engines.sync import digest, join, receive
 from scenarios.models import saved
@@ -79,7 +78,7 @@ class HFEngine:
 
     def generate(self, requests: list[Request], sampling: Sampling, *, seed: int) -> list[Completion]:
         done: list[Completion] = []
-        requests = [self._encoded(one) if one.prompt_text is not None else one for one in requests]
+        requests = [self._encoded(one) if one.text is not None else one for one in requests]
         mapped = self.mapped(sampling)
         for begin in range(0, len(requests), self._batch_size):
             batch = requests[begin : begin + self._batch_size]
@@ -92,7 +91,7 @@ class HFEngine:
     def _encoded(self, request: Request) -> Request:
         """A text prompt as ids: with the tokenizer's special tokens, as an engine that is given text encodes it."""
         tokenizer = transformers.AutoTokenizer.from_pretrained(self._model.config._name_or_path)
-        return dataclasses.replace(request, prompt_ids=tuple(tokenizer.encode(request.prompt_text)))
+        return dataclasses.replace(request, prompt_ids=tuple(tokenizer.encode(request.text)))
 
     @torch.no_grad()
     def _batch(self, requests: list[Request], mapped: Mapped, seed: int) -> list[Completion]:
@@ -124,13 +123,10 @@ class HFEngine:
             )
             cache = out.past_key_values
             logits = out.logits[:, -1].float()
-            scores = penalised_rows(logits, draws, requests, outputs) if any(d.penalised for d in draws) else logits
+            scores = adjusted(logits, draws, [r.prompt_ids for r in requests], outputs)
             tokens = self._choose(scores, draws, step, mapped.given, streams)
-            raw = (
-                reported(scores if draws[0].reported == "penalised" else logits, draws)
-                .gather(-1, tokens[:, None])[:, 0]
-                .tolist()
-            )
+            told = scores if draws[0].reports_adjusted else logits
+            raw = reported(told, draws).gather(-1, tokens[:, None])[:, 0].tolist()
             for row, token in enumerate(tokens.tolist()):
                 if finish[row]:
                     continue
@@ -160,10 +156,7 @@ class HFEngine:
             return logits.argmax(dim=-1)
         probabilities = torch.softmax(filtered(logits, draws[0]), dim=-1).cpu()
         for row, draw in enumerate(draws):
-            if seconded(draw, step):
-                probabilities[row] = torch.zeros_like(probabilities[row]).scatter(
-                    -1, probabilities[row].topk(2).indices[1:], 1.0
-                )
+            probabilities[row] = draw.settled(probabilities[row], step)
         drawn = [torch.multinomial(row, 1, generator=own) for row, own in zip(probabilities, streams, strict=True)]
         return torch.cat(drawn).to(logits.device)
 
@@ -246,18 +239,4 @@ def draw_of(request: Request, mapped: Mapped, seed: int) -> Draw:
         min_tokens=given.min_tokens,
         end_ids=tuple(sorted(mapped.end_ids)) if given.min_tokens else (),
     )
-    return dataclasses.replace(draw, **request.draw) if request.draw else draw
-
-
-def penalised_rows(
-    logits: torch.Tensor, draws: list[Draw], requests: list[Request], outputs: list[list[int]]
-) -> torch.Tensor:
-    """Logits of the next tokens [n, vocabulary] after the penalties of their draws, which only planted faults have."""
-    rows = list(logits)
-    for i, (draw, request, output) in enumerate(zip(draws, requests, outputs, strict=True)):
-        if draw.penalised:
-            start = len(request.prompt_ids) - request.offset
-            before = [*request.prompt_ids[start:], *output]
-            occurred = Occurred.before(request.prompt_ids[:start], before, logits.shape[-1], logits.device)
-            rows[i] = penalised(rows[i][None], occurred, draw.repetition, draw.presence, draw.frequency)[0]
-    return torch.stack(rows)
+    return request.drawn_by(draw)

@@ -129,13 +129,13 @@ class SGLangEngine:
                 processors.append(Coupled.to_str())
             params.append(one)
         answers: list[Any] = [None] * len(requests)
-        as_text = [i for i, r in enumerate(requests) if r.prompt_text is not None]
-        as_ids = [i for i, r in enumerate(requests) if r.prompt_text is None]
+        as_text = [i for i, r in enumerate(requests) if r.text is not None]
+        as_ids = [i for i, r in enumerate(requests) if r.text is None]
         for rows, text in ((as_ids, False), (as_text, True)):
             if not rows:
                 continue
             source = (
-                {"text": [requests[i].prompt_text for i in rows]}
+                {"text": [requests[i].text for i in rows]}
                 if text
                 else {"input_ids": [list(requests[i].prompt_ids) for i in rows]}
             )

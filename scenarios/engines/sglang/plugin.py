@@ -10,14 +10,14 @@ and log-probabilities are recomputed from them behind `Sampler.forward`.
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 from pathlib import Path
 from typing import Any
 
+from scenarios.plants import inside
+
 SWITCH = "RLHF_HARNESS_SGLANG_PLUGIN"
-PLANTS = "RLHF_HARNESS_PLANTS"  # set where faults are planted: SGLang's scheduler then answers to `harness_planted`
 DIGESTS = "rlhf_harness_received"
 RAW = "_rlhf_harness_raw"  # the model's own logits, on the output that SGLang then changes in place
 
@@ -38,7 +38,7 @@ def register() -> None:
     made = "sglang.srt.managers.scheduler.Scheduler.__init__"
     HookRegistry.register(made, show_layers, HookType.AFTER)
     HookRegistry.register(made, show_held, HookType.AFTER)
-    if os.environ.get(PLANTS):
+    if inside() is not None:
         HookRegistry.register(made, open_to_plants, HookType.AFTER)
 
 
@@ -72,9 +72,9 @@ def show_held(result: Any, self: Any, *args: Any, **kwargs: Any) -> None:
 
 def open_to_plants(result: Any, self: Any, *args: Any, **kwargs: Any) -> None:
     """A method of the scheduler by which a planted fault reaches its model."""
-    from scenarios.planted.differences.inside import planted
-
-    self.harness_planted = functools.partial(planted, self)
+    plants = inside()
+    if plants is not None:
+        plants.open_scheduler(self)
 
 
 def keep_raw(preprocess: Any, self: Any, logits_output: Any, *args: Any, **kwargs: Any) -> Any:

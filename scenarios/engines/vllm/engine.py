@@ -143,9 +143,7 @@ class VLLMEngine:
             except (TypeError, ValueError) as error:
                 raise EngineError(f"vLLM refuses the sampling parameters {native}: {error}") from error
             prompt: Any = (
-                {"prompt": request.prompt_text}
-                if request.prompt_text is not None
-                else {"prompt_token_ids": list(request.prompt_ids)}
+                {"prompt": request.text} if request.text is not None else {"prompt_token_ids": list(request.prompt_ids)}
             )
             prompts.append(prompt | ({"cache_salt": request.salt} if request.salt else {}))
         with self.load.generating():

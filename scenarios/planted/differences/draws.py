@@ -6,6 +6,7 @@ import dataclasses
 
 from scenarios.engines.engine import Request
 from scenarios.planted.differences.plant import Plant, Setting
+from scenarios.planted.differences.request import PlantedRequest
 from scenarios.settings import Sampling
 
 
@@ -45,10 +46,11 @@ class SeedsIgnored(Plant):
 
 
 class OtherDraw(Plant):
-    """Fields of the coupled draw are replaced. Setting: {field of scenarios.engines.coupling.Draw: value}."""
+    """Fields of the coupled draw are replaced. Setting: {field of `coupled_draw.PlantedDraw`: value}."""
 
     def sent(self, request: Request) -> Request:
-        return dataclasses.replace(request, draw={**(request.draw or {}), **self.value})
+        planted = PlantedRequest.of(request)
+        return dataclasses.replace(planted, draw={**planted.draw, **self.value})
 
 
 class Reordered(Plant):

@@ -6,6 +6,7 @@ noise exceeds every floor. `wrap` takes plain JSON, so that a fault travels to a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +154,7 @@ class FaultyEngine(Wrapper):
             plant.remove()
 
 
-def wrap(engine: Engine, spec: dict[str, Any], *, model_path: str, scenario: Scenario) -> Wrapper:
+def wrap(engine: Engine, spec: Mapping[str, Any], *, model_path: str, scenario: Scenario) -> Wrapper:
     """The engine with the faults of `spec`: keyword arguments of FaultyEngine, or {"wrapper": "FILE.py:Class",
     "settings": {...}} for one of your own, which is called with the engine and the settings."""
     if "wrapper" not in spec:

@@ -7,6 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from scenarios.lifted import HALF
+from scenarios.plants import Injection, Plants
+
+ROOM = "scenarios.planted.differences"
+INSIDE = f"{ROOM}.inside"  # what an engine's own processes import
+READY = Plants(inside=INSIDE)  # sound, but the same engine may be given a fault later
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,17 @@ class Fault:
     def parties(self) -> tuple[str, ...]:
         """The right party of each cause."""
         return (self.party,) * len(self.causes) if isinstance(self.party, str) else tuple(self.party)
+
+    def plants(self) -> Plants:
+        """What a run of the side at fault is given."""
+        return Plants(
+            name=self.name,
+            summary=self.summary,
+            engine=Injection(f"{ROOM}.engine:wrap", dict(self.engine)) if self.engine else None,
+            trainer=Injection(f"{ROOM}.trainer:plant", dict(self.trainer)) if self.trainer else None,
+            mapping=dict(self.mapping),
+            inside=INSIDE,
+        )
 
     @property
     def control(self) -> bool:

@@ -261,6 +261,18 @@ def reach(engine: Any, change: Any, modules: list[str], **setting: Any) -> None:
             )
 
 
+def open_scheduler(scheduler: Any) -> None:
+    """Give SGLang's scheduler the method that `reach` calls."""
+    scheduler.harness_planted = functools.partial(planted, scheduler)
+
+
+def draw(**values: Any) -> Any:
+    """The draw of a request with these fields, in an engine's own process."""
+    from scenarios.planted.differences.coupled_draw import draw
+
+    return draw(**values)
+
+
 def planted(scheduler: Any, what: str, modules: str, setting: str) -> None:
     """SGLang's side of `reach`: a method of its scheduler."""
     model = scheduler.tp_worker.model_runner.model

@@ -6,6 +6,7 @@ import dataclasses
 
 from scenarios.engines.engine import Completion, Request
 from scenarios.planted.differences.plant import Plant, Setting, drawn_before, prompt_of
+from scenarios.planted.differences.request import PlantedRequest
 from scenarios.prompts import described
 
 
@@ -23,7 +24,7 @@ class AsText(Plant):
         if request.offset:
             return request
         text = self.setting.tokenizer.decode(list(request.prompt_ids), skip_special_tokens=False)
-        return dataclasses.replace(request, prompt_text=str(text))
+        return dataclasses.replace(PlantedRequest.of(request), prompt_text=str(text))
 
 
 class Truncated(Plant):

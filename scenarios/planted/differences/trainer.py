@@ -3,15 +3,19 @@ how it shares samples among its ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-EVERY = "*"  # among the tensors that are sent otherwise: all of them, as the sync before had to send them
+from scenarios.plants import Injection
+from scenarios.ppo.hooks import Hooks
+
+HERE = "scenarios.planted.differences.trainer"
+KEPT = "_sent_before"  # on an actor role: its model, and what the last sync had to send
 
 
 @dataclass(frozen=True)
-class TrainerPlants:
+class TrainerPlants(Hooks):
     """What is wrong with one trainer; the default is a sound one.
 
     omit_tensors: {weight version: names left out of that sync}. omit_from: the first version from which `omit_names`
@@ -37,10 +41,17 @@ class TrainerPlants:
         later = self.omit_names if 0 <= self.omit_from <= version else ()
         return (*self.omit_tensors.get(version, ()), *later)
 
-    def changed(self, version: int) -> dict[str, str]:
-        """Tensors that the sync of this weight version sends otherwise than they are."""
-        behind = {EVERY: "behind"} if 0 <= self.behind_from <= version else {}
-        return behind | (dict(self.alter) if version >= self.alter_from else {})
+    def change(self, version: int) -> Injection | None:
+        """What the sync of this weight version sends otherwise than it is."""
+        behind = 0 <= self.behind_from <= version
+        alter = dict(self.alter) if version >= self.alter_from else {}
+        return Injection(f"{HERE}:changed", {"alter": alter, "behind": behind}) if behind or alter else None
+
+    def bounds(self, items: int, ranks: int) -> list[int]:
+        if not self.first_share or ranks < 2:
+            return super().bounds(items, ranks)
+        lead = round(items * self.first_share)
+        return [0, *(lead + (items - lead) * rank // (ranks - 1) for rank in range(ranks))]
 
     def logprobs(self, rows: list[Any], step: int) -> list[Any]:
         """What the trainer takes for the actor's log-probabilities (arrays, one a sample)."""
@@ -51,12 +62,31 @@ class TrainerPlants:
         return [(np.roll(row, self.shift) * np.float32(self.scale)).astype(row.dtype) for row in rows]
 
 
+def plant(settings: Mapping[str, Any]) -> TrainerPlants:
+    """The hooks of a trainer with these faults, keywords of `TrainerPlants`."""
+    return TrainerPlants(**settings)
+
+
+def changed(role: Any, tensors: Mapping[str, Any], settings: Mapping[str, Any]) -> Callable[[str, Any], Any]:
+    """For `ActorRole.send_weights`: `alter` as in `altered`; `behind`: the tensors that the sync before had to send,
+    which the role keeps until it loads another model."""
+    alter: Mapping[str, str] = settings["alter"]
+    before: Mapping[str, Any] = {}
+    if settings["behind"]:
+        model, sent = getattr(role, KEPT, (None, {}))
+        before = sent if model is role.model else {}
+        setattr(role, KEPT, (role.model, {name: tensor.detach().clone() for name, tensor in tensors.items()}))
+    return lambda name, tensor: altered(tensor, alter[name]) if name in alter else before.get(name, tensor)
+
+
 def altered(tensor: Any, how: str) -> Any:
     """Another tensor of the same shape: a `revision` has noise of a twentieth of its size, the rows of `halves` changed
     places, so that every norm stays."""
     import torch
 
+    from scenarios.bench.undo import halves_exchanged
+
     if how == "halves":
-        return tensor.detach().roll(tensor.shape[0] // 2, dims=0)
+        return halves_exchanged(tensor)
     noise = torch.randn(tensor.shape, generator=torch.Generator().manual_seed(0)).to(tensor)
     return tensor.detach() + 0.05 * tensor.detach().std() * noise

@@ -11,6 +11,8 @@ from scipy import stats
 
 from scenarios.engines.coupling import Draw, choose, force, gumbel, perturbed, philox
 from scenarios.engines.sampling import filtered
+from scenarios.planted.differences.coupled_draw import PlantedDraw
+from scenarios.plants import INSIDE
 
 
 def words(*values: int) -> tuple[torch.Tensor, ...]:
@@ -158,3 +160,14 @@ def test_a_draw_survives_json() -> None:
 
     draw = Draw(seed=2**40, sample=7, offset=3, top_k=4, min_tokens=2, end_ids=(1, 2))
     assert Draw.from_json(json.loads(json.dumps(draw.to_json()))) == draw
+
+
+def test_a_planted_draw_reaches_an_engines_process_only_where_the_session_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sent = PlantedDraw(seed=3, sample=7, second=2).to_json()
+    with pytest.raises(TypeError, match="jitter"):
+        Draw.from_json(sent)
+    monkeypatch.setenv(INSIDE, "scenarios.planted.differences.inside")
+    assert Draw.from_json(sent) == PlantedDraw(seed=3, sample=7, second=2)
+    assert type(Draw.from_json(Draw(seed=3, sample=7).to_json())) is Draw

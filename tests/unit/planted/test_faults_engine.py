@@ -16,6 +16,7 @@ from scenarios import models, prompts
 from scenarios.engines.engine import Completion, Request, SyncGroup, SyncReport, WeightMeta
 from scenarios.engines.hf.engine import HFEngine
 from scenarios.planted.differences.engine import FaultyEngine, Wrapper, wrap
+from scenarios.planted.differences.request import PlantedRequest
 from scenarios.settings import Sampling
 
 SCENARIO = scenario()
@@ -120,11 +121,11 @@ def test_a_cut_spares_the_tokens_that_were_drawn_already(
 def test_text_is_sent_for_the_named_samples_only(engine: HFEngine, policy: str, requests: list[Request]) -> None:
     spy = Spy(engine)
     drawn(spy, policy, requests, text_samples=[1, 3])
-    assert [one.sample for one in spy.sent if one.prompt_text is not None] == [1, 3]
+    assert [one.sample for one in spy.sent if one.text is not None] == [1, 3]
     text = models.load_tokenizer(policy).decode(list(requests[1].prompt_ids))
-    assert spy.sent[1].prompt_text == text and text.startswith("<|bos|>")
+    assert spy.sent[1].text == text and text.startswith("<|bos|>")
     drawn(spy, policy, requests, text_samples="all")
-    assert all(one.prompt_text is not None for one in spy.sent)
+    assert all(one.text is not None for one in spy.sent)
 
 
 def test_the_generation_prompt_is_left_out(engine: HFEngine, policy: str, requests: list[Request]) -> None:
@@ -297,7 +298,7 @@ class Spy(Wrapper):
 
     def generate(self, requests: list[Request], sampling: Sampling, *, seed: int) -> list[Completion]:
         self.sent = requests
-        plain = [dataclasses.replace(one, prompt_text=None) for one in requests]
+        plain = [dataclasses.replace(PlantedRequest.of(one), prompt_text=None) for one in requests]
         return super().generate(plain, sampling, seed=seed)
 
     def receive(self, group: SyncGroup, weights: list[WeightMeta]) -> SyncReport:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from harness.errors import BadInput
-from harness.parity.runs.run import _planted
-from harness.parity.suite.files import problem
+from harness.planted.differences.files import problem
+from harness.planted.differences.option import fault_of_a_run
 from scenarios.engines.engine import Completion, Request
 from scenarios.planted.differences.catalog import FAULTS, named, native
 from scenarios.planted.differences.engine import FaultyEngine
@@ -75,4 +75,4 @@ def test_settings_of_the_native_stage_alone_are_refused_elsewhere() -> None:
     assert "native" in problem(dataclasses.replace(fault, stage="coupled"), Path("mine.py"))
     assert "nonsense" in problem(dataclasses.replace(fault, native=("sampling.nonsense=1",)), Path("mine.py"))
     with pytest.raises(BadInput, match="native stage alone"):
-        _planted(fault.name)
+        fault_of_a_run(fault.name)

@@ -11,13 +11,12 @@ from pathlib import Path
 import pytest
 
 from harness import config
-from harness.commands import parity_fault_tables as tables
 from harness.commands.faults import list_, run
 from harness.errors import BadInput
-from harness.parity.suite import files
-from harness.parity.suite.damage import DAMAGES, damage
-from harness.parity.suite.outcome import Outcome, score, started_since
-from harness.parity.suite.run import planned
+from harness.planted.differences import files, tables
+from harness.planted.differences.damage import DAMAGES, damage
+from harness.planted.differences.outcome import Outcome, score, started_since
+from harness.planted.differences.run import planned
 from reports.model import CAUSES, EXIT_CODES, Cause, Finding, Verdict
 from scenarios.planted.differences import shapes
 from scenarios.planted.differences.catalog import FAULTS, Fault, matches, named

@@ -10,8 +10,8 @@ import torch
 from ppo_support import random_models, scenario, stack
 
 from probes.format import Run, write_manifest
+from scenarios.planted.differences.fault import Fault
 from scenarios.planted.differences.trainer import TrainerPlants, altered
-from scenarios.ppo.trainer import split
 
 TENSOR = "model.layers.0.mlp.down_proj.weight"
 
@@ -24,7 +24,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
         def record(name: str, **plants: Any) -> Run:
             write_manifest(home / name, {"scenario": running.scenario.to_json()})
-            trainer = running.trainer(home / name, plants=plants)
+            trainer = running.trainer(home / name, plants=Fault(trainer=plants).plants().trainer)
             trainer.start()
             for step in range(2):
                 trainer.step(step)
@@ -97,7 +97,7 @@ def test_halves_of_rows_change_places_and_every_norm_stays() -> None:
 
 @pytest.mark.parametrize(("parts", "first", "sizes"), [(2, 0.0, [4, 4]), (2, 0.75, [6, 2]), (3, 0.5, [4, 2, 2])])
 def test_shares_of_the_ranks(parts: int, first: float, sizes: list[int]) -> None:
-    shares = split(range(8), parts, first)
+    shares = TrainerPlants(first_share=first).split(range(8), parts)
     assert [len(share) for share in shares] == sizes
     assert [one for share in shares for one in share] == list(range(8))
 
@@ -105,4 +105,4 @@ def test_shares_of_the_ranks(parts: int, first: float, sizes: list[int]) -> None
 def test_the_default_is_a_sound_trainer() -> None:
     plants = TrainerPlants()
     rows = [np.arange(3, dtype=np.float32)]
-    assert plants.omitted(3) == () and plants.changed(3) == {} and plants.logprobs(rows, 3) is rows
+    assert plants.omitted(3) == () and plants.change(3) is None and plants.logprobs(rows, 3) is rows

@@ -16,8 +16,10 @@ from ppo_support import Stack, random_models, scenario, stack, with_
 from probes import format as recording
 from scenarios.engines.engine import Completion, EngineError
 from scenarios.engines.parameters import ParameterRefused
+from scenarios.planted.differences.fault import Fault
 from scenarios.ppo import selfcheck
-from scenarios.ppo.trainer import mini_batches, split
+from scenarios.ppo.hooks import Hooks
+from scenarios.ppo.trainer import mini_batches
 from scenarios.remote import call
 from scenarios.session import RolloutResult
 
@@ -117,7 +119,8 @@ def test_a_second_run_in_the_same_processes_is_bit_identical(
 
 
 def test_an_omitted_tensor_trips_the_next_step(running: Stack, tmp_path: Path) -> None:
-    faulty, _ = record(running, tmp_path, plants={"omit_tensors": {1: ("lm_head.weight",)}})
+    fault = Fault(trainer={"omit_tensors": {1: ("lm_head.weight",)}})
+    faulty, _ = record(running, tmp_path, plants=fault.plants().trainer)
     syncs = {event["version"]: event for event in faulty.events(kind="sync")}
     assert syncs[1]["absent"] == ["lm_head.weight"]
     assert syncs[1]["proof_max_delta"] > 1e-3
@@ -213,6 +216,7 @@ def test_mini_batches_are_a_shuffle_of_every_epoch() -> None:
 
 
 def test_split_gives_consecutive_shares() -> None:
+    split = Hooks().split
     assert split(range(7), 3) == [[0, 1], [2, 3], [4, 5, 6]]
     assert split([1], 2) == [[], [1]]
     assert split([1, 2], 0) == []

@@ -12,8 +12,8 @@ from typing import Any
 
 from harness import config
 from harness.errors import BadInput
-from harness.foreign import executed, listed
-from harness.parity.suite.damage import DAMAGES
+from harness.planted.differences.damage import DAMAGES
+from harness.planted.foreign import executed, listed
 from reports.model import CAUSES, EXIT_CODES
 from scenarios.planted.differences import shapes as shapes_of
 from scenarios.planted.differences.catalog import FAULTS

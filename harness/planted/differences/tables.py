@@ -11,8 +11,8 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from harness.commands.fault_tables import markdown, yes
-from harness.parity.suite.outcome import Outcome, Score, score
+from harness.planted.differences.outcome import Outcome, Score, score
+from harness.planted.listing import markdown, yes
 from reports.pipe import outlive_reader
 from reports.text import counted
 from scenarios.planted.differences.catalog import Fault, family

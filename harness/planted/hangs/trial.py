@@ -1,6 +1,6 @@
 """One command under the watchdog, in a process of its own: `watch` takes signals over, which only a main thread may.
 
-    python -m harness.triage.trial SPEC.json
+    python -m harness.planted.hangs.trial SPEC.json
 
 The specification has `command`, `stall_s`, `out` and `result`, where what came of it is written: `exit_code`, `seconds`
 (from the last progress to the verdict, null without a stall), `verdict` and `evidence`.

@@ -12,10 +12,10 @@ from harness.cluster.experiment import Experiment
 from harness.cluster.side import Side
 from harness.errors import HarnessError
 from harness.parity.runs.lifting import attributed
-from harness.parity.suite.files import reproduced_by
-from harness.parity.suite.outcome import Outcome, started_since
 from harness.parity.verdict import judged
-from scenarios.planted.differences.fault import Fault
+from harness.planted.differences.files import reproduced_by
+from harness.planted.differences.outcome import Outcome, started_since
+from scenarios.planted.differences.fault import READY, Fault
 from scenarios.settings import Scenario
 
 
@@ -35,7 +35,7 @@ def lifting(
     A fault is planted in the run and in the stage; one that the run shows by itself belongs to another stage. The
     baseline is sound: a fault's side is the candidate.
     """
-    one = dataclasses.replace(left, scenario=scenario, run_dir=shared / "baseline", fault=None)
+    one = dataclasses.replace(left, scenario=scenario, run_dir=shared / "baseline", plants=READY)
     try:
         experiment.vary(one)
         policy = experiment.record(one)
@@ -49,7 +49,9 @@ def lifting(
     for fault in faults:
         started, before = time.monotonic(), experiment.engine_starts()
         settings = config.changed(scenario, fault.settings)
-        two = dataclasses.replace(right, scenario=settings, run_dir=out / fault.name / "candidate", fault=fault)
+        two = dataclasses.replace(
+            right, scenario=settings, run_dir=out / fault.name / "candidate", plants=fault.plants()
+        )
         try:
             experiment.vary(two)
             experiment.record(two, guide=one.run_dir)

@@ -13,14 +13,14 @@ from harness.cluster.launch import Cluster
 from harness.cluster.side import Side
 from harness.errors import HarnessError
 from harness.parity.attribution import attribute
-from harness.parity.suite.damage import damage
-from harness.parity.suite.files import reproduced_by
-from harness.parity.suite.lifted import lifting
-from harness.parity.suite.native import natively
-from harness.parity.suite.outcome import Outcome, started_since
 from harness.parity.verdict import judged
+from harness.planted.differences.damage import damage
+from harness.planted.differences.files import reproduced_by
+from harness.planted.differences.lifted import lifting
+from harness.planted.differences.native import natively
+from harness.planted.differences.outcome import Outcome, started_since
 from reports.progress import ProgressEvent
-from scenarios.planted.differences.fault import Fault
+from scenarios.planted.differences.fault import READY, Fault
 from scenarios.settings import Scenario
 
 Pair = tuple[str, str]
@@ -77,10 +77,10 @@ def outcomes(
     plans = planned(faults, pair)
     if not plans:
         return
-    left = Side("baseline", baseline, envs.resolve(baseline), scenario, out / "baseline")
-    right = Side("candidate", candidate, envs.resolve(candidate), scenario, out / "candidate")
+    left = Side("baseline", baseline, envs.resolve(baseline), scenario, out / "baseline", READY)
+    right = Side("candidate", candidate, envs.resolve(candidate), scenario, out / "candidate", READY)
     with Cluster() as cluster:
-        experiment = Experiment(cluster, [left, right], progress=progress, device=device, planted=True)
+        experiment = Experiment(cluster, [left, right], progress=progress, device=device)
         experiment.begin(spare=_spare(faults, scenario))
         for number, (engines, groups) in enumerate(plans):
             if number:
@@ -167,4 +167,4 @@ def _side(side: Side, fault: Fault, scenario: Scenario, run_dir: Path) -> Side:
     """One side of a fault: planted in, when it is the one at fault."""
     faulty = side.name == fault.side
     settings = config.changed(scenario, fault.settings) if faulty else scenario
-    return dataclasses.replace(side, scenario=settings, run_dir=run_dir, fault=fault if faulty else None)
+    return dataclasses.replace(side, scenario=settings, run_dir=run_dir, plants=fault.plants() if faulty else READY)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from harness.errors import BadInput
-from harness.foreign import listed
+from harness.planted.foreign import listed
 from scenarios.planted.hangs.catalog import CONDITIONS, HANGS, VARIANTS, Hang
 
 KINDS = frozenset(f"K{number}" for number in range(1, 14))

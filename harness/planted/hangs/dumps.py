@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from harness.errors import BadInput
-from harness.triage.lab_outcome import Outcome, judged
+from harness.planted.hangs.outcome import Outcome, judged
 from scenarios.planted.hangs.catalog import Hang
 
 

@@ -12,10 +12,10 @@ from harness import config
 from harness.cluster.experiment import Experiment
 from harness.cluster.side import Side
 from harness.errors import HarnessError
-from harness.parity.suite.files import reproduced_by
-from harness.parity.suite.outcome import Outcome, started_since
 from harness.parity.verdict import judged
-from scenarios.planted.differences.fault import Fault
+from harness.planted.differences.files import reproduced_by
+from harness.planted.differences.outcome import Outcome, started_since
+from scenarios.planted.differences.fault import READY, Fault
 from scenarios.settings import Scenario
 
 
@@ -34,8 +34,8 @@ def natively(
     A fault is planted in the native stage only: what it would do to the coupled one has faults of its own. One with
     settings of that stage has a native stage of the baseline of its own as well.
     """
-    one = dataclasses.replace(left, scenario=scenario, run_dir=shared / "baseline", fault=None)
-    two = dataclasses.replace(right, scenario=scenario, run_dir=shared / "candidate", fault=None)
+    one = dataclasses.replace(left, scenario=scenario, run_dir=shared / "baseline", plants=READY)
+    two = dataclasses.replace(right, scenario=scenario, run_dir=shared / "candidate", plants=READY)
     try:
         experiment.vary(one)
         policy = experiment.record(one)
@@ -54,7 +54,9 @@ def natively(
     for fault in sorted(faults, key=lambda fault: bool(fault.native)):
         started, before = time.monotonic(), experiment.engine_starts()
         settings = _natural(scenario, (*fault.native, *fault.settings))
-        side = dataclasses.replace(two, scenario=settings, run_dir=out / fault.name / "candidate", fault=fault)
+        side = dataclasses.replace(
+            two, scenario=settings, run_dir=out / fault.name / "candidate", plants=fault.plants()
+        )
         try:
             shutil.copytree(two.run_dir, side.run_dir)
             if not pure:  # with the fault's mapping: ours may refuse what the fault passes on

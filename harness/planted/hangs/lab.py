@@ -22,14 +22,14 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from harness.errors import HarnessError
+from harness.planted.hangs.outcome import Outcome, Score, judged, score
 from harness.triage.collect import redact
-from harness.triage.lab_outcome import Outcome, Score, judged, score
 from reports.model import Verdict
 from scenarios.planted.hangs.catalog import Hang
 
 __all__ = ["Outcome", "Score", "outcomes", "score"]
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 LAUNCHER = ROOT / "scenarios" / "planted" / "hangs" / "launch.py"
 HERE = ROOT / "scenarios" / "planted" / "hangs" / "conditions"
 MARK = "RLHF_HARNESS_LAB"
@@ -93,7 +93,7 @@ class _Trial:
         try:
             folder = _fresh(self.folder, hang.name)
             if hang.dumps is not None:
-                from harness.triage.lab_dumps import judge_dumps
+                from harness.planted.hangs.dumps import judge_dumps
 
                 return judge_dumps(hang, folder)
             return self._run(hang, folder, mark)
@@ -124,8 +124,9 @@ class _Trial:
             return judged(hang, None, error="the lab was left before this began")
         with (folder / "program.log").open("wb") as log:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "harness.triage.trial", str(spec)], stdin=subprocess.DEVNULL, stdout=log,
-                stderr=log, cwd=folder, start_new_session=True, env=_environment(hang, mark, self._device),
+                [sys.executable, "-P", "-m", "harness.planted.hangs.trial", str(spec)], stdin=subprocess.DEVNULL,
+                stdout=log, stderr=log, cwd=folder, start_new_session=True,
+                env=_environment(hang, mark, self._device),
             )  # fmt: skip
             limit_s = (ENGINE_START_S if hang.engine else START_S) + STALLS * self.stall_s
             with contextlib.suppress(subprocess.TimeoutExpired):

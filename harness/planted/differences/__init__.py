@@ -1,0 +1,1 @@
+"""The planted differences of parity, run and scored."""

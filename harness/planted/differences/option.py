@@ -1,0 +1,20 @@
+"""The option `--fault` of `harness parity`: one planted fault in an otherwise ordinary comparison."""
+
+from __future__ import annotations
+
+from harness.errors import BadInput
+from scenarios.planted.differences.catalog import Fault, named
+
+
+def fault_of_a_run(name: str) -> Fault:
+    """The fault of that name. Raises BadInput for one that there is not, or that a whole run cannot have."""
+    try:
+        fault = named(name)
+    except ValueError as error:
+        raise BadInput(str(error)) from error
+    if fault.native:
+        raise BadInput(
+            f"{name} has settings of the native stage alone, which a whole run does not take",
+            fix=f"harness faults run --suite parity {name}",
+        )
+    return fault

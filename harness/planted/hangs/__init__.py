@@ -1,0 +1,1 @@
+"""The planted hangs, run under the watchdog and scored."""

@@ -1,0 +1,77 @@
+"""What `harness faults run --suite hang` prints: a line an outcome, the score; also JSON and Markdown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.markup import escape
+
+from harness.planted.hangs.outcome import Outcome, Score
+from harness.planted.listing import markdown, party, wide_console, yes
+from reports.pipe import outlive_reader
+
+
+def print_outcome(outcome: Outcome) -> None:
+    """One line as soon as it is known, and what was wrong below it."""
+    console, hang = wide_console(), outcome.hang
+    colour = "green" if outcome.right else "bold red"
+    cells = [
+        f"[{colour}]{'ok' if outcome.right else 'WRONG':6}[/]{escape(hang.name):22}",
+        f"{hang.kind or '-':4}",
+        f"detected {yes(outcome.detected):4}" if not hang.control else f"{outcome.said:13}",
+        f"{outcome.seconds:5.1f} s " if outcome.seconds is not None else "      - ",
+        f"kind {yes(outcome.kind_right):4}",
+        f"culprit {yes(outcome.culprits_right):4}",
+        f"false blame {', '.join(map(escape, outcome.blamed)) or 'none'}",
+    ]
+    with outlive_reader(console):
+        console.print(" ".join(cells), soft_wrap=True, highlight=False)
+        if not outcome.right:
+            for line in _wrong(outcome):
+                console.print(f"      [dim]{escape(line)}[/]", soft_wrap=True, highlight=False)
+
+
+def _wrong(outcome: Outcome) -> list[str]:
+    hang, verdict = outcome.hang, outcome.verdict
+    if outcome.error:
+        return [outcome.error]
+    lines = []
+    kind = verdict.triage.hang if verdict and verdict.triage else ""
+    if not (outcome.detected and outcome.kind_right):
+        lines.append(f"expected {hang.verdict} {hang.kind}".strip() + f", said {outcome.said} {kind}".rstrip())
+    missed = [party(one) for one in sorted(hang.culprits - outcome.named, key=str)]
+    if missed:
+        lines.append(f"not named: {', '.join(missed)}")
+    uncircled = [party(one) for one in sorted(hang.cycle - outcome.circled, key=str)]
+    if uncircled:
+        lines.append(f"not in the cycle: {', '.join(uncircled)}")
+    if verdict:
+        lines.append(f"its reason: {verdict.reason}")
+    return lines
+
+
+def as_json(outcomes: list[Outcome], score: Score, stall_s: float) -> dict[str, Any]:
+    """The whole run of a suite as one object."""
+    return {
+        "suite": "hang", "stall_s": stall_s, "outcomes": [one.to_dict() for one in outcomes],
+        "score": {
+            "hangs": score.hangs, "detected": score.detected, "kind_right": score.kinds,
+            "culprits_right": score.culprits, "controls": score.controls, "controls_right": score.controls_right,
+            "false_blame": score.blamed, "median_seconds": score.median_s, "slowest_seconds": score.slowest_s,
+            "wrong": list(score.wrong), "line": score.line,
+        },
+    }  # fmt: skip
+
+
+def as_markdown(outcomes: list[Outcome], score: Score) -> str:
+    """A table for a report."""
+    head = ("fault", "kind", "verdict", "detected", "seconds to verdict", "kind right", "culprit right", "false blame")
+    rows = [
+        [
+            one.hang.name, one.hang.kind or "-", one.said, yes(one.detected),
+            f"{one.seconds:.1f}" if one.seconds is not None else "-", yes(one.kind_right),
+            yes(one.culprits_right), ", ".join(one.blamed) or "none",
+        ]
+        for one in outcomes
+    ]  # fmt: skip
+    return f"{markdown(head, rows)}\n{score.line}\n"

@@ -1,0 +1,36 @@
+"""A request that a planted fault has changed: text instead of ids, fields of the coupled draw that are replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from scenarios.engines.engine import Request
+
+if TYPE_CHECKING:
+    from scenarios.engines.coupling import Draw
+
+
+@dataclass(frozen=True)
+class PlantedRequest(Request):
+    """`prompt_text` is sent instead of the ids; `draw`: fields of `coupled_draw.PlantedDraw`."""
+
+    prompt_text: str | None = None
+    draw: Mapping[str, Any] = field(default_factory=dict)
+
+    @staticmethod
+    def of(request: Request) -> PlantedRequest:
+        """The same request, which may then be changed."""
+        return request if isinstance(request, PlantedRequest) else PlantedRequest(**vars(request))
+
+    @property
+    def text(self) -> str | None:
+        return self.prompt_text
+
+    def drawn_by(self, draw: Draw) -> Draw:
+        if not self.draw:
+            return draw
+        from scenarios.planted.differences.coupled_draw import PlantedDraw
+
+        return PlantedDraw(**{**vars(draw), **self.draw})

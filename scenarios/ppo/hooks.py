@@ -1,0 +1,34 @@
+"""What a trainer asks before it acts. These answers change nothing; a planted fault overrides them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Any
+
+from scenarios.plants import Injection
+
+
+class Hooks:
+    """The hooks of one trainer."""
+
+    def logprobs(self, rows: list[Any], step: int) -> list[Any]:
+        """What the trainer takes for the actor's log-probabilities (arrays, one a sample)."""
+        return rows
+
+    def bounds(self, items: int, ranks: int) -> list[int]:
+        """Where the shares of `ranks` begin and end among so many samples."""
+        return [items * rank // ranks for rank in range(ranks + 1)] if ranks else []
+
+    def omitted(self, version: int) -> tuple[str, ...]:
+        """Tensors that the sync of this weight version leaves out."""
+        return ()
+
+    def change(self, version: int) -> Injection | None:
+        """What changes the tensors that this sync sends: see `ActorRole.send_weights`."""
+        return None
+
+    def split(self, items: Iterable[Any], ranks: int) -> list[list[Any]]:
+        """Consecutive shares of as equal a size as can be; later ones may be empty."""
+        every = list(items)
+        return [every[start:end] for start, end in pairwise(self.bounds(len(every), ranks))]

@@ -1,0 +1,93 @@
+"""Planted faults stay out of production: neither the controller nor a session of an ordinary comparison loads them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PLANTED = ("scenarios.planted", "harness.planted")
+
+# `harness parity` up to the cluster, where what it would start is printed.
+CONTROLLER = """
+import json, sys
+from harness.cluster import experiment
+from harness.parity.runs import run
+from harness.errors import HarnessError
+
+class Stop(HarnessError):
+    pass
+
+def record(left, right, **options):
+    sides = {side.name: (side.plants.name, side.plants.engine is not None) for side in (left, right)}
+    planted = [name for name in sys.modules if name.startswith(("scenarios.planted", "harness.planted"))]
+    print(json.dumps({"sides": sides, "planted": planted}))
+    raise Stop("")
+
+run._record_pair = record
+from harness.cli import app
+app(["parity", "hf", "hf", "--out", sys.argv[1], *sys.argv[2:]], standalone_mode=False)
+"""
+
+# A session and a trainer, as they are started for a side that has what is planted, or nothing.
+SESSION = """
+import json, sys
+from ppo_support import random_models, scenario, stack
+from pathlib import Path
+from scenarios.plants import Injection
+from scenarios.session import EngineSession
+
+home = Path(sys.argv[1])
+planted = json.loads(sys.argv[2])
+engine, trainer = (Injection(*planted[name]) if planted else None for name in ("engine", "trainer"))
+with stack(scenario(), random_models(home)) as running:
+    running.session.submit("configure", running.scenario.to_json(), engine).result()
+    made = running.trainer(home / "run", plants=trainer)
+    made.start()
+    made.step(0)
+    made.close()
+print(json.dumps([name for name in sys.modules if name.startswith(("scenarios.planted", "harness.planted"))]))
+"""
+
+
+def last_line(script: str, *words: str) -> Any:
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "support")])
+    done = subprocess.run(
+        [sys.executable, "-c", script, *words], env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True,
+        timeout=300,
+    )  # fmt: skip
+    assert done.stdout, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize(
+    ("words", "sides"),
+    [
+        ([], {"baseline": ["", False], "candidate": ["", False]}),
+        (["--fault", "shifted-logprobs"], {"baseline": ["", False], "candidate": ["shifted-logprobs", True]}),
+    ],
+    ids=["ordinary", "with --fault"],
+)
+def test_the_controller_loads_planted_faults_only_for_the_option(
+    words: list[str], sides: dict[str, Any], tmp_path: Path
+) -> None:
+    told = last_line(CONTROLLER, str(tmp_path / "out"), *words)
+    assert told["sides"] == sides
+    assert bool(told["planted"]) == bool(words), told["planted"]
+
+
+@pytest.mark.parametrize("planted", [False, True], ids=["ordinary", "planted"])
+def test_a_session_and_a_trainer_load_planted_faults_only_where_one_is_named(planted: bool, tmp_path: Path) -> None:
+    named = {
+        "engine": ["scenarios.planted.differences.engine:wrap", {"shift": 1}],
+        "trainer": ["scenarios.planted.differences.trainer:plant", {"scale": 2.0}],
+    }
+    loaded = last_line(SESSION, str(tmp_path), json.dumps(named if planted else {}))
+    assert {"scenarios.planted.differences.engine", "scenarios.planted.differences.trainer"} <= set(loaded) if planted \
+        else not loaded, loaded  # fmt: skip
