@@ -20,7 +20,7 @@ import typer
 from typer.core import TyperGroup
 
 from harness import extras
-from harness.commands import adapters, doctor, env, faults, parity, record, replay, triage, watch
+from harness.commands import adapters, diff, doctor, env, faults, parity, record, replay, report, run, triage, watch
 from harness.errors import HarnessError, Interrupted, Terminated
 from probes import redaction
 
@@ -74,10 +74,10 @@ app = typer.Typer(
     help="Diagnostics and reproducibility harness for RLHF runs: why two rollout backends differ, and who is stuck.",
 )
 app.command()(parity.parity)
-app.command()(parity.run)
+app.command()(run.run)
 app.command()(replay.replay)
-app.command()(parity.diff)
-app.command()(parity.report)
+app.command()(diff.diff)
+app.command()(report.report)
 app.command(context_settings={"allow_interspersed_args": False})(watch.watch)
 app.command(context_settings={"allow_interspersed_args": False})(record.record)
 app.command()(triage.triage)

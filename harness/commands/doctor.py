@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated
 
 import typer
 
+from harness.commands.options import seconds
 from harness.commands.showing import format_option, show
 
 
@@ -43,7 +43,7 @@ def doctor(
         raise BadInput("--address joins a cluster and --ray starts one: choose", fix="harness doctor --address auto")
     if framework != "auto" and not command:
         raise BadInput("--framework is about a command", fix=f"harness doctor --framework {framework} -- COMMAND")
-    stall_s = _seconds(stall)
+    stall_s = seconds(stall)
     from harness.doctor import examine
 
     with console("doctor") as view:
@@ -52,17 +52,6 @@ def doctor(
             reproduce=_command(sys.argv), progress=view.step, command=command or (), framework=framework,
         )  # fmt: skip
     show(report, format, verbose=verbose)
-
-
-def _seconds(text: str) -> float:
-    """90, 90s, 5m, 2h as seconds; BadInput on anything else."""
-    from harness.errors import BadInput
-
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|sec|m|min|h)?", text.strip())
-    seconds = float(found[1]) * {"m": 60, "h": 3600}.get((found[2] or "s")[0], 1) if found else 0.0
-    if seconds <= 0:
-        raise BadInput(f"{text!r} is no duration", fix="harness doctor --stall 60s   # or 5m, 1h")
-    return seconds
 
 
 def _command(argv: list[str]) -> str:

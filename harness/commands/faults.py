@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from harness.commands.options import seconds
+
 if TYPE_CHECKING:
     from harness.planted.hangs.outcome import Outcome as HangOutcome
 
@@ -75,7 +77,6 @@ def run(
     """Run planted faults and say of each what was found; exits 0 when all is as expected, 1 otherwise."""
     if suite == "parity":
         _parity(names or [], source, backends, dtype, out, format)
-    from harness.commands.watch import seconds
     from harness.extras import need
     from harness.planted.hangs import files, lab, tables
 

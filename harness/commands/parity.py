@@ -1,67 +1,31 @@
-"""`harness parity`, `run`, `diff` and `report`: record, judge, show."""
+"""`harness parity`: one scenario, or a framework's own job, on two backends."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
-from harness.commands.showing import format_option, show
-from probes import redaction
-
-if TYPE_CHECKING:
-    from reports.model import Verdict
-
-Format = Annotated[str, format_option("parity")]
-Verbose = Annotated[
-    bool, typer.Option("--verbose", "-v", help="print the tables too: both runs, metrics, every check and finding")
-]
-Scenario = Annotated[str, typer.Option(help="a scenario of the catalog, or the path of a .toml file")]
-Set = Annotated[
-    list[str], typer.Option("--set", help="section.key=value, on every side; may be repeated", show_default=False)
-]
-Model = Annotated[str, typer.Option(help="a Hugging Face directory; default: the scenario's", show_default=False)]
-Prompts = Annotated[str, typer.Option(help="a JSONL or Parquet file; default: the scenario's", show_default=False)]
-Mode = Annotated[
-    Literal["coupled", "native", "greedy"] | None,
-    typer.Option(help="of sampling; default: the scenario's", show_default=False),
-]
-Steps = Annotated[int | None, typer.Option(help="PPO steps; default: the scenario's", show_default=False)]
-Seed = Annotated[int | None, typer.Option(help="of everything; default: the scenario's", show_default=False)]
-Out = Annotated[
-    str, typer.Option(help="directory of the recording; default: a new one under runs/", show_default=False)
-]
-Address = Annotated[str, typer.Option(help="join this Ray cluster instead of starting one", show_default=False)]
-Device = Annotated[
-    Literal["auto", "cpu", "cuda"], typer.Option(help="of the learner; auto: CUDA where the cluster has it")
-]
-
-
-def _finite(cap: float | None) -> float | None:
-    from harness.errors import BadInput
-
-    if cap == float("inf"):
-        raise BadInput("--cap inf would believe any noise: nothing could differ", fix="--cap 0.05   # in nats")
-    return cap
-
-
-Cap = Annotated[
-    float | None,
-    typer.Option(
-        help="largest rounding noise to believe, in nats; default: the dtype's",
-        min=0,
-        callback=_finite,
-        show_default=False,
-    ),
-]
-Stall = Annotated[
-    str, typer.Option(help="without progress for so long, a run is looked at and ended if it hangs; 0: never")
-]
-RolloutOnly = Annotated[bool, typer.Option("--rollout-only", help="no training: generation at fixed weights")]
-
+from harness.commands.options import (
+    Address,
+    Cap,
+    Device,
+    Format,
+    Mode,
+    Model,
+    Out,
+    Prompts,
+    RolloutOnly,
+    Scenario,
+    Seed,
+    Set,
+    Stall,
+    Steps,
+    Verbose,
+    overrides,
+    stall_seconds,
+)
+from harness.commands.showing import progress, say, show
 
 WITH_A_COMMAND = ("framework", "repeat", "out", "cap", "stall", "format", "verbose", "seed", "mode")
 
@@ -137,20 +101,26 @@ def parity(
     """
     _count(context, bool(command) or framework != "auto", mode)
     if command or framework != "auto":
-        coupled = (seed or 0) if mode == "coupled" else None
-        alone = seed if mode != "coupled" else None
-        verdict = _framework_parity(
-            baseline, candidate, command or [], framework, out, cap, stall, alone, coupled, repeat
+        from harness.frameworks.parity import JobOptions, run_framework_parity
+
+        coupled = mode == "coupled"
+        job = JobOptions(
+            framework=framework,
+            out=out or None,
+            cap=cap,
+            stall_s=stall_seconds(stall) or None,
+            seed=None if coupled else seed,
+            coupled=(seed or 0) if coupled else None,
+            repeat=repeat,
         )
-        show(verdict, format, verbose=verbose)
+        show(run_framework_parity(baseline, candidate, command or [], job, say), format, verbose=verbose)
+    from harness.parity.runs.options import ParityOptions
     from harness.parity.runs.run import run_parity
 
-    with _progress() as progress:
-        verdict = run_parity(
-            baseline,
-            candidate,
+    with progress() as view:
+        options = ParityOptions(
             scenario=scenario,
-            overrides=_overrides(set, model, prompts),
+            overrides=overrides(set, model, prompts),
             candidate_overrides=candidate_set,
             mode=mode,
             seed=seed,
@@ -167,9 +137,10 @@ def parity(
             out=out or None,
             address=address or None,
             device=device,
-            stall_s=_seconds(stall),
-            progress=progress.update,
+            stall_s=stall_seconds(stall),
+            progress=view.update,
         )
+        verdict = run_parity(baseline, candidate, options)
     show(verdict, format, verbose=verbose)
 
 
@@ -193,137 +164,3 @@ def _count(context: typer.Context, command: bool, mode: str | None) -> None:
         raise BadInput(f"{named}: of no use with a job's command, with which only {counting} count")
     if mode not in (None, "coupled"):
         raise BadInput(f"--mode {mode}: a job draws with its own sampler, or coupled (--mode coupled)")
-
-
-def _framework_parity(
-    baseline: str, candidate: str, command: list[str], framework: str, out: str, cap: float | None, stall: str,
-    seed: int | None, coupled: int | None, repeat: Literal["baseline", "both", "none"] | None,
-) -> Verdict:  # fmt: skip
-    import sys
-
-    from harness.frameworks.parity import run_framework_parity
-
-    def say(line: str) -> None:
-        print(redaction.text(f"harness: {line}", 0), file=sys.stderr, flush=True)
-
-    return run_framework_parity(
-        baseline, candidate, command, framework=framework, out=out or None, cap=cap, say=say,
-        stall_s=_seconds(stall) or None, seed=seed, coupled=coupled, repeat=repeat,
-    )  # fmt: skip
-
-
-def run(
-    scenario: Annotated[
-        str, typer.Argument(help="a scenario of the catalog, or the path of a .toml file", show_default=False)
-    ],
-    backend: Annotated[str, typer.Option(help="engine or engine@environment or engine@version")] = "hf",
-    set: Set = [],  # noqa: B006
-    model: Model = "",
-    prompts: Prompts = "",
-    mode: Mode = None,
-    steps: Steps = None,
-    seed: Seed = None,
-    rollout_only: RolloutOnly = False,
-    mapping: Annotated[
-        str,
-        typer.Option(
-            help="a parameter mapping of your own, FILE.py (docs/reference/parameters.md)", show_default=False
-        ),
-    ] = "",
-    resume: Annotated[
-        str, typer.Option(help="continue from this checkpoint (…/checkpoints/step-N)", show_default=False)
-    ] = "",
-    out: Out = "",
-    address: Address = "",
-    device: Device = "auto",
-    stall: Stall = "60s",
-    format: Annotated[str, format_option("run", "of what is printed: the directory, or its steps")] = "text",
-) -> None:
-    """Record one run of a scenario on one backend."""
-    from harness.parity.runs.run import run_scenario
-
-    with _progress() as progress:
-        folder = run_scenario(
-            scenario,
-            backend=backend,
-            overrides=_overrides(set, model, prompts),
-            mode=mode,
-            seed=seed,
-            steps=steps,
-            rollout_only=rollout_only,
-            mapping=mapping or None,
-            resume=resume or None,
-            out=out or None,
-            address=address or None,
-            device=device,
-            stall_s=_seconds(stall),
-            progress=progress.update,
-        )
-    from reports.run_model import RecordedRun
-
-    show(RecordedRun.of(folder), format)
-
-
-def diff(
-    baseline: Annotated[str, typer.Argument(help="a run directory", show_default=False)],
-    candidate: Annotated[str, typer.Argument(help="the run directory that is judged", show_default=False)],
-    again: Annotated[
-        str,
-        typer.Option(help="a second run of the baseline's job, with which its floor is measured", show_default=False),
-    ] = "",
-    cap: Cap = None,
-    format: Format = "text",
-    verbose: Verbose = False,
-) -> None:
-    """Judge two recorded runs, ours or another framework's."""
-    from harness.parity.runs.run import diff as judge
-
-    with _progress() as progress:
-        verdict = judge(baseline, candidate, again=again or None, cap=cap, progress=progress.update)
-    show(verdict, format, verbose=verbose)
-
-
-def report(
-    run: Annotated[str, typer.Argument(help="a directory with a verdict.json, or that file", show_default=False)],
-    format: Format = "text",
-    verbose: Verbose = False,
-) -> None:
-    """Show a verdict again, in any format."""
-    import json
-
-    from harness.errors import BadInput
-    from reports.model import EXIT_CODES, Verdict
-
-    path = Path(run) / "verdict.json" if Path(run).is_dir() else Path(run)
-    try:
-        verdict = Verdict.from_dict(json.loads(path.read_text(encoding="utf-8")))
-    except FileNotFoundError as error:
-        raise BadInput(f"{path} does not exist", fix="harness parity … --out DIR writes one") from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise BadInput(f"{path} is no verdict of this version: {error}") from error
-    if verdict.kind == "parity" and verdict.exit_code != EXIT_CODES.get(verdict.verdict):
-        raise BadInput(f"{path} says {verdict.verdict!r} with exit code {verdict.exit_code!r}: it was edited")
-    show(verdict, format, verbose=verbose)
-
-
-@contextmanager
-def _progress() -> Iterator[Any]:
-    from rich.console import Console
-
-    from reports.progress import progress
-
-    with progress(Console(stderr=True)) as view:
-        yield view
-
-
-def _seconds(stall: str) -> float:
-    from harness.commands.watch import seconds
-
-    return 0.0 if stall.strip() in ("0", "0s") else seconds(stall)
-
-
-def _overrides(settings: list[str], model: str, prompts: str) -> list[str]:
-    import json
-
-    named = (("model.path", model), ("prompts.path", prompts))
-    return [*settings, *(f"{key}={json.dumps(value)}" for key, value in named if value)]

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from harness.commands.options import stall_seconds
+from harness.commands.showing import say, show_aside
+
 if TYPE_CHECKING:
     from harness.triage.watch import Stall
 
@@ -34,16 +37,14 @@ def record(
     ] = "report",
 ) -> None:
     """Record a job of OpenRLHF, verl or TRL without editing it; its output and exit code pass through."""
-    from harness.commands.watch import print_verdict, say, seconds
     from harness.frameworks import record as run
 
     def show(stalled: Stall) -> None:
         say(f"a stall, {stalled.seconds:.0f} s after the last progress; evidence: {stalled.evidence}")
-        print_verdict(stalled.verdict, "text")
+        show_aside(stalled.verdict, "text")
 
-    stall_s = None if stall.strip() in ("0", "0s") else seconds(stall)
     result = run(
         command, framework=framework, out=Path(out) if out else None, digests=digests, seed=seed,
-        stall_s=stall_s, on_stall=on_stall, say=say, show=show,
+        stall_s=stall_seconds(stall) or None, on_stall=on_stall, say=say, show=show,
     )  # fmt: skip
     raise typer.Exit(result.exit_code)

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from harness.commands.parity import Address, Cap, Device, Format, Out, Stall, Verbose, _progress, _seconds
-from harness.commands.showing import show
+from harness.commands.options import Address, Cap, Device, Format, Out, Stall, Verbose, stall_seconds
+from harness.commands.showing import progress, show
 
 
 def replay(
@@ -31,19 +31,16 @@ def replay(
     verbose: Verbose = False,
 ) -> None:
     """Train again on a recorded run's rollouts, and say whether its training or its rollouts are at fault."""
+    from harness.parity.runs.options import LaunchOptions
     from harness.parity.runs.replay import run_replay
 
-    with _progress() as progress:
-        verdict = run_replay(
-            run,
-            backend=backend,
-            steps=steps,
-            from_step=from_step,
-            cap=cap,
+    with progress() as view:
+        options = LaunchOptions(
             out=out or None,
             address=address or None,
             device=device,
-            stall_s=_seconds(stall),
-            progress=progress.update,
+            stall_s=stall_seconds(stall),
+            progress=view.update,
         )
+        verdict = run_replay(run, options, backend=backend, steps=steps, from_step=from_step, cap=cap)
     show(verdict, format, verbose=verbose)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
+from probes import redaction
 from reports import renderers
 
 if TYPE_CHECKING:
@@ -35,3 +39,32 @@ def show(subject: Subject, format: str, *, verbose: bool = False) -> NoReturn:
 
     reports.write(subject, format, sys.stdout, verbose=verbose)
     raise typer.Exit(getattr(subject, "exit_code", 0))
+
+
+def show_aside(subject: Subject, format: str) -> None:
+    """Print it to stderr, where stdout is the command's own."""
+    import reports
+
+    reports.write(subject, format, sys.stderr)
+
+
+@contextlib.contextmanager
+def progress() -> Iterator[Any]:
+    """The progress of a run, on stderr."""
+    from rich.console import Console
+
+    from reports.progress import progress as view
+
+    with view(Console(stderr=True)) as shown:
+        yield shown
+
+
+def say(line: str) -> None:
+    """Print a line for the user to stderr; once that was closed, what is printed there goes nowhere."""
+    try:
+        print(redaction.text(f"harness: {line}", 0), file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError):
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, sys.stderr.fileno())
+            os.close(null)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from harness.commands.parity import Verbose
+from harness.commands.options import Verbose
 from harness.commands.showing import format_option, show
 
 

@@ -100,50 +100,62 @@ def plan(
     return job, sides[0], sides[1]
 
 
+@dataclass(frozen=True, kw_only=True)
+class JobOptions:
+    """How a job is run on both engines, and judged.
+
+    `digests`: of the weights, without which equal weights are not shown. `stall_s`: watch it, as `harness watch`; None:
+    nobody watches. `cap`: the largest rounding noise that is believed, in nats, instead of the dtype's own. `seed`: of
+    the order of the prompts, for a framework that seeds it nowhere. `coupled`: a seed, with which both engines draw the
+    same samples as far as they agree; without it each draws as it does. `repeat`: which sides are run a second time at
+    the end, without which no floor is measured and nothing is EQUIVALENT; None: the baseline's with coupled sampling,
+    where alone two runs can agree.
+    """
+
+    framework: str = AUTO
+    out: str | os.PathLike[str] | None = None
+    digests: bool = True
+    stall_s: float | None = None
+    cap: float | None = None
+    seed: int | None = None
+    coupled: int | None = None
+    repeat: Repeat | None = None
+
+
 def run_framework_parity(
     baseline: str,
     candidate: str,
     command: Sequence[str],
-    *,
-    framework: str = AUTO,
-    out: str | os.PathLike[str] | None = None,
-    digests: bool = True,
-    stall_s: float | None = None,
-    cap: float | None = None,
-    seed: int | None = None,
-    coupled: int | None = None,
-    repeat: Repeat | None = None,
+    options: JobOptions,
     say: Callable[[str], None] = lambda line: None,
 ) -> Verdict:
     """Run the command on both engines, one after the other, and judge the recordings.
 
-    `digests`: of the weights, without which equal weights are not shown. `seed`: of the order of the prompts, for a
-    framework that seeds it nowhere. `coupled`: a seed, with which both engines draw the same samples as far as they
-    agree; without it each draws as it does. `repeat`: which sides are run a second time at the end, without which no
-    floor is measured and nothing is EQUIVALENT; None: the baseline's with coupled sampling, where alone two runs can
-    agree. A job that fails makes the verdict INCONCLUSIVE; a second run that does is no second run. Raises BadInput
-    before anything starts, also for settings that will break (`harness doctor`).
+    A job that fails makes the verdict INCONCLUSIVE; a second run that does is no second run. Raises BadInput before
+    anything starts, also for settings that will break (`harness doctor`).
     """
     from harness.parity.runs.command_line import command_line
     from harness.parity.runs.recording import recording_in, written
 
     started = time.monotonic()
-    job, left, right = plan(baseline, candidate, command, framework, seed=seed, coupled=coupled)
+    seed, coupled, cap = options.seed, options.coupled, options.cap
+    job, left, right = plan(baseline, candidate, command, options.framework, seed=seed, coupled=coupled)
     name = job.adapter.framework
     seeded = seed is not None or coupled is not None
     hazards = {side.name: _hazards(side, name, seeded=seeded, say=say) for side in (left, right)}
     for side in (left, right):
         _refuse_what_bites(side, hazards[side.name], say)
     figures: dict[str, float] = {}
-    wanted = repeat or ("baseline" if coupled is not None else "none")
+    wanted = options.repeat or ("baseline" if coupled is not None else "none")
 
     def recorded(side: Side, place: Path) -> str:
         """Why the recording of one run is none; empty where it is."""
         say(f"{place.name}: {side.backend}")
         began = time.monotonic()
         result = record(
-            side.command, framework=name, out=place, digests=digests, stall_s=stall_s, say=say, environ=side.environ
-        )
+            side.command, framework=name, out=place, digests=options.digests, stall_s=options.stall_s, say=say,
+            environ=side.environ,
+        )  # fmt: skip
         figures[f"{place.name}_s"] = round(time.monotonic() - began, 1)
         _named(place, side)
         if result.exit_code:
@@ -151,7 +163,7 @@ def run_framework_parity(
         why = _another_engine(place, side) or unsteered(place, name, seed=seed, coupled=coupled)
         return f"on {side.backend} {why}" if why else ""
 
-    with recording_in(out, f"parity-{name}-{baseline}-{candidate}") as folder:
+    with recording_in(options.out, f"parity-{name}-{baseline}-{candidate}") as folder:
         failed = recorded(left, folder / left.name) or recorded(right, folder / right.name)
         verdict = _verdict(folder, failed, cap)
         twice = {"none": [], "baseline": [left], "both": [left, right]}[wanted]
@@ -165,7 +177,7 @@ def run_framework_parity(
             verdict = dataclasses.replace(verdict, missing=[*verdict.missing, *lost])
     figures["total_s"] = round(time.monotonic() - started, 1)
     drawn = {"seed": seed} if coupled is None else {"mode": "coupled", "seed": coupled}
-    same = command_line("parity", baseline, candidate, framework=name, cap=cap, repeat=repeat, **drawn)
+    same = command_line("parity", baseline, candidate, framework=name, cap=cap, repeat=options.repeat, **drawn)
     return written(
         dataclasses.replace(
             verdict,

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 DRIVER = """
 import sys, time
 from pathlib import Path
-from harness.commands import watch as command
+from harness.commands import showing
 from harness.triage.watch import Stall, Watchdog, watch
 from reports.model import Verdict
 
@@ -37,11 +37,11 @@ class Dog(Watchdog):
     confirm = tick
 
 def show(stall):
-    command.say("a stall")
-    command.print_verdict(stall.verdict, "text")
+    showing.say("a stall")
+    showing.show_aside(stall.verdict, "text")
 
 result = watch(
-    sys.argv[2:], stall_s=1.0, out=Path("out"), on_stall=sys.argv[1], say=command.say, show=show, watchdog=Dog
+    sys.argv[2:], stall_s=1.0, out=Path("out"), on_stall=sys.argv[1], say=showing.say, show=show, watchdog=Dog
 )
 Path("code").write_text(str(result.exit_code))
 """
@@ -187,7 +187,7 @@ def test_a_command_that_ignores_sigterm_goes_on_until_a_stall_ends_it(session: C
 def test_the_command_line_survives_a_closed_stderr(tmp_path: Path) -> None:
     code = textwrap.dedent("""
         import os, sys
-        from harness.commands.watch import say
+        from harness.commands.output import say
         sys.argv[0] = "harness"
         import harness.cli
         def run():

@@ -6,26 +6,25 @@ import contextlib
 import dataclasses
 import datetime
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from harness.cluster.waiting import RunCut
 from harness.errors import BadInput, HarnessError
-from harness.parity.runs.command_line import duration
+from harness.parity.runs.options import LaunchOptions
 from harness.triage.watch.guard import Guard
 from probes.files import write_whole
 from reports.model import EXIT_CODES, Verdict
 from reports.progress import ProgressEvent
 
-STALL_S = 60.0  # a step of the built-in scenario takes 2 s; weight sync and start-up of an engine use their CPU
 
-
-def guarded(
-    folder: Path, stall_s: float, progress: Callable[[ProgressEvent], None]
-) -> contextlib.AbstractContextManager[Guard | None]:
-    if not stall_s:
+def guarded(folder: Path, options: LaunchOptions) -> contextlib.AbstractContextManager[Guard | None]:
+    """The watchdog of a recording; None where nobody is to watch it."""
+    if not options.stall_s:
         return contextlib.nullcontext()
-    return Guard(folder / "watch", stall_s, say=lambda line: progress(ProgressEvent("", "", message=line)))
+    return Guard(
+        folder / "watch", options.stall_s, say=lambda line: options.progress(ProgressEvent("", "", message=line))
+    )
 
 
 def judged(baseline: Path, candidate: Path, cut: RunCut | None, *, native: bool, cap: float | None) -> Verdict:
@@ -89,15 +88,6 @@ def _folder(out: str | os.PathLike[str] | None, name: str) -> Path:
     if folder.exists() and any(folder.iterdir()):
         raise BadInput(f"{folder} is not empty; a recording never overwrites another", fix="choose another --out")
     return folder
-
-
-def machine(address: str | None, device: str, stall_s: float) -> dict[str, str | None]:
-    """The options of a command line that say where and how it runs, without those that have their default."""
-    return {
-        "address": address or None,
-        "device": device if device != "auto" else None,
-        "stall": duration(stall_s) if stall_s != STALL_S else None,
-    }
 
 
 def written(verdict: Verdict, folder: Path) -> Verdict:

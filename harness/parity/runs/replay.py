@@ -10,8 +10,8 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from harness import envs
 from harness.cluster.experiment import Experiment
@@ -20,8 +20,9 @@ from harness.cluster.side import Side
 from harness.cluster.waiting import RunCut
 from harness.parity.facts.replayed import halves
 from harness.parity.runs.command_line import command_line
+from harness.parity.runs.options import LaunchOptions, command_options
 from harness.parity.runs.preflight import preflight
-from harness.parity.runs.recording import STALL_S, compacted, guarded, judged, machine, recording_in, written
+from harness.parity.runs.recording import compacted, guarded, judged, recording_in, written
 from harness.parity.runs.source import source
 from reports.model import Finding, Verdict
 from reports.progress import ProgressEvent
@@ -30,25 +31,23 @@ from reports.text import counted
 
 def run_replay(
     run: str | os.PathLike[str],
+    options: LaunchOptions | None = None,
     *,
     backend: str = "hf",
     steps: int | None = None,
     from_step: int = 0,
     cap: float | None = None,
-    out: str | os.PathLike[str] | None = None,
-    address: str | None = None,
-    device: str = "auto",
-    stall_s: float = STALL_S,
-    progress: Callable[[ProgressEvent], None] = lambda event: None,
+    **changes: Any,
 ) -> Verdict:
     """Replay the recorded run in `run` on `backend`, and judge the replay against it.
 
     `steps`: replay so many steps of the run, counted from its beginning; None: all that it holds whole. `from_step`:
-    begin at the last checkpoint that the run wrote before this step (at step 0 without one). The recording goes to
-    `out`, a new directory under runs/ when None. Raises BadInput for a run that cannot be replayed; a replay that was
-    cut short is INCONCLUSIVE, not an exception.
+    begin at the last checkpoint that the run wrote before this step (at step 0 without one). `changes`: fields of
+    LaunchOptions, instead of or on top of `options`. Raises BadInput for a run that cannot be replayed; a replay that
+    was cut short is INCONCLUSIVE, not an exception.
     """
     started = time.monotonic()
+    options = dataclasses.replace(options or LaunchOptions(), **changes)
     known = source(Path(run).resolve())
     window = known.window(from_step, steps)
     checkpoint = known.checkpoint(from_step)
@@ -58,22 +57,22 @@ def run_replay(
     preflight(scenario, backend)
     reproduce = command_line(
         "replay", str(run), backend=backend, steps=steps, from_step=from_step or None, cap=cap,
-        **machine(address, device, stall_s),
+        **command_options(options),
     )  # fmt: skip
-    with recording_in(out, f"replay-{known.path.name}-{backend}") as folder:
+    with recording_in(options.out, f"replay-{known.path.name}-{backend}") as folder:
         side = Side(
             "candidate", str(envs.parse(backend)), environment, scenario, folder,
             replay={"of": str(known.path), "first_step": first, "stop": window.stop},
         )  # fmt: skip
         start = _start(first, from_step)
         if start is not None:
-            progress(ProgressEvent("", "", message=start.summary))
+            options.progress(ProgressEvent("", "", message=start.summary))
         cut = None
         try:
-            with guarded(folder, stall_s, progress) as guard, Cluster(address) as cluster:
+            with guarded(folder, options) as guard, Cluster(options.address) as cluster:
                 experiment = Experiment(
-                    cluster, [side], progress=progress, device=device, guard=guard, command=reproduce
-                )  # fmt: skip
+                    cluster, [side], progress=options.progress, device=options.device, guard=guard, command=reproduce
+                )
                 experiment.begin()
                 experiment.record(side, replay=known.path, resume=None if checkpoint is None else str(checkpoint))
         except RunCut as error:

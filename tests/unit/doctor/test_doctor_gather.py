@@ -11,11 +11,9 @@ from typing import Any
 
 import pytest
 
-from harness.commands.doctor import _seconds
 from harness.doctor import environments, gather
 from harness.doctor.facts import Facts
 from harness.doctor.gather import graphics, limits, network, processes, software, storage
-from harness.errors import BadInput
 
 
 def test_every_section_fits_the_facts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,17 +207,6 @@ def test_limits_of_a_container(
     monkeypatch.setattr(limits, "_folders", lambda controller: [str(tmp_path)])
     assert limits._smallest("memory", "memory.limit_in_bytes", "memory.max") == memory
     assert limits._quota() == cores
-
-
-@pytest.mark.parametrize(("text", "seconds"), [("60", 60), ("90s", 90), ("5m", 300), ("1.5 h", 5400), ("2min", 120)])
-def test_durations_on_the_command_line(text: str, seconds: float) -> None:
-    assert _seconds(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["", "0", "soon", "-5s", "5 days"])
-def test_what_is_no_duration(text: str) -> None:
-    with pytest.raises(BadInput, match="no duration"):
-        _seconds(text)
 
 
 def test_environments_are_asked_with_the_checks_of_harness_env(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

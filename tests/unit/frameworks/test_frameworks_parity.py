@@ -116,7 +116,7 @@ def test_pairs_that_cannot_be_run_are_refused(pair: tuple[str, str], command: li
 def test_what_would_bite_is_refused_before_anything_starts(tmp_path: Path) -> None:
     command = [*VERL, "actor_rollout_ref.rollout.full_determinism=True", "actor_rollout_ref.rollout.n=4"]
     with pytest.raises(BadInput, match="on vllm this job would not run as asked: full_determinism"):
-        parity.run_framework_parity("vllm", "sglang", command, out=tmp_path / "pair")
+        parity.run_framework_parity("vllm", "sglang", command, parity.JobOptions(out=tmp_path / "pair"))
     assert not (tmp_path / "pair").exists()
 
 
@@ -125,8 +125,9 @@ def test_a_trap_that_cannot_be_told_refuses_nothing_and_is_said(tmp_path: Path, 
     rollout = "actor_rollout_ref.rollout"
     said: list[str] = []
     parity.run_framework_parity(
-        "vllm", "sglang", [*VERL, f"{rollout}.full_determinism=True", f"{rollout}.n=$N"], out=tmp_path, say=said.append
-    )
+        "vllm", "sglang", [*VERL, f"{rollout}.full_determinism=True", f"{rollout}.n=$N"],
+        parity.JobOptions(out=tmp_path), say=said.append,
+    )  # fmt: skip
     assert "vllm: verl-determinism is not checked: rollout.n is $N, which only the shell knows" in said
 
 
@@ -135,7 +136,7 @@ def test_a_job_that_fails_is_inconclusive_and_its_other_half_is_not_run(tmp_path
     fits = ["trainer.n_gpus_per_node=2", "data.train_batch_size=256", "actor_rollout_ref.rollout.n=2"]
     said: list[str] = []
     verdict = parity.run_framework_parity(
-        "vllm", "sglang", [*command, *fits], framework="verl", out=tmp_path / "pair", say=said.append
+        "vllm", "sglang", [*command, *fits], parity.JobOptions(framework="verl", out=tmp_path / "pair"), said.append
     )
     assert (verdict.verdict, verdict.exit_code) == ("INCONCLUSIVE", 3)
     assert "the job on vllm ended with exit code 3" in verdict.reason
@@ -151,7 +152,7 @@ def test_a_trap_that_the_seed_mends_is_not_told(tmp_path: Path, monkeypatch: Any
     monkeypatch.setattr(parity, "record", lambda *args, **kwargs: SimpleNamespace(exit_code=3))
     said: list[str] = []
     verdict = parity.run_framework_parity(
-        "vllm@a", "vllm@b", OPENRLHF, out=tmp_path / "pair", seed=seed, say=said.append
+        "vllm@a", "vllm@b", OPENRLHF, parity.JobOptions(out=tmp_path / "pair", seed=seed), said.append
     )
     assert any("shuffles its prompts without its seed" in line for line in said) == told
     assert ("openrlhf-data" in {one.name for one in verdict.findings}) == told
@@ -191,7 +192,8 @@ def recorded_as(
 
 
 def gate(folder: Path, *, candidate: str = "vllm@b", **options: Any) -> Any:
-    return parity.run_framework_parity("vllm@a", candidate, OPENRLHF, out=folder / "pair", **{"coupled": 5, **options})
+    asked = parity.JobOptions(out=folder / "pair", **{"coupled": 5, **options})
+    return parity.run_framework_parity("vllm@a", candidate, OPENRLHF, asked)
 
 
 def test_a_coupled_pair_runs_its_baseline_again_and_can_be_equivalent(tmp_path: Path, monkeypatch: Any) -> None:

@@ -4,6 +4,7 @@ starts, what an ended run leaves behind."""
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import json
 import os
@@ -25,6 +26,7 @@ from harness.cluster.side import Side
 from harness.cluster.waiting import RunCut, Waiting
 from harness.errors import BadInput, Terminated
 from harness.parity.runs import run
+from harness.parity.runs.options import ParityOptions, RunOptions
 from probes import format as recording
 from probes import install
 from scenarios.remote import ActorFailed
@@ -41,7 +43,7 @@ RUN: dict[str, Any] = {
     "backend": "hf", "overrides": ["ppo.epochs=2"], "mode": "coupled", "seed": 7, "steps": 9, "rollout_only": True,
     "resume": None, "address": "10.0.0.1:6379", "device": "cpu", "stall_s": 0.0, "mapping": "users.py",
 }  # fmt: skip
-DEFAULTS = {name: getattr(run, name).__kwdefaults__ for name in ("run_parity", "run_scenario")}
+OPTIONS: dict[str, type[RunOptions]] = {"run_parity": ParityOptions, "run_scenario": RunOptions}
 
 
 @pytest.fixture(autouse=True)
@@ -53,12 +55,14 @@ def sigterm() -> Iterator[None]:
 
 def complete(function: str, options: dict[str, Any]) -> dict[str, Any]:
     """Every option that a command line carries, as the command passes it on."""
-    known = {**DEFAULTS[function], **options}
-    return {
-        key: list(value) if isinstance(value, tuple) else value
-        for key, value in known.items()
-        if key not in ("progress", "out")
-    }
+    fields = {item.name for item in dataclasses.fields(OPTIONS[function])}
+    own = {"backend": "hf", "resume": None} if function == "run_scenario" else {}
+    chosen = OPTIONS[function](**{key: value for key, value in options.items() if key in fields})
+    return own | {key: value for key, value in options.items() if key not in fields} | carried(chosen)
+
+
+def carried(options: RunOptions) -> dict[str, Any]:
+    return {key: value for key, value in vars(options).items() if key not in ("progress", "out")}
 
 
 @pytest.fixture
@@ -92,14 +96,15 @@ def asked(command: str, function: str, monkeypatch: pytest.MonkeyPatch) -> dict[
     caught: dict[str, Any] = {}
 
     def catch(*positional: Any, **options: Any) -> Any:
-        caught.update(options, positional=positional)
+        *words, chosen = positional
+        caught.update(options, **carried(chosen), positional=tuple(words))
         raise KeyboardInterrupt
 
     monkeypatch.setattr(run, function, catch)
     program, *arguments = shlex.split(command)
     assert program == "harness"
     assert cli.main(arguments) == 130
-    return {key: value for key, value in caught.items() if key not in ("progress", "out")}
+    return caught
 
 
 @pytest.mark.parametrize("options", [{}, PARITY, {"stall_s": 0.0, "overrides": ["engine.seed=1"]}])

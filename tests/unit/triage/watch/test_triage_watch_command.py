@@ -8,24 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.commands.watch import seconds, size
 from harness.errors import BadInput
 from harness.triage.watch.command import SITE, _directory, _program, told, watched
 
 ENVIRONMENT = {"RLHF_HARNESS_WATCH": "/d", "RLHF_HARNESS_SOCKETS": "/s"}
-
-
-@pytest.mark.parametrize(
-    ("text", "value"), [("60s", 60.0), ("5m", 300.0), ("1h", 3600.0), ("90", 90.0), ("1.5m", 90.0), ("500ms", 0.5)]
-)
-def test_durations(text: str, value: float) -> None:
-    assert seconds(text) == pytest.approx(value)
-
-
-@pytest.mark.parametrize("text", ["", "5x", "-3s", "0s", "s", "1h30", "nan", "inf", "1e3s"])
-def test_what_is_no_duration(text: str) -> None:
-    with pytest.raises(BadInput, match="no duration"):
-        seconds(text)
 
 
 def test_the_probes_stand_first_on_the_path_and_once(tmp_path: Path) -> None:
@@ -86,16 +72,3 @@ def test_a_folder_that_cannot_be_used_is_one_sentence(tmp_path: Path) -> None:
     (out / "beats" / "1.json").touch()
     with pytest.raises(BadInput, match="another recording"):
         _directory(tmp_path / "out", ["x"])
-
-
-@pytest.mark.parametrize(
-    ("text", "value"), [("4096", 4096), ("64K", 64 << 10), ("500M", 500 << 20), ("1.5g", 3 << 29), ("2GiB", 2 << 30)]
-)
-def test_sizes(text: str, value: int) -> None:
-    assert size(text) == value
-
-
-@pytest.mark.parametrize("text", ["", "0", "x", "-1M", "1P", "M"])
-def test_what_is_no_size(text: str) -> None:
-    with pytest.raises(BadInput, match="no size"):
-        size(text)

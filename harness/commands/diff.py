@@ -1,0 +1,29 @@
+"""`harness diff`: judge two recorded runs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from harness.commands.options import Cap, Format, Verbose
+from harness.commands.showing import progress, show
+
+
+def diff(
+    baseline: Annotated[str, typer.Argument(help="a run directory", show_default=False)],
+    candidate: Annotated[str, typer.Argument(help="the run directory that is judged", show_default=False)],
+    again: Annotated[
+        str,
+        typer.Option(help="a second run of the baseline's job, with which its floor is measured", show_default=False),
+    ] = "",
+    cap: Cap = None,
+    format: Format = "text",
+    verbose: Verbose = False,
+) -> None:
+    """Judge two recorded runs, ours or another framework's."""
+    from harness.parity.runs.run import diff as judge
+
+    with progress() as view:
+        verdict = judge(baseline, candidate, again=again or None, cap=cap, progress=view.update)
+    show(verdict, format, verbose=verbose)

@@ -1,0 +1,74 @@
+"""`harness run`: record one run of a scenario."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from harness.commands.options import (
+    Address,
+    Device,
+    Mode,
+    Model,
+    Out,
+    Prompts,
+    RolloutOnly,
+    Seed,
+    Set,
+    Stall,
+    Steps,
+    overrides,
+    stall_seconds,
+)
+from harness.commands.showing import format_option, progress, show
+
+
+def run(
+    scenario: Annotated[
+        str, typer.Argument(help="a scenario of the catalog, or the path of a .toml file", show_default=False)
+    ],
+    backend: Annotated[str, typer.Option(help="engine or engine@environment or engine@version")] = "hf",
+    set: Set = [],  # noqa: B006
+    model: Model = "",
+    prompts: Prompts = "",
+    mode: Mode = None,
+    steps: Steps = None,
+    seed: Seed = None,
+    rollout_only: RolloutOnly = False,
+    mapping: Annotated[
+        str,
+        typer.Option(
+            help="a parameter mapping of your own, FILE.py (docs/reference/parameters.md)", show_default=False
+        ),
+    ] = "",
+    resume: Annotated[
+        str, typer.Option(help="continue from this checkpoint (…/checkpoints/step-N)", show_default=False)
+    ] = "",
+    out: Out = "",
+    address: Address = "",
+    device: Device = "auto",
+    stall: Stall = "60s",
+    format: Annotated[str, format_option("run", "of what is printed: the directory, or its steps")] = "text",
+) -> None:
+    """Record one run of a scenario on one backend."""
+    from harness.parity.runs.options import RunOptions
+    from harness.parity.runs.run import run_scenario
+    from reports.run_model import RecordedRun
+
+    with progress() as view:
+        options = RunOptions(
+            overrides=overrides(set, model, prompts),
+            mode=mode,
+            seed=seed,
+            steps=steps,
+            rollout_only=rollout_only,
+            mapping=mapping or None,
+            out=out or None,
+            address=address or None,
+            device=device,
+            stall_s=stall_seconds(stall),
+            progress=view.update,
+        )
+        folder = run_scenario(scenario, options, backend=backend, resume=resume or None)
+    show(RecordedRun.of(folder), format)

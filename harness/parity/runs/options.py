@@ -1,0 +1,123 @@
+"""What is asked of a run, of a pair of runs, and of their judge: made once by a command or a caller, then passed on.
+
+`command_options` turns such options back into the words of a command line, with which a recording names the command
+that makes it again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness import config
+from harness.parity.runs.command_line import duration
+from reports.progress import ProgressEvent
+from scenarios.settings import Mode, Scenario
+
+STALL_S = 60.0  # a step of the built-in scenario takes 2 s; weight sync and start-up of an engine use their CPU
+
+
+def silent(event: ProgressEvent) -> None:
+    """Tell nobody."""
+
+
+def _option(name: str | None, *, as_text: Callable[[Any], str] | None = None) -> dict[str, Any]:
+    """Metadata of a field: its option on the command line (None: no part of it), and how its value is written there."""
+    return {"option": name, "as_text": as_text}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchOptions:
+    """How something is run.
+
+    `out`: the directory of the recording; None: a new one under runs/. `address`: of a Ray cluster to join. `stall_s`:
+    without progress for so long, a run is looked at and ended if it hangs; 0: nobody watches.
+    """
+
+    out: str | os.PathLike[str] | None = field(default=None, metadata=_option(None))
+    address: str | None = None
+    device: str = "auto"
+    stall_s: float = field(default=STALL_S, metadata=_option("stall", as_text=duration))
+    progress: Callable[[ProgressEvent], None] = field(default=silent, metadata=_option(None))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(LaunchOptions):
+    """A scenario's run; None: as the scenario has it.
+
+    `overrides`: section.key=value, any iterable. `mapping`: a parameter mapping of your own, a file
+    (docs/reference/parameters.md).
+    """
+
+    overrides: Iterable[str] = field(default=(), metadata=_option("set"))
+    mode: Mode | None = None
+    seed: int | None = None
+    steps: int | None = None
+    rollout_only: bool = False
+    mapping: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "overrides", tuple(self.overrides))
+
+    def settings(self, scenario: str) -> Scenario:
+        """The scenario of that name (or file) with what these options change of it. Raises BadInput."""
+        mode = [f"rollout.mode={self.mode}"] if self.mode else []
+        train = False if self.rollout_only else None
+        return config.load(scenario, [*self.overrides, *mode], seed=self.seed, steps=self.steps, train=train)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgeOptions:
+    """How a pair is judged.
+
+    `cap`: the largest rounding noise that is believed, in nats, instead of the dtype's own. `native`: compare the
+    engines' own samplers at the end. `lifted`: compute once more in float32 with the weights of half precision
+    (docs/explanation/lifted.md); None: where they fit. `attribution`: when the runs diverge, intervene on the engines
+    that are still up (docs/explanation/attribution.md).
+    """
+
+    cap: float | None = None
+    native: bool = True
+    lifted: bool | None = None
+    attribution: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParityOptions(JudgeOptions, RunOptions):
+    """One scenario on two backends. `overrides` change both sides, `candidate_overrides` the candidate only; `mapping`
+    is the candidate's, `baseline_mapping` the baseline's. `free`: the candidate is not guided along the baseline's
+    tokens. `fault`: planted in one side (`harness faults list`)."""
+
+    scenario: str = "ppo-tiny"
+    candidate_overrides: Iterable[str] = field(default=(), metadata=_option("candidate_set"))
+    baseline_mapping: str | None = None
+    free: bool = False
+    fault: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "candidate_overrides", tuple(self.candidate_overrides))
+
+    def shared(self) -> Scenario:
+        """The scenario of both sides. Raises BadInput."""
+        settings = self.settings(self.scenario)
+        return dataclasses.replace(settings, guided=False) if self.free else settings
+
+
+def command_options(options: LaunchOptions | JudgeOptions) -> dict[str, Any]:
+    """The options of the command line that differ from their defaults, as `command_line` takes them."""
+    given: dict[str, Any] = {}
+    for item in dataclasses.fields(options):
+        value = getattr(options, item.name)
+        name = item.metadata.get("option", item.name)
+        if name is None or value == item.default or value == "":
+            continue
+        as_text = item.metadata.get("as_text")
+        if value is False:
+            given[f"no_{name}"] = True
+        else:
+            given[name] = as_text(value) if as_text else value
+    return given
