@@ -95,6 +95,9 @@ class Cluster:
                 raise LaunchFailed(
                     f"the Ray cluster could not be {what}: {_first_line(error)}", fix="ray status, or omit --address"
                 ) from error
+            except BaseException:  # an interrupt: no `__exit__` follows an `__enter__` that raises
+                self._end_processes()
+                raise
         warnings_aside()
         if threading.current_thread() is threading.main_thread():
             # ray.init puts a handler of its own in place, which ends the process with a stack dump and leaves its
