@@ -90,11 +90,13 @@ class Page:
         self.rule()
 
     def row(self, cells: Sequence[Cell], widths: Sequence[int], names: Sequence[str], gap: int = 1) -> None:
-        """One row of a table: cells wrapped in columns of `widths`, or one line per cell where a word is too wide.
+        """One row of a table: cells wrapped in columns of `widths`, or one line per cell where a word or the row is
+        too wide.
 
         `names` label those lines; a cell with an empty name stays on the row's first line.
         """
-        if all(_widest_word(cell) <= width for cell, width in zip(cells, widths, strict=True)):
+        fits = sum(widths) + gap * (len(widths) - 1) <= self.columns
+        if fits and all(_widest_word(cell) <= width for cell, width in zip(cells, widths, strict=True)):
             self._aligned(cells, widths, gap)
         else:
             self._stacked(cells, widths, names, gap)
@@ -113,7 +115,8 @@ class Page:
         for cell, width, name in zip(cells, widths, names, strict=True):
             if not name:
                 head = Text.assemble(head, _text(cell), " " * (max(0, width - _text(cell).cell_len) + gap))
-        self.line(head)
+        head.rstrip()
+        self.prose(head, rest=" " * indent)
         pad = label_width(names)
         for cell, name in zip(cells, names, strict=True):
             if name and _text(cell).plain:

@@ -1,7 +1,8 @@
-"""The verdict as one self-contained HTML file: opened from disk, without a network, without a script.
+"""The verdict as one self-contained HTML file: opened from disk, without a network, with at most one script.
 
-Everything from the verdict passes autoescaping; the content security policy lets nothing load or run, and admits
-exactly one style sheet, by its hash. Two renderings of one verdict are the same bytes.
+Everything from the verdict passes autoescaping. The content security policy lets nothing load, and admits by their
+hashes exactly one style sheet and, where the recordings are there, the script of the sample browser. Two renderings of
+one verdict are the same bytes.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any, cast
 
 from reports.renderers import Renderer
+from reports.sections import answer, samples
 from reports.sections import graph as triage_graph
 from reports.sections import parity as arrange
 from reports.sections import triage as triage_arrange
@@ -67,12 +69,20 @@ def _page(verdict: Verdict) -> str:
             for chart in drawing.charts(parity, sheet)
         ]
     css = resources.files("reports").joinpath("templates/report.css").read_text("utf-8") + sheet.css()
+    browser = samples.of(parity) if parity else ""
+    there = isinstance(browser, samples.Samples)
+    script = resources.files("reports").joinpath("templates/samples.js").read_text("utf-8") if there else ""
     rows, coverage = arrange.side_by_side(parity.runs) if parity else [], arrange.facts(verdict.coverage)
     tiles = [fact for fact in coverage if len(fact.value) <= 12 and not fact.group][:_TILES]
     return environment.get_template("report.html").render(
         v=verdict,
+        answer=answer.of(verdict),
         css=Markup(css),
-        css_hash=base64.b64encode(hashlib.sha256(css.encode()).digest()).decode(),
+        css_hash=_digest(css),
+        samples=browser if there else None,
+        no_samples="" if there else browser,
+        script=Markup(script),
+        script_hash=_digest(script),
         heading=arrange.heading(verdict),
         tone=TONES.get(verdict.verdict, "ok" if verdict.exit_code == 0 else "bad"),
         tones=STATES,
@@ -108,6 +118,10 @@ def _page(verdict: Verdict) -> str:
             ("Figures", arrange.facts(verdict.figures)),
         ],
     )
+
+
+def _digest(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def _grouped(items: Iterable[Any]) -> list[tuple[str, list[Any]]]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from reports.renderers import Renderer
-from reports.sections import doctor, parity, triage
+from reports.sections import answer, doctor, parity, triage
 from reports.text import clean
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ def _verdict(verdict: Verdict) -> list[str]:
         f"## {escape(triage.title(verdict))} (exit code {verdict.exit_code})",
         "",
         escape(verdict.reason),
+        "",
+        *(f"- {label}: {escape(text)}" for label, text in answer.of(verdict).parts),
         "",
         escape(parity.heading(verdict)),
         "",

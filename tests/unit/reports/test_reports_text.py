@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reports import arrange
 from reports.limits import limit_of
 from reports.model import SUSPICIONS, Cause, Check, Parity, Proof, RunSummary
+from reports.sections import parity as arrange
 from reports.text import clean, flatten, number, same, show, show_apart
 
 

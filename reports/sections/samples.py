@@ -1,0 +1,197 @@
+"""Both runs' samples for the browser in the page, read from the recordings when the page is made.
+
+Everything is packed into one array of bytes, compressed, in base64. Token texts are not recorded: ids are shown, and a
+prompt that was hashed stays hashed.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from probes.format import PREFIX, FormatError, Frame, decode_header, frame_of, read_extents
+from reports.text import clean, counted, number
+
+if TYPE_CHECKING:
+    import numpy
+
+    from reports.model import Parity
+
+MOST_BYTES = 9_000_000  # of packed samples; at most 12 MB of the page, which a browser opens within a second
+MOST_RECORDED = 2 << 30  # bytes of token logs; beyond, reading them would hold up the verdict
+SCALE = 1024  # a difference in half precision times this keeps three digits from 6e-8 to 60 nats
+SAMPLE_BYTES, TOKEN_BYTES = 28, 6  # packed: seven integers a sample; an id and a number a token
+
+
+@dataclass(frozen=True)
+class Samples:
+    """`payload`: base64 of the compressed arrays; `head`: JSON that says how long each is; `note`: what is left out."""
+
+    payload: str
+    head: str
+    note: str
+
+
+@dataclass(frozen=True)
+class _Sample:
+    prompt: bytes
+    ids: numpy.ndarray
+    logprobs: numpy.ndarray
+    finish: str
+
+    @property
+    def nbytes(self) -> int:
+        return TOKEN_BYTES * len(self.ids)
+
+
+def of(parity: Parity, most_bytes: int = MOST_BYTES) -> Samples | str:
+    """The samples of both runs, or a sentence: why there are none."""
+    if len(parity.runs) != 2 or not all(run.path for run in parity.runs):
+        return "no sample browser: the verdict names no two recordings"
+    folders = [Path(run.path) / "tokens" for run in parity.runs]
+    if missing := [folder for folder in folders if not folder.is_dir()]:
+        return f"no sample browser: {clean(missing[0])} is not there"
+    try:
+        size = sum(file.stat().st_size for folder in folders for file in folder.glob("*.bin"))
+        if size > MOST_RECORDED:
+            return f"no sample browser: the token logs have {size:,} bytes, more than {MOST_RECORDED:,}"
+        baseline, candidate = map(_read, folders)
+    except (OSError, FormatError, ValueError, KeyError) as error:
+        return f"no sample browser: {clean(error)}"
+    keys = sorted({*baseline, *candidate})
+    if not keys:
+        return "no sample browser: neither run has recorded a sample"
+    place = parity.first_divergence
+    first = (place.step, place.sample) if place else None
+    kept = _kept(keys, baseline, candidate, first, most_bytes)
+    note = ""
+    if len(kept) < len(keys):
+        note = f"{len(kept):,} of {counted(len(keys), 'sample')}: those that differ most; more would take over "
+        note += f"{most_bytes:,} bytes"
+    tolerance = number(parity.floor.get("tolerance"))
+    head = {
+        "sides": [f"{clean(run.side)} {clean(run.backend)}".strip() for run in parity.runs],
+        "tolerance": tolerance if 0 < tolerance < 1 else 1e-4,
+        "first": [place.step, place.sample, place.position] if place else None,
+        "scale": SCALE,
+    }
+    return _packed(kept, baseline, candidate, head, note)
+
+
+def _frames(folder: Path) -> Iterator[Frame]:
+    """Every rollout frame of the run; a torn or damaged file is read up to there."""
+    for file in sorted(folder.glob("*.bin")):
+        with open(file, "rb") as stream:
+            extents = []
+            try:
+                for extent in read_extents(stream):
+                    extents.append(extent)
+            except FormatError:  # Torn is one
+                pass
+            for at in extents:
+                if at.kind == "rollout":
+                    stream.seek(at.start + PREFIX.size)
+                    body = memoryview(stream.read(at.header + at.payload))
+                    yield frame_of(decode_header(bytes(body[: at.header])), body[at.header :])
+
+
+def _read(folder: Path) -> dict[tuple[int, int], _Sample]:
+    """Samples by (step, sample number); the first record of a sample counts."""
+    import numpy as np
+
+    found: dict[tuple[int, int], _Sample] = {}
+    for frame in _frames(folder):
+        numbers, outputs, prompts = (frame.arrays.get(name) for name in ("sample", "output", "prompt"))
+        logprobs, finish = frame.arrays.get("logprob"), frame.fields.get("finish")
+        if numbers is None or outputs is None or outputs.offsets is None:
+            continue
+        for index, sample in enumerate(numbers.tolist()):
+            ids = np.frombuffer(outputs.row(index), f"<{outputs.dtype}").astype(np.int32)
+            drawn = np.full(len(ids), np.nan, np.float32)
+            if logprobs is not None and logprobs.offsets is not None:
+                row = np.frombuffer(logprobs.row(index), f"<{logprobs.dtype}").astype(np.float32)
+                drawn[: len(row)] = row[: len(ids)]
+            prompt = b""
+            if prompts is not None and prompts.offsets is not None:
+                prompt = np.frombuffer(prompts.row(index), f"<{prompts.dtype}").astype("<i4").tobytes()
+            reason = str(finish[index]) if isinstance(finish, list) and index < len(finish) else ""
+            found.setdefault((frame.step, int(sample)), _Sample(prompt, ids, drawn, reason))
+    return found
+
+
+def _kept(
+    keys: list[tuple[int, int]],
+    baseline: dict[tuple[int, int], _Sample],
+    candidate: dict[tuple[int, int], _Sample],
+    first: tuple[int, int] | None,
+    most_bytes: int,
+) -> list[tuple[int, int]]:
+    """The samples that fit into so many bytes: the first divergence, then those that differ most; in order."""
+    costs = {}
+    for key in keys:
+        sides = [side[key] for side in (baseline, candidate) if key in side]
+        costs[key] = SAMPLE_BYTES + sum(side.nbytes for side in sides) + len(sides[0].prompt)
+    if sum(costs.values()) <= most_bytes:
+        return keys
+    ranked = sorted(keys, key=lambda key: (key != first, -_difference(baseline.get(key), candidate.get(key)), key))
+    kept, used = [], 0
+    for key in ranked:
+        if used + costs[key] <= most_bytes:
+            kept.append(key)
+            used += costs[key]
+    return sorted(kept)
+
+
+def _difference(one: _Sample | None, other: _Sample | None) -> float:
+    import numpy as np
+
+    if one is None or other is None or not np.array_equal(one.ids, other.ids):
+        return float("inf")
+    delta = np.abs(other.logprobs - one.logprobs)
+    return float(np.nanmax(delta)) if len(delta) and not np.all(np.isnan(delta)) else 0.0
+
+
+def _packed(
+    keys: list[tuple[int, int]],
+    baseline: dict[tuple[int, int], _Sample],
+    candidate: dict[tuple[int, int], _Sample],
+    head: dict[str, Any],
+    note: str,
+) -> Samples:
+    import numpy as np
+
+    nothing = _Sample(b"", np.zeros(0, np.int32), np.zeros(0, np.float32), "")
+    prompts: dict[bytes, int] = {}
+    reasons: dict[str, int] = {}
+    table, ids, numbers = [], [], []
+    for key in keys:
+        one, other = baseline.get(key, nothing), candidate.get(key, nothing)
+        prompt = prompts.setdefault(one.prompt or other.prompt, len(prompts))
+        ends = [reasons.setdefault(clean(side.finish), len(reasons)) for side in (one, other)]
+        lengths = [len(side.ids) if key in run else -1 for side, run in ((one, baseline), (other, candidate))]
+        table.append([*key, prompt, *lengths, *ends])
+        both = min(len(one.ids), len(other.ids))
+        alike = one.ids[:both] == other.ids[:both]
+        drawn = other.ids.copy()
+        drawn[:both] -= one.ids[:both]  # zeros where they agree, which take no room once compressed
+        values = other.logprobs.copy()
+        values[:both][alike] = (values[:both][alike] - one.logprobs[:both][alike]) * SCALE
+        ids += [one.ids, drawn]
+        numbers += [one.logprobs, values]
+    lengths = [len(prompt) // 4 for prompt in prompts]
+    parts = [
+        np.array(table, "<i4").T.tobytes(),
+        np.array(lengths, "<i4").tobytes(),
+        b"".join(prompts),
+        np.concatenate(ids).astype("<i4").tobytes(),
+        np.clip(np.concatenate(numbers), -60000, 60000).astype("<f2").tobytes(),
+    ]
+    head |= {"samples": len(keys), "prompts": len(prompts), "prompt_tokens": sum(lengths)}
+    head |= {"tokens": sum(map(len, ids)), "finish": list(reasons)}
+    payload = base64.b64encode(zlib.compress(b"".join(parts))).decode()
+    return Samples(payload, json.dumps(head), note)

@@ -1,0 +1,173 @@
+"use strict";
+(async () => {
+  const root = document.getElementById("samples");
+  const get = (name) => root.querySelector(`[data-part="${name}"]`);
+  const make = (tag, name, text) => {
+    const node = document.createElement(tag);
+    if (name) node.className = name;
+    if (text !== undefined) node.textContent = text;
+    return node;
+  };
+  const status = get("status");
+  if (typeof DecompressionStream === "undefined") {
+    status.textContent = "This browser is too old for the sample browser: it cannot decompress the data.";
+    return;
+  }
+  const head = JSON.parse(get("head").content.textContent);
+  const raw = Uint8Array.from(atob(get("data").content.textContent.trim()), (c) => c.charCodeAt(0));
+  const bytes = await new Response(new Blob([raw]).stream().pipeThrough(new DecompressionStream("deflate"))).arrayBuffer();
+  let at = 0;
+  const ints = (n) => { const a = new Int32Array(bytes, at, n); at += 4 * n; return a; };
+  const N = head.samples;
+  const [step, sample, prompt, lenA, lenB, endA, endB] = Array.from({ length: 7 }, () => ints(N));
+  const promptLength = ints(head.prompts), promptIds = ints(head.prompt_tokens), ids = ints(head.tokens);
+  const half = new Uint16Array(bytes, at, head.tokens);
+  const decode = (h) => {
+    const s = h & 0x8000 ? -1 : 1, e = (h >> 10) & 31, m = h & 1023;
+    if (e === 31) return m ? NaN : s * Infinity;
+    return s * (e ? 2 ** (e - 25) * (1024 + m) : 2 ** -24 * m);
+  };
+  const promptAt = new Int32Array(head.prompts + 1);
+  promptLength.forEach((n, i) => { promptAt[i + 1] = promptAt[i] + n; });
+  const start = new Int32Array(N), most = new Float64Array(N), firstAt = new Int32Array(N).fill(-1);
+  const T = head.tolerance, [F0, F1, F2] = head.first || [null, null, null];
+  for (let i = 0, p = 0; i < N; i++) {
+    start[i] = p;
+    const a = Math.max(0, lenA[i]), b = Math.max(0, lenB[i]), both = Math.min(a, b);
+    for (let t = 0; t < both; t++) {
+      const flip = ids[p + a + t] !== 0, d = flip ? Infinity : Math.abs(decode(half[p + a + t])) / head.scale;
+      if (d > most[i]) most[i] = d;
+      if (d > T && firstAt[i] < 0) firstAt[i] = t;
+    }
+    if (a !== b) { most[i] = Infinity; if (firstAt[i] < 0) firstAt[i] = both; }
+    if (lenA[i] < 0 || lenB[i] < 0) firstAt[i] = 0;
+    p += a + b;
+  }
+  const number = (x) => Number.isFinite(x) ? (Math.abs(x) < 1e-3 && x ? x.toExponential(1) : x.toPrecision(3)) : String(x);
+  const token = (i, t) => {
+    const a = Math.max(0, lenA[i]), b = Math.max(0, lenB[i]), p = start[i];
+    const hasA = t < a, hasB = t < b, one = hasA ? ids[p + t] : null;
+    const two = hasB ? ids[p + a + t] + (hasA ? one : 0) : null, same = hasA && hasB && one === two;
+    const lpA = hasA ? decode(half[p + t]) : null, v = hasB ? decode(half[p + a + t]) : null;
+    const delta = same ? v / head.scale : null;
+    return { one, two, same, lpA, lpB: hasB ? (same ? lpA + delta : v) : null, delta };
+  };
+  const level = (x) => !x.same ? "flip" : !(Math.abs(x.delta) > T) ? "" : `l${Math.min(4, 1 + Math.floor(Math.log10(Math.abs(x.delta) / T)))}`;
+
+  // the list: only the rows in sight exist
+  const list = get("list"), ROW = 28;
+  const inner = make("div", "rows");
+  list.append(inner);
+  let shown = [], chosen = -1;
+  const describe = (i) => {
+    const length = (n, end) => n < 0 ? "absent" : `${n}${head.finish[end] ? ` ${head.finish[end]}` : ""}`;
+    const what = firstAt[i] < 0 ? `max |Δ| ${number(most[i])}` : `differs from position ${firstAt[i]}`;
+    return [`step ${step[i]}`, `sample ${sample[i]}`, `${length(lenA[i], endA[i])} / ${length(lenB[i], endB[i])}`, what];
+  };
+  const draw = () => {
+    const from = Math.max(0, Math.floor(list.scrollTop / ROW) - 4), to = Math.min(shown.length, from + Math.ceil(list.clientHeight / ROW) + 8);
+    const rows = [];
+    for (let r = from; r < to; r++) {
+      const i = shown[r], row = make("div", `row${firstAt[i] >= 0 ? " differs" : ""}`);
+      row.id = `row-${r}`;
+      row.setAttribute("role", "option");
+      row.setAttribute("aria-selected", String(r === chosen));
+      row.setAttribute("aria-posinset", String(r + 1));
+      row.setAttribute("aria-setsize", String(shown.length));
+      row.style.top = `${r * ROW}px`;
+      for (const text of describe(i)) row.append(make("span", "", text));
+      if (step[i] === F0 && sample[i] === F1) row.append(make("b", "", "first divergence"));
+      row.addEventListener("click", () => choose(r));
+      rows.push(row);
+    }
+    inner.replaceChildren(...rows);
+    list.setAttribute("aria-activedescendant", chosen >= 0 ? `row-${chosen}` : "");
+  };
+  const choose = (r) => {
+    if (!shown.length) { get("detail").replaceChildren(); return; }
+    chosen = Math.max(0, Math.min(shown.length - 1, r));
+    if (chosen * ROW < list.scrollTop) list.scrollTop = chosen * ROW;
+    if ((chosen + 1) * ROW > list.scrollTop + list.clientHeight) list.scrollTop = (chosen + 1) * ROW - list.clientHeight;
+    draw();
+    detail(shown[chosen]);
+  };
+  list.addEventListener("scroll", draw, { passive: true });
+  list.addEventListener("keydown", (event) => {
+    const page = Math.max(1, Math.floor(list.clientHeight / ROW) - 1);
+    const to = { ArrowDown: chosen + 1, ArrowUp: chosen - 1, PageDown: chosen + page, PageUp: chosen - page, Home: 0, End: shown.length - 1 }[event.key];
+    if (to === undefined) return;
+    event.preventDefault();
+    choose(to);
+  });
+
+  // one sample: pairs of tokens, a window of positions at a time
+  const WINDOW = 256;
+  const detail = (i, from) => {
+    const length = Math.max(lenA[i], lenB[i], 0), box = get("detail");
+    const begin = from ?? Math.max(0, Math.floor(Math.max(0, firstAt[i]) / WINDOW) * WINDOW);
+    const end = Math.min(length, begin + WINDOW);
+    const title = make("h3", "", `Step ${step[i]}, sample ${sample[i]}`);
+    title.append(make("small", "", `positions ${begin} to ${Math.max(begin, end - 1)} of ${length}`));
+    const ask = make("details");
+    const p = prompt[i];
+    ask.append(make("summary", "", `prompt: ${promptLength[p]} ids`));
+    ask.append(make("code", "", Array.from(promptIds.subarray(promptAt[p], promptAt[p + 1])).join(" ") || "not recorded"));
+    const line = make("p", "muted said", "");
+    line.setAttribute("aria-live", "polite");
+    const pairs = make("div", "pairs");
+    pairs.setAttribute("role", "group");
+    pairs.setAttribute("aria-label", `${head.sides[0]} above, ${head.sides[1]} below; arrow keys move`);
+    const tell = (t) => {
+      const x = token(i, t), side = (id, lp) => id === null ? "nothing" : `${id} (${number(lp)})`;
+      line.textContent = `position ${t}: ${head.sides[0]} ${side(x.one, x.lpA)}, ${head.sides[1]} ${side(x.two, x.lpB)}` + (x.same ? `, Δ ${number(x.delta)} nats` : ", another token");
+    };
+    for (let t = begin; t < end; t++) {
+      const x = token(i, t), pair = make("span", `pair ${level(x)}`);
+      if (t === firstAt[i]) pair.classList.add("first");
+      pair.tabIndex = t === (firstAt[i] >= begin && firstAt[i] < end ? firstAt[i] : begin) ? 0 : -1;
+      pair.append(make("span", "", x.one === null ? "–" : String(x.one)), make("span", "", x.two === null ? "–" : String(x.two)));
+      pair.addEventListener("focus", () => tell(t));
+      pair.addEventListener("mouseenter", () => tell(t));
+      pairs.append(pair);
+    }
+    pairs.addEventListener("keydown", (event) => {
+      const here = document.activeElement, to = { ArrowRight: here.nextElementSibling, ArrowLeft: here.previousElementSibling }[event.key];
+      if (to) { event.preventDefault(); here.tabIndex = -1; to.tabIndex = 0; to.focus(); }
+    });
+    const steps = make("p", "pages");
+    for (const [text, go, on] of [["earlier", begin - WINDOW, begin > 0], ["later", begin + WINDOW, end < length]]) {
+      const button = make("button", "", text);
+      button.disabled = !on;
+      button.addEventListener("click", () => detail(i, go));
+      if (length > WINDOW) steps.append(button);
+    }
+    const sides = make("p", "muted", `above ${head.sides[0]}, below ${head.sides[1]}`);
+    box.replaceChildren(title, ask, sides, pairs, line, steps);
+    if (length) tell(firstAt[i] >= begin && firstAt[i] < end ? firstAt[i] : begin);
+  };
+
+  // filters
+  const steps = get("step"), text = get("sample"), differing = get("differing");
+  for (const n of [...new Set(step)].sort((x, y) => x - y)) steps.append(new Option(`step ${n}`, String(n)));
+  const filter = () => {
+    const s = steps.value, q = text.value.trim();
+    shown = [];
+    for (let i = 0; i < N; i++) {
+      if (s !== "" && step[i] !== Number(s)) continue;
+      if (q !== "" && !String(sample[i]).startsWith(q)) continue;
+      if (differing.checked && firstAt[i] < 0) continue;
+      shown.push(i);
+    }
+    inner.style.height = `${shown.length * ROW}px`;
+    status.textContent = `${shown.length} of ${N} samples`;
+    list.scrollTop = 0;
+    chosen = -1;
+    draw();
+    const first = shown.findIndex((i) => step[i] === F0 && sample[i] === F1), other = shown.findIndex((i) => firstAt[i] >= 0);
+    choose(first >= 0 ? first : Math.max(0, other));
+  };
+  for (const control of [steps, text, differing]) control.addEventListener("input", filter);
+  new ResizeObserver(draw).observe(list);
+  get("body").hidden = false;
+  filter();
+})();

@@ -1,0 +1,132 @@
+"""The sample browser: what is embedded, what is left out, and text from outside that stays text."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import hashlib
+import json
+import re
+import zlib
+from html import unescape
+from pathlib import Path
+
+import numpy as np
+import pytest
+import reports_examples as examples
+
+from probes.format import Flat, Ragged, encode_frame
+from reports import render
+from reports.model import Place, Verdict
+from reports.sections import samples
+
+
+def record(folder: Path, outputs: list[list[int]], logprobs: list[list[float]], finish: str = "stop") -> None:
+    (folder / "tokens").mkdir(parents=True)
+    arrays = {
+        "sample": Flat.of(list(range(len(outputs))), "i8"),
+        "prompt": Ragged.of([[1, 2, 3]] * len(outputs), "i4"),
+        "output": Ragged.of(outputs, "i4"),
+        "logprob": Ragged.of(logprobs, "f4"),
+    }
+    frame = encode_frame("rollout", 0, "rollout", 0, {"finish": [finish] * len(outputs)}, arrays)
+    (folder / "tokens" / "rollout-0-1.bin").write_bytes(frame)
+
+
+def of(folder: Path, place: Place | None = None, backend: str = "vllm") -> Verdict:
+    verdict = examples.equivalent()
+    assert verdict.parity is not None
+    runs = [
+        dataclasses.replace(run, path=str(folder / run.side), backend=backend, series={}) for run in verdict.parity.runs
+    ]
+    body = dataclasses.replace(verdict.parity, runs=runs, first_divergence=place, series={})
+    return dataclasses.replace(verdict, parity=body)
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Path:
+    record(tmp_path / "baseline", [[5, 6, 2], [7, 2]], [[-0.5, -1.0, -0.1], [-2.0, -0.2]])
+    record(tmp_path / "candidate", [[5, 9, 2], [7, 2]], [[-0.5, -3.0, -0.1], [-2.0, -0.2 + 1e-6]])
+    return tmp_path
+
+
+def embedded(page: str) -> tuple[dict, bytes]:
+    head, data = (unescape(text) for text in re.findall(r"<template data-part=\"\w+\">(.*?)</template>", page, re.S))
+    return json.loads(head), zlib.decompress(base64.b64decode(data))
+
+
+def test_both_runs_are_embedded_as_the_page_reads_them(pair: Path) -> None:
+    head, data = embedded(render(of(pair, Place(0, "rollout", 0, 0, 1, "token", 6, 9)), "html"))
+    assert (head["samples"], head["prompts"], head["tokens"], head["first"]) == (2, 1, 10, [0, 0, 1])
+    assert head["finish"] == ["stop"]
+    integers = np.frombuffer(data, "<i4", 7 * 2 + 1 + 3 + 10)
+    columns = [list(column) for column in integers[:14].reshape(7, 2)]  # step, sample, prompt, lengths, ends
+    assert columns == [[0, 0], [0, 1], [0, 0], [3, 2], [3, 2], [0, 0], [0, 0]]
+    assert list(integers[15:18]) == [1, 2, 3]
+    assert list(integers[18:]) == [5, 6, 2, 0, 3, 0, 7, 2, 0, 0]  # the candidate's ids less the baseline's
+    numbers = np.frombuffer(data, "<f2", 10, 4 * 28)
+    assert numbers[:3] == pytest.approx([-0.5, -1.0, -0.1], rel=1e-3)
+    assert numbers[3:6] == pytest.approx([0, -3.0, 0], rel=1e-3)  # another token: its own log-probability
+    assert numbers[9] / head["scale"] == pytest.approx(1e-6, rel=0.1)
+
+
+def test_the_policy_admits_exactly_the_one_script_and_nothing_is_fetched(pair: Path) -> None:
+    page = render(of(pair), "html")
+    (script,) = re.findall(r"<script>(.*?)</script>", page, re.S)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page)
+    assert f"script-src 'sha256-{digest}'" in policy and policy.startswith("default-src 'none'")
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|fetch\(|XMLHttp|import\(", script)
+    assert page == render(of(pair), "html")
+
+
+def test_hostile_text_stays_text(tmp_path: Path) -> None:
+    attack = "</script></template><script>alert(1)</script>" + examples.HOSTILE
+    for side in ("baseline", "candidate"):
+        record(tmp_path / side, [[1]], [[-1.0]], finish=attack)
+    page = render(of(tmp_path, backend=attack), "html")
+    assert page.count("<script") == 1 and page.count("<template") == page.count("</template>") == 2
+    head, _ = embedded(page)
+    assert "<script>alert(1)</script>" in head["finish"][0] and "<script>alert(1)</script>" in head["sides"][0]
+
+
+def test_it_can_be_used_without_a_mouse_or_colours(pair: Path) -> None:
+    page = render(of(pair), "html")
+    parts = ('role="listbox" tabindex="0"', 'aria-live="polite"', "<noscript>", "prefers-contrast", "forced-colors")
+    for part in parts:
+        assert part in page
+    assert "ArrowDown" in page and "ArrowRight" in page and "prefers-color-scheme: dark" in page
+
+
+def test_ten_thousand_samples_fit(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    outputs = [random.integers(0, 150_000, 48).tolist() for _ in range(10_000)]
+    logprobs = [(-random.exponential(1, 48)).tolist() for _ in range(10_000)]
+    record(tmp_path / "baseline", outputs, logprobs)
+    record(tmp_path / "candidate", outputs, [[value + 1e-5 for value in row] for row in logprobs])
+    page = render(of(tmp_path), "html")
+    assert embedded(page)[0]["samples"] == 10_000 and len(page) < 8_000_000
+
+
+def test_above_the_bound_the_samples_that_differ_most_stay_and_the_page_says_so(pair: Path) -> None:
+    parity = of(pair).parity
+    assert parity is not None
+    kept = samples.of(parity, most_bytes=90)
+    assert isinstance(kept, samples.Samples)
+    assert kept.note == "1 of 2 samples: those that differ most; more would take over 90 bytes"
+    packed = np.frombuffer(zlib.decompress(base64.b64decode(kept.payload)), "<i4", 7)
+    assert list(packed[:2]) == [0, 0]
+
+
+@pytest.mark.parametrize("damage", ["gone", "torn", "empty"])
+def test_recordings_that_cannot_be_read_cost_the_browser_only(pair: Path, damage: str) -> None:
+    file = pair / "candidate" / "tokens" / "rollout-0-1.bin"
+    if damage == "gone":
+        file.unlink()
+        file.parent.rmdir()
+    else:
+        file.write_bytes(file.read_bytes()[:-9] if damage == "torn" else b"")
+    page = render(of(pair), "html")
+    assert ("no sample browser" in page) == (damage == "gone")
+    if damage != "gone":  # the baseline's samples are shown, the candidate's absent
+        assert list(np.frombuffer(embedded(page)[1], "<i4", 14).reshape(7, 2)[4]) == [-1, -1]
