@@ -9,7 +9,7 @@ HARNESS := $(VENV)/bin/harness
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help parity test test-frameworks faults unit lint install engines frameworks clean
+.PHONY: help parity test docs test-frameworks faults unit lint install engines frameworks clean
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' Makefile
@@ -17,7 +17,7 @@ help: ## say what can be made
 parity: engines ## install everything and run the built-in scenario on vLLM and SGLang
 	@$(HARNESS) parity vllm sglang
 
-test: unit lint engines ## the fast tests, linters, types, import contracts, then the slow tests; benchmarks alone
+test: unit docs lint engines ## the fast tests, the site, linters, types, import contracts, then the slow tests; benchmarks alone
 	@$(VENV)/bin/python -m pytest -n 2 --dist loadfile tests/integration
 	@$(VENV)/bin/python -m pytest tests/benchmarks
 
@@ -34,10 +34,13 @@ unit: $(READY) ## the fast tests, without engines
 	@$(VENV)/bin/python -m pytest -n 2 tests/unit tests/contract
 
 lint: $(READY) ## ruff, mypy, import contracts
-	@$(VENV)/bin/ruff check harness probes scenarios reports tests
-	@$(VENV)/bin/ruff format --check --quiet harness probes scenarios reports tests
+	@$(VENV)/bin/ruff check harness probes scenarios reports tests docs/generate.py
+	@$(VENV)/bin/ruff format --check --quiet harness probes scenarios reports tests docs/generate.py
 	@$(VENV)/bin/mypy
 	@PYTHONPATH=. $(VENV)/bin/lint-imports
+
+docs: $(READY) ## the documentation as a site, in build/site; works without network
+	@$(VENV)/bin/python -m mkdocs build --strict --quiet
 
 install: $(READY) ## the project's own environment in .venv
 

@@ -1,0 +1,182 @@
+"""A mkdocs hook that writes the reference pages from the code's registries, so that no list is kept twice.
+
+`pages()` returns every generated page as Markdown; mkdocs adds them to the site through `on_files`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout: mkdocs does not import from the current folder
+
+
+def _cell(text: object) -> str:
+    """Text for one cell of a table."""
+    escaped = " ".join(str(text).split()).replace("|", "\\|")
+    return escaped.replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    lines = [titles, ["---"] * len(titles), *([_cell(value) for value in row] for row in rows)]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines) + "\n"
+
+
+def _first_sentence(function: Callable[..., object]) -> str:
+    paragraph = " ".join((function.__doc__ or "").split("\n\n")[0].split())
+    return paragraph.partition(". ")[0].rstrip(".") + "." if paragraph else ""
+
+
+def commands() -> Iterator[tuple[str, Any]]:
+    """Every command of the command line: its words without `harness`, and the parser's own object."""
+    import typer
+
+    from harness.cli import app
+
+    def walk(command: Any, words: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+        if hasattr(command, "commands"):
+            for name, child in command.commands.items():
+                yield from walk(child, (*words, name))
+        else:
+            yield " ".join(words), command
+
+    return walk(typer.main.get_command(app), ())
+
+
+def command_line() -> str:
+    parts = [
+        "# Command line\n",
+        "`harness --help` lists the commands and `harness COMMAND --help` prints what stands here. "
+        "[Exit codes](exit-codes.md) are on a page of their own.\n",
+    ]
+    for words, command in commands():
+        parts.append(f"## harness {words}\n")
+        parts.append((command.help or "").replace("<", "&lt;") + "\n")
+        arguments = [item for item in command.params if item.param_type_name == "argument"]
+        options = [item for item in command.params if item.param_type_name == "option" and item.name != "help"]
+        if arguments:
+            named = [(f"`{(item.metavar or item.name).upper()}`", item.help or "") for item in arguments]
+            parts.append(_table(("argument", "meaning"), named))
+        if options:
+            rows = [(", ".join(f"`{name}`" for name in [*item.opts, *item.secondary_opts]), item.help or "",
+                     _default(item)) for item in options]  # fmt: skip
+            parts.append(_table(("option", "meaning", "default"), rows))
+    return "\n".join(parts)
+
+
+def _default(option: Any) -> str:
+    value = option.default
+    if callable(value) or value in (None, "", (), []) or "Sentinel" in type(value).__name__:
+        return ""
+    return f"`{'on' if value is True else 'off' if value is False else value}`"
+
+
+def exit_codes() -> str:
+    from reports.model import EXIT_CODES, TRIAGE_EXIT_CODES
+
+    rows: list[tuple[object, ...]] = []
+    for name, code in EXIT_CODES.items():
+        rows.append((f"`{code}`", "`harness parity`, `diff`, `replay`, `report`", f"`{name}`"))
+    for name, code in TRIAGE_EXIT_CODES.items():
+        rows.append((f"`{code}`", "`harness triage`", f"`{name}`"))
+    rows += [
+        (
+            "`0`, `1`",
+            "`harness doctor`, `env check`, `faults run`, `adapters check`",
+            "all is well; something is wrong",
+        ),
+        ("`86`", "`harness watch --on-stall end` or `exit`", "the command was found hung"),
+        ("the command's own", "`harness watch`, `harness record`", "the command ended by itself; 128 + n: by signal n"),
+        ("`126`, `127`", "`harness watch`, `harness record`", "the command is not executable; is not found"),
+        ("`2`", "every command", "bad input: the message names what is wrong, and the command that fixes it"),
+        ("`130`, `143`", "every command", "interrupted by Ctrl-C; by SIGTERM"),
+    ]
+    return (
+        "# Exit codes\n\nGate on the exit code, not on printed text. "
+        "[Verdicts](verdicts.md) says what each verdict means.\n\n" + _table(("code", "from", "meaning"), rows)
+    )
+
+
+def causes() -> str:
+    from harness.parity.rivals import ALONE, RIVALS
+    from reports.model import CAUSES
+
+    rows = []
+    for name in CAUSES:
+        rivals = "; ".join(
+            f"{rival.cause}, unless " + " or ".join(str(seen) for seen in rival.excluded_by)
+            for rival in RIVALS.get(name, ())
+        )
+        rows.append((f"`{name}`", rivals or f"none: {ALONE[name]}"))
+    return (
+        "# Causes\n\nA cause is printed as its name, a detail in parentheses, and the party that is at fault. It is "
+        "*proven* when an intervention removed the difference and every rival was excluded. "
+        "[Verdicts](verdicts.md#causes-that-recordings-show) lists what shows each cause, and "
+        "[attribution](../explanation/attribution.md) describes the interventions.\n\n"
+        + _table(("cause", "rivals that would look the same"), rows)
+    )
+
+
+def checks() -> str:
+    import harness.parity.verdict  # noqa: F401  (registers every check)
+    from harness.parity.checks.registry import CHECKS
+    from reports.model import SUSPICIONS
+
+    rows = [(f"`{item.name}`", item.number or "", _first_sentence(item.run)) for item in CHECKS]
+    unregistered = [(f"`{name}`", number, "") for number, name in SUSPICIONS.items()
+                    if name not in {item.name for item in CHECKS}]  # fmt: skip
+    return (
+        "# Parity checks\n\nEach check is *ruled out*, *confirmed* or *not tested*. *Not tested* never counts as a "
+        "pass. The number is the check's place among "
+        "[the eleven suspicions](verdicts.md#the-eleven-suspicions).\n\n"
+        + _table(("check", "number", "what it compares"), [*rows, *unregistered])
+    )
+
+
+def doctor_checks() -> str:
+    from harness.doctor.checks import CHECKS, COMPARISONS
+
+    def rows(items: Sequence[Any]) -> list[tuple[object, ...]]:
+        return [(f"`{item.name}`", ", ".join(item.needs) or "-", _first_sentence(item.look)) for item in items]
+
+    return (
+        "# Doctor checks\n\n[Check a machine or a job](../how-to/doctor.md) says what each check means and which "
+        "problem it prevents. This page lists the facts that each needs; a check whose facts could not be read is "
+        "reported as not checked.\n\n## On every machine\n\n"
+        + _table(("check", "facts", "what it looks at"), rows(CHECKS))
+        + "\n## Between machines\n\n"
+        + _table(("check", "facts", "what it compares"), rows(COMPARISONS))
+    )
+
+
+def hang_kinds() -> str:
+    from reports.model import HANGS
+
+    rows = [(f"`{key}`", name) for key, name in HANGS.items()]
+    return (
+        "# Hang kinds\n\nA `HUNG` verdict names one kind. [The wait graph](../explanation/wait-graph.md#the-kinds) "
+        "says what shows each kind and who is named.\n\n" + _table(("kind", "name"), rows)
+    )
+
+
+def pages() -> dict[str, str]:
+    """Path below docs/ -> Markdown, for every generated page."""
+    return {
+        "reference/command-line.md": command_line(),
+        "reference/exit-codes.md": exit_codes(),
+        "reference/causes.md": causes(),
+        "reference/checks.md": checks(),
+        "reference/doctor-checks.md": doctor_checks(),
+        "reference/hang-kinds.md": hang_kinds(),
+    }
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Called by mkdocs once the pages that lie in docs/ are known."""
+    from mkdocs.structure.files import File
+
+    for path, content in pages().items():
+        files.append(File.generated(config, path, content=content))
+    return files

@@ -1,0 +1,219 @@
+"""The documentation: it builds offline, names everything that the code registers, and its examples hold."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import typer
+
+from harness.cli import app
+from harness.doctor.checks import CHECKS as DOCTOR_CHECKS
+from harness.doctor.checks import COMPARISONS
+from reports.model import CAUSES, EXIT_CODES, HANGS, SUSPICIONS, TRIAGE_EXIT_CODES
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md")])
+_spec = importlib.util.spec_from_file_location("generate", DOCS / "generate.py")
+assert _spec is not None and _spec.loader is not None
+generate = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(generate)
+
+
+@pytest.fixture(scope="module")
+def pages() -> dict[str, str]:
+    return generate.pages()
+
+
+# --- what is registered is documented
+
+
+def test_every_command_and_option_is_documented_with_its_meaning(pages: dict[str, str]) -> None:
+    page = pages["reference/command-line.md"]
+    for words, command in generate.commands():
+        assert f"\n## harness {words}\n" in page and command.help, words
+        section = page.split(f"\n## harness {words}\n")[1].split("\n## ")[0]
+        for item in command.params:
+            assert item.name == "help" or item.help, f"harness {words}: {item.name} has no help"
+            if item.param_type_name == "option" and item.name != "help":
+                for name in item.opts:
+                    assert f"`{name}`" in section, f"harness {words} {name}"
+
+
+def test_every_cause_is_documented(pages: dict[str, str]) -> None:
+    written = "".join(
+        (DOCS / name).read_text("utf-8") for name in ("reference/verdicts.md", "explanation/attribution.md")
+    )
+    for name in CAUSES:
+        assert f"| `{name}` |" in pages["reference/causes.md"], name
+        assert re.search(rf"(?<![\w-]){name}(?![\w-])", written), name
+
+
+def test_every_check_is_documented(pages: dict[str, str]) -> None:
+    import harness.parity.verdict  # noqa: F401  (registers every check)
+    from harness.parity.checks.registry import CHECKS
+
+    for name in {*(item.name for item in CHECKS), *SUSPICIONS.values()}:
+        assert f"| `{name}` |" in pages["reference/checks.md"], name
+
+
+def test_every_doctor_check_is_documented(pages: dict[str, str]) -> None:
+    written = (DOCS / "how-to" / "doctor.md").read_text("utf-8")
+    for item in (*DOCTOR_CHECKS, *COMPARISONS):
+        assert f"| `{item.name}` |" in pages["reference/doctor-checks.md"], item.name
+        assert f"`{item.name}`" in written, item.name
+
+
+def test_every_hang_kind_is_documented(pages: dict[str, str]) -> None:
+    written = (DOCS / "explanation" / "wait-graph.md").read_text("utf-8")
+    for kind, name in HANGS.items():
+        assert f"| `{kind}` | {name} |" in pages["reference/hang-kinds.md"]
+        assert f"| {kind} | {name} |" in written, kind
+
+
+def test_every_exit_code_is_documented(pages: dict[str, str]) -> None:
+    page, readme = pages["reference/exit-codes.md"], (ROOT / "README.md").read_text("utf-8")
+    for name, code in (EXIT_CODES | TRIAGE_EXIT_CODES).items():
+        assert re.search(rf"^\| `{code}` \| [^|]+ \| `{name}` \|$", page, re.M), name
+    for name, code in EXIT_CODES.items():
+        assert f"| {name} | {code} |" in readme, name
+
+
+# --- links
+
+
+def _anchors(text: str) -> set[str]:
+    """The anchors of a page's headings, as both GitHub and Python-Markdown make them."""
+    headings = re.findall(r"^#{1,6} (.+)$", re.sub(r"```.*?```", "", text, flags=re.S), re.M)
+    return {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading.lower()).strip()) for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_internal_link_is_dead(page: Path, pages: dict[str, str]) -> None:
+    generated = {DOCS / path: text for path, text in pages.items()}
+    text = re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.S)
+    for target, fragment in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", text):
+        if "://" in target:
+            continue
+        goal = (page.parent / target).resolve() if target else page
+        assert goal in generated or goal.exists(), f"{page}: {target}"
+        if fragment:
+            content = generated[goal] if goal in generated else goal.read_text("utf-8")
+            assert fragment in _anchors(content), f"{page}: {target}#{fragment}"
+
+
+def test_no_message_of_the_code_names_a_page_that_is_not_there(pages: dict[str, str]) -> None:
+    tracked = subprocess.run(
+        ["git", "ls-files", "*.py", "*.toml"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    for name in tracked.stdout.split():
+        for path in re.findall(r"\bdocs/([\w/-]+\.md)", (ROOT / name).read_text("utf-8")):
+            assert (DOCS / path).exists() or path in pages, f"{name}: docs/{path}"
+
+
+# --- examples
+
+
+def _command_lines(text: str) -> list[str]:
+    """Every `harness ...` line in fenced blocks, with comments, prompts and explanations in columns taken off."""
+    lines = []
+    for language, block in re.findall(r"^```(\w*)\n(.*?)^```", text, re.M | re.S):
+        if language not in {"", "console", "bash", "sh", "text"}:
+            continue
+        for line in block.splitlines():
+            for part in re.split(r"\s;\s|\s&&\s", re.split(r"\s#\s|\s{3,}|\s>\s", line.strip())[0]):
+                if found := re.match(r"(?:\$ )?(?:\.venv/bin/)?harness (.+)", part.strip()):
+                    lines.append(found[1])
+    return lines
+
+
+COMMAND_LINES = [(page, line) for page in PAGES for line in _command_lines(page.read_text("utf-8"))]
+
+
+def test_documented_command_lines_are_found() -> None:
+    assert len(COMMAND_LINES) >= 40
+    assert {page.name for page, _ in COMMAND_LINES} >= {"README.md", "hang.md", "two-runs.md", "ci-gate.md", "watch.md"}
+
+
+@pytest.mark.parametrize(("page", "line"), COMMAND_LINES, ids=lambda value: getattr(value, "name", value))
+def test_every_documented_command_line_parses(page: Path, line: str) -> None:
+    _parse(line)
+
+
+@pytest.mark.parametrize("line", ["partiy vllm sglang", "parity vllm sglang --no-such-option", "env mend vllm"])
+def test_a_wrong_command_line_does_not_parse(line: str) -> None:
+    with pytest.raises(Exception) as refused:
+        _parse(line)
+    assert re.search(r"partiy|no-such-option|mend", str(refused.value) + getattr(refused.value, "message", ""))
+
+
+def _parse(line: str) -> None:
+    """Hold the words against the command line's own parser; placeholders may stand where values do."""
+    words = shlex.split(re.sub(r"\[([^][]*)\]", r"\1", line).replace("|", " "))
+    command = typer.main.get_command(app)
+    while hasattr(command, "commands") and words and not words[0].startswith("-"):
+        command = command.commands[words.pop(0)]
+    if {"--help", "--version"} & set(words):
+        return
+    try:
+        command.make_context("harness", words)
+    except (
+        Exception
+    ) as error:  # a placeholder may stand for a number or a file; names and numbers of words may not be wrong
+        if type(error).__name__ != "BadParameter":
+            raise
+
+
+EXAMPLES = [
+    (page, example)
+    for page in PAGES
+    for example in re.findall(r"<!-- runnable -->\n```python\n(.*?)^```", page.read_text("utf-8"), re.M | re.S)
+]
+
+
+@pytest.mark.parametrize(("page", "example"), EXAMPLES, ids=lambda value: getattr(value, "name", ""))
+def test_every_runnable_example_runs(page: Path, example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(compile(example, str(page), "exec"), {"__name__": "example"})
+
+
+# --- the site
+
+
+class _Loads(HTMLParser):
+    """What a browser loads by itself when it opens the page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.urls: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        if tag in {"script", "img", "iframe", "source"}:
+            self.urls.append(values.get("src") or "")
+        if tag == "link" and (values.get("rel") or "") != "canonical":
+            self.urls.append(values.get("href") or "")
+
+
+def test_the_site_builds_strictly_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs", reason="run `make install`; `make test` builds the site too")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert built.returncode == 0, built.stdout + built.stderr
+    shown = list((tmp_path / "site").rglob("*.html"))
+    assert len(shown) >= 40
+    for page in shown:
+        loads = _Loads()
+        loads.feed(page.read_text("utf-8"))
+        assert not [url for url in loads.urls if re.match(r"(https?:)?//", url)], page
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 120
