@@ -55,11 +55,13 @@ class Page:
         for index, part in enumerate(wrap(text, self.columns - max(lead, cell_len(_text(rest).plain)))):
             self.line(Text.assemble(_text(rest if index else first), part))
 
-    def command(self, text: Cell, label: Cell = "") -> None:
-        """A command that can be copied: whole in a pipe; on a terminal broken with a backslash where it is too wide."""
+    def command(self, text: Cell, label: Cell = "", remark: str = "") -> None:
+        """A command that can be copied, with a remark behind `#`: one line in a pipe, or on a terminal where it fits;
+        else broken with a backslash, the remark on lines of its own."""
         command, lead = _text(text), cell_len(_text(label).plain)
-        if not self.console.is_terminal or lead + command.cell_len <= self.columns:
-            self.line(Text.assemble(_text(label), command))
+        comment = Text(f"   # {remark}" if remark else "", "dim")
+        if not self.console.is_terminal or lead + command.cell_len + comment.cell_len <= self.columns:
+            self.line(Text.assemble(_text(label), command, comment))
             return
         indent, lines = " " * lead, [Text()]
         for word in _words(command):
@@ -69,7 +71,9 @@ class Page:
                 lines[-1] = Text.assemble(lines[-1], " ", word) if lines[-1].cell_len else word
         for index, part in enumerate(lines):
             more = " \\" if index < len(lines) - 1 else ""
-            self.line(Text.assemble(_text(label) if not index else indent, part, more))
+            self.line(Text.assemble(indent if index else _text(label), part, more))
+        if remark:
+            self.prose(Text(remark, "dim"), f"{indent}# ", f"{indent}# ")
 
     def path(self, text: Cell, label: Cell) -> None:
         """A path behind its label, on a line of its own where both do not fit on a terminal; it is never broken."""

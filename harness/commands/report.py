@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from harness.commands.options import Format, Verbose
 from harness.commands.showing import show
+
+if TYPE_CHECKING:
+    from reports.model import RunSummary
 
 
 def report(
@@ -31,4 +35,15 @@ def report(
         raise BadInput(f"{path} is no verdict of this version: {error}") from error
     if verdict.kind == "parity" and verdict.exit_code != EXIT_CODES.get(verdict.verdict):
         raise BadInput(f"{path} says {verdict.verdict!r} with exit code {verdict.exit_code!r}: it was edited")
+    if verdict.parity:
+        runs = [_beside(run, path.parent) for run in verdict.parity.runs]
+        verdict = dataclasses.replace(verdict, parity=dataclasses.replace(verdict.parity, runs=runs))
     show(verdict, format, verbose=verbose)
+
+
+def _beside(run: RunSummary, folder: Path) -> RunSummary:
+    """The run with the path that it has now: recordings lie beside their verdict, and both may have been moved."""
+    moved = folder / run.side
+    if not run.side or Path(run.path).is_dir() or not moved.is_dir():
+        return run
+    return dataclasses.replace(run, path=str(moved))

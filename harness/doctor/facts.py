@@ -5,11 +5,10 @@ Sizes are bytes, ages and durations seconds. A section that could not be gathere
 
 from __future__ import annotations
 
-import dataclasses
-import types
-import typing
 from dataclasses import dataclass, field
 from typing import Any
+
+from reports import codec
 
 
 @dataclass(frozen=True)
@@ -232,28 +231,5 @@ class Facts:
 
     @staticmethod
     def from_dict(data: dict[str, Any], **more: Any) -> Facts:
-        """Rebuild from `gather.node()`; TypeError on a key that no field has."""
-        facts: Facts = _build(Facts, {**data, **more})
-        return facts
-
-
-def _build(kind: Any, value: Any) -> Any:
-    """A dataclass, tuple or dictionary of `kind` from what JSON or a pickle made of it."""
-    if value is None:
-        return None
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin in (types.UnionType, typing.Union):
-        return _build(next(item for item in arguments if item is not type(None)), value)
-    if dataclasses.is_dataclass(kind):
-        hints = typing.get_type_hints(kind)
-        unknown = set(value) - set(hints)
-        if unknown:
-            raise TypeError(f"{getattr(kind, '__name__', kind)} has no {', '.join(sorted(unknown))}")
-        made: Any = kind
-        return made(**{key: _build(hints[key], item) for key, item in value.items()})
-    if origin is tuple:
-        kinds = arguments if Ellipsis not in arguments else (arguments[0],) * len(value)
-        return tuple(_build(item, part) for item, part in zip(kinds, value, strict=True))
-    if origin is dict:
-        return {key: _build(arguments[1], item) for key, item in value.items()}
-    return value
+        """Rebuild from `gather.node()`; ValueError, one sentence, on a key that no field has or another type."""
+        return codec.convert({**data, **more}, Facts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from reports.model import CAUSES, Verdict
+from reports.model import CAUSES, Cause, Verdict
 from reports.sections import parity, triage
 from reports.text import clean, show_apart
 
@@ -51,12 +51,17 @@ def _parity(verdict: Verdict) -> list[tuple[str, str]]:
     unequal = verdict.confounders[0] if verdict.verdict == "CONFOUNDED" and verdict.confounders else None
     fix = CAUSES.get(cause.name.partition("(")[0], "") if cause else ""
     return [
-        ("cause", f"{clean(cause.name)}, in the {clean(cause.party)}{more}" if cause and cause.name else ""),
+        ("cause", f"{clean(cause.name)}, {_blame(cause)}{more}" if cause and cause.name else ""),
         ("unequal", f"{clean(unequal.name)}: {clean(unequal.summary)}" if unequal else ""),
         ("missing", clean(missing)),
         ("first", first_place(verdict)),
         ("fix", f"make {clean(unequal.name)} equal in both runs, then compare again" if unequal else fix),
     ]
+
+
+def _blame(cause: Cause) -> str:
+    party = "party unknown" if cause.party in ("", "unknown") else f"in the {clean(cause.party)}"
+    return f"{party}, proven" if any(proof.removed >= parity.PROVEN for proof in cause.proofs) else party
 
 
 def first_place(verdict: Verdict) -> str:
@@ -92,5 +97,5 @@ def _doctor(report: Report) -> list[tuple[str, str]]:
         ("cause", f"{clean(worst.what)} ({clean(worst.check)})"),
         ("first", clean(worst.where[0] if worst.where else "")),
         ("seen", clean(worst.measured)),
-        ("fix", clean(worst.fix)),
+        ("fix", clean(worst.fix).partition("   # ")[0]),
     ]

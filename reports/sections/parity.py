@@ -12,7 +12,7 @@ from reports.model import SUSPICIONS, Cause, Check, Finding, Parity, Proof, RunS
 from reports.text import clean, flatten, number, same, show, show_apart
 
 _NAMES = ("seed",)  # rows whose integer is a name, not an amount
-_PROVEN = 0.98  # of the difference: what the judge's own interventions must remove (harness.parity.attribution)
+PROVEN = 0.98  # of the difference: what the judge's own interventions must remove (harness.parity.attribution)
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def proofs(cause: Cause) -> list[str]:
 
 def _proof(proof: Proof) -> str:
     removed, whole = proof.before - proof.after, number(proof.before)
-    word = "proven" if proof.removed >= _PROVEN else "in part" if removed > 0 else "not proven"
+    word = "proven" if proof.removed >= PROVEN else "in part" if removed > 0 else "not proven"
     amount = (
         f"removed {show(removed)} of {show(whole)} {clean(proof.unit)}"
         if removed > 0

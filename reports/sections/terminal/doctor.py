@@ -75,9 +75,8 @@ def _hazard(page: Page, item: Hazard, places: int) -> None:
 def _command(page: Page, name: str, command: str) -> None:
     """A command, its remark behind `#` dim."""
     if command:
-        line, hash_, remark = clean(command).partition("   # ")
-        text = Text.assemble((line, "green"), (f"{hash_}{remark}", "dim"))
-        page.command(text, Text(f"  {name}".ljust(_LABEL), "dim"))
+        line, _, remark = clean(command).partition("   # ")
+        page.command(Text(line, "green"), Text(f"  {name}".ljust(_LABEL), "dim"), remark)
 
 
 def _where(places: tuple[str, ...]) -> str:

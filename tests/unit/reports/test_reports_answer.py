@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import pytest
 import reports_examples as examples
@@ -79,3 +80,21 @@ def test_a_command_is_broken_only_where_a_shell_reads_on() -> None:
     text = shown(REPORT, 40)
     assert FIX in " ".join(words(text)) and " \\\n" in text
     assert all(len(line) <= 40 for line in text.splitlines())
+
+
+def test_a_remark_is_never_continued_as_a_command() -> None:
+    remark = "or LimitNOFILE=65536 in the service that starts Ray, on every node of the cluster"
+    hazard = Hazard("file-limit", "error", "x", ("this shell",), "y", "z", f"ulimit -n 65536   # {remark}")
+    lines = shown(Report((hazard,), (), (), ("this shell",), 1.0), 60).splitlines()
+    (at,) = [index for index, line in enumerate(lines) if line.startswith("  fix   ulimit -n 65536")]
+    assert "\\" not in lines[at] and lines[at + 1].strip().startswith("# or LimitNOFILE")
+    assert lines[at + 2].strip().startswith("# ")
+
+
+def test_a_verdict_that_was_moved_with_its_recordings_finds_them(tmp_path: Path) -> None:
+    from harness.commands.report import _beside
+
+    run = examples.run("baseline", "vllm")
+    assert _beside(run, tmp_path) == run
+    (tmp_path / "baseline").mkdir()
+    assert _beside(run, tmp_path).path == str(tmp_path / "baseline")
