@@ -25,12 +25,11 @@ class CaseSample:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """What counts as equal: `logprob` in nats, `margin` between two perturbed logits in nats of logits/T. `extreme`:
-    nats up to which rounding may take a few log-probabilities; `few`: choices that it may turn over beyond `margin`."""
+    """What counts as equal: `logprob` in nats, `margin` between two perturbed logits in nats of logits/T; `few`:
+    choices that rounding may turn over beyond `margin`."""
 
     logprob: float
     margin: float
-    extreme: float = 0.0
     few: int = 0
 
 
@@ -81,8 +80,8 @@ class Symptoms:
     `nats`: sum of |Δ| of teacher-forced log-probabilities, finite ones. `noise`: log-probabilities and tokens that
     differ between two equal draws of the engine itself; `restless`: numbers alone, and so only what it chooses was
     looked at. `cached`: prompt tokens served from a prefix cache. `longest`: tokens of a sequence that the engine
-    scores, 0 where that is not known; `cut`: sequences that are longer, and were scored up to there. `near`: of the
-    differences of a kind of NUMBERS, those that are not extreme, by sample.
+    scores, 0 where that is not known; `cut`: sequences that are longer, and were scored up to there. `sizes`: of a
+    kind of NUMBERS, the sample and |Δ| in nats of each difference; NaN where one of the two is no number.
     """
 
     counts: dict[str, int] = field(default_factory=dict)
@@ -95,7 +94,7 @@ class Symptoms:
     cached: int = 0
     longest: int = 0
     cut: int = 0
-    near: dict[str, dict[int, int]] = field(default_factory=dict)
+    sizes: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
     places: dict[str, list[Any]] = field(default_factory=dict)  # kind -> [sample, position, reference, engine]
 
     @property

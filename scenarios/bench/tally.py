@@ -20,7 +20,7 @@ class Tally:
         self._compared: dict[str, int] = {}
         self._by_sample: dict[int, int] = {}
         self._places: dict[str, list[Any]] = {}
-        self._near: dict[str, dict[int, int]] = {}
+        self._sizes: dict[str, list[tuple[int, float]]] = {}
         self.nats = 0.0
 
     def look(self, kind: str, number: int, position: int, expected: Any, found: Any, differs: bool) -> None:
@@ -41,14 +41,13 @@ class Tally:
         """The same of two log-probabilities."""
         differs = beyond(p, q, tolerance.logprob)
         self.look(kind, number, position, p, q, differs)
-        if differs and abs(p - q) <= tolerance.extreme and kind not in self._ignored:
-            near = self._near.setdefault(kind, {})
-            near[number] = near.get(number, 0) + 1
+        if differs and kind not in self._ignored:
+            self._sizes.setdefault(kind, []).append((number, abs(p - q)))
 
     def symptoms(self, *, noise: int, cached: int, longest: int, cut: int) -> Symptoms:
         return Symptoms(
             self._counts, self._healthy, self._compared, self._by_sample, self.nats, noise, bool(self._ignored), cached,
-            longest, cut, self._near, self._places,
+            longest, cut, self._sizes, self._places,
         )  # fmt: skip
 
 

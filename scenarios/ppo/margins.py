@@ -6,6 +6,8 @@ engines part, the margin says whether rounding could have turned the draw. Nativ
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -22,6 +24,22 @@ REACHES = (0.05, 0.1, 0.2, 0.4)
 CHUNK = 256  # positions at a time: float64 scores and noise over a vocabulary of 150,000 take 0.3 GiB each
 
 
+@dataclass(frozen=True)
+class SampleMargins:
+    """Of one sample, one number a position: `margin`, nats of logits / T; `runner_up`, the best other token.
+
+    In half precision with filters, else NaN and -1: `edge`, by how many nats of logits the edges of the filters must
+    move for this token to be drawn, the least of `REACHES`: 0 where the margin says that it is, NaN where none of them
+    does; `other_token`, what is drawn in its place once they move by `other_edge`.
+    """
+
+    margin: NDArray[np.float32]
+    runner_up: NDArray[np.int32]
+    edge: NDArray[np.float32]
+    other_token: NDArray[np.int32]
+    other_edge: NDArray[np.float32]
+
+
 class Margins:
     """Margins under the sampling of `scenario`; `eos`: the model's end-of-sequence ids."""
 
@@ -33,23 +51,22 @@ class Margins:
         self._mode, self._seed, self._sampling = scenario.rollout.mode, scenario.seed, sampling
 
     @torch.no_grad()
-    def __call__(
-        self, sample: Sample, logits: Tensor
-    ) -> tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.float32]]:
-        """Margin in nats of logits / T, the best other token, and the edge, at each position of the response.
+    def __call__(self, sample: Sample, logits: Tensor) -> SampleMargins:
+        """The margins of one sample, at each position of the response.
 
         logits: [response, vocabulary]. A token that no filter leaves has -inf; without any other token left, the
         margin is inf and the runner-up -1. `half`: where rounding in half precision decides on which side of the edge
         of a filter the best token lies, the margin is inf as well, and the runner-up what is drawn on the other side.
-        The edge is by how many nats the edges of the filters must move for this token to be drawn, the least of
-        `REACHES`: 0 where the margin says that it is, NaN where none of them does.
         """
         length = len(sample.response)
         margin = np.full(length, np.nan, dtype=np.float32)
         runner_up = np.full(length, -1, dtype=np.int32)
         edge = np.full(length, np.nan, dtype=np.float32)
+        other_token = np.full(length, -1, dtype=np.int32)
+        other_edge = np.full(length, np.nan, dtype=np.float32)
+        rows = SampleMargins(margin, runner_up, edge, other_token, other_edge)
         if self._mode == "native":
-            return margin, runner_up, edge
+            return rows
         strict = torch.are_deterministic_algorithms_enabled()
         # CUDA has no deterministic cumsum, which top-p needs; nothing trains on a margin.
         torch.use_deterministic_algorithms(False)
@@ -66,9 +83,10 @@ class Margins:
                 which = which.masked_fill(other == float("-inf"), -1)
                 runner_up[part] = torch.where(instead >= 0, instead, which).cpu().numpy()
                 edge[part] = self._edges(logits[part], sample.number, positions, target[:, 0], margin[part])
+                other_token[part], other_edge[part] = self._others(logits[part], sample.number, positions, target[:, 0])
         finally:
             torch.use_deterministic_algorithms(strict)
-        return margin, runner_up, edge
+        return rows
 
     def _edges(
         self, logits: Tensor, sample: int, positions: Tensor, drawn: Tensor, margin: NDArray[np.float32]
@@ -84,6 +102,26 @@ class Margins:
             sure = self._scores(logits[at], sample, positions[at], slack=-slack).amax(dim=-1)
             edge[left[(own + slack >= sure).cpu().numpy()]] = reach
         return edge
+
+    def _others(
+        self, logits: Tensor, sample: int, positions: Tensor, drawn: Tensor
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """(token, reach): what is drawn in place of these tokens once the edges move by the least of `REACHES` that
+        changes the draw; -1 and NaN where none does."""
+        token = np.full(len(drawn), -1, dtype=np.int32)
+        edge = np.full(len(drawn), np.nan, dtype=np.float32)
+        for reach in REACHES if self._edged() else ():
+            left = np.flatnonzero(token < 0)
+            if not len(left):
+                break
+            at, slack = torch.as_tensor(left, device=logits.device), reach / self._sampling.temperature
+            wide, narrow = (
+                self._scores(logits[at], sample, positions[at], slack=by).argmax(dim=-1) for by in (slack, -slack)
+            )
+            other = torch.where(wide != drawn[at], wide, narrow).cpu().numpy()
+            changed = other != drawn[at].cpu().numpy()
+            token[left[changed]], edge[left[changed]] = other[changed], reach
+        return token, edge
 
     def _edged(self) -> bool:
         """Whether rounding moves the edges of filters: in coupled draws of half precision."""

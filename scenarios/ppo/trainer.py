@@ -224,6 +224,8 @@ class Trainer:
             [row for part in scores for row in part.margin],
             [row for part in scores for row in part.runner_up],
             [row for part in scores for row in part.edge],
+            [row for part in scores for row in part.other_token],
+            [row for part in scores for row in part.other_edge],
             [row for part in scores for row in part.exact],
             [row for part in scores for row in part.behind],
             [row for part in scores for row in part.behind_exact],

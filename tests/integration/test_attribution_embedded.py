@@ -577,16 +577,16 @@ def test_what_a_guess_is_nearer_to_by_chance_it_does_not_prove() -> None:
 
 def test_a_few_outliers_are_no_symptom() -> None:
     tolerance = Tolerance("float32", 1e-4, 1e-6, 1e-6, 1.0)
-    few = Symptoms({"scores": 1}, by_sample={3: 1}, compared={"scores": 200}, near={"scores": {3: 1}})
+    few = Symptoms({"scores": 1}, by_sample={3: 1}, compared={"scores": 200}, sizes={"scores": [(3, 5e-5)]})
     assert settled(few, tolerance).total == 0 and settled(few, tolerance).compared == few.compared
-    extreme = dataclasses.replace(few, near={})
+    extreme = dataclasses.replace(few, sizes={"scores": [(3, 0.5)]})
     assert settled(extreme, tolerance) == extreme
     tokens = Symptoms({"tokens": 1}, by_sample={3: 1})
     assert settled(tokens, tolerance) == tokens
     # Beside a fault they are none either; more than rounding leaves are.
-    both = Symptoms({"tokens": 9, "scores": 1}, by_sample={3: 2, 4: 8}, compared={"scores": 200}, near=few.near)
+    both = Symptoms({"tokens": 9, "scores": 1}, by_sample={3: 2, 4: 8}, compared={"scores": 200}, sizes=few.sizes)
     assert settled(both, tolerance).counts == {"tokens": 9} and settled(both, tolerance).by_sample == {3: 1, 4: 8}
-    many = Symptoms({"scores": 9}, by_sample={3: 9}, compared={"scores": 200}, near={"scores": {3: 9}})
+    many = Symptoms({"scores": 9}, by_sample={3: 9}, compared={"scores": 200}, sizes={"scores": [(3, 5e-5)] * 9})
     assert settled(many, tolerance) == many
 
 

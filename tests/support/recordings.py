@@ -38,6 +38,7 @@ TYPES = {
     "cached": "i4",
     "tokens": "i4",
     "runner_up": "i4",
+    "other_token": "i4",
 }
 
 

@@ -86,7 +86,7 @@ def _search(
     found.drawn = sum(one.offends for one in samples)
     known, longest = e.tolerance, mapping(e.baseline.recording.scenario.get("sampling")).get("max_tokens", 0)
     few = known.far_flips(longest * len(samples)) if known.half else 0
-    sides = bench.open(samples, Tolerance(known.value, known.margin, known.extreme, few))
+    sides = bench.open(samples, Tolerance(known.value, known.margin, few))
     unnamed = any(cause.name == "UNEXPLAINED" for cause in judged.verdict.causes)
     if unnamed:
         found.learned |= read_aloud(e, bench.texts)

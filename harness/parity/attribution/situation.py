@@ -12,7 +12,7 @@ from harness.parity.attribution.bench import Bench
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.floor import Tolerance
 from harness.parity.facts.parameters import engine_given, engine_infos
-from harness.parity.facts.rounding import share_of
+from harness.parity.facts.rounding import largest_of, share_of
 from harness.parity.facts.tails import Share
 from harness.parity.rivals import Seen
 from harness.recordings.tables import mapping
@@ -72,7 +72,8 @@ class Situation:
     recorded: frozenset[str] = frozenset()  # the causes that recordings name
     held: HeldReport | None = None  # what its engine holds, once that was read back
     past_cache: bool = False  # the engine is read past its prefix cache
-    shares: dict[Alteration, Share] = field(default_factory=dict)  # of tokens that rounding takes far, see `settled`
+    # Of tokens that rounding takes far, and how far it takes any, in nats: see `settled`.
+    rounding: dict[Alteration, tuple[Share, float]] = field(default_factory=dict)
 
     @property
     def changed(self) -> dict[str, tuple[Any, Any]]:
@@ -137,18 +138,21 @@ class Situation:
         return self.settled(self.symptoms, self.alteration)
 
     def settled(self, found: Symptoms, alteration: Alteration) -> Symptoms:
-        """What was found under an alteration, without what rounding accounts for. At prompts of which the run has no
-        rounding, that of the reference at them counts where it is larger: what no model would be asked rounds by more.
+        """What was found under an alteration, without what rounding accounts for. The reference's own rounding at the
+        tokens of the case counts where it is larger than the run's: unlikely tokens and prompts round by more, and the
+        case has the samples in which most did.
         """
         tolerance = self.evidence.tolerance
         left = settled(found, tolerance)
-        if not (tolerance.half and alteration.prompts and left.of(*NUMBERS)):
+        if not (tolerance.half and left.of(*NUMBERS)):
             return left
-        if alteration not in self.shares:
+        if alteration not in self.rounding:
             size = np.array(self.bench.rounding(self.side, alteration))
-            self.shares[alteration] = share_of(size, tolerance.value) if len(size) else tolerance.share
-        here = self.shares[alteration]
-        return settled(found, replace(tolerance, share=here)) if here.most > tolerance.share.most else left
+            share = share_of(size, tolerance.value) if len(size) else tolerance.share
+            self.rounding[alteration] = share, tolerance.farthest(largest_of(size, tolerance.cap))
+        share, farthest = self.rounding[alteration]
+        share = max(share, tolerance.share, key=lambda one: one.most)
+        return settled(found, replace(tolerance, share=share), max(farthest, tolerance.extreme))
 
     @property
     def over(self) -> bool:
@@ -189,14 +193,15 @@ def _hidden(before: Symptoms, after: Symptoms) -> int:
     )
 
 
-def settled(found: Symptoms, tolerance: Tolerance) -> Symptoms:
+def settled(found: Symptoms, tolerance: Tolerance, farthest: float | None = None) -> Symptoms:
     """Without what two engines of equal weights may show: a few log-probabilities beyond the tolerance, none of them
-    beyond its `extreme`. Recordings are allowed as many."""
-    rounded = [kind for kind in NUMBERS if _rounded(found, kind, tolerance)]
+    beyond `farthest` nats; default: the tolerance's `extreme`. Recordings are allowed as many."""
+    limit = tolerance.extreme if farthest is None else farthest
+    rounded = [kind for kind in NUMBERS if _rounded(found, kind, tolerance, limit)]
     by_sample = dict(found.by_sample)
     for kind in rounded:
-        for sample, count in found.near[kind].items():
-            by_sample[sample] -= count
+        for sample, _ in found.sizes[kind]:
+            by_sample[sample] -= 1
     return replace(
         found,
         counts=_without(found.counts, rounded),
@@ -206,9 +211,9 @@ def settled(found: Symptoms, tolerance: Tolerance) -> Symptoms:
     )
 
 
-def _rounded(found: Symptoms, kind: str, tolerance: Tolerance) -> bool:
+def _rounded(found: Symptoms, kind: str, tolerance: Tolerance, farthest: float) -> bool:
     """Whether rounding accounts for every difference of the kind."""
-    near = sum(found.near.get(kind, {}).values())
+    near = sum(size <= farthest for _, size in found.sizes.get(kind, ()))
     return 0 < found.of(kind) == near <= tolerance.share.allowed(found.compared.get(kind, 0))
 
 

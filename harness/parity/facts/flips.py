@@ -10,7 +10,7 @@ from harness.parity.facts.align import Grid, Match
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.floor import implausible
 from harness.parity.facts.rounding import both
-from harness.recordings.tables import Table
+from harness.recordings.tables import Rows, Table
 from reports.model import Place
 from reports.text import figure
 
@@ -41,6 +41,8 @@ class Learner:
     def __init__(self, experience: Table | None, sample: np.ndarray) -> None:
         # None where not every token has all three.
         self.columns = None if experience is None else both(experience, "tokens", "margin", "runner_up")
+        # What is drawn once the edges of filters move, and by how far: recorded in half precision with filters only.
+        self.edges = None if experience is None else both(experience, "tokens", "other_token", "other_edge")
         self.row = np.full(len(sample), -1)
         if experience is not None:
             match = Match.of(sample, experience.sample)
@@ -48,17 +50,28 @@ class Learner:
 
     def at(self, row: np.ndarray, position: np.ndarray, token: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(margin, runner-up) where the learner was asked about this very token; NaN and -1 elsewhere."""
-        margin, best = np.full(len(row), np.nan), np.full(len(row), -1)
-        if self.columns is None:
-            return margin, best
-        tokens, margins, second = self.columns
+        return self._looked_up(self.columns, row, position, token)
+
+    def at_edges(self, row: np.ndarray, position: np.ndarray, token: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(by how many nats the edges of filters must move, the token that is drawn then), as `at`."""
+        columns = None if self.edges is None else (self.edges[0], self.edges[2], self.edges[1])
+        return self._looked_up(columns, row, position, token)
+
+    def _looked_up(
+        self, columns: tuple[Rows, ...] | None, row: np.ndarray, position: np.ndarray, token: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """(a number, a token) of `columns` (tokens, numbers, other tokens) where the learner knows this very token."""
+        numbers, others = np.full(len(row), np.nan), np.full(len(row), -1)
+        if columns is None:
+            return numbers, others
+        tokens, number, other = columns
         there = self.row[row]
         known = np.flatnonzero((there >= 0) & (position < tokens.lengths[there]))
         place = tokens.offsets[there[known]] + position[known]
         right = tokens.values[place] == token[known]
         known, place = known[right], place[right]
-        margin[known], best[known] = margins.values[place], second.values[place]
-        return margin, best
+        numbers[known], others[known] = number.values[place], other.values[place]
+        return numbers, others
 
 
 def same_draw(e: Evidence) -> bool:
@@ -87,8 +100,8 @@ def note(
     # move a token at their edge over it; so many of them it does not.
     outside = np.isinf(margin)
     rounding = e.tolerance.rounding  # in half precision most tokens round by far less than the cap
-    reach = rounding.mean if e.tolerance.half and rounding.measured else e.tolerance.cap
-    judged = implausible(int(outside.sum()), grid.size, reach, e.tolerance.temperature)
+    typical = rounding.mean if e.tolerance.half and rounding.measured else e.tolerance.cap
+    judged = implausible(int(outside.sum()), grid.size, typical, e.tolerance.temperature)
     # In half precision rounding decides which of the two a filter leaves; in float32 no other token was left
     # (docs/reference/format.md).
     edge = outside & (best == two[flipped]) & e.tolerance.half
@@ -98,7 +111,11 @@ def note(
         other, best2 = second.at(row, position, one[flipped])
         near = (np.abs(other) <= e.tolerance.margin) | (np.isinf(other) & e.tolerance.half)
         benign &= np.isnan(other) | (near & (best2 == two[flipped]))
-    far = known & ~benign & (np.abs(margin) <= far_margin(e)) & (best == two[flipped])
+    reach, at_edge = lookup.at_edges(row, position, one[flipped])
+    turned = (np.abs(margin) <= far_margin(e)) & (best == two[flipped])
+    # The edge of a filter that rounding moves further than it does for most tokens.
+    turned |= (far_margin(e) > 0) & (reach <= e.tolerance.extreme_drawn) & (at_edge == two[flipped])
+    far = known & ~benign & turned
     beyond = known & ~benign & ~far
     e.count("flips", len(flipped))
     rows = np.unique(row)

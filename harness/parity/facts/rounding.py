@@ -103,7 +103,11 @@ def largest_of_the_floor(recording: Recording, cap: float) -> float:
     not recorded or is none."""
     tables = (recording.table("floor", step, variant="rounding") for step in recording.steps("floor"))
     rows = [found.values for table in tables if table is not None and (found := table.rows("rounding")) is not None]
-    sizes = np.concatenate([np.zeros(0), *rows])
+    return largest_of(np.concatenate([np.zeros(0), *rows]), cap)
+
+
+def largest_of(sizes: np.ndarray, cap: float) -> float:
+    """The largest of these roundings; 0 where there is none, or they are so large that they are no rounding."""
     sizes = sizes[np.isfinite(sizes)]
     if not len(sizes) or np.quantile(sizes, BULK) > cap:
         return 0.0

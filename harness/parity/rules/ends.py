@@ -70,7 +70,7 @@ def _dropped(e: Evidence, endings: list[Ending]) -> Found:
             for one in endings
             if _sides(one)[0] == short and abs(one.lengths[0] - one.lengths[1]) == 1 and one.finish == ("stop", "stop")
         ]
-        own = end_ids(e, _names(e, short)) - end_ids(e, _names(e, 1 - short))  # at which it stops of its own accord
+        own = end_ids(e, _names(e, short))  # at one of these it stopped, and left it in: a choice turned there
         found = [
             one for one in found if _is_end(e, one.longer_last, _names(e, 1 - short)) and one.shorter_last not in own
         ]

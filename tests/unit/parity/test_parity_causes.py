@@ -200,6 +200,21 @@ def test_the_end_token_left_out(tmp_path: Path) -> None:
     assert causes(put(tmp_path, baseline, candidate)) == ["STOP(end token dropped)"]
 
 
+def test_a_sample_that_ends_one_token_earlier_has_not_lost_its_end_token(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    frame = candidate.frame("rollout", 3)
+    outputs = [row.copy() for row in frame.arrays["output"].rows()]
+    row = next(at for at, reason in enumerate(frame.fields["finish"]) if reason == "stop" and len(outputs[at]) > 3)
+    end = outputs[row][-1]
+    for name in ("output", "logprob"):
+        rows = list(frame.arrays[name].rows())
+        rows[row] = rows[row][:-1].copy()
+        if name == "output":
+            rows[row][-1] = end
+        frame.arrays[name] = jagged(rows)
+    assert "STOP(end token dropped)" not in causes(put(tmp_path, baseline, candidate))
+
+
 def test_another_finish_reason_for_the_same_tokens(tmp_path: Path) -> None:
     baseline, candidate = plain()
     frame = candidate.frame("rollout", 1)

@@ -399,3 +399,29 @@ def test_one_choice_that_the_far_edge_of_a_filter_turns_is_no_difference(
     e = judged(baseline.write(tmp_path / "baseline"), candidate.write(tmp_path / "candidate"), native=False).evidence
     assert e is not None
     assert len(e.found("choice:baseline")) == len(e.found("choice:candidate")) == found
+
+
+@pytest.mark.parametrize(
+    ("flips", "edge", "found"), [(1, 0.1, 0), (12, 0.1, 12), (1, 0.4, 1), (1, float("nan"), 1), (1, None, 1)]
+)
+def test_one_flip_that_the_far_edge_of_a_filter_turns_is_no_difference(
+    flips: int, edge: float | None, found: int, tmp_path: Path
+) -> None:
+    """vLLM and SGLang in bfloat16 at top-k 20 and top-p 0.8: 1 of 3,053 tokens, 0.73 nats behind the learner's."""
+    baseline, candidate = pair(plan=scenario(dtype="bfloat16", prompts=16), native=False)
+    frame, other = (run.frame("rollout", 2).arrays["output"] for run in (baseline, candidate))
+    experience = baseline.frame("experience", 2).arrays
+    lengths = experience["tokens"].lengths
+    if edge is not None:
+        experience["other_token"] = Jagged(np.full(len(experience["tokens"].values), -1, np.int32), lengths)
+        experience["other_edge"] = Jagged(np.full(len(experience["tokens"].values), np.nan, np.float32), lengths)
+    for row in range(flips):
+        at, place = int(frame.offsets[row]) + 2, int(experience["tokens"].offsets[row]) + 2
+        other.values[at] = frame.values[at] + 1
+        experience["margin"].values[place] = 0.73
+        experience["runner_up"].values[place] = frame.values[at] + 2
+        if edge is not None:
+            experience["other_token"].values[place] = frame.values[at] + 1
+            experience["other_edge"].values[place] = edge
+    e = judged(baseline.write(tmp_path / "baseline"), candidate.write(tmp_path / "candidate"), native=False).evidence
+    assert e is not None and len(e.found("flip")) == found

@@ -21,14 +21,16 @@ def drawn(seed: int = 0, number: int = 7, **draw: float) -> tuple[int, ...]:
 
 
 def test_the_coupled_draw_has_a_positive_margin_everywhere() -> None:
-    margin, runner_up, _ = Margins(Scenario(), 2)(Sample(7, (1,), drawn()), LOGITS)
+    rows = Margins(Scenario(), 2)(Sample(7, (1,), drawn()), LOGITS)
+    margin, runner_up = rows.margin, rows.runner_up
     assert (margin > 0).all()
     assert all(other != own for other, own in zip(runner_up, drawn(), strict=True))
 
 
 def test_another_token_has_a_negative_margin_and_the_draw_as_runner_up() -> None:
     other = tuple((token + 1) % 60 for token in drawn())
-    margin, runner_up, _ = Margins(Scenario(), 2)(Sample(7, (1,), other), LOGITS)
+    rows = Margins(Scenario(), 2)(Sample(7, (1,), other), LOGITS)
+    margin, runner_up = rows.margin, rows.runner_up
     assert (margin < 0).all()
     assert tuple(runner_up) == drawn()
 
@@ -36,7 +38,8 @@ def test_another_token_has_a_negative_margin_and_the_draw_as_runner_up() -> None
 def test_the_margin_is_the_difference_of_the_perturbed_logits() -> None:
     scores = perturbed(LOGITS, Draw(0, 7), torch.arange(len(LOGITS)))
     best = scores.topk(2, dim=-1)
-    margin, runner_up, _ = Margins(Scenario(), 2)(Sample(7, (1,), drawn()), LOGITS)
+    rows = Margins(Scenario(), 2)(Sample(7, (1,), drawn()), LOGITS)
+    margin, runner_up = rows.margin, rows.runner_up
     np.testing.assert_allclose(margin, (best.values[:, 0] - best.values[:, 1]).numpy(), rtol=1e-5)
     assert runner_up.tolist() == best.indices[:, 1].tolist()
 
@@ -45,7 +48,8 @@ def test_greedy_margins_are_plain_logits() -> None:
     greedy = with_(Scenario(), rollout={"mode": "greedy"}, sampling={"temperature": 0.0})
     best = LOGITS.topk(2, dim=-1)
     sample = Sample(0, (1,), tuple(best.indices[:, 0].tolist()))
-    margin, runner_up, _ = Margins(greedy, 2)(sample, LOGITS)
+    rows = Margins(greedy, 2)(sample, LOGITS)
+    margin, runner_up = rows.margin, rows.runner_up
     np.testing.assert_allclose(margin, (best.values[:, 0] - best.values[:, 1]).numpy(), rtol=1e-5)
     assert runner_up.tolist() == best.indices[:, 1].tolist()
 
@@ -55,13 +59,14 @@ def test_no_greedy_margin_is_smaller_than_its_probability_says() -> None:
     greedy = with_(Scenario(), rollout={"mode": "greedy"}, sampling={"temperature": 0.0})
     sharp = LOGITS * 4
     best = sharp.argmax(dim=-1)
-    margin, _, _ = Margins(greedy, 2)(Sample(0, (1,), tuple(best.tolist())), sharp)
+    margin = Margins(greedy, 2)(Sample(0, (1,), tuple(best.tolist())), sharp).margin
     share = sharp.double().softmax(dim=-1).gather(-1, best[:, None])[:, 0].numpy()
     assert (share > 0.5).any() and (margin >= np.log(share / (1 - share)) - 1e-5).all()
 
 
 def test_native_sampling_has_no_margin() -> None:
-    margin, runner_up, _ = Margins(with_(Scenario(), rollout={"mode": "native"}), 2)(Sample(0, (1,), drawn()), LOGITS)
+    rows = Margins(with_(Scenario(), rollout={"mode": "native"}), 2)(Sample(0, (1,), drawn()), LOGITS)
+    margin, runner_up = rows.margin, rows.runner_up
     assert np.isnan(margin).all()
     assert (runner_up == -1).all()
 
@@ -69,7 +74,8 @@ def test_native_sampling_has_no_margin() -> None:
 def test_a_single_token_left_by_top_k_wins_without_a_runner_up() -> None:
     scenario = with_(Scenario(), sampling={"top_k": 1})
     sample = Sample(7, (1,), drawn(top_k=1))
-    margin, runner_up, _ = Margins(scenario, 2)(sample, LOGITS)
+    rows = Margins(scenario, 2)(sample, LOGITS)
+    margin, runner_up = rows.margin, rows.runner_up
     assert (margin == np.inf).all()
     assert (runner_up == -1).all()
 
@@ -79,7 +85,7 @@ def test_the_end_token_cannot_win_before_min_tokens(mode: str) -> None:
     scenario = with_(Scenario(), sampling={"min_tokens": 5}, rollout={"mode": mode})
     logits = LOGITS.clone()
     logits[:, 2] = 100.0
-    margin, _, _ = Margins(scenario, 2)(Sample(0, (1,), (2,) * len(logits)), logits)
+    margin = Margins(scenario, 2)(Sample(0, (1,), (2,) * len(logits)), logits).margin
     assert (margin[:5] == -np.inf).all()
     assert (margin[5:] > 0).all()
 
@@ -88,14 +94,14 @@ def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = Margins(Scenario(), 2)(Sample(7, (1,), drawn()), LOGITS)
     monkeypatch.setattr(margins, "CHUNK", 7)
     parts = Margins(Scenario(), 2)(Sample(7, (1,), drawn()), LOGITS)
-    np.testing.assert_array_equal(whole[0], parts[0])
-    np.testing.assert_array_equal(whole[1], parts[1])
+    np.testing.assert_array_equal(whole.margin, parts.margin)
+    np.testing.assert_array_equal(whole.runner_up, parts.runner_up)
 
 
 def test_in_half_precision_a_choice_at_the_edge_of_a_filter_has_no_margin() -> None:
     """The best token is in with one engine and out with another: both draw as they were asked."""
     scenario = with_(Scenario(), sampling={"top_p": 0.7})
-    exact, half = (Margins(scenario, 2, half=one)(Sample(7, (1,), drawn()), LOGITS)[0] for one in (False, True))
+    exact, half = (Margins(scenario, 2, half=one)(Sample(7, (1,), drawn()), LOGITS).margin for one in (False, True))
     same = np.isclose(exact, half, equal_nan=True) | (np.isinf(exact) & np.isinf(half))
     assert np.isinf(half[~same]).all() and same.sum() > 0
     generator = torch.Generator().manual_seed(1)
@@ -103,7 +109,8 @@ def test_in_half_precision_a_choice_at_the_edge_of_a_filter_has_no_margin() -> N
     # Whatever engine rounds so, where it chooses otherwise the margin is none, or no more than rounding turns.
     draw, places = Draw(0, 7, top_p=0.7), torch.arange(len(LOGITS))
     draws = [perturbed(table, draw, places).argmax(-1) for table in (LOGITS, rounded)]
-    own, instead, _ = Margins(scenario, 2, half=True)(Sample(7, (1,), tuple(draws[0].tolist())), LOGITS)
+    rows = Margins(scenario, 2, half=True)(Sample(7, (1,), tuple(draws[0].tolist())), LOGITS)
+    own, instead = rows.margin, rows.runner_up
     apart = (draws[0] != draws[1]).numpy()
     assert apart.any() and (own[apart] > 0).all()
     told = np.isinf(own[apart]) & (instead[apart] >= 0)
@@ -116,18 +123,41 @@ def test_the_edge_says_how_far_a_filter_must_move_for_another_engines_draw() -> 
     scenario, draw = with_(Scenario(), sampling={"top_p": 0.7}), Draw(0, 7, top_p=0.7)
     places = torch.arange(len(LOGITS))
     own = perturbed(LOGITS, draw, places).argmax(-1)
-    margin, _, edge = Margins(scenario, 2, half=True)(Sample(7, (1,), tuple(own.tolist())), LOGITS)
+    rows = Margins(scenario, 2, half=True)(Sample(7, (1,), tuple(own.tolist())), LOGITS)
+    margin, edge = rows.margin, rows.edge
     assert (margin >= 0).all() and (edge == 0).all()
     generator = torch.Generator().manual_seed(1)
     seen = 0
     for _ in range(20):
         rounded = LOGITS + 0.2 * (torch.rand(LOGITS.shape, generator=generator) - 0.5)
         drawn = perturbed(rounded, draw, places).argmax(-1)
-        margin, _, edge = Margins(scenario, 2, half=True)(Sample(7, (1,), tuple(drawn.tolist())), LOGITS)
+        rows = Margins(scenario, 2, half=True)(Sample(7, (1,), tuple(drawn.tolist())), LOGITS)
+        margin, edge = rows.margin, rows.edge
         apart = margin < -0.2  # a gap up to it is turned without any filter
         assert (edge[apart] <= 0.2).all(), (margin[apart], edge[apart])
         seen += int(apart.sum())
     assert seen > 0
     worst = Sample(7, (1,), tuple(LOGITS.argmin(-1).tolist()))
     for half in (True, False):
-        assert np.isnan(Margins(scenario, 2, half=half)(worst, LOGITS)[2]).all()
+        assert np.isnan(Margins(scenario, 2, half=half)(worst, LOGITS).edge).all()
+
+
+def test_the_other_token_is_what_another_engine_draws_where_a_filter_moves() -> None:
+    """The learner is asked about its own token; what an engine draws whose filter lies elsewhere is its other token."""
+    scenario, draw = with_(Scenario(), sampling={"top_p": 0.7}), Draw(0, 7, top_p=0.7)
+    places = torch.arange(len(LOGITS))
+    own = perturbed(LOGITS, draw, places).argmax(-1)
+    rows = Margins(scenario, 2, half=True)(Sample(7, (1,), tuple(own.tolist())), LOGITS)
+    seen = 0
+    for reach in margins.REACHES:
+        moved = perturbed(LOGITS, draw, places, reach).argmax(-1)
+        new = (moved != own).numpy() & (rows.other_edge == np.float32(reach))
+        seen += int(new.sum())
+        assert (rows.other_token[new] == moved.numpy()[new]).all()
+    assert seen > 0
+    unchanged = np.isnan(rows.other_edge)
+    assert (rows.other_token[unchanged] == -1).all() and unchanged.any()
+    for half in (False, True):
+        without = with_(Scenario(), sampling={"top_p": 1.0 if half else 0.7})
+        rows = Margins(without, 2, half=half)(Sample(7, (1,), tuple(own.tolist())), LOGITS)
+        assert np.isnan(rows.other_edge).all()
