@@ -37,8 +37,8 @@ from scenarios.settings import Sampling
 class Scored:
     """What the actor says of its responses: one row a sample, one number a token. See `margins` for the next two.
 
-    In half precision, and empty elsewhere: `edge`, `other_token` and `other_edge` of `margins`; `exact`, what float32
-    makes of the same weights; `behind` and `behind_exact`, `logprob` and `exact` of the weights before the last update,
+    In half precision, and empty elsewhere: `edge` and `drawn_edge` of `margins`; `exact`, what float32 makes of the
+    same weights; `behind` and `behind_exact`, `logprob` and `exact` of the weights before the last update,
     empty before the first.
     """
 
@@ -46,8 +46,7 @@ class Scored:
     margin: Rows
     runner_up: list[NDArray[np.int32]]
     edge: Rows = field(default_factory=list)
-    other_token: list[NDArray[np.int32]] = field(default_factory=list)
-    other_edge: Rows = field(default_factory=list)
+    drawn_edge: Rows = field(default_factory=list)
     exact: Rows = field(default_factory=list)
     behind: Rows = field(default_factory=list)
     behind_exact: Rows = field(default_factory=list)
@@ -100,8 +99,7 @@ class ActorRole(Role):
                     scored.runner_up.append(rows.runner_up)
                     if self.model.dtype != torch.float32:
                         scored.edge.append(rows.edge)
-                        scored.other_token.append(rows.other_token)
-                        scored.other_edge.append(rows.other_edge)
+                        scored.drawn_edge.append(rows.drawn_edge)
         if self._half():
             with self.recorder.span("actor_exact", step=step):
                 scored.exact.extend(self._in_float32(samples, self.model))

@@ -16,11 +16,15 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Sample:
-    """One prompt and its response, both as token ids; `number` is the sample's number in the run."""
+    """One prompt and its response, both as token ids; `number` is the sample's number in the run.
+
+    `drawn`: what the engine itself chose along the response, where it was guided; it may be shorter than that.
+    """
 
     number: int
     prompt: tuple[int, ...]
     response: tuple[int, ...]
+    drawn: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.prompt) + len(self.response)

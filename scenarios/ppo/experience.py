@@ -43,12 +43,11 @@ class Experience:
         """The arrays of an `experience` frame."""
         own = self.scored
         half = {
-            "edge": own.edge, "other_edge": own.other_edge, "exact_logprob": own.exact, "behind_logprob": own.behind,
+            "edge": own.edge, "drawn_edge": own.drawn_edge, "exact_logprob": own.exact, "behind_logprob": own.behind,
             "behind_exact_logprob": own.behind_exact,
         }  # fmt: skip
         return {
             **{name: Ragged.of(rows, "f4") for name, rows in half.items() if rows},
-            **({"other_token": Ragged.of(own.other_token, "i4")} if own.other_token else {}),
             "sample": Flat.of([sample.number for sample in self.samples], "i8"),
             "tokens": Ragged.of([sample.response for sample in self.samples], "i4"),
             "actor_logprob": Ragged.of(self.scored.logprob, "f4"),

@@ -28,16 +28,15 @@ CHUNK = 256  # positions at a time: float64 scores and noise over a vocabulary o
 class SampleMargins:
     """Of one sample, one number a position: `margin`, nats of logits / T; `runner_up`, the best other token.
 
-    In half precision with filters, else NaN and -1: `edge`, by how many nats of logits the edges of the filters must
-    move for this token to be drawn, the least of `REACHES`: 0 where the margin says that it is, NaN where none of them
-    does; `other_token`, what is drawn in its place once they move by `other_edge`.
+    In half precision with filters, else NaN: `edge`, by how many nats of logits the edges of the filters must move for
+    this token to be drawn, the least of `REACHES`: 0 where the margin says that it is, NaN where none of them does;
+    `drawn_edge`, the same of what a guided engine chose in its place, NaN where it chose this token.
     """
 
     margin: NDArray[np.float32]
     runner_up: NDArray[np.int32]
     edge: NDArray[np.float32]
-    other_token: NDArray[np.int32]
-    other_edge: NDArray[np.float32]
+    drawn_edge: NDArray[np.float32]
 
 
 class Margins:
@@ -62,9 +61,8 @@ class Margins:
         margin = np.full(length, np.nan, dtype=np.float32)
         runner_up = np.full(length, -1, dtype=np.int32)
         edge = np.full(length, np.nan, dtype=np.float32)
-        other_token = np.full(length, -1, dtype=np.int32)
-        other_edge = np.full(length, np.nan, dtype=np.float32)
-        rows = SampleMargins(margin, runner_up, edge, other_token, other_edge)
+        drawn_edge = np.full(length, np.nan, dtype=np.float32)
+        rows = SampleMargins(margin, runner_up, edge, drawn_edge)
         if self._mode == "native":
             return rows
         strict = torch.are_deterministic_algorithms_enabled()
@@ -83,7 +81,7 @@ class Margins:
                 which = which.masked_fill(other == float("-inf"), -1)
                 runner_up[part] = torch.where(instead >= 0, instead, which).cpu().numpy()
                 edge[part] = self._edges(logits[part], sample.number, positions, target[:, 0], margin[part])
-                other_token[part], other_edge[part] = self._others(logits[part], sample.number, positions, target[:, 0])
+                drawn_edge[part] = self._drawn(logits[part], sample, positions)
         finally:
             torch.use_deterministic_algorithms(strict)
         return rows
@@ -103,25 +101,19 @@ class Margins:
             edge[left[(own + slack >= sure).cpu().numpy()]] = reach
         return edge
 
-    def _others(
-        self, logits: Tensor, sample: int, positions: Tensor, drawn: Tensor
-    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """(token, reach): what is drawn in place of these tokens once the edges move by the least of `REACHES` that
-        changes the draw; -1 and NaN where none does."""
-        token = np.full(len(drawn), -1, dtype=np.int32)
-        edge = np.full(len(drawn), np.nan, dtype=np.float32)
-        for reach in REACHES if self._edged() else ():
-            left = np.flatnonzero(token < 0)
-            if not len(left):
-                break
-            at, slack = torch.as_tensor(left, device=logits.device), reach / self._sampling.temperature
-            wide, narrow = (
-                self._scores(logits[at], sample, positions[at], slack=by).argmax(dim=-1) for by in (slack, -slack)
-            )
-            other = torch.where(wide != drawn[at], wide, narrow).cpu().numpy()
-            changed = other != drawn[at].cpu().numpy()
-            token[left[changed]], edge[left[changed]] = other[changed], reach
-        return token, edge
+    def _drawn(self, logits: Tensor, sample: Sample, positions: Tensor) -> NDArray[np.float32]:
+        """The edge of what the engine chose, at the positions where that is not the response's token; else NaN."""
+        edge = np.full(len(positions), np.nan, dtype=np.float32)
+        start, stop = int(positions[0]), int(positions[-1]) + 1
+        drawn = np.array(sample.drawn[start:stop], dtype=np.int64)
+        other = drawn != np.array(sample.response[start:stop], dtype=np.int64)[: len(drawn)]
+        at = np.flatnonzero(other & (drawn >= 0) & (drawn < logits.shape[-1]))
+        if len(at) and self._edged():
+            index = torch.as_tensor(at, device=logits.device)
+            token = torch.as_tensor(drawn[at], device=logits.device)
+            unknown = np.full(len(at), np.nan, dtype=np.float32)
+            edge[at] = self._edges(logits[index], sample.number, positions[index], token, unknown)
+        return edge
 
     def _edged(self) -> bool:
         """Whether rounding moves the edges of filters: in coupled draws of half precision."""

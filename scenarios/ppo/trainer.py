@@ -201,7 +201,11 @@ class Trainer:
         if bad:
             raise EngineError(f"sample {bad[0][0]} of step {step} came back as {bad[0][1]!r}; it cannot be trained on")
         completions: list[Completion] = result.completions
-        samples = [Sample(r.sample, r.prompt_ids, tuple(ids)) for r, (_, ids, _) in zip(requests, used, strict=True)]
+        drawn = {} if guide is None else {one.sample: tuple(one.output_ids) for one in completions}
+        samples = [
+            Sample(r.sample, r.prompt_ids, tuple(ids), drawn.get(r.sample, ()))
+            for r, (_, ids, _) in zip(requests, used, strict=True)
+        ]
         self._shapes("rollout", step, samples, {
             "prompt": np.concatenate([np.array(s.prompt, np.int32) for s in samples]),
             "response": np.concatenate([np.array(s.response, np.int32) for s in samples]),
@@ -224,8 +228,7 @@ class Trainer:
             [row for part in scores for row in part.margin],
             [row for part in scores for row in part.runner_up],
             [row for part in scores for row in part.edge],
-            [row for part in scores for row in part.other_token],
-            [row for part in scores for row in part.other_edge],
+            [row for part in scores for row in part.drawn_edge],
             [row for part in scores for row in part.exact],
             [row for part in scores for row in part.behind],
             [row for part in scores for row in part.behind_exact],

@@ -38,7 +38,6 @@ TYPES = {
     "cached": "i4",
     "tokens": "i4",
     "runner_up": "i4",
-    "other_token": "i4",
 }
 
 

@@ -41,8 +41,8 @@ class Learner:
     def __init__(self, experience: Table | None, sample: np.ndarray) -> None:
         # None where not every token has all three.
         self.columns = None if experience is None else both(experience, "tokens", "margin", "runner_up")
-        # What is drawn once the edges of filters move, and by how far: recorded in half precision with filters only.
-        self.edges = None if experience is None else both(experience, "tokens", "other_token", "other_edge")
+        # Of what a guided engine chose: recorded in half precision with filters only.
+        self.drawn = None if experience is None else both(experience, "tokens", "drawn_edge")
         self.row = np.full(len(sample), -1)
         if experience is not None:
             match = Match.of(sample, experience.sample)
@@ -50,28 +50,31 @@ class Learner:
 
     def at(self, row: np.ndarray, position: np.ndarray, token: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(margin, runner-up) where the learner was asked about this very token; NaN and -1 elsewhere."""
-        return self._looked_up(self.columns, row, position, token)
+        margin, best = np.full(len(row), np.nan), np.full(len(row), -1)
+        if self.columns is None:
+            return margin, best
+        tokens, margins, second = self.columns
+        known, place = self._places(tokens, row, position, token)
+        margin[known], best[known] = margins.values[place], second.values[place]
+        return margin, best
 
-    def at_edges(self, row: np.ndarray, position: np.ndarray, token: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(by how many nats the edges of filters must move, the token that is drawn then), as `at`."""
-        columns = None if self.edges is None else (self.edges[0], self.edges[2], self.edges[1])
-        return self._looked_up(columns, row, position, token)
+    def drawn_edge(self, row: np.ndarray, position: np.ndarray, token: np.ndarray) -> np.ndarray:
+        """By how many nats the edges of filters must move for what the engine chose instead of this token; else NaN."""
+        edge = np.full(len(row), np.nan)
+        if self.drawn is not None:
+            known, place = self._places(self.drawn[0], row, position, token)
+            edge[known] = self.drawn[1].values[place]
+        return edge
 
-    def _looked_up(
-        self, columns: tuple[Rows, ...] | None, row: np.ndarray, position: np.ndarray, token: np.ndarray
+    def _places(
+        self, tokens: Rows, row: np.ndarray, position: np.ndarray, token: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """(a number, a token) of `columns` (tokens, numbers, other tokens) where the learner knows this very token."""
-        numbers, others = np.full(len(row), np.nan), np.full(len(row), -1)
-        if columns is None:
-            return numbers, others
-        tokens, number, other = columns
+        """(which of these the learner was asked about, where in the columns)."""
         there = self.row[row]
         known = np.flatnonzero((there >= 0) & (position < tokens.lengths[there]))
         place = tokens.offsets[there[known]] + position[known]
         right = tokens.values[place] == token[known]
-        known, place = known[right], place[right]
-        numbers[known], others[known] = number.values[place], other.values[place]
-        return numbers, others
+        return known[right], place[right]
 
 
 def same_draw(e: Evidence) -> bool:
@@ -111,11 +114,11 @@ def note(
         other, best2 = second.at(row, position, one[flipped])
         near = (np.abs(other) <= e.tolerance.margin) | (np.isinf(other) & e.tolerance.half)
         benign &= np.isnan(other) | (near & (best2 == two[flipped]))
-    reach, at_edge = lookup.at_edges(row, position, one[flipped])
-    turned = (np.abs(margin) <= far_margin(e)) & (best == two[flipped])
-    # The edge of a filter that rounding moves further than it does for most tokens.
-    turned |= (far_margin(e) > 0) & (reach <= e.tolerance.extreme_drawn) & (at_edge == two[flipped])
-    far = known & ~benign & turned
+    far = known & ~benign & (np.abs(margin) <= far_margin(e)) & (best == two[flipped])
+    if second is not None and far_margin(e) > 0:  # a filter's edge that rounding moves further than for most tokens
+        edged = second.drawn_edge(row, position, one[flipped]) <= e.tolerance.extreme_drawn
+        far |= edged & ~benign
+        known |= far
     beyond = known & ~benign & ~far
     e.count("flips", len(flipped))
     rows = np.unique(row)

@@ -412,16 +412,15 @@ def test_one_flip_that_the_far_edge_of_a_filter_turns_is_no_difference(
     frame, other = (run.frame("rollout", 2).arrays["output"] for run in (baseline, candidate))
     experience = baseline.frame("experience", 2).arrays
     lengths = experience["tokens"].lengths
+    drawn = candidate.frame("experience", 2).arrays
     if edge is not None:
-        experience["other_token"] = Jagged(np.full(len(experience["tokens"].values), -1, np.int32), lengths)
-        experience["other_edge"] = Jagged(np.full(len(experience["tokens"].values), np.nan, np.float32), lengths)
+        drawn["drawn_edge"] = Jagged(np.full(len(experience["tokens"].values), np.nan, np.float32), lengths)
     for row in range(flips):
         at, place = int(frame.offsets[row]) + 2, int(experience["tokens"].offsets[row]) + 2
         other.values[at] = frame.values[at] + 1
         experience["margin"].values[place] = 0.73
         experience["runner_up"].values[place] = frame.values[at] + 2
         if edge is not None:
-            experience["other_token"].values[place] = frame.values[at] + 1
-            experience["other_edge"].values[place] = edge
+            drawn["drawn_edge"].values[place] = edge
     e = judged(baseline.write(tmp_path / "baseline"), candidate.write(tmp_path / "candidate"), native=False).evidence
     assert e is not None and len(e.found("flip")) == found

@@ -142,22 +142,21 @@ def test_the_edge_says_how_far_a_filter_must_move_for_another_engines_draw() -> 
         assert np.isnan(Margins(scenario, 2, half=half)(worst, LOGITS).edge).all()
 
 
-def test_the_other_token_is_what_another_engine_draws_where_a_filter_moves() -> None:
-    """The learner is asked about its own token; what an engine draws whose filter lies elsewhere is its other token."""
+def test_the_edge_of_what_a_guided_engine_drew_is_that_of_the_same_token_when_it_is_trained_on() -> None:
     scenario, draw = with_(Scenario(), sampling={"top_p": 0.7}), Draw(0, 7, top_p=0.7)
     places = torch.arange(len(LOGITS))
-    own = perturbed(LOGITS, draw, places).argmax(-1)
-    rows = Margins(scenario, 2, half=True)(Sample(7, (1,), tuple(own.tolist())), LOGITS)
-    seen = 0
-    for reach in margins.REACHES:
-        moved = perturbed(LOGITS, draw, places, reach).argmax(-1)
-        new = (moved != own).numpy() & (rows.other_edge == np.float32(reach))
-        seen += int(new.sum())
-        assert (rows.other_token[new] == moved.numpy()[new]).all()
-    assert seen > 0
-    unchanged = np.isnan(rows.other_edge)
-    assert (rows.other_token[unchanged] == -1).all() and unchanged.any()
-    for half in (False, True):
-        without = with_(Scenario(), sampling={"top_p": 1.0 if half else 0.7})
-        rows = Margins(without, 2, half=half)(Sample(7, (1,), tuple(own.tolist())), LOGITS)
-        assert np.isnan(rows.other_edge).all()
+    generator = torch.Generator().manual_seed(1)
+    rounded = LOGITS + 0.2 * (torch.rand(LOGITS.shape, generator=generator) - 0.5)
+    own, drawn = (tuple(perturbed(table, draw, places).argmax(-1).tolist()) for table in (LOGITS, rounded))
+    apart = np.array(own) != np.array(drawn)
+    assert apart.any() and not apart.all()
+    margins_of = Margins(scenario, 2, half=True)
+    guided, trained = margins_of(Sample(7, (1,), own, drawn), LOGITS), margins_of(Sample(7, (1,), drawn), LOGITS)
+    far = apart & (trained.margin < 0)  # `edge` is 0 where the margin itself says that the token is drawn
+    assert far.any()
+    np.testing.assert_array_equal(guided.drawn_edge[far], trained.edge[far])
+    assert np.isnan(guided.drawn_edge[~apart]).all() and np.isnan(trained.drawn_edge).all()
+    foreign = margins_of(Sample(7, (1,), own, (LOGITS.shape[-1] + 5, *drawn[1:3])), LOGITS)
+    assert np.isnan(foreign.drawn_edge[0]) and np.isnan(foreign.drawn_edge[3:]).all()
+    exact = Margins(scenario, 2)(Sample(7, (1,), own, drawn), LOGITS)
+    assert np.isnan(exact.drawn_edge).all()
