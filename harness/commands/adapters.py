@@ -13,11 +13,11 @@ app = typer.Typer(no_args_is_help=True, help="The adapters of other frameworks: 
 @app.command("list")
 def list_() -> None:
     """The frameworks, their tested versions, and how many hooks each has."""
-    from probes.adapters import ADAPTERS
+    from harness.frameworks.spec import frameworks
 
-    for name, adapter in sorted(ADAPTERS.items()):
-        first, end = adapter.versions
-        print(f"{name:10} {first} to before {end:8} {len(adapter.hooks)} hooks")
+    for name, framework in frameworks().items():
+        first, end = framework.adapter.versions
+        print(f"{name:10} {first} to before {end:8} {len(framework.adapter.hooks)} hooks")
 
 
 @app.command()
@@ -32,17 +32,15 @@ def check(
 ) -> None:
     """Look every symbol of the hooks up in the installed framework's source, without importing or running it."""
     from harness.errors import BadInput
+    from harness.frameworks.detection import known
+    from harness.frameworks.spec import frameworks, names
     from harness.frameworks.symbols import check as look
-    from probes.adapters import ADAPTERS
 
-    if framework and framework not in ADAPTERS:
-        raise BadInput(f"there is no adapter for {framework!r} (there are: {', '.join(sorted(ADAPTERS))})")
+    wanted = [known(framework)] if framework else list(frameworks().values())
     python = python or sys.executable
-    found = [look(ADAPTERS[name], python) for name in ([framework] if framework else sorted(ADAPTERS))]
-    there = [one for one in found if one.version]
+    there = [one for one in (look(each.adapter, python) for each in wanted) if one.version]
     if not there:
-        names = framework or ", ".join(sorted(ADAPTERS))
-        raise BadInput(f"{python} has none of: {names}", fix="harness adapters check --python PATH")
+        raise BadInput(f"{python} has none of: {names(wanted)}", fix="harness adapters check --python PATH")
     if format == "json":
         import dataclasses
         import json

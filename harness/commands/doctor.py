@@ -16,7 +16,7 @@ def doctor(
         typer.Argument(help="of OpenRLHF, verl or TRL: what will break this job, found before it starts"),
     ] = None,
     framework: Annotated[
-        str, typer.Option(help="openrlhf, verl or trl; auto: what the command and its scripts name")
+        str, typer.Option(help="its name in harness adapters list; auto: what the command and its scripts name")
     ] = "auto",
     address: Annotated[
         str, typer.Option(help="of a Ray cluster: ask a worker on each of its nodes too", show_default=False)
@@ -44,7 +44,7 @@ def doctor(
     if framework != "auto" and not command:
         raise BadInput("--framework is about a command", fix=f"harness doctor --framework {framework} -- COMMAND")
     stall_s = seconds(stall)
-    from harness.doctor import examine
+    from harness.doctor.examine import examine
 
     with console("doctor") as view:
         report = examine(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def record(
     command: Annotated[list[str], typer.Argument(help="the command and its arguments", show_default=False)],
     framework: Annotated[
-        str, typer.Option(help="openrlhf, verl or trl; auto: what the command and its scripts name")
+        str, typer.Option(help="its name in harness adapters list; auto: what the command and its scripts name")
     ] = "auto",
     out: Annotated[
         str, typer.Option(help="directory of the recording; default: a new one under runs/", show_default=False)
@@ -37,7 +37,7 @@ def record(
     ] = "report",
 ) -> None:
     """Record a job of OpenRLHF, verl or TRL without editing it; its output and exit code pass through."""
-    from harness.frameworks import record as run
+    from harness.frameworks.record import record as run
 
     def show(stalled: Stall) -> None:
         say(f"a stall, {stalled.seconds:.0f} s after the last progress; evidence: {stalled.evidence}")

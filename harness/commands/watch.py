@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -38,6 +39,7 @@ def watch(
     ] = "1G",
 ) -> None:
     """Run any command under the watchdog; its output and exit code pass through, a stall is judged and reported."""
+    from harness.frameworks.configured import Configured
     from harness.frameworks.detection import detect, recognised
     from harness.frameworks.record import finished
     from harness.triage.watch import Limits
@@ -50,10 +52,11 @@ def watch(
         show_aside(stall.verdict, format)
 
     # A job of a known framework gets its hooks too: their spans say what a process was at. `record` asks more of it.
-    job = detect(command, known[0].framework) if len(known := recognised(command)) == 1 else None
+    job = detect(command, known[0].name) if len(known := recognised(command)) == 1 else None
     result = run(
         command, stall_s=seconds(stall), out=Path(out) if out else None, on_stall=on_stall, say=say, show=show,
         limits=limits, environ={**os.environ, **job.variables()} if job else None,
+        beside=(lambda folder: Configured(job.framework, folder, say)) if job else contextlib.nullcontext,
     )  # fmt: skip
     if job and result.directory:
         finished(job, result.directory, result.exit_code, say)

@@ -3,7 +3,3 @@
 `gather` measures one node (standard library only, so that Ray can ship it to workers), `facts` holds what was measured,
 `checks` are pure functions of facts, `examine` puts them together into a `reports.doctor_model.Report`.
 """
-
-from harness.doctor.examine import examine, judge
-
-__all__ = ["examine", "judge"]

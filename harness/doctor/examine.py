@@ -38,7 +38,7 @@ def examine(
     began = time.monotonic()
     job: list[Item] = []
     if command:
-        from harness.doctor.frameworks import look as look_at
+        from harness.frameworks.examine import look as look_at
 
         progress("reading the command")
         job = look_at(command, framework)

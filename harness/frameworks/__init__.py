@@ -1,10 +1,5 @@
-"""The user's own framework: which one a command starts, whether its symbols are where the hooks expect them, and a
-recording of the job.
+"""Jobs of the user's own framework: which one a command starts, a recording of the job, and the job on two engines.
 
-The hooks themselves live in `probes.adapters`: this side never imports a framework.
+`spec` says what a framework is; each folder is one. The hooks live in `probes.adapters`, because they run in the job's
+processes. The harness never imports a framework.
 """
-
-from harness.frameworks.detection import Job, detect, recognised
-from harness.frameworks.record import record
-
-__all__ = ["Job", "detect", "recognised", "record"]

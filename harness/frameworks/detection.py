@@ -14,7 +14,8 @@ from pathlib import Path
 
 from harness.errors import BadInput
 from harness.frameworks.installed import Installation, ask
-from probes.adapters import ADAPTERS, DIGESTS, VARIABLE, Adapter
+from harness.frameworks.spec import Framework, frameworks, names
+from probes.adapters import DIGESTS, VARIABLE, Adapter
 
 AUTO = "auto"
 LARGEST_SCRIPT = 1 << 20  # bytes
@@ -40,45 +41,49 @@ class Job:
     """A command of a known framework. `python`, `installed`: its interpreter and what that has, where it can be told
     from the command. `warnings`: what the user should know before it starts, a sentence each."""
 
-    adapter: Adapter
+    framework: Framework
     python: str
     installed: Installation | None
     warnings: tuple[str, ...]
 
     def variables(self, *, digests: bool = False) -> dict[str, str]:
         """What switches the hooks on in every process that inherits it."""
-        found = {VARIABLE: f"{self.adapter.framework}:{','.join(self.adapter.triggers)}"}
-        return {**found, DIGESTS: "1"} if digests else found
+        variables = {VARIABLE: f"{self.framework.handed}:{','.join(self.framework.adapter.triggers)}"}
+        return {**variables, DIGESTS: "1"} if digests else variables
 
 
 def detect(command: Sequence[str], framework: str = AUTO, environ: Mapping[str, str] = os.environ) -> Job:
     """The job that a command starts. Raises BadInput for a command of no framework, or of several."""
     if framework != AUTO:
-        if framework not in ADAPTERS:
-            raise BadInput(f"there is no adapter for {framework!r} (there are: {', '.join(sorted(ADAPTERS))})")
-        return _job(ADAPTERS[framework], command, environ)
-    found = recognised(command)
-    if not found:
+        return _job(known(framework), command, environ)
+    candidates = recognised(command)
+    if not candidates:
         raise BadInput(
-            f"neither the words of this command nor its scripts name one of: {', '.join(sorted(ADAPTERS))}",
+            f"neither the words of this command nor its scripts name one of: {names()}",
             fix="--framework NAME says which it is; harness watch -- … watches any command, without hooks",
         )
-    if len(found) > 1:
-        names = " and ".join(one.framework for one in found)
+    if len(candidates) > 1:
         raise BadInput(
-            f"this command could start {names}: more than one adapter matches it",
-            fix=f"--framework {found[0].framework} -- …",
+            f"this command could start {names(candidates, ' and ')}: more than one adapter matches it",
+            fix=f"--framework {candidates[0].name} -- …",
         )
-    return _job(found[0], command, environ)
+    return _job(candidates[0], command, environ)
 
 
-def recognised(command: Sequence[str]) -> list[Adapter]:
-    """The adapters of every framework that the command's words, or the scripts among them, name."""
+def known(name: str) -> Framework:
+    """The framework of that name. Raises BadInput where there is none."""
+    if name not in frameworks():
+        raise BadInput(f"there is no adapter for {name!r} (there are: {names()})")
+    return frameworks()[name]
+
+
+def recognised(command: Sequence[str]) -> list[Framework]:
+    """Every framework that the command's words, or the scripts among them, name."""
     texts = list(command) + [text for _, text in scripts(command)]
     return [
-        adapter
-        for adapter in ADAPTERS.values()
-        if any(re.search(pattern, text, re.MULTILINE) for pattern in adapter.commands for text in texts)
+        framework
+        for framework in frameworks().values()
+        if any(re.search(pattern, text, re.MULTILINE) for pattern in framework.commands for text in texts)
     ]
 
 
@@ -95,10 +100,10 @@ def scripts(command: Sequence[str]) -> Iterator[tuple[str, str]]:
             continue
 
 
-def _job(adapter: Adapter, command: Sequence[str], environ: Mapping[str, str]) -> Job:
+def _job(framework: Framework, command: Sequence[str], environ: Mapping[str, str]) -> Job:
     python = interpreter(command, environ)
-    installed = ask(python, adapter, environ) if python else None
-    return Job(adapter, python, installed, tuple(_warnings(adapter, python, installed, command)))
+    installed = ask(python, framework.adapter, environ, beside=framework.beside) if python else None
+    return Job(framework, python, installed, tuple(_warnings(framework.adapter, python, installed, command)))
 
 
 def interpreter(command: Sequence[str], environ: Mapping[str, str] = os.environ) -> str:

@@ -8,16 +8,16 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from harness.errors import BadInput
 from probes.adapters import Adapter
 
 TIMEOUT_S = 30.0
-# Packages beside a framework whose source says what its settings are.
-_BESIDE = {"trl": ("accelerate", "transformers")}
+PARSER_S = 120.0  # TRL's parser imports transformers: half a minute was seen on a cold disk
 _PYTHON, _ANSWER = "rlhf-harness-python:", "rlhf-harness:"
 # Runs in the framework's interpreter, and says first that one is there: a program that is none does not get so far.
 # find_spec of a top-level name imports nothing.
@@ -46,13 +46,29 @@ print("rlhf-harness:" + json.dumps({"version": version, "places": places}))
 """
 
 
+_SAY = f"""
+import sys
+if sys.path[:1] == [""]:
+    del sys.path[0]  # the job's folder may hold a json.py
+import json
+def answer(**found):
+    print({_ANSWER!r} + json.dumps(found, default=str), flush=True)
+"""
+
+
 @dataclass(frozen=True)
 class Installation:
-    """`version`: empty where it is not installed. `places`: top-level package -> the directories of its source."""
+    """`version`: empty where it is not installed. `places`: top-level package -> the directories of its source.
+    `environ`: the environment in which it was asked."""
 
     python: str
     version: str
     places: Mapping[str, tuple[str, ...]]
+    environ: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def query(self, code: str, *words: str) -> dict[str, Any]:
+        """As `query`, of this interpreter."""
+        return query(self.python, code, words, self.environ)
 
     def source(self, module: str) -> Path | None:
         """The file of a module's source; None where the installed packages have none."""
@@ -67,12 +83,14 @@ class Installation:
         return None
 
 
-def ask(python: str, adapter: Adapter, environ: Mapping[str, str] = os.environ) -> Installation:
-    """What that interpreter has. Raises BadInput where it is none, does not run, or does not answer in `TIMEOUT_S`."""
+def ask(
+    python: str, adapter: Adapter, environ: Mapping[str, str] = os.environ, *, beside: Sequence[str] = ()
+) -> Installation:
+    """What that interpreter has of a framework and of the packages `beside` it. Raises BadInput where it is none, does
+    not run, or does not answer in `TIMEOUT_S`."""
     hooked = (hook.module.split(".")[0] for hook in adapter.hooks)
-    packages = sorted({*adapter.triggers, *hooked, *_BESIDE.get(adapter.framework, ())})
-    quiet = {name: value for name, value in environ.items() if not name.startswith("RLHF_HARNESS_")}
-    code, output, errors = _answer(python, [adapter.distribution, *packages], quiet)
+    packages = sorted({*adapter.triggers, *hooked, *beside})
+    code, output, errors = _answer(python, _ASK, [adapter.distribution, *packages], environ, TIMEOUT_S)
     version = ""
     for line in output.splitlines():
         if line.startswith(_PYTHON):
@@ -80,22 +98,38 @@ def ask(python: str, adapter: Adapter, environ: Mapping[str, str] = os.environ) 
         if line.startswith(_ANSWER):
             found = json.loads(line.removeprefix(_ANSWER))
             places = {name: tuple(paths) for name, paths in found["places"].items()}
-            return Installation(python, found["version"], places)
+            return Installation(python, found["version"], places, dict(environ))
     said = (errors.strip().splitlines() or ["nothing"])[-1].strip()[:200]
     if version:
         raise BadInput(f"{python} is Python {version} and cannot say what it has: {said}")
     raise BadInput(f"{python} is no Python interpreter that works: told to run Python it ended with {code} ({said})")
 
 
-def _answer(python: str, words: list[str], environ: dict[str, str]) -> tuple[int, str, str]:
+def query(python: str, code: str, words: Sequence[str], environ: Mapping[str, str]) -> dict[str, Any]:
+    """What a program says in that interpreter, by `answer(**found)`; `unknown` says why there is no answer."""
+    try:
+        _, output, errors = _answer(python, _SAY + code, words, environ, PARSER_S)
+    except BadInput as error:
+        return {"unknown": error.message}
+    for line in output.splitlines():
+        if line.startswith(_ANSWER):
+            return dict(json.loads(line.removeprefix(_ANSWER)))
+    last = (errors.strip().splitlines() or ["nothing"])[-1].strip()[:200]
+    return {"unknown": f"its parser cannot be asked in {python}: {last}"}
+
+
+def _answer(
+    python: str, code: str, words: Sequence[str], environ: Mapping[str, str], timeout_s: float
+) -> tuple[int, str, str]:
     """(exit code, standard output, standard error) of the question; what the program started is ended with it."""
+    environ = {name: value for name, value in environ.items() if not name.startswith("RLHF_HARNESS_")}
     folder = Path(python)
     if folder.is_dir():
         own = folder / "bin" / "python"
         raise BadInput(f"{python} is a directory, no interpreter", fix=f"--python {own}" if own.exists() else None)
     try:
         process = subprocess.Popen(
-            [python, "-c", _ASK, *words], env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            [python, "-c", code, *words], env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True,
         )  # fmt: skip
     except FileNotFoundError as error:
@@ -106,11 +140,11 @@ def _answer(python: str, words: list[str], environ: dict[str, str]) -> tuple[int
         raise BadInput(f"{python} is no Python interpreter, it cannot be started: {error.strerror}") from error
     with process:
         try:
-            output, errors = process.communicate(timeout=TIMEOUT_S)
+            output, errors = process.communicate(timeout=timeout_s)
         except BaseException as error:  # Ctrl-C does not reach a session of its own either
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             if isinstance(error, subprocess.TimeoutExpired):
-                raise BadInput(f"{python} did not say within {TIMEOUT_S:g} s what it has installed") from error
+                raise BadInput(f"{python} did not say within {timeout_s:g} s what it has installed") from error
             raise
     return process.returncode, output, errors

@@ -16,28 +16,26 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from harness import envs
 from harness.errors import BadInput
+from harness.frameworks.configured import of_recording
 from harness.frameworks.detection import AUTO, Job, detect, interpreter
+from harness.frameworks.examine import SETTINGS, look
 from harness.frameworks.installed import ask
 from harness.frameworks.record import record
+from harness.frameworks.spec import Framework
 from harness.frameworks.steering import refuse, steered, unsteered
 from probes import redaction
 from probes.format import Run, write_manifest
+from reports.doctor_model import Hazard, Unchecked
 from reports.model import Finding, Verdict
 
-if TYPE_CHECKING:
-    from reports.doctor_model import Hazard
-
 PYTHON = "{python}"  # in a command: where the interpreter of the side stands
-# How a framework is told its engine, by Hydra's override; the others have one engine.
-SWITCHES = {"verl": "actor_rollout_ref.rollout.name"}
 Repeat = Literal["baseline", "both", "none"]
 AGAIN = "-again"  # of the directory of a second run
 UNSAID = "which engine drew is not recorded"
-ENGINES = {"verl": ("vllm", "sglang"), "openrlhf": ("vllm",), "trl": ("vllm",)}
 
 
 @dataclass(frozen=True)
@@ -72,29 +70,29 @@ def plan(
         raise BadInput("there is no command to run twice", fix="harness parity A B --framework verl -- COMMAND")
     placed = [word.replace(PYTHON, interpreter(command, environ) or PYTHON) for word in command]
     job = detect(placed, framework, environ)
-    name = job.adapter.framework
-    refuse(name, seed=seed, coupled=coupled)
+    its, name = job.framework, job.framework.name
+    refuse(its, seed=seed, coupled=coupled)
     sides = []
     for side, backend in (("baseline", baseline), ("candidate", candidate)):
         wanted = envs.parse(backend)
-        if wanted.engine not in ENGINES[name]:
-            only = " and ".join(ENGINES[name])
+        if wanted.engine not in its.engines:
+            only = " and ".join(its.engines)
             raise BadInput(
                 f"{name} does not generate with {wanted.engine} ({only} only)",
                 fix=f"harness parity vllm@ONE vllm@TWO --framework {name} -- …   # two environments"
-                if len(ENGINES[name]) == 1
+                if len(its.engines) == 1
                 else None,
             )
-        words = _with_engine(list(command), SWITCHES.get(name), wanted.engine)
+        words = _with_engine(list(command), its.switch, wanted.engine)
         own = envs.resolve(backend, create=False) if wanted.environment or wanted.version else None
         python = own.python if own else ""
         words, variables = _with_python(words, python, dict(environ), backend)
-        if python and not ask(python, job.adapter, environ).version:
+        if python and not ask(python, its.adapter, environ).version:
             raise BadInput(
-                f"{python} of {backend} has no {job.adapter.distribution}",
-                fix=f"{python} -m pip install {job.adapter.distribution}",
+                f"{python} of {backend} has no {its.adapter.distribution}",
+                fix=f"{python} -m pip install {its.adapter.distribution}",
             )
-        words, variables = steered(name, words, variables, seed=seed, coupled=coupled)
+        words, variables = steered(its, words, variables, seed=seed, coupled=coupled)
         version = own.version if own else ""
         sides.append(Side(side, backend, wanted.engine, tuple(words), variables, python, version))
     return job, sides[0], sides[1]
@@ -140,11 +138,11 @@ def run_framework_parity(
     started = time.monotonic()
     seed, coupled, cap = options.seed, options.coupled, options.cap
     job, left, right = plan(baseline, candidate, command, options.framework, seed=seed, coupled=coupled)
-    name = job.adapter.framework
-    seeded = seed is not None or coupled is not None
-    hazards = {side.name: _hazards(side, name, seeded=seeded, say=say) for side in (left, right)}
+    its, name = job.framework, job.framework.name
+    data_seed = (seed if coupled is None else coupled) if its.seeds_prompts else None
+    hazards = {side.name: _hazards(side, its, data_seed, say) for side in (left, right)}
     for side in (left, right):
-        _refuse_what_bites(side, hazards[side.name], say)
+        _refuse_what_breaks(side, hazards[side.name], say)
     figures: dict[str, float] = {}
     wanted = options.repeat or ("baseline" if coupled is not None else "none")
 
@@ -160,7 +158,7 @@ def run_framework_parity(
         _named(place, side)
         if result.exit_code:
             return f"the job on {side.backend} ended with exit code {result.exit_code}"
-        why = _another_engine(place, side) or unsteered(place, name, seed=seed, coupled=coupled)
+        why = _another_engine(place, side) or unsteered(place, its, seed=seed, coupled=coupled)
         return f"on {side.backend} {why}" if why else ""
 
     with recording_in(options.out, f"parity-{name}-{baseline}-{candidate}") as folder:
@@ -183,7 +181,7 @@ def run_framework_parity(
             verdict,
             figures=verdict.figures | figures,
             reproduce=f"{same} -- {_quoted(command)}",
-            findings=[*verdict.findings, *_traps(right, name, hazards[right.name])],
+            findings=[*verdict.findings, *_traps(right, its, hazards[right.name], folder / right.name)],
         ),
         folder,
     )
@@ -203,7 +201,7 @@ def _verdict(folder: Path, failed: str, cap: float | None, again: Mapping[str, P
     )
 
 
-def _refuse_what_bites(side: Side, hazards: list[Hazard], say: Callable[[str], None]) -> None:
+def _refuse_what_breaks(side: Side, hazards: list[Hazard], say: Callable[[str], None]) -> None:
     for item in hazards:
         if item.severity == "error":
             raise BadInput(
@@ -213,32 +211,32 @@ def _refuse_what_bites(side: Side, hazards: list[Hazard], say: Callable[[str], N
             say(f"{side.backend}: {item.what}; {item.why}")
 
 
-def _traps(side: Side, framework: str, hazards: list[Hazard]) -> list[Finding]:
-    """Settings that make a difference without any engine's fault, as findings of the verdict."""
+def _traps(side: Side, framework: Framework, hazards: list[Hazard], recorded: Path) -> list[Finding]:
+    """Settings that make a difference without any engine's fault, as findings of the verdict: of the configuration that
+    the job recorded, and of its command where it recorded none."""
+    resolved = of_recording(framework, recorded)
+    items = hazards if resolved is None else [one for one in resolved if isinstance(one, Hazard)]
+    traps = {trap.check for trap in framework.traps}
     return [
         Finding(item.check, f"{item.what} ({item.measured})", effect=item.why, severity="warning", where=side.name)
-        for item in hazards
-        if item.severity == "warning" and item.check.startswith(framework)
+        for item in items
+        if item.severity in ("warning", "error") and item.check in traps
     ]
 
 
-def _hazards(side: Side, framework: str, *, seeded: bool, say: Callable[[str], None]) -> list[Hazard]:
-    """What `harness doctor` says of the job, but for what a seed fixes. A trap whose settings cannot be told refuses
-    nothing; that it was not looked at is said."""
-    from harness.doctor.frameworks import look
-    from reports.doctor_model import Hazard, Unchecked
-
-    items = look(side.command, framework, side.environ)
+def _hazards(side: Side, framework: Framework, seed: int | None, say: Callable[[str], None]) -> list[Hazard]:
+    """What `harness doctor` says of the job. What cannot be checked before the start refuses nothing; it is named."""
+    traps = {trap.check for trap in framework.traps}
+    items = look(side.command, framework.name, side.environ, seed=seed)
     for item in items:
-        if isinstance(item, Unchecked) and item.check.startswith(framework):
+        if isinstance(item, Unchecked) and item.check in {*traps, SETTINGS}:
             say(f"{side.backend}: {item.check} is not checked: {item.reason}")
-    found = [item for item in items if isinstance(item, Hazard)]
-    return [item for item in found if not (seeded and item.check == "openrlhf-data")]
+    return [item for item in items if isinstance(item, Hazard)]
 
 
-def _with_engine(words: list[str], switch: str | None, engine: str) -> list[str]:
+def _with_engine(words: list[str], switch: str, engine: str) -> list[str]:
     """The words with the framework's own switch on that engine, at the end where there was none."""
-    if switch is None:
+    if not switch:
         return words
     pattern = re.compile(rf"\+{{0,2}}{re.escape(switch)}=")
     places = [place for place, word in enumerate(words) if pattern.match(word)]

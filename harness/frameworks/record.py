@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.errors import BadInput
+from harness.frameworks.configured import Configured
 from harness.frameworks.detection import AUTO, Job, detect
 from harness.frameworks.recording import Hooks, finish, lines
 from harness.frameworks.steering import steered
@@ -42,11 +43,11 @@ def record(
     if not command:
         raise BadInput("there is no command to record", fix="harness record -- python train.py")
     job = detect(command, framework, environment)
-    command, environment = steered(job.adapter.framework, command, environment, seed=seed)
+    command, environment = steered(job.framework, command, environment, seed=seed)
     for warning in job.warnings:
         say(warning)
     started = datetime.datetime.now()
-    directory = out or Path("runs") / f"{job.adapter.framework}-{started:%Y%m%d-%H%M%S}-{os.getpid()}"
+    directory = out or Path("runs") / f"{job.framework.name}-{started:%Y%m%d-%H%M%S}-{os.getpid()}"
     if directory.exists() and not directory.is_dir():
         raise BadInput(f"{directory} is a file, and a recording is a directory", fix="harness record --out DIR -- …")
     if (directory / "run.json").exists():
@@ -54,6 +55,7 @@ def record(
     result = watch(
         command, stall_s=stall_s, out=directory, on_stall=on_stall, say=say, show=show,
         environ={**environment, **job.variables(digests=digests)},
+        beside=lambda folder: Configured(job.framework, folder, say),
     )  # fmt: skip
     finished(job, directory, result.exit_code, say)
     return result
@@ -62,11 +64,11 @@ def record(
 def finished(job: Job, directory: Path, exit_code: int, say: Callable[[str], None]) -> Hooks | None:
     """Make the recording whole and say what the hooks did; a recording that cannot be finished costs only that."""
     try:
-        hooks = finish(directory, job.adapter, exit_code)
+        hooks = finish(directory, job.framework.adapter, exit_code)
     except (FormatError, RecordingError) as error:
         say(f"the recording in {directory} could not be finished: {error}")
         return None
-    for line in lines(hooks, job.adapter):
+    for line in lines(hooks, job.framework.adapter):
         say(line)
     if hooks.processes:
         say(f"recorded in {directory}")

@@ -12,39 +12,25 @@ from pathlib import Path
 
 from harness import envs
 from harness.errors import BadInput
+from harness.frameworks.spec import Framework
+from probes.adapters import PLUGIN, SEED
 from probes.format import Run
 
-# How verl's engines load the processors of coupled sampling, and give log-probabilities of the model's distribution.
-_KWARGS = "actor_rollout_ref.rollout.engine_kwargs"
-OVERRIDES = {
-    "verl": (
-        f"++{_KWARGS}.vllm.logits_processors=['scenarios.engines.vllm.coupled:Coupled']",
-        f"++{_KWARGS}.vllm.async_scheduling=False",
-        "actor_rollout_ref.rollout.logprobs_mode=raw_logprobs",
-        f"++{_KWARGS}.sglang.enable_custom_logit_processor=True",
-        f"++{_KWARGS}.sglang.disable_overlap_schedule=True",
-    )
-}
-# Where the adapters' loader imports a module of ours in each process.
-PLUGINS = {"openrlhf": "scenarios.jobs.openrlhf", "trl": "scenarios.jobs.trl"}
-# A framework whose prompts no option of its own seeds; the others -> the options that do.
-SEEDED = ("openrlhf",)
-_OWN_SEEDS = {"verl": "data.seed=N actor_rollout_ref.rollout.seed=N", "trl": "seed=N among the trainer's arguments"}
 
-
-def refuse(framework: str, *, seed: int | None, coupled: int | None) -> None:
+def refuse(framework: Framework, *, seed: int | None, coupled: int | None) -> None:
     """Raises BadInput for a number that is no seed, and for one that a framework has options of its own for."""
     for number in (seed, coupled):
         if number is not None and not 0 <= number < 1 << 32:  # NumPy, which is seeded with it, takes no other
             raise BadInput(f"--seed {number} is no seed: it lies between 0 and {(1 << 32) - 1}", fix="--seed 7")
-    if coupled is None and seed is not None and framework not in SEEDED:
-        raise BadInput(
-            f"{framework} has seeds of its own, and --seed reaches none of them", fix=f"… {_OWN_SEEDS[framework]}"
-        )
+    if coupled is None and seed is not None and not framework.seeds_prompts:
+        fix = f"… {framework.own_seeds}" if framework.own_seeds else None
+        raise BadInput(f"{framework.name} has seeds of its own, and --seed reaches none of them", fix=fix)
+    if coupled is not None and not framework.couples:
+        raise BadInput(f"{framework.name} has no coupled sampling", fix="leave --mode coupled out")
 
 
 def steered(
-    framework: str, words: Sequence[str], environ: Mapping[str, str], *, seed: int | None = None,
+    framework: Framework, words: Sequence[str], environ: Mapping[str, str], *, seed: int | None = None,
     coupled: int | None = None,
 ) -> tuple[list[str], dict[str, str]]:  # fmt: skip
     """A command and its variables with a seed of the prompts' order, or with coupled sampling; as they are without.
@@ -55,32 +41,28 @@ def steered(
     refuse(framework, seed=seed, coupled=coupled)
     if seed is None and coupled is None:
         return list(words), dict(environ)
-    found = dict(environ)
+    variables = dict(environ)
     if coupled is not None:
         from scenarios.engines.sglang.plugin import SWITCH
         from scenarios.engines.vllm.draws import COUPLED
 
-        found |= {COUPLED: str(coupled), SWITCH: "1"}
-    if framework in PLUGINS:
-        from probes.adapters import PLUGIN
-
-        found[PLUGIN] = PLUGINS[framework]
-    if framework in SEEDED:
-        from scenarios.jobs.openrlhf import SEED
-
-        found[SEED] = str(seed if coupled is None else coupled)
-    path = (str(envs.bundle(plugins=framework == "verl")), environ.get("PYTHONPATH", ""))
-    found["PYTHONPATH"] = os.pathsep.join(part for part in path if part)
-    return [*words, *(OVERRIDES.get(framework, ()) if coupled is not None else ())], found
+        variables |= {COUPLED: str(coupled), SWITCH: "1"}
+    if framework.plugin:
+        variables[PLUGIN] = framework.plugin
+    if framework.seeds_prompts:
+        variables[SEED] = str(seed if coupled is None else coupled)
+    path = (str(envs.bundle(plugins=framework.finds_plugins)), environ.get("PYTHONPATH", ""))
+    variables["PYTHONPATH"] = os.pathsep.join(part for part in path if part)
+    return [*words, *(framework.overrides if coupled is not None else ())], variables
 
 
-def unsteered(folder: Path, framework: str, *, seed: int | None, coupled: int | None) -> str:
+def unsteered(folder: Path, framework: Framework, *, seed: int | None, coupled: int | None) -> str:
     """Why a recording is not as it was asked for; empty where it is."""
     if seed is None and coupled is None:
         return ""
     run = Run(folder, strict=False)
     wanted = seed if coupled is None else coupled
-    if framework in SEEDED and (got := (run.manifest.get("seeds") or {}).get("data")) != wanted:
+    if framework.seeds_prompts and (got := (run.manifest.get("seeds") or {}).get("data")) != wanted:
         return f"the prompts were not shuffled with the seed {wanted} (recorded: {got})"
     if coupled is None:
         return ""

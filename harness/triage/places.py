@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
+from harness.frameworks.spec import frameworks
 from harness.triage.evidence import Frame
 
 # A process in one of these can be woken by another process only.
@@ -101,8 +102,8 @@ TABLE: tuple[Entry, ...] = (
     ),
     Entry("ray_get", r"<native>.*ray::core::CoreWorker::(Get|Wait).*", "", "ray.get"),
     Entry("ray_get", r"wait_for_pg|ready", r"ray/util/placement_group", "placement group"),
-    # asks its replay buffer until agents, which are called from elsewhere, have filled it
-    Entry("ray_get", r"_wait_for_next_poll", r"verl/trainer/ppo/v1/replay_buffer", "samples of the rollout"),
+    # of the frameworks of users' jobs
+    *(Entry(one.kind, one.function, one.file, one.op) for its in frameworks().values() for one in its.waits),
     Entry("ray_idle", r"main_loop", r"ray/_private/worker", "waits for a task"),
     # work inside an engine's loop, which is not its loop
     Entry(

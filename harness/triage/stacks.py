@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from harness.frameworks.spec import frameworks
 from harness.triage.evidence import Frame, Process, Sample, Thread
 from harness.triage.places import IDLE, WAITING, match, plain, users
 
@@ -35,7 +36,8 @@ EVENT_LOOP = "AsyncIO Thread"  # the name that Ray gives to the thread in which 
 _LOOP = re.compile(r"asyncio/|uvloop|selectors\.py|/threading\.py")  # an event loop that waits, in its thread
 _ASYNC, _WAITS = re.compile(r"asyncio/|uvloop"), re.compile(r"asyncio/|uvloop|selectors\.py")
 _TASK = "actor_method_executor"  # of ray/_private/function_manager.py, which calls a method
-_FRAMEWORKS = re.compile(r"/(openrlhf|verl|trl|slime|areal|nemo_rl|vllm|sglang)/")
+# Of frameworks with an adapter, and of those without one.
+_FRAMEWORKS = re.compile(rf"/({'|'.join(frameworks())}|slime|areal|nemo_rl|vllm|sglang)/")
 
 
 @dataclass(frozen=True)

@@ -8,31 +8,44 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import importlib.util
 import os
+import sys
 
 from probes import attach
 from probes.adapters.machinery import Machinery
-from probes.adapters.openrlhf import ADAPTER as OPENRLHF
 from probes.adapters.table import Adapter, Hook
-from probes.adapters.trl import ADAPTER as TRL
-from probes.adapters.verl import ADAPTER as VERL
 
-__all__ = ["ADAPTERS", "DIGESTS", "PLUGIN", "VARIABLE", "Adapter", "Hook", "Machinery", "begin"]
+__all__ = ["DIGESTS", "PLUGIN", "SEED", "VARIABLE", "Adapter", "Hook", "Machinery", "begin", "load"]
 
-ADAPTERS: dict[str, Adapter] = {one.framework: one for one in (OPENRLHF, TRL, VERL)}
-# Told to every process of a recorded job: `framework:package,package`, and whether digests of weights are wanted.
+# Handed to every process of a recorded job: `adapter:package,package`, where the adapter is a module of `probes` or the
+# file of another package's module; and whether digests of weights are wanted.
 VARIABLE, DIGESTS = "RLHF_HARNESS_ADAPTER", "RLHF_HARNESS_DIGESTS"
 PLUGIN = "RLHF_HARNESS_PLUGIN"  # a module that changes the job as its user asked (`--seed`), imported in each process
+SEED = "RLHF_HARNESS_SEED"  # of the order of the prompts, for a plugin that seeds it
 
 _begun: Machinery | None = None
 
 
-def begin(directory: str, framework: str) -> Machinery | None:
-    """Hook `framework` in this process and record into `directory`, once; None for a process that is no part of the
-    job."""
+def load(name: str) -> Adapter:
+    """The adapter of a module of `probes`, or in a file that imports the standard library and `probes` only."""
+    if not os.path.isabs(name):
+        adapter: Adapter = importlib.import_module(name).ADAPTER
+        return adapter
+    own = f"_rlhf_harness_adapter_{os.path.splitext(os.path.basename(name))[0]}"
+    spec = importlib.util.spec_from_file_location(own, name)
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[own] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    adapter = module.ADAPTER
+    return adapter
+
+
+def begin(directory: str, adapter: Adapter) -> Machinery | None:
+    """Put the hooks of a framework into this process and record into `directory`, once; None for a process that is no
+    part of the job."""
     global _begun
     if _begun is None and attach.begin(directory) is not None:
-        adapter = ADAPTERS[framework]
         try:
             version = importlib.metadata.version(adapter.distribution)
         except importlib.metadata.PackageNotFoundError:  # a checkout on PYTHONPATH

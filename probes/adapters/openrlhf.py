@@ -25,7 +25,6 @@ ADAPTER = Adapter(
     framework="openrlhf",
     distribution="openrlhf",
     versions=("0.11.2", "0.11.3"),
-    commands=(r"\bopenrlhf\.cli\.", r"^\s*(import|from)\s+openrlhf\b", r"\btrain_ppo_ray\b"),
     roles={
         "PPOTrainer": "trainer",
         "PolicyModelActor": "actor",

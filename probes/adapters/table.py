@@ -51,19 +51,17 @@ class Hook:
 
 @dataclass(frozen=True)
 class Adapter:
-    """One framework: how it is known, which versions were tested, its hooks.
+    """One framework as the job's processes know it: which versions were tested, its hooks.
 
     `versions`: the first tested version, and the first that is not. `packages`: top-level packages whose import means
-    that a process belongs to the job. `commands`: patterns, searched in each word of a command line and in the source
-    of the scripts that it starts. `roles`: how a process's own name begins (a Ray actor's class or name) -> role in the
-    recording. `missing`: what the framework cannot give -> why; a check that needs it is not tested.
+    that a process belongs to the job. `roles`: how a process's own name begins (a Ray actor's class or name) -> role in
+    the recording. `missing`: what the framework cannot give -> why; a check that needs it is not tested.
     """
 
     framework: str
     distribution: str
     versions: tuple[str, str]
     hooks: tuple[Hook, ...]
-    commands: tuple[str, ...]
     packages: tuple[str, ...] = ()
     roles: Mapping[str, str] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)
@@ -81,6 +79,11 @@ class Adapter:
     def hooks_of(self, version: str) -> tuple[Hook, ...]:
         """The hooks that a version has; all of them for an unknown one (an empty string)."""
         return tuple(hook for hook in self.hooks if not version or _within(hook, version))
+
+
+def compare(one: str, other: str) -> int:
+    """Below, at or above 0: whether a version comes before another, is equal to it, or comes after."""
+    return (_parts(one) > _parts(other)) - (_parts(one) < _parts(other))
 
 
 def _within(hook: Hook, version: str) -> bool:

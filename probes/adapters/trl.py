@@ -345,12 +345,6 @@ ADAPTER = Adapter(
     framework="trl",
     distribution="trl",
     versions=("1.16", "1.17"),
-    commands=(
-        r"^\s*(import|from)\s+trl\b",
-        r"(^|/)trl$",
-        r"\btrl\.(cli|scripts)\b",
-        r"(^|[\s;&/])trl\s+(distillation|dpo|grpo|kto|reward|rloo|sft|vllm-serve)\b",
-    ),
     roles={"process": "trainer"},
     missing={
         "prompt_seen": "no backend of TRL says which ids it saw (with --mode coupled the harness keeps vLLM's)",

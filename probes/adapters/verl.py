@@ -33,12 +33,6 @@ ADAPTER = Adapter(
     framework="verl",
     distribution="verl",
     versions=("0.9.1", "0.9.2"),
-    commands=(
-        r"\bverl\.(trainer|experimental)\.",
-        r"(^|\bpython[\w.]*\s+(-\S+\s+)*)(\S*/)?verl/trainer/main_ppo\w*\.py\b",
-        r"^\s*(import|from)\s+verl\b",
-        r"\bactor_rollout_ref\.",
-    ),
     roles={
         "TaskRunnerV1": "trainer",
         "WorkerDict": "actor",

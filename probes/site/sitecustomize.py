@@ -10,8 +10,9 @@ import sys
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _TRIGGERS = {"torch.distributed.distributed_c10d", "ray._private.worker"}
 _HOOK = "rlhf_harness_ray.environment"
-_FRAMEWORK, _, _PACKAGES = os.environ.get("RLHF_HARNESS_ADAPTER", "").partition(":")
+_ADAPTER, _, _PACKAGES = os.environ.get("RLHF_HARNESS_ADAPTER", "").rpartition(":")
 _TRIGGERS.update(_PACKAGES.split(",") if _PACKAGES else ())
+_loaded = None  # what was loaded of the probes, where the job has a package of their name
 
 
 class _Imports:
@@ -90,25 +91,27 @@ def _attach():
     if not directory:
         return
     try:
-        attach, adapters = _probes()
+        attach, adapters, adapter = _probes()
         attach.begin(directory)
-        if adapters is not None:
-            adapters.begin(directory, _FRAMEWORK)
+        if adapter is not None:
+            adapters.begin(directory, adapter)
     except Exception as error:  # the job goes on whatever a probe does; the watch directory says that it is off
         _failed(directory, error)
 
 
 def _probes():
-    """`probes.attach`, and `probes.adapters` where the job's framework is known.
+    """`probes.attach`, `probes.adapters` and the adapter of the job's framework; the last two where it is known.
 
     In sys.modules only where the job would find our package anyway, never in place of its own.
     """
+    global _loaded
     import importlib
     import importlib.util
 
     def load():
         attach = importlib.import_module("probes.attach")
-        return attach, importlib.import_module("probes.adapters") if _FRAMEWORK else None
+        adapters = importlib.import_module("probes.adapters") if _ADAPTER else None
+        return attach, adapters, adapters.load(_ADAPTER) if adapters is not None else None
 
     package = os.path.dirname(_HERE)
     origin = os.path.join(package, "__init__.py")
@@ -116,8 +119,8 @@ def _probes():
     ours = spec is not None and spec.origin is not None and os.path.realpath(spec.origin) == os.path.realpath(origin)
     if ours:
         return load()
-    if "_rlhf_harness_attach" in sys.modules:
-        return sys.modules["_rlhf_harness_attach"], sys.modules.get("_rlhf_harness_adapters")
+    if _loaded is not None:
+        return _loaded
     theirs = {name: sys.modules.pop(name) for name in list(sys.modules) if name.split(".")[0] == "probes"}
     try:
         spec = importlib.util.spec_from_file_location("probes", origin, submodule_search_locations=[package])
@@ -125,11 +128,9 @@ def _probes():
         module = importlib.util.module_from_spec(spec)
         sys.modules["probes"] = module
         spec.loader.exec_module(module)
-        attach, adapters = load()
-        sys.modules["_rlhf_harness_attach"] = attach
-        if adapters is not None:
-            sys.modules["_rlhf_harness_adapters"] = adapters
-        return attach, adapters
+        _loaded = load()
+        sys.modules["_rlhf_harness_attach"] = _loaded[0]
+        return _loaded
     finally:
         for name in [name for name in sys.modules if name.split(".")[0] == "probes"]:
             del sys.modules[name]

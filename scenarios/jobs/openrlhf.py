@@ -18,10 +18,10 @@ from copy import deepcopy
 from types import ModuleType
 from typing import Any
 
+from probes.adapters import SEED
 from probes.adapters.imports import Finder
 from scenarios.engines.vllm.draws import COUPLED, KEY, drawn
 
-SEED = "RLHF_HARNESS_SEED"
 PLAIN = "--rollout.temperature 1 --rollout.top_p 1, or --algo.advantage.is_correction_level off"
 SEEN = "rlhf_harness_seen"  # in a response: the prompt as the engine's answer gives it back
 MARK = "rlhf_harness_seed"  # on a loader whose order is of that seed: the recording says so

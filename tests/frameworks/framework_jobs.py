@@ -14,6 +14,7 @@ import environments
 import pytest
 from jobs.material import prepare
 
+from harness.frameworks.spec import frameworks
 from harness.frameworks.steering import steered
 from probes.format import Ragged, Run
 
@@ -76,7 +77,7 @@ def verl(home: Path, engine: str, seed: int | None = None, *, run: str = "", pla
     if plant:
         environ["FRAMEWORKS_PLANT"] = plant
     if seed is not None:
-        words, environ = steered("verl", words, environ, coupled=seed)
+        words, environ = steered(frameworks()["verl"], words, environ, coupled=seed)
     return record(home, name, "verl", words, environ)
 
 
@@ -99,7 +100,7 @@ def openrlhf_coupled(home: Path, stack: str, seed: int, *, run: str = "", plant:
     name = f"{stack}-coupled" + (f"-{run}" if run else "")
     command = [*openrlhf_command(home, f"{name}-job", stack), "--algo.advantage.is_correction_level", "token"]
     command = ["env", f"FRAMEWORKS_PLANT={plant}", *command] if plant else command
-    return record(home, name, "openrlhf", *steered("openrlhf", command, os.environ, coupled=seed))
+    return record(home, name, "openrlhf", *steered(frameworks()["openrlhf"], command, os.environ, coupled=seed))
 
 
 def trl_command(home: Path, name: str, *options: str, ranks: int = 1) -> list[str]:
@@ -123,7 +124,7 @@ def trl_colocated(home: Path, name: str, seed: int | None = None, *, plant: str 
     if plant:
         environ["FRAMEWORKS_PLANT"] = plant
     if seed is not None:
-        command, environ = steered("trl", command, environ, coupled=seed)
+        command, environ = steered(frameworks()["trl"], command, environ, coupled=seed)
     return record(home, name, "trl", command, environ)
 
 

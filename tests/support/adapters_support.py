@@ -132,7 +132,7 @@ def write(directory: Path) -> Path:
 
 def adapter(*hooks: Hook, **more: Any) -> Adapter:
     given: dict[str, Any] = {
-        "framework": NAME, "distribution": NAME, "versions": ("1.0", "2"), "commands": (r"^\s*import little_rlhf\b",),
+        "framework": NAME, "distribution": NAME, "versions": ("1.0", "2"),
         "hooks": hooks, **more,
     }  # fmt: skip
     return Adapter(**given)

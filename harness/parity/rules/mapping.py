@@ -17,8 +17,9 @@ from harness.parity.rivals import Seen
 from harness.recordings.tables import mapping, number
 from reports.model import Cause, Proof
 from reports.text import counted, figure
-from scenarios.engines.canonical import BY_NAME
 
+# Parameters that show in tokens alone, and in no re-reading of recorded numbers: raw log-probabilities do not see them.
+DRAWN = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 # The sampling parameters whose own evidence other rules look for; here only the party is set.
 _ENGINE_PARAMETER = {"LENGTH(context)": "max_model_len", "CAPACITY(kv pool)": "kv_cache_tokens"}
 
@@ -26,7 +27,7 @@ _ENGINE_PARAMETER = {"LENGTH(context)": "max_model_len", "CAPACITY(kv pool)": "k
 def sampling_parameters(e: Evidence) -> Iterator[Explanation]:
     """The engines draw with other parameters: tokens differ, raw log-probabilities of equal tokens do not."""
     for key, (one, two) in sides_given(e).items():
-        if not (key in BY_NAME and BY_NAME[key].draws):
+        if key not in DRAWN:
             continue
         asked = mapping(e.baseline.recording.scenario.get("sampling")).get(key)
         own = "baseline" if asked == two and asked != one else "candidate"

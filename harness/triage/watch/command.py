@@ -14,6 +14,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -65,14 +66,16 @@ def watch(
     limits: Limits | None = None,
     watchdog: Callable[..., Watchdog] = Watchdog,
     environ: Mapping[str, str] | None = None,
+    beside: Callable[[Path], AbstractContextManager[object]] = nullcontext,
 ) -> WatchResult:
     """Run `command` to its end and watch it. `say` takes a line, `show` a stall, both for the user.
 
     `on_stall`: `report` leaves the command alone and goes on watching; `end` ends it and everything below it once it is
     HUNG at two looks, a threshold apart; `exit` leaves it running and returns; the last two with exit code 86. `out`:
     where the recordings, evidence and verdict go; without it a folder under runs/, removed when nothing was found.
-    `limits`: of the evidence. Without `stall_s` nobody watches: the processes are recorded only. Raises BadInput for a
-    command or a folder that cannot be used.
+    `limits`: of the evidence. `beside`: what goes on with the watch directory while the command runs. Without
+    `stall_s` nobody watches: the processes are recorded only. Raises BadInput for a command or a folder that cannot
+    be used.
     """
     environment = dict(os.environ if environ is None else environ)
     program = _program(command, environment)
@@ -91,11 +94,12 @@ def watch(
             raise CommandNotRun(f"{command[0]} cannot be run: {error.strerror}", NOT_RUNNABLE) from error
         passed.to(child)
         try:
-            if stall_s is None:
-                code = _code(child.wait())
-            else:
-                dog = watchdog(directory, (child.pid,), stall_s, say=say, limits=limits)
-                code = _Follower(child, dog, passed, on_stall, show).follow()
+            with beside(directory):
+                if stall_s is None:
+                    code = _code(child.wait())
+                else:
+                    dog = watchdog(directory, (child.pid,), stall_s, say=say, limits=limits)
+                    code = _Follower(child, dog, passed, on_stall, show).follow()
         finally:
             if dog is not None:
                 dog.close()

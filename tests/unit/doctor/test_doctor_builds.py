@@ -12,9 +12,9 @@ from doctor_support import healthy, outcomes
 
 from harness.doctor.checks.builds import told
 from harness.doctor.facts import Builds, Lock
-from harness.doctor.frameworks import look
 from harness.doctor.gather import builds
 from harness.doctor.outcome import Fine, Problem
+from harness.frameworks.examine import look
 from reports.doctor_model import Hazard, Unchecked
 
 HOLDER = "import os, sys; os.open(sys.argv[1], os.O_CREAT | os.O_EXCL); print('holds', flush=True); sys.stdin.read()"
@@ -108,17 +108,15 @@ def test_a_folder_of_the_commands_own_is_looked_at(tmp_path: Path) -> None:
     assert [type(one) for one in found] == [Unchecked]
 
 
-def test_a_home_is_put_in_and_a_script_that_removes_the_lock_is_not_judged(tmp_path: Path) -> None:
+def test_a_home_is_put_in_and_a_script_that_may_remove_the_lock_is_not_judged(tmp_path: Path) -> None:
     (tmp_path / "x" / "cpu_adam").mkdir(parents=True)
     for name in ("lock", "build.ninja"):
         (tmp_path / "x" / "cpu_adam" / name).touch()
 
-    def found(text: str) -> list[type]:
-        command = ["bash", "-c", f"export TORCH_EXTENSIONS_DIR=~/x\n{text}\npython -m openrlhf.cli.train_ppo_ray"]
-        items = look(command, "openrlhf", {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"})
+    def found(*command: str) -> list[type]:
+        words = ["env", "TORCH_EXTENSIONS_DIR=~/x", *command]
+        items = look(words, "openrlhf", {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"})
         return [type(one) for one in items if one.check == "build-locks"]
 
-    assert found("") == found("rm -rf out") == [Hazard]
-    for text in ('rm -f "$TORCH_EXTENSIONS_DIR"/*/lock', "find ~/x -name lock -delete", "rm -rf ~/x",
-                 "rm -rf $HOME/.cache/torch_extensions"):  # fmt: skip
-        assert found(text) == [Unchecked], text
+    assert found("python", "-m", "openrlhf.cli.train_ppo_ray") == [Hazard]
+    assert found("bash", "-c", "rm -rf ~/x; python -m openrlhf.cli.train_ppo_ray") == [Unchecked]

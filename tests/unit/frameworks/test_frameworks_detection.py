@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
 
 import pytest
 
 from harness.errors import BadInput
-from harness.frameworks import detect, recognised
-from harness.frameworks.detection import interpreter
-from probes.adapters import ADAPTERS
+from harness.frameworks.detection import detect, interpreter, recognised
+from harness.frameworks.spec import frameworks
 
 
 def names(*command: str) -> list[str]:
-    return sorted(one.framework for one in recognised(command))
+    return sorted(one.name for one in recognised(command))
 
 
 def script(folder: Path, text: str, name: str = "train.py") -> str:
@@ -45,13 +45,13 @@ def test_none_and_several_are_refused_in_one_sentence(tmp_path: Path, monkeypatc
     with pytest.raises(BadInput, match=r"name one of: .*trl") as none:
         detect(["python", "-c", "pass"])
     assert "--framework" in (none.value.fix or "")
-    second = ADAPTERS["trl"]
-    monkeypatch.setitem(ADAPTERS, "twin", type(second)(**{**vars(second), "framework": "twin"}))
+    second = frameworks()["trl"]
+    monkeypatch.setitem(frameworks(), "twin", dataclasses.replace(second, name="twin"))
     both = script(tmp_path, "import trl\n")
     with pytest.raises(BadInput, match="could start trl and twin: more than one adapter matches") as several:
         detect([sys.executable, both])
     assert (several.value.fix or "").startswith("--framework")
-    assert detect([sys.executable, both], "trl").adapter is second
+    assert detect([sys.executable, both], "trl").framework is second
     with pytest.raises(BadInput, match="no adapter for 'nemo'"):
         detect([sys.executable, both], "nemo")
 
@@ -84,7 +84,10 @@ def test_a_version_outside_the_tested_range_is_said_and_no_import_happens(tmp_pa
     train = script(tmp_path, "import trl\n")
     good = detect([sys.executable, train], environ=package(tmp_path / "good", "1.16.3"))
     assert good.installed is not None and good.installed.version == "1.16.3" and not good.warnings
-    assert good.variables(digests=True) == {"RLHF_HARNESS_ADAPTER": "trl:trl", "RLHF_HARNESS_DIGESTS": "1"}
+    assert good.variables(digests=True) == {
+        "RLHF_HARNESS_ADAPTER": "probes.adapters.trl:trl",
+        "RLHF_HARNESS_DIGESTS": "1",
+    }
     [warning] = detect([sys.executable, train], environ=package(tmp_path / "old", "1.12.0")).warnings
     assert "trl 1.12.0 is outside the tested range (1.16 to before 1.17)" in warning
     [absent] = detect([sys.executable, train], environ={"PATH": "/usr/bin:/bin"}).warnings

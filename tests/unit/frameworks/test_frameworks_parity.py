@@ -14,7 +14,7 @@ from framework_recordings import job
 from harness.errors import BadInput
 from harness.frameworks import parity
 from harness.frameworks.installed import Installation
-from harness.frameworks.steering import OVERRIDES
+from harness.frameworks.spec import frameworks
 
 SWITCH = "actor_rollout_ref.rollout.name"
 VERL = [sys.executable, "-m", "verl.trainer.main_ppo"]
@@ -28,7 +28,7 @@ def plan(baseline: str, candidate: str, command: list[str], framework: str = "au
 @pytest.mark.parametrize("given", [[], [f"{SWITCH}=vllm"], [f"{SWITCH}=sglang", "a.b=c"], [f"++{SWITCH}=vllm"]])
 def test_verls_engine_is_swapped_by_its_own_switch_and_nothing_else(given: list[str]) -> None:
     job, left, right = plan("vllm", "sglang", [*VERL, *given])
-    assert job.adapter.framework == "verl"
+    assert job.framework.name == "verl"
     assert [word for word in left.command if SWITCH in word] == [f"{SWITCH}=vllm"]
     assert [word for word in right.command if SWITCH in word] == [f"{SWITCH}=sglang"]
     rest = [[word for word in side.command if SWITCH not in word] for side in (left, right)]
@@ -45,7 +45,7 @@ def environments(monkeypatch: pytest.MonkeyPatch, **versions: str) -> None:
 
     monkeypatch.setattr(parity.envs, "resolve", resolve)
     monkeypatch.setattr(
-        parity, "ask", lambda python, adapter, environ: Installation(python, versions[python.split("/")[2]], {})
+        parity, "ask", lambda python, adapter, environ, **more: Installation(python, versions[python.split("/")[2]], {})
     )
 
 
@@ -71,7 +71,7 @@ def test_coupled_sampling_gives_both_engines_their_processors_and_nothing_else()
     assert mine == "/mine" and (Path(ours) / "scenarios" / "jobs" / "verl.py").exists()
     assert "[verl.plugins]" in next(Path(ours).glob("*.dist-info/entry_points.txt")).read_text()
     rest = [[word for word in side.command if SWITCH not in word] for side in (left, right)]
-    assert rest[0] == rest[1] and len(rest[0]) == len(VERL) + len(OVERRIDES["verl"])
+    assert rest[0] == rest[1] and len(rest[0]) == len(VERL) + len(frameworks()["verl"].overrides)
 
 
 def test_both_environments_of_a_gate_get_the_same_seed_and_the_same_draws(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,9 +14,10 @@ import pytest
 
 import probes
 from harness.errors import BadInput
-from harness.frameworks import record, recording
+from harness.frameworks import recording
+from harness.frameworks.record import record
 from harness.frameworks.recording import finish, lines
-from probes.adapters import ADAPTERS
+from harness.frameworks.spec import frameworks
 from probes.format import Flat, Ragged, Run, write_manifest
 from probes.heartbeat import Heartbeat
 from probes.install import start
@@ -125,7 +126,11 @@ def test_a_job_that_the_probes_do_not_reach_is_said(tmp_path: Path) -> None:
 
 def test_a_broken_table_does_not_break_the_job(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     command, environ = job(tmp_path, "print(GRPOTrainer()._generate([[1]]))")
-    told = {**environ, "RLHF_HARNESS_ADAPTER": "nobody:trl", "RLHF_HARNESS_WATCH": str(tmp_path / "run")}
+    told = {
+        **environ,
+        "RLHF_HARNESS_ADAPTER": "probes.adapters.nobody:trl",
+        "RLHF_HARNESS_WATCH": str(tmp_path / "run"),
+    }
     from harness.triage.watch.command import watch
 
     result = watch(command, stall_s=None, out=tmp_path / "run", environ=told)
@@ -160,7 +165,7 @@ def killed(folder: Path, *, torn: bool) -> None:
 def test_a_process_that_its_succeeded_job_ended_is_whole(tmp_path: Path) -> None:
     killed(tmp_path / "good", torn=False)
     assert Run(tmp_path / "good").incomplete
-    finish(tmp_path / "good", ADAPTERS["trl"], 0)
+    finish(tmp_path / "good", frameworks()["trl"].adapter, 0)
     run = Run(tmp_path / "good")
     [close] = run.events("close")
     assert run.complete and close["frames"] == 1 and close["ended"]
@@ -169,7 +174,7 @@ def test_a_process_that_its_succeeded_job_ended_is_whole(tmp_path: Path) -> None
 @pytest.mark.parametrize(("torn", "code"), [(True, 0), (False, 1)])
 def test_a_torn_or_failed_one_is_not(tmp_path: Path, torn: bool, code: int) -> None:
     killed(tmp_path / "run", torn=torn)
-    finish(tmp_path / "run", ADAPTERS["trl"], code)
+    finish(tmp_path / "run", frameworks()["trl"].adapter, code)
     assert Run(tmp_path / "run", strict=False).incomplete
 
 
@@ -187,7 +192,7 @@ def test_a_process_of_another_node_has_ended_when_it_beats_no_more(
     heart._fixed |= {"host": "node-2", "pid": pid}
     heart.beat()
     monkeypatch.setattr(recording.time, "sleep", lambda seconds: heart.beat() if beats_on else None)
-    finish(tmp_path / "run", ADAPTERS["trl"], 0)
+    finish(tmp_path / "run", frameworks()["trl"].adapter, 0)
     assert bool(Run(tmp_path / "run", strict=False).incomplete) is beats_on
     heart.close()
 
@@ -197,14 +202,14 @@ def test_where_a_job_goes_on_is_kept_in_its_run(tmp_path: Path) -> None:
     for rank in range(2):
         with start(tmp_path / "run", role="trainer", rank=rank) as rec:
             rec.event("resume", step=4, path="/checkpoints/step-4")
-    finish(tmp_path / "run", ADAPTERS["trl"], 0)
+    finish(tmp_path / "run", frameworks()["trl"].adapter, 0)
     assert Run(tmp_path / "run").manifest["resumed"] == {"step": 4, "path": "/checkpoints/step-4"}
 
 
 def test_the_littlest_recording_says_that_no_hook_was_met(tmp_path: Path) -> None:
     killed(tmp_path / "run", torn=False)
-    hooks = finish(tmp_path / "run", ADAPTERS["trl"], 0)
-    assert hooks.processes == 0 and len(list(lines(hooks, ADAPTERS["trl"]))) == 1
+    hooks = finish(tmp_path / "run", frameworks()["trl"].adapter, 0)
+    assert hooks.processes == 0 and len(list(lines(hooks, frameworks()["trl"].adapter))) == 1
     assert set(hooks.silent) <= set(hooks.never) and hooks.silent
 
 

@@ -6,14 +6,21 @@ import importlib.util
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from harness.errors import BadInput
-from harness.frameworks import record
-from harness.frameworks.steering import OVERRIDES, PLUGINS, steered, unsteered
+from harness.frameworks import steering
+from harness.frameworks.record import record
+from harness.frameworks.spec import frameworks
 from probes.format import Flat, Ragged
 from probes.install import start
+
+
+def steered(framework: str, words: list[str], environ: dict[str, str], **asked: int) -> Any:
+    return steering.steered(frameworks()[framework], words, environ, **asked)
+
 
 WORDS, ENVIRON = ["python", "-m", "train"], {"PATH": "/usr/bin", "PYTHONPATH": "/mine"}
 
@@ -53,7 +60,7 @@ def test_coupled_sampling_seeds_the_prompts_of_openrlhf_as_well() -> None:
 
 def test_coupled_sampling_of_verl_is_in_its_options() -> None:
     words, environ = steered("verl", WORDS, ENVIRON, coupled=7)
-    assert words == [*WORDS, *OVERRIDES["verl"]] and environ["RLHF_HARNESS_COUPLED"] == "7"
+    assert words == [*WORDS, *frameworks()["verl"].overrides] and environ["RLHF_HARNESS_COUPLED"] == "7"
     assert not {"RLHF_HARNESS_PLUGIN", "RLHF_HARNESS_SEED"} & set(environ)
 
 
@@ -64,9 +71,9 @@ def test_coupled_sampling_of_trl_is_a_plugin_and_no_option() -> None:
     assert (Path(environ["PYTHONPATH"].split(":")[0]) / "scenarios" / "jobs" / "trl.py").exists()
 
 
-@pytest.mark.parametrize("framework", PLUGINS)
-def test_a_plugin_is_a_module_of_ours(framework: str) -> None:
-    assert importlib.util.find_spec(PLUGINS[framework])
+@pytest.mark.parametrize("plugin", [one.plugin for one in frameworks().values() if one.plugin])
+def test_a_plugin_is_a_module_of_ours(plugin: str) -> None:
+    assert importlib.util.find_spec(plugin)
 
 
 def recorded(folder: Path, seed: int | None, *modes: str) -> Path:
@@ -96,7 +103,7 @@ def recorded(folder: Path, seed: int | None, *modes: str) -> Path:
 def test_a_recording_that_was_not_steered_says_so(
     tmp_path: Path, data: int | None, modes: list[str], asked: dict[str, int | None], said: str
 ) -> None:
-    found = unsteered(recorded(tmp_path / "run", data, *modes), "openrlhf", **asked)
+    found = steering.unsteered(recorded(tmp_path / "run", data, *modes), frameworks()["openrlhf"], **asked)
     assert said in found and bool(said) == bool(found)
 
 

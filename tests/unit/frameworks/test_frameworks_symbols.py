@@ -7,14 +7,16 @@ import os
 import sys
 import time
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from adapters_support import NAME, adapter, hook, write
 
 from harness import cli
 from harness.frameworks import installed as installed_
+from harness.frameworks.spec import Framework, frameworks
 from harness.frameworks.symbols import check
-from probes.adapters import ADAPTERS, Hook
+from probes.adapters import Hook
 
 EXTRA = {
     "inherits.py": "from .trainer import Trainer\nclass Mine(Trainer):\n    pass\n",
@@ -74,10 +76,16 @@ def test_symbols_of_an_engine_that_is_not_there_are_not_looked_up(installed: Pat
 def test_the_command_ends_with_1_for_a_moved_symbol_and_2_for_nothing_installed(
     installed: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(ADAPTERS, NAME, adapter(hook("early:helper")))
+    def framework(*hooks: Hook) -> None:
+        module = ModuleType("little_adapter")
+        module.ADAPTER = adapter(*hooks)  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "little_adapter", module)
+        monkeypatch.setitem(frameworks(), NAME, Framework(NAME, "little_adapter", (), "", ("vllm",)))
+
+    framework(hook("early:helper"))
     line = ["adapters", "check", "--framework", NAME, "--python", sys.executable]
     assert cli.main(line) == 0 and "1 of 1 symbols" in capsys.readouterr().out
-    monkeypatch.setitem(ADAPTERS, NAME, adapter(hook("early:gone"), hook("early:helper")))
+    framework(hook("early:gone"), hook("early:helper"))
     assert cli.main([*line, "--format", "json"]) == 1
     [found] = json.loads(capsys.readouterr().out)
     assert found["symbols"][0]["trouble"] == "little_rlhf.early has no gone" and found["ok"] is False

@@ -21,7 +21,7 @@ import adapters_support as support
 import pytest
 from adapters_support import Noted, at_work, hook, module
 
-from probes.adapters import ADAPTERS
+from harness.frameworks.spec import frameworks
 from probes.adapters.calls import Call
 from probes.adapters.imports import Finder
 from probes.adapters.table import Adapter, Hook
@@ -278,7 +278,7 @@ def test_versions_are_compared_as_numbers() -> None:
     assert names == [["old", "ever"], ["new", "ever"], ["old", "new", "ever"]]
 
 
-@pytest.mark.parametrize("adapter", ADAPTERS.values(), ids=lambda one: one.framework)
+@pytest.mark.parametrize("adapter", [one.adapter for one in frameworks().values()], ids=lambda one: one.framework)
 def test_a_table_is_well_formed(adapter: Adapter) -> None:
     symbols = [one.symbol for one in adapter.hooks]
     assert len(set(symbols)) == len(symbols) and adapter.versions[0] and adapter.versions[1]

@@ -268,7 +268,7 @@ def test_a_full_disk_is_still_an_error_of_the_recording(tmp_path: Path) -> None:
 def watched(tmp_path: Path, **more: str) -> dict[str, str]:
     return {
         "PYTHONPATH": f"{SITE}{os.pathsep}{tmp_path}", "RLHF_HARNESS_WATCH": str(tmp_path / "watch"),
-        "RLHF_HARNESS_ADAPTER": "trl:trl", **more,
+        "RLHF_HARNESS_ADAPTER": "probes.adapters.trl:trl", **more,
     }  # fmt: skip
 
 

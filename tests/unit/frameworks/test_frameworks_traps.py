@@ -1,20 +1,23 @@
-"""The traps of frameworks, told from a command: each planted once, and a control that must not trip."""
+"""The traps of frameworks, from a command and from a recorded configuration: each planted, with a control."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from harness.doctor.frameworks import look
-from harness.doctor.frameworks.plan import Plan, read
 from harness.errors import BadInput
 from harness.frameworks import detection
-from harness.frameworks.detection import Job
+from harness.frameworks.configured import Configured, of_recording
+from harness.frameworks.examine import look, trapped
 from harness.frameworks.installed import Installation, ask
-from probes.adapters import ADAPTERS, Adapter
+from harness.frameworks.record import record
+from harness.frameworks.spec import Trap, frameworks
+from probes.adapters import Adapter
+from probes.install import start
 from reports.doctor_model import Hazard, Passed, Unchecked
 
 # By its path: the first `python` of a machine may be a shell script that looks for one, five times as slow to start.
@@ -32,9 +35,9 @@ def asked_once() -> Iterator[None]:
 
     answers: dict[str, Installation] = {}
 
-    def once(python: str, adapter: Adapter, environ: Mapping[str, str]) -> Installation:
+    def once(python: str, adapter: Adapter, environ: Mapping[str, str], **more: Any) -> Installation:
         key = repr((python, adapter.framework, sorted(environ.items())))
-        answers[key] = answers.get(key) or ask(python, adapter, environ)
+        answers[key] = answers.get(key) or ask(python, adapter, environ, **more)
         return answers[key]
 
     with pytest.MonkeyPatch.context() as patch:
@@ -127,23 +130,6 @@ def test_amd_variables_that_verl_refuses(variables: dict[str, str], problems: bo
     assert bool(hazards(VERL, "verl", "verl-amd", **variables)) is problems
 
 
-@pytest.mark.parametrize(
-    ("text", "problems"),
-    [
-        ("python -m verl.trainer.main_ppo", True),
-        ("unset ROCR_VISIBLE_DEVICES; python -m verl.trainer.main_ppo", False),
-        ("env -u ROCR_VISIBLE_DEVICES python -m verl.trainer.main_ppo", False),
-        ("python -m verl.trainer.main_ppo; unset ROCR_VISIBLE_DEVICES", True),
-        ("if $X; then unset ROCR_VISIBLE_DEVICES; fi; python -m verl.trainer.main_ppo", False),  # not checked
-    ],
-)
-def test_variables_that_a_script_takes_away(text: str, problems: bool) -> None:
-    given = {"ROCR_VISIBLE_DEVICES": "0", "HIP_VISIBLE_DEVICES": "0"}
-    for command in (["bash", "-c", text], ["env", "X=1", "bash", "-c", text]):
-        assert bool(hazards(command, "verl", "verl-amd", **given)) is problems
-        assert not hazards(["env", "-u", "ROCR_VISIBLE_DEVICES", *command], "verl", "verl-amd", **given)
-
-
 def test_a_variable_before_the_command_counts() -> None:
     command = ["env", "ROCR_VISIBLE_DEVICES=0", *VERL]
     assert hazards(command, "verl", "verl-amd", HIP_VISIBLE_DEVICES="0")
@@ -195,34 +181,20 @@ def untold(command: list[str], framework: str) -> dict[str, str]:
     return {one.check: one.reason for one in items if isinstance(one, Unchecked) and one.check.startswith(framework)}
 
 
-def shell(path: Path, text: str) -> list[str]:
-    (path / "run.sh").write_text(text)
-    return ["bash", str(path / "run.sh")]
-
-
-def test_a_setting_that_only_the_shell_knows_is_not_passed(tmp_path: Path) -> None:
-    command = shell(tmp_path, f"""ENGINE=$1
-python -m verl.trainer.main_ppo {R}.name=$ENGINE {R}.full_determinism=$FD {R}.dtype=$DT {R}.n=2 trainer.nnodes=1 \\
-  2>&1 | tee $LOG
-""")  # fmt: skip
-    told = untold([*command, "sglang"], "verl")
-    assert told == {
-        "verl-seed": "rollout.name is $ENGINE, which only the shell knows",
-        "verl-determinism": "rollout.full_determinism is $FD, which only the shell knows",
-        "verl-dtype": "rollout.dtype is $DT, which only the shell knows",
-    }
-    assert set(untold([*command, f"{R}.name=vllm"], "verl")) == {"verl-determinism", "verl-dtype"}
+def test_a_mapping_that_is_given_as_a_whole_is_taken_apart() -> None:
+    assert not untold([*VERL, f"{R}.name=sglang", f"{R}.engine_kwargs={{sglang:{{random_seed:1}}}}"], "verl")
+    assert hazards([*VERL, f"{R}.name=sglang", f"{R}.engine_kwargs={{sglang:{{a:1}}}}"], "verl", "verl-seed")
 
 
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
         (["--config-path", "/nowhere", "--config-name", "mine"],
-         "settings come from /nowhere/mine.yaml, which cannot be read: there is no such file"),
-        (["--config-name=mine"], "settings come from mine, which is not read"),
-        (["-cn", "mine"], "settings come from mine, which is not read"),
+         "settings come from --config-path, which only Hydra reads"),
+        (["--config-name=mine"], "settings come from --config-name=mine, which only Hydra reads"),
+        (["-cn", "mine"], "settings come from -cn, which only Hydra reads"),
         (["rollout@actor_rollout_ref.rollout=mine"],
-         "settings come from rollout@actor_rollout_ref.rollout=mine, which is not read"),
+         "settings come from rollout@actor_rollout_ref.rollout=mine, which only Hydra reads"),
         (["$EXTRA"], "$EXTRA may hold settings, which only the shell knows"),
         (["$R.name=sglang"], "$R.name=sglang may hold settings, which only the shell knows"),
     ],
@@ -235,13 +207,6 @@ def test_what_the_command_says_holds_over_a_file_that_is_not_read() -> None:
     literal = [f"{R}.name=sglang", f"{R}.full_determinism=True", f"{R}.n=1"]
     assert set(untold([*VERL, "--config-name", "mine", *literal], "verl")) == VERL_TRAPS - {"verl-determinism"}
     assert hazards([*VERL, *literal], "verl", "verl-seed")
-    assert not untold([*VERL, "--config-name", "ppo_trainer", *literal], "verl")
-
-
-def test_a_node_that_is_given_as_a_whole_is_not_taken_apart() -> None:
-    assert set(untold([*VERL, f"{R}.name=sglang", f"{R}.engine_kwargs={{sglang:{{random_seed:1}}}}"], "verl")) == {
-        "verl-seed"
-    }
 
 
 def test_an_engine_that_nobody_knows_here_and_another_models_defaults_are_not_passed() -> None:
@@ -266,57 +231,6 @@ def test_sizes_of_another_engine_and_of_a_rollout_with_its_own_gpus_are_not_chec
 def test_a_kl_that_is_no_number_is_not_checked() -> None:
     command = [*OPENRLHF, "--train.colocate_actor_ref", "--ref.num_gpus_per_node", "4", "--algo.kl.init_coef", "x"]
     assert set(untold(command, "openrlhf")) == {"openrlhf-colocation"}
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "deepspeed --module $training_commands\n",
-        "for s in sft dpo; do deepspeed --module openrlhf.cli.train_$s; done\n",
-        "deepspeed --module openrlhf.cli.train_sft --data.max_len 1\n", "python src/train_ppo_ray.py --mine 2\n",
-    ],
-)  # fmt: skip
-def test_prompts_and_samples_of_no_known_ppo_are_not_judged(tmp_path: Path, text: str) -> None:
-    made = shell(tmp_path, text)
-    items = found(made, "openrlhf", "openrlhf-data") + found(made, "openrlhf", "openrlhf-order")
-    assert [type(one) for one in items] == ([] if "train_sft" in text else [Unchecked, Unchecked])
-
-
-def test_each_start_of_a_script_is_judged_alone(tmp_path: Path) -> None:
-    sft = "deepspeed --module openrlhf.cli.train_sft --ds.param_dtype fp16\n"
-    made = shell(tmp_path, f"{sft}python -m openrlhf.cli.train_ppo_ray --vllm.num_engines 1\n")
-    assert not hazards(made, "openrlhf", "openrlhf-dtype") and len(found(made, "openrlhf", "openrlhf-dtype")) == 1
-    made = shell(tmp_path, f"{sft}python -m openrlhf.cli.train_ppo_ray --ds.param_dtype fp16\n")
-    (problem,) = hazards(made, "openrlhf", "openrlhf-dtype")
-    assert problem.where == ("start 2 of 2: openrlhf.cli.train_ppo_ray",)
-    assert len(found(made, "openrlhf", "framework-version")) == 1
-    first, second = (f"python -m verl.trainer.main_ppo {R}.name={name}\n" for name in ("vllm", "sglang"))
-    (problem,) = hazards(shell(tmp_path, first + second), "verl", "verl-seed")
-    assert problem.where == ("start 2 of 2: verl.trainer.main_ppo",)
-
-
-def test_a_job_whose_start_is_not_seen_is_not_passed(tmp_path: Path) -> None:
-    assert set(untold(shell(tmp_path, "bash inner.sh\n"), "verl")) == VERL_TRAPS
-    both = {"openrlhf-data", "openrlhf-order"}  # which no setting changes
-    assert set(untold(shell(tmp_path, "bash inner.sh\n"), "openrlhf")) == OPENRLHF_TRAPS | both
-    assert set(untold(shell(tmp_path, "python grpo.py\n"), "trl")) == TRL_TRAPS
-    assert set(untold(shell(tmp_path, "python -m verl.trainer.main_ppo 'a\nb\n"), "verl")) == VERL_TRAPS
-
-
-def test_the_commands_own_words_and_a_scripts_arrays_are_read(tmp_path: Path) -> None:
-    made = shell(
-        tmp_path,
-        f"""A=(
-  {R}.name=sglang
-)
-python -m verl.trainer.main_ppo "${{A[@]}}" {R}.n=2 "$@"
-""",
-    )
-    assert not untold(made, "verl") and hazards(made, "verl", "verl-seed")
-    assert set(untold(shell(tmp_path, 'python -m verl.trainer.main_ppo "${A[@]}"\n'), "verl")) == VERL_TRAPS
-    entry = "python -m openrlhf.cli.train_ppo_ray"
-    made = shell(tmp_path, f'{entry} --ds.param_dtype fp16 "$@" | tee x\n')
-    assert not untold(made, "openrlhf") and hazards(made, "openrlhf", "openrlhf-dtype")
 
 
 def test_amd_variables_that_only_the_shell_knows_are_not_compared() -> None:
@@ -388,92 +302,156 @@ def test_words_of_trls_command_are_the_values_that_they_spell(tmp_path: Path) ->
     assert set(untold([*command, "--use_vllm", "--generation_kwargs", "k.json"], "trl")) == {"trl-group"}
 
 
-def installed(tmp_path: Path, framework: str, files: dict[str, str], version: str) -> Job:
-    package = tmp_path / framework
-    for name, text in {"__init__.py": "", **files}.items():
-        (package / name).parent.mkdir(parents=True, exist_ok=True)
-        (package / name).write_text(text)
-    there = Installation("python", version, {framework: (str(package),)})
-    return Job(ADAPTERS[framework], "python", there, ())
-
-
-def unknown(plan: Plan) -> list[str]:
-    from harness.doctor.frameworks.flags import known
-    from harness.doctor.outcome import Problem
-
-    return [item.what for item in known(plan) if isinstance(item, Problem)]
-
-
-REFERENCE = """
-data:
-  shuffle: true
-  train_files: x
-actor_rollout_ref:
-  rollout:
-    name: ???
-    engine_kwargs:
-      sglang: {}
-"""
-
-
-def test_hydra_overrides_are_looked_up_in_the_installed_reference(tmp_path: Path) -> None:
-    job = installed(tmp_path, "verl", {"trainer/config/_generated_ppo_trainer.yaml": REFERENCE}, "0.9.1")
-    good = [*VERL, "data.shuffle=False", "+data.new=1", "++data.shuffle=True", "hydra.run.dir=/tmp",
-            f"+{R}.engine_kwargs.sglang.random_seed=1", "PYTHONHASHSEED=0"]  # fmt: skip
-    assert unknown(read(job, good, {})) == []
-    bad = ["data.shuffel=False", "+data.shuffle=False", f"{R}.engine_kwargs.sglang.random_seed=1", "~data.old=1"]
-    assert len(unknown(read(job, [*VERL, *bad], {}))) == len(bad)
-    assert "perhaps data.shuffle" in str(list(_items(job, [*VERL, bad[0]])))
-
-
-def _items(job: Job, command: list[str]) -> list[object]:
-    from harness.doctor.frameworks.flags import known
-
-    return list(known(read(job, command, {})))
-
-
-def test_a_configuration_of_ones_own_is_not_checked(tmp_path: Path) -> None:
-    from harness.doctor.outcome import Unseen
-
-    job = installed(tmp_path, "verl", {"trainer/config/_generated_ppo_trainer.yaml": REFERENCE}, "0.9.1")
-    for words in (["--config-path", "conf"], ["--config-name", "mine"]):
-        assert [type(item) for item in _items(job, [*VERL, *words, "a.b=1"])] == [Unseen]
-
-
-ARGUMENTS = """
-parser.add_argument("--actor.num_gpus_per_node", type=int)
-parser.add_argument("--vllm.enforce_eager", action="store_true")
-"""
-
-
-def test_options_of_openrlhf_are_looked_up_in_its_parser(tmp_path: Path) -> None:
-    job = installed(tmp_path, "openrlhf", {"cli/__init__.py": "", "cli/train_ppo_ray.py": ARGUMENTS}, "0.11.2")
-    good = [*OPENRLHF, "--actor.num_gpus_per_node", "8", "--vllm.enforce_eager", "--actor.num_gpus=8"]
-    assert unknown(read(job, good, {})) == []
-    bad = [*OPENRLHF, "--actor_num_gpus_per_node", "8", "--pretrain", "x"]
-    assert len(unknown(read(job, bad, {}))) == 2
-    assert "perhaps actor.num_gpus_per_node" in str(_items(job, bad))
-
-
-def test_options_stand_in_shell_scripts_too(tmp_path: Path) -> None:
-    file = tmp_path / "run.sh"
-    file.write_text(f"set -x\npython -m verl.trainer.main_ppo \\\n  {R}.name=sglang \\\n  {R}.n=2 $@\n")
-    assert hazards(["bash", str(file)], "verl", "verl-seed")
-    assert not hazards(["bash", str(file), f"{R}.name=vllm"], "verl", "verl-seed")
-
-
-def test_a_variable_of_a_shell_script_is_no_override(tmp_path: Path) -> None:
-    file = tmp_path / "run.sh"
-    file.write_text(f"""python=$1 material=$2
-export RAY_worker_niceness=0 http_proxy=here
-lr=1 HIP_VISIBLE_DEVICES=0 $python -m verl.trainer.main_ppo {R}.n=2
-""")
-    command = ["sh", str(file), "a.b=c"]
-    found = read(Job(ADAPTERS["verl"], "", None, ()), command, {})
-    assert [option.name for option in found.options] == [f"{R}.n", "a.b"]
-    assert found.variables == {"RAY_worker_niceness": "0", "HIP_VISIBLE_DEVICES": "0"}
-
-
 def test_a_command_of_no_framework_is_refused() -> None:
     with pytest.raises(BadInput):
         look(["python", "-c", "pass"], "auto", {})
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["bash", "SCRIPT", "--x", "1"], ["bash", "-lc", "python -m verl.trainer.main_ppo a.b=1"], ["./SCRIPT"],
+        ["ray", "job", "submit", "--", "bash", "SCRIPT"], ["env", "A=1", "srun", "sh", "SCRIPT"], ["{python}"],
+    ],
+)  # fmt: skip
+def test_settings_inside_a_script_are_neither_passed_nor_refused(tmp_path: Path, command: list[str]) -> None:
+    file = tmp_path / "train.sh"
+    file.write_text(f"python -m verl.trainer.main_ppo {R}.full_determinism=True {R}.n=4\n")
+    items = look([word.replace("SCRIPT", str(file)) for word in command], "verl", {})
+    [told] = [one for one in items if one.check != "framework-version"]
+    assert isinstance(told, Unchecked) and told.check == "framework-settings"
+    assert told.reason.endswith("examined when the job starts") and told.fix.startswith("harness record -- ")
+
+
+@pytest.mark.parametrize("words", [["openrlhf.cli.train_sft", "--ds.param_dtype", "fp16"], ["src/train_ppo_ray.py"]])
+def test_prompts_and_samples_of_no_known_ppo_are_not_judged(words: list[str]) -> None:
+    command = [sys.executable, *words]
+    items = found(command, "openrlhf", "openrlhf-data") + found(command, "openrlhf", "openrlhf-order")
+    assert [type(one) for one in items] == ([] if "train_sft" in words[0] else [Unchecked, Unchecked])
+    assert not hazards(command, "openrlhf", "openrlhf-dtype")
+
+
+def test_a_seed_that_the_harness_gives_settles_the_order_of_the_prompts() -> None:
+    [item] = [one for one in look(OPENRLHF, "openrlhf", {}, seed=5) if one.check == "openrlhf-data"]
+    assert isinstance(item, Passed)
+
+
+def test_a_trap_ends_with_the_version_that_no_longer_has_it() -> None:
+    trap = Trap("x", lambda settings: iter(()), "1.0", until="1.2")
+    assert trap.applies("") and trap.applies("1.1.9") and not trap.applies("1.2.0")
+    assert not Trap("x", trap.look, "1.0", until="1.2").applies("1.10")
+
+
+FSDP = {f"{A}.strategy": "fsdp", "model_engine": "dp"}
+GRPO = {"bf16": True, "num_generations": 8, "generation_batch_size": 8}
+
+
+def recorded(framework: str, settings: dict[str, Any], **event: Any) -> dict[str, Any]:
+    return {"framework": framework, "settings": settings, "backend": "vllm", "seeds": {}, "scenario": {}, **event}
+
+
+def colocated(dtype: str = "float32", **engine: Any) -> dict[str, Any]:
+    return {"scenario": {"model": {"dtype": dtype}, "rollout_engine": {"use_vllm": True, **engine}}}
+
+
+@pytest.mark.parametrize(
+    ("check", "planted", "control"),
+    [
+        ("verl-seed", recorded("verl", FSDP, backend="sglang"),
+         recorded("verl", FSDP, backend="sglang", seeds={"engine": 3})),
+        ("verl-determinism", recorded("verl", {f"{R}.full_determinism": True, f"{R}.n": 4}),
+         recorded("verl", {f"{R}.full_determinism": True, f"{R}.n": 4}, backend="sglang")),
+        ("verl-dtype", recorded("verl", {**FSDP, f"{R}.dtype": "float32", f"{A}.fsdp_config.mixed_precision": None}),
+         recorded("verl", {**FSDP, f"{R}.dtype": "float32", f"{A}.fsdp_config.mixed_precision.param_dtype": "fp32"})),
+        ("verl-sizes", recorded("verl", {**FSDP, "trainer.n_gpus_per_node": 2, f"{R}.tensor_model_parallel_size": 4}),
+         recorded("verl", {**FSDP, "trainer.n_gpus_per_node": 2, f"{R}.nnodes": 0, f"{R}.n_gpus_per_node": 2})),
+        ("openrlhf-dtype", recorded("openrlhf", {"ds.param_dtype": "fp16"}),
+         recorded("openrlhf", {"ds.param_dtype": "bf16"})),
+        ("openrlhf-seed", recorded("openrlhf", {"vllm.num_engines": 2}), recorded("openrlhf", {"vllm.num_engines": 1})),
+        ("openrlhf-data", recorded("openrlhf", {}), recorded("openrlhf", {}, seeds={"data": 7})),
+        ("openrlhf-colocation", recorded("openrlhf", {"vllm.enable_sleep": True, "train.colocate_all": False}),
+         recorded("openrlhf", {"vllm.enable_sleep": False})),
+        ("trl-seed", recorded("trl", GRPO, **colocated()), recorded("trl", GRPO, **colocated(vllm_mode="server"))),
+        ("trl-group", recorded("trl", {**GRPO, "generation_kwargs": {"seed": 1}}, **colocated()),
+         recorded("trl", {**GRPO, "generation_kwargs": None}, **colocated())),
+        ("trl-dtype", recorded("trl", {**GRPO, "bf16": False}, **colocated()),
+         recorded("trl", {**GRPO, "bf16": False}, **colocated("bfloat16"))),
+        ("trl-sizes", recorded("trl", {**GRPO, "generation_batch_size": 12}), recorded("trl", GRPO)),
+    ],
+)  # fmt: skip
+def test_the_same_traps_over_a_recorded_configuration(
+    check: str, planted: dict[str, Any], control: dict[str, Any]
+) -> None:
+    framework = frameworks()[planted["framework"]]
+
+    def judged(event: dict[str, Any]) -> list[type]:
+        items = trapped(framework, framework.configured(event, {}), "")
+        return [type(one) for one in items if one.check == check]
+
+    assert judged(planted) == [Hazard] and judged(control) == [Passed]
+
+
+def test_openrlhfs_order_and_verls_variables_over_a_recorded_configuration() -> None:
+    def named(framework: str, **variables: str) -> set[str]:
+        its = frameworks()[framework]
+        items = trapped(its, its.configured(recorded(framework, {}), variables), "")
+        return {one.check for one in items if isinstance(one, Hazard)}
+
+    assert "openrlhf-order" in named("openrlhf")
+    assert "verl-amd" in named("verl", ROCR_VISIBLE_DEVICES="0", HIP_VISIBLE_DEVICES="0")
+    assert "verl-amd" not in named("verl", HIP_VISIBLE_DEVICES="0")
+
+
+def configuration(folder: Path, *, settings: dict[str, Any]) -> None:
+    """A process's recording of its configuration, as a job of OpenRLHF leaves it."""
+    with start(folder, role="trainer") as recorder:
+        recorder.event("configuration", **recorded("openrlhf", settings), mode="native", missing={})
+        recorder.environment()
+
+
+def test_a_recorded_configurations_traps_are_told_once_while_the_job_runs(tmp_path: Path) -> None:
+    said: list[str] = []
+    with Configured(frameworks()["openrlhf"], tmp_path, said.append) as beside:
+        beside.look()
+        assert not said
+        configuration(tmp_path, settings={"vllm.num_engines": 2})
+        beside.look()
+        told = list(said)
+        beside.look()
+    assert said == told and any(line.startswith("openrlhf-seed: which seed draws a sample") for line in said)
+    assert not any("openrlhf-dtype" in line for line in said)
+
+
+def test_a_finished_recordings_traps_and_one_without_a_configuration(tmp_path: Path) -> None:
+    configuration(tmp_path / "run", settings={"ds.param_dtype": "fp16"})
+    (tmp_path / "run" / "run.json").write_text('{"format_version": 1}')
+    items = of_recording(frameworks()["openrlhf"], tmp_path / "run")
+    assert items is not None and "openrlhf-dtype" in {one.check for one in items if isinstance(one, Hazard)}
+    assert of_recording(frameworks()["openrlhf"], tmp_path / "nowhere") is None
+
+
+FAST = """
+import openrlhf, sys
+from probes import attach
+recorder = attach.journal().recorder
+recorder.event("configuration", framework="openrlhf", scenario={}, settings={"ds.param_dtype": "fp16"}, backend="vllm",
+               seeds={}, mode="native", missing={})
+recorder.environment()
+print("went on")
+"""
+
+
+def test_a_script_whose_settings_no_one_read_is_judged_when_it_starts(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "openrlhf").mkdir()
+    (tmp_path / "openrlhf" / "__init__.py").write_text("")
+    (tmp_path / "job.py").write_text(FAST)
+    (tmp_path / "train.sh").write_text(f"{sys.executable} {tmp_path}/job.py\n")
+    root = str(Path(__file__).parents[3])
+    environ = {"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{tmp_path}:{root}"}
+    said: list[str] = []
+    command = ["bash", str(tmp_path / "train.sh")]
+    result = record(command, framework="openrlhf", out=tmp_path / "run", say=said.append, environ=environ)
+    assert result.exit_code == 0 and "went on" in capfd.readouterr().out
+    assert any(line.startswith("openrlhf-dtype: the engines are bfloat16") for line in said), said

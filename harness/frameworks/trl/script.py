@@ -13,9 +13,11 @@ _FROM_WORDS = ("parse_args", "parse_known_args", "parse_args_into_dataclasses", 
 
 @dataclass
 class Script:
-    """`keywords`: settings that are literals; `computed`: those that are not, as they are written; `unread`: why a
-    setting that is in neither may still not be its default, empty where it is."""
+    """`calls`: of TRL's configuration classes -> the names of their arguments. `keywords`: settings that are literals;
+    `computed`: those that are not, as they are written; `unread`: why a setting that is in neither may still not be its
+    default, empty where it is."""
 
+    calls: dict[str, list[str]] = field(default_factory=dict)
     keywords: dict[str, object] = field(default_factory=dict)
     computed: dict[str, str] = field(default_factory=dict)
     unread: str = ""
@@ -29,6 +31,11 @@ def settings(path: str, text: str) -> Script:
     except (SyntaxError, ValueError):  # another Python's: the job will say so itself
         return Script(unread=f"{path} cannot be read as Python")
     configured = False
+    imported = {
+        alias.asname or alias.name: alias.name
+        for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "trl"
+        for alias in node.names
+    }  # fmt: skip
     for node in ast.walk(tree):
         for name in _set_elsewhere(node):
             found.computed.setdefault(name, f"set again in {path}")
@@ -39,6 +46,9 @@ def settings(path: str, text: str) -> Script:
             found.unread = f"{path} takes its settings from {name}, which is not read"
         if name.endswith("Parser"):
             configured = True
+        of_trl = imported.get(name) or (name if getattr(getattr(node.func, "value", None), "id", "") == "trl" else "")
+        if of_trl.endswith(("Config", "Arguments")):
+            found.calls.setdefault(of_trl, []).extend(one.arg for one in node.keywords if one.arg)
         if not name.endswith("Config"):
             continue
         configured = configured or not name.startswith(_OTHERS)

@@ -1,0 +1,95 @@
+"""What `harness doctor -- COMMAND` says of a framework's job before it starts, and its traps over any configuration."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from harness.doctor.checks.builds import told
+from harness.doctor.facts import Builds, Lock
+from harness.doctor.gather.builds import look as look_at
+from harness.doctor.outcome import Fine, Outcome, Problem, Unseen
+from harness.frameworks.argv import Start, taken_apart
+from harness.frameworks.detection import AUTO, Job, detect
+from harness.frameworks.settings import SHELL, Settings
+from harness.frameworks.spec import Framework
+from probes import redaction
+from reports.doctor_model import Hazard, Passed, Unchecked
+
+SETTINGS = "framework-settings"
+Item = Hazard | Passed | Unchecked
+
+
+def look(
+    command: Sequence[str], framework: str = AUTO, environ: Mapping[str, str] = os.environ, *, seed: int | None = None
+) -> list[Item]:
+    """What will break the job that this command starts. `seed`: of the order of its prompts, where the harness gives
+    it one. Raises BadInput for a command of no framework, or of several."""
+    job = detect(command, framework, environ)
+    start = taken_apart(command, job.framework.starts, environ)
+    found = items("framework-version", _version(job))
+    if not start.entry:
+        found += items(SETTINGS, [_at_the_start(start, command, job.framework)])
+    else:
+        examined = job.framework.examine(start, job.installed)
+        if job.installed is None or not job.installed.version:
+            why = f"the {job.framework.name} that will run is not known: its options cannot be looked up"
+            found += items("framework-options", [Unseen(why)])
+        else:
+            found += items("framework-options", examined.options)
+        settings = dataclasses.replace(examined.settings, seed=seed)
+        found += trapped(job.framework, settings, job.installed.version if job.installed else "")
+    return found + items("build-locks", _builds(start, environ))
+
+
+def trapped(framework: Framework, settings: Settings, version: str) -> list[Item]:
+    """Every trap of that version over a configuration."""
+    return [one for trap in framework.traps if trap.applies(version) for one in items(trap.check, trap.look(settings))]
+
+
+def items(check: str, outcomes: Iterable[Outcome], where: str = "the command") -> list[Item]:
+    """Outcomes of a check, as the doctor's report has them."""
+    return [_item(check, one, (where,)) for one in outcomes]
+
+
+def _item(check: str, outcome: Outcome, where: tuple[str, ...]) -> Item:
+    if isinstance(outcome, Problem):
+        return Hazard(check, outcome.severity, outcome.what, where, outcome.measured, outcome.why, outcome.fix)
+    if isinstance(outcome, Fine):
+        return Passed(check, where, outcome.measured)
+    return Unchecked(check, where, outcome.reason, outcome.fix)
+
+
+def _at_the_start(start: Start, command: Sequence[str], framework: Framework) -> Unseen:
+    what = (
+        f"the settings inside {start.script}" if start.script else f"the command does not start {framework.name} itself"
+    )
+    reason = f"{what}{' are examined' if start.script else '; its settings are examined'} when the job starts"
+    return Unseen(reason, f"harness record -- {shlex.join(redaction.arguments(command))}   # or: harness watch -- …")
+
+
+def _version(job: Job) -> Iterator[Outcome]:
+    """What `harness record` would say of the command before it starts it."""
+    for warning in job.warnings:
+        yield Problem("warning", warning, "", "the recording, and what is checked here, may be about another version")
+    if not job.warnings and job.installed is not None:
+        yield Fine(f"{job.framework.name} {job.installed.version} in {job.installed.python}")
+
+
+def _builds(start: Start, environ: Mapping[str, str]) -> Iterator[Outcome]:
+    """Lock files in a folder of the command's own; the shell's is looked at with the machine."""
+    own = start.variables.get("TORCH_EXTENSIONS_DIR", "")
+    if own == environ.get("TORCH_EXTENSIONS_DIR", ""):
+        return
+    if SHELL.search(own):
+        yield Unseen(f"TORCH_EXTENSIONS_DIR is {own}, which only the shell knows")
+        return
+    folder = re.sub(r"^~(?=/|$)", start.variables.get("HOME", "~"), own)
+    held = look_at(folder)
+    if held["locks"] and start.script:
+        yield Unseen(f"{folder} holds a lock file of a build: whether {start.script} removes it is not known")
+    else:
+        yield from told(Builds(**{**held, "locks": tuple(Lock(**one) for one in held["locks"])}))

@@ -1,0 +1,122 @@
+"""Settings that OpenRLHF's PPO accepts and that break the job all the same. Read in OpenRLHF 0.11.2."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.doctor.outcome import Fine, Outcome, Problem, Unseen
+from harness.frameworks.settings import Settings
+
+FOREIGN = "openrlhf.cli"  # unknown where something else than a module of OpenRLHF's own starts
+
+
+def order(settings: Settings) -> Iterator[Outcome]:
+    """OpenRLHF takes samples as they are finished, and numbers the rows of its experience by that order."""
+    if why := settings.unknown.get(FOREIGN):
+        yield Unseen(why)
+        return
+    yield Problem(
+        "info", "OpenRLHF takes samples in the order in which they are finished", "SamplesGenerator._generate_vllm",
+        "two runs of one seed train on the same samples in another order: mini-batches differ, and so do the updates",
+        "compare runs with harness parity or harness diff, which align samples by their prompt",
+    )  # fmt: skip
+
+
+def data(settings: Settings) -> Iterator[Outcome]:
+    """OpenRLHF 0.11 shuffles prompts in its driver, a process that is in no group and that nobody seeds: three runs of
+    one command had three orders."""
+    if settings.seed is not None:
+        yield Fine(f"the prompts are shuffled with the seed {settings.seed}")
+    elif why := settings.unknown.get(FOREIGN):
+        yield Unseen(why)
+    else:
+        yield Problem(
+            "warning", "OpenRLHF shuffles its prompts without its seed",
+            "DeepspeedStrategy.setup_dataloader in PPOTrainer",
+            "each run meets the prompts in another order: two runs train on other data from their first step",
+            "harness parity --seed N, or harness record --seed N: --train.seed does not reach that generator",
+        )  # fmt: skip
+
+
+def seed(settings: Settings) -> Iterator[Outcome]:
+    """Engine i gets seed + i, no request has a seed, and prompts go to whichever engine has least to do."""
+    engines = settings.number("vllm.num_engines", 0)
+    first = None if settings.why_unknown("train.seed") else settings.get("train.seed", 42)
+    if why := settings.why_unknown("vllm.num_engines"):
+        yield Unseen(why)
+    elif engines is None:
+        yield Unseen("--vllm.num_engines is not a number here")
+    elif engines > 1:
+        yield Problem(
+            "warning", "which seed draws a sample depends on which engine was free",
+            f"{engines} engines: {'seed' if first is None else first} + i",
+            "the same command gives other samples with another number of engines, and on a busier machine",
+            "--vllm.num_engines 1 where runs have to repeat",
+        )  # fmt: skip
+    else:
+        yield Fine("one engine" if first is None else f"one engine, seed {first}")
+
+
+def dtype(settings: Settings) -> Iterator[Outcome]:
+    """OpenRLHF starts every engine in bfloat16, and its weight sync asserts that the trainer's dtype is the same."""
+    trainer = settings.get("ds.param_dtype", "bf16")
+    if why := settings.why_unknown("ds.param_dtype"):
+        yield Unseen(why)
+    elif trainer == "fp16":
+        yield Problem(
+            "error", "the engines are bfloat16 whatever the trainer is", "--ds.param_dtype fp16",
+            "the first weight sync ends with `mismatch dtype`, after the first step's work", "--ds.param_dtype bf16",
+        )  # fmt: skip
+    else:
+        yield Fine(f"trainer {trainer}, engines bf16")
+
+
+def colocation(settings: Settings) -> Iterator[Outcome]:
+    """The equalities that OpenRLHF asserts when models share GPUs."""
+    roles = ("actor", "ref", "critic", "reward")
+    shared = ("colocate_all", "colocate_actor_ref", "colocate_critic_reward", "async_enable")
+    why = settings.why_unknown(
+        *(f"{role}.{of}" for role in roles for of in ("num_nodes", "num_gpus_per_node")),
+        "vllm.num_engines", "vllm.tensor_parallel_size", "vllm.enable_sleep", "algo.kl.init_coef",
+        *(f"train.{one}" for one in shared),
+        *["algo.advantage.estimator"] * settings.on("train.colocate_critic_reward"),
+    )  # fmt: skip
+    if why:
+        yield Unseen(why)
+        return
+    size = {
+        role: (settings.number(f"{role}.num_nodes", 1), settings.number(f"{role}.num_gpus_per_node", 8))
+        for role in roles
+    }
+    engines, parallel = settings.number("vllm.num_engines", 0), settings.number("vllm.tensor_parallel_size", 1)
+    try:
+        reference = float(settings.get("algo.kl.init_coef", 0.01)) > 0
+    except (TypeError, ValueError):
+        engines = None
+    nodes, each = size["actor"]
+    if any(one is None for pair in size.values() for one in pair) or engines is None or parallel is None:
+        yield Unseen("a size is not a number here")
+        return
+    assert nodes is not None and each is not None
+    everything = settings.on("train.colocate_all")
+    critic = settings.get("algo.advantage.estimator", "gae") == "gae"  # without it OpenRLHF 0.11 takes no critic
+    problems = []
+    if (everything or settings.on("train.colocate_actor_ref")) and reference and size["actor"] != size["ref"]:
+        problems.append(("actor and reference share GPUs and have other numbers of them",
+                         f"{size['actor']}, {size['ref']}"))  # fmt: skip
+    if everything and engines and not settings.on("train.async_enable") and nodes * each != engines * parallel:
+        problems.append(("the engines and the actor share GPUs and need other numbers of them",
+                         f"actor {nodes * each}, engines {engines} × {parallel}"))  # fmt: skip
+    if settings.on("train.colocate_critic_reward") and critic and size["critic"] != size["reward"]:
+        problems.append(("critic and reward share GPUs and have other numbers of them",
+                         f"{size['critic']}, {size['reward']}"))  # fmt: skip
+    for what, measured in problems:
+        yield Problem("error", what, measured, "OpenRLHF asserts it once Ray has started", "make the numbers equal")
+    if settings.on("vllm.enable_sleep") and not everything:
+        yield Problem(
+            "warning", "--vllm.enable_sleep is switched off again", "without --train.colocate_all",
+            "the engines keep their memory: what was planned to fit beside them does not",
+            "--train.colocate_all, or plan without sleep",
+        )  # fmt: skip
+    elif not problems:
+        yield Fine("the models that share GPUs have equal numbers of them")

@@ -1,0 +1,150 @@
+"""Options of a command, and whether the installed version's own parser takes them."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from harness.doctor.outcome import Outcome, Problem, Unseen
+from harness.frameworks.installed import Installation
+from harness.frameworks.settings import SHELL, parsed
+
+_DASHED = re.compile(r"--?[A-Za-z]")  # else a value: a negative number is one
+_SHOWN = 4  # names in one sentence
+_ENDS = "its parser ends the job before it starts"
+_FIX = "take it out, or write it as this version does"
+# What the probes below print of a parser: option -> how many words follow, and its default.
+DESCRIBE = """
+def described(parser):
+    import json
+    found = {}
+    for action in parser._actions:
+        values = "1" if action.nargs is None else str(action.nargs) if action.nargs in (0, "?", "+", "*") else ""
+        try:
+            default = json.loads(json.dumps(action.default)) if action.default != "==SUPPRESS==" else None
+        except (TypeError, ValueError):
+            default = None
+        found |= {one[2:]: [values, default] for one in action.option_strings if one[:2] == "--"}
+    return found
+"""
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of argparse's. `bare`: no value stands with it, which an empty one in quotes does."""
+
+    name: str
+    value: str
+    bare: bool = False
+
+    @property
+    def spelled(self) -> object:
+        """The value that it spells; a switch alone is on."""
+        return True if self.bare else parsed(self.value)
+
+
+@dataclass(frozen=True)
+class Parser:
+    """What a parser takes: option -> how many words follow (as argparse's nargs: 0, 1, ?, + or *; empty where that is
+    not known), and its default. `unknown`: why there may be more, empty where there is not."""
+
+    where: str = ""
+    names: Mapping[str, str] = field(default_factory=dict)
+    defaults: Mapping[str, object] = field(default_factory=dict)
+    unknown: str = ""
+
+    @classmethod
+    def of(cls, where: str, described: Mapping[str, tuple[str, object]], *, hyphens: bool = False) -> Parser:
+        """From the answer of `DESCRIBE`. `hyphens`: they count as underscores."""
+        plain = {name.replace("-", "_") if hyphens else name: one for name, one in described.items()}
+        return cls(where, {name: one[0] for name, one in plain.items()}, {name: one[1] for name, one in plain.items()})
+
+
+def dashed(words: Sequence[str], *, hyphens: bool = False) -> Iterator[Option]:
+    """The options `--name value` among words. `hyphens`: they count as underscores, as for Transformers' parser."""
+    place = 0
+    while place < len(words):
+        word = words[place]
+        place += 1
+        if not re.match(r"--[A-Za-z]", word):
+            continue
+        name, joined, value = word[2:].partition("=")
+        following: list[str] = []
+        while not joined and place < len(words) and not _DASHED.match(words[place]):
+            following.append(words[place])
+            place += 1
+        name = name.replace("-", "_") if hyphens else name
+        yield Option(name, value or " ".join(following), bare=not joined and not following)
+
+
+def from_shell(words: Sequence[str]) -> str:
+    """The first word that may hold options, which only a shell knows; empty where there is none."""
+    for before, word in zip(["", *words], words, strict=False):
+        if SHELL.match(word) and not (before.startswith("--") and "=" not in before):
+            return f"{word} may hold settings, which only the shell knows"
+    return ""
+
+
+def values(options: Iterable[Option]) -> tuple[dict[str, object], dict[str, str]]:
+    """(values by name, names whose value only a shell knows -> why); the last option of a name holds."""
+    known: dict[str, object] = {}
+    unknown: dict[str, str] = {}
+    for one in options:
+        known.pop(one.name, None)
+        unknown.pop(one.name, None)
+        if SHELL.search(one.value):
+            unknown[one.name] = f"{one.name} is {one.value}, which only the shell knows"
+        else:
+            known[one.name] = one.spelled
+    return known, unknown
+
+
+def against(options: Iterable[Option], parser: Parser, version: str) -> Iterator[Outcome]:
+    """The options that the parser refuses; those whose form cannot be told."""
+    for one in options:
+        if one.name == "help":
+            continue
+        meant = [name for name in parser.names if name.startswith(one.name)]  # argparse takes prefixes
+        if one.name not in parser.names and len(meant) != 1:
+            near = f": it may be {listed(meant)}" if meant else nearest(one.name, parser.names)
+            what = f"{parser.where} has no such option{near}"
+            if parser.unknown:
+                yield Unseen(f"whether {parser.where} takes --{one.name} is not known: {parser.unknown}")
+            else:
+                yield Problem("error", f"{version} does not know --{one.name}", what, _ENDS, _FIX)
+            continue
+        wanted, what = parser.names[one.name if one.name in parser.names else meant[0]], ""
+        if SHELL.search(one.value):
+            if wanted == "0" and not one.bare:
+                yield Unseen(f"--{one.name} takes no value, and {one.value} may be one or more options")
+            continue
+        if wanted == "0" and not one.bare:
+            what = f"it takes no value: --{one.name} alone switches, and {one.value!r} is refused"
+        elif wanted in ("1", "+") and one.bare:
+            what = "a value has to stand behind it"
+        if what:
+            yield Problem("error", f"{version} does not take --{one.name}", what, _ENDS, _FIX)
+
+
+def refused(version: str, shown: str, what: str, why: str) -> Problem:
+    """An option, argument or key that the installed version does not know."""
+    return Problem("error", f"{version} does not know {shown}", what, why, _FIX)
+
+
+def called(name: str, installed: Installation | None) -> str:
+    """A framework with its version, as a sentence begins."""
+    return f"{name} {installed.version if installed else ''}".strip()
+
+
+def listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """`; perhaps X`, of the name whose words are most alike."""
+    plain = {re.sub(r"[._-]", "", one): one for one in sorted(names)}
+    found = difflib.get_close_matches(re.sub(r"[._-]", "", name), plain, n=1, cutoff=0.6)
+    return f"; perhaps {plain[found[0]]}" if found else ""

@@ -1,0 +1,78 @@
+"""A job's configuration as far as it is known: what the traps judge.
+
+It is read from a plain command before the start, and from the `configuration` event once the job has resolved it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+SHELL = re.compile(r"[$`]")  # in a value: only a shell knows it
+
+
+@dataclass(frozen=True)
+class Settings:
+    """`values`: by the framework's own names; a setting that is absent has its default. `unknown`: setting -> why its
+    value is not known. `unread`: why an absent setting may not have its default; empty where it has. `variables`: of
+    the environment. `seed`: of the order of the prompts, where the harness gives one."""
+
+    values: Mapping[str, object] = field(default_factory=dict)
+    unknown: Mapping[str, str] = field(default_factory=dict)
+    unread: str = ""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    seed: int | None = None
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """A setting's value; `default` where it is absent or null."""
+        value = self.values.get(name)
+        return default if value is None else value
+
+    def number(self, name: str, default: int) -> int | None:
+        """A setting as a whole number; None where it is none."""
+        value = self.get(name, default)
+        return int(value) if re.fullmatch(r"-?\d+", str(value)) else None
+
+    def on(self, name: str) -> bool:
+        """Is a switch on?"""
+        return str(self.get(name, False)).lower() in ("true", "1", "yes", "on", "t", "y")
+
+    def why_unknown(self, *names: str) -> str:
+        """Why one of these settings is not known; empty where each is given or has its default."""
+        for name in names:
+            for other, why in self.unknown.items():
+                if other == name or name.startswith(f"{other}.") or other.startswith(f"{name}."):
+                    return why
+            if name not in self.values and self.unread:
+                return self.unread
+        return ""
+
+
+def leaves(value: Mapping[str, Any], under: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted name -> value of everything that is no mapping, and of empty ones."""
+    for name, one in value.items():
+        here = f"{under}.{name}" if under else str(name)
+        if isinstance(one, dict) and one:
+            yield from leaves(one, here)
+        else:
+            yield here, one
+
+
+def parsed(text: str) -> Any:
+    """The value that a word of a command spells, as YAML has it; the word itself where it spells none."""
+    import yaml  # type: ignore[import-untyped]
+
+    word = unquoted(text)
+    if word in ("None", "none"):
+        return None
+    try:  # Hydra writes {a:1}, YAML {a: 1}
+        return yaml.safe_load(re.sub(r"(?<=[\w}\]\"']):(?=[^\s/])", ": ", word) if word[:1] in "{[" else word)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return word
+
+
+def unquoted(value: str) -> str:
+    """A value without the quotes around the whole of it."""
+    return value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"" else value

@@ -1,0 +1,145 @@
+"""What the harness knows of a framework, and the registry of frameworks.
+
+A folder beside this module that exports `FRAMEWORK` is one; so is each entry point of the group
+`rlhf_harness.frameworks`, which names a `Framework` of another package. General code asks the spec and compares no
+names.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import pkgutil
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+from harness.doctor.outcome import Outcome
+from harness.frameworks.argv import Start
+from harness.frameworks.installed import Installation
+from harness.frameworks.settings import Settings
+from probes.adapters.table import Adapter, compare
+
+GROUP = "rlhf_harness.frameworks"
+
+
+@dataclass(frozen=True)
+class Trap:
+    """A setting that the framework accepts and that breaks the job all the same.
+
+    `look` judges a configuration, whether it was read from a command or recorded by the job. `read_in`: the version
+    whose source shows it; `until`: the first version that no longer has it.
+    """
+
+    check: str
+    look: Callable[[Settings], Iterator[Outcome]]
+    read_in: str
+    until: str = ""
+
+    def applies(self, version: str) -> bool:
+        """Does this version have the trap? An unknown version (an empty string) may."""
+        return not (version and self.until) or compare(version, self.until) < 0
+
+
+@dataclass(frozen=True)
+class Examined:
+    """A command's settings, and what its options come to against those of the installed version."""
+
+    settings: Settings
+    options: tuple[Outcome, ...] = ()
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A frame in which a process of the framework waits, for triage: a kind of `harness.triage.places`, a pattern of
+    the function, a pattern of the file, and what it waits for."""
+
+    kind: str
+    function: str
+    file: str
+    op: str
+
+
+@dataclass(frozen=True)
+class Framework:
+    """One framework.
+
+    `module`: of its adapter in the job's processes, which has `ADAPTER` (distribution, tested versions, hooks, names of
+    actors). `commands`: patterns in the words of a command or in the scripts that it names. `starts`: a pattern of the
+    word that starts it, with the word behind it. `engines`: those that it generates with. `switch`: the option that
+    chooses one, as `NAME=ENGINE`; empty where there is one engine. `beside`: packages whose source its parser needs.
+
+    Coupled sampling: `overrides` are added to the command, `plugin` is the module that the adapters' loader imports in
+    each process; `finds_plugins`: the framework looks for entry points itself. `seeds_prompts`: the plugin seeds the
+    order of the prompts, which no option does; `own_seeds`: the options that do.
+
+    `examine` reads a plain command; `configured` turns a `configuration` event, and the variables of the process that
+    recorded it, into settings; `traps` judge both.
+    """
+
+    name: str
+    module: str
+    commands: tuple[str, ...]
+    starts: str
+    engines: tuple[str, ...]
+    switch: str = ""
+    beside: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()
+    plugin: str = ""
+    finds_plugins: bool = False
+    seeds_prompts: bool = False
+    own_seeds: str = ""
+    examine: Callable[[Start, Installation | None], Examined] = lambda start, installed: Examined(Settings())
+    configured: Callable[[Mapping[str, Any], Mapping[str, str]], Settings] = lambda event, variables: Settings()
+    traps: tuple[Trap, ...] = ()
+    waits: tuple[Wait, ...] = ()
+
+    @property
+    def adapter(self) -> Adapter:
+        """The table of its hooks."""
+        adapter: Adapter = importlib.import_module(self.module).ADAPTER
+        return adapter
+
+    @property
+    def couples(self) -> bool:
+        """Can its engines draw coupled samples?"""
+        return bool(self.overrides or self.plugin)
+
+    @property
+    def handed(self) -> str:
+        """How the job's processes find the adapter: by its name in `probes`, or by the file of a module of another
+        package, which need not be installed there."""
+        if self.module.startswith("probes."):
+            return self.module
+        found = importlib.util.find_spec(self.module)
+        if found is None or not found.origin:
+            raise ModuleNotFoundError(f"the adapter {self.module} of {self.name} is not installed")
+        return str(Path(found.origin).resolve())
+
+
+@functools.cache
+def frameworks() -> dict[str, Framework]:
+    """Every framework by name, in the order of the names. One that cannot be loaded is warned about and left out."""
+    folder = str(Path(__file__).parent)
+    own = [importlib.import_module(f"harness.frameworks.{one.name}").FRAMEWORK
+           for one in pkgutil.iter_modules([folder]) if one.ispkg]  # fmt: skip
+    known = {one.name: one for one in own}
+    for entry in entry_points(group=GROUP):
+        try:
+            framework = entry.load()
+            if not isinstance(framework, Framework):
+                raise TypeError(f"{entry.value} is no harness.frameworks.spec.Framework")
+        except Exception as error:  # another package's code: the frameworks that are there go on
+            warnings.warn(f"the framework {entry.name!r} cannot be loaded: {error}", stacklevel=2)
+            continue
+        known.setdefault(framework.name, framework)
+    return dict(sorted(known.items()))
+
+
+def names(found: Sequence[Framework] | None = None, between: str = ", ") -> str:
+    """The frameworks' names, as an error lists them."""
+    return between.join(one.name for one in (frameworks().values() if found is None else found))

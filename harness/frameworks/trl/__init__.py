@@ -1,0 +1,47 @@
+"""TRL: a script or the `trl` command, processes of accelerate or torchrun, vLLM in the same process or on a server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from harness.frameworks.settings import Settings
+from harness.frameworks.spec import Framework, Trap
+from harness.frameworks.trl import traps
+from harness.frameworks.trl.command import examine
+from harness.frameworks.trl.traps import LOADED
+
+_COMMANDS = "distillation|dpo|env|grpo|kto|reward|rloo|sft|skills|vllm-serve"
+
+
+def configured(event: Mapping[str, Any], variables: Mapping[str, str]) -> Settings:
+    """The adapter keeps the engine's settings apart. The model is loaded by then: its dtype is known."""
+    scenario = event.get("scenario") or {}
+    values = {**(event.get("settings") or {}), **(scenario.get("rollout_engine") or {})}
+    values[LOADED] = (scenario.get("model") or {}).get("dtype")
+    return Settings(values, variables=variables)
+
+
+FRAMEWORK = Framework(
+    name="trl",
+    module="probes.adapters.trl",
+    commands=(
+        r"^\s*(import|from)\s+trl\b",
+        r"(^|/)trl$",
+        r"\btrl\.(cli|scripts)\b",
+        rf"(^|[\s;&/])trl\s+({_COMMANDS.replace('env|', '').replace('skills|', '')})\b",
+    ),
+    starts=rf"^\S+\.py(?: |$)|^(?:\S*/)?trl (?:{_COMMANDS})$|^trl\.(?:cli|scripts)\b",
+    engines=("vllm",),
+    beside=("accelerate", "transformers"),
+    plugin="scenarios.jobs.trl",
+    own_seeds="seed=N among the trainer's arguments",
+    examine=examine,
+    configured=configured,
+    traps=(
+        Trap("trl-group", traps.group, "1.16.0"),
+        Trap("trl-seed", traps.seed, "1.16.0"),
+        Trap("trl-dtype", traps.dtype, "1.16.0"),
+        Trap("trl-sizes", traps.sizes, "1.16.0"),
+    ),
+)

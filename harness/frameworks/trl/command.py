@@ -1,0 +1,156 @@
+"""TRL's command: `trl grpo --flags`, or a Python script with its flags, a YAML file and the literals in its source."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from harness.doctor.outcome import Fine, Outcome, Unseen
+from harness.frameworks.argv import Start
+from harness.frameworks.installed import Installation
+from harness.frameworks.options import (
+    DESCRIBE,
+    Option,
+    Parser,
+    against,
+    called,
+    dashed,
+    from_shell,
+    nearest,
+    refused,
+    values,
+)  # fmt: skip
+from harness.frameworks.settings import SHELL, Settings
+from harness.frameworks.spec import Examined
+from harness.frameworks.trl.launch import launched, mapping
+from harness.frameworks.trl.script import Script, settings
+from harness.frameworks.trl.traps import LOADED, TRAINER
+
+_LARGEST_SCRIPT = 1 << 20  # bytes
+_LOADS = re.compile(r"Model\w*\.from_pretrained\(")
+_UNSLOTH = re.compile(r"^\s*(?:import|from)\s+unsloth\b", re.MULTILINE)
+# The parser of one of TRL's scripts, that of accelerate behind it, and the arguments of TRL's configuration classes.
+_PARSERS = f"""
+import importlib, inspect
+{DESCRIBE}
+script, accelerated, *classes = sys.argv[1:]
+found = {{}}
+if accelerated:
+    from accelerate.commands.launch import launch_command_parser
+    found |= described(launch_command_parser()) | {{"accelerate_config": ["1", None]}}
+if script:
+    found |= described(importlib.import_module("trl.scripts." + script).make_parser())
+import trl
+taken = {{one: list(inspect.signature(getattr(trl, one)).parameters) for one in classes if hasattr(trl, one)}}
+answer(options=found, classes=taken)
+"""
+
+
+def examine(start: Start, installed: Installation | None) -> Examined:
+    """The settings of a command; its options against the installed parser, where one of TRL's own scripts starts."""
+    script = start.entry.endswith(".py")
+    source = _source(start.entry) if script else ""
+    options = list(dashed(start.given, hyphens=True))
+    known, unknown = values(options)
+    read = settings(start.entry, source) if source else Script()
+    reasons = [read.unread, from_shell(start.given)]
+    if script and not source:
+        reasons.append(f"settings come from {start.entry}, which is not read")
+    keys, variables, more = _files(start, script, source, options, read)
+    reasons += more
+    filed = {**read.keywords, **{key: value for held in keys.values() for key, value in held.items()}}
+    computed = {name: f"{name} is {text}, which only the script knows" for name, text in read.computed.items()}
+    unknown |= {name: why for name, why in computed.items() if name not in known}
+    for name in [one for one in known if one.startswith("no_")]:  # a switch that is on by default
+        known[name.removeprefix("no_")] = False
+    package = installed.source("trl") if installed else None
+    launch, unsure = launched(start, not script, source, package, variables)
+    if _UNSLOTH.search(source):
+        unsure[TRAINER] = f"{start.entry} imports unsloth, which puts configurations of its own in the place of TRL's"
+    elif "GRPOConfig" not in source and start.given[:1] != ("grpo",) and not start.entry.endswith(".grpo"):
+        first = next(filter(None, reasons), "")
+        unsure[TRAINER] = first or "the command does not show that it is a job of GRPO's"
+    if _LOADS.search(source):
+        unsure[LOADED] = f"{start.entry} may load the model itself, in a dtype that is not known here"
+    judged = tuple(_judged(start, options, keys, read, installed, unsure.get(TRAINER, "")))
+    every = {**filed, **known, **launch}
+    unread = next(filter(None, reasons), "")
+    return Examined(Settings(every, {**unknown, **unsure}, unread, variables), judged)
+
+
+def _source(entry: str) -> str:
+    """The text of a script; empty where it cannot be read."""
+    try:
+        path = Path(entry)
+        small = path.is_file() and path.stat().st_size <= _LARGEST_SCRIPT
+        return path.read_text(encoding="utf-8", errors="replace") if small else ""
+    except OSError:
+        return ""
+
+
+def _files(
+    start: Start, script: bool, source: str, options: Sequence[Option], read: Script
+) -> tuple[dict[str, dict[str, object]], dict[str, str], list[str]]:
+    """(file -> its settings, the environment with theirs, why settings are not read) of `--config FILE`."""
+    keys: dict[str, dict[str, object]] = {}
+    variables, reasons = dict(start.variables), []
+    for file in (one.value for one in options if one.name == "config"):
+        if SHELL.search(file) or (script and "parse_args_and_config" not in source):
+            reasons.append(f"settings come from {file}, which is not read")
+            continue
+        held, why = mapping(file)
+        reasons.append(why)
+        more = held.pop("env", None)
+        variables |= {str(key): str(value) for key, value in more.items()} if isinstance(more, dict) else {}
+        for key, value in held.items():
+            if key in read.keywords and read.keywords[key] != value:
+                read.computed[key] = f"{read.keywords[key]!r} in the script and {value!r} in {file}"
+        keys |= {} if why else {file: held}
+    return keys, variables, reasons
+
+
+def _judged(
+    start: Start, options: Sequence[Option], keys: Mapping[str, Mapping[str, object]], read: Script,
+    installed: Installation | None, replaced: str,
+) -> Iterator[Outcome]:  # fmt: skip
+    """Options, keys of a file and arguments of a configuration class that the installed version does not take."""
+    if installed is None or not installed.version:
+        return
+    if "unsloth" in replaced:
+        yield Unseen(replaced)
+        return
+    version, own = called("trl", installed), not start.entry.endswith(".py")
+    module = start.entry.startswith("trl.scripts.")
+    name = start.entry.rpartition(".")[2] if module else next(iter(start.given), "") if own else ""
+    if not own and not read.calls:
+        yield Unseen(f"{start.entry} makes a parser of its own, which refuses what it does not know when it starts")
+        return
+    through = own and not module
+    found = installed.query(_PARSERS, name.replace("-", "_"), "1" if through else "", *sorted(read.calls))
+    if "unknown" in found:
+        yield Unseen(str(found["unknown"]))
+        return
+    parser = Parser.of(f"trl {name}", found["options"], hyphens=True)
+    problems: list[Outcome] = []
+    if own:
+        problems += against([one for one in options if one.name != "config"], parser, version)
+        for file, names in keys.items():
+            for key in (one for one in names if one not in parser.names):
+                what = f"{parser.where} has no such option{nearest(key, parser.names)}"
+                if module:
+                    problems.append(Unseen(f"{key} of {file} is no option of {parser.where}, which drops it"))
+                else:
+                    problems.append(refused(version, f"{key}: of {file}", what, "it ends the job before it starts"))
+    for call, arguments in read.calls.items():
+        taken = found["classes"].get(call)
+        for one in arguments if taken else ():
+            if one not in taken:
+                what = f"{call} has no such argument{nearest(one, taken)}"
+                why = "the script ends with a TypeError where it builds its configuration"
+                problems.append(refused(version, f"{one}=…", what, why))
+    yield from problems
+    if not problems:
+        counted = f"{len(options)} options" if own else f"{len(read.calls)} configurations"
+        yield Fine(f"{' and '.join([counted, *map(os.path.basename, keys)])} are as {version} takes them")

@@ -1,0 +1,115 @@
+"""What starts TRL's processes, and in which precision: torchrun, accelerate and its files."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from harness.frameworks.argv import Start, option
+from harness.frameworks.options import dashed
+from harness.frameworks.settings import SHELL
+from harness.frameworks.trl.traps import MIXED, PROCESSES
+
+_LARGEST = 1 << 20  # bytes of a YAML file
+# Words of a command that may start several processes.
+_SEVERAL = frozenset({
+    "accelerate", "accelerate.commands.launch", "deepspeed", "mpiexec", "mpirun", "srun", "submit",
+    "torch.distributed.launch", "torch.distributed.run", "torchrun", "trl",
+})  # fmt: skip
+_SPAWNS = re.compile(r"\b(?:notebook_launcher|debug_launcher|elastic_launch|start_processes|spawn)\b")
+_UNSAID = "the command does not say how many there are"
+
+
+def mapping(path: str) -> tuple[dict[str, Any], str]:
+    """(what a YAML file holds, why it is not read): one of the two is empty."""
+    import yaml  # type: ignore[import-untyped]
+
+    try:
+        if not os.path.isfile(path):
+            raise OSError(0, "it is no file" if os.path.exists(path) else "there is no such file")
+        if os.path.getsize(path) > _LARGEST:
+            raise OSError(0, f"it is larger than {_LARGEST >> 20} MiB")
+        held = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        return {}, f"settings come from {path or 'a file without a name'}, which cannot be read: {error.strerror}"
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" in line {mark.line + 1}" if mark else ""
+        return {}, f"settings come from {path}, which is no YAML that can be read{where}"
+    if held is None:
+        return {}, ""
+    if not isinstance(held, dict) or not all(isinstance(key, str) for key in held):
+        return {}, f"settings come from {path}, which holds no settings by name"
+    return held, ""
+
+
+def launched(
+    start: Start, own: bool, source: str, package: Path | None, environ: Mapping[str, str]
+) -> tuple[dict[str, object], dict[str, str]]:
+    """(what is known of the processes and their precision, what is not -> why). `own`: the `trl` command, which hands
+    what it does not know to accelerate; `source`: of the script; `package`: TRL's; `environ`: as the job has it."""
+    given = start.given if own else ()
+    programs = {os.path.basename(word) for word in start.before}
+    accelerated = own or "accelerate" in programs or any(one.startswith("accelerate.commands") for one in start.before)
+    held, why = _accelerate(start.before, given, environ, package) if accelerated else ({}, "")
+    held = {**_torchrun(start.before), **held}
+    if unknown := next((word for word in start.before if SHELL.match(word)), ""):
+        why = why or f"{start.entry} is started by {unknown}, which only the shell knows"
+    held.setdefault("mixed_precision", environ.get("ACCELERATE_MIXED_PRECISION", ""))
+    known: dict[str, object] = {}
+    unsure: dict[str, str] = {}
+    if why or SHELL.search(held["mixed_precision"]):
+        unsure[MIXED] = why or f"mixed_precision is {held['mixed_precision']}, which only the shell knows"
+    elif held["mixed_precision"]:
+        known[MIXED] = held["mixed_precision"]
+    count = held.get("num_processes", "")
+    several = {*programs, os.path.basename(start.entry)} & _SEVERAL or _SPAWNS.search(source)
+    if count.isdigit():
+        known[PROCESSES] = int(count)
+    elif count or several or "WORLD_SIZE" in environ or why:
+        unsure[PROCESSES] = _UNSAID
+    return known, unsure
+
+
+def _accelerate(
+    words: Sequence[str], given: Sequence[str], environ: Mapping[str, str], package: Path | None
+) -> tuple[dict[str, str], str]:
+    """(`num_processes` and `mixed_precision` as accelerate will have them, why they cannot be told). Without a file it
+    takes the one that `accelerate config` wrote."""
+    file = option(words, "--config_file", "--config-file") or option(given, "--config_file", "--config-file")
+    named = option(given, "--accelerate_config")
+    if named and not file:
+        shipped = package.parent / "accelerate_configs" / f"{named}.yaml" if package else None
+        file = str(shipped) if shipped and shipped.is_file() and not os.path.isfile(named) else named
+    file = file or next(filter(os.path.isfile, _defaults(environ)), "")
+    held, why = mapping(file) if file and not SHELL.search(file) else ({}, "")
+    if SHELL.search(file):
+        why = f"settings come from {file}, which only the shell knows"
+    found = {}
+    for name in ("num_processes", "mixed_precision"):
+        text = option(words, f"--{name}", f"--{name.replace('_', '-')}") or option(given, f"--{name}")
+        if text or held.get(name) is not None:
+            value = held.get(name)
+            found[name] = text or (str(value).lower() if isinstance(value, bool) else str(value))
+            found[name] = "no" if found[name] == "false" else found[name]  # YAML's `no`
+    return found, why
+
+
+def _defaults(environ: Mapping[str, str]) -> Iterator[str]:
+    """The files that `accelerate config` may have written."""
+    cache = environ.get("XDG_CACHE_HOME") or os.path.join(environ.get("HOME", ""), ".cache")
+    home = environ.get("HF_HOME") or os.path.join(cache, "huggingface")
+    for end in ("json", "yaml", "yml"):  # JSON is YAML
+        yield os.path.join(home, "accelerate", f"default_config.{end}")
+
+
+def _torchrun(before: Sequence[str]) -> dict[str, str]:
+    """The number of processes of torchrun, as far as it is a number."""
+    told = {one.name.replace("-", "_"): one.value.split(" ")[0] for one in dashed(before)}
+    each, nodes = told.get("nproc_per_node", ""), told.get("nnodes", "1")
+    modules = ("torch.distributed.run", "torch.distributed.launch")
+    started = any(os.path.basename(word) == "torchrun" or word in modules for word in before)
+    return {"num_processes": str(int(each) * int(nodes))} if started and each.isdigit() and nodes.isdigit() else {}

@@ -1,0 +1,132 @@
+"""Settings that TRL accepts and that break the job all the same. Read in TRL 1.16.0.
+
+`launch.*` are no settings of TRL's but of what starts it: the processes, accelerate's mixed precision, the trainer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.doctor.outcome import Fine, Outcome, Problem, Unseen
+from harness.frameworks.settings import Settings
+
+PROCESSES, MIXED, TRAINER, LOADED = (
+    "launch.num_processes", "launch.mixed_precision", "launch.trainer", "launch.model_dtype",
+)  # fmt: skip
+
+
+def seed(settings: Settings) -> Iterator[Outcome]:
+    """TRL seeds a colocated vLLM with the process's number over the tensor parallel size, not with args.seed."""
+    used = settings.on("use_vllm")
+    why = settings.why_unknown("use_vllm") or (settings.why_unknown("vllm_mode") if used else "")
+    if why:
+        yield Unseen(why)
+    elif not used:
+        yield Fine("samples are drawn by Transformers, seeded by the trainer")
+    elif settings.get("vllm_mode", "colocate") == "colocate":
+        yield Problem(
+            "warning", "the colocated engine's seed is not the trainer's", "use_vllm with vllm_mode colocate",
+            "another seed in the configuration changes the data and the weights, and not what vLLM draws",
+            "vllm_mode='server' with a seed of its own, or expect it",
+        )  # fmt: skip
+    else:
+        yield Fine("the engine is a server with a seed of its own")
+
+
+def group(settings: Settings) -> Iterator[Outcome]:
+    """A seed among the generation arguments is every request's."""
+    own, size = settings.get("generation_kwargs", {}), settings.get("num_generations", 8)
+    seeded = isinstance(own, dict) and "seed" in own
+    # Any of the three settles it: no seed there, no vLLM, groups of one. Else all three have to be known.
+    fine = {"generation_kwargs": not seeded, "num_generations": size == 1, "use_vllm": not settings.on("use_vllm")}
+    why = {name: _unknown(settings, name) for name in fine}
+    settled = any(good and not why[name] for name, good in fine.items())
+    if not settled and any(why.values()):
+        yield Unseen(next(filter(None, why.values())))
+    elif not any(fine.values()):
+        yield Problem(
+            "error", "a seed in generation_kwargs makes all samples of a group the same",
+            f"generation_kwargs has seed {own['seed']}, num_generations is {size}",
+            "every request has one seed: a group has one answer, its advantages are zero, nothing learns",
+            "take seed out of generation_kwargs",
+        )  # fmt: skip
+    else:
+        yield Fine("no request carries the seed of its group")
+
+
+def dtype(settings: Settings) -> Iterator[Outcome]:
+    """vLLM's dtype auto loads a float32 model as bfloat16. TRL 1.16 loads it as float32 unless told otherwise
+    (`create_model_from_path`), and computes in bfloat16 all the same unless `bf16` is off (`_BaseConfig`)."""
+    used = settings.on("use_vllm")
+    why = settings.why_unknown("use_vllm") or (settings.why_unknown("bf16", "fp16") if used else "")
+    off = settings.get("bf16") is False and not settings.on("fp16")
+    own = settings.get("model_init_kwargs", {})
+    given = own if isinstance(own, dict) else {}
+    model = given.get("dtype") or given.get("torch_dtype") or settings.get("dtype", "float32")
+    model = str(settings.get(LOADED, model)).removeprefix("torch.")
+    if used and off and not why and LOADED not in settings.values:
+        why = _unknown(settings, "model_init_kwargs", "dtype")
+    single = off and model != "bfloat16"
+    mixed = settings.get(MIXED, "no")  # what is neither bf16 nor fp16 is what accelerate was told
+    if used and single and not why:
+        why = settings.unknown.get(MIXED, "")
+    if why:
+        yield Unseen(why)
+    elif used and single and mixed in ("bf16", "fp16"):
+        yield Fine(f"accelerate has the trainer compute in {mixed}, whatever its own settings say")
+    elif used and single and model != "float32":
+        yield Unseen(f"the trainer loads its model as {model}, and whether that is the engine's dtype is not known")
+    elif used and single and LOADED in settings.unknown:
+        yield Unseen(settings.unknown[LOADED])
+    elif used and single:
+        yield Problem(
+            "warning", "the engine is bfloat16 while the trainer is float32", "use_vllm, and bf16 is off",
+            "log-probabilities of the two differ by bfloat16's rounding from the first token on",
+            "bf16=True, or a model saved in the dtype that both shall have",
+        )  # fmt: skip
+    else:
+        yield Fine("trainer and engine are not known to differ")
+
+
+def sizes(settings: Settings) -> Iterator[Outcome]:
+    """GRPO's generation batch has to hold whole groups: 1.16 asserts it in `GRPOConfig.__post_init__`, in every process
+    that the job has started by then. The defaults are Transformers' (8 samples a process, 1 step) and TRL's."""
+    names = ("num_generations", "per_device_train_batch_size", "generation_batch_size", "steps_per_generation",
+             "gradient_accumulation_steps")  # fmt: skip
+    if why := settings.unknown.get(TRAINER) or settings.why_unknown(*names):
+        yield Unseen(why)
+        return
+    size, each, batch, steps, accumulated = (
+        settings.get(name, default) for name, default in zip(names, (8, 8, None, None, 1), strict=True)
+    )
+    steps = accumulated if steps is None else steps
+    if not (isinstance(size, int) and isinstance(each, int) and isinstance(steps, int)) or size < 1:
+        yield Unseen("a size is not a number here")
+        return
+    unknown = settings.unknown.get(PROCESSES, "")
+    processes = settings.number(PROCESSES, 1)
+    if isinstance(batch, int):
+        total, shown = batch, f"generation_batch_size={batch}"
+    else:
+        total = each * steps * (1 if unknown else processes or 1)
+        shown = f"{each} a process × {'some' if unknown else processes} processes × {steps} steps"
+    if total % size == 0:
+        yield Fine(f"{shown} hold whole groups of {size}")
+    elif unknown and not isinstance(batch, int):
+        yield Unseen(f"{shown} hold whole groups of {size} with some numbers of processes only, and {unknown}")
+    else:
+        yield Problem(
+            "error", "the generation batch does not hold whole groups", f"{shown}, num_generations={size}",
+            "GRPOConfig refuses it once every process has started", f"make {total} a multiple of {size}",
+        )  # fmt: skip
+
+
+def _unknown(settings: Settings, *names: str) -> str:
+    """`Settings.why_unknown`, and arguments that are no mapping here, as those in a file of their own."""
+    if why := settings.why_unknown(*names):
+        return why
+    for name in names:
+        own = settings.get(name)
+        if name.endswith("_kwargs") and not isinstance(own, dict | None):
+            return f"{name} is {own}, which is not read"
+    return ""

@@ -1,0 +1,158 @@
+"""verl's command: Hydra's overrides, composed by the Hydra of the job's interpreter. verl itself is not imported."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from harness.doctor.outcome import Fine, Outcome, Problem, Unseen
+from harness.frameworks.argv import Start
+from harness.frameworks.installed import Installation
+from harness.frameworks.options import called, nearest
+from harness.frameworks.settings import SHELL, Settings, leaves, parsed
+from harness.frameworks.spec import Examined
+
+_NAME = r"[A-Za-z_][\w@/]*(?:\.[\w@]+)*"
+_OVERRIDE = re.compile(rf"([+~]{{0,2}})({_NAME})=(.*)", re.DOTALL)
+_CONFIG = ("--config-name", "-cn", "--config-path", "-cp", "--config-dir", "-cd", "--experimental-rerun")
+_MOST_REFUSED = 5  # overrides that are named; each takes Hydra some seconds to find
+# Composes as `hydra.main` does. `pkg://verl…` in a file would import verl, and torch with it: those names get their
+# folders alone. Of what is refused, the shortest beginning that Hydra refuses names the word.
+_COMPOSE = """
+import contextlib, importlib.machinery, io, os, types
+main, most, *words = sys.argv[1:]
+trainer = os.path.dirname(os.path.abspath(main))
+here = os.path.join(trainer, "config")
+loader = getattr(importlib.machinery, "NamespaceLoader", None) or importlib._bootstrap_external._NamespaceLoader
+for name, place in (("verl", os.path.dirname(trainer)), ("verl.trainer", trainer), ("verl.trainer.config", here)):
+    spec = importlib.machinery.ModuleSpec(name, loader(name, [place], None), is_package=True)
+    spec.submodule_search_locations = [place]
+    module = sys.modules[name] = types.ModuleType(name)
+    module.__path__, module.__spec__, module.__loader__ = [place], spec, spec.loader
+try:
+    from hydra import compose, initialize_config_dir
+    from hydra._internal.utils import get_args_parser
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+except ImportError as error:
+    answer(unknown=f"Hydra is not there: {error}")
+    sys.exit()
+text = io.StringIO()
+try:
+    with contextlib.redirect_stderr(text):
+        given = get_args_parser().parse_args(words)
+except SystemExit:
+    answer(refused=[["", text.getvalue().strip().splitlines()[-1].partition("error: ")[2]]])
+    sys.exit()
+if given.multirun or given.experimental_rerun or given.package:
+    answer(unknown="Hydra is asked for more than one configuration, or for an earlier one")
+    sys.exit()
+name = (given.config_name or "ppo_trainer").removesuffix(".yaml")
+folder = os.path.join(trainer, given.config_path) if given.config_path else here
+more = os.path.abspath(given.config_dir) if given.config_dir else folder
+if os.path.isfile(os.path.join(more, f"{name}.yaml")):  # --config-dir may hold the primary file as well
+    folder, more = more, folder
+search = sorted({folder, more, here} - {folder})
+searched = [f"hydra.searchpath=[{','.join(f'file://{one}' for one in search)}]"] if search else []
+
+def composed(overrides):
+    try:
+        made = compose(name, overrides=[*searched, *overrides])
+    except (HydraException, OmegaConfBaseException) as error:
+        return None, str(error) or type(error).__name__
+    try:
+        return OmegaConf.to_container(made, resolve=True), ""
+    except OmegaConfBaseException:
+        return OmegaConf.to_container(made, resolve=False), ""
+
+refused, overrides = [], list(given.overrides)
+with initialize_config_dir(folder, version_base=None):
+    values, why = composed(overrides)
+    if why and (reason := composed([])[1]):
+        answer(unknown=reason)
+        sys.exit()
+    while why and len(refused) < int(most):
+        low, high = 0, len(overrides)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if composed(overrides[:middle])[1] else (middle, high)
+        refused.append([overrides[low], composed(overrides[: low + 1])[1]])
+        del overrides[low]
+        values, why = composed(overrides)
+    answer(refused=refused, values=values)
+"""
+
+
+def examine(start: Start, installed: Installation | None) -> Examined:
+    """The settings of a command, from Hydra where it is there and from the overrides alone where it is not."""
+    plain, unknown = _overrides(start.given)
+    unread = next((f"{word} may hold settings, which only the shell knows" for word in start.given
+                   if SHELL.search(word.partition("=")[0])), "")  # fmt: skip
+    own = next((word for word in start.given if word.partition("=")[0] in _CONFIG), "")
+    group = next((word for word in start.given if "@" in word.partition("=")[0] or "/" in word.partition("=")[0]), "")
+    if own or group:
+        unread = unread or f"settings come from {own or group}, which only Hydra reads"
+    values: Mapping[str, Any] = plain
+    main = installed.source("verl.trainer.main_ppo") if installed else None
+    options: list[Outcome] = []
+    if installed is None or main is None:
+        options.append(Unseen("verl's configuration is not found beside the command: its options cannot be looked up"))
+    else:
+        taken = [word for word in start.given if not SHELL.search(word)]
+        found = installed.query(_COMPOSE, str(main), str(_MOST_REFUSED), *taken)
+        composed = found.get("values") or {}
+        known = {name: value for name, value in leaves(composed) if value != "???"}
+        options += _judged(found, start.given, known, called("verl", installed))
+        if known:
+            values, unread = known, unread if "only the shell" in unread else ""
+            unknown = {name: why for name, why in unknown.items() if "taken out" not in why or name not in known}
+            unknown |= {name: f"{name} is {value}, which only Hydra knows" for name, value in known.items()
+                        if isinstance(value, str) and "${" in value}  # fmt: skip
+    return Examined(Settings(values, unknown, unread, start.variables), tuple(options))
+
+
+def _judged(
+    found: Mapping[str, Any], given: Sequence[str], known: Mapping[str, Any], version: str
+) -> Iterator[Outcome]:
+    """What Hydra says of the overrides."""
+    if why := found.get("unknown"):
+        yield Unseen(f"verl's options cannot be looked up: {' '.join(str(why).split())[:300]}")
+        return
+    for word, why in found.get("refused", ()):
+        override = _OVERRIDE.fullmatch(word)
+        name = f"{override[1]}{override[2]}=…" if override else word
+        near = nearest(override[2], known) if override and override[2] not in known else ""
+        first = " ".join(str(why).split())[:300]
+        yield Problem(
+            "error", f"{version} does not take {name or 'a word of the command'}", f"{first}{near}",
+            "Hydra refuses it and the job ends before its first step", "take it out, or write it as this version does",
+        )  # fmt: skip
+    if not found.get("refused"):
+        yield Fine(f"Hydra composes {version}'s configuration with the {len(given)} words of the command")
+
+
+def _overrides(words: Sequence[str]) -> tuple[dict[str, object], dict[str, str]]:
+    """(values, names whose value is not known -> why) of Hydra's overrides, without Hydra; the last of a name holds."""
+    values: dict[str, object] = {}
+    unknown: dict[str, str] = {}
+    for word in words:
+        deleted = re.fullmatch(rf"~({_NAME})(=.*)?", word)
+        override = _OVERRIDE.fullmatch(word)
+        if deleted:
+            for name in [one for one in values if one == deleted[1] or one.startswith(f"{deleted[1]}.")]:
+                del values[name]
+            short = deleted[1].removeprefix("actor_rollout_ref.")
+            unknown[deleted[1]] = f"{short} is taken out (~{short}), and what the job does without it is not known here"
+        elif override:
+            name, text = override[2], override[3]
+            short = name.removeprefix("actor_rollout_ref.")
+            unknown.pop(name, None)
+            values.pop(name, None)
+            if SHELL.search(text):
+                unknown[name] = f"{short} is {text}, which only the shell knows"
+                continue
+            value = parsed(text)
+            values |= {key: one for key, one in leaves({name: value}) if one != {}}
+    return values, unknown
