@@ -19,7 +19,7 @@ from harness.planted.differences.outcome import Outcome, score, started_since
 from harness.planted.differences.run import planned
 from reports.model import CAUSES, EXIT_CODES, Cause, Finding, Verdict
 from scenarios.planted.differences import shapes
-from scenarios.planted.differences.catalog import FAULTS, Fault, matches, named
+from scenarios.planted.differences.catalog import FAMILIES, FAULTS, Fault, family, matches, named
 from scenarios.planted.differences.engine import PLANTS
 from scenarios.planted.differences.trainer import TrainerPlants
 from scenarios.settings import Scenario
@@ -350,3 +350,11 @@ def test_what_is_known_of_a_suite_is_kept_by_family_and_by_fault(tmp_path: Path)
     assert "| all | 1 of 2 | 1 of 2 | 1 of 1 | 0 | 20.0 | 30.0 | 30.0 | 10.0 |\n" in text
     assert "| wrong-kernel | vllm sglang | DIVERGENT | DIVERGENT | COMPUTATION(layer 2) (candidate) | yes |" in text
     assert json.loads((tmp_path / "suite.json").read_text())["score"]["misses"] == ["mine"]
+
+
+def test_a_fault_that_is_planted_otherwise_in_half_precision_keeps_its_family() -> None:
+    for name, faults in FAMILIES.items():
+        for fault in faults:
+            half = fault.at("bfloat16")
+            assert family(fault) == name and (half is None or family(half) == name)
+    assert family(dataclasses.replace(FAULTS[0], name="mine")) == "your own"

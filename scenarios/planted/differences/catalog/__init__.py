@@ -36,8 +36,10 @@ FAULTS: tuple[Fault, ...] = tuple(fault for faults in FAMILIES.values() for faul
 
 
 def family(fault: Fault) -> str:
-    """The family of a fault of the catalogue; "your own" for any other."""
-    return next((name for name, faults in FAMILIES.items() if fault in faults), "your own")
+    """The family of a fault of the catalogue, as it is planted in whatever dtype; "your own" for any other."""
+    return next(
+        (name for name, faults in FAMILIES.items() for one in faults if fault in (one, one.at("bfloat16"))), "your own"
+    )
 
 
 def named(name: str) -> Fault:
