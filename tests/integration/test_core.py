@@ -23,6 +23,16 @@ ROOT = Path(__file__).parents[2]
 def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """bin/harness of an environment that has the wheel of this checkout, and what it asks for."""
     home = tmp_path_factory.mktemp("core")
+    return installed(home)
+
+
+@pytest.fixture(scope="module")
+def with_diff(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with the extra [diff]."""
+    return installed(tmp_path_factory.mktemp("diff"), "[diff]")
+
+
+def installed(home: Path, extra: str = "") -> Path:
     # built from a copy: setuptools keeps what it has built beside the sources, and would pack it again
     for name in ("harness", "probes", "reports", "scenarios"):
         shutil.copytree(ROOT / name, home / "source" / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -32,7 +42,7 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", home / "wheel", home / "source"], check=True)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", home / "env"], check=True)
     [wheel] = (home / "wheel").glob("*.whl")
-    subprocess.run([*pip, "--python", home / "env" / "bin" / "python", "install", wheel], check=True)
+    subprocess.run([*pip, "--python", home / "env" / "bin" / "python", "install", f"{wheel}{extra}"], check=True)
     return home / "env" / "bin" / "harness"
 
 
@@ -45,7 +55,7 @@ def run(core: Path, folder: Path, *words: str | Path) -> tuple[int, str]:
 
 def test_the_environment_is_slim(core: Path) -> None:
     packages = {file.name.lower() for file in core.parents[1].glob("lib/python*/site-packages/*")}
-    assert not packages & {"torch", "ray", "transformers", "pandas", "pyarrow", "matplotlib", "uv"}
+    assert not packages & {"torch", "ray", "transformers", "pandas", "pyarrow", "matplotlib", "uv", "scipy"}
 
 
 def test_the_wheel_is_complete(core: Path) -> None:
@@ -68,14 +78,60 @@ def test_a_hang_is_triaged(core: Path, tmp_path: Path) -> None:
     assert expected.verdict == "HUNG" and [one["rank"] for one in verdict["triage"]["culprits"]] in ([0], [])
 
 
-def test_two_runs_are_judged_and_reported(core: Path, tmp_path: Path) -> None:
+def test_two_runs_are_judged_with_an_extra_and_reported_without(core: Path, with_diff: Path, tmp_path: Path) -> None:
     baseline, candidate = pair()
     baseline.write(tmp_path / "a")
     candidate.write(tmp_path / "b")
     code, said = run(core, tmp_path, "diff", "a", "b")
+    assert code == 2 and "this needs scipy" in said and "pip install 'rlhf-harness[diff]'" in said, said
+    assert len(said.strip().splitlines()) == 2
+    code, said = run(with_diff, tmp_path, "diff", "a", "b")
     assert code == 0 and "EQUIVALENT" in said, said
-    code, page = run(core, tmp_path, "diff", "a", "b", "--format", "html")
+    code, verdict = run(with_diff, tmp_path, "diff", "a", "b", "--format", "json")
+    (tmp_path / "verdict.json").write_text(verdict)
+    code, page = run(core, tmp_path, "report", "verdict.json", "--format", "html")
     assert code == 0 and "Charts need matplotlib" in page
+
+
+JOB = """
+import sys, threading, time
+
+def wait_for_the_other(lock):
+    lock.acquire()
+
+lock = threading.Lock()
+lock.acquire()
+print(sys.version_info[:2], flush=True)
+wait_for_the_other(lock)
+"""
+
+
+def other_interpreters() -> list[str]:
+    """Interpreters of the versions that a job may have, those that this machine has."""
+    versions = [f"3.{minor}" for minor in (10, 12, 13)]
+    places = [*Path.home().glob(".pyenv/versions/*/bin")]
+    found = {
+        version: [
+            shutil.which(f"python{version}"),
+            *(shutil.which(f"python{version}", path=str(one)) for one in places),
+        ]
+        for version in versions
+    }
+    named = {version: [path for path in paths if path and "shims" not in path] for version, paths in found.items()}
+    return [paths[0] for paths in named.values() if paths]
+
+
+@pytest.mark.parametrize("python", other_interpreters(), ids=lambda path: Path(path).name)
+def test_a_job_of_another_python_is_watched_and_triaged(core: Path, python: str, tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text(JOB)
+    assert run(core, tmp_path, "watch", "--out", "w", "--", python, "-c", "print('done')") == (0, "done\n")
+    with subprocess.Popen([python, "job.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as job:
+        try:
+            assert job.stdout is not None and job.stdout.readline().startswith("(3, ")
+            code, said = run(core, tmp_path, "triage", str(job.pid), "--format", "json")
+        finally:
+            job.kill()
+    assert code in (1, 3) and "wait_for_the_other" in said, said
 
 
 def test_a_command_is_watched(core: Path, tmp_path: Path) -> None:
