@@ -24,7 +24,7 @@ from harness.errors import HarnessError
 class Stop(HarnessError):
     pass
 
-def record(left, right, **options):
+def record(left, right, *options, **named):
     sides = {side.name: (side.plants.name, side.plants.engine is not None) for side in (left, right)}
     planted = [name for name in sys.modules if name.startswith(("scenarios.planted", "harness.planted"))]
     print(json.dumps({"sides": sides, "planted": planted}))
