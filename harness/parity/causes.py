@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from harness.parity.facts.evidence import Evidence, Key
+from harness.parity.facts.divergence import DivergenceKey, Kind, Order
+from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.explanation import Explanation, left, when
 from harness.parity.lifted import remark
 from harness.parity.rivals import told_apart
@@ -63,18 +64,16 @@ RULES = (
     lifted.logic,
     lifted.arithmetic,
 )
-# What follows from other tokens: everything that the trainer makes of them.
-_DOWNSTREAM = {"experience", "reward", "learner", "loss", "trained:candidate"}
 
 
-def find(e: Evidence, kinds: list[str]) -> list[Cause]:
+def find(e: Evidence, kinds: list[DivergenceKey]) -> list[Cause]:
     """The causes of the divergences of these kinds; [] when there are none."""
     explanations, open_ = explain(e, kinds)
     causes = [told_apart(one.cause) for one in explanations]
     return [*causes, unexplained(e, open_)] if open_ else causes
 
 
-def explain(e: Evidence, kinds: list[str]) -> tuple[list[Explanation], dict[str, np.ndarray]]:
+def explain(e: Evidence, kinds: list[DivergenceKey]) -> tuple[list[Explanation], dict[DivergenceKey, np.ndarray]]:
     """(what rules explain, kind -> (step, sample) of what is left). Rules see what earlier ones left open."""
     present = [kind for kind in kinds if kind in e.first]
     e.explained = []
@@ -97,16 +96,16 @@ def _add(explained: list[Explanation], one: Explanation) -> None:
     explained.append(one)
 
 
-def remaining(e: Evidence, kinds: list[str]) -> dict[str, np.ndarray]:
+def remaining(e: Evidence, kinds: list[DivergenceKey]) -> dict[DivergenceKey, np.ndarray]:
     """Kind -> (step, sample) of the divergences that the causes named so far leave open."""
     found = {kind: items for kind in kinds if len(items := left(e, kind))}
     if not e.guided and found:  # tokens that differ change everything that is made of them
-        rest = {kind: items for kind, items in found.items() if kind not in _DOWNSTREAM}
+        rest = {kind: items for kind, items in found.items() if not kind.downstream}
         return rest or ({} if e.explained else found)
     return found
 
 
-def unexplained(e: Evidence, open_: dict[str, np.ndarray]) -> Cause:
+def unexplained(e: Evidence, open_: dict[DivergenceKey, np.ndarray]) -> Cause:
     """What no rule explains, with the narrowest place of it."""
     places = {kind: _first_left(e, kind, items) for kind, items in open_.items()}
     kinds = sorted(open_, key=lambda kind: places[kind][0])
@@ -115,8 +114,8 @@ def unexplained(e: Evidence, open_: dict[str, np.ndarray]) -> Cause:
     items = np.unique(open_[first], axis=0)
     of_samples = bool((items[:, 1] >= 0).all())  # -1: of none, as a weight sync
     found = counted(len(items), "sample" if of_samples else "place")
-    summary = f"{named(first)} {when(e, open_[first][:, 0])}: {found}; nothing recorded explains it"
-    also = f"; also {', '.join(named(kind) for kind in kinds[1:])}" if len(kinds) > 1 else ""
+    summary = f"{first.words} {when(e, open_[first][:, 0])}: {found}; nothing recorded explains it"
+    also = f"; also {', '.join(kind.words for kind in kinds[1:])}" if len(kinds) > 1 else ""
     weights = e.weights.equal(place.step, place.step, place.step) if place.step >= 0 else None
     numbered = (("step", place.step), ("sample", place.sample), ("position", place.position))
     where = [f"{what} {number}" for what, number in numbered if number >= 0]  # -1: it has none
@@ -133,59 +132,36 @@ def unexplained(e: Evidence, open_: dict[str, np.ndarray]) -> Cause:
         _party(e, first),
         summary,
         evidence,
-        {"kinds": {kind: len(items) for kind, items in open_.items()}},
+        {"kinds": {kind.label: len(items) for kind, items in open_.items()}},
     )
 
 
-def _first_left(e: Evidence, kind: str, items: np.ndarray) -> tuple[Key, Place]:
+def _first_left(e: Evidence, kind: DivergenceKey, items: np.ndarray) -> tuple[Order, Place]:
     """The earliest place of a kind among these (step, sample); of a sample other than the step's first one, no more
     than which it is."""
     step = int(items[:, 0].min())
     samples = items[items[:, 0] == step, 1]
-    key, place = e.places[kind].get(step) or e.first[kind]
+    first = e.places[kind].get(step) or e.first[kind]
+    place, order = first.place, first.order
     if place.sample in samples:
-        return key, place
+        return order, place
     sample = int(samples.min())
-    return (key[0], key[1], sample, -1), replace(
+    return (order[0], order[1], sample, -1), replace(
         place, sample=sample, position=-1, baseline=None, candidate=None, margin=None, context=""
     )
 
 
-def named(kind: str) -> str:
-    """A kind of divergence in words."""
-    name, _, side = kind.partition(":")
-    words = {
-        "flip": "other tokens",
-        "logprob": "other log-probabilities",
-        "learner": "another learner",
-        "loss": "other losses",
-        "floor": "noise",
-        "length": "other lengths",
-        "finish": "other finish reasons",
-        "choice": "tokens against the learner's choice",
-        "native": "another distribution",
-        "drift": "a systematic difference of log-probabilities",
-        "trainer drift": "a learner away from what float32 makes of its weights",
-        "behind": "weights before the last update",
-        "lifted": "other results in float32",
-        "native prompt": "other prompts in the native stage",
-    }
-    if name == "learner" and side:
-        return f"the {side}'s engine away from its learner"
-    return words.get(name, name) + (f" in the {side}" if side else "")
-
-
-def _party(e: Evidence, kind: str) -> str:
+def _party(e: Evidence, key: DivergenceKey) -> str:
     """Which side moved: the learner's opinion where there is one."""
-    if ":" in kind:
-        return kind.split(":")[1]
-    if kind in _DOWNSTREAM or kind == "trainer drift":
+    if key.side is not None:
+        return key.side
+    if key.kind.of_trainer:
         return "trainer"
-    own = ("learner", "choice", "drift")
-    moved = [side.name for side in e.sides if any(f"{one}:{side.name}" in e.first for one in own)]
+    own = (Kind.ENGINE, Kind.CHOICE, Kind.DRIFT)
+    moved = [side.name for side in e.sides if any(kind.of(side.name) in e.first for kind in own)]
     if len(moved) == 1:
         return moved[0]
-    if kind == "flip" and not moved:
+    if key.kind is Kind.FLIP and not moved:
         beyond = e.counts.get("flips_beyond_margin", 0)
         negative = e.counts.get("flips where the learner sides with the candidate", 0)
         return "candidate" if 2 * negative < beyond else "baseline"

@@ -7,6 +7,7 @@ from typing import Any
 from harness.parity.checks.registry import Outcome, Registered
 from harness.parity.checks.summary import mode_name
 from harness.parity.facts import second_run
+from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.native import NOT_RUN
 from harness.recordings.tables import names
@@ -33,7 +34,7 @@ def coverage(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> dict[st
         "samples": e.counts.get("samples", 0),
         "tokens": min(side.tokens for side in e.sides),
         **{name: e.counts.get(name, 0) for name in counted},
-        "logprobs_beyond_tolerance": e.beyond("logprob"),
+        "logprobs_beyond_tolerance": e.beyond(Kind.LOGPROB.of()),
         "tokens_after_first_difference": e.counts.get("tokens after the first difference", 0),
         **({"repeated": {name: one.facts() for name, one in again.items()}} if again else {}),
         **({"native_samples": list(native.samples)} if native is not None and not native.skipped else {}),

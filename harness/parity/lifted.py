@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from harness.parity.facts.divergence import DivergenceKey, Kind
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.floor import RESOLUTION
 from harness.parity.facts.parameters import engine_infos
@@ -24,12 +25,11 @@ from reports.text import counted, figure
 from scenarios.lifted import FOLDER, HALF
 
 Judge = Callable[[Path, Path], tuple[Verdict, Evidence | None]]
-KIND = "lifted"  # of divergence; its items lie in steps after the run's own
 NOT_RUN = "not run"
 # Spacing of TF32 at 1: its mantissa has 10 bits. Products of float32 may be done in it on a GPU, by a Triton kernel by
 # default. Never measured here.
 TF32_EPSILON = 2.0**-10
-_NUMERIC = ("logprob", "learner", "flip", "choice", "sync")
+_NUMERIC = {Kind.LOGPROB, Kind.LEARNER, Kind.ENGINE, Kind.FLIP, Kind.CHOICE, Kind.SYNC}
 
 
 @dataclass
@@ -44,7 +44,7 @@ class LiftedResult:
     verdict: Verdict | None = None
     skipped: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
-    kinds: frozenset[str] = frozenset()  # of divergence, that the stage's own recordings show
+    kinds: frozenset[DivergenceKey] = frozenset()  # of divergence, that the stage's own recordings show
 
     @property
     def equal(self) -> bool:
@@ -102,7 +102,7 @@ def lifted_stage(e: Evidence, judge: Judge, given: Verdict | None = None) -> Non
         return
     result.verdict, result.kinds = verdict, frozenset(own.first)
     if result.differs:
-        e.diverges(KIND, [], _place(result, verdict, own))
+        e.diverges(Kind.LIFTED.of(), [], _place(result, verdict, own))
 
 
 def stage_steps(recordings: list[Recording]) -> range | None:
@@ -197,11 +197,11 @@ def _tensor_cores(own: Evidence, verdict: Verdict) -> str:
     """A difference without a cause that TF32 may have made; empty where no engine says that it is on a GPU."""
     infos = [mapping(info.get("resolved")) for side in own.sides for info in engine_infos(side, own.mode)]
     devices = {str(info.get("device")) for info in infos}
-    kinds = {one.partition(":")[0] for one in own.first}
+    kinds = {key.kind for key in own.first}
     largest = max(own.engines.largest[0], *(side.to_learner.largest[0] for side in own.sides))
     unnamed = all(kind(cause) in ("UNEXPLAINED", "COMPUTATION") for cause in verdict.causes)
     devices = {device for device in devices if device.startswith("cuda")}
-    if verdict.verdict != "DIVERGENT" or not devices or not unnamed or not kinds <= set(_NUMERIC):
+    if verdict.verdict != "DIVERGENT" or not devices or not unnamed or not kinds <= _NUMERIC:
         return ""
     if not largest <= RESOLUTION * TF32_EPSILON:
         return ""

@@ -27,7 +27,8 @@ from harness.parity.facts import second_run
 from harness.parity.facts.agreement import contradictions
 from harness.parity.facts.boundaries import with_text
 from harness.parity.facts.copied import copies_of_numbers
-from harness.parity.facts.evidence import SIDES, Evidence
+from harness.parity.facts.divergence import SIDES, DivergenceKey
+from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.integrity import (
     LEAST,
     Minimum,
@@ -65,7 +66,7 @@ class Judged:
 
     verdict: Verdict
     evidence: Evidence | None = None
-    kinds: list[str] = field(default_factory=list)
+    kinds: list[DivergenceKey] = field(default_factory=list)
 
 
 def judge(
@@ -155,14 +156,18 @@ def _other_version(path: Path) -> bool:
 # --- the decision ---------------------------------------------------------------------------------
 
 
-def _kinds(outcomes: list[tuple[Registered, Outcome]]) -> list[str]:
+def _kinds(outcomes: list[tuple[Registered, Outcome]]) -> list[DivergenceKey]:
     """The kinds of divergence that decide, in the order of the checks that confirmed them."""
     confirmed = [found for _, found in outcomes if found.decides and found.check.state == "confirmed"]
     return list(dict.fromkeys(kind for found in confirmed for kind in found.kinds))
 
 
 def _decide(
-    e: Evidence, outcomes: list[tuple[Registered, Outcome]], kinds: list[str], minimum: Minimum, reproduce: str
+    e: Evidence,
+    outcomes: list[tuple[Registered, Outcome]],
+    kinds: list[DivergenceKey],
+    minimum: Minimum,
+    reproduce: str,
 ) -> Verdict:
     sides = [side.recording for side in e.sides]
     stop = integrity(sides)
@@ -278,7 +283,7 @@ def _divergent(e: Evidence, confirmed: list[Outcome], named: list[Cause]) -> str
     return reason_of(e, kinds, named) or f"{_where(e, kinds)}: {nothing}"
 
 
-def reason_of(e: Evidence, kinds: list[str], causes: list[Cause]) -> str:
+def reason_of(e: Evidence, kinds: list[DivergenceKey], causes: list[Cause]) -> str:
     """One sentence: where the difference begins and its first named cause; "" where no cause is named."""
     explained = [cause for cause in causes if cause.name != "UNEXPLAINED"]
     if not explained:
@@ -290,7 +295,7 @@ def reason_of(e: Evidence, kinds: list[str], causes: list[Cause]) -> str:
     return f"{_where(e, kinds)}: {first.summary}{side}" + (f"; and {' and '.join(more)}" if more else "")
 
 
-def _where(e: Evidence, kinds: list[str]) -> str:
+def _where(e: Evidence, kinds: list[DivergenceKey]) -> str:
     place = e.earliest(*kinds)
     stage = place.phase if place is not None else "native"
     return f"in the {stage} stage" if place is None or stage in ("native", "lifted") else f"from step {place.step} on"

@@ -12,6 +12,7 @@ from harness.parity.attribution.case import choose, unexplained
 from harness.parity.attribution.merge import merged
 from harness.parity.attribution.outcome import Attribution
 from harness.parity.attribution.situation import LEAST, Situation, gone, settled
+from harness.parity.facts.divergence import Kind
 from harness.parity.rules.restrictions import PAST_CACHE
 from harness.parity.rules.retokenized import read_aloud
 from harness.parity.verdict import Judged
@@ -100,7 +101,7 @@ def _search(
                 f"{one.cut} of the case's {counted(len(samples), 'sequence')} were scored up to there"
             )
     if unnamed and not any(one.total > LEAST for one in found.first.values()):
-        for side in (one for one in sides if len(e.found(f"learner:{one}"))):
+        for side in (one for one in sides if len(e.found(Kind.ENGINE.of(one)))):
             read[side] = live.resent(bench, side)
             found.first[side] = settled(read[side], e.tolerance)
             shown = "differs from the reference" if found.first[side].total else "still agrees with the reference"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from harness.parity.causes import remaining
+from harness.parity.facts.divergence import DivergenceKey
 from harness.parity.facts.evidence import Evidence
 from scenarios.bench.case import CaseSample
 
@@ -16,12 +17,12 @@ HEALTHY = 4
 OPEN = 4  # of those that offend, from the last step, for what no recording explains
 
 
-def choose(e: Evidence, kinds: list[str]) -> list[CaseSample]:
+def choose(e: Evidence, kinds: list[DivergenceKey]) -> list[CaseSample]:
     """Offending samples of these kinds of divergence, and healthy ones of the same steps; [] where none can be drawn.
 
     A difference without samples of its own (a sync, a floor) is looked for in the last step.
     """
-    found: dict[tuple[int, int], frozenset[str]] = {}
+    found: dict[tuple[int, int], frozenset[DivergenceKey]] = {}
     for kind in kinds:
         for step, sample in e.found(kind).tolist():
             if sample >= 0 and step >= 0:
@@ -36,7 +37,7 @@ def choose(e: Evidence, kinds: list[str]) -> list[CaseSample]:
     long = {step: _lengths(e, step) for step in {step for step, _ in found}}
     latest = sorted(found, key=lambda item: (-len(found[item]), -item[0], item[1]))[:LATEST]
     longest = sorted(found, key=lambda item: (-len(found[item]), -long[item[0]].get(item[1], 0), item))
-    alike: dict[frozenset[str], list[tuple[int, int]]] = {}
+    alike: dict[frozenset[DivergenceKey], list[tuple[int, int]]] = {}
     for item in longest:
         alike.setdefault(found[item], []).append(item)
     rare = [item for items in sorted(alike.values(), key=len) for item in items[:EACH]]
@@ -57,7 +58,7 @@ def choose(e: Evidence, kinds: list[str]) -> list[CaseSample]:
     ]
 
 
-def unexplained(e: Evidence, kinds: list[str]) -> list[tuple[int, int]]:
+def unexplained(e: Evidence, kinds: list[DivergenceKey]) -> list[tuple[int, int]]:
     """A few (step, sample) of the last step that no recorded cause explains; [] unless every kind of divergence that is
     open was still there then: what had passed before cannot be drawn again."""
     open_ = [items[items[:, 0] == e.steps[-1]] for items in remaining(e, kinds).values()] if e.steps else []

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from harness.parity.attribution.bench import Bench
+from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.floor import Tolerance
 from harness.parity.facts.parameters import engine_given, engine_infos
@@ -93,7 +94,7 @@ class Situation:
     def from_start(self) -> bool:
         """Did this side differ in its first step, with an engine as fresh as a start makes it?"""
         e = self.evidence
-        kinds = (f"learner:{self.side}", f"choice:{self.side}")
+        kinds = (Kind.ENGINE.of(self.side), Kind.CHOICE.of(self.side))
         first = min(e.steps, default=-1)
         return any((e.found(kind)[:, 0] == first).any() for kind in kinds)
 

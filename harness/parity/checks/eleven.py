@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from harness.parity.checks.registry import Outcome, check, coupled, outcome, trains, unless_native
+from harness.parity.facts.divergence import SIDES, Kind
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.experience import APART, FALSE_ALARM, UNTESTED
 from harness.parity.facts.tails import outliers
@@ -40,15 +41,15 @@ def tokens(e: Evidence) -> Outcome:
         text = f"{beyond:,} of {compared:,} tokens differ beyond the margin of {figure(e.tolerance.margin)} nats "
         text += f"(the learner sides with the baseline in {beyond - sides}, with the candidate in {sides}); "
         text += f"{benign} benign flips"
-        return outcome("tokens", "confirmed", text, kinds=("flip",), **details)
+        return outcome("tokens", "confirmed", text, kinds=(Kind.FLIP.of(),), **details)
     if "too many flips" in e.notes:
         text = f"{flips:,} of {compared:,} tokens differ, {unjudged:,} of them where no margin says how close the "
         text += f"choice was: engines within {figure(e.tolerance.value)} nats of each other are not tied so often"
-        return outcome("tokens", "confirmed", text, kinds=("flip",), **details)
+        return outcome("tokens", "confirmed", text, kinds=(Kind.FLIP.of(),), **details)
     if "too many ties" in e.notes:
         text = f"{benign:,} of {compared:,} tokens differ where the learner's margins say that the choice was tied: "
         text += f"engines within {figure(e.tolerance.value)} nats of each other are not tied so often"
-        return outcome("tokens", "confirmed", text, kinds=("flip",), **details)
+        return outcome("tokens", "confirmed", text, kinds=(Kind.FLIP.of(),), **details)
     if unjudged:
         text = f"{unjudged} of {flips:,} flips cannot be judged: no margin of the learner was recorded at them"
         return outcome("tokens", "not tested", text, **details)
@@ -64,12 +65,12 @@ def tokens(e: Evidence) -> Outcome:
 
 @check("lengths", required=coupled)
 def lengths(e: Evidence) -> Outcome:
-    if "length" in e.first:
+    if Kind.LENGTH.of() in e.first:
         return outcome(
             "lengths",
             "confirmed",
-            f"{len(e.found('length'))} samples have other lengths though their tokens agree",
-            kinds=("length",),
+            f"{len(e.found(Kind.LENGTH.of()))} samples have other lengths though their tokens agree",
+            kinds=(Kind.LENGTH.of(),),
         )
     if not e.counts.get("samples") or not coupled(e):
         return outcome("lengths", "not tested", "no samples were compared one by one")
@@ -79,11 +80,11 @@ def lengths(e: Evidence) -> Outcome:
 
 @check("finish-reasons", required=coupled)
 def finish_reasons(e: Evidence) -> Outcome:
-    if "finish" in e.first:
-        place = e.first["finish"][1]
+    if Kind.FINISH.of() in e.first:
+        place = e.first[Kind.FINISH.of()].place
         first = f"{place.baseline} against {place.candidate}"
-        text = f"{len(e.found('finish'))} samples end for another reason, the first {first}"
-        return outcome("finish-reasons", "confirmed", text, kinds=("finish",))
+        text = f"{len(e.found(Kind.FINISH.of()))} samples end for another reason, the first {first}"
+        return outcome("finish-reasons", "confirmed", text, kinds=(Kind.FINISH.of(),))
     if not e.counts.get("finish reasons") or not coupled(e):
         return outcome("finish-reasons", "not tested", "no finish reasons were compared")
     given_up: dict[int, int] = e.notes.get("given up", {})
@@ -98,7 +99,7 @@ def finish_reasons(e: Evidence) -> Outcome:
 @check("logprobs", required=unless_native)
 def logprobs(e: Evidence) -> Outcome:
     """The two engines' log-probabilities of equal tokens."""
-    n, beyond = e.engines.tokens + e.engines.not_finite, e.beyond("logprob")
+    n, beyond = e.engines.tokens + e.engines.not_finite, e.beyond(Kind.LOGPROB.of())
     details: dict[str, Any] = {
         "buckets": e.engines.by_bucket(),
         "where": e.engines.where(),
@@ -109,12 +110,12 @@ def logprobs(e: Evidence) -> Outcome:
         return outcome("logprobs", "not tested", "no log-probabilities of equal tokens were compared", **details)
     largest = f"max |Δ| {figure(e.engines.largest[0])} nats over {counted(n, 'token')}; "
     largest += f"{beyond:,} beyond the tolerance of {figure(e.of_engines.value)}, "
-    largest += e.tail("logprob").said()
-    if "logprob" in e.first:
+    largest += e.tail(Kind.LOGPROB.of()).said()
+    if Kind.LOGPROB.of() in e.first:
         text = largest
         if e.engines.not_finite:
             text += f"; {e.engines.not_finite} are not finite"
-        return outcome("logprobs", "confirmed", text, kinds=("logprob",), **details)
+        return outcome("logprobs", "confirmed", text, kinds=(Kind.LOGPROB.of(),), **details)
     unsure = e.counts.get("tokens beyond ten floors", 0)
     if unsure > outliers(n):
         text = f"{unsure:,} of {n:,} tokens lie between ten floors, {figure(e.tolerance.within)} nats, and the cap: "
@@ -133,7 +134,7 @@ def logprobs(e: Evidence) -> Outcome:
 
 @check("trained-tokens", required=trains)
 def trained_tokens(e: Evidence) -> Outcome:
-    kinds = tuple(kind for kind in ("trained:baseline", "trained:candidate") if kind in e.first)
+    kinds = tuple(key for key in map(Kind.TRAINED.of, SIDES) if key in e.first)
     if kinds:
         place = e.earliest(*kinds)
         assert place is not None
@@ -159,15 +160,15 @@ def trained_tokens(e: Evidence) -> Outcome:
 @check("experience", required=trains)
 def experience(e: Evidence) -> Outcome:
     samples = e.counts.get("experience samples", 0)
-    if "experience" in e.first:
-        place = e.first["experience"][1]
+    if Kind.EXPERIENCE.of() in e.first:
+        place = e.first[Kind.EXPERIENCE.of()].place
         return outcome(
             "experience",
             "confirmed",
             place.context
             if place.position < 0
             else f"{place.field} differs from step {place.step} on, on the same tokens",
-            kinds=("experience",),
+            kinds=(Kind.EXPERIENCE.of(),),
         )
     if not samples:
         return outcome("experience", "not tested", "no experience of the same tokens in both runs")
@@ -197,11 +198,11 @@ def experience(e: Evidence) -> Outcome:
 
 @check("rewards", required=trains)
 def rewards(e: Evidence) -> Outcome:
-    if "reward" in e.first:
-        place, found = e.first["reward"][1], e.found("reward")
+    if Kind.REWARD.of() in e.first:
+        place, found = e.first[Kind.REWARD.of()].place, e.found(Kind.REWARD.of())
         text = f"{np.count_nonzero(found[:, 1] >= 0)} samples of the same tokens have another reward"
         text = place.context if place.sample < 0 or not (found[:, 1] >= 0).any() else text
-        return outcome("rewards", "confirmed", text, kinds=("reward",))
+        return outcome("rewards", "confirmed", text, kinds=(Kind.REWARD.of(),))
     if not e.counts.get("rewards"):
         return outcome("rewards", "not tested", "no rewards of the same tokens in both runs")
     samples = counted(e.counts["rewards"], "sample")
@@ -225,8 +226,10 @@ def learner(e: Evidence) -> Outcome:
     """Learners stay bit-identical, by their digests after every update."""
     equal, updates = e.notes.get("updates equal", []), e.notes.get("updates", {})
     details: dict[str, Any] = {"updates": updates, "equal": equal}
-    if "learner" in e.first:
-        return outcome("learner", "confirmed", e.first["learner"][1].context, kinds=("learner",), **details)
+    if Kind.LEARNER.of() in e.first:
+        return outcome(
+            "learner", "confirmed", e.first[Kind.LEARNER.of()].place.context, kinds=(Kind.LEARNER.of(),), **details
+        )
     if not e.notes.get("train"):
         return outcome("learner", "not tested", "a run without training", **details)
     if "learners confounded" in e.notes:
@@ -247,11 +250,11 @@ def learner(e: Evidence) -> Outcome:
     if absent:
         text = f"no digests of both learners after the update of step {absent[0]}"
         return outcome("learner", "not tested", text, **details)
-    if "loss" in e.first:
-        place = e.first["loss"][1]
+    if Kind.LOSS.of() in e.first:
+        place = e.first[Kind.LOSS.of()].place
         values = f"{show(place.baseline)} against {show(place.candidate)}"
         text = f"{place.field} of step {place.step} is {values}, {place.context}"
-        return outcome("learner", "confirmed", text, kinds=("loss",), **details)
+        return outcome("learner", "confirmed", text, kinds=(Kind.LOSS.of(),), **details)
     losses = e.notes.get("losses differ", {})
     findings = [
         Finding("losses", f"{name} differs in its last digits from step {step} on", where="learner")

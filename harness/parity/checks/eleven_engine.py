@@ -9,10 +9,11 @@ import numpy as np
 from harness.parity.checks.registry import Outcome, always, check, coupled, outcome, trains, unless_native
 from harness.parity.facts import second_run
 from harness.parity.facts.copied import alike, own_kernels
+from harness.parity.facts.divergence import SIDES, Kind, Stage
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.modes import REPLAY
 from harness.parity.facts.weightsync import SyncRecord
-from harness.parity.native import KINDS, NativeResult
+from harness.parity.native import NativeResult
 from reports.limits import limit_of
 from reports.model import SUSPICIONS, CheckState, Finding
 from reports.text import counted, figure
@@ -24,7 +25,7 @@ def engine_against_learner(e: Evidence) -> Outcome:
     engine moved.
     """
     kinds = tuple(
-        f"{kind}:{side.name}" for side in e.sides for kind in ("learner", "choice") if f"{kind}:{side.name}" in e.first
+        kind.of(side.name) for side in e.sides for kind in (Kind.ENGINE, Kind.CHOICE) if kind.of(side.name) in e.first
     )
     details: dict[str, Any] = {
         side.name: {
@@ -36,11 +37,11 @@ def engine_against_learner(e: Evidence) -> Outcome:
     }
     shown = "; ".join(
         f"{side.name} max |Δ| {figure(side.to_learner.largest[0])} over {counted(side.to_learner.tokens, 'token')}, "
-        f"{e.beyond(f'learner:{side.name}')} beyond the tolerance"
+        f"{e.beyond(Kind.ENGINE.of(side.name))} beyond the tolerance"
         for side in e.sides
     )
     if kinds:
-        wrong = sorted({kind.split(":")[1] for kind in kinds})
+        wrong = sorted({str(key.side) for key in kinds})
         choices = sum(e.counts.get(f"choices against the learner:{side.name}", 0) for side in e.sides)
         text = f"the {' and the '.join(wrong)} moved away from its learner: {shown}, "
         text += f"tolerance {figure(e.tolerance.value)}"
@@ -86,7 +87,7 @@ def published(side: Side) -> dict[str, dict[str, Any]]:
 def weight_sync(e: Evidence) -> Outcome:
     """Transport digests, tensors that were not sent, and the proof, at each version that was used."""
     records: dict[str, SyncRecord] = {side.name: e.notes[f"sync:{side.name}"] for side in e.sides}
-    kinds = tuple(kind for kind in ("sync:baseline", "sync:candidate", "version") if kind in e.first)
+    kinds = tuple(key for key in (*map(Kind.SYNC.of, SIDES), Kind.VERSION.of()) if key in e.first)
     details: dict[str, Any] = {name: vars(record) for name, record in records.items()}
     findings = [
         Finding(
@@ -97,7 +98,7 @@ def weight_sync(e: Evidence) -> Outcome:
             details={"tensors": dict(record.absent)},
         )
         for name, record in records.items()
-        if record.absent and f"sync:{name}" not in e.first
+        if record.absent and Kind.SYNC.of(name) not in e.first
     ]
     if kinds:
         place = e.earliest(*kinds)
@@ -201,11 +202,13 @@ def itself(e: Evidence, side: Side, number: int) -> Outcome:
     else:
         shown = f"|Δ| at most {figure(floor.level)} nats, on a few tokens up to {figure(floor.largest)},"
     shown += f" over {counted(floor.tokens, 'token')}, {counted(floor.flips, 'flip')}; cap {figure(cap)}"
-    if f"floor:{side.name}" in e.first:
-        text = e.first[f"floor:{side.name}"][1].context
-        return outcome(name, "confirmed", f"{text}: {shown}", number=number, kinds=(f"floor:{side.name}",), **details)
+    if Kind.FLOOR.of(side.name) in e.first:
+        text = e.first[Kind.FLOOR.of(side.name)].place.context
+        return outcome(
+            name, "confirmed", f"{text}: {shown}", number=number, kinds=(Kind.FLOOR.of(side.name),), **details
+        )
     if again is not None and again.parts is not None:
-        details |= {"kinds": again.kinds, "parts at step": again.parts}
+        details |= {"kinds": {key.label: step for key, step in again.kinds.items()}, "parts at step": again.parts}
         text = f"run again, the job is another run from step {again.parts} on: {again.why}"
         text += f"; what its engine drew before that: {shown}" if floor.tokens else ""
         return outcome(name, "confirmed", text, number=number, decides=False, **details)
@@ -259,7 +262,7 @@ def native(e: Evidence) -> Outcome:
     result: NativeResult | None = e.notes.get("native")
     if result is None:
         return outcome("native", "not tested", "the native stage was not asked for")
-    kinds = tuple(kind for kind in e.first if kind.split(":")[0] in KINDS)
+    kinds = tuple(key for key in e.first if key.kind.stage is Stage.NATIVE)
     details: dict[str, Any] = {
         **{key: value for key, value in vars(result).items() if key != "findings"},
         "outcomes": result.outcomes,

@@ -8,8 +8,10 @@ import numpy as np
 
 from harness.parity.checks.registry import Outcome, check, outcome, unless_native
 from harness.parity.facts import systematic
+from harness.parity.facts.divergence import SIDES, Kind
 from harness.parity.facts.evidence import Evidence
-from harness.parity.facts.half import BEHIND, DRIFT, ENGINES, told
+from harness.parity.facts.half import BEHIND, DRIFT, told
+from harness.parity.facts.systematic import Compared, Means
 from harness.parity.facts.weightsync import NEARER, SyncRecord
 from reports.text import counted, figure
 
@@ -24,30 +26,30 @@ def _half(e: Evidence) -> bool:
 @check("systematic", required=unless_native, applies=_half)
 def systematic_differences(e: Evidence) -> Outcome:
     """Mean differences of engines, learner and float32, which rounding does not have."""
-    results: dict[str, list[systematic.Tested]] = e.notes[DRIFT]
-    kinds = tuple(kind for kind in e.first if kind.partition(":")[0] in (DRIFT, "trainer drift"))
+    results: dict[Means, list[systematic.Tested]] = e.notes[DRIFT]
+    kinds = tuple(key for key in e.first if key.kind.systematic)
     tests = [one for found in results.values() for one in found]
     details: dict[str, Any] = {
         "error rate of all tests": systematic.FALSE_ALARM,
         "tests": len(tests),
         "power": systematic.POWER,
-        "smallest": {kind: _smallest(found) for kind, found in results.items() if found},
+        "smallest": {means.label: _smallest(found) for means, found in results.items() if found},
     }
-    found = [(kind, one) for kind, found in results.items() for one in found if one.found]
+    found = [(means, one) for means, found in results.items() for one in found if one.found]
     if found:
-        text = "; ".join(f"{_named(kind)}: {told(one)}" for kind, one in found[:3])
+        text = "; ".join(f"{means.words}: {told(one)}" for means, one in found[:3])
         text += f"; and {len(found) - 3} more" if len(found) > 3 else ""
         return outcome("systematic", "confirmed", text, kinds=kinds, decides=bool(kinds), **details)
     wanted = dict.fromkeys([*_expected(e), *results])
-    missing = [f"systematic: {_named(kind)} was not compared" for kind in wanted if not results.get(kind)]
+    missing = [f"systematic: {means.words} was not compared" for means in wanted if not results.get(means)]
     if missing:
         return outcome("systematic", "not tested", missing[0].partition(": ")[2], missing=missing, **details)
-    unseen = max((found[0].smallest, kind) for kind, found in results.items())
+    unseen = max((found[0].smallest, means.label, means) for means, found in results.items())
     if not unseen[0] <= LARGEST_UNSEEN * e.tolerance.cap:
-        run = results[unseen[1]][0]
-        text = f"{_named(unseen[1])}: over {counted(run.mean.clusters, 'prompt')} only a bias of more than "
+        run = results[unseen[2]][0]
+        text = f"{unseen[2].words}: over {counted(run.mean.clusters, 'prompt')} only a bias of more than "
         return outcome("systematic", "not tested", f"{text}{figure(unseen[0])} nats would be found", **details)
-    text = "; ".join(_power(kind, found) for kind, found in results.items() if not kind.startswith("trainer"))
+    text = "; ".join(_power(means, found) for means, found in results.items() if means.compared is not Compared.TRAINER)
     text += f"; {len(tests)} tests, false alarms {systematic.FALSE_ALARM:g} together, power {systematic.POWER:g}"
     if not e.tolerance.rounding.measured:
         why = e.tolerance.rounding.refused or "the learner's log-probabilities in float32 were not recorded"
@@ -55,16 +57,9 @@ def systematic_differences(e: Evidence) -> Outcome:
     return outcome("systematic", "ruled out", text, missing=missing, **details)
 
 
-def _expected(e: Evidence) -> list[str]:
-    engines = [] if e.mode == "native" else [ENGINES]
-    return [*engines, *(f"learner:{side.name}" for side in e.sides if side.to_learner.tokens)]
-
-
-def _named(kind: str) -> str:
-    name, _, side = kind.partition(":")
-    if name == ENGINES:
-        return "engine against engine"
-    return f"the {side}'s engine" if name == "learner" else f"the {side}'s learner against float32"
+def _expected(e: Evidence) -> list[Means]:
+    engines = [] if e.mode == "native" else [Means(Compared.ENGINES)]
+    return [*engines, *(Means(Compared.ENGINE, side.name) for side in e.sides if side.to_learner.tokens)]
 
 
 def _smallest(tests: list[systematic.Tested]) -> dict[str, float]:
@@ -74,9 +69,9 @@ def _smallest(tests: list[systematic.Tested]) -> dict[str, float]:
     return {**{f"{what} of the run": value for what, value in run.items()}, "bias of a step": max(steps)}
 
 
-def _power(kind: str, tests: list[systematic.Tested]) -> str:
+def _power(means: Means, tests: list[systematic.Tested]) -> str:
     run = tests[0]
-    text = f"{_named(kind)}: mean Δ {figure(run.mean.value)} ± {figure(run.mean.error)} nats, a bias of "
+    text = f"{means.words}: mean Δ {figure(run.mean.value)} ± {figure(run.mean.error)} nats, a bias of "
     text += (
         f"{figure(run.smallest)} ({figure(run.smallest / run.unit)} of mean |Δ|) would be found"
         if run.unit
@@ -104,7 +99,7 @@ def weights_in_use(e: Evidence) -> Outcome:
     name, results = "weights-in-use", e.notes[BEHIND]
     if not e.tolerance.half:
         return _by_proofs(e, name)
-    kinds = tuple(f"{BEHIND}:{side.name}" for side in e.sides if f"{BEHIND}:{side.name}" in e.first)
+    kinds = tuple(key for key in map(Kind.BEHIND.of, SIDES) if key in e.first)
     details: dict[str, Any] = {
         side: {
             "mean move of an update": found.moved,
@@ -118,7 +113,7 @@ def weights_in_use(e: Evidence) -> Outcome:
         for side, found in results.items()
     }
     if kinds:
-        text = "; ".join(e.first[kind][1].context for kind in kinds)
+        text = "; ".join(e.first[kind].place.context for kind in kinds)
         return outcome(name, "confirmed", text, kinds=kinds, **details)
     for side in e.sides:
         if side.name not in results:
@@ -146,10 +141,10 @@ def weights_in_use(e: Evidence) -> Outcome:
 def _by_proofs(e: Evidence, name: str) -> Outcome:
     """In float32, where the proof of each sync is precise enough to tell two versions apart."""
     records: dict[str, SyncRecord] = {side.name: e.notes[f"sync:{side.name}"] for side in e.sides}
-    kinds = tuple(f"{BEHIND}:{side}" for side, record in records.items() if record.behind)
+    kinds = tuple(Kind.BEHIND.of(side) for side, record in records.items() if record.behind)
     details: dict[str, Any] = {side: {"distances": record.distances} for side, record in records.items()}
     if kinds:
-        text = "; ".join(e.first[kind][1].context for kind in kinds)
+        text = "; ".join(e.first[kind].place.context for kind in kinds)
         return outcome(name, "confirmed", text, kinds=kinds, **details)
     for side, record in records.items():
         for version in record.untold[:1]:

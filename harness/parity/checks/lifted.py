@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from harness.parity.checks.registry import Outcome, check, outcome
+from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence
-from harness.parity.lifted import KIND, LiftedResult
+from harness.parity.lifted import LiftedResult
 from reports.model import Finding
 from reports.text import counted, figure
 
@@ -29,7 +30,9 @@ def lifted_precision(e: Evidence) -> Outcome:
         return outcome(name, "not tested", f"the lifted stage: {result.skipped}", **details)
     if result.differs:
         details["causes"] = [cause.name for cause in result.verdict.causes]
-        return outcome(name, "confirmed", f"{result.said()}; {result.verdict.reason}", kinds=(KIND,), **details)
+        return outcome(
+            name, "confirmed", f"{result.said()}; {result.verdict.reason}", kinds=(Kind.LIFTED.of(),), **details
+        )
     text = f"{result.said()}, {counted(details['flips'], 'flip')}"
     half = e.engines.largest[0]
     if e.engines.tokens and half > details["tolerance"]:

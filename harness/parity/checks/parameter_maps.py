@@ -14,6 +14,7 @@ from harness.parity.checks.registry import Outcome, check, outcome
 from harness.parity.checks.semantics import BY_NAME, lost, title
 from harness.parity.checks.surroundings import effect
 from harness.parity.facts.confounders import differences, show
+from harness.parity.facts.divergence import Stage
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.parameters import (
     altered_sampling,
@@ -21,9 +22,8 @@ from harness.parity.facts.parameters import (
     engine_infos,
     sampling_events,
     sampling_given,
-    sides_given,
 )
-from harness.parity.native import KINDS, NativeResult
+from harness.parity.native import NativeResult
 from harness.recordings.tables import mapping, names
 from reports.model import SUSPICIONS, Cause, Finding
 from reports.text import counted, figure
@@ -227,14 +227,13 @@ def sampling_parameter_map(e: Evidence) -> Outcome:
                 text = f"{key} is {show(a)} in the baseline and {show(b)} in the candidate ({mode})"
                 findings.append(_both(_parameter(key), text, {"name": key, "baseline": a, "candidate": b}, "warning"))
                 given_otherwise.add((key, "both"))
-    e.notes["sampling differs"] = sides_given(e)
     result: NativeResult | None = e.notes.get("native")
     known = all(any(mapping(event.get("canonical")) for event in sampling_events(side).values()) for side in e.sides)
     if findings:
         shown = "; ".join(finding.summary for finding in findings[:3])
         text = f"{shown}; effect {effect(e)}"
         return outcome(name, "confirmed", text, number=number, decides=False, findings=_with(e, findings))
-    if any(kind.split(":")[0] in KINDS for kind in e.first):
+    if any(key.kind.stage is Stage.NATIVE for key in e.first):
         text = "parameters agree, but the engines' own samplers do not draw alike (see native)"
         return outcome(name, "confirmed", text, number=number, decides=False)
     if not known:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from harness.parity.facts.divergence import DivergenceKey
 from harness.parity.facts.evidence import Evidence
 from reports.model import Check, CheckState, Finding
 
@@ -22,7 +23,7 @@ class Outcome:
 
     check: Check
     decides: bool = False
-    kinds: tuple[str, ...] = ()
+    kinds: tuple[DivergenceKey, ...] = ()
     findings: list[Finding] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     settled_by: str = ""  # a check which, where it rules out, decides what this one could not test
@@ -62,7 +63,7 @@ def outcome(
     *,
     number: int = 0,
     decides: bool = True,
-    kinds: tuple[str, ...] = (),
+    kinds: tuple[DivergenceKey, ...] = (),
     missing: list[str] | None = None,
     findings: list[Finding] | None = None,
     settled_by: str = "",

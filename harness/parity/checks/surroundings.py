@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from harness.parity.causes import named
 from harness.parity.checks.registry import Outcome, check, outcome
 from harness.parity.facts.confounders import differences, learner_devices, learner_packages, show
+from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.rules.restrictions import only_cached
 from harness.recordings.tables import mapping, number
@@ -29,11 +29,11 @@ def effect(e: Evidence) -> str:
         return "not measured"
     beyond = e.counts.get("flips_beyond_margin", 0)
     moved = [f"max |Δ logprob| {figure(e.engines.largest[0])} nats", f"{counted(beyond, 'flip')} beyond the margin"]
-    for kind in e.first:
-        if kind not in ("logprob", "flip"):
-            items = e.found(kind)
+    for key in e.first:
+        if key.kind not in (Kind.LOGPROB, Kind.FLIP):
+            items = e.found(key)
             samples = len(np.unique(items, axis=0)) if (items[:, 1] >= 0).all() else 0
-            moved.append(named(kind) + (f" ({counted(samples, 'sample')})" if samples else ""))
+            moved.append(key.words + (f" ({counted(samples, 'sample')})" if samples else ""))
     return f"{'together with everything else' if e.first else 'none beyond the floor'}: {', '.join(moved)}"
 
 
@@ -120,7 +120,7 @@ def cache_hit_rate(e: Evidence) -> Outcome:
     if alone:
         text = f"every compared token came after a cached prompt in the {' and the '.join(alone)}: {text}"
     # A learner caches nothing: what agrees with it needs no tokens beside that were not cached.
-    apart = [side for side in alone if f"learner:{side}" in e.first]
+    apart = [side for side in alone if Kind.ENGINE.of(side) in e.first]
     if alone and not apart:
         text += "; their learners, which cache nothing, agree"
     state: CheckState = "not tested" if apart else "ruled out"

@@ -11,6 +11,7 @@ import numpy as np
 
 from harness.parity.checks.registry import Outcome, check, outcome, unless_native
 from harness.parity.checks.surroundings import effect
+from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Side
 from reports.model import SUSPICIONS, Finding
 from reports.text import counted
@@ -28,7 +29,7 @@ def prompt_ids(e: Evidence) -> Outcome:
 
 def _prompts(e: Evidence, number: int, good: str, bad: str) -> Outcome:
     name = SUSPICIONS[number]
-    kinds = tuple(f"prompt:{side.name}" for side in e.sides if f"prompt:{side.name}" in e.first)
+    kinds = tuple(Kind.PROMPT.of(side.name) for side in e.sides if Kind.PROMPT.of(side.name) in e.first)
     if kinds:
         found: dict[str, Any] = {
             side.name: {kind: len(where) for kind, where in e.notes.get(f"prompt kinds:{side.name}", {}).items()}
@@ -68,7 +69,7 @@ def token_boundaries(e: Evidence) -> Outcome:
     if e.confounded("everything", "prompts") is not None or not unless_native(e):
         return outcome(name, "not tested", "the runs do not share their samples", number=number)
     one, two = _different_boundaries(e.baseline, e.candidate), _different_boundaries(e.candidate, e.baseline)
-    parted = {tuple(item) for kind in ("any flip", "length") for item in e.found(kind).tolist()}
+    parted = {tuple(item) for items in (e.flips.samples, e.found(Kind.LENGTH.of())) for item in items.tolist()}
     compared, ends_skipped, wrong = counts[0] - len(one), 0, []
     for key in sorted(set(one) & set(two)):
         if key[0] in e.unjudged_steps:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from harness.parity.facts.align import Grid, Match
+from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Ending, Evidence, Reason
 from harness.parity.facts.gaps import FINISH
 from harness.recordings.tables import Table
@@ -47,7 +48,7 @@ def note(
         row = int(wrong[0])
         _note_endings(e, b, c, match, wrong, finish, finish2)
         e.diverges(
-            "length",
+            Kind.LENGTH.of(),
             match.sample[wrong],
             Place(
                 b.step,
@@ -80,7 +81,7 @@ def note(
             said = str(finish[at]), str(finish2[at])
             e.reasons.append(Reason(b.step, int(match.sample[at]), int(lengths[at]), token, said))
         e.diverges(
-            "finish",
+            Kind.FINISH.of(),
             match.sample[wrong],
             Place(
                 b.step,

@@ -14,22 +14,17 @@ import numpy as np
 from harness.parity.facts.align import Grid, Match
 from harness.parity.facts.behind import Updates
 from harness.parity.facts.confounders import Confounder, Weights
+from harness.parity.facts.divergence import Divergence, DivergenceKey, Kind, Stage
 from harness.parity.facts.explanation import Explanation
 from harness.parity.facts.floor import EngineFloor, Tolerance
 from harness.parity.facts.metrics import Mismatch
 from harness.parity.facts.readings import Readings
-from harness.parity.facts.systematic import Drift
+from harness.parity.facts.systematic import Drift, Means
 from harness.parity.facts.tails import Tail, Weighed
 from harness.recordings.store import Recording
 from harness.recordings.tables import Table
 from reports.model import Place
 from reports.text import counted
-
-# Order within a step. A sync that a step's rollout already used comes before it (see `add_sync` in `weightsync`).
-PHASES = ("floor", "prompt", "rollout", "experience", "train", "sync", "lifted", "native")
-Key = tuple[int, int, int, int]  # step, phase, sample, position
-SIDES = ("baseline", "candidate")
-LAST = 1 << 60  # the native stage follows every step
 
 
 @dataclass
@@ -58,6 +53,7 @@ class Flips:
 
     parts: list[np.ndarray] = field(default_factory=list)  # (n, 5) integers
     margins: list[np.ndarray] = field(default_factory=list)
+    with_any: list[np.ndarray] = field(default_factory=list)  # (step, sample) of samples with any flip at all
 
     def add(self, *columns: np.ndarray, margin: np.ndarray) -> None:
         self.parts.append(np.stack(columns, axis=1).astype(np.int64))
@@ -70,6 +66,11 @@ class Flips:
     @property
     def margin(self) -> np.ndarray:
         return np.concatenate(self.margins) if self.margins else np.zeros(0)
+
+    @property
+    def samples(self) -> np.ndarray:
+        """(step, sample) of every sample with a flip, benign ones included."""
+        return np.concatenate(self.with_any) if self.with_any else np.empty((0, 2), np.int64)
 
 
 @dataclass(frozen=True)
@@ -109,9 +110,9 @@ class Evidence:
     finer: Tolerance | None = None  # of engines that both compute in a finer type than the learners
     engines: Mismatch = field(default_factory=Mismatch)  # candidate against baseline
     guided: bool = False
-    first: dict[str, tuple[Key, Place]] = field(default_factory=dict)
-    places: dict[str, dict[int, tuple[Key, Place]]] = field(default_factory=dict)  # kind -> step -> its earliest
-    items: dict[str, list[np.ndarray]] = field(default_factory=dict)  # kind -> arrays of (step, sample)
+    first: dict[DivergenceKey, Divergence] = field(default_factory=dict)
+    places: dict[DivergenceKey, dict[int, Divergence]] = field(default_factory=dict)  # step -> its earliest
+    items: dict[DivergenceKey, list[np.ndarray]] = field(default_factory=dict)  # arrays of (step, sample)
     # What -> step -> was it recorded whole in (baseline, candidate)? Read by `gaps`.
     recorded: dict[str, dict[int, tuple[bool, bool]]] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
@@ -121,10 +122,10 @@ class Evidence:
     steps: list[int] = field(default_factory=list)  # steps that both runs rolled out
     unjudged_steps: dict[int, str] = field(default_factory=dict)  # step -> why its rollouts were not compared
     series: dict[str, list[float]] = field(default_factory=dict)
-    tails: dict[str, Tail] = field(default_factory=dict)
-    drifts: dict[str, Drift] = field(default_factory=dict)  # in half precision: comparison -> its mean differences
+    tails: dict[DivergenceKey, Tail] = field(default_factory=dict)
+    drifts: dict[Means, Drift] = field(default_factory=dict)  # in half precision: mean differences
     updates: dict[str, Updates] = field(default_factory=dict)  # side -> its engine against two weight versions
-    readings: dict[str, Readings] = field(default_factory=dict)  # kind -> what re-readings leave of its difference
+    readings: dict[DivergenceKey, Readings] = field(default_factory=dict)  # what re-readings leave of a difference
     flips: Flips = field(default_factory=Flips)
     endings: list[Ending] = field(default_factory=list)
     reasons: list[Reason] = field(default_factory=list)
@@ -144,15 +145,15 @@ class Evidence:
         in."""
         return self.finer or self.tolerance
 
-    def tolerated(self, kind: str) -> Tolerance:
+    def tolerated(self, kind: Kind) -> Tolerance:
         """What counts as equal in this kind of comparison."""
-        if kind.startswith("native") and self.tolerance.rounding.native is not None:
+        if kind.stage is Stage.NATIVE and self.tolerance.rounding.native is not None:
             return replace(self.tolerance, share=self.tolerance.rounding.native)
-        return self.of_engines if kind == "logprob" else self.tolerance
+        return self.of_engines if kind is Kind.LOGPROB else self.tolerance
 
-    def beyond(self, kind: str) -> int:
+    def beyond(self, key: DivergenceKey) -> int:
         """How many tokens of a comparison lie beyond the tolerance, tolerated outliers included."""
-        return self.tails[kind].beyond if kind in self.tails else 0
+        return self.tails[key].beyond if key in self.tails else 0
 
     def count(self, name: str, by: Any = 1) -> None:
         self.counts[name] = self.counts.get(name, 0) + int(by)
@@ -160,62 +161,62 @@ class Evidence:
     def note_recorded(self, what: str, step: int, baseline: bool, candidate: bool) -> None:
         self.recorded.setdefault(what, {})[step] = (baseline, candidate)
 
-    def diverges(self, kind: str, samples: Any, place: Place, *, phase: str | None = None) -> None:
+    def diverges(self, key: DivergenceKey, samples: Any, place: Place, *, phase: str | None = None) -> None:
         """Note divergences of one kind in one step; `place` is the earliest of them. `samples` may be empty: not per
         sample.
         """
-        phase = phase or place.phase
-        step = LAST if phase == "native" else place.step
-        key = (step, PHASES.index(phase), place.sample, place.position)
-        if kind not in self.first or key < self.first[kind][0]:
-            self.first[kind] = (key, place)
-        known = self.places.setdefault(kind, {})
-        if place.step not in known or key < known[place.step][0]:
-            known[place.step] = (key, place)
+        found = Divergence(*key, place, phase or place.phase)
+        if key not in self.first or found.order < self.first[key].order:
+            self.first[key] = found
+        known = self.places.setdefault(key, {})
+        if place.step not in known or found.order < known[place.step].order:
+            known[place.step] = found
         samples = np.asarray(samples, np.int64).reshape(-1)
         samples = samples if len(samples) else np.array([-1])
-        self.items.setdefault(kind, []).append(np.stack([np.full(len(samples), place.step), samples], axis=1))
+        self.items.setdefault(key, []).append(np.stack([np.full(len(samples), place.step), samples], axis=1))
 
-    def differs(self, kind: str, found: Weighed, samples: Any, place: Place, *, phase: str | None = None) -> bool:
+    def differs(
+        self, key: DivergenceKey, found: Weighed, samples: Any, place: Place, *, phase: str | None = None
+    ) -> bool:
         """Note one step's differences beyond the tolerance; returns whether they are more than outliers.
 
         A few outliers a step are kept back: `settle` counts them over the whole run.
         """
         if found.diverges:
-            self.diverges(kind, samples, place, phase=phase)
+            self.diverges(key, samples, place, phase=phase)
         else:
-            self.tail(kind).kept.append((samples, place))
+            self.tail(key).kept.append((samples, place))
         return found.diverges
 
-    def tail(self, kind: str) -> Tail:
-        return self.tails.setdefault(kind, Tail())
+    def tail(self, key: DivergenceKey) -> Tail:
+        return self.tails.setdefault(key, Tail())
 
-    def weigh(self, kind: str, grid: Grid, same: np.ndarray, size: np.ndarray) -> Weighed:
+    def weigh(self, key: DivergenceKey, grid: Grid, same: np.ndarray, size: np.ndarray) -> Weighed:
         """One step's |differences| of log-probabilities against the tolerance, added to the run's tail."""
-        tolerance = self.tolerated(kind)
+        tolerance = self.tolerated(key.kind)
         spared = tolerance.spared(int(np.count_nonzero(same)))
-        extreme = tolerance.extreme if kind.startswith("native") else tolerance.extreme_drawn
+        extreme = tolerance.extreme if key.kind.stage is Stage.NATIVE else tolerance.extreme_drawn
         found = Weighed.of(grid, same, size, tolerance.value, extreme, tolerance.share, spared)
-        self.tail(kind).add(found)
+        self.tail(key).add(found)
         return found
 
     def settle(self) -> None:
         """Outliers of steps that do not diverge by themselves, too many together, are divergences after all."""
-        for kind, tail in self.tails.items():
+        for key, tail in self.tails.items():
             if tail.too_many:
                 for samples, place in tail.kept:
-                    self.diverges(kind, samples, place)
+                    self.diverges(key, samples, place)
             tail.kept = []
 
-    def found(self, kind: str) -> np.ndarray:
+    def found(self, key: DivergenceKey) -> np.ndarray:
         """(step, sample) of every divergence of a kind."""
-        parts = self.items.get(kind)
+        parts = self.items.get(key)
         return np.concatenate(parts) if parts else np.empty((0, 2), np.int64)
 
-    def earliest(self, *kinds: str) -> Place | None:
-        """The first divergence among these kinds."""
-        found = [self.first[kind] for kind in kinds if kind in self.first]
-        return min(found, key=lambda one: one[0])[1] if found else None
+    def earliest(self, *keys: DivergenceKey) -> Place | None:
+        """Where the first divergence among these kinds begins."""
+        found = [self.first[key] for key in keys if key in self.first]
+        return min(found, key=lambda one: one.order).place if found else None
 
     def confounded(self, *scopes: str, step: int | None = None) -> Confounder | None:
         """The first confounder of one of these scopes that acts in `step` or before."""

@@ -18,6 +18,7 @@ from scipy import stats
 from harness.parity.facts import margins
 from harness.parity.facts.align import Match, equal_rows, first_difference, shared
 from harness.parity.facts.clusters import Clusters, Mean, prompts
+from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.gaps import COLUMNS, note_experience
 from harness.parity.facts.systematic import ALLOWED_BIAS
@@ -59,7 +60,7 @@ def experiences(e: Evidence, b: Table, c: Table) -> None:
             one, two = tokens.row(int(match.a[row])), tokens2.row(int(match.b[row]))
             at = first_difference(one, two)
             e.diverges(
-                "trained:candidate",
+                Kind.TRAINED.of("candidate"),
                 match.sample[~alike],
                 Place(
                     b.step,
@@ -89,7 +90,7 @@ def experiences(e: Evidence, b: Table, c: Table) -> None:
             _shift(e, name, b, sample[grid.row], grid.take(column, ia), grid.take(column2, ib))
         _same_numbers(
             e,
-            "experience",
+            Kind.EXPERIENCE,
             name,
             b,
             c,
@@ -107,12 +108,12 @@ def experiences(e: Evidence, b: Table, c: Table) -> None:
         every, nowhere, one, two = np.arange(len(sample)), np.full(len(sample), -1), reward[ia], reward2[ib]
         if not exact:
             _shift(e, "reward", b, sample, one, two)
-        _same_numbers(e, "reward", "reward", b, c, sample, every, nowhere, one, two, ib, exact)
+        _same_numbers(e, Kind.REWARD, "reward", b, c, sample, every, nowhere, one, two, ib, exact)
 
 
 def _same_numbers(
     e: Evidence,
-    kind: str,
+    kind: Kind,
     name: str,
     b: Table,
     c: Table,
@@ -136,7 +137,7 @@ def _same_numbers(
     if len(beyond):
         at = beyond[0]
         e.diverges(
-            kind,
+            kind.of(),
             sample[np.unique(row[beyond])],
             Place(
                 b.step,
@@ -190,7 +191,7 @@ def settle(e: Evidence) -> None:
                 made.append((name, f"step {step}", step, one.table()))
         made.append((name, "the run", min(steps), run.table()))
     for name, where, step, table in made:
-        kind = "reward" if name == "reward" else "experience"
+        key = (Kind.REWARD if name == "reward" else Kind.EXPERIENCE).of()
         count = table[:, 0].sum()
         mean = Mean.of(table, table[:, _DELTA]) if count else None
         if mean is None or not table[:, _SQUARE].any():
@@ -203,9 +204,9 @@ def settle(e: Evidence) -> None:
         if name in _LOGPROBS:  # of normalised distributions, see `systematic`
             bound += ALLOWED_BIAS * float(table[:, _SQUARE].sum() / count)
         critical = float(stats.t.isf(FALSE_ALARM / len(made) / 2, mean.clusters - 1))
-        if kind in e.first or not abs(mean.value) - bound > critical * mean.error:
+        if key in e.first or not abs(mean.value) - bound > critical * mean.error:
             continue
         values = float(table[:, _ONE].sum() / count), float(table[:, _TWO].sum() / count)
         context = f"on the same tokens: {name} of {where} is {figure(mean.value)} higher in the candidate on average, "
         context += f"standard error {figure(mean.error)} over {counted(mean.clusters, 'prompt')}; rounding has no mean"
-        e.diverges(kind, [], Place(step, "experience", 0, -1, -1, f"mean {name}", *values, context=context))
+        e.diverges(key, [], Place(step, "experience", 0, -1, -1, f"mean {name}", *values, context=context))

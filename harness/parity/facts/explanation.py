@@ -8,50 +8,41 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from harness.parity.facts.divergence import DivergenceKey, Kind
 from reports.model import Cause, Proof
 
 if TYPE_CHECKING:
     from harness.parity.facts.evidence import Evidence
 
-# Kinds of divergence that an engine can show in its rollouts; `{side}` is the side at fault.
-ROLLOUT = (
-    "flip", "logprob", "length", "finish", "learner:{side}", "choice:{side}", "not finite:{side}", "drift",
-    "drift:{side}", "behind:{side}",
-)  # fmt: skip
-NATIVE = ("native", "native learner:{side}", "native sampler:{side}", "collision:{side}")
 _SAMPLES = 1 << 40  # sample numbers are below it; step * _SAMPLES + sample is one number for both
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """`covers(kind, items)`: which of these (step, sample) divergences the cause explains. `beyond`: kind -> those that
+    """`covers(key, items)`: which of these (step, sample) divergences the cause explains. `beyond`: key -> those that
     it cannot, of whatever `where` holds."""
 
     cause: Cause
-    kinds: tuple[str, ...]
+    kinds: tuple[DivergenceKey, ...]
     where: Callable[[np.ndarray], np.ndarray] = field(default=lambda items: np.ones(len(items), bool))
     partial: bool = False  # it removes most of a difference and leaves the rest of it open: named, covering nothing
-    beyond: Mapping[str, Callable[[np.ndarray], np.ndarray]] = field(default_factory=dict)
+    beyond: Mapping[DivergenceKey, Callable[[np.ndarray], np.ndarray]] = field(default_factory=dict)
     also: tuple[Explanation, ...] = ()  # the same cause, as another stage shows it
 
-    def covers(self, kind: str, items: np.ndarray) -> np.ndarray:
-        own = self._covers(kind, items)
-        return np.logical_or.reduce([own, *(one.covers(kind, items) for one in self.also)]) if self.also else own
+    def covers(self, key: DivergenceKey, items: np.ndarray) -> np.ndarray:
+        own = self._covers(key, items)
+        return np.logical_or.reduce([own, *(one.covers(key, items) for one in self.also)]) if self.also else own
 
-    def _covers(self, kind: str, items: np.ndarray) -> np.ndarray:
-        covered = kind in self.kinds and not self.partial
-        if covered and kind.startswith("floor:"):
+    def _covers(self, key: DivergenceKey, items: np.ndarray) -> np.ndarray:
+        covered = key in self.kinds and not self.partial
+        if covered and key.kind is Kind.FLOOR:
             return np.ones(len(items), bool)  # of an engine, whatever the step
         if not covered:
             return np.zeros(len(items), bool)
-        return self.where(items) & ~self.beyond[kind](items) if kind in self.beyond else self.where(items)
+        return self.where(items) & ~self.beyond[key](items) if key in self.beyond else self.where(items)
 
 
-def kinds_of(patterns: tuple[str, ...], side: str) -> tuple[str, ...]:
-    return tuple(pattern.format(side=side) for pattern in patterns)
-
-
-def scored_otherwise(e: Evidence, side: str) -> tuple[str, ...]:
+def scored_otherwise(e: Evidence, side: str) -> tuple[DivergenceKey, ...]:
     """The floor of a side, where the engine disagrees with itself only between drawing and scoring.
 
     A fault of what it is sent for a draw, or of what it reports of one, shows there and in no other variant.
@@ -59,7 +50,7 @@ def scored_otherwise(e: Evidence, side: str) -> tuple[str, ...]:
     floor = e.side(side).floor
     beyond = {name for name, one in floor.variants.items() if one["max"] > e.of_engines.cap}
     drawn = not floor.implausible_flips(e.of_engines.cap, e.tolerance.temperature)
-    return (f"floor:{side}",) if beyond <= {"prefill"} and drawn and not floor.not_finite else ()
+    return (Kind.FLOOR.of(side),) if beyond <= {"prefill"} and drawn and not floor.not_finite else ()
 
 
 def keys_of(items: np.ndarray) -> np.ndarray:
@@ -113,15 +104,15 @@ def when(e: Evidence, steps: Iterable[int]) -> str:
     return f"in {len(found)} of {len(compared):,} steps, the first is {found[0]}"
 
 
-def left(e: Evidence, kind: str) -> np.ndarray:
+def left(e: Evidence, key: DivergenceKey) -> np.ndarray:
     """(step, sample) of the divergences of a kind that no cause named so far explains."""
-    items = e.found(kind)
+    items = e.found(key)
     for one in e.explained:
-        items = items[~one.covers(kind, items)]
+        items = items[~one.covers(key, items)]
     return items
 
 
-def restricted(e: Evidence, kinds: tuple[str, ...], affected: np.ndarray, what: str) -> list[Proof]:
+def restricted(e: Evidence, kinds: tuple[DivergenceKey, ...], affected: np.ndarray, what: str) -> list[Proof]:
     """The proof by leaving samples out: how many differ in these kinds at all, and how many without the affected ones.
 
     None where leaving them out removes nothing.

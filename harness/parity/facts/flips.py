@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.parity.facts.align import Grid, Match
+from harness.parity.facts.divergence import DivergenceKey, Kind
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.floor import implausible
 from harness.parity.facts.rounding import both
@@ -23,7 +24,7 @@ class Far:
     """Of one step: choices that one of the few tokens may turn over which half precision rounds beyond the tolerance.
     `columns`: of `Flips.add`, where they are flips."""
 
-    kind: str
+    key: DivergenceKey
     samples: np.ndarray
     place: Place
     margin: np.ndarray
@@ -122,14 +123,14 @@ def note(
     beyond = known & ~benign & ~far
     e.count("flips", len(flipped))
     rows = np.unique(row)
-    e.items.setdefault("any flip", []).append(np.stack([np.full(len(rows), b.step), match.sample[rows]], axis=1))
+    e.flips.with_any.append(np.stack([np.full(len(rows), b.step), match.sample[rows]], axis=1))
     e.count("benign_flips", np.count_nonzero(benign))
     e.count("flips_beyond_margin", np.count_nonzero(beyond))
     e.count("flips without margin", np.count_nonzero(~known))
     e.count("flips without any margin", np.count_nonzero(np.isnan(margin)))  # not even one without a bound
     e.series["flips"][-1] = float(len(flipped))
     e.series["flips_beyond_margin"][-1] = float(np.count_nonzero(beyond))
-    for kind, chosen in (("flip", beyond), ("unjudged flip", ~known), (TIE, benign), (FAR, far)):
+    for kind, chosen in ((Kind.FLIP, beyond), (Kind.UNJUDGED_FLIP, ~known), (TIE, benign), (FAR, far)):
         index = np.flatnonzero(chosen)
         if len(index):
             at = int(index[0])
@@ -151,14 +152,14 @@ def note(
                 else "one of the two lies outside of what top-k, top-p and min-p leave",
             )
             samples = match.sample[np.unique(row[index])]
-            if kind == TIE:  # no divergence, unless there are too many (`ties.too_many`)
+            if isinstance(kind, Kind):
+                e.diverges(kind.of(), samples, place)
+            elif kind == TIE:  # no divergence, unless there are too many (`ties.too_many`)
                 e.notes.setdefault(TIE, []).append((samples, place))
-            elif kind == FAR:
+            else:
                 there = (match.sample[row[far]], position[far], one[flipped[far]], two[flipped[far]])
                 columns = (np.full(len(index), b.step), *there)
-                e.notes.setdefault(FAR, []).append(Far("flip", samples, place, margin[far], columns))
-            else:
-                e.diverges(kind, samples, place)
+                e.notes.setdefault(FAR, []).append(Far(Kind.FLIP.of(), samples, place, margin[far], columns))
     e.flips.add(
         np.full(np.count_nonzero(beyond), b.step),
         match.sample[row[beyond]],

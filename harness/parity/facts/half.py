@@ -9,16 +9,17 @@ import numpy as np
 from harness.parity.facts import behind, systematic
 from harness.parity.facts.align import Grid, Match
 from harness.parity.facts.clusters import prompts
+from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.rounding import both
+from harness.parity.facts.systematic import Compared, Means
 from harness.recordings.tables import Table
 from reports.model import Place
 from reports.text import figure
 
 NAMES = ("actor_logprob", "exact_logprob")
 BEFORE = ("behind_logprob", "behind_exact_logprob")
-ENGINES = "logprob"  # the comparison of both engines; those of one side are KIND:SIDE
-DRIFT, BEHIND = "drift", "behind"  # kinds of divergence
+DRIFT, BEHIND = "drift", "behind"  # among the notes
 
 
 def engines(
@@ -26,7 +27,7 @@ def engines(
 ) -> None:
     """Engine against engine, one step; flat arrays on `grid`, `cached` per row."""
     if e.tolerance.half:
-        _drift(e, ENGINES, b, match.a, grid, same, p, q, None, cached)
+        _drift(e, Means(Compared.ENGINES), b, match.a, grid, same, p, q, None, cached)
 
 
 def against_learner(
@@ -38,13 +39,13 @@ def against_learner(
         return
     found = both(experience, *NAMES)
     exact = grid.take(found[1], match.b) if found is not None and e.tolerance.rounding.measured else None
-    kind = f"learner:{side.name}"
+    means = Means(Compared.ENGINE, side.name)
     if exact is None:
-        _drift(e, kind, rollout, match.a, grid, same, learner, engine, None, cached)
+        _drift(e, means, rollout, match.a, grid, same, learner, engine, None, cached)
         return
     rounding = learner.astype(np.float64) - exact
-    _drift(e, kind, rollout, match.a, grid, same, exact, engine, rounding, cached)
-    _drift(e, f"trainer:{side.name}", rollout, match.a, grid, same, exact, learner, None, cached)
+    _drift(e, means, rollout, match.a, grid, same, exact, engine, rounding, cached)
+    _drift(e, Means(Compared.TRAINER, side.name), rollout, match.a, grid, same, exact, learner, None, cached)
     before = both(experience, *BEFORE)
     if before is not None and same.any():
         updates: behind.Updates = e.updates.setdefault(side.name, behind.Updates())
@@ -54,13 +55,13 @@ def against_learner(
 
 
 def _drift(
-    e: Evidence, kind: str, rollout: Table, rows: np.ndarray, grid: Grid, same: np.ndarray,
+    e: Evidence, means: Means, rollout: Table, rows: np.ndarray, grid: Grid, same: np.ndarray,
     one: np.ndarray, two: np.ndarray, rounding: np.ndarray | None, cached: Any,
 ) -> None:  # fmt: skip
     if not same.any():
         return
     row = grid.row[same]
-    e.drifts.setdefault(kind, systematic.Drift()).add(
+    e.drifts.setdefault(means, systematic.Drift()).add(
         rollout.step,
         prompts(rollout)[rows][row],
         one[same],
@@ -74,15 +75,17 @@ def _drift(
 def settle(e: Evidence) -> None:
     """Turn what the tests found into divergences, where no single token of the comparison diverged already."""
     e.notes[DRIFT] = results = systematic.tested(e.drifts, e.tolerance.temperature)
-    for kind, tests in results.items():
-        if kind in e.first:
+    for (compared, side), tests in results.items():
+        if compared.single is not None and compared.single.of(side) in e.first:
             continue
-        name, _, side = kind.partition(":")
-        as_kind = {ENGINES: DRIFT, "learner": f"{DRIFT}:{side}", "trainer": f"trainer {DRIFT}"}[name]
         for one in tests:
             if one.found:
                 field, values = "mean log-probability", _values(e, side, one)
-                e.diverges(as_kind, [], Place(one.step, "rollout", 0, -1, -1, field, *values, context=told(one)))
+                e.diverges(
+                    compared.drift.of(side),
+                    [],
+                    Place(one.step, "rollout", 0, -1, -1, field, *values, context=told(one)),
+                )
     e.notes[BEHIND] = sides = behind.sides(e.updates)
     for name, found in sides.items():
         for test in found.behind:
@@ -92,10 +95,10 @@ def settle(e: Evidence) -> None:
                 test.step, "rollout", 0, -1, -1, "distance from the learner's weights",
                 *e.side(name).paired(found.now, found.before), context=context,
             )  # fmt: skip
-            e.diverges(f"{BEHIND}:{name}", [], place)
+            e.diverges(Kind.BEHIND.of(name), [], place)
 
 
-def _values(e: Evidence, side: str, one: systematic.Tested) -> tuple[float, float]:
+def _values(e: Evidence, side: str | None, one: systematic.Tested) -> tuple[float, float]:
     """(baseline's, candidate's) mean; of a side the reference stands in the other's place."""
     return e.side(side).paired(one.values[1], one.values[0]) if side else one.values
 

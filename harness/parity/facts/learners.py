@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.gaps import BATCH, CRITIC, LOSSES, ODD
 from harness.recordings.store import Recording
@@ -53,7 +54,9 @@ def learners(e: Evidence) -> None:
             name, phase = wrong[0]
             names = ", ".join(name for name, _ in wrong)
             context = f"{names} differ after the update of step {step}; before it the learners were equal"
-            e.diverges("learner", [], Place(step, phase, 0, -1, -1, f"{name} digest", *pairs[name], context=context))
+            e.diverges(
+                Kind.LEARNER.of(), [], Place(step, phase, 0, -1, -1, f"{name} digest", *pairs[name], context=context)
+            )
         return
     e.notes["updates equal"] = compared
     _losses(e, compared)
@@ -78,7 +81,7 @@ def _losses(e: Evidence, steps: list[int]) -> None:
             allowed = max(NO_LOSS, SAME_LOSS * max(abs(one), abs(two)))
             if math.isfinite(one) != math.isfinite(two) or abs(one - two) > allowed:
                 context = "of an update that left both learners bit-identical"
-                e.diverges("loss", [], Place(step, "train", 0, -1, -1, name, one, two, context=context))
+                e.diverges(Kind.LOSS.of(), [], Place(step, "train", 0, -1, -1, name, one, two, context=context))
             elif one != two and math.isfinite(one):
                 e.notes.setdefault("losses differ", {}).setdefault(name, step)
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from harness.parity.facts import half, prompts_seen, readings
 from harness.parity.facts.align import Grid, Match, first_difference, shared
+from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Side, version_of, weight_version
 from harness.parity.facts.flips import FAR, Far, far_margin
 from harness.recordings.tables import Rows, Table
@@ -37,7 +38,7 @@ def one_engine(e: Evidence, side: Side, rollout: Table, experience: Table | None
     trained_version = weight_version(experience)
     if None not in (version, trained_version) and version != trained_version:
         e.diverges(
-            "version",
+            Kind.VERSION.of(),
             [],
             Place(
                 rollout.step,
@@ -83,7 +84,7 @@ def _not_finite(e: Evidence, side: Side, rollout: Table) -> None:
     position = int(bad[0] - logprob.offsets[row])
     e.count(f"not finite:{side.name}", len(bad))
     e.diverges(
-        f"not finite:{side.name}",
+        Kind.NOT_FINITE.of(side.name),
         rollout.sample[np.unique(rows)],
         Place(
             rollout.step,
@@ -145,7 +146,7 @@ def _against_learner(e: Evidence, side: Side, rollout: Table, output: Rows, expe
         version=version_of(rollout),
     )
     half.against_learner(e, side, rollout, experience, match, grid, same, p, q, cached)
-    kind = f"learner:{side.name}"
+    kind = Kind.ENGINE.of(side.name)
     found = e.weigh(kind, grid, same, np.abs(q - p))
     if not len(found.beyond):
         return
@@ -182,7 +183,7 @@ def _trained_tokens(
     one, two = output.row(int(match.a[row])), tokens.row(int(match.b[row]))
     at = first_difference(one, two)
     e.diverges(
-        f"trained:{side.name}",
+        Kind.TRAINED.of(side.name),
         match.sample[wrong],
         Place(
             rollout.step,
@@ -197,7 +198,7 @@ def _trained_tokens(
         ),
     )
     drawn, trained = grid.take(output, match.a), grid.take(tokens, match.b)
-    readings.reread_tokens(e, f"trained:{side.name}", rollout.step, match.sample, grid, drawn, trained)
+    readings.reread_tokens(e, Kind.TRAINED.of(side.name), rollout.step, match.sample, grid, drawn, trained)
 
 
 def _choices(
@@ -243,9 +244,9 @@ def _choices(
         context=f"the {side.name}'s engine drew {token}, the learner would have drawn {instead}",
     )
     if far:
-        e.notes.setdefault(FAR, []).append(Far(f"choice:{side.name}", samples, place, gap[beyond]))
+        e.notes.setdefault(FAR, []).append(Far(Kind.CHOICE.of(side.name), samples, place, gap[beyond]))
     else:
-        e.diverges(f"choice:{side.name}", samples, place)
+        e.diverges(Kind.CHOICE.of(side.name), samples, place)
 
 
 def note_floors(e: Evidence) -> None:
@@ -262,7 +263,7 @@ def note_floors(e: Evidence) -> None:
             continue
         values = (where.get("base"), where.get("other"))
         e.diverges(
-            f"floor:{side.name}",
+            Kind.FLOOR.of(side.name),
             [],
             Place(
                 int(where.get("step", -1)),

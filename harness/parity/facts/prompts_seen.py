@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from harness.parity.facts.align import equal_rows, first_difference
+from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.readings import tokenizer
 from harness.recordings.tables import Table
@@ -46,7 +47,7 @@ def note(e: Evidence, side: Side, rollout: Table) -> None:
     one, two = sent.row(row), seen.row(row)
     values = (one[:SHOWN_IDS].tolist(), two[:SHOWN_IDS].tolist())
     e.diverges(
-        f"{native}prompt:{side.name}",
+        (Kind.NATIVE_PROMPT if native else Kind.PROMPT).of(side.name),
         rollout.sample[wrong],
         Place(
             rollout.step,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from harness.parity.facts.align import Grid
+from harness.parity.facts.divergence import DivergenceKey
 from harness.recordings.tables import mapping, number
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Readings:
 
 def reread(
     e: Evidence,
-    kind: str,
+    key: DivergenceKey,
     step: int,
     sample: np.ndarray,
     grid: Grid,
@@ -71,7 +72,7 @@ def reread(
     Flat float arrays on `grid`; `same`: positions of equal tokens; `sample`, `cached`, `prompt` (tokens): per row.
     """
     truth, engine = truth.astype(np.float64), engine.astype(np.float64)
-    tolerance = e.tolerated(kind).value
+    tolerance = e.tolerated(key.kind).value
     delta = engine - truth
     beyond = same & ~(np.abs(delta) <= tolerance)
     columns = _extent(grid, step, sample, same, beyond)
@@ -100,11 +101,11 @@ def reread(
         # Tokens that this reading explains and the learner's own number does not.
         telling = beyond & ((truth < low - tolerance) | (truth > high + tolerance) | (name == "renormalised"))
         columns[f"{name} telling"] = _per_row(grid, telling)
-    e.readings.setdefault(kind, Readings()).add(columns)
+    e.readings.setdefault(key, Readings()).add(columns)
 
 
 def reread_tokens(
-    e: Evidence, kind: str, step: int, sample: np.ndarray, grid: Grid, one: np.ndarray, two: np.ndarray
+    e: Evidence, key: DivergenceKey, step: int, sample: np.ndarray, grid: Grid, one: np.ndarray, two: np.ndarray
 ) -> None:
     """The same for tokens: is what was trained on what was rolled out, moved by one?"""
     differs = one != two
@@ -114,7 +115,7 @@ def reread_tokens(
         moved, inside = shifted(grid, two, shift)
         columns[f"shift {shift:+d} compared"] = _per_row(grid, inside & differs)
         columns[f"shift {shift:+d} left"] = _per_row(grid, inside & (moved != one))
-    e.readings.setdefault(kind, Readings()).add(columns)
+    e.readings.setdefault(key, Readings()).add(columns)
 
 
 def shifted(grid: Grid, values: np.ndarray, shift: int) -> tuple[np.ndarray, np.ndarray]:

@@ -14,6 +14,7 @@ import numpy as np
 from harness.parity.facts import ends, flips, half, order, readings
 from harness.parity.facts.align import Grid, Match, equal_rows, shared
 from harness.parity.facts.confounders import Confounder
+from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, version_of
 from harness.parity.facts.flips import Learner
 from harness.parity.facts.gaps import CACHED, cached
@@ -146,7 +147,8 @@ def _logprobs(
     within = e.tolerance.within  # in half precision ten floors of one engine alone
     if e.finer is None and within < e.tolerance.cap:
         e.count("tokens beyond ten floors", np.count_nonzero(same & ~(size <= within)))
-    found = e.weigh("logprob", grid, same, size)
+    key = Kind.LOGPROB.of()
+    found = e.weigh(key, grid, same, size)
     if not len(found.beyond):
         return
     first = found.deciding[:1]
@@ -155,8 +157,8 @@ def _logprobs(
     context = f"of token {int(token[first[0]])}; "
     context += f"{len(found.beyond)} tokens of this step differ by more than {figure(e.of_engines.value)}"
     place = _logprob_place(b, match, grid, p, q, first[0], gap, context)
-    if e.differs("logprob", found, match.sample[np.unique(grid.row[found.deciding])], place):
-        readings.reread(e, "logprob", b.step, match.sample, grid, p, q, same, either)
+    if e.differs(key, found, match.sample[np.unique(grid.row[found.deciding])], place):
+        readings.reread(e, key, b.step, match.sample, grid, p, q, same, either)
 
 
 def _logprob_place(

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from harness.parity.facts.divergence import DivergenceKey, Kind
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.floor import Pair
 from harness.parity.facts.integrity import bad_exit, copies, damage
@@ -19,8 +20,10 @@ from harness.recordings.store import Recording
 
 VARIANT = "repeat"
 # Facts of one run by itself, which its repetition repeats: an engine against its learner, its prompts, its weights.
-_OF_EACH_RUN = {"learner", "choice", "prompt", "trained", "sync", "not finite", "floor", "version"}
-_TOKENS = {"flip", "unjudged flip", "length", "finish"}
+_OF_EACH_RUN = {
+    Kind.ENGINE, Kind.CHOICE, Kind.PROMPT, Kind.TRAINED, Kind.SYNC, Kind.NOT_FINITE, Kind.FLOOR, Kind.VERSION,
+}  # fmt: skip
+_TOKENS = {Kind.FLIP, Kind.UNJUDGED_FLIP, Kind.LENGTH, Kind.FINISH}
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class SecondRun:
     pairs: list[Pair] = field(default_factory=list)
     parts: int | None = None
     why: str = ""
-    kinds: dict[str, int] = field(default_factory=dict)
+    kinds: dict[DivergenceKey, int] = field(default_factory=dict)
     drawn: bool = True
 
     @property
@@ -70,7 +73,7 @@ def compared(e: Evidence, others: Iterable[Recording] = ()) -> SecondRun:
             pairs.append((step, VARIANT, one, two))
     # Of one step the likeliest reason comes first.
     parts, why = min(_partings(e), key=lambda one: one[0], default=(None, ""))
-    kinds = {kind: place.step for kind, (_, place) in e.first.items()}
+    kinds = {key: first.step for key, first in e.first.items()}
     return SecondRun("", pairs, parts, why, kinds, drawn=e.mode in ("coupled", "greedy"))
 
 
@@ -86,13 +89,13 @@ def _partings(e: Evidence) -> Iterator[tuple[int, str]]:
     one_run, other = (set(side.recording.steps("rollout")) for side in e.sides)
     for step in sorted(one_run ^ other)[:1]:
         yield step, "only one of the two runs has rollouts there"
-    for kind, (_, place) in e.first.items():
-        if kind in _TOKENS:
-            yield place.step, "its engine draws other tokens"
-        elif kind == "learner":
-            yield place.step, "its learner makes other weights of the same samples"
-        elif kind.split(":")[0] not in _OF_EACH_RUN:
-            yield place.step, f"{place.field} differs"
+    for first in e.first.values():
+        if first.kind in _TOKENS:
+            yield first.step, "its engine draws other tokens"
+        elif first.kind is Kind.LEARNER:
+            yield first.step, "its learner makes other weights of the same samples"
+        elif first.kind not in _OF_EACH_RUN:
+            yield first.step, f"{first.place.field} differs"
     if "learners reordered" in e.notes:
         yield e.notes["learners reordered"], "its learner takes the samples in another order, which rounds otherwise"
     if "learners followed" in e.notes:

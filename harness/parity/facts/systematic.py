@@ -15,12 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from enum import Enum
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import stats
 
 from harness.parity.facts.clusters import Clusters, Mean
+from harness.parity.facts.divergence import Kind
 from harness.parity.facts.metrics import LABELS, POSITION_EDGES
 
 FALSE_ALARM = 1e-3  # of all tests of a verdict together (Bonferroni)
@@ -32,6 +34,36 @@ ALLOWED_BIAS = 2.0  # times mean Δ² over T, see above
 RESOLVED = 16 * 2.0**-23 * 20  # nats; log-probabilities are recorded, and by some engines computed, in float32
 RUN = "the run"
 _DELTA, _SQUARE, _SIZE, _ROUNDING, _ONE, _TWO = range(1, 7)  # columns of the sums
+
+
+class Compared(Enum):
+    """Two columns of log-probabilities whose means are compared, each with the divergence that its single tokens
+    show, the one that its mean shows, and its words."""
+
+    ENGINES = ("logprob", Kind.LOGPROB, Kind.ENGINE_DRIFT, "engine against engine")
+    ENGINE = ("learner", Kind.ENGINE, Kind.DRIFT, "the {side}'s engine")  # against its learner
+    TRAINER = ("trainer", None, Kind.TRAINER_DRIFT, "the {side}'s learner against float32")
+
+    def __init__(self, label: str, single: Kind | None, drift: Kind, words: str) -> None:
+        self.label = label
+        self.single = single
+        self.drift = drift
+        self.words = words
+
+
+class Means(NamedTuple):
+    """One comparison of means, and the side that it is of."""
+
+    compared: Compared
+    side: str | None = None
+
+    @property
+    def label(self) -> str:
+        return self.compared.label if self.side is None else f"{self.compared.label}:{self.side}"
+
+    @property
+    def words(self) -> str:
+        return self.compared.words.format(side=self.side)
 
 
 @dataclass(frozen=True)
@@ -113,15 +145,15 @@ class Drift:
                 yield name, first, one.table()
 
 
-def tested(drifts: dict[str, Drift], temperature: float) -> dict[str, list[Tested]]:
+def tested(drifts: dict[Means, Drift], temperature: float) -> dict[Means, list[Tested]]:
     """Comparison -> its tests, the run's first. All of them share one error rate."""
-    made: list[tuple[str, str, str, int, np.ndarray]] = []
+    made: list[tuple[Means, str, str, int, np.ndarray]] = []
     for kind, drift in drifts.items():
         for where, step, table in drift.tables():
             made.append((kind, "bias", where, step, table))
             if drift.sized and table[:, _ROUNDING].any():
                 made.append((kind, "size", where, step, table))
-    found: dict[str, list[Tested]] = {kind: [] for kind in drifts}
+    found: dict[Means, list[Tested]] = {kind: [] for kind in drifts}
     for kind, what, where, step, table in made:
         found[kind].append(_test(what, where, step, table, FALSE_ALARM / len(made), temperature))
     return found

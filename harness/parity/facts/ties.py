@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.flips import FAR, TIE, Far
 from harness.parity.facts.floor import implausible
 
-UNJUDGED, FLIP = "unjudged flip", "flip"
+UNJUDGED, FLIP = Kind.UNJUDGED_FLIP.of(), Kind.FLIP.of()
 
 
 def too_many(e: Evidence) -> None:
@@ -20,8 +21,8 @@ def too_many(e: Evidence) -> None:
     if implausible(flips, compared, e.of_engines.value, e.tolerance.temperature):
         e.notes["too many flips"] = flips
         found = e.found(UNJUDGED)
-        for step, (_, place) in e.places[UNJUDGED].items():
-            e.diverges(FLIP, found[found[:, 0] == step, 1], place)
+        for step, first in e.places[UNJUDGED].items():
+            e.diverges(FLIP, found[found[:, 0] == step, 1], first.place)
     benign = e.counts.get("benign_flips", 0)
     # With Gumbel noise alone a gap is seldom small: two greedy logits may be as near as the model likes.
     if e.mode == "coupled" and implausible(benign, compared, e.tolerance.value, e.tolerance.temperature):
@@ -32,16 +33,16 @@ def too_many(e: Evidence) -> None:
 
 def _far(e: Evidence) -> None:
     noted: list[Far] = e.notes.get(FAR, [])
-    for kind in dict.fromkeys(one.kind for one in noted):
-        of_kind = [one for one in noted if one.kind == kind]
-        tokens = "compared_tokens" if kind == FLIP else kind.replace("choice", "choices")
-        many = sum(len(one.margin) for one in of_kind)
-        flips = kind == FLIP
-        if many <= e.tolerance.far_flips(e.counts.get(tokens, 0)) and kind not in e.first:
+    for key in dict.fromkeys(one.key for one in noted):
+        of_key = [one for one in noted if one.key == key]
+        flips = key == FLIP
+        tokens = e.counts.get("compared_tokens" if flips else f"choices:{key.side}", 0)
+        many = sum(len(one.margin) for one in of_key)
+        if many <= e.tolerance.far_flips(tokens) and key not in e.first:
             e.count("benign_flips", many if flips else 0)
             continue
-        for one in of_kind:
-            e.diverges(kind, one.samples, one.place)
+        for one in of_key:
+            e.diverges(key, one.samples, one.place)
             if flips:
                 e.flips.add(*one.columns, margin=one.margin)
                 e.count("flips_beyond_margin", len(one.margin))

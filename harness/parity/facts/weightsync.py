@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Side
-from harness.parity.facts.half import BEHIND
 from harness.recordings.tables import mapping, names, number
 from reports.model import Place
 from reports.text import counted, figure
@@ -158,7 +158,7 @@ def _note_behind(e: Evidence, side: Side, record: SyncRecord, used: dict[Any, in
         context += f"weights and {figure(before)} from those before the last update, on average"
         field_, values = "distance from the learner's weights", side.paired(now, before)
         place = Place(used[version], "rollout", 0, -1, -1, field_, *values, context=context)
-        e.diverges(f"{BEHIND}:{side.name}", [], place)
+        e.diverges(Kind.BEHIND.of(side.name), [], place)
 
 
 def _without_proof(e: Evidence, side: Side, record: SyncRecord, version: int, used: dict[Any, int]) -> None:
@@ -236,7 +236,7 @@ def _judge(
         context=f"{side.name}: {context}",
     )
     # Weights that a step has drawn with were there before its prompts.
-    e.diverges(f"sync:{side.name}", [], place, phase="floor" if shown is not None else "sync")
+    e.diverges(Kind.SYNC.of(side.name), [], place, phase="floor" if shown is not None else "sync")
 
 
 Digests = dict[int, dict[str, str]]  # version -> tensor -> digest

@@ -20,12 +20,9 @@ from harness.parity.native.two_samples import MARGIN
 from harness.recordings.store import Recording
 from harness.recordings.tables import Table, mapping, number
 
-# Kinds of divergence of the native stage, up to the side.
-KINDS = ("native", "native prompt", "native learner", "native sampler", "native repeat", "collision")
-
 NOT_RUN = "not run"
 
-__all__ = ["KINDS", "NOT_RUN", "NativeResult", "alpha_of", "native_stage", "samplers_said"]
+__all__ = ["NOT_RUN", "NativeResult", "alpha_of", "native_stage", "samplers_said"]
 
 
 def native_stage(e: Evidence, *, alpha: float) -> None:

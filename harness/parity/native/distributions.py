@@ -11,6 +11,7 @@ import dataclasses
 
 import numpy as np
 
+from harness.parity.facts.divergence import DivergenceKey, Kind
 from harness.parity.facts.evidence import Evidence
 from harness.parity.native.result import DIFFERENT, EQUAL, TOO_LITTLE, NativeResult
 from harness.parity.native.samples import QUANTITIES, Samples
@@ -80,7 +81,7 @@ def distributions(e: Evidence, one: Samples, two: Samples, result: NativeResult)
     _quantities(result, found)
     for name in result.rejected:
         if ":" not in name or name.split(":")[0] in QUANTITIES:
-            _note(e, "native", name, result)
+            _note(e, Kind.NATIVE.of(), name, result)
 
 
 def _commonest(finish: np.ndarray) -> object:
@@ -95,14 +96,14 @@ def _reject(e: Evidence, result: NativeResult) -> None:
     for name in result.rejected:
         side = name.partition(" sampler: ")[0]
         if side in result.sampler:
-            _note(e, f"native sampler:{side}", name, result)
+            _note(e, Kind.NATIVE_SAMPLER.of(side), name, result)
 
 
-def _note(e: Evidence, kind: str, name: str, result: NativeResult) -> None:
+def _note(e: Evidence, key: DivergenceKey, name: str, result: NativeResult) -> None:
     test = result.tests[name]
     text = f"p = {figure(test['p_holm'])} after Holm's correction, alpha {result.alpha}"
     place = Place(-1, "native", 0, -1, -1, name, test.get("baseline"), test.get("candidate"), context=text)
-    e.diverges(kind, [], place, phase="native")
+    e.diverges(key, [], place, phase="native")
 
 
 def _quantities(result: NativeResult, found: dict[str, Equivalence]) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from scipy import stats
 
 from harness.parity.facts.align import Match
+from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.parameters import engine_infos
 from harness.parity.native.result import NativeResult
@@ -58,7 +59,7 @@ def collisions(e: Evidence, side: Side, samples: Samples, result: NativeResult) 
         return False
     text = f"{side.name}: {equal} equal pairs, {figure(expected)} expected"
     place = Place(-1, "native", 0, -1, -1, "equal samples of one prompt", *side.paired(equal, expected), context=text)
-    e.diverges(f"collision:{side.name}", [], place, phase="native")
+    e.diverges(Kind.COLLISION.of(side.name), [], place, phase="native")
     return True
 
 
@@ -112,7 +113,7 @@ def repeats(e: Evidence, side: Side, samples: Samples, result: NativeResult) -> 
         place = Place(
             -1, "native", 0, -1, -1, "samples drawn twice", *side.paired(alike, compared), context=shown
         )  # fmt: skip
-        e.diverges(f"native repeat:{side.name}", [], place, phase="native")
+        e.diverges(Kind.NATIVE_REPEAT.of(side.name), [], place, phase="native")
     elif state == "partly repeated" or (state == "not repeated" and promise == "ignored"):
         why = "it promises no repetition: request seeds are ignored" if promise == "ignored" else "not all of them"
         result.findings.append(Finding("native seeds", f"{text}; {why}", where=side.name))

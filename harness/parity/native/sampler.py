@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.native.result import NativeResult
 from harness.parity.native.samples import Samples, Tokens, tables
@@ -93,4 +94,4 @@ def _outside(e: Evidence, side: Side, parts: list[Tokens], outside: np.ndarray, 
         *side.paired(int(first.output[at]), None),
         context=f"{len(outside)} of {tokens:,} tokens that the sampler could not have drawn as asked",
     )
-    e.diverges(f"native sampler:{side.name}", [], place)
+    e.diverges(Kind.NATIVE_SAMPLER.of(side.name), [], place)

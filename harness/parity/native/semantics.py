@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.parameters import engine_infos
 from harness.parity.facts.readings import SHIFTS, shifted, tempered_bounds, vocabulary
@@ -78,7 +79,7 @@ def semantics(e: Evidence, side: Side, samples: Samples, result: NativeResult) -
             text += f"against the learner's {meaning} ones"
             result.findings.append(Finding("native log-probabilities", text, where=side.name))
         for part in parts:
-            e.weigh(f"native learner:{side.name}", part.grid, *_difference(e, part, compared))
+            e.weigh(Kind.NATIVE_LEARNER.of(side.name), part.grid, *_difference(e, part, compared))
         return
     if documented == TEMPERED and not meaning and _as_drawn(e, side, parts, samples, result):
         return
@@ -157,7 +158,7 @@ def _difference(e: Evidence, part: Tokens, name: str, shift: int = 0) -> tuple[n
 
 
 def _left(e: Evidence, differences: list[tuple[np.ndarray, np.ndarray]], parts: list[Tokens]) -> Weighed:
-    share = e.tolerated("native").share
+    share = e.tolerated(Kind.NATIVE_LEARNER).share
     bounds = (e.tolerance.value, e.tolerance.extreme, share)
     spared = e.tolerance.spared(sum(int(np.count_nonzero(same)) for same, _ in differences))
     pairs = zip(parts, differences, strict=True)
@@ -171,7 +172,7 @@ def _largest(e: Evidence, part: Tokens, name: str) -> float:
 
 def _note(e: Evidence, side: Side, part: Tokens) -> None:
     assert part.reported is not None
-    kind = f"native learner:{side.name}"
+    kind = Kind.NATIVE_LEARNER.of(side.name)
     found = e.weigh(kind, part.grid, *_difference(e, part, "learner_logprob"))
     if not len(found.beyond):
         return

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from harness.parity.facts.divergence import Kind, keys
 from harness.parity.facts.ends import GIVEN_UP
 from harness.parity.facts.evidence import Ending, Evidence, Side
-from harness.parity.facts.explanation import Explanation, among, keys_of, kinds_of, left, when
+from harness.parity.facts.explanation import Explanation, among, keys_of, left, when
 from harness.parity.facts.flips import Learner
 from harness.parity.facts.parameters import engine_infos, follows_from, sampling_events, sampling_given
 from harness.parity.facts.readings import tokenizer
@@ -25,13 +26,13 @@ FULL = 0.95  # of the KV pool in use
 
 def ends(e: Evidence) -> Iterator[Explanation]:
     """One cause for each way in which samples of unequal length end."""
-    open_ = set(keys_of(left(e, "length")).tolist())
+    open_ = set(keys_of(left(e, Kind.LENGTH.of())).tolist())
     remaining = [one for one in e.endings if int(keys_of(np.array([[one.step, one.sample]]))[0]) in open_]
     for rule in (_dropped, _ignored, _other_set, _cut_short):
         for cause, explained in rule(e, remaining):
-            keys = {(one.step, one.sample) for one in explained}
-            yield Explanation(cause, ("length", "finish"), among(keys))
-            remaining = [one for one in remaining if (one.step, one.sample) not in keys]
+            items = {(one.step, one.sample) for one in explained}
+            yield Explanation(cause, (Kind.LENGTH.of(), Kind.FINISH.of()), among(items))
+            remaining = [one for one in remaining if (one.step, one.sample) not in items]
 
 
 Found = Iterator[tuple[Cause, list[Ending]]]
@@ -312,6 +313,6 @@ def min_tokens(e: Evidence) -> Iterator[Explanation]:
                 {"samples": len(affected), "asked": asked, "observed": [Seen.AT_THE_LIMIT.value]},
                 [Proof(f"forbid end tokens before position {asked:g}", before, 0)],
             ),
-            ("flip", "length", "finish", *kinds_of(("choice:{side}",), side.name)),
+            keys((Kind.FLIP, Kind.LENGTH, Kind.FINISH, Kind.CHOICE), side.name),
             among(affected),
         )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 
+from harness.parity.facts.divergence import DivergenceKey, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import Explanation, among, left, scored_otherwise
 from harness.parity.facts.floor import HEADROOM
@@ -18,10 +18,10 @@ from reports.text import figure
 def noisy(e: Evidence) -> Iterator[Explanation]:
     """An engine whose own floor exceeds the cap, or that does not draw the same tokens twice."""
     for side in e.sides:
-        if not len(left(e, f"floor:{side.name}")):
+        if not len(left(e, Kind.FLOOR.of(side.name))):
             continue
         floor = side.floor
-        place = e.first[f"floor:{side.name}"][1]
+        place = e.first[Kind.FLOOR.of(side.name)].place
         if not floor.exceeds(e.of_engines):  # the numbers agree, the tokens do not
             yield Explanation(
                 Cause(
@@ -32,23 +32,16 @@ def noisy(e: Evidence) -> Iterator[Explanation]:
                     f"log-probabilities of equal tokens agree within {figure(floor.largest)} nats",
                     {"variants": floor.variants},
                 ),
-                (f"floor:{side.name}", "flip", "length", "finish", f"choice:{side.name}"),
+                keys((Kind.FLOOR, Kind.FLIP, Kind.LENGTH, Kind.FINISH, Kind.CHOICE), side.name),
             )
             continue
         if untried_cache(e, side):
             continue  # whether the engine or its cache is at fault no recording tells: UNEXPLAINED says so
         reach = HEADROOM * max(floor.largest, e.of_engines.cap)
         within = not np.isfinite(e.engines.largest[0]) or e.engines.largest[0] <= reach
-        kinds: tuple[Any, ...] = (f"floor:{side.name}",)
+        kinds: tuple[Kind, ...] = (Kind.FLOOR,)
         if within:
-            kinds += (
-                "logprob",
-                "flip",
-                f"learner:{side.name}",
-                f"choice:{side.name}",
-                f"sync:{side.name}",
-                f"native learner:{side.name}",
-            )
+            kinds += (Kind.LOGPROB, Kind.FLIP, Kind.ENGINE, Kind.CHOICE, Kind.SYNC, Kind.NATIVE_LEARNER)
         otherwise = bool(scored_otherwise(e, side.name))
         drawn = "; its draws agree with each other in other batches and orders: it draws otherwise than it scores, or "
         drawn = drawn + "was sent other prompts than it says" if otherwise else ""
@@ -62,16 +55,16 @@ def noisy(e: Evidence) -> Iterator[Explanation]:
                 f"itself at equal weights and randomness, cap {figure(e.of_engines.cap)}{drawn}",
                 {"variants": floor.variants},
             ),
-            kinds,
+            keys(kinds, side.name),
             beyond=_beyond(e, side, reach),
         )
 
 
-def _beyond(e: Evidence, side: Side, reach: float) -> dict[str, Callable[[np.ndarray], np.ndarray]]:
+def _beyond(e: Evidence, side: Side, reach: float) -> dict[DivergenceKey, Callable[[np.ndarray], np.ndarray]]:
     """Flips that noise of `reach` nats cannot make, of an engine that draws the same tokens each time: their margin,
     in nats of logits over T, is larger."""
     if side.floor.implausible_flips(e.of_engines.cap, e.tolerance.temperature):
         return {}
     far = np.abs(e.flips.margin) > reach * max(1.0, 1.0 / (e.tolerance.temperature or 1.0))
     where = among(e.flips.table[far][:, :2])
-    return {"flip": where, f"choice:{side.name}": where}
+    return {Kind.FLIP.of(): where, Kind.CHOICE.of(side.name): where}

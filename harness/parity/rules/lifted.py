@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from harness.parity.facts.divergence import DivergenceKey, Kind
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import Explanation, left
-from harness.parity.lifted import KIND, LiftedResult
+from harness.parity.lifted import LiftedResult
 from harness.recordings.tables import Table
 from reports.model import Cause
 from reports.text import figure
@@ -20,34 +21,34 @@ NATIVE_TAIL = 0.01  # of the tokens; between vLLM and its learner, both in bfloa
 STAGE = "lifted"
 # What a fault that moves log-probabilities shows in half precision beside what it shows in float32: in the mean of a
 # run, and in the native stage.
-_ALSO = frozenset({"drift", "behind", "native learner"})
+_ALSO = frozenset({Kind.ENGINE_DRIFT, Kind.DRIFT, Kind.BEHIND, Kind.NATIVE_LEARNER})
 
 
 def logic(e: Evidence) -> Iterator[Explanation]:
     """The causes of the lifted stage, UNEXPLAINED among them. Where they are all named and of one engine, differences
     of that engine that are left in half precision, and that the stage shows too, are theirs."""
     result: LiftedResult | None = e.notes.get("lifted")
-    if result is None or result.verdict is None or not len(left(e, KIND)):
+    if result is None or result.verdict is None or not len(left(e, Kind.LIFTED.of())):
         return
     for cause in result.verdict.causes:
         details = {**cause.details, "stage": STAGE}
         summary = f"{cause.summary}, computed in float32 with the same {result.held} weights"
         named = dataclasses.replace(cause, summary=summary, details=details)
-        yield Explanation(named, (KIND, *_of_the_same_engine(e, result)))
+        yield Explanation(named, (Kind.LIFTED.of(), *_of_the_same_engine(e, result)))
 
 
-def _of_the_same_engine(e: Evidence, result: LiftedResult) -> tuple[str, ...]:
+def _of_the_same_engine(e: Evidence, result: LiftedResult) -> tuple[DivergenceKey, ...]:
     causes = result.verdict.causes if result.verdict is not None else []
     parties = {cause.party for cause in causes}
     if len(parties) != 1 or any(cause.name == "UNEXPLAINED" for cause in causes):
         return ()
     (party,) = parties
-    moved = bool(result.kinds & {"logprob", f"learner:{party}"})
+    moved = bool(result.kinds & {Kind.LOGPROB.of(), Kind.ENGINE.of(party)})
     found = []
-    for kind in e.first:
-        what, _, side = kind.partition(":")
-        if side in ("", party) and (kind in result.kinds or (moved and what in _ALSO)) and len(left(e, kind)):
-            found.append(kind)
+    for key in e.first:
+        shown = key in result.kinds or (moved and key.kind in _ALSO)
+        if key.side in (None, party) and shown and len(left(e, key)):
+            found.append(key)
     return tuple(found) if party in (side.name for side in e.sides) else ()
 
 
@@ -60,8 +61,10 @@ def arithmetic(e: Evidence) -> Iterator[Explanation]:
     result: LiftedResult | None = e.notes.get("lifted")
     if result is None or not result.equal:
         return
-    kinds = tuple(kind for kind in ("logprob", *(f"learner:{s.name}" for s in e.sides)) if len(left(e, kind)))
-    tails = (f"native learner:{side.name}" for side in e.sides if _tail(e, side.name))
+    kinds = tuple(
+        kind for kind in (Kind.LOGPROB.of(), *(Kind.ENGINE.of(s.name) for s in e.sides)) if len(left(e, kind))
+    )
+    tails = (Kind.NATIVE_LEARNER.of(side.name) for side in e.sides if _tail(e, side.name))
     kinds += tuple(kind for kind in tails if len(left(e, kind)))
     known = [side for side in e.sides if side.to_learner.tokens]
     means = {side.name: side.to_learner.sums["delta"] / side.to_learner.tokens for side in known}
@@ -72,7 +75,7 @@ def arithmetic(e: Evidence) -> Iterator[Explanation]:
         f"the {name} is {figure(means[name])} nats from its learner on average, which rounds by {figure(mean)} itself"
         for name, mean in rounding.items()
     )
-    away = {kind.partition(":")[2] for kind in kinds} - {""}
+    away = {key.side for key in kinds if key.side is not None}
     party = away.pop() if len(away) == 1 else "comparison"
     yield Explanation(
         Cause(
@@ -80,7 +83,7 @@ def arithmetic(e: Evidence) -> Iterator[Explanation]:
             party,
             f"log-probabilities part beyond what is tolerated in {result.held}, and agree {result.said()}",
             f"{shown}; a defect of a kernel that only {result.held} runs would look the same and was not told apart",
-            {"kinds": list(kinds), "mean": means, "rounding of the learner": rounding},
+            {"kinds": [key.label for key in kinds], "mean": means, "rounding of the learner": rounding},
         ),
         kinds,
     )
@@ -88,7 +91,7 @@ def arithmetic(e: Evidence) -> Iterator[Explanation]:
 
 def _tail(e: Evidence, side: str) -> bool:
     """Is what the native stage reports of its tokens off by a tail of rounding only?"""
-    tail, result = e.tails.get(f"native learner:{side}"), e.notes.get("native")
+    tail, result = e.tails.get(Kind.NATIVE_LEARNER.of(side)), e.notes.get("native")
     if tail is None or result is None or tail.beyond > NATIVE_TAIL * tail.compared:
         return False
     return bool(result.learner_delta.get(side, np.inf) <= e.tolerance.extreme)

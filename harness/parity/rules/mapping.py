@@ -10,8 +10,9 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
+from harness.parity.facts.divergence import NATIVE, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
-from harness.parity.facts.explanation import NATIVE, Explanation, among, kinds_of, left
+from harness.parity.facts.explanation import Explanation, among, left
 from harness.parity.facts.parameters import altered_sampling, cause_name, engine_given, engine_infos, sides_given
 from harness.parity.rivals import Seen
 from harness.recordings.tables import mapping, number
@@ -20,6 +21,10 @@ from reports.text import counted, figure
 
 # Parameters that show in tokens alone, and in no re-reading of recorded numbers: raw log-probabilities do not see them.
 DRAWN = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+# What shows that an engine computes in another type.
+_OF_DATA_TYPE = (
+    Kind.FLIP, Kind.LOGPROB, Kind.LENGTH, Kind.FINISH, Kind.ENGINE, Kind.CHOICE, *NATIVE, Kind.SYNC, Kind.FLOOR,
+)  # fmt: skip
 # The sampling parameters whose own evidence other rules look for; here only the party is set.
 _ENGINE_PARAMETER = {"LENGTH(context)": "max_model_len", "CAPACITY(kv pool)": "kv_cache_tokens"}
 
@@ -31,7 +36,7 @@ def sampling_parameters(e: Evidence) -> Iterator[Explanation]:
             continue
         asked = mapping(e.baseline.recording.scenario.get("sampling")).get(key)
         own = "baseline" if asked == two and asked != one else "candidate"
-        beyond = e.beyond("logprob") if "logprob" in e.first else 0
+        beyond = e.beyond(Kind.LOGPROB.of()) if Kind.LOGPROB.of() in e.first else 0
         evidence = f"{key} is {one!r} in the baseline and {two!r} in the candidate; "
         evidence += (
             "raw log-probabilities of equal tokens agree"
@@ -46,7 +51,7 @@ def sampling_parameters(e: Evidence) -> Iterator[Explanation]:
             summary = f"the {own}'s engine takes {key} {value!r} from the model's generation_config.json"
         yield Explanation(
             Cause(name, own, summary, evidence, {"baseline": one, "candidate": two, "observed": [Seen.GIVEN.value]}),
-            ("flip", "length", "finish", f"choice:{own}", *kinds_of(NATIVE, own)),
+            keys((Kind.FLIP, Kind.LENGTH, Kind.FINISH, Kind.CHOICE, *NATIVE), own),
         )
 
 
@@ -56,7 +61,7 @@ def most_tokens(e: Evidence) -> Iterator[Explanation]:
     if limits is None:
         return
     short = 0 if number(limits[0]) < number(limits[1]) else 1
-    open_ = {(int(step), int(sample)) for step, sample in left(e, "length").tolist()}
+    open_ = {(int(step), int(sample)) for step, sample in left(e, Kind.LENGTH.of()).tolist()}
     limit = number(limits[short])
     found = {
         (one.step, one.sample)
@@ -82,7 +87,7 @@ def most_tokens(e: Evidence) -> Iterator[Explanation]:
             },
             [Proof(f"cut the other run's responses at {limit:g} tokens", len(found), 0, "samples")],
         ),
-        ("length", "finish"),
+        (Kind.LENGTH.of(), Kind.FINISH.of()),
         among(found),
     )
 
@@ -102,10 +107,7 @@ def data_type(e: Evidence) -> Iterator[Explanation]:
                 f"the live engine reports {resolved}; it is up to {figure(moved)} nats from its learner in {asked}",
                 {"side": side.name, "asked": asked, "resolved": resolved},
             ),
-            (
-                *kinds_of(("flip", "logprob", "length", "finish", "learner:{side}", "choice:{side}"), side.name),
-                *kinds_of((*NATIVE, "sync:{side}", "floor:{side}"), side.name),
-            ),
+            keys(_OF_DATA_TYPE, side.name),
         )
 
 

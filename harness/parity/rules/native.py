@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from harness.parity.facts.divergence import NATIVE, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
-from harness.parity.facts.explanation import NATIVE, Explanation, kinds_of, left
+from harness.parity.facts.explanation import Explanation, left
 from harness.parity.facts.prompts_seen import PERMUTED
 from harness.parity.native.repeats import EXCHANGED
 from harness.parity.native.result import NativeResult
@@ -49,7 +50,7 @@ def prompts(e: Evidence) -> Iterator[Explanation]:
                     {"side": side.name, "stage": "native", "kind": kind, "samples": [list(one) for one in where[:50]]},
                     [Proof(UNDONE[kind], samples, 0, "prompts")] if kind in UNDONE else [],
                 ),
-                (f"native prompt:{side.name}", *kinds_of(NATIVE, side.name)),
+                keys((Kind.NATIVE_PROMPT, *NATIVE), side.name),
             )
 
 
@@ -71,7 +72,7 @@ def ends(e: Evidence) -> Iterator[Explanation]:
         if name:
             details = {"side": side.name, "stage": "native", "samples": int(many.sum())}
             cause = Cause(name, side.name, text, counted(int(many.sum()), "sample"), details)
-            yield Explanation(cause, ("native", f"native sampler:{side.name}"))
+            yield Explanation(cause, keys((Kind.NATIVE, Kind.NATIVE_SAMPLER), side.name))
 
 
 def _endings(side: Side) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -94,7 +95,7 @@ def samplers(e: Evidence) -> Iterator[Explanation]:
     """What the sampler did instead: the change under which the learner finds its samples likely."""
     result: NativeResult | None = e.notes.get("native")
     for side in e.sides:
-        kind = f"native sampler:{side.name}"
+        kind = Kind.NATIVE_SAMPLER.of(side.name)
         if result is None or not len(left(e, kind)):
             continue
         for fit in result.sampler[side.name]["fits"]:
@@ -133,7 +134,7 @@ def samplers(e: Evidence) -> Iterator[Explanation]:
                     },
                     [proof],
                 ),
-                ("native", kind),
+                (Kind.NATIVE.of(), kind),
             )
 
 
@@ -141,7 +142,7 @@ def meanings(e: Evidence) -> Iterator[Explanation]:
     """Log-probabilities of another meaning than the engine documents."""
     result: NativeResult | None = e.notes.get("native")
     for side in e.sides:
-        kind = f"native learner:{side.name}"
+        kind = Kind.NATIVE_LEARNER.of(side.name)
         one = result.semantics.get(side.name, {}) if result is not None else {}
         meaning = one.get("recognised")
         if result is None or not len(left(e, kind)):
@@ -172,7 +173,7 @@ def seeds(e: Evidence) -> Iterator[Explanation]:
     """A request drawn again with its seed gives another sample, though the engine honours request seeds."""
     result: NativeResult | None = e.notes.get("native")
     for side in e.sides:
-        kind = f"native repeat:{side.name}"
+        kind = Kind.NATIVE_REPEAT.of(side.name)
         if result is None or kind not in e.first:
             continue
         one = result.repeats[side.name]

@@ -8,8 +8,9 @@ import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
+from harness.parity.facts.divergence import ROLLOUT, DivergenceKey, Kind, keys
 from harness.parity.facts.evidence import Evidence
-from harness.parity.facts.explanation import ROLLOUT, Explanation, among, keys_of, kinds_of, left, when
+from harness.parity.facts.explanation import Explanation, among, keys_of, left, when
 from harness.parity.facts.prompts_seen import PERMUTED
 from harness.parity.rules.clones import clones
 from reports.model import Cause, Proof
@@ -24,7 +25,7 @@ Source = tuple[int, int, int, bool, list[int]]  # as `facts.order.sources` notes
 def permuted(e: Evidence) -> Iterator[Explanation]:
     """The responses of a step are the baseline's, each under one other sample number."""
     noted = e.notes.get("sources", [])
-    open_ = set(keys_of(np.concatenate([left(e, "flip"), left(e, "logprob")])).tolist())
+    open_ = set(keys_of(np.concatenate([left(e, Kind.FLIP.of()), left(e, Kind.LOGPROB.of())])).tolist())
     matched = []
     for step in sorted({one[0] for one in noted}):
         rows = [one for one in noted if one[0] == step and int(keys_of(np.array([one[:2]]))[0]) in open_]
@@ -66,18 +67,18 @@ def _permuted(
             {"samples": [list(one) for one in every[:50]]},
             proofs,
         ),
-        (*kinds_of(ROLLOUT, party), f"prompt:{party}", f"trained:{party}", *_floor(e, party, every)),
+        (*keys((*ROLLOUT, Kind.PROMPT, Kind.TRAINED), party), *_floor(e, party, every)),
         among(set(every)),
     )
 
 
-def _floor(e: Evidence, party: str, affected: list[tuple[int, int]]) -> tuple[str, ...]:
+def _floor(e: Evidence, party: str, affected: list[tuple[int, int]]) -> tuple[DivergenceKey, ...]:
     """The side's floor, where it was taken in a step whose responses are permuted, or shows by itself that they are:
     other batches permute otherwise."""
     recording = e.side(party).recording
     taken = set(recording.steps("floor"))
     permuted = bool(taken) and (taken <= {step for step, _ in affected} or all(_reordered(e, party, s) for s in taken))
-    return (f"floor:{party}",) if permuted else ()
+    return (Kind.FLOOR.of(party),) if permuted else ()
 
 
 def _reordered(e: Evidence, party: str, step: int) -> bool:
@@ -129,7 +130,7 @@ def _party(e: Evidence, affected: list[tuple[int, int]]) -> str:
 def collisions(e: Evidence) -> Iterator[Explanation]:
     """Samples of one prompt that are clones of each other, in the native stage or in the rollouts."""
     for side in e.sides:
-        if f"collision:{side.name}" in e.first:
+        if Kind.COLLISION.of(side.name) in e.first:
             native = e.notes[f"collisions:{side.name}"]
             yield Explanation(
                 Cause(
@@ -139,9 +140,9 @@ def collisions(e: Evidence) -> Iterator[Explanation]:
                     f"{native['equal pairs']} equal pairs where {figure(native['expected'])} are expected",
                     {"stage": "native", **native},
                 ),
-                ("native", f"collision:{side.name}"),
+                keys((Kind.NATIVE, Kind.COLLISION), side.name),
             )
-        open_ = left(e, "flip")
+        open_ = left(e, Kind.FLIP.of())
         if not len(open_):
             continue
         found = clones(e, side, np.unique(open_[:, 0]).tolist())
@@ -170,6 +171,6 @@ def collisions(e: Evidence) -> Iterator[Explanation]:
                 {"stage": "rollouts", "samples": len(affected)},
                 [proof],
             ),
-            kinds_of(ROLLOUT, side.name),
+            keys(ROLLOUT, side.name),
             among(affected),
         )

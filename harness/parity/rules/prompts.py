@@ -8,18 +8,9 @@ from typing import Any
 import numpy as np
 
 from harness.parity.facts.boundaries import by_sample
+from harness.parity.facts.divergence import NATIVE, ROLLOUT, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
-from harness.parity.facts.explanation import (
-    NATIVE,
-    ROLLOUT,
-    Explanation,
-    among,
-    and_native,
-    kinds_of,
-    restricted,
-    scored_otherwise,
-    when,
-)
+from harness.parity.facts.explanation import Explanation, among, and_native, restricted, scored_otherwise, when
 from harness.parity.facts.prompts_seen import PERMUTED
 from reports.model import Cause, Proof
 from reports.text import counted
@@ -77,10 +68,9 @@ def prompts(e: Evidence) -> Iterator[Explanation]:
                     _proofs(e, side, kind, affected),
                 ),
                 (
-                    f"prompt:{side.name}",
-                    *kinds_of(ROLLOUT, side.name),
+                    *keys((Kind.PROMPT, *ROLLOUT), side.name),
                     *scored_otherwise(e, side.name),
-                    *([f"native prompt:{side.name}", *kinds_of(NATIVE, side.name)] if native else []),
+                    *(keys((Kind.NATIVE_PROMPT, *NATIVE), side.name) if native else ()),
                 ),
                 and_native(affected) if native else among(affected),
             )
@@ -102,7 +92,7 @@ def _kinds(e: Evidence, side: Side) -> dict[str, list[tuple[int, int]]]:
 
 def _proofs(e: Evidence, side: Side, kind: str, affected: np.ndarray) -> list[Proof]:
     found = [Proof(UNDONE[kind], len(affected), 0, "prompts")] if kind in UNDONE else []
-    rollouts = tuple(one for one in kinds_of(ROLLOUT, side.name) if one in e.first)
+    rollouts = tuple(one for one in keys(ROLLOUT, side.name) if one in e.first)
     return found + restricted(e, rollouts, affected, "leave out the samples whose prompt the engine saw otherwise")
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from scipy import stats
 
+from harness.parity.facts.divergence import SIDES, DivergenceKey, Kind, keys
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.explanation import Explanation, among, and_runs, keys_of, left, scored_otherwise, when
 from harness.parity.facts.readings import SHIFTS, Readings
@@ -26,7 +27,7 @@ AT_ONE = 2  # tokens beside a position that are still at it
 MOST_SAMPLES = 0.9  # of those that differ in a step must show what is said of the step
 
 
-def _open(e: Evidence, kind: str, found: Readings) -> np.ndarray:
+def _open(e: Evidence, kind: DivergenceKey, found: Readings) -> np.ndarray:
     """Which rows still differ, and are explained by no cause named so far."""
     return (found["beyond"] > 0) & np.isin(keys_of(found.keys), keys_of(left(e, kind)))
 
@@ -47,7 +48,8 @@ def _with_short_ones(
 
 
 # What is read off an engine's distance from the learner's numbers, which are wrong where the learner's are.
-_FROM_THE_LEARNER = ("behind:baseline", "behind:candidate", "trainer drift", "drift:baseline", "drift:candidate")
+_FROM_THE_LEARNER = (Kind.TRAINER_DRIFT.of(), *(kind.of(side) for kind in (Kind.BEHIND, Kind.DRIFT) for side in SIDES))
+_MADE = (Kind.EXPERIENCE.of(), Kind.LEARNER.of())
 # What is said where one engine and its own learner are apart and nothing else shows which of the two is off.
 _EITHER = "which of the two is off no equal token of both runs shows"
 
@@ -58,10 +60,10 @@ def _whose(e: Evidence, side: str, affected: np.ndarray) -> str:
     tolerance: then nothing is misread that is not so in the other run.
     """
     here = among(affected)
-    if here(e.found("logprob")).any():
+    if here(e.found(Kind.LOGPROB.of())).any():
         return side
     other = next(one.name for one in e.sides if one.name != side)
-    if here(e.found("experience")).any() or here(e.found(f"learner:{other}")).any():
+    if here(e.found(Kind.EXPERIENCE.of())).any() or here(e.found(Kind.ENGINE.of(other))).any():
         return "trainer"  # the learners differ on the same tokens, or both engines are apart from theirs
     return "" if 2 * e.counts.get("compared_tokens", 0) >= min(one.tokens for one in e.sides) else "either"
 
@@ -69,8 +71,8 @@ def _whose(e: Evidence, side: str, affected: np.ndarray) -> str:
 def alignment(e: Evidence) -> Iterator[Explanation]:
     """Read one position further, the difference vanishes."""
     for side in e.sides:
-        kinds: tuple[str, ...]
-        for kind, trainer in ((f"learner:{side.name}", False), (f"trained:{side.name}", True)):
+        kinds: tuple[DivergenceKey, ...]
+        for kind, trainer in ((Kind.ENGINE.of(side.name), False), (Kind.TRAINED.of(side.name), True)):
             for shift in SHIFTS:
                 found = _shift(e, kind, shift)
                 if found is None:
@@ -88,17 +90,17 @@ def alignment(e: Evidence) -> Iterator[Explanation]:
                     kinds = (kind,)
                 elif learner:  # the engines agree with each other
                     text = f"log-probabilities of the learner are shifted by {abs(shift)} {where}"
-                    kinds = (kind, "experience", "learner", *_FROM_THE_LEARNER)
+                    kinds = (kind, *_MADE, *_FROM_THE_LEARNER)
                 elif trainer:
                     text = (
                         f"the tokens trained on are those rolled out, shifted by {abs(shift)} (a mask is off) {where}"
                     )
-                    kinds = (kind, f"learner:{side.name}", f"choice:{side.name}")
-                    kinds += ("experience", "reward", "learner")
+                    kinds = (kind, Kind.ENGINE.of(side.name), Kind.CHOICE.of(side.name))
+                    kinds += (Kind.EXPERIENCE.of(), Kind.REWARD.of(), Kind.LEARNER.of())
                 else:
                     text = f"log-probabilities are shifted by {abs(shift)} {where}: each stands "
                     text += f"{'after' if shift > 0 else 'before'} its token"
-                    kinds = ("logprob", kind, *scored_otherwise(e, side.name))
+                    kinds = (Kind.LOGPROB.of(), kind, *scored_otherwise(e, side.name))
                 evidence = (
                     f"read {shift:+d} position, {figure(proof.after)} of {figure(proof.before)} {proof.unit} are left"
                 )
@@ -127,21 +129,21 @@ def _rounded_far(e: Evidence, compared: np.ndarray) -> np.ndarray:
     return np.asarray((compared >= 2 * CLEAR) * np.minimum(likely, 1.0))
 
 
-def _rounding_beside(e: Evidence, found: Readings, kind: str, others: np.ndarray, shift: int) -> np.ndarray:
+def _rounding_beside(e: Evidence, found: Readings, kind: DivergenceKey, others: np.ndarray, shift: int) -> np.ndarray:
     """Of `others`, samples in which a shift leaves no more than rounding does: in half precision, where all the tokens
     that it leaves are as few as are tolerated of a sound pair, and none is further off than one may be."""
     compared, remaining = found[f"shift {shift:+d} compared"], found[f"shift {shift:+d} left"]
     known = f"shift {shift:+d} size" in found
     if not (e.tolerance.half and known and others.any()):
         return np.zeros(len(others), bool)
-    tolerated, all_ = e.tolerated(kind), compared > 0
+    tolerated, all_ = e.tolerated(kind.kind), compared > 0
     if remaining[all_].sum() > tolerated.share.allowed(int(compared[all_].sum())):
         return np.zeros(len(others), bool)
     reach = tolerated.extreme + tolerated.value * compared
     return np.asarray(others & all_ & (remaining < compared) & (found[f"shift {shift:+d} size"] <= reach))
 
 
-def _shift(e: Evidence, kind: str, shift: int) -> tuple[np.ndarray, bool, Proof] | None:
+def _shift(e: Evidence, kind: DivergenceKey, shift: int) -> tuple[np.ndarray, bool, Proof] | None:
     """(rows that the shift sets right, whether something else is left in them, proof); None where it sets none."""
     found = e.readings.get(kind)
     if found is None:
@@ -170,7 +172,7 @@ def _shift(e: Evidence, kind: str, shift: int) -> tuple[np.ndarray, bool, Proof]
 def scaled(e: Evidence) -> Iterator[Explanation]:
     """One factor turns the engine's numbers into the learner's: log-probabilities divided by T, say."""
     for side in e.sides:
-        kind = f"learner:{side.name}"
+        kind = Kind.ENGINE.of(side.name)
         found = e.readings.get(kind)
         if found is None:
             continue
@@ -213,9 +215,9 @@ def scaled(e: Evidence) -> Iterator[Explanation]:
                 details,
                 [proof],
             ),
-            (kind, "experience", "learner", *_FROM_THE_LEARNER)
+            (kind, *_MADE, *_FROM_THE_LEARNER)
             if trainer
-            else (kind, "logprob", *scored_otherwise(e, side.name)),
+            else (kind, Kind.LOGPROB.of(), *scored_otherwise(e, side.name)),
             and_runs(np.concatenate([affected, _quiet(found, rows, remaining)])),
         )
 
@@ -240,7 +242,7 @@ def semantics(e: Evidence) -> Iterator[Explanation]:
     supported by the records and proven only on a live engine.
     """
     for side in e.sides:
-        kind = f"learner:{side.name}"
+        kind = Kind.ENGINE.of(side.name)
         found = e.readings.get(kind)
         if found is None:
             continue
@@ -267,7 +269,7 @@ def semantics(e: Evidence) -> Iterator[Explanation]:
                     f"lie within the bounds that this sets; at {int(telling[rows].sum())} the raw one would not",
                     {"samples": len(affected), "steps": np.unique(affected[:, 0]).tolist()},
                 ),
-                (kind, "logprob", *scored_otherwise(e, side.name)),
+                (kind, Kind.LOGPROB.of(), *scored_otherwise(e, side.name)),
                 among(np.concatenate([affected, _quiet(found, rows, outside)])),
             )
 
@@ -275,7 +277,7 @@ def semantics(e: Evidence) -> Iterator[Explanation]:
 def mixed_version(e: Evidence) -> Iterator[Explanation]:
     """Differences up to one position of each sample only, or from one on: the weights changed while it was drawn."""
     for side in e.sides:
-        kind = f"learner:{side.name}"
+        kind = Kind.ENGINE.of(side.name)
         found = e.readings.get(kind)
         if found is None or side.name not in _moved(e):
             continue
@@ -320,7 +322,7 @@ def mixed_version(e: Evidence) -> Iterator[Explanation]:
                     },
                     [proof],
                 ),
-                ("logprob", kind, "flip", f"choice:{side.name}"),
+                keys((Kind.LOGPROB, Kind.ENGINE, Kind.FLIP, Kind.CHOICE), side.name),
                 among(affected),
             )
 
@@ -345,4 +347,4 @@ def _flipped(e: Evidence, cut: int, rows: np.ndarray, found: Readings) -> np.nda
 
 
 def _moved(e: Evidence) -> set[str]:
-    return {side.name for side in e.sides if f"learner:{side.name}" in e.first}
+    return {side.name for side in e.sides if Kind.ENGINE.of(side.name) in e.first}

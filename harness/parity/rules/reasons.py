@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Reason
 from harness.parity.facts.explanation import Explanation, among, keys_of, left, when
 from harness.parity.facts.parameters import sampling_given
@@ -17,7 +18,7 @@ from reports.model import Cause, Proof
 
 def reasons(e: Evidence) -> Iterator[Explanation]:
     """STOP(finish reason): `length` below the limit at an end token, or `stop` at the limit at none."""
-    open_ = set(keys_of(left(e, "finish")).tolist())
+    open_ = set(keys_of(left(e, Kind.FINISH.of())).tolist())
     items = [one for one in e.reasons if int(keys_of(np.array([[one.step, one.sample]]))[0]) in open_]
     for index, side in enumerate(e.sides):
         limit = int(number(sampling_given(side, e.mode).get("max_tokens"), 0))
@@ -42,7 +43,7 @@ def reasons(e: Evidence) -> Iterator[Explanation]:
             {"samples": len(found), "said": said, "end_ids": sorted(ends), "limit": limit},
             [Proof("the reason is read from the sample's own end", len(found), 0, "samples")],
         )
-        yield Explanation(cause, ("finish",), among({(one.step, one.sample) for one in [*found, *silent]}))
+        yield Explanation(cause, (Kind.FINISH.of(),), among({(one.step, one.sample) for one in [*found, *silent]}))
 
 
 def _contradicted(one: Reason, index: int, ends: set[int], limit: int) -> bool:

@@ -7,18 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 from scipy import stats
 
+from harness.parity.facts.divergence import ROLLOUT, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
-from harness.parity.facts.explanation import (
-    ROLLOUT,
-    Explanation,
-    among,
-    keys_of,
-    kinds_of,
-    left,
-    restricted,
-    scored_otherwise,
-    when,
-)
+from harness.parity.facts.explanation import Explanation, among, keys_of, left, restricted, scored_otherwise, when
 from harness.parity.facts.readings import tokenizer
 from harness.parity.rivals import Seen
 from harness.recordings.tables import number
@@ -51,7 +42,7 @@ def stale_cache(e: Evidence) -> Iterator[Explanation]:
                 [Proof("leave out the samples with cached tokens", len(affected), 0, "samples")],
             ),
             # scoring reads no cache: where drawing does, the engine differs from itself between the two
-            (*kinds_of(ROLLOUT, side.name), *scored_otherwise(e, side.name)),
+            (*keys(ROLLOUT, side.name), *scored_otherwise(e, side.name)),
             among(affected),
         )
 
@@ -63,7 +54,7 @@ def only_cached(e: Evidence, side: Side) -> tuple[np.ndarray, int, int, list[See
 
     Only what no cause named so far explains is looked at, in the steps in which it differs.
     """
-    kind = f"learner:{side.name}"
+    kind = Kind.ENGINE.of(side.name)
     found = e.readings.get(kind)
     if found is None or not len(left(e, kind)):
         return None
@@ -112,9 +103,14 @@ def untried_cache(e: Evidence, side: Side) -> str:
     """
     if side.name in e.notes.get(PAST_CACHE, ()):
         return ""
-    kind = f"learner:{side.name}"
+    kind = Kind.ENGINE.of(side.name)
     found, open_ = e.readings.get(kind), left(e, kind)
-    if found is None or not len(open_) or not len(left(e, f"floor:{side.name}")) or not scored_otherwise(e, side.name):
+    if (
+        found is None
+        or not len(open_)
+        or not len(left(e, Kind.FLOOR.of(side.name)))
+        or not scored_otherwise(e, side.name)
+    ):
         return ""
     wrong = np.isin(keys_of(found.keys), keys_of(open_)) & (found["beyond"] > 0)
     there = np.isin(found["step"], found["step"][wrong]) & (found["tokens"] > 0)
@@ -133,7 +129,7 @@ def untried_cache(e: Evidence, side: Side) -> str:
 def numeric(e: Evidence) -> Iterator[Explanation]:
     """Numbers that are none, and whether the sample ends there as if it had stopped."""
     for side in e.sides:
-        items = e.found(f"not finite:{side.name}")
+        items = e.found(Kind.NOT_FINITE.of(side.name))
         if not len(items):
             continue
         affected = np.unique(items, axis=0)
@@ -148,12 +144,10 @@ def numeric(e: Evidence) -> Iterator[Explanation]:
                 summary,
                 counted(len(affected), "sample") + (f", {stopped} of which end as “stop” with it" if stopped else ""),
                 {"samples": affected[:50].tolist(), "stopped": stopped},
-                restricted(
-                    e, kinds_of(ROLLOUT, side.name), affected, "leave out the samples with numbers that are none"
-                ),
+                restricted(e, keys(ROLLOUT, side.name), affected, "leave out the samples with numbers that are none"),
             ),
             # an engine that agrees with itself wherever it gives numbers is not noisy as well
-            (*kinds_of(ROLLOUT, side.name), *(() if side.floor.noisy(e.of_engines) else (f"floor:{side.name}",))),
+            (*keys(ROLLOUT, side.name), *(() if side.floor.noisy(e.of_engines) else (Kind.FLOOR.of(side.name),))),
             among(affected),
         )
 
@@ -182,7 +176,7 @@ def vocabulary(e: Evidence) -> Iterator[Explanation]:
         if not len(rows):
             continue
         affected = np.unique(rows[:, :2], axis=0)
-        proofs = restricted(e, ("flip",), affected, "leave out the samples with ids beyond the vocabulary")
+        proofs = restricted(e, (Kind.FLIP.of(),), affected, "leave out the samples with ids beyond the vocabulary")
         yield Explanation(
             Cause(
                 "VOCAB",
@@ -193,6 +187,6 @@ def vocabulary(e: Evidence) -> Iterator[Explanation]:
                 {"ids": np.unique(rows[:, column]).tolist()[:20], "size": int(size)},
                 proofs,
             ),
-            kinds_of(ROLLOUT, side.name),
+            keys(ROLLOUT, side.name),
             among(affected),
         )

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from harness.parity.facts.boundaries import by_sample
+from harness.parity.facts.divergence import ROLLOUT, Kind, keys
 from harness.parity.facts.evidence import Evidence
-from harness.parity.facts.explanation import ROLLOUT, Explanation, among, keys_of, kinds_of, left, when
+from harness.parity.facts.explanation import Explanation, among, keys_of, left, when
 from reports.model import Cause, Proof
 
 FEWEST = 2  # flips of which the text tells
@@ -60,7 +61,7 @@ def retokenized(e: Evidence) -> Iterator[Explanation]:
             {"samples": len(affected), "tokens": sorted(pairs)[:20]},
             [Proof("compare texts instead of ids", told, told - equal)],
         ),
-        kinds_of(ROLLOUT, party),
+        keys(ROLLOUT, party),
         among(affected),
     )
 
@@ -81,7 +82,7 @@ def read_aloud(e: Evidence, texts: Callable[[list[list[int]]], list[str]]) -> di
 def _open(e: Evidence) -> tuple[np.ndarray, np.ndarray]:
     """Flips that no cause named so far explains, and their margins."""
     flips = e.flips.table
-    open_ = np.isin(keys_of(flips[:, :2]), keys_of(left(e, "flip")))
+    open_ = np.isin(keys_of(flips[:, :2]), keys_of(left(e, Kind.FLIP.of())))
     return flips[open_][:LOOKED_AT], e.flips.margin[open_][:LOOKED_AT]
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.explanation import Explanation, from_step, left, when
 from harness.parity.facts.rank_shapes import unequal_ranks
 from reports.model import Cause
 
-MADE = ("experience", "reward", "learner")
+MADE = (Kind.EXPERIENCE.of(), Kind.REWARD.of(), Kind.LEARNER.of())
 
 
 def shapes(e: Evidence) -> Iterator[Explanation]:

@@ -8,18 +8,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from harness.parity.facts.divergence import NATIVE, ROLLOUT, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
-from harness.parity.facts.explanation import (
-    NATIVE,
-    ROLLOUT,
-    Explanation,
-    from_step,
-    in_steps,
-    kinds_of,
-    left,
-    restricted,
-    when,
-)
+from harness.parity.facts.explanation import Explanation, from_step, in_steps, left, restricted, when
 from harness.parity.facts.half import BEHIND
 from harness.parity.facts.systematic import ROUGHER
 from harness.parity.facts.weightsync import SyncRecord
@@ -82,7 +73,7 @@ def _stale(
         summary += f"; it drew with {'it' if len(tensors) == 1 else 'them'} {when(e, steps)}"
     return Explanation(
         Cause(f"STALE_WEIGHTS({title})", side.name, summary, evidence, details, proofs),
-        (f"sync:{side.name}", *kinds_of((*ROLLOUT, *NATIVE), side.name)),
+        keys((Kind.SYNC, *ROLLOUT, *NATIVE), side.name),
         in_steps(steps | {version - 1 for version in versions}),
     )
 
@@ -107,7 +98,7 @@ def altered_weights(e: Evidence) -> Iterator[Explanation]:
                     },
                     _without(e, side, steps, tuple(versions)),
                 ),
-                (f"sync:{side.name}", *kinds_of((*ROLLOUT, *NATIVE), side.name)),
+                keys((Kind.SYNC, *ROLLOUT, *NATIVE), side.name),
                 in_steps(steps | {version - 1 for version in versions}),
             )
 
@@ -119,10 +110,10 @@ def one_update_behind(e: Evidence) -> Iterator[Explanation]:
     """An engine that is nearer to the learner's weights before the last update, and no further from them than rounding
     explains: which of its tensors are old no log-probability says."""
     for side in e.sides:
-        kind = f"{BEHIND}:{side.name}"
+        kind = Kind.BEHIND.of(side.name)
         if kind not in e.first or not len(left(e, kind)):
             continue
-        place, first = e.first[kind][1], int(e.found(kind)[:, 0].min())
+        place, first = e.first[kind].place, int(e.found(kind)[:, 0].min())
         if e.tolerance.half:
             found, rounding = e.notes[BEHIND][side.name], e.tolerance.rounding.mean
             now, then, allowed = found.now, found.before, ROUGHER * rounding
@@ -145,7 +136,7 @@ def one_update_behind(e: Evidence) -> Iterator[Explanation]:
                 {"now": now, "before": then, "observed": [Seen.OLDER_AGREES.value]},
                 [Proof("hold it against the learner's weights before the last update", before, after, "nats a token")],
             ),
-            (f"sync:{side.name}", *kinds_of((*ROLLOUT, *NATIVE), side.name)),
+            keys((Kind.SYNC, *ROLLOUT, *NATIVE), side.name),
             from_step(first),
         )
 
@@ -155,7 +146,7 @@ def _without(e: Evidence, side: Side, steps: set[int], versions: tuple[int, ...]
     fault that begins with the first of them, and stays, would go with them too."""
     if not e.steps or e.steps[-1] in steps:
         return []
-    kinds = kinds_of(ROLLOUT, side.name)
+    kinds = keys(ROLLOUT, side.name)
     affected = [items[np.isin(items[:, 0], sorted(steps))] for kind in kinds if len(items := e.found(kind))]
     shown = ", ".join(map(str, versions[:3])) + (f" and {len(versions) - 3} more" if len(versions) > 3 else "")
     what = f"leave out the steps drawn with weight version{'s' if len(versions) > 1 else ''} {shown}"
