@@ -6,10 +6,9 @@ from typing import Any
 
 from harness.parity.checks.registry import Outcome, Registered
 from harness.parity.checks.summary import mode_name
-from harness.parity.facts import second_run
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Side
-from harness.parity.native import NOT_RUN
+from harness.parity.native.stage import NOT_RUN
 from harness.recordings.tables import names
 from reports.model import Finding
 
@@ -17,8 +16,7 @@ from reports.model import Finding
 def coverage(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> dict[str, Any]:
     """The verdict's `coverage` (docs/reference/verdicts.md)."""
     counted = ("compared_tokens", "benign_flips", "flips_beyond_margin")
-    again: dict[str, second_run.SecondRun] = e.notes["second runs"]
-    native, lifted = e.notes.get("native"), e.notes.get("lifted")
+    again, native, lifted = e.second_runs, e.native, e.lifted
     replaced: set[str] = set()
     for side in e.sides:
         infos = side.recording.all("engine_info")
@@ -46,7 +44,7 @@ def coverage(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> dict[st
             *(["native"] if native is not None and not native.skipped else []),
         ],
         "replaced": sorted(replaced),
-        **({"cap_set_by_user": e.notes["cap"]} if e.notes["cap"] is not None else {}),
+        **({"cap_set_by_user": e.cap} if e.cap is not None else {}),
         "checks": states,
     }
 
@@ -54,11 +52,10 @@ def coverage(e: Evidence, outcomes: list[tuple[Registered, Outcome]]) -> dict[st
 def limits(e: Evidence) -> list[str]:
     """What limits the evidence without belonging to one check."""
     found = []
-    for key, what in (
-        ("weights unknown", "the learners' weights were not recorded as equal or unequal"),
-        ("prompts unknown", "prompts were not recorded"),
+    for steps, what in (
+        (e.rollouts.weights_unknown, "the learners' weights were not recorded as equal or unequal"),
+        (e.rollouts.prompts_unknown, "prompts were not recorded"),
     ):
-        steps = e.notes.get(key)
         if steps:
             found.append(f"{what} (step {steps[0]}" + (f" and {len(steps) - 1} more)" if len(steps) > 1 else ")"))
     for count, what in (
@@ -83,7 +80,7 @@ def limits(e: Evidence) -> list[str]:
             )
         told = side.recording.manifest.get("missing")  # what a framework cannot give, by its adapter
         lines = [one for one in told if isinstance(one, str)] if isinstance(told, list) else []
-        again = second_run.of(e, side.name) is not None  # then the floor is not what the adapter cannot give
+        again = side.name in e.second_runs  # then the floor is not what the adapter cannot give
         found += [f"{side.name}: {one}" for one in lines if not (again and one.startswith("floor:"))]
         if not side.recording.count("data"):
             found.append(f"the {side.name} recorded no digests of its data")

@@ -18,10 +18,11 @@ from harness.parity.facts.modes import REPLAY, drawn_in, unclear
 from harness.parity.facts.one_engine import note_floors
 from harness.parity.facts.parameters import engine_infos
 from harness.parity.facts.patience import Told, nobody
+from harness.parity.facts.repeated import SecondRun
 from harness.parity.facts.rounding import Rounding
 from harness.parity.facts.seeded import same_sampler
 from harness.parity.facts.weightsync import weight_syncs
-from harness.parity.native import alpha_of, native_stage
+from harness.parity.native.stage import alpha_of, native_stage
 from harness.recordings.store import Recording
 from harness.recordings.tables import mapping, number
 from reports.text import figure
@@ -45,7 +46,7 @@ def gather(
     }
     sides = []
     for name, recording in first.items():
-        own = repeated.get(name, second_run.SecondRun())
+        own = repeated.get(name, SecondRun())
         sides.append(Side(name, recording, measure(recording, own.pairs, drawn=own.drawn)))
     confounders = find_confounders(baseline, candidate)
     mode = drawn = drawn_in(baseline)
@@ -66,13 +67,10 @@ def gather(
     if cap is None and (engines := _engines_type(sides, mode)) and CAPS[engines] < tolerance.cap:
         finer = Tolerance.of(engines, floors, scale=scale, temperature=temperature, cap=None)
     e = Evidence(sides[0], sides[1], tolerance, confounders, Weights(baseline, candidate), mode, finer)
-    e.notes["second runs"] = repeated
-    e.notes["cap"] = cap
-    e.notes["modes unclear"] = [why for name, recording in first.items() for why in unclear(recording, name)]
-    e.notes["seeded"] = mode == "native" and same_sampler(baseline, candidate)
-    e.notes["train"] = bool(
-        baseline.scenario.get("train", bool(baseline.count("learner") or candidate.count("learner")))
-    )
+    e.second_runs, e.cap = repeated, cap
+    e.modes_unclear = [why for name, recording in first.items() for why in unclear(recording, name)]
+    e.seeded = mode == "native" and same_sampler(baseline, candidate)
+    e.train = bool(baseline.scenario.get("train", bool(baseline.count("learner") or candidate.count("learner"))))
     if dtype not in CAPS and cap is None:
         e.missing.append(
             f"the model's dtype is {dtype or 'not recorded'}: the strictest cap, {figure(CAPS['float32'])}, was used"

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.parity.facts.divergence import DivergenceKey, Kind
+from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.floor import RESOLUTION
+from harness.parity.facts.lifted_result import LiftedResult
 from harness.parity.facts.parameters import engine_infos
 from harness.parity.rivals import kind
 from harness.recordings.store import Recording
@@ -32,44 +32,8 @@ TF32_EPSILON = 2.0**-10
 _NUMERIC = {Kind.LOGPROB, Kind.LEARNER, Kind.ENGINE, Kind.FLIP, Kind.CHOICE, Kind.SYNC}
 
 
-@dataclass
-class LiftedResult:
-    """`verdict`: on the stage's recordings, None where nothing is known; `skipped`: then why. `first`: its first step.
-    `held`: the type of the weights. `required`: a side recorded a stage, so that none, or half of one, passes nothing;
-    what TF32 may have made is a limit of the device, and no damage."""
-
-    held: str
-    first: int = 0
-    required: bool = False
-    verdict: Verdict | None = None
-    skipped: str = ""
-    facts: dict[str, Any] = field(default_factory=dict)
-    kinds: frozenset[DivergenceKey] = frozenset()  # of divergence, that the stage's own recordings show
-
-    @property
-    def equal(self) -> bool:
-        return self.verdict is not None and self.verdict.verdict == "EQUIVALENT"
-
-    @property
-    def differs(self) -> bool:
-        return self.verdict is not None and self.verdict.verdict == "DIVERGENT"
-
-    @property
-    def covered(self) -> str | dict[str, Any]:
-        """For the verdict's `coverage`."""
-        return self.skipped or self.facts
-
-    def said(self) -> str:
-        """The largest difference in float32, in one line."""
-        facts = self.facts
-        return (
-            f"in float32 with the same {self.held} weights max |Δ| {figure(facts['largest'])} nats over "
-            f"{counted(facts['compared_tokens'], 'token')}, tolerance {figure(facts['tolerance'])}"
-        )
-
-
 def lifted_stage(e: Evidence, judge: Judge, given: Verdict | None = None) -> None:
-    """Judge the recordings of both lifted stages into `e.notes["lifted"]`, and their difference into the divergences.
+    """Judge the recordings of both lifted stages into `e.lifted`, and their difference into the divergences.
 
     Nothing is noted of runs that have neither such a stage nor half precision. `given`: the verdict on these very
     recordings, with what interventions proved.
@@ -80,7 +44,7 @@ def lifted_stage(e: Evidence, judge: Judge, given: Verdict | None = None) -> Non
     if not any(there) and not types & set(HALF):
         return
     held = str(mapping(e.baseline.recording.scenario.get("model")).get("dtype"))
-    e.notes["lifted"] = result = LiftedResult(held, required=any(map(_recorded, folders)))
+    e.lifted = result = LiftedResult(held, required=any(map(_recorded, folders)))
     if not all(there):
         absent = [side.name for side, one in zip(e.sides, there, strict=True) if not one]
         result.skipped = NOT_RUN if len(absent) > 1 else f"no lifted stage was recorded of the {absent[0]}"
@@ -223,7 +187,7 @@ def _place(result: LiftedResult, verdict: Verdict, own: Evidence) -> Place:
 
 def lifted_said(e: Evidence) -> str:
     """What the stage showed, for the reason of a verdict that found no difference; empty where none applies."""
-    result: LiftedResult | None = e.notes.get("lifted")
+    result = e.lifted
     if result is None:
         return ""
     return f"; {result.said()}" if result.equal else f"; in float32: not tested ({result.skipped})"
@@ -231,7 +195,7 @@ def lifted_said(e: Evidence) -> str:
 
 def remark(e: Evidence) -> str:
     """What the stage says of a difference in half precision that nothing explains; empty where it says nothing."""
-    result: LiftedResult | None = e.notes.get("lifted")
+    result = e.lifted
     if result is None or result.verdict is None:
         return ""
     if result.differs:

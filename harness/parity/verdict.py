@@ -47,7 +47,7 @@ from harness.parity.facts.shares import too_small
 from harness.parity.facts.unknowns import unknowns
 from harness.parity.gather import gather
 from harness.parity.lifted import lifted_said, lifted_stage, stage_steps
-from harness.parity.native import samplers_said
+from harness.parity.native.stage import samplers_said
 from harness.parity.rules.suspected import followed
 from harness.recordings.store import Recording
 from probes.format import FormatError, Run
@@ -173,7 +173,7 @@ def _decide(
     stop = integrity(sides)
     if same_recording(e):
         stop.append("the same recording twice proves nothing about the engines")
-    stop += [*e.notes["modes unclear"], *absent_processes(e), *strange_engines(sides), *too_little(e, minimum)]
+    stop += [*e.modes_unclear, *absent_processes(e), *strange_engines(sides), *too_little(e, minimum)]
     confirmed = [found for _, found in outcomes if found.decides and found.check.state == "confirmed"]
     named = causes.find(e, kinds)
     ruled_out = {found.check.name for _, found in outcomes if found.check.state == "ruled out"}
@@ -213,8 +213,8 @@ def _decide(
         verdict = "EQUIVALENT"
         covered = f"{counted(len(e.steps), 'step')}, {counted(e.counts.get('samples', 0), 'sample')}"
         reason = f"every check within {_bound(e)} over {covered} and {compared:,} compared tokens"
-        if e.notes["cap"] is not None:
-            reason += f" with a cap of {figure(e.notes['cap'])} nats that the user set"
+        if e.cap is not None:
+            reason += f" with a cap of {figure(e.cap)} nats that the user set"
         reason += "".join(f"; {one}" for one in not_shared(e)) + lifted_said(e) + f"; {samplers_said(e)}"
     metrics = _metrics(e)
     outside = exceeded(metrics)

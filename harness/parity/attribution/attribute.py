@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from harness.errors import HarnessError
 from harness.parity.attribution import live, reference
@@ -13,7 +14,6 @@ from harness.parity.attribution.merge import merged
 from harness.parity.attribution.outcome import Attribution
 from harness.parity.attribution.situation import LEAST, Situation, gone, settled
 from harness.parity.facts.divergence import Kind
-from harness.parity.rules.restrictions import PAST_CACHE
 from harness.parity.rules.retokenized import read_aloud
 from harness.parity.verdict import Judged
 from harness.recordings.tables import mapping
@@ -90,7 +90,7 @@ def _search(
     sides = bench.open(samples, Tolerance(known.value, known.margin, few))
     unnamed = any(cause.name == "UNEXPLAINED" for cause in judged.verdict.causes)
     if unnamed:
-        found.learned |= read_aloud(e, bench.texts)
+        found.learned = replace(found.learned, aloud=read_aloud(e, bench.texts))
     read: dict[str, Symptoms] = {}
     for side in sides:
         read[side] = bench.read(side, again=True)
@@ -124,7 +124,7 @@ def _search(
     past = [one for one in found.tried if one.cause == "STALE_KV"]
     cold = {one.side for one in past if one.after} - {one.side for one in past if one.removed}
     if unnamed and cold:
-        found.learned[PAST_CACHE] = sorted(cold)
+        found.learned = replace(found.learned, past_cache=tuple(sorted(cold)))
 
 
 def _one_side(s: Situation, restarts: bool, found: Attribution) -> None:

@@ -21,7 +21,7 @@ def clean(run: Path, *, cap: float | None = None) -> bool:
     e = gather(recording, recording, native=False, cap=cap)
     if e.first or recording.torn or recording.incomplete:
         return False
-    proven = e.notes["sync:baseline"]
+    proven = e.baseline.sync
     if proven.unproven or proven.without_digests or proven.unsynced:
         return False
     return _as_asked(recording) and all(_ended(recording, step) for step in recording.steps("rollout"))

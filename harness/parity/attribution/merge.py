@@ -9,6 +9,7 @@ from harness.parity.attribution.outcome import Attribution
 from harness.parity.attribution.situation import LEAST, RESIDUE, Named, Tried
 from harness.parity.causes import find
 from harness.parity.checks.parameter_maps import measured
+from harness.parity.facts.evidence import Learned
 from harness.parity.rivals import Seen, kind, noted, told_apart
 from harness.parity.rules.lifted import STAGE as LIFTED
 from harness.parity.rules.suspected import followed, in_words
@@ -33,8 +34,8 @@ def merged(judged: Judged, found: Attribution) -> Verdict:
     if verdict.verdict != "DIVERGENT" or e is None:
         return verdict
     recorded = verdict.causes
-    if found.learned:
-        e.notes |= found.learned
+    if found.learned != Learned():
+        e = dataclasses.replace(e, learned=found.learned)
         recorded = find(e, judged.kinds)
     lifted = [one for one in recorded if one.details.get("stage") == LIFTED]  # of other engines: not found's to judge
     causes, fresh = _proven([one for one in recorded if one not in lifted], found)

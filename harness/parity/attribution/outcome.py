@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from harness.parity.attribution.situation import Named, Tried
+from harness.parity.facts.evidence import Learned
 from scenarios.bench.case import Symptoms
 
 
@@ -14,8 +14,8 @@ class Attribution:
     """`first`: symptoms of each side as it stood; `left`: after every intervention. `named_after`: seconds from the
     start to the last cause that was named. `layers`: of what stays unexplained in a side, the first layer that
     differs, in words; `computes`: that layer, where the side holds what the learner does. `broken`: an engine failed
-    in an intervention, and is good for nothing more. `learned`: notes for the evidence, with which the recordings may
-    name other causes. `reproduced`: what no cause of the recordings
+    in an intervention, and is good for nothing more. `learned`: what the recordings are then read
+    with once more. `reproduced`: what no cause of the recordings
     explains was there in the last step too, and its samples are in the case. `drawn`: offending samples of the
     case.
     """
@@ -30,6 +30,6 @@ class Attribution:
     seconds: float = 0.0
     named_after: float | None = None
     broken: bool = False
-    learned: dict[str, Any] = field(default_factory=dict)
+    learned: Learned = field(default_factory=Learned)
     reproduced: bool = False
     drawn: int = 0

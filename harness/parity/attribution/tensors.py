@@ -133,8 +133,8 @@ def sent_again(s: Situation) -> bool:
 
 def sent_or_not(s: Situation, names: list[str]) -> tuple[Seen, ...]:
     """Whether recorded syncs left these tensors out. That they were sent says nothing: engines may apply them late."""
-    record = s.evidence.notes.get(f"sync:{s.side}")
-    if record is None or not record.versions:
+    record = s.evidence.side(s.side).sync
+    if not record.versions:
         return ()
     missed = {*record.absent, *record.stale}
     return (Seen.NOT_SENT,) if names and missed.issuperset(names) else ()
@@ -143,9 +143,7 @@ def sent_or_not(s: Situation, names: list[str]) -> tuple[Seen, ...]:
 def of_version(s: Situation, names: list[str]) -> tuple[Seen, ...]:
     """Whether what the engine holds of these tensors is the learner's of an earlier version, or of none; () where no
     digests say, or not the same of all."""
-    record = s.evidence.notes.get(f"sync:{s.side}")
-    if record is None:
-        return ()
+    record = s.evidence.side(s.side).sync
     versions = sorted(record.learner)
     if not versions or any(name not in record.learner[one] for one in versions for name in names):
         return ()
@@ -157,9 +155,9 @@ def of_version(s: Situation, names: list[str]) -> tuple[Seen, ...]:
 def weights_cause(s: Situation, name: str, seen: tuple[Seen, ...] = ()) -> str:
     """STALE_WEIGHTS where the engine holds what the learner had before. Where nothing says so, unless every recorded
     sync sent the tensor: then the engine is likelier to hold something else than was sent."""
-    record = s.evidence.notes.get(f"sync:{s.side}")
+    record = s.evidence.side(s.side).sync
     tensors_ = name.split(", ")
-    sent = record is not None and record.versions and not {*record.absent, *record.stale}.intersection(tensors_)
+    sent = record.versions and not {*record.absent, *record.stale}.intersection(tensors_)
     if Seen.OLDER_HELD in seen or not (sent or Seen.NEVER_LEARNERS in seen):
         return f"STALE_WEIGHTS({name})"
     return f"WEIGHTS({name})"

@@ -9,7 +9,7 @@ import numpy as np
 from harness.parity.checks.registry import Outcome, check, coupled, outcome, trains, unless_native
 from harness.parity.facts.divergence import SIDES, Kind
 from harness.parity.facts.evidence import Evidence
-from harness.parity.facts.experience import APART, FALSE_ALARM, UNTESTED
+from harness.parity.facts.experience import FALSE_ALARM
 from harness.parity.facts.tails import outliers
 from reports.model import Finding
 from reports.text import counted, figure, show
@@ -42,11 +42,11 @@ def tokens(e: Evidence) -> Outcome:
         text += f"(the learner sides with the baseline in {beyond - sides}, with the candidate in {sides}); "
         text += f"{benign} benign flips"
         return outcome("tokens", "confirmed", text, kinds=(Kind.FLIP.of(),), **details)
-    if "too many flips" in e.notes:
+    if e.rollouts.too_many_flips:
         text = f"{flips:,} of {compared:,} tokens differ, {unjudged:,} of them where no margin says how close the "
         text += f"choice was: engines within {figure(e.tolerance.value)} nats of each other are not tied so often"
         return outcome("tokens", "confirmed", text, kinds=(Kind.FLIP.of(),), **details)
-    if "too many ties" in e.notes:
+    if e.rollouts.too_many_ties:
         text = f"{benign:,} of {compared:,} tokens differ where the learner's margins say that the choice was tied: "
         text += f"engines within {figure(e.tolerance.value)} nats of each other are not tied so often"
         return outcome("tokens", "confirmed", text, kinds=(Kind.FLIP.of(),), **details)
@@ -87,7 +87,7 @@ def finish_reasons(e: Evidence) -> Outcome:
         return outcome("finish-reasons", "confirmed", text, kinds=(Kind.FINISH.of(),))
     if not e.counts.get("finish reasons") or not coupled(e):
         return outcome("finish-reasons", "not tested", "no finish reasons were compared")
-    given_up: dict[int, int] = e.notes.get("given up", {})
+    given_up = e.rollouts.given_up
     if given_up:
         number = counted(sum(given_up.values()), "sample")
         where = f"the first in step {min(given_up)}"
@@ -122,7 +122,7 @@ def logprobs(e: Evidence) -> Outcome:
         text += "the floor is of engines against themselves, whose kernels round alike each time, and the learner's "
         text += f"own rounding in {e.tolerance.dtype} was not recorded; {largest}"
         return outcome("logprobs", "not tested", text, settled_by=LIFTED, **details)
-    absent = e.notes.get("no logprobs", [])
+    absent = e.rollouts.no_logprobs
     if absent:
         text = f"not every token of step {absent[0]} has a log-probability in both runs; {largest}"
         return outcome("logprobs", "not tested", text, **details)
@@ -145,7 +145,7 @@ def trained_tokens(e: Evidence) -> Outcome:
             kinds=kinds,
         )
     for side in e.sides:
-        if told := e.notes.get(f"uncompared:{side.name}"):
+        if told := side.uncompared:
             text = f"the {side.name}'s samples of step {told[0]} were not compared with what was trained on: {told[1]}"
             return outcome("trained-tokens", "not tested", text)
     if not all(e.counts.get(f"trained tokens:{side.name}") for side in e.sides):
@@ -172,7 +172,7 @@ def experience(e: Evidence) -> Outcome:
         )
     if not samples:
         return outcome("experience", "not tested", "no experience of the same tokens in both runs")
-    loose = e.notes.get("not bit-identical", {})
+    loose = e.experience.not_identical
     findings = (
         [
             Finding(
@@ -186,7 +186,7 @@ def experience(e: Evidence) -> Outcome:
         else []
     )
     identical = f"within the tolerance; {_apart(e, *loose)}" if loose else "bit-identical"
-    if untested := [why for name, why in e.notes.get(UNTESTED, {}).items() if name != "reward"]:
+    if untested := [why for name, why in e.experience.untested.items() if name != "reward"]:
         return outcome("experience", "not tested", untested[0], findings=findings)
     return outcome(
         "experience",
@@ -206,9 +206,9 @@ def rewards(e: Evidence) -> Outcome:
     if not e.counts.get("rewards"):
         return outcome("rewards", "not tested", "no rewards of the same tokens in both runs")
     samples = counted(e.counts["rewards"], "sample")
-    if untested := e.notes.get(UNTESTED, {}).get("reward"):
+    if untested := e.experience.untested.get("reward"):
         return outcome("rewards", "not tested", untested)
-    if "reward" in e.notes.get(APART, {}):
+    if "reward" in e.experience.apart:
         text = f"not bit-identical in {samples}: {_apart(e, 'reward')}, and no mean difference "
         return outcome("rewards", "ruled out", f"{text}(false alarms {FALSE_ALARM:g})")
     return outcome("rewards", "ruled out", f"equal in {samples}")
@@ -216,7 +216,7 @@ def rewards(e: Evidence) -> Outcome:
 
 def _apart(e: Evidence, *names: str) -> str:
     """The largest differences that are within what rounding explains."""
-    known: dict[str, tuple[float, float]] = e.notes.get(APART, {})
+    known = e.experience.apart
     told = ((name, *known[name]) for name in names if name in known)
     return "; ".join(f"{name} within {figure(allowed)}, largest |Δ| {figure(most)}" for name, most, allowed in told)
 
@@ -224,26 +224,26 @@ def _apart(e: Evidence, *names: str) -> str:
 @check("learner", required=trains)
 def learner(e: Evidence) -> Outcome:
     """Learners stay bit-identical, by their digests after every update."""
-    equal, updates = e.notes.get("updates equal", []), e.notes.get("updates", {})
+    equal, updates = e.learners.equal, e.learners.updates
     details: dict[str, Any] = {"updates": updates, "equal": equal}
     if Kind.LEARNER.of() in e.first:
         return outcome(
             "learner", "confirmed", e.first[Kind.LEARNER.of()].place.context, kinds=(Kind.LEARNER.of(),), **details
         )
-    if not e.notes.get("train"):
+    if not e.train:
         return outcome("learner", "not tested", "a run without training", **details)
-    if "learners confounded" in e.notes:
-        text = f"the learners part at step {e.notes['learners parted']}, as they must: {e.notes['learners confounded']}"
+    if e.learners.confounded:
+        text = f"the learners part at step {e.learners.parted}, as they must: {e.learners.confounded}"
         return outcome("learner", "not tested", text, **details)
-    if "learners followed" in e.notes:
+    if e.learners.followed is not None:
         return outcome(
             "learner",
             "not tested",
-            f"the runs trained on other tokens from step {e.notes['learners followed']} on",
+            f"the runs trained on other tokens from step {e.learners.followed} on",
             **details,
         )
-    if "learners reordered" in e.notes:
-        step = e.notes["learners reordered"]
+    if e.learners.reordered is not None:
+        step = e.learners.reordered
         text = f"the learners part after step {step}: they took the samples in another order, which rounds otherwise"
         return outcome("learner", "not tested", text, **details)
     absent = [step for step in e.steps if step not in equal]
@@ -255,12 +255,12 @@ def learner(e: Evidence) -> Outcome:
         values = f"{show(place.baseline)} against {show(place.candidate)}"
         text = f"{place.field} of step {place.step} is {values}, {place.context}"
         return outcome("learner", "confirmed", text, kinds=(Kind.LOSS.of(),), **details)
-    losses = e.notes.get("losses differ", {})
+    losses = e.learners.losses_differ
     findings = [
         Finding("losses", f"{name} differs in its last digits from step {step} on", where="learner")
         for name, step in losses.items()
     ]
-    alone = e.notes.get("losses of one run", {})
+    alone = e.learners.losses_of_one_run
     missing = [f"learner: {name} of step {step} was recorded in one run only" for name, step in alone.items()]
     text = f"bit-identical after {len(equal)} of {len(equal)} updates"
     return outcome("learner", "ruled out", text, missing=missing, findings=findings, **details)

@@ -12,8 +12,8 @@ from harness.parity.facts.copied import alike, own_kernels
 from harness.parity.facts.divergence import SIDES, Kind, Stage
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.modes import REPLAY
-from harness.parity.facts.weightsync import SyncRecord
-from harness.parity.native import NativeResult
+from harness.parity.facts.repeated import SecondRun
+from harness.parity.facts.sync_record import SyncRecord
 from reports.limits import limit_of
 from reports.model import SUSPICIONS, CheckState, Finding
 from reports.text import counted, figure
@@ -61,7 +61,7 @@ def engine_against_learner(e: Evidence) -> Outcome:
         text = f"the log-probabilities of the {' and the '.join(copied)} are the learner's to the last bit "
         text += f"{alike(e.side(copied[0]).to_learner)}: an engine's own are not"
         return outcome("engine-against-learner", "not tested", text, **details)
-    partial = [f"step {step}" for side in e.sides for step in e.notes.get(f"no experience:{side.name}", [])]
+    partial = [f"step {step}" for side in e.sides for step in side.no_experience]
     if partial:
         text = f"no log-probabilities of engine and learner side by side in {', '.join(partial[:5])}"
         return outcome("engine-against-learner", "not tested", text, **details)
@@ -86,7 +86,7 @@ def published(side: Side) -> dict[str, dict[str, Any]]:
 @check("weight-sync", required=always)
 def weight_sync(e: Evidence) -> Outcome:
     """Transport digests, tensors that were not sent, and the proof, at each version that was used."""
-    records: dict[str, SyncRecord] = {side.name: e.notes[f"sync:{side.name}"] for side in e.sides}
+    records: dict[str, SyncRecord] = {side.name: side.sync for side in e.sides}
     kinds = tuple(key for key in (*map(Kind.SYNC.of, SIDES), Kind.VERSION.of()) if key in e.first)
     details: dict[str, Any] = {name: vars(record) for name, record in records.items()}
     findings = [
@@ -109,7 +109,7 @@ def weight_sync(e: Evidence) -> Outcome:
             return outcome(
                 "weight-sync", "not tested", f"no sync was recorded in the {name}", findings=findings, **details
             )
-        if None in e.notes.get(f"versions:{name}", {}) and trains(e):
+        if None in e.side(name).versions and trains(e):
             text = f"the {name}'s rollouts do not say with which weight version they were drawn"
             return outcome("weight-sync", "not tested", text, findings=findings, **details)
         for versions, what in (
@@ -159,12 +159,12 @@ def _of_the_manifest(e: Evidence, side: str, record: SyncRecord) -> str:
         return ""
     if not e.side(side).recording.manifest.get("framework"):
         return "the learner's tensors are not named, so that others were sent is not known"
-    if record.tensors == 1 and e.notes.get("train"):
+    if record.tensors == 1 and e.train:
         return "one tensor arrived each time; a model that is trained has more, and the recording does not name them"
     return ""
 
 
-def _not_covered(side: Side, again: second_run.SecondRun | None) -> list[str]:
+def _not_covered(side: Side, again: SecondRun | None) -> list[str]:
     """What the engine's run against itself does not say."""
     if again is not None and not again.useless:
         later = [step for step in side.recording.steps("rollout") if step not in again.steps]
@@ -186,7 +186,7 @@ def _not_covered(side: Side, again: second_run.SecondRun | None) -> list[str]:
 def itself(e: Evidence, side: Side, number: int) -> Outcome:
     """An engine against itself: within the cap, and with no more flips than ties explain."""
     name, floor, cap = f"{side.name}-itself", side.floor, e.of_engines.cap
-    again = second_run.of(e, side.name)
+    again = e.second_runs.get(side.name)
     details: dict[str, Any] = {
         "variants": floor.variants,
         "where": floor.where,
@@ -259,14 +259,14 @@ def candidate_itself(e: Evidence) -> Outcome:
 @check("native", required=lambda e: not unless_native(e))
 def native(e: Evidence) -> Outcome:
     """The engines' own samplers as distributions and against the learner, and their reported log-probabilities."""
-    result: NativeResult | None = e.notes.get("native")
+    result = e.native
     if result is None:
         return outcome("native", "not tested", "the native stage was not asked for")
     kinds = tuple(key for key in e.first if key.kind.stage is Stage.NATIVE)
     details: dict[str, Any] = {
         **{key: value for key, value in vars(result).items() if key != "findings"},
         "outcomes": result.outcomes,
-        "collisions": {side.name: e.notes.get(f"collisions:{side.name}") for side in e.sides},
+        "collisions": {side.name: side.collisions and side.collisions.facts() for side in e.sides},
     }
     state: CheckState = "ruled out"
     text, missing = result.said(), list(result.not_compared)

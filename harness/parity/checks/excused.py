@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from harness.parity.checks.registry import Outcome, outcome
-from harness.parity.facts import second_run
 from harness.parity.facts.evidence import Evidence
 
 
@@ -15,7 +14,7 @@ def excused(e: Evidence, found: Outcome) -> Outcome:
     if not decides or not all(key.kind.downstream for key in found.kinds):
         return found
     for side in e.sides:
-        again = second_run.of(e, side.name)
+        again = e.second_runs.get(side.name)
         own = again.kinds if again is not None else {}
         if all(kind in own and own[kind] <= e.first[kind].step for kind in found.kinds):
             first = min(own[kind] for kind in found.kinds)

@@ -10,9 +10,9 @@ from harness.parity.checks.registry import Outcome, check, outcome, unless_nativ
 from harness.parity.facts import systematic
 from harness.parity.facts.divergence import SIDES, Kind
 from harness.parity.facts.evidence import Evidence
-from harness.parity.facts.half import BEHIND, DRIFT, told
+from harness.parity.facts.half import told
+from harness.parity.facts.sync_record import NEARER, SyncRecord
 from harness.parity.facts.systematic import Compared, Means
-from harness.parity.facts.weightsync import NEARER, SyncRecord
 from reports.text import counted, figure
 
 # Of the cap: a bias that could be larger than this without being found was not tested for.
@@ -26,7 +26,7 @@ def _half(e: Evidence) -> bool:
 @check("systematic", required=unless_native, applies=_half)
 def systematic_differences(e: Evidence) -> Outcome:
     """Mean differences of engines, learner and float32, which rounding does not have."""
-    results: dict[Means, list[systematic.Tested]] = e.notes[DRIFT]
+    results = e.drift_tests
     kinds = tuple(key for key in e.first if key.kind.systematic)
     tests = [one for found in results.values() for one in found]
     details: dict[str, Any] = {
@@ -89,14 +89,14 @@ def _own(e: Evidence) -> bool:
 
 def _updated(e: Evidence) -> bool:
     """Did any rollout of a training run follow an update? In float32 only our own runs have what tells."""
-    versions = {version for side in e.sides for version in e.notes.get(f"versions:{side.name}", {})}
-    return (e.tolerance.half or _own(e)) and bool(e.notes["train"]) and len(versions) > 1
+    versions = {version for side in e.sides for version in side.versions}
+    return (e.tolerance.half or _own(e)) and e.train and len(versions) > 1
 
 
 @check("weights-in-use", required=_own, applies=_updated)
 def weights_in_use(e: Evidence) -> Outcome:
     """Does each engine compute with the learner's weights, and not with those before the last update?"""
-    name, results = "weights-in-use", e.notes[BEHIND]
+    name, results = "weights-in-use", e.weights_in_use
     if not e.tolerance.half:
         return _by_proofs(e, name)
     kinds = tuple(key for key in map(Kind.BEHIND.of, SIDES) if key in e.first)
@@ -120,10 +120,11 @@ def weights_in_use(e: Evidence) -> Outcome:
             text = f"the {side.name}'s learner did not score its samples with the weights before each update, or says "
             text += "what no update makes of them: an "
             return outcome(name, "not tested", f"{text}engine that is one update behind is not ruled out", **details)
-    for side, found in results.items():
+    for whose, found in results.items():
         if not found.current:
             best = found.best
-            text = f"an update moves a log-probability by {figure(found.moved)} nats on average, the {side}'s engine "
+            text = f"an update moves a log-probability by {figure(found.moved)} nats on average, the "
+            text += f"{whose}'s engine "
             text += f"is {figure(found.now)} off float32: over {counted(found.tokens, 'token')} it is nearer "
             text += f"to the weights {'after' if best.errors >= 0 else 'before'} the update by "
             text += f"{figure(abs(best.errors))} standard errors ({best.reading}), and {figure(best.critical)} would "
@@ -140,7 +141,7 @@ def weights_in_use(e: Evidence) -> Outcome:
 
 def _by_proofs(e: Evidence, name: str) -> Outcome:
     """In float32, where the proof of each sync is precise enough to tell two versions apart."""
-    records: dict[str, SyncRecord] = {side.name: e.notes[f"sync:{side.name}"] for side in e.sides}
+    records: dict[str, SyncRecord] = {side.name: side.sync for side in e.sides}
     kinds = tuple(Kind.BEHIND.of(side) for side, record in records.items() if record.behind)
     details: dict[str, Any] = {side: {"distances": record.distances} for side, record in records.items()}
     if kinds:

@@ -5,26 +5,24 @@ from __future__ import annotations
 from harness.parity.checks.registry import Outcome, check, outcome
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence
-from harness.parity.lifted import LiftedResult
 from reports.model import Finding
 from reports.text import counted, figure
 
 
 def _applies(e: Evidence) -> bool:
-    return e.notes.get("lifted") is not None
+    return e.lifted is not None
 
 
 def _required(e: Evidence) -> bool:
     """A stage that either side recorded has to be whole: what it would have shown is unknown."""
-    result: LiftedResult | None = e.notes.get("lifted")
-    return result is not None and result.required
+    return e.lifted is not None and e.lifted.required
 
 
 @check("lifted-precision", required=_required, applies=_applies)
 def lifted_precision(e: Evidence) -> Outcome:
     """Both engines at the same half-precision weights, computing in float32."""
-    name, result = "lifted-precision", e.notes["lifted"]
-    assert isinstance(result, LiftedResult)
+    name, result = "lifted-precision", e.lifted
+    assert result is not None
     details = dict(result.facts)
     if result.verdict is None:
         return outcome(name, "not tested", f"the lifted stage: {result.skipped}", **details)

@@ -23,7 +23,6 @@ from harness.parity.facts.parameters import (
     sampling_events,
     sampling_given,
 )
-from harness.parity.native import NativeResult
 from harness.recordings.tables import mapping, names
 from reports.model import SUSPICIONS, Cause, Finding
 from reports.text import counted, figure
@@ -227,7 +226,7 @@ def sampling_parameter_map(e: Evidence) -> Outcome:
                 text = f"{key} is {show(a)} in the baseline and {show(b)} in the candidate ({mode})"
                 findings.append(_both(_parameter(key), text, {"name": key, "baseline": a, "candidate": b}, "warning"))
                 given_otherwise.add((key, "both"))
-    result: NativeResult | None = e.notes.get("native")
+    result = e.native
     known = all(any(mapping(event.get("canonical")) for event in sampling_events(side).values()) for side in e.sides)
     if findings:
         shown = "; ".join(finding.summary for finding in findings[:3])

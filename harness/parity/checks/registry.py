@@ -82,7 +82,7 @@ def coupled(e: Evidence) -> bool:
 
 def seeded(e: Evidence) -> bool:
     """Runs of one framework with one engine and equal seeds, whose own sampler should repeat itself."""
-    return bool(e.notes.get("seeded"))
+    return e.seeded
 
 
 def unless_native(e: Evidence) -> bool:
@@ -94,4 +94,4 @@ def always(e: Evidence) -> bool:
 
 
 def trains(e: Evidence) -> bool:
-    return bool(e.notes.get("train")) and unless_native(e)
+    return e.train and unless_native(e)

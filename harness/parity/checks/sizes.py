@@ -26,7 +26,7 @@ def experience_matrix_shapes(e: Evidence) -> Outcome:
     one, two = (_shapes(side) for side in e.sides)
     steps = [step for step in sorted(set(one) & set(two)) if step not in e.unjudged_steps]
     steps = [step for step in steps if e.confounded("everything", "prompts", "experience", step=step) is None]
-    parted = e.notes.get("trained on other tokens", [])
+    parted = e.experience.other_tokens
     if not steps or not any(_skew(shapes, steps)["longest"] for shapes in (one, two)):
         return outcome(name, "not tested", "no shapes of an experience batch that both runs share", number=number)
     wrong = [step for step in steps if one[step]["shape"] != two[step]["shape"]]

@@ -210,8 +210,8 @@ def _probe_share(side: Side) -> float | None:
 
 
 def mode_name(e: Evidence) -> str:
-    train = "" if e.notes.get("train") else ", rollouts only"
-    seeded = ", same sampler and seeds" if e.notes.get("seeded") else ""
+    train = "" if e.train else ", rollouts only"
+    seeded = ", same sampler and seeds" if e.seeded else ""
     return f"{e.mode}{', guided' if e.guided else ', free' if e.mode in ('coupled', 'greedy') else seeded}{train}"
 
 

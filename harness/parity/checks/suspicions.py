@@ -32,8 +32,7 @@ def _prompts(e: Evidence, number: int, good: str, bad: str) -> Outcome:
     kinds = tuple(Kind.PROMPT.of(side.name) for side in e.sides if Kind.PROMPT.of(side.name) in e.first)
     if kinds:
         found: dict[str, Any] = {
-            side.name: {kind: len(where) for kind, where in e.notes.get(f"prompt kinds:{side.name}", {}).items()}
-            for side in e.sides
+            side.name: {kind: len(where) for kind, where in side.prompts.kinds.items()} for side in e.sides
         }
         text = "; ".join(
             f"{side}: {', '.join(f'{kind} in {count} samples' for kind, count in counts.items())}"

@@ -91,7 +91,7 @@ class Updates:
 
 
 @dataclass(frozen=True)
-class Side:
+class InUse:
     """What the readings say of one engine. `moved`: mean |Δ| that the updates made; `now`, `before`: mean distance of
     the engine from the weights of then, in float32; nats."""
 
@@ -122,14 +122,14 @@ class Side:
         return len({one.step for one in self.tests if one.where != RUN and (one.current or one.behind)})
 
 
-def sides(updates: dict[str, Updates]) -> dict[str, Side]:
+def sides(updates: dict[str, Updates]) -> dict[str, InUse]:
     """Side -> its readings; sides without any are left out. All tests share one error rate."""
     known = {name: one for name, one in updates.items() if one.steps and one.believed}
     number = sum(len(READINGS) * (1 + len(one.steps)) for one in known.values())
     return {name: _side(one, FALSE_ALARM / number) for name, one in known.items()}
 
 
-def _side(updates: Updates, error_rate: float) -> Side:
+def _side(updates: Updates, error_rate: float) -> InUse:
     run, by_step = Clusters(), sorted(updates.steps.items())
     for _, one in by_step:
         run.extend(one)
@@ -141,7 +141,7 @@ def _side(updates: Updates, error_rate: float) -> Side:
         tests += _readings(f"step {step}", step, one.table(), error_rate)
     count = max(1.0, float(whole[:, 0].sum()))
     moved, now, before = (float(whole[:, column].sum()) / count for column in (_MOVED, _NOW, _BEFORE))
-    return Side(tests, moved, now, before, int(whole[:, 0].sum()), sorted(updates.steps))
+    return InUse(tests, moved, now, before, int(whole[:, 0].sum()), sorted(updates.steps))
 
 
 def _readings(where: str, step: int, table: np.ndarray, error_rate: float) -> list[Nearer]:

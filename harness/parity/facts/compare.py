@@ -33,5 +33,5 @@ def compare(e: Evidence, tell: Told = nobody) -> None:
         rollouts(e, drawn[0], drawn[1], trained)
         if trained[0] is not None and trained[1] is not None:
             experiences(e, trained[0], trained[1])
-        elif e.notes["train"]:
+        elif e.train:
             e.note_recorded(TOKENS, step, *(table is not None for table in trained))

@@ -83,7 +83,7 @@ def _of_the_other_engine(e: Evidence) -> Iterator[str]:
         if one.step == two.step and _same_floor(one, two):
             yield f"the floor of step {one.step} is the same in both runs to the last bit, of two engines"
             break
-    native = e.notes.get("native")
+    native = e.native
     if native is not None and native.identical:
         expected = native.identical_expected
         if float(stats.poisson.sf(native.identical - 1, expected)) < CHANCE:

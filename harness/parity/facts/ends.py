@@ -68,7 +68,7 @@ def note(
         return
     given_up = np.isin(finish, GIVEN_UP) & np.isin(finish2, GIVEN_UP) & judged
     if given_up.any():
-        e.notes.setdefault("given up", {})[b.step] = int(given_up.sum())
+        e.rollouts.given_up[b.step] = int(given_up.sum())
     told = (finish != "") & (finish2 != "")
     comparable = judged & told & (lengths == lengths2) & ~(last if e.guided else any_flip | cut)
     e.count("finish reasons", np.count_nonzero(comparable))

@@ -6,25 +6,36 @@ explain), and the earliest (`first`: everything that PARITY asks of a first dive
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from harness.parity.facts.align import Grid, Match
-from harness.parity.facts.behind import Updates
+from harness.parity.facts.behind import InUse, Updates
+from harness.parity.facts.clusters import Clusters
 from harness.parity.facts.confounders import Confounder, Weights
 from harness.parity.facts.divergence import Divergence, DivergenceKey, Kind, Stage
 from harness.parity.facts.explanation import Explanation
 from harness.parity.facts.floor import EngineFloor, Tolerance
+from harness.parity.facts.lifted_result import LiftedResult
+from harness.parity.facts.margin_counts import Margins
 from harness.parity.facts.metrics import Mismatch
 from harness.parity.facts.readings import Readings
-from harness.parity.facts.systematic import Drift, Means
+from harness.parity.facts.repeated import SecondRun
+from harness.parity.facts.sync_record import SyncRecord
+from harness.parity.facts.systematic import Drift, Means, Tested
 from harness.parity.facts.tails import Tail, Weighed
+from harness.parity.native.result import NativeResult
 from harness.recordings.store import Recording
 from harness.recordings.tables import Table
 from reports.model import Place
 from reports.text import counted
+
+# Of a differing sample: step, sample, response tokens compared, whether its log-probabilities told, and the samples of
+# the baseline whose response the candidate gave it.
+Source = tuple[int, int, int, bool, list[int]]
 
 
 @dataclass
@@ -41,6 +52,14 @@ class Side:
     inner: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # times that each id was gone on from
     seen_samples: int = 0  # samples whose engine said which prompt it saw
     cached_tokens: int = 0
+    versions: dict[int | None, list[int]] = field(default_factory=dict)  # weight version -> steps drawn with it
+    no_experience: list[int] = field(default_factory=list)  # steps that could not be held against the learner
+    uncompared: tuple[int, str] | None = None  # the first step of which the framework says why
+    prompts: Prompts = field(default_factory=lambda: Prompts())
+    native_prompts: Prompts = field(default_factory=lambda: Prompts())
+    margins: Margins = field(default_factory=Margins)
+    sync: SyncRecord = field(default_factory=SyncRecord)
+    collisions: Collisions | None = None  # of the native stage
 
     def paired(self, own: Any, reference: Any) -> tuple[Any, Any]:
         """(baseline's value, candidate's value) of a place where this side's own stands against a reference."""
@@ -71,6 +90,88 @@ class Flips:
     def samples(self) -> np.ndarray:
         """(step, sample) of every sample with a flip, benign ones included."""
         return np.concatenate(self.with_any) if self.with_any else np.empty((0, 2), np.int64)
+
+
+@dataclass(frozen=True)
+class Far:
+    """Of one step: choices that one of the few tokens may turn over which half precision rounds beyond the tolerance.
+    `columns`: of `Flips.add`, where they are flips."""
+
+    key: DivergenceKey
+    samples: np.ndarray
+    place: Place
+    margin: np.ndarray
+    columns: tuple[np.ndarray, ...] = ()
+
+
+@dataclass
+class Learners:
+    """Learner against learner: the steps of each run's updates, those that are equal, and where they part."""
+
+    updates: dict[str, list[int]] = field(default_factory=dict)
+    equal: list[int] = field(default_factory=list)
+    parted: int | None = None  # the step after which they differ, and then one of the reasons below, or none
+    confounded: str = ""
+    followed: int | None = None  # they trained on other tokens
+    reordered: int | None = None  # they took the samples in another order
+    losses_differ: dict[str, int] = field(default_factory=dict)  # in their last digits: loss -> its first step
+    losses_of_one_run: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class Experience:
+    """What the learners made of the same tokens; by column."""
+
+    other_tokens: list[int] = field(default_factory=list)  # steps that were trained on other tokens
+    not_identical: dict[str, int] = field(default_factory=dict)  # not bit for bit: the first step
+    apart: dict[str, tuple[float, float]] = field(default_factory=dict)  # largest |Δ| within what is allowed, and that
+    means: dict[str, dict[int, Clusters]] = field(default_factory=dict)  # step -> sums of the differences
+    untested: dict[str, str] = field(default_factory=dict)  # why no mean difference was tested
+
+
+@dataclass
+class Rollouts:
+    """Engine against engine, beside the divergences."""
+
+    no_logprobs: list[int] = field(default_factory=list)  # steps of which a token has no log-probability
+    weights_unknown: list[int] = field(default_factory=list)  # steps of which no record says that they are equal
+    prompts_unknown: list[int] = field(default_factory=list)
+    given_up: dict[int, int] = field(default_factory=dict)  # step -> samples that both engines ended themselves
+    sources: list[Source] = field(default_factory=list)
+    ties: list[tuple[np.ndarray, Place]] = field(default_factory=list)  # benign flips of a step, and the first of them
+    far: list[Far] = field(default_factory=list)
+    too_many_flips: bool = False  # without a margin, for engines within the tolerance of each other
+    too_many_ties: bool = False
+
+
+@dataclass
+class Prompts:
+    """Prompts that an engine saw otherwise than they were sent: what became of them -> where, and how long it was."""
+
+    kinds: dict[str, list[tuple[int, int]]] = field(default_factory=dict)  # (step, sample)
+    lengths: dict[str, list[int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Collisions:
+    """Equal native samples of one prompt."""
+
+    equal: int  # pairs
+    expected: float
+    clones: int  # samples
+
+    def facts(self) -> dict[str, Any]:
+        """For a verdict's details."""
+        return {"equal pairs": self.equal, "expected": self.expected, "samples": self.clones}
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What live engines showed, with which the recordings may name other causes."""
+
+    # (step, sample, position) of a flip -> do both tokens read the same?
+    aloud: Mapping[tuple[int, int, int], bool] = field(default_factory=dict)
+    past_cache: tuple[str, ...] = ()  # sides that differ with nothing from a cache
 
 
 @dataclass(frozen=True)
@@ -130,7 +231,21 @@ class Evidence:
     endings: list[Ending] = field(default_factory=list)
     reasons: list[Reason] = field(default_factory=list)
     explained: list[Explanation] = field(default_factory=list)  # what causes, named so far, cover
-    notes: dict[str, Any] = field(default_factory=dict)
+    second_runs: dict[str, SecondRun] = field(default_factory=dict)  # by side
+    cap: float | None = None  # that the user set
+    modes_unclear: list[str] = field(default_factory=list)
+    seeded: bool = False  # runs of one framework with one engine and equal seeds
+    train: bool = False
+    rollouts: Rollouts = field(default_factory=Rollouts)
+    experience: Experience = field(default_factory=Experience)
+    learners: Learners = field(default_factory=Learners)
+    margins_apart: tuple[int, int, int] | None = None  # step, margins that both learners give otherwise, of so many
+    odd_columns: set[str] = field(default_factory=set)  # recorded, and not whole: not the same as never recorded
+    drift_tests: dict[Means, list[Tested]] = field(default_factory=dict)
+    weights_in_use: dict[str, InUse] = field(default_factory=dict)  # by side, in half precision
+    native: NativeResult | None = None
+    lifted: LiftedResult | None = None
+    learned: Learned = field(default_factory=Learned)
 
     def side(self, name: str) -> Side:
         return self.baseline if name == "baseline" else self.candidate

@@ -32,7 +32,6 @@ SPACING = {"bfloat16": 2.0**-8, "float16": 2.0**-11}  # half the distance of two
 _LOGPROBS = ("actor_logprob", "reference_logprob", "kl")
 FROZEN = ("reward", "reference_logprob")  # functions of the tokens alone
 FALSE_ALARM = 1e-3  # of all tests for a mean together (Bonferroni)
-APART, SHIFTS, UNTESTED = "largest apart", "mean differences", "no mean difference tested"  # among the notes
 _RESOLVED = 16 * 2.0**-23  # relative; as `systematic.RESOLVED`
 _DELTA, _SQUARE, _SIZE, _ONE, _TWO = range(1, 6)  # columns of the sums
 
@@ -54,7 +53,7 @@ def experiences(e: Evidence, b: Table, c: Table) -> None:
     )
     alike = equal_rows(tokens, match.a, tokens2, match.b)
     if not alike.all():
-        e.notes.setdefault("trained on other tokens", []).append(b.step)
+        e.experience.other_tokens.append(b.step)
         if e.guided:
             row = int(np.flatnonzero(~alike)[0])
             one, two = tokens.row(int(match.a[row])), tokens2.row(int(match.b[row]))
@@ -128,11 +127,11 @@ def _same_numbers(
     apart = (one != two) & ~(np.isnan(one) & np.isnan(two))
     if not apart.any():
         return
-    e.notes.setdefault("not bit-identical", {}).setdefault(name, b.step)
+    e.experience.not_identical.setdefault(name, b.step)
     allowed = 0.0 if exact else _allowed(e, name, one)
     beyond = np.flatnonzero(apart & ~(np.abs(two - one) <= allowed))
     within = np.abs(two - one)[apart & (np.abs(two - one) <= allowed)]
-    known: dict[str, tuple[float, float]] = e.notes.setdefault(APART, {})
+    known = e.experience.apart
     known[name] = max(known.get(name, (0.0, 0.0)), (float(np.max(within, initial=0.0)), allowed))
     if len(beyond):
         at = beyond[0]
@@ -174,16 +173,17 @@ def _shift(e: Evidence, name: str, b: Table, sample: np.ndarray, one: np.ndarray
     first, second = one[known].astype(np.float64), two[known].astype(np.float64)
     delta = second - first
     columns = (delta, delta * delta, np.maximum(np.abs(first), np.abs(second)), first, second)
-    steps: dict[int, Clusters] = e.notes.setdefault(SHIFTS, {}).setdefault(name, {})
+    steps = e.experience.means.setdefault(name, {})
     steps.setdefault(b.step, Clusters()).add(prompts(rollout)[at], *columns)
 
 
 def settle(e: Evidence) -> None:
     """Turn mean differences that rounding does not have into divergences, where no single value diverged already."""
     made: list[tuple[str, str, int, np.ndarray]] = []
-    for name, steps in e.notes.get(SHIFTS, {}).items():
+    for name, steps in e.experience.means.items():
         # A framework may refresh its reference from its learner: after learners part, it is another one.
-        last = e.notes.get("learners parted", np.inf) if name != "reward" else np.inf
+        parted = e.learners.parted
+        last = np.inf if name == "reward" or parted is None else parted
         run = Clusters()
         for step, one in sorted(steps.items()):
             if step <= last:
@@ -198,7 +198,7 @@ def settle(e: Evidence) -> None:
             continue
         if mean.clusters < 2:
             if where == "the run":
-                e.notes.setdefault(UNTESTED, {})[name] = f"{name} differs over one prompt only, which tells no mean"
+                e.experience.untested[name] = f"{name} differs over one prompt only, which tells no mean"
             continue
         bound = _RESOLVED * max(1.0, float(table[:, _SIZE].sum() / count))
         if name in _LOGPROBS:  # of normalised distributions, see `systematic`

@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from harness.parity.facts.align import Grid, Match
-from harness.parity.facts.divergence import DivergenceKey, Kind
-from harness.parity.facts.evidence import Evidence
+from harness.parity.facts.divergence import Kind
+from harness.parity.facts.evidence import Evidence, Far
 from harness.parity.facts.floor import implausible
 from harness.parity.facts.rounding import both
 from harness.recordings.tables import Rows, Table
 from reports.model import Place
 from reports.text import figure
-
-TIE = "benign flips"  # among the notes: of each step with any, its samples and the first place
-FAR = "far flips"  # the same of what only tokens turn that rounding takes far: see `ties.too_many`
-
-
-@dataclass(frozen=True)
-class Far:
-    """Of one step: choices that one of the few tokens may turn over which half precision rounds beyond the tolerance.
-    `columns`: of `Flips.add`, where they are flips."""
-
-    key: DivergenceKey
-    samples: np.ndarray
-    place: Place
-    margin: np.ndarray
-    columns: tuple[np.ndarray, ...] = ()
 
 
 def far_margin(e: Evidence) -> float:
@@ -130,7 +113,7 @@ def note(
     e.count("flips without any margin", np.count_nonzero(np.isnan(margin)))  # not even one without a bound
     e.series["flips"][-1] = float(len(flipped))
     e.series["flips_beyond_margin"][-1] = float(np.count_nonzero(beyond))
-    for kind, chosen in ((Kind.FLIP, beyond), (Kind.UNJUDGED_FLIP, ~known), (TIE, benign), (FAR, far)):
+    for kind, chosen in ((Kind.FLIP, beyond), (Kind.UNJUDGED_FLIP, ~known), ("tie", benign), ("far", far)):
         index = np.flatnonzero(chosen)
         if len(index):
             at = int(index[0])
@@ -154,12 +137,12 @@ def note(
             samples = match.sample[np.unique(row[index])]
             if isinstance(kind, Kind):
                 e.diverges(kind.of(), samples, place)
-            elif kind == TIE:  # no divergence, unless there are too many (`ties.too_many`)
-                e.notes.setdefault(TIE, []).append((samples, place))
+            elif kind == "tie":  # no divergence, unless there are too many (`ties.too_many`)
+                e.rollouts.ties.append((samples, place))
             else:
                 there = (match.sample[row[far]], position[far], one[flipped[far]], two[flipped[far]])
                 columns = (np.full(len(index), b.step), *there)
-                e.notes.setdefault(FAR, []).append(Far(Kind.FLIP.of(), samples, place, margin[far], columns))
+                e.rollouts.far.append(Far(Kind.FLIP.of(), samples, place, margin[far], columns))
     e.flips.add(
         np.full(np.count_nonzero(beyond), b.step),
         match.sample[row[beyond]],

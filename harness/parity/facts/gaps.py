@@ -20,7 +20,6 @@ MARGIN, VERSION, CACHED = "margins", "weight version of the experience", "cached
 BATCH, CRITIC = "digest of the batch", "digest of the critic"
 # What the learner made of each token of a rollout.
 COLUMNS = ("actor_logprob", "reference_logprob", "value", "kl", "return", "advantage")
-ODD = "columns that are no numbers"  # among the notes: recorded, and not whole, which is not the same as never
 LOSSES = ("policy_loss", "value_loss", "grad_norm", "critic_grad_norm")
 # Recorded by every run of the harness' own that has it to record.
 _OWN = {FINISH, REWARD, TOKENS, MARGIN, VERSION, BATCH, CRITIC, *COLUMNS}
@@ -43,7 +42,7 @@ def gaps(e: Evidence, check: str) -> list[str]:
     for what in _COMPARED.get(check, ()):
         steps = {step: pair for step, pair in e.recorded.get(what, {}).items() if step not in e.unjudged_steps}
         own = what in _OWN and not any(side.recording.manifest.get("framework") for side in e.sides)
-        if not (own or what in e.notes.get(ODD, ())) and not any(any(pair) for pair in steps.values()):
+        if not (own or what in e.odd_columns) and not any(any(pair) for pair in steps.values()):
             continue
         lacking = [step for step, pair in sorted(steps.items()) if not all(pair)]
         if lacking:
@@ -78,12 +77,12 @@ def note_experience(e: Evidence, b: Table, c: Table) -> None:
         told = [_whole(table.rows(name), table.rows("tokens")) for table in tables]
         e.note_recorded(name, b.step, *told)
         if any(table.rows(name) is not None and not good for table, good in zip(tables, told, strict=True)):
-            e.notes.setdefault(ODD, set()).add(name)
+            e.odd_columns.add(name)
     rewards = [table.flat("reward") for table in tables]
     finite = [one is not None and bool(np.isfinite(one).all()) for one in rewards]
     e.note_recorded(REWARD, b.step, *finite)
     if any(one is not None and not good for one, good in zip(rewards, finite, strict=True)):
-        e.notes.setdefault(ODD, set()).add(REWARD)
+        e.odd_columns.add(REWARD)
 
 
 def cached(rollout: Table) -> bool:

@@ -19,7 +19,6 @@ from reports.text import figure
 
 NAMES = ("actor_logprob", "exact_logprob")
 BEFORE = ("behind_logprob", "behind_exact_logprob")
-DRIFT, BEHIND = "drift", "behind"  # among the notes
 
 
 def engines(
@@ -74,7 +73,7 @@ def _drift(
 
 def settle(e: Evidence) -> None:
     """Turn what the tests found into divergences, where no single token of the comparison diverged already."""
-    e.notes[DRIFT] = results = systematic.tested(e.drifts, e.tolerance.temperature)
+    e.drift_tests = results = systematic.tested(e.drifts, e.tolerance.temperature)
     for (compared, side), tests in results.items():
         if compared.single is not None and compared.single.of(side) in e.first:
             continue
@@ -86,7 +85,7 @@ def settle(e: Evidence) -> None:
                     [],
                     Place(one.step, "rollout", 0, -1, -1, field, *values, context=told(one)),
                 )
-    e.notes[BEHIND] = sides = behind.sides(e.updates)
+    e.weights_in_use = sides = behind.sides(e.updates)
     for name, found in sides.items():
         for test in found.behind:
             context = f"over {test.where} the {name} is nearer to the learner's weights before the last update than to "

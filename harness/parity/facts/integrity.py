@@ -154,9 +154,9 @@ def absent_processes(e: Evidence) -> list[str]:
     either = {one for processes in known.values() for one in processes if one[1] == 0}
     found = []
     for name, processes in known.items():
-        expected = either | ({("trainer", 0)} if e.notes["train"] else set())
+        expected = either | ({("trainer", 0)} if e.train else set())
         world = mapping(e.side(name).recording.scenario.get("ppo")).get("world_size")
-        if e.notes["train"]:
+        if e.train:
             ranks = world if isinstance(world, int) and 0 < world <= MOST_RANKS else 1
             expected |= {(role, rank) for role in _RANKED for rank in range(ranks)}
         for role in sorted({role for role, _ in expected - processes}):

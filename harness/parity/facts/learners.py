@@ -7,7 +7,7 @@ from typing import Any
 
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence
-from harness.parity.facts.gaps import BATCH, CRITIC, LOSSES, ODD
+from harness.parity.facts.gaps import BATCH, CRITIC, LOSSES
 from harness.recordings.store import Recording
 from harness.recordings.tables import mapping, number
 from reports.model import Place
@@ -27,7 +27,7 @@ def learners(e: Evidence) -> None:
     if not e.weights.comparable:
         made = (f"those of the {side.name} were made by {side.recording.hashed_by}" for side in e.sides)
         e.missing.append(f"digests were not compared: {', '.join(made)}")
-    e.notes["updates"] = {"baseline": sorted(one), "candidate": sorted(two)}
+    e.learners.updates = {"baseline": sorted(one), "candidate": sorted(two)}
     compared = []
     for step in sorted(set(one) & set(two)):
         pairs: dict[str, tuple[Any, Any]] = {name: (one[step].get(name), two[step].get(name)) for name, _ in _DIGESTS}
@@ -41,15 +41,15 @@ def learners(e: Evidence) -> None:
         if not wrong:
             compared.append(step)
             continue
-        e.notes["updates equal"] = compared
-        e.notes["learners parted"] = step
+        e.learners.equal = compared
+        e.learners.parted = step
         confounder = e.confounded("everything", "prompts", "experience", "train", step=step)
         if confounder is not None:
-            e.notes["learners confounded"] = confounder.finding.summary
+            e.learners.confounded = confounder.finding.summary
         elif not e.guided and _trained_apart(e, step):
-            e.notes["learners followed"] = step
+            e.learners.followed = step
         elif _reordered(e, step):
-            e.notes["learners reordered"] = step
+            e.learners.reordered = step
         else:
             name, phase = wrong[0]
             names = ", ".join(name for name, _ in wrong)
@@ -58,7 +58,7 @@ def learners(e: Evidence) -> None:
                 Kind.LEARNER.of(), [], Place(step, phase, 0, -1, -1, f"{name} digest", *pairs[name], context=context)
             )
         return
-    e.notes["updates equal"] = compared
+    e.learners.equal = compared
     _losses(e, compared)
 
 
@@ -72,26 +72,26 @@ def _losses(e: Evidence, steps: list[int]) -> None:
             values = [metrics.get(step, {}).get(name) for metrics in told]
             if None in values:  # the weights agree without it
                 if values != [None, None]:
-                    e.notes.setdefault("losses of one run", {}).setdefault(name, step)
+                    e.learners.losses_of_one_run.setdefault(name, step)
                 continue
             one, two = map(number, values)
             e.note_recorded(name, step, math.isfinite(one), math.isfinite(two))
             if not (math.isfinite(one) and math.isfinite(two)):
-                e.notes.setdefault(ODD, set()).add(name)
+                e.odd_columns.add(name)
             allowed = max(NO_LOSS, SAME_LOSS * max(abs(one), abs(two)))
             if math.isfinite(one) != math.isfinite(two) or abs(one - two) > allowed:
                 context = "of an update that left both learners bit-identical"
                 e.diverges(Kind.LOSS.of(), [], Place(step, "train", 0, -1, -1, name, one, two, context=context))
             elif one != two and math.isfinite(one):
-                e.notes.setdefault("losses differ", {}).setdefault(name, step)
+                e.learners.losses_differ.setdefault(name, step)
 
 
 def _trained_apart(e: Evidence, step: int) -> bool:
     """In a free run: did the samples themselves differ, in this step or before? Then the update had to. Samples of the
     engines' own samplers do."""
-    if e.mode == "native" and not e.notes.get("seeded"):
+    if e.mode == "native" and not e.seeded:
         return True
-    return bool([one for one in e.notes.get("trained on other tokens", []) if one <= step])
+    return bool([one for one in e.experience.other_tokens if one <= step])
 
 
 def _reordered(e: Evidence, step: int) -> bool:

@@ -9,8 +9,8 @@ import numpy as np
 from harness.parity.facts import half, prompts_seen, readings
 from harness.parity.facts.align import Grid, Match, first_difference, shared
 from harness.parity.facts.divergence import Kind
-from harness.parity.facts.evidence import Evidence, Side, version_of, weight_version
-from harness.parity.facts.flips import FAR, Far, far_margin
+from harness.parity.facts.evidence import Evidence, Far, Side, version_of, weight_version
+from harness.parity.facts.flips import far_margin
 from harness.recordings.tables import Rows, Table
 from reports.model import Place
 
@@ -30,10 +30,9 @@ def one_engine(e: Evidence, side: Side, rollout: Table, experience: Table | None
     _stops(side, rollout, output)
     _not_finite(e, side, rollout)
     version = weight_version(rollout)
-    e.notes.setdefault(f"versions:{side.name}", {}).setdefault(version, rollout.step)
-    e.notes.setdefault(f"steps of versions:{side.name}", {}).setdefault(version, []).append(rollout.step)
+    side.versions.setdefault(version, []).append(rollout.step)
     if experience is None:
-        e.notes.setdefault(f"no experience:{side.name}", []).append(rollout.step)
+        side.no_experience.append(rollout.step)
         return
     trained_version = weight_version(experience)
     if None not in (version, trained_version) and version != trained_version:
@@ -102,7 +101,7 @@ def _not_finite(e: Evidence, side: Side, rollout: Table) -> None:
 def _against_learner(e: Evidence, side: Side, rollout: Table, output: Rows, experience: Table) -> None:
     tokens, actor, logprob = experience.rows("tokens"), experience.rows("actor_logprob"), rollout.rows("logprob")
     if tokens is None:
-        e.notes.setdefault(f"no experience:{side.name}", []).append(rollout.step)
+        side.no_experience.append(rollout.step)
         return
     match = Match.of(rollout.sample, experience.sample)
     e.unpaired(
@@ -112,8 +111,8 @@ def _against_learner(e: Evidence, side: Side, rollout: Table, output: Rows, expe
     )
     told = rollout.fields.get("uncompared")
     if told and isinstance(told, str):  # of a framework's tools or environment; a number in our own runs
-        e.notes.setdefault(f"uncompared:{side.name}", (rollout.step, told))
-        e.notes.setdefault(f"no experience:{side.name}", []).append(rollout.step)
+        side.uncompared = side.uncompared or (rollout.step, told)
+        side.no_experience.append(rollout.step)
         return
     follows_guide = bool(rollout.fields.get("guided"))  # then it trains on the baseline's tokens, not on its own
     grid = shared([(output, match.a), (tokens, match.b)])
@@ -129,7 +128,7 @@ def _against_learner(e: Evidence, side: Side, rollout: Table, output: Rows, expe
         or not np.array_equal(actor.lengths, tokens.lengths)
         or not np.array_equal(logprob.lengths, output.lengths)
     ):
-        e.notes.setdefault(f"no experience:{side.name}", []).append(rollout.step)
+        side.no_experience.append(rollout.step)
         return
     p, q = grid.take(logprob, match.a), grid.take(actor, match.b)
     cached = rollout.flat("cached")
@@ -244,7 +243,7 @@ def _choices(
         context=f"the {side.name}'s engine drew {token}, the learner would have drawn {instead}",
     )
     if far:
-        e.notes.setdefault(FAR, []).append(Far(Kind.CHOICE.of(side.name), samples, place, gap[beyond]))
+        e.rollouts.far.append(Far(Kind.CHOICE.of(side.name), samples, place, gap[beyond]))
     else:
         e.diverges(Kind.CHOICE.of(side.name), samples, place)
 

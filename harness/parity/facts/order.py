@@ -20,7 +20,7 @@ MOST = 2_000  # differing samples of a step; a step in which more differ says no
 
 
 def sources(e: Evidence, b: Table, c: Table, match: Match) -> None:
-    """Note in `e.notes["sources"]`, for each differing sample of a step, the samples of the baseline whose response
+    """Note in `e.rollouts.sources`, for each differing sample of a step, the samples of the baseline whose response
     the candidate gave it: (step, sample, response length compared, whether its log-probabilities told, sources).
     """
     output, output2 = b.rows("output"), c.rows("output")
@@ -34,7 +34,7 @@ def sources(e: Evidence, b: Table, c: Table, match: Match) -> None:
     for row, at in enumerate(match.a):
         if output.lengths[at]:
             by_first.setdefault(int(output.values[output.offsets[at]]), []).append(row)
-    found = e.notes.setdefault("sources", [])
+    found = e.rollouts.sources
     for row in differing[:MOST].tolist():
         drawn = output2.row(int(match.b[row]))
         begun = first_difference(output.row(int(match.a[row])), drawn) + 1 if e.guided else len(drawn)

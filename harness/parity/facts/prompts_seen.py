@@ -20,12 +20,12 @@ MOST = 4096  # prompts of a step that are looked at one by one
 
 
 def note(e: Evidence, side: Side, rollout: Table) -> None:
-    """Note one step's prompts that the engine saw otherwise, each with its kind, in `e.notes["prompt kinds:SIDE"]`; of
-    the native stage, whose kind of divergence and step are its own, in `e.notes["native prompt kinds:SIDE"]`."""
+    """Note one step's prompts that the engine saw otherwise, each with its kind, in `side.prompts`; of the native
+    stage, whose kind of divergence and step are its own, in `side.native_prompts`."""
     sent, seen = rollout.rows("prompt"), rollout.rows("prompt_seen")
     if sent is None or seen is None:
         return
-    native = "" if rollout.kind == "rollout" else "native "
+    native = rollout.kind != "rollout"
     every = np.arange(len(rollout.sample))
     reported = seen.lengths > 0
     side.seen_samples += 0 if native else int(reported.sum())
@@ -33,16 +33,15 @@ def note(e: Evidence, side: Side, rollout: Table) -> None:
     if not len(wrong):
         return
     wrong = wrong[np.argsort(rollout.sample[wrong])]
-    kinds = e.notes.setdefault(f"{native}prompt kinds:{side.name}", {})
-    lengths = e.notes.setdefault(f"{native}prompt lengths:{side.name}", {})  # of what was seen, as in `kinds`
+    prompts = side.native_prompts if native else side.prompts
     known = tokenizer(e)
     others = {sent.row(row).tobytes() for row in every.tolist()} if len(every) <= MOST else set()
     for row in wrong[:MOST]:
         kind = how(sent.row(row), seen.row(row), known)
         if kind == "other ids" and seen.row(row).tobytes() in others:
             kind = PERMUTED
-        kinds.setdefault(kind, []).append((rollout.step, int(rollout.sample[row])))
-        lengths.setdefault(kind, []).append(len(seen.row(row)))
+        prompts.kinds.setdefault(kind, []).append((rollout.step, int(rollout.sample[row])))
+        prompts.lengths.setdefault(kind, []).append(len(seen.row(row)))
     row = int(wrong[0])
     one, two = sent.row(row), seen.row(row)
     values = (one[:SHOWN_IDS].tolist(), two[:SHOWN_IDS].tolist())
@@ -51,7 +50,7 @@ def note(e: Evidence, side: Side, rollout: Table) -> None:
         rollout.sample[wrong],
         Place(
             rollout.step,
-            native.strip() or "prompt",
+            "native" if native else "prompt",
             int(rollout.rank[row]),
             int(rollout.sample[row]),
             first_difference(one, two),

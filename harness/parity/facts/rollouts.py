@@ -70,7 +70,7 @@ def rollouts(e: Evidence, b: Table, c: Table, trained: list[Table | None]) -> No
     ):
         _logprobs(e, b, c, match, grid, one, same, grid.take(p, match.a), grid.take(q, match.b), lookup)
     else:
-        e.notes.setdefault("no logprobs", []).append(step)
+        e.rollouts.no_logprobs.append(step)
 
 
 def _judged_rows(e: Evidence, b: Table, c: Table, match: Match) -> np.ndarray | None:
@@ -83,22 +83,22 @@ def _judged_rows(e: Evidence, b: Table, c: Table, match: Match) -> np.ndarray | 
     reason = ""
     if everything is not None:
         reason = f"the runs differ in {everything.finding.name}"
-    elif e.mode == "native" and not e.notes.get("seeded"):
+    elif e.mode == "native" and not e.seeded:
         reason = "native sampling: samples are compared as distributions"
     elif equal is False:
         reason = "the learners' weights differ"
-    elif equal is None and before is not None and e.notes.get("train"):
+    elif equal is None and before is not None and e.train:
         reason = f"{before.finding.name} may have parted the learners before it, and no weight digests say otherwise"
-    elif equal is None and parted and not e.guided and e.notes.get("train"):
+    elif equal is None and parted and not e.guided and e.train:
         reason = "the runs trained on other tokens before it, and no weight digests say otherwise"
     if reason:
         e.unjudged_steps[b.step] = reason
         return None
     if equal is None:
-        e.notes.setdefault("weights unknown", []).append(b.step)
+        e.rollouts.weights_unknown.append(b.step)
     prompt, prompt2 = b.rows("prompt"), c.rows("prompt")
     if prompt is None or prompt2 is None:
-        e.notes.setdefault("prompts unknown", []).append(b.step)
+        e.rollouts.prompts_unknown.append(b.step)
         return np.ones(len(match.sample), bool)
     judged = equal_rows(prompt, match.a, prompt2, match.b)
     if not judged.all():

@@ -8,14 +8,12 @@ job does not repeat itself, and no later difference says anything about the othe
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
 
-from harness.parity.facts.divergence import DivergenceKey, Kind
+from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence
-from harness.parity.facts.floor import Pair
 from harness.parity.facts.integrity import bad_exit, copies, damage
 from harness.parity.facts.modes import drawn_in, unclear
+from harness.parity.facts.repeated import SecondRun
 from harness.recordings.store import Recording
 
 VARIANT = "repeat"
@@ -24,31 +22,6 @@ _OF_EACH_RUN = {
     Kind.ENGINE, Kind.CHOICE, Kind.PROMPT, Kind.TRAINED, Kind.SYNC, Kind.NOT_FINITE, Kind.FLOOR, Kind.VERSION,
 }  # fmt: skip
 _TOKENS = {Kind.FLIP, Kind.UNJUDGED_FLIP, Kind.LENGTH, Kind.FINISH}
-
-
-@dataclass(frozen=True)
-class SecondRun:
-    """One side against its own second run.
-
-    `useless`: why the second run says nothing; empty where it does. `pairs`: the rollouts that both drew with equal
-    weights. `parts`: the step from which on they are two different runs, with `why`; None where they never part.
-    `kinds`: what differs, with its first step. `drawn`: did both have to draw the same tokens?
-    """
-
-    useless: str = ""
-    pairs: list[Pair] = field(default_factory=list)
-    parts: int | None = None
-    why: str = ""
-    kinds: dict[DivergenceKey, int] = field(default_factory=dict)
-    drawn: bool = True
-
-    @property
-    def steps(self) -> list[int]:
-        return [step for step, *_ in self.pairs]
-
-    def facts(self) -> dict[str, Any]:
-        """For the verdict's coverage."""
-        return {"steps": len(self.pairs), "parts_at_step": self.parts, "why": self.useless or self.why}
 
 
 def compared(e: Evidence, others: Iterable[Recording] = ()) -> SecondRun:
@@ -96,23 +69,17 @@ def _partings(e: Evidence) -> Iterator[tuple[int, str]]:
             yield first.step, "its learner makes other weights of the same samples"
         elif first.kind not in _OF_EACH_RUN:
             yield first.step, f"{first.place.field} differs"
-    if "learners reordered" in e.notes:
-        yield e.notes["learners reordered"], "its learner takes the samples in another order, which rounds otherwise"
-    if "learners followed" in e.notes:
-        yield e.notes["learners followed"], "its learner trains on other tokens"
+    if e.learners.reordered is not None:
+        yield e.learners.reordered, "its learner takes the samples in another order, which rounds otherwise"
+    if e.learners.followed is not None:
+        yield e.learners.followed, "its learner trains on other tokens"
     yield from e.unjudged_steps.items()
-
-
-def of(e: Evidence, side: str) -> SecondRun | None:
-    """The second run of one side, where there is one."""
-    found: SecondRun | None = e.notes.get("second runs", {}).get(side)
-    return found
 
 
 def irreproducible(e: Evidence) -> str:
     """A sentence where a side's job does not repeat itself; empty where each that was run again does."""
     for side in e.sides:
-        found = of(e, side.name)
+        found = e.second_runs.get(side.name)
         if found is not None and found.parts is not None:
             return f"{side.name}-itself: run again, the job is another run from step {found.parts} on: {found.why}"
     return ""
@@ -121,4 +88,4 @@ def irreproducible(e: Evidence) -> str:
 def required(e: Evidence, side: str) -> bool:
     """Does a verdict need the floor of this side? Where only the other one was run again, the tolerance is that one's
     alone: a side of which no noise was measured is allowed none."""
-    return not e.notes.get("second runs") or of(e, side) is not None
+    return not e.second_runs or side in e.second_runs

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence
-from harness.parity.facts.flips import FAR, TIE, Far
 from harness.parity.facts.floor import implausible
 
 UNJUDGED, FLIP = Kind.UNJUDGED_FLIP.of(), Kind.FLIP.of()
@@ -19,20 +18,20 @@ def too_many(e: Evidence) -> None:
     if e.mode not in ("coupled", "greedy"):
         return
     if implausible(flips, compared, e.of_engines.value, e.tolerance.temperature):
-        e.notes["too many flips"] = flips
+        e.rollouts.too_many_flips = True
         found = e.found(UNJUDGED)
         for step, first in e.places[UNJUDGED].items():
             e.diverges(FLIP, found[found[:, 0] == step, 1], first.place)
     benign = e.counts.get("benign_flips", 0)
     # With Gumbel noise alone a gap is seldom small: two greedy logits may be as near as the model likes.
     if e.mode == "coupled" and implausible(benign, compared, e.tolerance.value, e.tolerance.temperature):
-        e.notes["too many ties"] = benign
-        for samples, place in e.notes[TIE]:
+        e.rollouts.too_many_ties = True
+        for samples, place in e.rollouts.ties:
             e.diverges(FLIP, samples, place)
 
 
 def _far(e: Evidence) -> None:
-    noted: list[Far] = e.notes.get(FAR, [])
+    noted = e.rollouts.far
     for key in dict.fromkeys(one.key for one in noted):
         of_key = [one for one in noted if one.key == key]
         flips = key == FLIP

@@ -11,75 +11,31 @@ figure is within the tolerance. In half precision the samples say it (`behind`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.facts.sync_record import SyncRecord
 from harness.recordings.tables import mapping, names, number
 from reports.model import Place
 from reports.text import counted, figure
 
 LEAST_PROOF = 32  # tokens; a proof over fewer proves little, over none nothing
-# So many times nearer, on average, to one version of the learner's weights than to the other. Rounding that no update
-# knows of moves an engine from the one as far as from the other: it would have to follow the update to feign this.
-NEARER = 2.0
-
-
-@dataclass
-class SyncRecord:
-    """What one side's syncs showed."""
-
-    versions: list[int] = field(default_factory=list)  # those with a sync event
-    unproven: list[int] = field(default_factory=list)  # without a proof
-    by_samples: list[int] = field(default_factory=list)  # proven by what was drawn, in a framework's job
-    unused: list[int] = field(default_factory=list)  # not proven, and nothing was drawn with them, in a framework's job
-    without_digests: list[int] = field(default_factory=list)  # the engine did not say what it received
-    partly: dict[int, str] = field(default_factory=dict)  # version -> how many tensors nobody says to have arrived
-    manifest: set[str] = field(default_factory=set)  # names of the learner's tensors, where the recording has them
-    unlisted: list[str] = field(default_factory=list)  # sent, but not in the manifest: it is no whole one
-    undigested: list[int] = field(default_factory=list)  # the learner did not say what it sent
-    unsynced: list[int] = field(default_factory=list)  # rolled out, but no sync event
-    unchanged: bool = False  # of several versions each has the learner's digests of the first
-    largest_proof: float = 0.0
-    tensors: int | None = None  # that arrived as the learner's, in the sync with the fewest
-    stale: dict[str, int] = field(default_factory=dict)  # tensor -> the first version that the engine lacked
-    altered: dict[str, int] = field(default_factory=dict)  # tensor -> the first version that arrived as something else
-    absent: dict[str, int] = field(default_factory=dict)  # tensor -> the first version that left it out
-    # The same tensors with every version of which that is true: a later sync may have fixed it.
-    stale_versions: dict[str, list[int]] = field(default_factory=dict)
-    altered_versions: dict[str, list[int]] = field(default_factory=dict)
-    absent_versions: dict[str, list[int]] = field(default_factory=dict)
-    names: set[str] = field(default_factory=set)  # every tensor that the learner had to send
-    learner: dict[int, dict[str, str]] = field(default_factory=dict)  # version -> tensor -> the learner's digest
-    proof_beyond: dict[int, float] = field(default_factory=dict)  # version -> proof beyond the tolerance
-    # In float32: version -> mean distance of the engine from the learner's weights, and from those before; nats.
-    distances: dict[int, tuple[float, float]] = field(default_factory=dict)
-
-    @property
-    def behind(self) -> list[int]:
-        """Versions of which the engine computes with the one before."""
-        return [version for version, (now, before) in self.distances.items() if NEARER * before < now]
-
-    @property
-    def untold(self) -> list[int]:
-        """Versions that the engine is not clearly nearer to than to the one before."""
-        return [version for version, (now, before) in self.distances.items() if not NEARER * now < before]
 
 
 def weight_syncs(e: Evidence) -> None:
-    """Read both runs' syncs into `e.notes["sync:SIDE"]`, and their failures into the divergences."""
+    """Read both runs' syncs into each side's `sync`, and their failures into the divergences."""
     for side in e.sides:
-        e.notes[f"sync:{side.name}"] = _read(e, side)
+        side.sync = _read(e, side)
 
 
 def _read(e: Evidence, side: Side) -> SyncRecord:
     record = SyncRecord()
     learner = _merged(_digests(side, "learner"))
     received = _everywhere(_digests(side, "received"), learner)
-    used: dict[Any, int] = {v: s for v, s in e.notes.get(f"versions:{side.name}", {}).items() if isinstance(v, int)}
+    used: dict[Any, int] = {v: steps[0] for v, steps in side.versions.items() if v is not None}
     held: dict[str, str] = {}
     previous: dict[str, str] | None = None  # the learner's digests of the version before
     record.learner = learner

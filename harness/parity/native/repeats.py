@@ -13,7 +13,7 @@ from scipy import stats
 
 from harness.parity.facts.align import Match
 from harness.parity.facts.divergence import Kind
-from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.facts.evidence import Collisions, Evidence, Side
 from harness.parity.facts.parameters import engine_infos
 from harness.parity.native.result import NativeResult
 from harness.parity.native.samples import Samples, tables
@@ -49,7 +49,7 @@ def collisions(e: Evidence, side: Side, samples: Samples, result: NativeResult) 
         equal += sum(count * (count - 1) // 2 for count in counts)
         clones += sum(count for count in counts if count > 1)
     scored = bool(np.isfinite(samples.likelihood).any())
-    e.notes[f"collisions:{side.name}"] = {"equal pairs": equal, "expected": expected, "samples": clones}
+    side.collisions = Collisions(equal, expected, clones)
     if not scored or not equal or float(stats.poisson.sf(equal - 1, expected)) >= COLLISION:
         return False
     if samples.fits and 2 * equal <= pairs:

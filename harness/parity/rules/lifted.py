@@ -10,7 +10,7 @@ import numpy as np
 from harness.parity.facts.divergence import DivergenceKey, Kind
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import Explanation, left
-from harness.parity.lifted import LiftedResult
+from harness.parity.facts.lifted_result import LiftedResult
 from harness.recordings.tables import Table
 from reports.model import Cause
 from reports.text import figure
@@ -27,7 +27,7 @@ _ALSO = frozenset({Kind.ENGINE_DRIFT, Kind.DRIFT, Kind.BEHIND, Kind.NATIVE_LEARN
 def logic(e: Evidence) -> Iterator[Explanation]:
     """The causes of the lifted stage, UNEXPLAINED among them. Where they are all named and of one engine, differences
     of that engine that are left in half precision, and that the stage shows too, are theirs."""
-    result: LiftedResult | None = e.notes.get("lifted")
+    result = e.lifted
     if result is None or result.verdict is None or not len(left(e, Kind.LIFTED.of())):
         return
     for cause in result.verdict.causes:
@@ -58,7 +58,7 @@ def arithmetic(e: Evidence) -> Iterator[Explanation]:
 
     Tokens that differ, lengths and ends are left open: of those rounding is only one of the reasons.
     """
-    result: LiftedResult | None = e.notes.get("lifted")
+    result = e.lifted
     if result is None or not result.equal:
         return
     kinds = tuple(
@@ -91,7 +91,7 @@ def arithmetic(e: Evidence) -> Iterator[Explanation]:
 
 def _tail(e: Evidence, side: str) -> bool:
     """Is what the native stage reports of its tokens off by a tail of rounding only?"""
-    tail, result = e.tails.get(Kind.NATIVE_LEARNER.of(side)), e.notes.get("native")
+    tail, result = e.tails.get(Kind.NATIVE_LEARNER.of(side)), e.native
     if tail is None or result is None or tail.beyond > NATIVE_TAIL * tail.compared:
         return False
     return bool(result.learner_delta.get(side, np.inf) <= e.tolerance.extreme)

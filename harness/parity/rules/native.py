@@ -13,7 +13,6 @@ from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import Explanation, left
 from harness.parity.facts.prompts_seen import PERMUTED
 from harness.parity.native.repeats import EXCHANGED
-from harness.parity.native.result import NativeResult
 from harness.parity.native.samples import tables
 from harness.parity.native.semantics import RAW, evidence
 from harness.parity.rivals import Seen
@@ -37,7 +36,7 @@ FIELD = {"joint": "top_p", "blind": "repetition_penalty"}
 def prompts(e: Evidence) -> Iterator[Explanation]:
     """What became of the native stage's prompts: with none of our plugins loaded, an engine may be sent others."""
     for side in e.sides:
-        kinds: dict[str, list[tuple[int, int]]] = e.notes.get(f"native prompt kinds:{side.name}", {})
+        kinds = side.native_prompts.kinds
         for kind, where in kinds.items():
             name = "ORDER" if kind == PERMUTED else cause_name(kind)
             samples = len(set(where))
@@ -57,7 +56,7 @@ def prompts(e: Evidence) -> Iterator[Explanation]:
 def ends(e: Evidence) -> Iterator[Explanation]:
     """What makes all native samples of a side shorter: their last token is left out, or a limit is lower than the other
     side's."""
-    for side in e.sides if e.notes.get("native") is not None else ():
+    for side in e.sides if e.native is not None else ():
         ends_at, (lengths, last, finish) = end_ids(e, side), _endings(side)
         longest = _endings(e.candidate if side is e.baseline else e.baseline)[0].max(initial=0)
         stopped, cut = finish == "stop", finish == "length"
@@ -93,7 +92,7 @@ def _endings(side: Side) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def samplers(e: Evidence) -> Iterator[Explanation]:
     """What the sampler did instead: the change under which the learner finds its samples likely."""
-    result: NativeResult | None = e.notes.get("native")
+    result = e.native
     for side in e.sides:
         kind = Kind.NATIVE_SAMPLER.of(side.name)
         if result is None or not len(left(e, kind)):
@@ -140,7 +139,7 @@ def samplers(e: Evidence) -> Iterator[Explanation]:
 
 def meanings(e: Evidence) -> Iterator[Explanation]:
     """Log-probabilities of another meaning than the engine documents."""
-    result: NativeResult | None = e.notes.get("native")
+    result = e.native
     for side in e.sides:
         kind = Kind.NATIVE_LEARNER.of(side.name)
         one = result.semantics.get(side.name, {}) if result is not None else {}
@@ -171,7 +170,7 @@ def meanings(e: Evidence) -> Iterator[Explanation]:
 
 def seeds(e: Evidence) -> Iterator[Explanation]:
     """A request drawn again with its seed gives another sample, though the engine honours request seeds."""
-    result: NativeResult | None = e.notes.get("native")
+    result = e.native
     for side in e.sides:
         kind = Kind.NATIVE_REPEAT.of(side.name)
         if result is None or kind not in e.first:

@@ -9,7 +9,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from harness.parity.facts.divergence import ROLLOUT, DivergenceKey, Kind, keys
-from harness.parity.facts.evidence import Evidence
+from harness.parity.facts.evidence import Evidence, Source
 from harness.parity.facts.explanation import Explanation, among, keys_of, left, when
 from harness.parity.facts.prompts_seen import PERMUTED
 from harness.parity.rules.clones import clones
@@ -19,12 +19,11 @@ from reports.text import figure
 MOST = 0.98  # of a step's differing responses that have another owner
 FEWEST = 2
 TOLD = 20  # tokens that agree, with their log-probabilities
-Source = tuple[int, int, int, bool, list[int]]  # as `facts.order.sources` notes them
 
 
 def permuted(e: Evidence) -> Iterator[Explanation]:
     """The responses of a step are the baseline's, each under one other sample number."""
-    noted = e.notes.get("sources", [])
+    noted = e.rollouts.sources
     open_ = set(keys_of(np.concatenate([left(e, Kind.FLIP.of()), left(e, Kind.LOGPROB.of())])).tolist())
     matched = []
     for step in sorted({one[0] for one in noted}):
@@ -37,7 +36,7 @@ def permuted(e: Evidence) -> Iterator[Explanation]:
         matched = []
     affected = [(one[0], one[1]) for rows in matched for one in rows if one[4]]
     compared = sum(map(len, matched))
-    exchanged = {side.name: e.notes.get(f"prompt kinds:{side.name}", {}).get(PERMUTED, []) for side in e.sides}
+    exchanged = {side.name: side.prompts.kinds.get(PERMUTED, []) for side in e.sides}
     for side in e.sides:
         if exchanged[side.name] and not affected:
             yield _permuted(e, side.name, [], 0, exchanged[side.name])
@@ -131,14 +130,15 @@ def collisions(e: Evidence) -> Iterator[Explanation]:
     """Samples of one prompt that are clones of each other, in the native stage or in the rollouts."""
     for side in e.sides:
         if Kind.COLLISION.of(side.name) in e.first:
-            native = e.notes[f"collisions:{side.name}"]
+            native = side.collisions
+            assert native is not None
             yield Explanation(
                 Cause(
                     "RNG_COLLISION",
                     side.name,
                     "samples of one prompt are clones of each other: their advantages are zero",
-                    f"{native['equal pairs']} equal pairs where {figure(native['expected'])} are expected",
-                    {"stage": "native", **native},
+                    f"{native.equal} equal pairs where {figure(native.expected)} are expected",
+                    {"stage": "native", **native.facts()},
                 ),
                 keys((Kind.NATIVE, Kind.COLLISION), side.name),
             )

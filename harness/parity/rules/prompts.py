@@ -53,7 +53,7 @@ def prompts(e: Evidence) -> Iterator[Explanation]:
             retold = _same_text(e, side, where) if kind == "other ids" else 0
             name = "RETOKENIZATION" if retold else cause_name(kind)
             evidence = f"{counted(len(affected), 'sample')}, first step {where[0][0]}, sample {where[0][1]}"
-            native = e.notes.get(f"native prompt kinds:{side.name}", {}).get(kind, [])
+            native = side.native_prompts.kinds.get(kind, [])
             evidence += f"; {counted(len(set(native)), 'sample')} of the native stage too" if native else ""
             if retold:
                 evidence += f"; in {retold} of them the recorded text of the prompt's ends is the same"
@@ -82,8 +82,8 @@ CUT = {"no generation prompt": "truncated right", "no BOS": "truncated left"}
 
 def _kinds(e: Evidence, side: Side) -> dict[str, list[tuple[int, int]]]:
     """What became of prompts -> (step, sample). Cut to one length, one may lack the generation prompt by chance."""
-    kinds = dict(e.notes.get(f"prompt kinds:{side.name}", {}))
-    lengths: dict[str, list[int]] = e.notes.get(f"prompt lengths:{side.name}", {})
+    kinds = dict(side.prompts.kinds)
+    lengths = side.prompts.lengths
     for one, cut in CUT.items():
         if one in kinds and len({*lengths[one], *lengths.get(cut, [-1])}) == 1:
             kinds[cut] = sorted([*kinds[cut], *kinds.pop(one)])
@@ -104,7 +104,7 @@ def _same_text(e: Evidence, side: Side, where: list[tuple[int, int]]) -> int:
     begin (or, at the end, end) with the other.
     """
     other = e.candidate if side is e.baseline else e.baseline
-    trusted = {tuple(one) for kind in e.notes.get(f"prompt kinds:{other.name}", {}).values() for one in kind}
+    trusted = {tuple(one) for kind in other.prompts.kinds.values() for one in kind}
     wanted = {one for one in where if one not in trusted}
     own, theirs = by_sample(side, wanted), by_sample(other, wanted)
     return sum(_retold(own[key], theirs[key]) for key in own.keys() & theirs.keys())

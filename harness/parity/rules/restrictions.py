@@ -18,7 +18,6 @@ from reports.text import counted, figure
 
 CHANCE = 1e-3  # probability that so many differing samples all have cached tokens by chance
 FEWEST = 3  # samples, on either side of a restriction
-PAST_CACHE = "past the cache"  # note of `Evidence`: sides that live engines show to differ with nothing from a cache
 
 
 def stale_cache(e: Evidence) -> Iterator[Explanation]:
@@ -101,7 +100,7 @@ def untried_cache(e: Evidence, side: Side) -> str:
 
     A cache that holds keys of earlier weights shows like that, and so does an engine whose decode is not its prefill.
     """
-    if side.name in e.notes.get(PAST_CACHE, ()):
+    if side.name in e.learned.past_cache:
         return ""
     kind = Kind.ENGINE.of(side.name)
     found, open_ = e.readings.get(kind), left(e, kind)

@@ -17,7 +17,6 @@ FEWEST = 2  # flips of which the text tells
 MOST = 0.9  # of the flips of which a text was recorded have the same text
 LOOKED_AT = 10_000  # flips
 AHEAD = 8  # ids of a response whose text one id of another encoding may cover
-ALOUD = "read aloud"  # note of `Evidence`: (step, sample, position) of a flip -> do both tokens read the same?
 
 
 def retokenized(e: Evidence) -> Iterator[Explanation]:
@@ -29,7 +28,7 @@ def retokenized(e: Evidence) -> Iterator[Explanation]:
     flips, margins = _open(e)
     if not len(flips):
         return
-    aloud: dict[tuple[int, int, int], bool] = e.notes.get(ALOUD, {})
+    aloud = e.learned.aloud
     if aloud:  # a baseline that was encoded again has what follows at other positions
         first = _firsts(flips)
         flips, margins = flips[first], margins[first]
@@ -66,9 +65,9 @@ def retokenized(e: Evidence) -> Iterator[Explanation]:
     )
 
 
-def read_aloud(e: Evidence, texts: Callable[[list[list[int]]], list[str]]) -> dict[str, Any]:
+def read_aloud(e: Evidence, texts: Callable[[list[list[int]]], list[str]]) -> dict[tuple[int, int, int], bool]:
     """Ask a tokenizer whether the candidate's token at the first flip of each sample, of those that nothing explains,
-    begins the text that the baseline goes on with: what to note of it. {} where there is none."""
+    begins the text that the baseline goes on with: `Learned.aloud`."""
     flips, _ = _open(e)
     if not len(flips):
         return {}
@@ -76,7 +75,7 @@ def read_aloud(e: Evidence, texts: Callable[[list[list[int]]], list[str]]) -> di
     ahead = _followed(e, flips)
     said = texts([*ahead.values(), *([token] for token in flips[:, 4].tolist())])
     begins = zip(ahead, said[: len(flips)], said[len(flips) :], strict=True)
-    return {ALOUD: {where: bool(own) and text.startswith(own) for where, text, own in begins}}
+    return {where: bool(own) and text.startswith(own) for where, text, own in begins}
 
 
 def _open(e: Evidence) -> tuple[np.ndarray, np.ndarray]:

@@ -11,9 +11,8 @@ import numpy as np
 from harness.parity.facts.divergence import NATIVE, ROLLOUT, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import Explanation, from_step, in_steps, left, restricted, when
-from harness.parity.facts.half import BEHIND
+from harness.parity.facts.sync_record import SyncRecord
 from harness.parity.facts.systematic import ROUGHER
-from harness.parity.facts.weightsync import SyncRecord
 from harness.parity.rivals import Seen
 from reports.model import Cause, Proof
 from reports.text import counted, figure
@@ -24,7 +23,7 @@ SINGLE = 3  # so many tensors are named one by one; more are named together
 def stale_weights(e: Evidence) -> Iterator[Explanation]:
     """Tensors that a sync left out, with a digest or the proof that says that the engine kept older ones."""
     for side in e.sides:
-        record: SyncRecord = e.notes[f"sync:{side.name}"]
+        record = side.sync
         groups: dict[tuple[int, ...], list[str]] = {}
         for name in {**record.absent, **record.stale}:
             held = record.stale_versions.get(name, [])
@@ -81,7 +80,7 @@ def _stale(
 def altered_weights(e: Evidence) -> Iterator[Explanation]:
     """Tensors that arrived as something else than the learner sent."""
     for side in e.sides:
-        record: SyncRecord = e.notes[f"sync:{side.name}"]
+        record = side.sync
         for name, versions in list(record.altered_versions.items())[:8]:
             steps = steps_of(e, side, tuple(versions))
             yield Explanation(
@@ -115,12 +114,12 @@ def one_update_behind(e: Evidence) -> Iterator[Explanation]:
             continue
         place, first = e.first[kind].place, int(e.found(kind)[:, 0].min())
         if e.tolerance.half:
-            found, rounding = e.notes[BEHIND][side.name], e.tolerance.rounding.mean
+            found, rounding = e.weights_in_use[side.name], e.tolerance.rounding.mean
             now, then, allowed = found.now, found.before, ROUGHER * rounding
             shown = f"mean distance from float32 with the learner's weights {figure(now)} nats, with those before "
             shown += f"{figure(then)}; the learner rounds by {figure(rounding)}"
         else:
-            record: SyncRecord = e.notes[f"sync:{side.name}"]
+            record = side.sync
             now, then = record.distances[record.behind[0]]
             rounding, allowed = 0.0, e.tolerance.value
             shown = f"{counted(len(record.behind), 'proof')} of {len(record.distances)} say so"
@@ -155,5 +154,4 @@ def _without(e: Evidence, side: Side, steps: set[int], versions: tuple[int, ...]
 
 def steps_of(e: Evidence, side: Side, versions: tuple[int, ...]) -> set[int]:
     """The steps whose rollouts were drawn with these weight versions."""
-    drawn = e.notes.get(f"steps of versions:{side.name}", {})
-    return {step for version in versions for step in drawn.get(version, ())}
+    return {step for version in versions for step in side.versions.get(version, ())}

@@ -11,10 +11,12 @@ from recordings import FrameRecord, Jagged, Recording, causes, check, pair, put,
 from harness.parity.facts import systematic
 from harness.parity.facts.behind import Updates, sides
 from harness.parity.facts.clusters import Clusters, Mean
+from harness.parity.facts.divergence import SIDES, Kind
 from harness.parity.verdict import judged
 from reports import render
 
 HALF = scenario(dtype="bfloat16")
+ENGINES = systematic.Means(systematic.Compared.ENGINES)
 
 
 def coarse(recording: Recording, size: float) -> None:
@@ -333,7 +335,7 @@ def test_the_false_alarms_are_those_that_are_stated() -> None:
             delta = shared + 0.004 * rng.standard_t(3, prompts * tokens)
             position = np.tile(np.arange(tokens), prompts)
             drift.add(step, cluster, np.zeros(len(delta)), delta, None, position, None)
-        found = systematic.tested({"logprob": drift}, 1.0)["logprob"]
+        found = systematic.tested({ENGINES: drift}, 1.0)[ENGINES]
         alarms += any(one.found for one in found)
         table = next(drift.tables())[2]
         every = table[:, 0].sum()
@@ -374,7 +376,7 @@ def test_one_choice_turned_by_a_token_that_rounds_far_is_no_difference(
         experience.arrays["margin"].values[place] = margin
         experience.arrays["runner_up"].values[place] = frame.values[at] + (1 if second else 2)
     e = judged(baseline.write(tmp_path / "baseline"), candidate.write(tmp_path / "candidate"), native=False).evidence
-    assert e is not None and len(e.found("flip")) == found
+    assert e is not None and len(e.found(Kind.FLIP.of())) == found
     assert len(e.flips.table) == found and e.counts.get("flips_beyond_margin", 0) == found
 
 
@@ -398,7 +400,7 @@ def test_one_choice_that_the_far_edge_of_a_filter_turns_is_no_difference(
                 experience.arrays["edge"].values[place] = edge
     e = judged(baseline.write(tmp_path / "baseline"), candidate.write(tmp_path / "candidate"), native=False).evidence
     assert e is not None
-    assert len(e.found("choice:baseline")) == len(e.found("choice:candidate")) == found
+    assert [len(e.found(Kind.CHOICE.of(side))) for side in SIDES] == [found, found]
 
 
 @pytest.mark.parametrize(
@@ -423,4 +425,4 @@ def test_one_flip_that_the_far_edge_of_a_filter_turns_is_no_difference(
         if edge is not None:
             drawn["drawn_edge"].values[place] = edge
     e = judged(baseline.write(tmp_path / "baseline"), candidate.write(tmp_path / "candidate"), native=False).evidence
-    assert e is not None and len(e.found("flip")) == found
+    assert e is not None and len(e.found(Kind.FLIP.of())) == found

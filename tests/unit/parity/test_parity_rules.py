@@ -5,6 +5,7 @@ What a cause does not explain stays open: pairs of faults are both named, and wh
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from recordings import (
 
 from harness.parity.attribution.case import LATEST, OFFENDING, choose
 from harness.parity.causes import find
+from harness.parity.facts.evidence import Learned
 from harness.parity.rules.retokenized import read_aloud
 from harness.parity.verdict import judged
 from reports.model import Verdict
@@ -1004,14 +1006,13 @@ def test_ids_of_another_encoding_are_told_by_their_text_where_a_tokenizer_is_at_
     def texts(rows: list[list[int]]) -> list[str]:
         return ["".join(spelled.get(one, f"<{one}>") for one in row) for row in rows]
 
-    found.evidence.notes |= read_aloud(found.evidence, texts)
-    named = find(found.evidence, found.kinds)
+    aloud = Learned(read_aloud(found.evidence, texts))
+    named = find(replace(found.evidence, learned=aloud), found.kinds)
     assert [(one.name, one.party) for one in named] == [("RETOKENIZATION", party)]
     # Control: tokens that read otherwise.
     spelled[700] = "x"
-    found.evidence.explained = []
-    found.evidence.notes |= read_aloud(found.evidence, texts)
-    assert [one.name for one in find(found.evidence, found.kinds)] == ["UNEXPLAINED"]
+    aloud = Learned(read_aloud(found.evidence, texts))
+    assert [one.name for one in find(replace(found.evidence, learned=aloud), found.kinds)] == ["UNEXPLAINED"]
 
 
 def test_the_case_holds_samples_in_which_something_else_began_late(tmp_path: Path) -> None:

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from recordings import Recording, check, jagged, pair
 
-from harness.parity.attribution import merged
+from harness.parity import causes
+from harness.parity.attribution import merge, merged
 from harness.parity.attribution.outcome import Attribution
 from harness.parity.attribution.situation import Named
+from harness.parity.facts.evidence import Learned
 from harness.parity.rivals import Seen
 from harness.parity.rules.lifted import STAGE
 from harness.parity.verdict import Judged, judged
@@ -119,12 +121,17 @@ def test_what_a_tensor_explains_on_the_bench_is_no_arithmetic_of_the_format(
     assert verdict.causes[-1].name == "STALE_WEIGHTS(model.norm.weight)" or stands
 
 
-def test_what_the_bench_learned_is_added_to_every_stage(tmp_path: Path) -> None:
-    """The recordings are read once more with it: of the native stage and the lifted one too."""
-    found = moved(tmp_path)
+def test_the_recordings_are_read_once_more_with_what_the_bench_learned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the evidence stays as it was gathered."""
+    found, read = moved(tmp_path), []
     assert found.evidence is not None
-    verdict = merged(found, Attribution(learned={"something": 1}))
-    assert found.evidence.notes["something"] == 1
+    again = causes.find
+    monkeypatch.setattr(merge, "find", lambda e, kinds: read.append(e.learned) or again(e, kinds))
+    learned = Learned(past_cache=("baseline",))
+    verdict = merged(found, Attribution(learned=learned))
+    assert read == [learned] and found.evidence.learned == Learned()
     assert [one.name for one in verdict.causes] == [one.name for one in found.verdict.causes]
 
 

@@ -1,0 +1,100 @@
+"""Native stage: each engine's own sampler at the same weights, compared as distributions and held against the learner.
+
+- `distributions`: the two stages against each other: different, equal, or too little data.
+- `sampler`: each against the learner's own distribution: which of the two does not draw what it was asked.
+- `semantics`: what the log-probabilities that an engine reports mean.
+- `repeats`: clones, and seeds that are not honoured.
+"""
+
+from __future__ import annotations
+
+from harness.parity.facts import prompts_seen
+from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.native import semantics
+from harness.parity.native.distributions import distributions
+from harness.parity.native.repeats import PROMISES, collisions, repeats
+from harness.parity.native.result import NativeResult
+from harness.parity.native.sampler import sampler, unread
+from harness.parity.native.samples import Samples, samples_of, tables
+from harness.parity.native.two_samples import MARGIN
+from harness.recordings.store import Recording
+from harness.recordings.tables import Table, mapping, number
+
+NOT_RUN = "not run"
+
+
+def native_stage(e: Evidence, *, alpha: float) -> None:
+    """Read both native stages into `e.native`, and their differences into the divergences."""
+    result = NativeResult(alpha=alpha, margin=_margin(e.baseline.recording))
+    e.native = result
+    stages = [tables(side, "native") for side in e.sides]
+    if not all(stages):
+        absent = [side.name for side, stage in zip(e.sides, stages, strict=True) if not stage]
+        result.skipped = "no native stage was recorded" + (f" for the {absent[0]}" if len(absent) == 1 else "")
+        return
+    samples = [samples_of(side) for side in e.sides]
+    result.samples = (len(samples[0]), len(samples[1]))
+    _versions(e, stages, result)
+    for side, one, stage in zip(e.sides, samples, stages, strict=True):
+        for table in (*stage, *tables(side, "repeat")):
+            prompts_seen.note(e, side, table)
+        result.not_compared += one.missing
+        semantics.semantics(e, side, one, result)
+        if collisions(e, side, one, result):
+            result.not_compared.append(f"{side.name}: clones are no samples of their own to hold against the learner")
+        else:
+            sampler(e, side, one, result)
+        repeats(e, side, one, result)
+        result.unread += _unread(side, one, result)
+    semantics.both(result)
+    everything = e.confounded("everything")
+    if everything is not None:
+        result.skipped = f"the runs differ in {everything.finding.name}"
+    if not result.skipped:
+        distributions(e, samples[0], samples[1], result)
+
+
+def _unread(side: Side, samples: Samples, result: NativeResult) -> list[str]:
+    """What this side's stage lacks of what our own always write: without it nobody knows whether its sampler draws what
+    it was asked, of the prompts that it was sent, or whether it repeats itself.
+    """
+    lacking = unread(side, samples)
+    if not result.repeats.get(side.name, {}).get("samples"):
+        lacking.append("`repeat` frames (samples drawn twice)")
+    elif result.repeats[side.name]["request_seed"] not in PROMISES:
+        lacking.append("`request_seed` of the samples drawn twice: whether the engine honours it")
+    if not all((seen := table.rows("prompt_seen")) and seen.lengths.all() for table in tables(side, "native")):
+        lacking.append("`prompt_seen` of every sample")
+    return [f"the {side.name}'s native stage has no {what}" for what in lacking]
+
+
+def _versions(e: Evidence, stages: list[list[Table]], result: NativeResult) -> None:
+    """Native stages are comparable at equal weights only."""
+    versions = [found[0].fields.get("weight_version") for found in stages]
+    one, two = e.weights.versions
+    if versions[0] in one and versions[1] in two:
+        if one[versions[0]] != two[versions[1]]:
+            result.skipped = f"the weights differ (versions {versions[0]} and {versions[1]})"
+    elif versions[0] != versions[1]:
+        result.skipped = f"the weight versions differ ({versions[0]} and {versions[1]})"
+
+
+def samplers_said(e: Evidence) -> str:
+    """What the stage showed of the engines' own samplers, for the reason of a verdict that found no difference."""
+    result = e.native
+    if result is None:
+        return "the engines' own samplers were not tested: no native stage"
+    if result.adequate and not result.unread:
+        equal = ", ".join(result.outcomes)
+        return f"the engines' own samplers: {equal} equal in the mean to within {result.margin} standard deviations"
+    lacking = f"{result.unread[0]}; " if result.unread and not result.skipped else ""
+    return f"the engines' own samplers were not tested: {lacking}{result.said()}"
+
+
+def alpha_of(recording: Recording) -> float:
+    """The scenario's `native.alpha`; 0.01 where none was recorded."""
+    return number(mapping(recording.scenario.get("native")).get("alpha"), 0.01)
+
+
+def _margin(recording: Recording) -> float:
+    return number(mapping(recording.scenario.get("native")).get("margin"), MARGIN)
