@@ -11,7 +11,7 @@ import numpy as np
 
 from harness.parity.facts.divergence import DivergenceKey, Kind, Order
 from harness.parity.facts.evidence import Evidence
-from harness.parity.facts.explanation import Explanation, left, when
+from harness.parity.facts.explanation import Explained, Explanation, when
 from harness.parity.lifted import remark
 from harness.parity.rivals import told_apart
 from harness.parity.rules import (
@@ -68,20 +68,20 @@ RULES = (
 
 def find(e: Evidence, kinds: list[DivergenceKey]) -> list[Cause]:
     """The causes of the divergences of these kinds; [] when there are none."""
-    explanations, open_ = explain(e, kinds)
-    causes = [told_apart(one.cause) for one in explanations]
-    return [*causes, unexplained(e, open_)] if open_ else causes
+    found = explain(e, kinds)
+    causes, open_ = [told_apart(one.cause) for one in found.explanations], remaining(found, kinds)
+    return [*causes, unexplained(found, open_)] if open_ else causes
 
 
-def explain(e: Evidence, kinds: list[DivergenceKey]) -> tuple[list[Explanation], dict[DivergenceKey, np.ndarray]]:
-    """(what rules explain, kind -> (step, sample) of what is left). Rules see what earlier ones left open."""
+def explain(e: Evidence, kinds: list[DivergenceKey]) -> Explained:
+    """What rules explain of the divergences of these kinds. Rules see what earlier ones left open."""
     present = [kind for kind in kinds if kind in e.first]
-    e.explained = []
+    so_far = Explained(e)
     for rule in RULES if present else ():
-        for one in rule(e):
+        for one in rule(e, so_far):
             if one.partial or any(one.covers(kind, e.found(kind)).any() for kind in present):
-                _add(e.explained, replace(one, cause=mapping.party(e, one.cause)))
-    return e.explained, remaining(e, present)
+                _add(so_far.explanations, replace(one, cause=mapping.party(e, one.cause)))
+    return so_far
 
 
 def _add(explained: list[Explanation], one: Explanation) -> None:
@@ -96,17 +96,18 @@ def _add(explained: list[Explanation], one: Explanation) -> None:
     explained.append(one)
 
 
-def remaining(e: Evidence, kinds: list[DivergenceKey]) -> dict[DivergenceKey, np.ndarray]:
+def remaining(found: Explained, kinds: list[DivergenceKey]) -> dict[DivergenceKey, np.ndarray]:
     """Kind -> (step, sample) of the divergences that the causes named so far leave open."""
-    found = {kind: items for kind in kinds if len(items := left(e, kind))}
-    if not e.guided and found:  # tokens that differ change everything that is made of them
-        rest = {kind: items for kind, items in found.items() if not kind.downstream}
-        return rest or ({} if e.explained else found)
-    return found
+    open_ = {kind: items for kind in kinds if len(items := found.left(kind))}
+    if not found.evidence.guided and open_:  # tokens that differ change everything that is made of them
+        rest = {kind: items for kind, items in open_.items() if not kind.downstream}
+        return rest or ({} if found.explanations else open_)
+    return open_
 
 
-def unexplained(e: Evidence, open_: dict[DivergenceKey, np.ndarray]) -> Cause:
+def unexplained(so_far: Explained, open_: dict[DivergenceKey, np.ndarray]) -> Cause:
     """What no rule explains, with the narrowest place of it."""
+    e = so_far.evidence
     places = {kind: _first_left(e, kind, items) for kind, items in open_.items()}
     kinds = sorted(open_, key=lambda kind: places[kind][0])
     first = kinds[0]
@@ -125,7 +126,7 @@ def unexplained(e: Evidence, open_: dict[DivergenceKey, np.ndarray]) -> Cause:
         False: "; the learners' weights differ there",
         None: "",
     }[weights]
-    suspected = [text for side in e.sides if (text := restrictions.untried_cache(e, side))]
+    suspected = [text for side in e.sides if (text := restrictions.untried_cache(e, side, so_far))]
     evidence = "; ".join(filter(None, [evidence, *suspected, remark(e)]))
     return Cause(
         "UNEXPLAINED",

@@ -123,12 +123,18 @@ def judged(
     try:
         e = gather(recordings[0], recordings[1], native=native, cap=cap, again=others, tell=tell)
         lifted_stage(e, _judged_alone, lifted_verdict)
+        e.seal()
     except FormatError as error:
         malformed.append(f"malformed recording: {error}")
     if e is None:
         broken = [*malformed, *integrity(recordings)]
         return Judged(_early("INCONCLUSIVE", broken[0], paths, reproduce, broken))
     tell("looking for what differs")
+    return decided(e, minimum, reproduce)
+
+
+def decided(e: Evidence, minimum: Minimum = LEAST, reproduce: str = "") -> Judged:
+    """The verdict on evidence that was gathered, which it only reads."""
     registered = sorted(CHECKS, key=lambda one: one.number or len(SUSPICIONS) + 1)
     outcomes = [(one, whole(e, excused(e, one.run(e)))) for one in registered if one.applies(e)]
     kinds = _kinds(outcomes)
@@ -247,7 +253,7 @@ def _decide(
         [found.check for _, found in outcomes],
         [summary(e, side) for side in e.sides],
         metrics,
-        e.series,
+        dict(e.series),
     )
     found = Verdict(
         "parity",

@@ -13,6 +13,7 @@ from harness.parity.attribution.case import choose, unexplained
 from harness.parity.attribution.merge import merged
 from harness.parity.attribution.outcome import Attribution
 from harness.parity.attribution.situation import LEAST, Situation, gone, settled
+from harness.parity.causes import explain
 from harness.parity.facts.divergence import Kind
 from harness.parity.rules.retokenized import read_aloud
 from harness.parity.verdict import Judged
@@ -78,8 +79,9 @@ def _search(
     if e.mode not in ("coupled", "greedy"):
         found.notes.append(f"not tested on the bench: {e.mode} sampling has no common randomness")
         return
-    open_ = unexplained(e, judged.kinds)
-    samples = choose(e, judged.kinds)
+    explained = explain(e, judged.kinds)
+    open_ = unexplained(explained, judged.kinds)
+    samples = choose(explained, judged.kinds)
     found.reproduced = bool(open_) and {sample for _, sample in open_} <= {one.number for one in samples}
     if not samples:
         found.notes.append("not tested on the bench: no sample of the difference can be drawn again")
@@ -90,7 +92,7 @@ def _search(
     sides = bench.open(samples, Tolerance(known.value, known.margin, few))
     unnamed = any(cause.name == "UNEXPLAINED" for cause in judged.verdict.causes)
     if unnamed:
-        found.learned = replace(found.learned, aloud=read_aloud(e, bench.texts))
+        found.learned = replace(found.learned, aloud=read_aloud(e, explained, bench.texts))
     read: dict[str, Symptoms] = {}
     for side in sides:
         read[side] = bench.read(side, again=True)

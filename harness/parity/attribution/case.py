@@ -7,6 +7,7 @@ import numpy as np
 from harness.parity.causes import remaining
 from harness.parity.facts.divergence import DivergenceKey
 from harness.parity.facts.evidence import Evidence
+from harness.parity.facts.explanation import Explained
 from scenarios.bench.case import CaseSample
 
 OFFENDING = 24
@@ -17,11 +18,12 @@ HEALTHY = 4
 OPEN = 4  # of those that offend, from the last step, for what no recording explains
 
 
-def choose(e: Evidence, kinds: list[DivergenceKey]) -> list[CaseSample]:
+def choose(so_far: Explained, kinds: list[DivergenceKey]) -> list[CaseSample]:
     """Offending samples of these kinds of divergence, and healthy ones of the same steps; [] where none can be drawn.
 
     A difference without samples of its own (a sync, a floor) is looked for in the last step.
     """
+    e = so_far.evidence
     found: dict[tuple[int, int], frozenset[DivergenceKey]] = {}
     for kind in kinds:
         for step, sample in e.found(kind).tolist():
@@ -41,7 +43,7 @@ def choose(e: Evidence, kinds: list[DivergenceKey]) -> list[CaseSample]:
     for item in longest:
         alike.setdefault(found[item], []).append(item)
     rare = [item for items in sorted(alike.values(), key=len) for item in items[:EACH]]
-    offending = list(dict.fromkeys([*unexplained(e, kinds), *earliest, *latest, *rare, *longest]))[:OFFENDING]
+    offending = list(dict.fromkeys([*unexplained(so_far, kinds), *earliest, *latest, *rare, *longest]))[:OFFENDING]
     prompts = {step: _prompts(e, step) for step in sorted({step for step, _ in offending})}
     healthy = [
         (step, sample) for step, known in prompts.items() for sample in sorted(known) if (step, sample) not in found
@@ -58,10 +60,11 @@ def choose(e: Evidence, kinds: list[DivergenceKey]) -> list[CaseSample]:
     ]
 
 
-def unexplained(e: Evidence, kinds: list[DivergenceKey]) -> list[tuple[int, int]]:
+def unexplained(so_far: Explained, kinds: list[DivergenceKey]) -> list[tuple[int, int]]:
     """A few (step, sample) of the last step that no recorded cause explains; [] unless every kind of divergence that is
     open was still there then: what had passed before cannot be drawn again."""
-    open_ = [items[items[:, 0] == e.steps[-1]] for items in remaining(e, kinds).values()] if e.steps else []
+    e = so_far.evidence
+    open_ = [items[items[:, 0] == e.steps[-1]] for items in remaining(so_far, kinds).values()] if e.steps else []
     if not open_ or not all(len(items) for items in open_):
         return []
     found = {(int(step), int(sample)) for items in open_ for step, sample in items[:OPEN].tolist() if sample >= 0}

@@ -10,7 +10,7 @@ from harness.parity.checks.registry import Outcome, check, coupled, outcome, tra
 from harness.parity.facts.divergence import SIDES, Kind
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.experience import FALSE_ALARM
-from harness.parity.facts.tails import outliers
+from harness.parity.facts.tails import Tail, outliers
 from reports.model import Finding
 from reports.text import counted, figure, show
 
@@ -110,7 +110,7 @@ def logprobs(e: Evidence) -> Outcome:
         return outcome("logprobs", "not tested", "no log-probabilities of equal tokens were compared", **details)
     largest = f"max |Δ| {figure(e.engines.largest[0])} nats over {counted(n, 'token')}; "
     largest += f"{beyond:,} beyond the tolerance of {figure(e.of_engines.value)}, "
-    largest += e.tail(Kind.LOGPROB.of()).said()
+    largest += e.tails.get(Kind.LOGPROB.of(), Tail()).said()
     if Kind.LOGPROB.of() in e.first:
         text = largest
         if e.engines.not_finite:

@@ -14,6 +14,7 @@ from harness.parity.checks.registry import Outcome, check, outcome
 from harness.parity.facts.confounders import differences, learner_devices, learner_packages, show
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.facts.explanation import Explained
 from harness.parity.rules.restrictions import only_cached
 from harness.recordings.tables import mapping, number
 from reports.model import SUSPICIONS, CheckState, Finding
@@ -99,7 +100,7 @@ def cache_hit_rate(e: Evidence) -> Outcome:
     if abs(rates["baseline"] - rates["candidate"]) > 0.05:
         findings.append(Finding("cache hit rate", f"hit rates differ: {shown}", effect(e)))
     for side in e.sides:
-        if only_cached(e, side) is not None:
+        if only_cached(e, side, Explained(e)) is not None:
             text = f"the {side.name} differs from its learner on samples with cached tokens only; hit rates {shown}"
             return outcome(name, "confirmed", text, number=number, decides=False, findings=findings, **buckets)
     if not any("cached" in bucket for bucket in buckets.values()):

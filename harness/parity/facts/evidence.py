@@ -7,7 +7,8 @@ explain), and the earliest (`first`: everything that PARITY asks of a first dive
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import FrozenInstanceError, dataclass, field, fields, replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,17 +18,16 @@ from harness.parity.facts.behind import InUse, Updates
 from harness.parity.facts.clusters import Clusters
 from harness.parity.facts.confounders import Confounder, Weights
 from harness.parity.facts.divergence import Divergence, DivergenceKey, Kind, Stage
-from harness.parity.facts.explanation import Explanation
 from harness.parity.facts.floor import EngineFloor, Tolerance
 from harness.parity.facts.lifted_result import LiftedResult
 from harness.parity.facts.margin_counts import Margins
 from harness.parity.facts.metrics import Mismatch
-from harness.parity.facts.readings import Readings
+from harness.parity.facts.native_result import NativeResult
 from harness.parity.facts.repeated import SecondRun
+from harness.parity.facts.reread import Readings
 from harness.parity.facts.sync_record import SyncRecord
 from harness.parity.facts.systematic import Drift, Means, Tested
 from harness.parity.facts.tails import Tail, Weighed
-from harness.parity.native.result import NativeResult
 from harness.recordings.store import Recording
 from harness.recordings.tables import Table
 from reports.model import Place
@@ -200,7 +200,7 @@ class Reason(NamedTuple):
 
 @dataclass
 class Evidence:
-    """What was found; filled by `compare`, `weightsync` and `native`, read by the checks."""
+    """What was found; filled by `gather`, sealed, and then read by checks, rules and attribution."""
 
     baseline: Side
     candidate: Side
@@ -230,7 +230,6 @@ class Evidence:
     flips: Flips = field(default_factory=Flips)
     endings: list[Ending] = field(default_factory=list)
     reasons: list[Reason] = field(default_factory=list)
-    explained: list[Explanation] = field(default_factory=list)  # what causes, named so far, cover
     second_runs: dict[str, SecondRun] = field(default_factory=dict)  # by side
     cap: float | None = None  # that the user set
     modes_unclear: list[str] = field(default_factory=list)
@@ -246,6 +245,26 @@ class Evidence:
     native: NativeResult | None = None
     lifted: LiftedResult | None = None
     learned: Learned = field(default_factory=Learned)
+    sealed: bool = field(default=False, init=False, repr=False, compare=False)
+
+    def seal(self) -> Evidence:
+        """Everything was gathered: no field can be set any more, and its dictionaries and lists are read-only views.
+
+        What a stage put into a record of its own (`Side`, `Rollouts`, `Learners`, ...) is left as it is.
+        """
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if isinstance(value, dict):
+                setattr(self, one.name, MappingProxyType(value))
+            elif isinstance(value, list):
+                setattr(self, one.name, tuple(value))
+        self.sealed = True
+        return self
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if getattr(self, "sealed", False):
+            raise FrozenInstanceError(f"{name} of evidence that was gathered is not set again")
+        super().__setattr__(name, value)
 
     def side(self, name: str) -> Side:
         return self.baseline if name == "baseline" else self.candidate

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from harness.parity.facts.divergence import DivergenceKey, Kind
+from harness.parity.facts.evidence import Evidence
 from reports.model import Cause, Proof
-
-if TYPE_CHECKING:
-    from harness.parity.facts.evidence import Evidence
 
 _SAMPLES = 1 << 40  # sample numbers are below it; step * _SAMPLES + sample is one number for both
 
@@ -104,12 +102,19 @@ def when(e: Evidence, steps: Iterable[int]) -> str:
     return f"in {len(found)} of {len(compared):,} steps, the first is {found[0]}"
 
 
-def left(e: Evidence, key: DivergenceKey) -> np.ndarray:
-    """(step, sample) of the divergences of a kind that no cause named so far explains."""
-    items = e.found(key)
-    for one in e.explained:
-        items = items[~one.covers(key, items)]
-    return items
+@dataclass
+class Explained:
+    """What rules have named so far, in their order. Rules read it; `causes.explain` adds to it."""
+
+    evidence: Evidence
+    explanations: list[Explanation] = field(default_factory=list)
+
+    def left(self, key: DivergenceKey) -> np.ndarray:
+        """(step, sample) of the divergences of a kind that no cause named so far explains."""
+        items = self.evidence.found(key)
+        for one in self.explanations:
+            items = items[~one.covers(key, items)]
+        return items
 
 
 def restricted(e: Evidence, kinds: tuple[DivergenceKey, ...], affected: np.ndarray, what: str) -> list[Proof]:

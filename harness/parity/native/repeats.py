@@ -14,8 +14,8 @@ from scipy import stats
 from harness.parity.facts.align import Match
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Collisions, Evidence, Side
+from harness.parity.facts.native_result import NativeResult
 from harness.parity.facts.parameters import engine_infos
-from harness.parity.native.result import NativeResult
 from harness.parity.native.samples import Samples, tables
 from harness.recordings.tables import mapping
 from reports.model import Finding, Place

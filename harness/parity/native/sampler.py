@@ -15,7 +15,7 @@ from scipy import stats
 
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Side
-from harness.parity.native.result import NativeResult
+from harness.parity.facts.native_result import NativeResult
 from harness.parity.native.samples import Samples, Tokens, tables
 from reports.model import Place
 

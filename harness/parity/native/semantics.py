@@ -13,10 +13,10 @@ import numpy as np
 
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.facts.native_result import NativeResult
 from harness.parity.facts.parameters import engine_infos
 from harness.parity.facts.readings import SHIFTS, shifted, tempered_bounds, vocabulary
 from harness.parity.facts.tails import Weighed
-from harness.parity.native.result import NativeResult
 from harness.parity.native.samples import Samples, Tokens
 from harness.recordings.tables import mapping, number
 from reports.model import Finding, Place

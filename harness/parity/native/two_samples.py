@@ -14,12 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
+from harness.parity.facts.native_result import EQUIVALENCE_ALPHA, MARGIN, Tests
+
 PERMUTATIONS = 1999
 POWER = 0.8
-MARGIN = 0.2  # standard deviations: a small effect by Cohen (1988), the usual smallest effect of interest
-EQUIVALENCE_ALPHA = 0.05  # of two one-sided tests: the interval of 90 % lies within the margin
 PLACES = 64  # of a distribution at which two are compared
-Tests = dict[str, dict[str, float]]  # name -> statistic, p, p_holm, both means, detectable
 
 
 def permuted_labels(

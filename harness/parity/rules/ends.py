@@ -10,7 +10,7 @@ import numpy as np
 from harness.parity.facts.divergence import Kind, keys
 from harness.parity.facts.ends import GIVEN_UP
 from harness.parity.facts.evidence import Ending, Evidence, Side
-from harness.parity.facts.explanation import Explanation, among, keys_of, left, when
+from harness.parity.facts.explanation import Explained, Explanation, among, keys_of, when
 from harness.parity.facts.flips import Learner
 from harness.parity.facts.parameters import engine_infos, follows_from, sampling_events, sampling_given
 from harness.parity.facts.readings import tokenizer
@@ -24,9 +24,9 @@ FEWEST = 3  # samples that stop at one token, before it is taken for an end toke
 FULL = 0.95  # of the KV pool in use
 
 
-def ends(e: Evidence) -> Iterator[Explanation]:
+def ends(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """One cause for each way in which samples of unequal length end."""
-    open_ = set(keys_of(left(e, Kind.LENGTH.of())).tolist())
+    open_ = set(keys_of(so_far.left(Kind.LENGTH.of())).tolist())
     remaining = [one for one in e.endings if int(keys_of(np.array([[one.step, one.sample]]))[0]) in open_]
     for rule in (_dropped, _ignored, _other_set, _cut_short):
         for cause, explained in rule(e, remaining):
@@ -282,7 +282,7 @@ def _capacity(
     )
 
 
-def min_tokens(e: Evidence) -> Iterator[Explanation]:
+def min_tokens(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """One draws an end token before the least number of tokens, where the other, and the learner, may not."""
     asked = number(mapping(e.baseline.recording.scenario.get("sampling")).get("min_tokens"), 0.0)
     flips = e.flips.table

@@ -8,17 +8,17 @@ import numpy as np
 
 from harness.parity.facts.divergence import DivergenceKey, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
-from harness.parity.facts.explanation import Explanation, among, left, scored_otherwise
+from harness.parity.facts.explanation import Explained, Explanation, among, scored_otherwise
 from harness.parity.facts.floor import HEADROOM
 from harness.parity.rules.restrictions import untried_cache
 from reports.model import Cause
 from reports.text import figure
 
 
-def noisy(e: Evidence) -> Iterator[Explanation]:
+def noisy(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """An engine whose own floor exceeds the cap, or that does not draw the same tokens twice."""
     for side in e.sides:
-        if not len(left(e, Kind.FLOOR.of(side.name))):
+        if not len(so_far.left(Kind.FLOOR.of(side.name))):
             continue
         floor = side.floor
         place = e.first[Kind.FLOOR.of(side.name)].place
@@ -35,7 +35,7 @@ def noisy(e: Evidence) -> Iterator[Explanation]:
                 keys((Kind.FLOOR, Kind.FLIP, Kind.LENGTH, Kind.FINISH, Kind.CHOICE), side.name),
             )
             continue
-        if untried_cache(e, side):
+        if untried_cache(e, side, so_far):
             continue  # whether the engine or its cache is at fault no recording tells: UNEXPLAINED says so
         reach = HEADROOM * max(floor.largest, e.of_engines.cap)
         within = not np.isfinite(e.engines.largest[0]) or e.engines.largest[0] <= reach

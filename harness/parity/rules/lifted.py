@@ -9,7 +9,7 @@ import numpy as np
 
 from harness.parity.facts.divergence import DivergenceKey, Kind
 from harness.parity.facts.evidence import Evidence, Side
-from harness.parity.facts.explanation import Explanation, left
+from harness.parity.facts.explanation import Explained, Explanation
 from harness.parity.facts.lifted_result import LiftedResult
 from harness.recordings.tables import Table
 from reports.model import Cause
@@ -24,20 +24,20 @@ STAGE = "lifted"
 _ALSO = frozenset({Kind.ENGINE_DRIFT, Kind.DRIFT, Kind.BEHIND, Kind.NATIVE_LEARNER})
 
 
-def logic(e: Evidence) -> Iterator[Explanation]:
+def logic(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """The causes of the lifted stage, UNEXPLAINED among them. Where they are all named and of one engine, differences
     of that engine that are left in half precision, and that the stage shows too, are theirs."""
     result = e.lifted
-    if result is None or result.verdict is None or not len(left(e, Kind.LIFTED.of())):
+    if result is None or result.verdict is None or not len(so_far.left(Kind.LIFTED.of())):
         return
     for cause in result.verdict.causes:
         details = {**cause.details, "stage": STAGE}
         summary = f"{cause.summary}, computed in float32 with the same {result.held} weights"
         named = dataclasses.replace(cause, summary=summary, details=details)
-        yield Explanation(named, (Kind.LIFTED.of(), *_of_the_same_engine(e, result)))
+        yield Explanation(named, (Kind.LIFTED.of(), *_of_the_same_engine(e, so_far, result)))
 
 
-def _of_the_same_engine(e: Evidence, result: LiftedResult) -> tuple[DivergenceKey, ...]:
+def _of_the_same_engine(e: Evidence, so_far: Explained, result: LiftedResult) -> tuple[DivergenceKey, ...]:
     causes = result.verdict.causes if result.verdict is not None else []
     parties = {cause.party for cause in causes}
     if len(parties) != 1 or any(cause.name == "UNEXPLAINED" for cause in causes):
@@ -47,12 +47,12 @@ def _of_the_same_engine(e: Evidence, result: LiftedResult) -> tuple[DivergenceKe
     found = []
     for key in e.first:
         shown = key in result.kinds or (moved and key.kind in _ALSO)
-        if key.side in (None, party) and shown and len(left(e, key)):
+        if key.side in (None, party) and shown and len(so_far.left(key)):
             found.append(key)
     return tuple(found) if party in (side.name for side in e.sides) else ()
 
 
-def arithmetic(e: Evidence) -> Iterator[Explanation]:
+def arithmetic(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """Differences of log-probabilities that float32 does not show, no larger than the learner's own rounding; of the
     native stage no more than a few of them, and none beyond what a tail of rounding reaches.
 
@@ -62,10 +62,10 @@ def arithmetic(e: Evidence) -> Iterator[Explanation]:
     if result is None or not result.equal:
         return
     kinds = tuple(
-        kind for kind in (Kind.LOGPROB.of(), *(Kind.ENGINE.of(s.name) for s in e.sides)) if len(left(e, kind))
+        kind for kind in (Kind.LOGPROB.of(), *(Kind.ENGINE.of(s.name) for s in e.sides)) if len(so_far.left(kind))
     )
     tails = (Kind.NATIVE_LEARNER.of(side.name) for side in e.sides if _tail(e, side.name))
-    kinds += tuple(kind for kind in tails if len(left(e, kind)))
+    kinds += tuple(kind for kind in tails if len(so_far.left(kind)))
     known = [side for side in e.sides if side.to_learner.tokens]
     means = {side.name: side.to_learner.sums["delta"] / side.to_learner.tokens for side in known}
     rounding = {side.name: _rounding(side) for side in e.sides}

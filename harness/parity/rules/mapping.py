@@ -12,7 +12,7 @@ from typing import Any
 
 from harness.parity.facts.divergence import NATIVE, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
-from harness.parity.facts.explanation import Explanation, among, left
+from harness.parity.facts.explanation import Explained, Explanation, among
 from harness.parity.facts.parameters import altered_sampling, cause_name, engine_given, engine_infos, sides_given
 from harness.parity.rivals import Seen
 from harness.recordings.tables import mapping, number
@@ -29,7 +29,7 @@ _OF_DATA_TYPE = (
 _ENGINE_PARAMETER = {"LENGTH(context)": "max_model_len", "CAPACITY(kv pool)": "kv_cache_tokens"}
 
 
-def sampling_parameters(e: Evidence) -> Iterator[Explanation]:
+def sampling_parameters(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """The engines draw with other parameters: tokens differ, raw log-probabilities of equal tokens do not."""
     for key, (one, two) in sides_given(e).items():
         if key not in DRAWN:
@@ -55,13 +55,13 @@ def sampling_parameters(e: Evidence) -> Iterator[Explanation]:
         )
 
 
-def most_tokens(e: Evidence) -> Iterator[Explanation]:
+def most_tokens(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """One engine was given another largest length, and its samples end exactly there."""
     limits = sides_given(e).get("max_tokens")
     if limits is None:
         return
     short = 0 if number(limits[0]) < number(limits[1]) else 1
-    open_ = {(int(step), int(sample)) for step, sample in left(e, Kind.LENGTH.of()).tolist()}
+    open_ = {(int(step), int(sample)) for step, sample in so_far.left(Kind.LENGTH.of()).tolist()}
     limit = number(limits[short])
     found = {
         (one.step, one.sample)
@@ -92,7 +92,7 @@ def most_tokens(e: Evidence) -> Iterator[Explanation]:
     )
 
 
-def data_type(e: Evidence) -> Iterator[Explanation]:
+def data_type(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """One engine computes in another type than was asked, and is as far from its learner as that type rounds."""
     for side in e.sides:
         asked, resolved = _types(side, e.mode)

@@ -10,7 +10,7 @@ import numpy as np
 
 from harness.parity.facts.divergence import NATIVE, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
-from harness.parity.facts.explanation import Explanation, left
+from harness.parity.facts.explanation import Explained, Explanation
 from harness.parity.facts.prompts_seen import PERMUTED
 from harness.parity.native.repeats import EXCHANGED
 from harness.parity.native.samples import tables
@@ -33,7 +33,7 @@ LIKELIER = math.log(100)  # nats over the next best change: it would mislead onc
 FIELD = {"joint": "top_p", "blind": "repetition_penalty"}
 
 
-def prompts(e: Evidence) -> Iterator[Explanation]:
+def prompts(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """What became of the native stage's prompts: with none of our plugins loaded, an engine may be sent others."""
     for side in e.sides:
         kinds = side.native_prompts.kinds
@@ -53,7 +53,7 @@ def prompts(e: Evidence) -> Iterator[Explanation]:
             )
 
 
-def ends(e: Evidence) -> Iterator[Explanation]:
+def ends(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """What makes all native samples of a side shorter: their last token is left out, or a limit is lower than the other
     side's."""
     for side in e.sides if e.native is not None else ():
@@ -90,12 +90,12 @@ def _endings(side: Side) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return np.concatenate(lengths), np.concatenate(last), np.concatenate(finish)
 
 
-def samplers(e: Evidence) -> Iterator[Explanation]:
+def samplers(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """What the sampler did instead: the change under which the learner finds its samples likely."""
     result = e.native
     for side in e.sides:
         kind = Kind.NATIVE_SAMPLER.of(side.name)
-        if result is None or not len(left(e, kind)):
+        if result is None or not len(so_far.left(kind)):
             continue
         for fit in result.sampler[side.name]["fits"]:
             change, value = str(fit.get("change")), number(fit.get("value"))
@@ -137,14 +137,14 @@ def samplers(e: Evidence) -> Iterator[Explanation]:
             )
 
 
-def meanings(e: Evidence) -> Iterator[Explanation]:
+def meanings(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """Log-probabilities of another meaning than the engine documents."""
     result = e.native
     for side in e.sides:
         kind = Kind.NATIVE_LEARNER.of(side.name)
         one = result.semantics.get(side.name, {}) if result is not None else {}
         meaning = one.get("recognised")
-        if result is None or not len(left(e, kind)):
+        if result is None or not len(so_far.left(kind)):
             continue
         if shift := one.get("shift"):
             text = f"native log-probabilities are shifted by {abs(shift['by'])}: each stands "
@@ -168,7 +168,7 @@ def meanings(e: Evidence) -> Iterator[Explanation]:
         )
 
 
-def seeds(e: Evidence) -> Iterator[Explanation]:
+def seeds(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """A request drawn again with its seed gives another sample, though the engine honours request seeds."""
     result = e.native
     for side in e.sides:

@@ -10,7 +10,7 @@ from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from harness.parity.facts.divergence import ROLLOUT, DivergenceKey, Kind, keys
 from harness.parity.facts.evidence import Evidence, Source
-from harness.parity.facts.explanation import Explanation, among, keys_of, left, when
+from harness.parity.facts.explanation import Explained, Explanation, among, keys_of, when
 from harness.parity.facts.prompts_seen import PERMUTED
 from harness.parity.rules.clones import clones
 from reports.model import Cause, Proof
@@ -21,10 +21,10 @@ FEWEST = 2
 TOLD = 20  # tokens that agree, with their log-probabilities
 
 
-def permuted(e: Evidence) -> Iterator[Explanation]:
+def permuted(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """The responses of a step are the baseline's, each under one other sample number."""
     noted = e.rollouts.sources
-    open_ = set(keys_of(np.concatenate([left(e, Kind.FLIP.of()), left(e, Kind.LOGPROB.of())])).tolist())
+    open_ = set(keys_of(np.concatenate([so_far.left(Kind.FLIP.of()), so_far.left(Kind.LOGPROB.of())])).tolist())
     matched = []
     for step in sorted({one[0] for one in noted}):
         rows = [one for one in noted if one[0] == step and int(keys_of(np.array([one[:2]]))[0]) in open_]
@@ -126,7 +126,7 @@ def _party(e: Evidence, affected: list[tuple[int, int]]) -> str:
     return "baseline" if len(margins) and 2 * np.count_nonzero(margins < 0) > len(margins) else "candidate"
 
 
-def collisions(e: Evidence) -> Iterator[Explanation]:
+def collisions(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """Samples of one prompt that are clones of each other, in the native stage or in the rollouts."""
     for side in e.sides:
         if Kind.COLLISION.of(side.name) in e.first:
@@ -142,7 +142,7 @@ def collisions(e: Evidence) -> Iterator[Explanation]:
                 ),
                 keys((Kind.NATIVE, Kind.COLLISION), side.name),
             )
-        open_ = left(e, Kind.FLIP.of())
+        open_ = so_far.left(Kind.FLIP.of())
         if not len(open_):
             continue
         found = clones(e, side, np.unique(open_[:, 0]).tolist())

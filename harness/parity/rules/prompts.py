@@ -10,7 +10,15 @@ import numpy as np
 from harness.parity.facts.boundaries import by_sample
 from harness.parity.facts.divergence import NATIVE, ROLLOUT, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
-from harness.parity.facts.explanation import Explanation, among, and_native, restricted, scored_otherwise, when
+from harness.parity.facts.explanation import (
+    Explained,
+    Explanation,
+    among,
+    and_native,
+    restricted,
+    scored_otherwise,
+    when,
+)
 from harness.parity.facts.prompts_seen import PERMUTED
 from reports.model import Cause, Proof
 from reports.text import counted
@@ -43,7 +51,7 @@ def cause_name(kind: str) -> str:
     return NAMES.get(kind, f"TOKENIZATION({kind})")
 
 
-def prompts(e: Evidence) -> Iterator[Explanation]:
+def prompts(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """One cause for each thing that became of prompts."""
     for side in e.sides:
         for kind, where in _kinds(e, side).items():

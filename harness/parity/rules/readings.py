@@ -9,8 +9,9 @@ from scipy import stats
 
 from harness.parity.facts.divergence import SIDES, DivergenceKey, Kind, keys
 from harness.parity.facts.evidence import Evidence
-from harness.parity.facts.explanation import Explanation, among, and_runs, keys_of, left, scored_otherwise, when
-from harness.parity.facts.readings import SHIFTS, Readings
+from harness.parity.facts.explanation import Explained, Explanation, among, and_runs, keys_of, scored_otherwise, when
+from harness.parity.facts.readings import SHIFTS
+from harness.parity.facts.reread import Readings
 from harness.parity.facts.tails import FALSE_OUTLIERS
 from harness.parity.rivals import Seen
 from harness.recordings.tables import mapping
@@ -27,9 +28,9 @@ AT_ONE = 2  # tokens beside a position that are still at it
 MOST_SAMPLES = 0.9  # of those that differ in a step must show what is said of the step
 
 
-def _open(e: Evidence, kind: DivergenceKey, found: Readings) -> np.ndarray:
+def _open(kind: DivergenceKey, found: Readings, so_far: Explained) -> np.ndarray:
     """Which rows still differ, and are explained by no cause named so far."""
-    return (found["beyond"] > 0) & np.isin(keys_of(found.keys), keys_of(left(e, kind)))
+    return (found["beyond"] > 0) & np.isin(keys_of(found.keys), keys_of(so_far.left(kind)))
 
 
 def _with_short_ones(
@@ -68,13 +69,13 @@ def _whose(e: Evidence, side: str, affected: np.ndarray) -> str:
     return "" if 2 * e.counts.get("compared_tokens", 0) >= min(one.tokens for one in e.sides) else "either"
 
 
-def alignment(e: Evidence) -> Iterator[Explanation]:
+def alignment(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """Read one position further, the difference vanishes."""
     for side in e.sides:
         kinds: tuple[DivergenceKey, ...]
         for kind, trainer in ((Kind.ENGINE.of(side.name), False), (Kind.TRAINED.of(side.name), True)):
             for shift in SHIFTS:
-                found = _shift(e, kind, shift)
+                found = _shift(e, so_far, kind, shift)
                 if found is None:
                     continue
                 rows, partial, proof = found
@@ -143,12 +144,12 @@ def _rounding_beside(e: Evidence, found: Readings, kind: DivergenceKey, others: 
     return np.asarray(others & all_ & (remaining < compared) & (found[f"shift {shift:+d} size"] <= reach))
 
 
-def _shift(e: Evidence, kind: DivergenceKey, shift: int) -> tuple[np.ndarray, bool, Proof] | None:
+def _shift(e: Evidence, so_far: Explained, kind: DivergenceKey, shift: int) -> tuple[np.ndarray, bool, Proof] | None:
     """(rows that the shift sets right, whether something else is left in them, proof); None where it sets none."""
     found = e.readings.get(kind)
     if found is None:
         return None
-    open_ = _open(e, kind, found)
+    open_ = _open(kind, found, so_far)
     compared, remaining = found[f"shift {shift:+d} compared"], found[f"shift {shift:+d} left"]
     # Next to a token of its own, a number of another token stands: that is no fault of this reading.
     beside = np.minimum(2 * found["other"], BESIDE * compared)
@@ -169,7 +170,7 @@ def _shift(e: Evidence, kind: DivergenceKey, shift: int) -> tuple[np.ndarray, bo
     return None
 
 
-def scaled(e: Evidence) -> Iterator[Explanation]:
+def scaled(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """One factor turns the engine's numbers into the learner's: log-probabilities divided by T, say."""
     for side in e.sides:
         kind = Kind.ENGINE.of(side.name)
@@ -177,7 +178,7 @@ def scaled(e: Evidence) -> Iterator[Explanation]:
         if found is None:
             continue
         beyond, remaining = found["beyond"], found["scale left"]
-        open_ = _open(e, kind, found)
+        open_ = _open(kind, found, so_far)
         good = open_ & (remaining <= RESIDUE * beyond) & (np.abs(found["scale"] - 1) > SAME_SCALE)
         rows = _with_short_ones(found, open_, good, beyond)
         if not rows.any():
@@ -235,7 +236,7 @@ def _other_steps(found: Readings, clear: np.ndarray, rows: np.ndarray) -> np.nda
     return np.array([s for s in steps if (rows & clear & (of == s)).sum() < MOST_SAMPLES * (clear & (of == s)).sum()])
 
 
-def semantics(e: Evidence) -> Iterator[Explanation]:
+def semantics(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """Reported after temperature or renormalised over the nucleus: within the bounds that this sets to each token.
 
     Bounds are no removal: one token's log-probability cannot be re-tempered without the whole distribution. So this is
@@ -250,11 +251,11 @@ def semantics(e: Evidence) -> Iterator[Explanation]:
             if f"{name} left" not in found:
                 continue
             outside, telling = found[f"{name} left"], found[f"{name} telling"]
-            open_ = _open(e, kind, found)
+            open_ = _open(kind, found, so_far)
             good = open_ & (outside <= RESIDUE * found["tokens"])
             rows = _with_short_ones(found, open_, good, found["beyond"])
             # Bounds hold for many faults that are small: most of what differs must lie within, and tell.
-            if telling[rows].sum() < 2 * LEAST or rows.sum() < MOST_SAMPLES * _open(e, kind, found).sum():
+            if telling[rows].sum() < 2 * LEAST or rows.sum() < MOST_SAMPLES * _open(kind, found, so_far).sum():
                 continue
             affected = found.keys[rows]
             sampling = mapping(e.baseline.recording.scenario.get("sampling"))
@@ -274,14 +275,14 @@ def semantics(e: Evidence) -> Iterator[Explanation]:
             )
 
 
-def mixed_version(e: Evidence) -> Iterator[Explanation]:
+def mixed_version(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """Differences up to one position of each sample only, or from one on: the weights changed while it was drawn."""
     for side in e.sides:
         kind = Kind.ENGINE.of(side.name)
         found = e.readings.get(kind)
         if found is None or side.name not in _moved(e):
             continue
-        open_ = _open(e, kind, found)
+        open_ = _open(kind, found, so_far)
         for ahead in (True, False):
             clean = found["after" if ahead else "before"]
             dense = 2 * found["beyond"] >= found["tokens"] - clean

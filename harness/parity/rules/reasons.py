@@ -9,16 +9,16 @@ import numpy as np
 
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Reason
-from harness.parity.facts.explanation import Explanation, among, keys_of, left, when
+from harness.parity.facts.explanation import Explained, Explanation, among, keys_of, when
 from harness.parity.facts.parameters import sampling_given
 from harness.parity.rules.ends import end_ids
 from harness.recordings.tables import number
 from reports.model import Cause, Proof
 
 
-def reasons(e: Evidence) -> Iterator[Explanation]:
+def reasons(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """STOP(finish reason): `length` below the limit at an end token, or `stop` at the limit at none."""
-    open_ = set(keys_of(left(e, Kind.FINISH.of())).tolist())
+    open_ = set(keys_of(so_far.left(Kind.FINISH.of())).tolist())
     items = [one for one in e.reasons if int(keys_of(np.array([[one.step, one.sample]]))[0]) in open_]
     for index, side in enumerate(e.sides):
         limit = int(number(sampling_given(side, e.mode).get("max_tokens"), 0))

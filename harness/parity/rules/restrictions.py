@@ -9,7 +9,7 @@ from scipy import stats
 
 from harness.parity.facts.divergence import ROLLOUT, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
-from harness.parity.facts.explanation import Explanation, among, keys_of, left, restricted, scored_otherwise, when
+from harness.parity.facts.explanation import Explained, Explanation, among, keys_of, restricted, scored_otherwise, when
 from harness.parity.facts.readings import tokenizer
 from harness.parity.rivals import Seen
 from harness.recordings.tables import number
@@ -20,10 +20,10 @@ CHANCE = 1e-3  # probability that so many differing samples all have cached toke
 FEWEST = 3  # samples, on either side of a restriction
 
 
-def stale_cache(e: Evidence) -> Iterator[Explanation]:
+def stale_cache(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """Only samples with cached tokens differ from the learner."""
     for side in e.sides:
-        found = only_cached(e, side)
+        found = only_cached(e, side, so_far)
         if found is None:
             continue
         affected, warm, cold, observed = found
@@ -46,7 +46,7 @@ def stale_cache(e: Evidence) -> Iterator[Explanation]:
         )
 
 
-def only_cached(e: Evidence, side: Side) -> tuple[np.ndarray, int, int, list[Seen]] | None:
+def only_cached(e: Evidence, side: Side, so_far: Explained) -> tuple[np.ndarray, int, int, list[Seen]] | None:
     """((step, sample) that differ, samples with cached tokens, samples without, what tells the cache apart from
     the place in the group and from the prompt's length) where only cached ones differ, and more of them than chance
     gives; None elsewhere.
@@ -55,9 +55,9 @@ def only_cached(e: Evidence, side: Side) -> tuple[np.ndarray, int, int, list[See
     """
     kind = Kind.ENGINE.of(side.name)
     found = e.readings.get(kind)
-    if found is None or not len(left(e, kind)):
+    if found is None or not len(so_far.left(kind)):
         return None
-    open_ = left(e, kind)
+    open_ = so_far.left(kind)
     wrong = np.isin(keys_of(found.keys), keys_of(open_)) & (found["beyond"] > 0)
     steps = np.isin(found["step"], found["step"][wrong])
     explained = np.isin(keys_of(found.keys), keys_of(e.found(kind))) & ~wrong
@@ -94,7 +94,7 @@ def _first_of_group(e: Evidence, keys: np.ndarray) -> np.ndarray:
     return np.array([(int(step), int(sample)) in leaders for step, sample in keys], bool)
 
 
-def untried_cache(e: Evidence, side: Side) -> str:
+def untried_cache(e: Evidence, side: Side, so_far: Explained) -> str:
     """Why a stale cache is suspected of a side that repeats its draws and scores the same tokens otherwise, though it
     cannot be proven: every sample that differs had cached tokens, and too few had none. "" where it is not suspected.
 
@@ -103,11 +103,11 @@ def untried_cache(e: Evidence, side: Side) -> str:
     if side.name in e.learned.past_cache:
         return ""
     kind = Kind.ENGINE.of(side.name)
-    found, open_ = e.readings.get(kind), left(e, kind)
+    found, open_ = e.readings.get(kind), so_far.left(kind)
     if (
         found is None
         or not len(open_)
-        or not len(left(e, Kind.FLOOR.of(side.name)))
+        or not len(so_far.left(Kind.FLOOR.of(side.name)))
         or not scored_otherwise(e, side.name)
     ):
         return ""
@@ -125,7 +125,7 @@ def untried_cache(e: Evidence, side: Side) -> str:
     )
 
 
-def numeric(e: Evidence) -> Iterator[Explanation]:
+def numeric(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """Numbers that are none, and whether the sample ends there as if it had stopped."""
     for side in e.sides:
         items = e.found(Kind.NOT_FINITE.of(side.name))
@@ -164,7 +164,7 @@ def _stopped_at_nan(e: Evidence, side: Side, affected: np.ndarray) -> int:
     return count
 
 
-def vocabulary(e: Evidence) -> Iterator[Explanation]:
+def vocabulary(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """An id that the tokenizer does not know: padding of the vocabulary was drawn."""
     size = number(tokenizer(e).get("size"))
     flips = e.flips.table

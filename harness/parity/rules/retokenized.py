@@ -10,7 +10,7 @@ import numpy as np
 from harness.parity.facts.boundaries import by_sample
 from harness.parity.facts.divergence import ROLLOUT, Kind, keys
 from harness.parity.facts.evidence import Evidence
-from harness.parity.facts.explanation import Explanation, among, keys_of, left, when
+from harness.parity.facts.explanation import Explained, Explanation, among, keys_of, when
 from reports.model import Cause, Proof
 
 FEWEST = 2  # flips of which the text tells
@@ -19,13 +19,13 @@ LOOKED_AT = 10_000  # flips
 AHEAD = 8  # ids of a response whose text one id of another encoding may cover
 
 
-def retokenized(e: Evidence) -> Iterator[Explanation]:
+def retokenized(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """Flips whose two tokens read the same: the ids were made anew from the text.
 
     The recordings hold the text of a response's first and last eight ids; of others it is known where a tokenizer
     was asked for it (`read_aloud`). An id that the encoding made there, it made elsewhere too.
     """
-    flips, margins = _open(e)
+    flips, margins = _open(e, so_far)
     if not len(flips):
         return
     aloud = e.learned.aloud
@@ -65,10 +65,12 @@ def retokenized(e: Evidence) -> Iterator[Explanation]:
     )
 
 
-def read_aloud(e: Evidence, texts: Callable[[list[list[int]]], list[str]]) -> dict[tuple[int, int, int], bool]:
+def read_aloud(
+    e: Evidence, so_far: Explained, texts: Callable[[list[list[int]]], list[str]]
+) -> dict[tuple[int, int, int], bool]:
     """Ask a tokenizer whether the candidate's token at the first flip of each sample, of those that nothing explains,
     begins the text that the baseline goes on with: `Learned.aloud`."""
-    flips, _ = _open(e)
+    flips, _ = _open(e, so_far)
     if not len(flips):
         return {}
     flips = flips[_firsts(flips)]
@@ -78,10 +80,10 @@ def read_aloud(e: Evidence, texts: Callable[[list[list[int]]], list[str]]) -> di
     return {where: bool(own) and text.startswith(own) for where, text, own in begins}
 
 
-def _open(e: Evidence) -> tuple[np.ndarray, np.ndarray]:
+def _open(e: Evidence, so_far: Explained) -> tuple[np.ndarray, np.ndarray]:
     """Flips that no cause named so far explains, and their margins."""
     flips = e.flips.table
-    open_ = np.isin(keys_of(flips[:, :2]), keys_of(left(e, Kind.FLIP.of())))
+    open_ = np.isin(keys_of(flips[:, :2]), keys_of(so_far.left(Kind.FLIP.of())))
     return flips[open_][:LOOKED_AT], e.flips.margin[open_][:LOOKED_AT]
 
 

@@ -6,19 +6,19 @@ from collections.abc import Iterator
 
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence
-from harness.parity.facts.explanation import Explanation, from_step, left, when
+from harness.parity.facts.explanation import Explained, Explanation, from_step, when
 from harness.parity.facts.rank_shapes import unequal_ranks
 from reports.model import Cause
 
 MADE = (Kind.EXPERIENCE.of(), Kind.REWARD.of(), Kind.LEARNER.of())
 
 
-def shapes(e: Evidence) -> Iterator[Explanation]:
+def shapes(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """Unequal shares explain what the learners make of equal tokens, from the first step that has them on.
 
     A record, no proof: other shares change the order of every sum of the learner, and nothing else is seen to differ.
     """
-    if not any(len(left(e, kind)) for kind in MADE):
+    if not any(len(so_far.left(kind)) for kind in MADE):
         return
     for side in {found.side.name for found in unequal_ranks(e)}:
         found = [one for one in unequal_ranks(e) if one.side.name == side]

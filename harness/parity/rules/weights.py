@@ -10,7 +10,7 @@ import numpy as np
 
 from harness.parity.facts.divergence import NATIVE, ROLLOUT, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
-from harness.parity.facts.explanation import Explanation, from_step, in_steps, left, restricted, when
+from harness.parity.facts.explanation import Explained, Explanation, from_step, in_steps, restricted, when
 from harness.parity.facts.sync_record import SyncRecord
 from harness.parity.facts.systematic import ROUGHER
 from harness.parity.rivals import Seen
@@ -20,7 +20,7 @@ from reports.text import counted, figure
 SINGLE = 3  # so many tensors are named one by one; more are named together
 
 
-def stale_weights(e: Evidence) -> Iterator[Explanation]:
+def stale_weights(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """Tensors that a sync left out, with a digest or the proof that says that the engine kept older ones."""
     for side in e.sides:
         record = side.sync
@@ -77,7 +77,7 @@ def _stale(
     )
 
 
-def altered_weights(e: Evidence) -> Iterator[Explanation]:
+def altered_weights(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """Tensors that arrived as something else than the learner sent."""
     for side in e.sides:
         record = side.sync
@@ -105,12 +105,12 @@ def altered_weights(e: Evidence) -> Iterator[Explanation]:
 ONE_BEHIND = "STALE_WEIGHTS(one update behind)"
 
 
-def one_update_behind(e: Evidence) -> Iterator[Explanation]:
+def one_update_behind(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """An engine that is nearer to the learner's weights before the last update, and no further from them than rounding
     explains: which of its tensors are old no log-probability says."""
     for side in e.sides:
         kind = Kind.BEHIND.of(side.name)
-        if kind not in e.first or not len(left(e, kind)):
+        if kind not in e.first or not len(so_far.left(kind)):
             continue
         place, first = e.first[kind].place, int(e.found(kind)[:, 0].min())
         if e.tolerance.half:

@@ -30,7 +30,8 @@ from recordings import (
 )
 
 from harness.parity.attribution.case import LATEST, OFFENDING, choose
-from harness.parity.causes import find
+from harness.parity.causes import explain, find
+from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Learned
 from harness.parity.rules.retokenized import read_aloud
 from harness.parity.verdict import judged
@@ -605,9 +606,9 @@ def test_what_a_cause_of_a_step_does_to_a_short_sample_is_explained_too(tmp_path
     # As a short sample is: its few tokens beyond the tolerance do not decide.
     e = found.evidence
     assert e is not None
-    kind = "learner:candidate"
-    e.items[kind] = [items[items[:, 1] % 16 != 3] for items in e.items[kind]]
-    assert [one.name for one in find(e, found.kinds)] == ["LOGPROB_SEMANTICS(tempered)"]
+    key = Kind.ENGINE.of("candidate")
+    short = {**e.items, key: [items[items[:, 1] % 16 != 3] for items in e.items[key]]}
+    assert [one.name for one in find(replace(e, items=short), found.kinds)] == ["LOGPROB_SEMANTICS(tempered)"]
 
 
 @pytest.mark.parametrize(("margin", "named"), [(1e-5, ["STOP(end token dropped)"]), (0.5, None)])
@@ -1006,12 +1007,12 @@ def test_ids_of_another_encoding_are_told_by_their_text_where_a_tokenizer_is_at_
     def texts(rows: list[list[int]]) -> list[str]:
         return ["".join(spelled.get(one, f"<{one}>") for one in row) for row in rows]
 
-    aloud = Learned(read_aloud(found.evidence, texts))
+    aloud = Learned(read_aloud(found.evidence, explain(found.evidence, found.kinds), texts))
     named = find(replace(found.evidence, learned=aloud), found.kinds)
     assert [(one.name, one.party) for one in named] == [("RETOKENIZATION", party)]
     # Control: tokens that read otherwise.
     spelled[700] = "x"
-    aloud = Learned(read_aloud(found.evidence, texts))
+    aloud = Learned(read_aloud(found.evidence, explain(found.evidence, found.kinds), texts))
     assert [one.name for one in find(replace(found.evidence, learned=aloud), found.kinds)] == ["UNEXPLAINED"]
 
 
@@ -1026,6 +1027,6 @@ def test_the_case_holds_samples_in_which_something_else_began_late(tmp_path: Pat
     candidate.write(tmp_path / "candidate")
     found = judged(tmp_path / "baseline", tmp_path / "candidate", native=False)
     assert found.evidence is not None
-    offending = {one.number for one in choose(found.evidence, found.kinds) if one.offends}
+    offending = {one.number for one in choose(explain(found.evidence, found.kinds), found.kinds) if one.offends}
     late = set(rolled(candidate, STEPS - 1)[0].arrays["sample"].tolist())
     assert len(offending) == OFFENDING and len(offending & late) >= LATEST

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.parity.native.two_samples import EQUIVALENCE_ALPHA, MARGIN, Tests
 from reports.model import Finding
 from reports.text import counted, figure
 
+MARGIN = 0.2  # standard deviations: a small effect by Cohen (1988), the usual smallest effect of interest
+EQUIVALENCE_ALPHA = 0.05  # of two one-sided tests: the interval of 90 % lies within the margin
+Tests = dict[str, dict[str, float]]  # name -> statistic, p, p_holm, both means, detectable
 EQUAL, DIFFERENT, TOO_LITTLE = "equal", "different", "too little data"
 NEEDED = ("length", "surprisal", "finish")  # quantities whose equality the stage must show; reward where there is one
 
