@@ -20,7 +20,9 @@ from harness.parity.attribution.put_back import engine_parameters
 from harness.parity.attribution.reference import _by_chance
 from harness.parity.attribution.situation import Named, Situation, Tried, improves, settled
 from harness.parity.attribution.trial import Trial
+from harness.parity.facts.divergence import Kind
 from harness.parity.facts.floor import Tolerance
+from harness.parity.facts.sync_record import SyncRecord
 from harness.parity.rivals import Seen
 from harness.parity.verdict import Judged
 from reports.model import Cause, Proof, Verdict
@@ -429,7 +431,7 @@ def started(bench: Started, *, first: bool, given: dict[str, Any], takes: float 
     asked = {"dtype": "float32", "max_model_len": 128, "enforce_eager": True, "chunked_prefill": True}
     info = {"canonical": asked, "given": {**asked, **given}, "mapping": "edited", "file": "rollout"}
     events = {"engine_info": [info], "sampling": []}
-    side = SimpleNamespace(recording=SimpleNamespace(scenario={}, all=lambda kind: events[kind]))
+    side = SimpleNamespace(recording=SimpleNamespace(scenario={}, all=lambda kind: events[kind]), sync=SyncRecord())
     found = np.array([[0 if first else 1, 5]])
     evidence: Any = SimpleNamespace(side=lambda name: side, mode="coupled", steps=[0, 1], found=lambda kind: found)
     clock = iter(range(10**9))
@@ -507,9 +509,9 @@ def test_an_engine_is_given_its_parameters_as_asked(lab: Lab, paths: dict[str, s
     asked, given = {"dtype": "float32"}, {"dtype": "bfloat16"}
     info = {"canonical": asked, "given": given, "mapping": "edited", "file": "rollout"}
     recording = SimpleNamespace(scenario={}, all=lambda kind: [info] if kind == "engine_info" else [])
-    side = SimpleNamespace(recording=recording)
+    side = SimpleNamespace(recording=recording, sync=SyncRecord())
     s.evidence = SimpleNamespace(  # type: ignore[assignment]
-        side=lambda name: side, mode="coupled", steps=[0], found=lambda kind: np.array([[0, 1]]), notes={}
+        side=lambda name: side, mode="coupled", steps=[0], found=lambda kind: np.array([[0, 1]])
     )
     engine_parameters(s)
     assert [(one.name, one.party) for one in s.named] == [("CONFIG(dtype)", "mapping")] and not s.symptoms.total
@@ -529,10 +531,10 @@ def test_a_limit_of_the_engine_is_put_back_with_one_start(lab: Lab, alone: bool)
     asked = {"max_model_len": Scenario().engine.max_model_len, "dtype": "float32"}
     info = {"canonical": asked, "given": {**asked, **given}, "mapping": "edited", "file": "rollout"}
     recording: Any = SimpleNamespace(scenario={}, all=lambda kind: [info] if kind == "engine_info" else [])
-    side = SimpleNamespace(recording=recording)
+    side = SimpleNamespace(recording=recording, sync=SyncRecord())
     nothing = np.empty((0, 2), np.int64)
     s.evidence = SimpleNamespace(  # type: ignore[assignment]
-        side=lambda name: side, mode="coupled", steps=[0, 1], found=lambda kind: nothing, notes={}
+        side=lambda name: side, mode="coupled", steps=[0, 1], found=lambda kind: nothing
     )
     session = s.bench._stands["candidate"].session._target  # type: ignore[attr-defined]
     engine_parameters(s)
@@ -596,7 +598,7 @@ def test_a_few_outliers_are_no_symptom() -> None:
 def judged(*causes: Cause) -> Judged:
     verdict = Verdict("parity", "DIVERGENT", 1, "a difference that nothing recorded explains", causes=list(causes))
     evidence: Any = SimpleNamespace(earliest=lambda *kinds: None)
-    return Judged(verdict, evidence, ["flip"])
+    return Judged(verdict, evidence, [Kind.FLIP.of()])
 
 
 NOT_SENT = str(Seen.NOT_SENT)

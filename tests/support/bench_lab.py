@@ -8,6 +8,7 @@ from typing import Any
 
 from harness.parity.attribution.situation import Situation
 from harness.parity.facts import floor
+from harness.parity.facts.sync_record import SyncRecord
 from scenarios.bench.bench import Bench
 from scenarios.bench.case import CaseSample, Tolerance
 from scenarios.bench.undo import Stand
@@ -61,13 +62,12 @@ class Lab:
             "given": dataclasses.asdict(given or asked),
         }
         recording = SimpleNamespace(scenario=scenario.to_json(), all=lambda kind: [said] if kind == "sampling" else [])
-        side = SimpleNamespace(name="candidate", recording=recording)
+        side = SimpleNamespace(name="candidate", recording=recording, sync=SyncRecord())
         evidence: Any = SimpleNamespace(
             baseline=side,
             sides=[side],
             mode="coupled",
             side=lambda name: side,
-            notes={},
             tolerance=floor.Tolerance("float32", 1e-4, 1e-4, 1e-6, 1.0),
         )
         clock = iter(range(10**9))
