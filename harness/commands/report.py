@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -44,6 +45,7 @@ def report(
 def _beside(run: RunSummary, folder: Path) -> RunSummary:
     """The run with the path that it has now: recordings lie beside their verdict, and both may have been moved."""
     moved = folder / run.side
-    if not run.side or Path(run.path).is_dir() or not moved.is_dir():
+    # os.path.isdir is false for what cannot be a path at all, where Path.is_dir raises.
+    if not run.side or os.path.isdir(run.path) or not os.path.isdir(moved):
         return run
     return dataclasses.replace(run, path=str(moved))

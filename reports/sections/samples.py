@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -54,7 +55,7 @@ def of(parity: Parity, most_bytes: int = MOST_BYTES) -> Samples | str:
     if len(parity.runs) != 2 or not all(run.path for run in parity.runs):
         return "no sample browser: the verdict names no two recordings"
     folders = [Path(run.path) / "tokens" for run in parity.runs]
-    if missing := [folder for folder in folders if not folder.is_dir()]:
+    if missing := [folder for folder in folders if not os.path.isdir(folder)]:  # false for what can be no path, too
         return f"no sample browser: {clean(missing[0])} is not there"
     try:
         size = sum(file.stat().st_size for folder in folders for file in folder.glob("*.bin"))
