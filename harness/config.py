@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import BadInput
+from scenarios.engines.canonical import BY_NAME
 from scenarios.settings import Scenario
 
 
@@ -118,17 +119,7 @@ _RANGES: dict[str, tuple[float | None, float | None]] = {
     "prompts.max_tokens": (1, None),
     "rollout.prompts_per_step": (1, None),
     "rollout.samples_per_prompt": (1, None),
-    "sampling.temperature": (0, None),
-    "sampling.top_p": (1e-6, 1),
-    "sampling.min_p": (0, 1),
-    "sampling.max_tokens": (1, None),
-    "sampling.min_tokens": (0, None),
-    "engine.max_model_len": (2, None),
-    "engine.seed": (0, 2**32 - 1),  # what numpy takes, which both engines seed
-    "engine.max_num_seqs": (1, None),
-    "engine.memory_fraction": (0.01, 1),
-    "engine.kv_cache_tokens": (128, None),
-    "engine.tensor_parallel": (1, None),
+    **{f"{one.part}.{one.name}": (one.low, one.high) for one in BY_NAME.values() if one.low is not None},
     "engine.engines": (1, None),
     "ppo.world_size": (1, None),
     "ppo.epochs": (1, None),
@@ -147,7 +138,7 @@ _RANGES: dict[str, tuple[float | None, float | None]] = {
     "lifted.max_tokens": (1, None),
 }
 _POSITIVE = (
-    "sampling.repetition_penalty",
+    *(f"{one.part}.{one.name}" for one in BY_NAME.values() if one.positive),
     "ppo.actor_lr",
     "ppo.critic_lr",
     "ppo.max_grad_norm",

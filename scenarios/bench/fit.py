@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from scenarios.bench.case import Fitted, Values
+from scenarios.engines import canonical
 from scenarios.engines.coupling import Draw
 from scenarios.engines.penalties import PENALTIES, Occurred, penalised
 from scenarios.engines.sampling import Ordered, Tempered, filtered
@@ -33,7 +34,7 @@ PROMISING = 0.6  # of the whole: what the best one alone may leave for larger se
 NARROW = 1e-5  # share to which a temperature is sought beside filters
 # Widths of a top-k beside a top-p: so many more than the narrowest, or so many times it.
 WIDER = [*((more, 1.0) for more in range(10)), *((0, factor) for factor in (1.2, 1.35, 1.5, 1.75, 2, 2.5, 3, 4, 6))]
-OFF: Values = {"top_k": -1, "top_p": 1.0, "min_p": 0.0, **PENALTIES}
+OFF: Values = {**{one.name: one.off for one in canonical.FILTERS}, **PENALTIES}
 MOSTLY = 3  # of so many wrong choices one may be rounding's: what parameters explain, they explain of most
 LEAST_EACH = 3  # wrong choices for each parameter of a larger set: a few can be met by chance
 SECONDS = 20.0  # for the search of larger and larger sets
@@ -59,7 +60,7 @@ AXES = {
     "presence_penalty": Axis((-1.0, -0.5, -0.2, 0.1, 0.2, 0.5, 1.0, 1.5), 0.1, -5.0, 5.0),
     "frequency_penalty": Axis((-1.0, -0.5, -0.2, 0.1, 0.2, 0.5, 1.0, 1.5), 0.1, -5.0, 5.0),
 }
-FILTERS = {"top_k", "top_p", "min_p"}
+FILTERS = {one.name for one in canonical.FILTERS}
 BESIDE_A_PENALTY = {"temperature"}  # what a penalty is sought with
 
 

@@ -16,28 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from scenarios.engines import given
+from scenarios.engines.canonical import BY_NAME
 from scenarios.engines.engine import ParameterRefused
-from scenarios.engines.parameters import SAMPLING_OF, canonical_engine
+from scenarios.engines.parameters import canonical_engine
 from scenarios.settings import Mode, Sampling
 
 PARTS = ("engine", "sampling")
 NAMES = tuple(f"{backend}_{part}" for backend in given.ENGINE for part in PARTS)
-
-# Another value of each canonical parameter: one that does not move the native arguments is not passed on.
-_OTHERWISE: dict[str, Callable[[Any], Any]] = {
-    "dtype": lambda value: "bfloat16" if value != "bfloat16" else "float32",
-    "max_model_len": lambda value: value // 2,
-    "max_num_seqs": lambda value: value + 1,
-    "tensor_parallel": lambda value: value + 1,
-    "kv_cache_tokens": lambda value: value * 2,
-    "memory_fraction": lambda value: value / 2,
-    "temperature": lambda value: value / 2 if value else 0.5,
-    "top_k": lambda value: 7 if value != 7 else 8,
-    "top_p": lambda value: value / 2,
-    "min_p": lambda value: 0.1 if value != 0.1 else 0.2,
-    "repetition_penalty": lambda value: value + 0.25,
-    "stop_token_ids": lambda value: (*value, 1 + max(value, default=0)),
-}
 
 
 @dataclass(frozen=True)
@@ -129,8 +114,7 @@ class ParameterMap:
         for name in table[backend]:
             if name not in asked:
                 continue
-            change = _OTHERWISE.get(name) or ((lambda v: not v) if isinstance(asked[name], bool) else (lambda v: v + 1))
-            other = {**asked, name: change(asked[name])}
+            other = {**asked, name: BY_NAME[name].other(asked[name])}
             native = {**machine(other), **self.apply(backend, part, other, ours(other))}
             found[name] = sorted(key for key in {*base, *native} if base.get(key) != native.get(key))
         return found
@@ -186,8 +170,10 @@ def sample(
 ) -> Mapped:
     """The sampling parameters for one engine. `defaults`: native ones that the engine fills in by itself; `model_ends`:
     ids that end a sample by the model's own files."""
-    ours = SAMPLING_OF[backend]
-    native = {**defaults, **mapping.apply(backend, "sampling", dataclasses.asdict(sampling), ours(sampling))}
+    native = {
+        **defaults,
+        **mapping.apply(backend, "sampling", dataclasses.asdict(sampling), given.sampling_arguments(backend, sampling)),
+    }
     canonical = given.as_sampling(given.sampling_given(backend, native))
     ends = {*canonical.stop_token_ids, *(() if canonical.ignore_eos else model_ends)}
     return Mapped(native, canonical, frozenset(ends))
@@ -195,10 +181,12 @@ def sample(
 
 def described(mapping: ParameterMap, backend: str, sampling: Sampling, mapped: Mapped, mode: Mode) -> dict[str, Any]:
     """The `sampling` event of a recording."""
-    asked, ours = dataclasses.asdict(sampling), SAMPLING_OF[backend]
+    asked = dataclasses.asdict(sampling)
     follows = {}
     if not mapping.ours(backend, "sampling"):
-        follows = mapping.moves(backend, "sampling", asked, lambda other: ours(given.as_sampling(other)))
+        follows = mapping.moves(
+            backend, "sampling", asked, lambda other: given.sampling_arguments(backend, given.as_sampling(other))
+        )
     canonical = dataclasses.asdict(mapped.given)
     return {
         "canonical": asked,

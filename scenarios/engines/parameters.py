@@ -10,13 +10,14 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from scenarios.engines.canonical import DRAWN, FILTERS
 from scenarios.engines.engine import ParameterRefused
+from scenarios.engines.given import CPU_BLOCK
 from scenarios.settings import Engine, Mode, Sampling
 
 # SGLang answers at most context - prompt - 2 tokens and rejects prompts longer than context - 6
 # (managers/scheduler.py): with this much more context than asked, its limit is never the one that binds.
 SGLANG_CONTEXT_SLACK = 8
-CPU_BLOCK = 32  # tokens a KV block of vLLM on a CPU: the smallest that its backend prefers
 
 
 def check_room(longest_prompt: int | None, sampling: Sampling, engine: Engine) -> None:
@@ -176,51 +177,10 @@ def hf_engine(asked: dict[str, Any]) -> dict[str, Any]:
     return {name: asked[name] for name in names} | {"generation_config": "none"}
 
 
-def vllm_sampling(sampling: Sampling) -> dict[str, Any]:
-    """Arguments of `vllm.SamplingParams`, as its own sampler is called with."""
-    return {
-        "temperature": sampling.temperature,
-        "top_k": max(sampling.top_k, 0),
-        "top_p": sampling.top_p,
-        "min_p": sampling.min_p,
-        "repetition_penalty": sampling.repetition_penalty,
-        "max_tokens": sampling.max_tokens,
-        "min_tokens": sampling.min_tokens,
-        "stop_token_ids": list(sampling.stop_token_ids),
-        "ignore_eos": sampling.ignore_eos,
-    }
-
-
-def sglang_sampling(sampling: Sampling) -> dict[str, Any]:
-    """SGLang's `sampling_params`, as its own sampler is called with."""
-    return {
-        "temperature": sampling.temperature,
-        "top_k": sampling.top_k,
-        "top_p": sampling.top_p,
-        "min_p": sampling.min_p,
-        "repetition_penalty": sampling.repetition_penalty,
-        "max_new_tokens": sampling.max_tokens,
-        "min_new_tokens": sampling.min_tokens,
-        "stop_token_ids": list(sampling.stop_token_ids),
-        "ignore_eos": sampling.ignore_eos,
-        "skip_special_tokens": False,
-    }
-
-
-def hf_sampling(sampling: Sampling) -> dict[str, Any]:
-    """What the embedded engine's loop reads, named as Transformers' generation names it."""
-    native = sglang_sampling(sampling)
-    del native["skip_special_tokens"]
-    return native
-
-
 def without_draw(native: dict[str, Any], mode: Mode) -> dict[str, Any]:
     """`native` as the engine is called where its own draw is not used: greedily, and in coupled mode without the
     filters that the harness's draw applies itself."""
     if mode == "native":
         return dict(native)
-    filters = {"top_k", "top_p", "min_p", "repetition_penalty"} if mode == "coupled" else {"top_k", "top_p", "min_p"}
-    return {name: value for name, value in native.items() if name not in filters} | {"temperature": 0.0}
-
-
-SAMPLING_OF = {"vllm": vllm_sampling, "sglang": sglang_sampling, "hf": hf_sampling}
+    left_out = {one.name for one in (DRAWN if mode == "coupled" else FILTERS)}
+    return {name: value for name, value in native.items() if name not in left_out} | {"temperature": 0.0}

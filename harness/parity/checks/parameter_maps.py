@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from harness.parity.checks.registry import Outcome, check, outcome
-from harness.parity.checks.semantics import BY_NAME, lost, title
+from harness.parity.checks.semantics import lost, title
 from harness.parity.checks.surroundings import effect
 from harness.parity.facts.confounders import differences, show
 from harness.parity.facts.divergence import Stage
@@ -27,6 +27,7 @@ from harness.recordings.tables import mapping, names
 from reports.model import SUSPICIONS, Cause, Finding
 from reports.text import counted, figure
 from scenarios.engines import given as native_terms
+from scenarios.engines.canonical import BY_NAME
 from scenarios.settings import Engine
 
 _OF_PARAMETERS = ("CONFIG(", "SAMPLING_PARAM(", "STOP(", "SAMPLER(")
@@ -123,7 +124,7 @@ def _mapped(side: Side, info: dict[str, Any], asked: dict[str, Any]) -> Iterator
         argument = BY_NAME[key].native(engine) if key in BY_NAME else ""
         if key not in asked and native.get(argument) is not None:
             text = f"{key}: nothing was asked, {title(engine)}'s {argument} = {native[argument]!r}"
-            text += f": {getattr(BY_NAME[key], engine, '')} ({BY_NAME[key].trap})"
+            text += f": {BY_NAME[key].note(engine)} ({BY_NAME[key].trap})"
             yield _finding(side, key, text, {"asked": None, "given": got, "native": argument})
     yield from _tied(side, info, moves)
 
@@ -204,7 +205,7 @@ def _memory(left: dict[str, Any], right: dict[str, Any]) -> Iterator[Finding]:
         return
     pools = [mapping(one.get("resolved")).get("kv_cache_tokens") for one in both]
     words = "; ".join(
-        f"{title(one.get('engine'))}'s {argument} is {getattr(meaning, str(one.get('engine')))}"
+        f"{title(one.get('engine'))}'s {argument} is {meaning.note(str(one.get('engine')))}"
         for one, argument in zip(both, arguments, strict=True)
     )
     held = f"; the KV pools hold {pools[0]} and {pools[1]} tokens" if None not in pools else ""

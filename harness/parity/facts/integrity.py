@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from harness.parity.facts.evidence import Evidence, Side
 from harness.recordings.store import Recording
 from harness.recordings.tables import mapping, number
+from scenarios.settings import Sampling
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ _NUMBERS = {
     "scenario": ("steps", "seed"),
     "scenario.native": ("alpha", "margin"),
     "scenario.rollout": ("prompts_per_step", "samples_per_prompt"),
-    "scenario.sampling": ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "max_tokens", "min_tokens"),
+    "scenario.sampling": tuple(one.name for one in fields(Sampling) if one.type in ("int", "float")),
 }
 _NATIVE = {"alpha": 0.5, "margin": 2.0}  # largest family-wise error, and effect in standard deviations
 

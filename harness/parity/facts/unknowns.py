@@ -14,6 +14,7 @@ from harness.parity.facts.confounders import learner_packages
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.parameters import engine_infos
 from harness.recordings.tables import mapping, number
+from scenarios.engines.canonical import FILTERS
 
 UNTYPED = ("", "None", "auto")
 # vLLM draws at 0.01 where less is asked, and SGLang draws greedily below 1e-6: margins over less excuse every flip.
@@ -87,8 +88,4 @@ def _asked(side: Side) -> dict[str, Any]:
 def filtered(side: Side) -> bool:
     """Do filters take tokens away before one is drawn? Then one alone may be left, by a margin without bound."""
     asked = _asked(side)
-    top_k, top_p, min_p = (number(asked.get(name), default) for name, default in _OFF.items())
-    return top_k > 0 or top_p < 1.0 or min_p > 0.0
-
-
-_OFF = {"top_k": 0.0, "top_p": 1.0, "min_p": 0.0}
+    return any(one.restricts(number(asked.get(one.name), one.off)) for one in FILTERS)

@@ -17,6 +17,7 @@ from harness.parity.facts.native_result import NativeResult
 from harness.parity.facts.parameters import engine_infos
 from harness.parity.facts.readings import SHIFTS, shifted, tempered_bounds, vocabulary
 from harness.parity.facts.tails import Weighed
+from harness.parity.facts.unknowns import filtered
 from harness.parity.native.samples import Samples, Tokens
 from harness.recordings.tables import mapping, number
 from reports.model import Finding, Place
@@ -94,15 +95,8 @@ def _fits(e: Evidence, side: Side, name: str, left: Weighed) -> bool:
     """What is renormalised in half precision hangs on which tokens the filters leave, and rounding moves some over
     their edges: a few may be off by all that such a token is likely. No engine documents that, so it excuses nothing.
     """
-    edges = e.tolerance.half and MEANING[name] == RENORMALISED and _filtered(side)
+    edges = e.tolerance.half and MEANING[name] == RENORMALISED and filtered(side)
     return not left.diverges or (edges and len(left.beyond) <= RESIDUE * left.compared)
-
-
-def _filtered(side: Side) -> bool:
-    """Was a filter asked, which leaves some tokens only?"""
-    asked = mapping(side.recording.scenario.get("sampling"))
-    off = {"top_k": -1.0, "top_p": 1.0, "min_p": 0.0}
-    return any(number(asked.get(name), value) not in (value, 0.0) for name, value in off.items())
 
 
 def _shift(e: Evidence, parts: list[Tokens], names: list[str]) -> dict[str, int]:

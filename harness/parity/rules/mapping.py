@@ -18,9 +18,8 @@ from harness.parity.rivals import Seen
 from harness.recordings.tables import mapping, number
 from reports.model import Cause, Proof
 from reports.text import counted, figure
+from scenarios.engines.canonical import BY_NAME
 
-# Parameters that show in tokens alone, and in no re-reading of recorded numbers: raw log-probabilities do not see them.
-DRAWN = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 # What shows that an engine computes in another type.
 _OF_DATA_TYPE = (
     Kind.FLIP, Kind.LOGPROB, Kind.LENGTH, Kind.FINISH, Kind.ENGINE, Kind.CHOICE, *NATIVE, Kind.SYNC, Kind.FLOOR,
@@ -32,7 +31,7 @@ _ENGINE_PARAMETER = {"LENGTH(context)": "max_model_len", "CAPACITY(kv pool)": "k
 def sampling_parameters(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """The engines draw with other parameters: tokens differ, raw log-probabilities of equal tokens do not."""
     for key, (one, two) in sides_given(e).items():
-        if key not in DRAWN:
+        if not (key in BY_NAME and BY_NAME[key].draws):
             continue
         asked = mapping(e.baseline.recording.scenario.get("sampling")).get(key)
         own = "baseline" if asked == two and asked != one else "candidate"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scenarios.engines import parameters
+from scenarios.engines import given, parameters
 from scenarios.engines.engine import ParameterRefused
 from scenarios.settings import Engine, Sampling
 
@@ -51,9 +51,11 @@ def test_every_sampling_parameter_has_an_image_in_native_mode() -> None:
         "stop_token_ids": (9,), "ignore_eos": True, "max_tokens": 33,
     }  # fmt: skip
     assert set(changed) == {f.name for f in dataclasses.fields(Sampling)}
-    for mapping in parameters.SAMPLING_OF.values():
+    for engine in given.SAMPLING:
+        ours = given.sampling_arguments(engine, Sampling())
         for key, value in changed.items():
-            assert mapping(Sampling()) != mapping(dataclasses.replace(Sampling(), **{key: value})), key
+            other = given.sampling_arguments(engine, dataclasses.replace(Sampling(), **{key: value}))
+            assert ours != other, (engine, key)
 
 
 @pytest.mark.parametrize(

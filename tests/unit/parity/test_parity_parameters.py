@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from recordings import Recording, causes, check, jagged, make, pair, put, scenario
 
-from harness.parity.checks import parameter_maps, semantics
+from harness.parity.checks import parameter_maps
 from reports.model import Cause, Finding, Verdict
-from scenarios.engines import given, parameters
+from scenarios.engines import parameters
 from scenarios.engines.mapping import ParameterMap, described, sample, start
 from scenarios.settings import Sampling
 
@@ -192,23 +192,3 @@ def test_effects_are_measured_again_when_the_causes_change() -> None:
     assert one == "none measured: without STOP(ignore_eos) nothing differs beyond the floor"
     assert other == "x" and "named cause" in cause
     assert "not separated" in parameter_maps.measured(findings, [stop, rest])[0].effect
-
-
-def test_the_table_speaks_of_every_parameter_that_is_mapped() -> None:
-    for engine in ("vllm", "sglang"):
-        for part, table in (("engine", given.ENGINE), ("sampling", given.SAMPLING)):
-            for name, argument in table[engine].items():
-                assert semantics.BY_NAME[name].part == part
-                assert semantics.BY_NAME[name].native(engine) == argument.name
-
-
-def test_the_documented_table_is_the_one_that_the_checks_speak_from() -> None:
-    document = (Path(__file__).parents[3] / "docs" / "reference" / "parameters.md").read_text(encoding="utf-8")
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in document.splitlines() if line[:1] == "|"]
-    shown = {row[0]: row for row in rows}
-    for one in semantics.TABLE:
-        row = shown[one.concept]
-        assert row[-1] == one.trap and row[-3].endswith(one.vllm) and row[-2].endswith(one.sglang)
-        assert one.part == "answer" or row[1] == f"`{one.canonical}`"
-        for engine, cell in (("vllm", row[-3]), ("sglang", row[-2])):
-            assert cell.startswith(f"`{one.native(engine)}`: ") or not one.native(engine)

@@ -1,0 +1,62 @@
+"""The tables of docs/reference/parameters.md, from the canonical table: `python -m scenarios.engines.parameter_page`.
+
+Run it at the root of the repository after a change of `canonical` or `given`; it rewrites the page in place.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+from scenarios.engines.canonical import ENGINE, SAMPLING, Parameter
+from scenarios.settings import Engine, Sampling
+
+PAGE = Path("docs/reference/parameters.md")
+COMMAND = "python -m scenarios.engines.parameter_page"
+
+
+def table(parameters: tuple[Parameter, ...]) -> str:
+    rows = ["| concept | canonical | default | values | vLLM | SGLang | the trap |", "|---|---|---|---|---|---|---|"]
+    for one in parameters:
+        cells = [one.concept, f"`{one.name}`", _default(one), _values(one), _cell(one, "vllm"), _cell(one, "sglang")]
+        rows.append(f"| {' | '.join([*cells, one.trap])} |")
+    return "\n".join(rows)
+
+
+def rewritten(page: str) -> str:
+    """The page with its tables made anew."""
+    for part, parameters in (("engine", ENGINE), ("sampling", SAMPLING)):
+        block = f"<!-- made by {COMMAND}: {part} -->\n{table(parameters)}\n<!-- end -->"
+        old = re.search(rf"<!-- made by [^\n]*: {part} -->.*?<!-- end -->", page, flags=re.S)
+        assert old is not None, f"{PAGE} has no table of the {part}"
+        page = page.replace(old.group(), block)
+    return page
+
+
+def _default(one: Parameter) -> str:
+    settings: Any = Engine() if one.part == "engine" else Sampling()
+    value = dataclasses.asdict(settings).get(one.name)
+    return "" if value is None else f"`{list(value) if isinstance(value, tuple) else value}`"
+
+
+def _values(one: Parameter) -> str:
+    words = ["above 0"] if one.positive else []
+    if one.low is not None:
+        words.append(f"at least {one.low}" if one.high is None else f"{one.low} to {one.high}")
+    if one.off is not None:
+        words.append(f"{one.off} is off")
+    if one.place:
+        words.append(f"filter {one.place}")
+    if one.draws:
+        words.append("the coupled draw applies it" if one.coupled else "refused in coupled mode")
+    return "; ".join(words)
+
+
+def _cell(one: Parameter, engine: str) -> str:
+    return ": ".join(filter(None, (f"`{one.native(engine)}`" if one.native(engine) else "", one.note(engine))))
+
+
+if __name__ == "__main__":
+    PAGE.write_text(rewritten(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
