@@ -120,13 +120,13 @@ def causes() -> str:
 
 
 def checks() -> str:
-    import harness.parity.verdict  # noqa: F401  (registers every check)
-    from harness.parity.checks.registry import CHECKS
+    from harness.parity.checks import registry
     from reports.model import SUSPICIONS
 
-    rows = [(f"`{item.name}`", item.number or "", _first_sentence(item.run)) for item in CHECKS]
+    found = registry.checks()
+    rows = [(f"`{item.name}`", item.number or "", _first_sentence(item.run)) for item in found]
     unregistered = [(f"`{name}`", number, "") for number, name in SUSPICIONS.items()
-                    if name not in {item.name for item in CHECKS}]  # fmt: skip
+                    if name not in {item.name for item in found}]  # fmt: skip
     return (
         "# Parity checks\n\nEach check is *ruled out*, *confirmed* or *not tested*. *Not tested* never counts as a "
         "pass. The number is the check's place among "

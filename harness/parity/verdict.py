@@ -15,11 +15,9 @@ from typing import Any
 import numpy as np
 
 from harness.parity import causes
-from harness.parity.checks import eleven as checks
-from harness.parity.checks import eleven_engine as checks_engine
-from harness.parity.checks import half, lifted, parameter_maps, sizes, surroundings, suspicions
+from harness.parity.checks import parameter_maps
 from harness.parity.checks.excused import excused
-from harness.parity.checks.registry import CHECKS, Outcome, Registered, coupled, unless_native
+from harness.parity.checks.registry import Outcome, Registered, checks, coupled, unless_native
 from harness.parity.checks.summary import summary
 from harness.parity.checks.whole import whole
 from harness.parity.coverage import coverage, failed_calls, limits, refused_calls
@@ -51,12 +49,9 @@ from harness.parity.native.stage import samplers_said
 from harness.parity.rules.suspected import followed
 from harness.recordings.store import Recording
 from probes.format import FormatError, Run
-from reports.model import EXIT_CODES, SUSPICIONS, Cause, Parity, Verdict
+from reports.model import EXIT_CODES, Cause, Parity, Verdict
 from reports.sections.parity import exceeded
 from reports.text import counted, figure
-
-# Importing them registers their checks.
-CHECKED_BY = (checks, checks_engine, half, lifted, suspicions, sizes, surroundings, parameter_maps)
 
 
 @dataclass(frozen=True)
@@ -135,8 +130,7 @@ def judged(
 
 def decided(e: Evidence, minimum: Minimum = LEAST, reproduce: str = "") -> Judged:
     """The verdict on evidence that was gathered, which it only reads."""
-    registered = sorted(CHECKS, key=lambda one: one.number or len(SUSPICIONS) + 1)
-    outcomes = [(one, whole(e, excused(e, one.run(e)))) for one in registered if one.applies(e)]
+    outcomes = [(one, whole(e, excused(e, one.run(e)))) for one in checks() if one.applies(e)]
     kinds = _kinds(outcomes)
     return Judged(_decide(e, outcomes, kinds, minimum, reproduce), e, kinds)
 
