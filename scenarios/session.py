@@ -41,8 +41,7 @@ class RolloutResult:
 
 
 class EngineSession:
-    """`backend`: hf, vllm or sglang. `wrap`: wraps the engine, as `scenarios.plants.Plants.engine`; None in every real
-    run."""
+    """`backend`: an engine's name. `wrap`: wraps it, as `scenarios.plants.Plants.engine`; None in every real run."""
 
     def __init__(
         self,

@@ -18,6 +18,7 @@ from harness.errors import HarnessError
 from harness.triage.watch.guard import Guard
 from probes import format as recording
 from reports.progress import ProgressEvent
+from scenarios.engines import registry
 from scenarios.plants import INSIDE
 from scenarios.remote import Actor, Future, Remote
 from scenarios.settings import Engine, Scenario
@@ -321,12 +322,13 @@ class Experiment:
     def _start_session(self, side: Side) -> None:
         environment = side.environment
         seat = self._seat("rollout")
-        if environment.engine != "hf":
+        embedded = registry.get(environment.engine).embedded
+        if not embedded:
             variables = dict(environment.env, PYTHONPATH=str(envs.bundle(plugins=True)), OMP_NUM_THREADS="1")
             if side.plants.inside:
                 variables[INSIDE] = side.plants.inside
             seat = dataclasses.replace(seat, python=environment.python, env=self._guarded(variables, "rollout"))
-        device = environment.device if environment.engine != "hf" else self._device
+        device = self._device if embedded else environment.device
         self._sessions[side.name] = self._cluster.actor(
             "scenarios.session:EngineSession",
             seat,

@@ -7,12 +7,11 @@ only, until uv or a progress bar is needed.
 from harness.envs.bundles import bundle
 from harness.envs.checking import Check, check
 from harness.envs.creation import create, order
-from harness.envs.environment import ENGINES, Environment, every, get
+from harness.envs.environment import Environment, every, get
 from harness.envs.registration import add, remove
 from harness.envs.resolution import Backend, parse, resolve
 
 __all__ = [
-    "ENGINES",
     "Backend",
     "Check",
     "Environment",

@@ -15,14 +15,12 @@ import tempfile
 from pathlib import Path
 
 from harness.envs import home
+from scenarios.engines import registry
 
 PACKAGES = ("probes", "scenarios")
 _DISTRIBUTION = "rlhf_harness_plugins-1.dist-info"
 _METADATA = "Metadata-Version: 2.1\nName: rlhf-harness-plugins\nVersion: 1\n"
-_ENTRY_POINTS = (
-    "[sglang.srt.plugins]\nrlhf_harness = scenarios.engines.sglang.plugin:register\n"
-    "[verl.plugins]\nrlhf_harness = scenarios.jobs.verl\n"
-)
+_FRAMEWORKS = {"verl.plugins": "scenarios.jobs.verl"}
 
 
 def bundle(plugins: bool = True) -> Path:
@@ -31,7 +29,7 @@ def bundle(plugins: bool = True) -> Path:
     Without `plugins` no engine finds an entry point of ours.
     """
     sources = {name: _source(name) for name in PACKAGES}
-    files = {"METADATA": _METADATA, "entry_points.txt": _ENTRY_POINTS} if plugins else {}
+    files = {"METADATA": _METADATA, "entry_points.txt": _entry_points()} if plugins else {}
     content = repr((sorted((name, str(path)) for name, path in sources.items()), sorted(files.items())))
     path = home.directory("bundles") / hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
     if path.is_dir():
@@ -49,6 +47,11 @@ def bundle(plugins: bool = True) -> Path:
     except OSError:  # another process was first, with the same content
         shutil.rmtree(scratch)
     return path
+
+
+def _entry_points() -> str:
+    groups = {group: value for spec in registry.specs().values() for group, value in spec.entry_points.items()}
+    return "".join(f"[{group}]\nrlhf_harness = {value}\n" for group, value in (groups | _FRAMEWORKS).items())
 
 
 def _source(package: str) -> Path:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from harness.envs import home, indexes, interpreter, recipe
 from harness.envs.environment import (
-    ENGINES,
     Device,
     Environment,
     check_name,
@@ -26,6 +25,7 @@ from harness.envs.install import UNSATISFIABLE, CommandFailed, Uv, nvidia_gpu, u
 from harness.envs.interpreter import Driver
 from harness.envs.progress import Progress, Silent
 from harness.errors import BadInput, EnvironmentUnusable, HarnessError, Interrupted
+from scenarios.engines import registry
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,9 @@ def choose_device(device: str) -> Device:
 
 def order(engine: str, *, version: str = "", name: str = "", device: str = "auto", python: str = "") -> Order:
     """Check a request before anything is made. Raises BadInput, or EnvironmentUnusable for an unfit interpreter."""
-    if engine not in ENGINES:
-        raise BadInput(f"there is no engine {engine!r} to make an environment for (there are: {', '.join(ENGINES)})")
+    engines = registry.names(embedded=False)
+    if engine not in engines:
+        raise BadInput(f"there is no engine {engine!r} to make an environment for (there are: {', '.join(engines)})")
     if sys.platform != "linux":
         raise EnvironmentUnusable(
             f"the engines install on Linux only, this is {sys.platform}",

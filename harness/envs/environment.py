@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 from harness.envs import home
 from harness.errors import BadInput, EnvironmentUnusable
+from scenarios.engines import registry
 
-ENGINES = ("vllm", "sglang")
 Device = Literal["cpu", "cuda"]
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,63}")  # starts with a letter, so that engine@name is never engine@version
@@ -63,7 +63,7 @@ class Environment:
 
 def check_name(name: str, engine: str = "") -> str:
     """The name itself. Raises BadInput when it cannot be one, or not one of an environment of that engine."""
-    if engine and name != engine and name in (*ENGINES, "hf"):
+    if engine and name != engine and name in registry.names():
         raise BadInput(f"an environment of {engine} cannot be called {name!r}: that is another engine")
     if not _NAME.fullmatch(name):
         raise BadInput(f"{name!r} cannot name an environment: a letter first, then letters, digits, '.', '_' or '-'")
@@ -115,7 +115,7 @@ def get(name: str) -> Environment:
     environment = find(check_name(name))
     if environment is None:
         names = ", ".join(item.name for item in every()) or "none yet"
-        fix = f"harness env create {name}" if name in ENGINES else "harness env list"
+        fix = f"harness env create {name}" if name in registry.names(embedded=False) else "harness env list"
         raise BadInput(f"there is no environment named {name!r} (there are: {names})", fix=fix)
     return environment
 

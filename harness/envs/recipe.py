@@ -12,6 +12,7 @@ from typing import Any
 
 from harness.envs.environment import Device
 from harness.errors import BadInput
+from scenarios.engines import registry
 
 FOLDER = Path(__file__).parent.parent / "recipes"
 SHIMS_MODULE = "rlhf_harness_cpu_shims"
@@ -53,7 +54,8 @@ class Recipe:
 
 def load(engine: str, device: Device, folder: Path = FOLDER) -> Recipe:
     """The recipe of that engine and device. Raises BadInput with the engines that have one."""
-    path = folder / f"{engine}-{device}.toml"
+    spec = registry.find(engine)
+    path = (Path(spec.recipes) if spec is not None and spec.recipes else folder) / f"{engine}-{device}.toml"
     if not path.is_file():
         known = sorted({file.stem.rsplit("-", 1)[0] for file in folder.glob("*.toml")})
         raise BadInput(f"there is no recipe for engine {engine!r} (there are: {', '.join(known)})")

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness.envs import home, interpreter, recipe
-from harness.envs.environment import ENGINES, Device, Environment, check_name, find_whole, folder, get, now
+from harness.envs.environment import Device, Environment, check_name, find_whole, folder, get, now
 from harness.envs.interpreter import Driver
 from harness.errors import BadInput, EnvironmentUnusable
+from scenarios.engines import registry
 
 
 def add(name: str, engine: str, python: str) -> Environment:
@@ -16,8 +17,9 @@ def add(name: str, engine: str, python: str) -> Environment:
     The engine is imported once to see that it can be (seconds). Of an interpreter that is registered under this name
     already, versions and device are read again; another one is refused. Raises BadInput or EnvironmentUnusable.
     """
-    if engine not in ENGINES:
-        raise BadInput(f"there is no engine {engine!r} (there are: {', '.join(ENGINES)})")
+    engines = registry.names(embedded=False)
+    if engine not in engines:
+        raise BadInput(f"there is no engine {engine!r} (there are: {', '.join(engines)})")
     check_name(name, engine)
     driver = Driver.here()
     found = interpreter.inspect(python)

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.envs import creation, environment, interpreter, recipe
-from harness.envs.environment import ENGINES, Environment
+from harness.envs.environment import Environment
 from harness.envs.install import nvidia_gpu
 from harness.envs.interpreter import Driver
 from harness.envs.progress import Progress, console
 from harness.errors import BadInput, EnvironmentUnusable
-
-EMBEDDED = "hf"  # Transformers in the driver's own interpreter
+from scenarios.engines import registry
 
 
 @dataclass(frozen=True)
@@ -33,14 +32,18 @@ class Backend:
 def parse(backend: str) -> Backend:
     """Raises BadInput for an unknown engine or a malformed rest, naming what is valid."""
     engine, at, rest = backend.partition("@")
-    if engine not in (EMBEDDED, *ENGINES):
+    spec = registry.find(engine)
+    if spec is None and (reason := registry.refusal(engine)):
+        raise BadInput(reason)
+    if spec is None:
+        apart = registry.alternatives(registry.names(embedded=False))
         raise BadInput(
-            f"there is no backend {backend!r}: hf, vllm, sglang, or one of the last two with @ENVIRONMENT or @VERSION "
-            f"(environments: {', '.join(item.name for item in environment.every()) or 'none yet'})",
+            f"there is no backend {backend!r}: {', '.join(registry.names())}; {apart} also with @ENVIRONMENT or "
+            f"@VERSION (environments: {', '.join(item.name for item in environment.every()) or 'none yet'})",
             fix="harness env list",
         )
-    if engine == EMBEDDED and at:
-        raise BadInput(f"backend {backend!r}: hf runs in the harness's own environment and takes no @")
+    if spec.embedded and at:
+        raise BadInput(f"backend {backend!r}: {engine} runs in the harness's own environment and takes no @")
     if at and not rest:
         raise BadInput(f"backend {backend!r}: an environment or a version is missing after the @")
     if at and recipe.is_version(rest):
@@ -55,8 +58,8 @@ def resolve(backend: str, *, create: bool = True, progress: Progress | None = No
     bar or lines on stderr. Raises BadInput, EnvironmentUnusable, Interrupted.
     """
     parsed = parse(backend)
-    if parsed.engine == EMBEDDED:
-        return embedded()
+    if registry.get(parsed.engine).embedded:
+        return embedded(parsed.engine)
     found = _existing(parsed)
     if found is None or _outdated(found):
         if parsed.environment and found is None:
@@ -74,12 +77,13 @@ def resolve(backend: str, *, create: bool = True, progress: Progress | None = No
     return found
 
 
-def embedded() -> Environment:
-    """The driver's own interpreter, with Transformers as the engine."""
+def embedded(engine: str) -> Environment:
+    """The driver's own interpreter, with an engine that runs in it."""
+    versions = map(_version, registry.get(engine).distributions)
     return Environment(
-        name=EMBEDDED,
-        engine=EMBEDDED,
-        version=_version("transformers"),
+        name=engine,
+        engine=engine,
+        version=next(filter(None, versions), ""),
         python=sys.executable,
         python_version=platform.python_version(),
         ray=_version("ray"),

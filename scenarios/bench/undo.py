@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from scenarios.engines import registry
 from scenarios.plants import Injection
 from scenarios.ppo.weight_sync import WeightLink
 from scenarios.remote import Actor, call
 
-# Modules of a checkpoint that vLLM holds as one.
+# Modules of a checkpoint that an engine holds as one.
 FUSED = {"q_proj": "qkv", "k_proj": "qkv", "v_proj": "qkv", "gate_proj": "gate_up", "up_proj": "gate_up"}
 
 
@@ -41,19 +42,16 @@ class Undo:
         call(self._stands[side].session, "flush")
 
     def tensors(self, side: str) -> list[list[str]]:
-        """Names of the learner's tensors in the order of a sync, in groups that the engine can take alone.
-
-        vLLM reloads a module as a whole: sent one of q, k and v alone, it lost the other two (measured, 0.32.0).
-        SGLang and Transformers take any tensor.
-        """
+        """Names of the learner's tensors in the order of a sync, in groups that the engine can take alone."""
         names = [meta.name for meta in call(self._learner(side), "weight_meta")]
-        if call(self._stands[side].session, "snapshot")["engine"] != "vllm":
+        engine = registry.find(call(self._stands[side].session, "snapshot")["engine"])
+        if engine is None or not engine.reloads_modules:
             return [[name] for name in names]
         groups: dict[str, list[str]] = {}
         for name in names:
             module, _, _ = name.rpartition(".")
             parent, _, last = module.rpartition(".")
-            experts, _, _ = module.partition(".experts.")  # every expert of a layer is one module of vLLM's
+            experts, _, _ = module.partition(".experts.")  # every expert of a layer is in one module
             key = experts if experts != module else f"{parent}.{FUSED.get(last, last)}"
             groups.setdefault(key, []).append(name)
         return list(groups.values())

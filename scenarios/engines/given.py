@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from scenarios.engines import registry
 from scenarios.settings import Sampling
 
 Values = Mapping[str, Any]
@@ -184,23 +185,31 @@ SAMPLING: dict[str, dict[str, Native]] = {
 ALWAYS: dict[str, dict[str, Any]] = {"sglang": {"skip_special_tokens": False}}
 
 
+def table(part: str, engine: str) -> Mapping[str, Native]:
+    """The native arguments of an engine by canonical name: ours from here, others' from their spec; {} of an engine
+    that is not known."""
+    ours = (ENGINE if part == "engine" else SAMPLING).get(engine)
+    spec = registry.find(engine) if ours is None else None
+    return ours or ({} if spec is None else getattr(spec, f"{part}_arguments"))
+
+
 def sampling_arguments(backend: str, sampling: Sampling) -> dict[str, Any]:
     """Native sampling arguments of our own mapping, as the engine's own sampler is called with. The embedded engine
     names them as Transformers' generation does."""
-    native = {one.name: one.write(getattr(sampling, name)) for name, one in SAMPLING[backend].items()}
+    native = {one.name: one.write(getattr(sampling, name)) for name, one in table("sampling", backend).items()}
     return native | ALWAYS.get(backend, {})
 
 
 def engine_given(backend: str, native: Values) -> dict[str, Any]:
     """Canonical engine parameters that `native` amounts to; None where the engine would decide by itself."""
-    return {name: argument.given(native) for name, argument in ENGINE[backend].items()}
+    return {name: argument.given(native) for name, argument in table("engine", backend).items()}
 
 
 def sampling_given(backend: str, native: Values, defaults: Values | None = None) -> dict[str, Any]:
     """Canonical sampling parameters that `native` amounts to. `defaults`: native ones that the engine itself fills in
     for what is left out, such as those of a generation_config.json that it reads."""
     said = {**(defaults or {}), **{name: value for name, value in native.items() if value is not None}}
-    return {name: argument.given(said) for name, argument in SAMPLING[backend].items()}
+    return {name: argument.given(said) for name, argument in table("sampling", backend).items()}
 
 
 def most_scored(backend: str, resolved: Values) -> int:

@@ -1,8 +1,8 @@
-"""An engine by its name: hf, vllm or sglang, on the device that there is."""
+"""An engine by its name, on the device that there is."""
 
 from __future__ import annotations
 
-from scenarios.engines import parameters
+from scenarios.engines import registry
 from scenarios.engines.engine import Bare
 from scenarios.engines.mapping import ParameterMap
 from scenarios.settings import Scenario
@@ -18,21 +18,12 @@ def make_engine(
     mapping: ParameterMap | None = None,
 ) -> Bare:
     """The engine named `backend`; `pure`: with no sampler, log-probabilities or weight loader of ours. Raises
-    ParameterRefused for an unknown one."""
+    UnknownEngine, a ParameterRefused."""
     mode = scenario.rollout.mode
-    if backend == "hf":
-        from scenarios.engines.hf.engine import HFEngine
-
-        return HFEngine(model_path, scenario, mode=mode, device=device, mapping=mapping)
-    if backend == "vllm":
-        from scenarios.engines.vllm.engine import VLLMEngine
-
-        return VLLMEngine(model_path, scenario, mode=mode, device=device, pure=pure, mapping=mapping)
-    if backend == "sglang":
-        from scenarios.engines.sglang.engine import SGLangEngine
-
-        return SGLangEngine(model_path, scenario, mode=mode, device=device, pure=pure, mapping=mapping)
-    raise parameters.ParameterRefused(f"unknown engine {backend!r}: hf, vllm or sglang")
+    engine: Bare = registry.get(backend).make(
+        model_path, scenario, mode=mode, device=device, pure=pure, mapping=mapping
+    )
+    return engine
 
 
 def resolve_device(device: str) -> str:

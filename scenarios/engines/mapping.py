@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scenarios.engines import given
+from scenarios.engines import given, registry
 from scenarios.engines.canonical import BY_NAME
 from scenarios.engines.engine import ParameterRefused
 from scenarios.engines.parameters import canonical_engine
 from scenarios.settings import Mode, Sampling
 
 PARTS = ("engine", "sampling")
-NAMES = tuple(f"{backend}_{part}" for backend in given.ENGINE for part in PARTS)
+NAMES = tuple(f"{backend}_{part}" for backend in registry.names() for part in PARTS)
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class ParameterMap:
                 raise ParameterRefused(f"an edit leaves out {key!r}, which {backend} is not given: {', '.join(native)}")
             native[key] = value
         for name in self.restored if part == "engine" else ():
-            key = given.ENGINE[backend][name].name
+            key = given.table("engine", backend)[name].name
             native[key] = ours.get(key)
         return {key: value for key, value in native.items() if value is not None}
 

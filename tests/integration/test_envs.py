@@ -13,8 +13,8 @@ import pytest
 
 from harness import envs
 from harness.envs import indexes, interpreter, recipe
-from harness.envs.environment import ENGINES
 from harness.envs.install import CommandFailed, Uv, install_argv, uv_binary
+from scenarios.engines import registry
 
 HARNESS = [sys.executable, "-m", "harness.cli"]
 NOBODY = "http://127.0.0.1:9/index"  # the discard port: refused at once
@@ -22,14 +22,14 @@ NOBODY = "http://127.0.0.1:9/index"  # the discard port: refused at once
 pytestmark = pytest.mark.engines
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", registry.names(embedded=False))
 def test_an_environment_is_sound(engine: str) -> None:
     environment = envs.resolve(engine)
     checks = envs.check(environment, generate=False)
     assert [item.found for item in checks if item.outcome == "failed"] == []
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", registry.names(embedded=False))
 def test_a_prompt_goes_through_the_real_engine(engine: str) -> None:
     environment = envs.resolve(engine)
     command = [*HARNESS, "env", "check", environment.name, "--format", "json"]
@@ -42,7 +42,7 @@ def test_a_prompt_goes_through_the_real_engine(engine: str) -> None:
         assert all(shim in generation["found"] for shim in environment.shims)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", registry.names(embedded=False))
 def test_the_indexes_have_what_a_gpu_would_need(engine: str, tmp_path: Path) -> None:
     """Where no GPU is, nothing more can be said of that recipe: all that it pins can be had, and fits together."""
     plan, said = recipe.load(engine, "cuda"), list[str]()

@@ -27,6 +27,7 @@ from harness.recordings.tables import mapping, names
 from reports.model import SUSPICIONS, Cause, Finding
 from reports.text import counted, figure
 from scenarios.engines import given as native_terms
+from scenarios.engines import registry
 from scenarios.engines.canonical import BY_NAME
 from scenarios.settings import Engine
 
@@ -87,7 +88,7 @@ def _asked(side: Side, mode: str) -> dict[str, Any]:
 
 def _expected(info: dict[str, Any], key: str) -> bool:
     """Should this engine report the parameter? Not what only the other engine has."""
-    return key != "graph_padding" or "graph_padding" in native_terms.ENGINE.get(str(info.get("engine")), {})
+    return key != "graph_padding" or "graph_padding" in native_terms.table("engine", str(info.get("engine")))
 
 
 def _ok(key: str, asked: Any, got: Any) -> bool:
@@ -132,7 +133,7 @@ def _mapped(side: Side, info: dict[str, Any], asked: dict[str, Any]) -> Iterator
 def _tied(side: Side, info: dict[str, Any], moves: dict[str, Any]) -> Iterator[Finding]:
     """Native arguments that follow a parameter which is not theirs."""
     engine, native = str(info.get("engine")), mapping(info.get("asked"))
-    owner = {argument.name: key for key, argument in native_terms.ENGINE.get(engine, {}).items()}
+    owner = {argument.name: key for key, argument in native_terms.table("engine", engine).items()}
     for key, followers in moves.items():
         for argument in names(followers):
             own = owner.get(argument, key)
@@ -150,7 +151,9 @@ def _leak(side: Side, info: dict[str, Any], got: Any) -> Iterator[Finding]:
     listed = ", ".join(f"{key} {value!r}" for key, value in said.items()) or "it sets no sampling parameter"
     text = f"generation_config: {title(info.get('engine'))} reads the model's generation_config.json: {listed}"
     trap = BY_NAME["generation_config"].trap
-    where = " (at its OpenAI endpoint only)" if info.get("engine") == "sglang" else f" ({trap})"
+    engine = registry.find(str(info.get("engine")))
+    at_endpoint = engine is not None and engine.defaults_at_endpoint_only
+    where = " (at its OpenAI endpoint only)" if at_endpoint else f" ({trap})"
     yield _finding(side, "generation_config", text + where, {"file": said}, "warning" if said else "info")
 
 

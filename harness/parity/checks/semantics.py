@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from scenarios.engines import registry
 from scenarios.engines.canonical import BY_NAME
-
-TITLES = {"vllm": "vLLM", "sglang": "SGLang", "hf": "the embedded engine"}
 
 
 def title(engine: Any) -> str:
-    return TITLES.get(str(engine), str(engine))
+    """What a sentence calls an engine of a recording."""
+    spec = registry.find(str(engine))
+    return str(engine) if spec is None else spec.title
 
 
 def lost(name: str, engine: str, asked: Any, given_value: Any, native: dict[str, Any], *, dropped: bool = False) -> str:

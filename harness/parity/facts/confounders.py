@@ -13,6 +13,7 @@ from typing import Any, Literal
 from harness.recordings.store import Recording
 from harness.recordings.tables import mapping
 from reports.model import Finding
+from scenarios.engines import registry
 
 # What a confounder can have touched: everything that two runs share, the prompts (each sample then shows whether its
 # own is equal), the numbers that the learner makes from the rollouts, or only the update that follows them.
@@ -38,7 +39,7 @@ _SCOPES: dict[str, Scope] = {
 # Of another framework's own settings nobody here knows what they touch.
 _SECTIONS: dict[str, Scope] = {"ppo": "train", "prompts": "prompts", "framework": "everything"}
 _HARMLESS = {"ppo.checkpoint_every"}
-# Installed beside the learner without a part in its numbers. Engines among them run in their own environments.
+# Installed beside the learner without a part in its numbers, beside the engines, which run in their own environments.
 _WITHOUT_NUMBERS = {
     "pandas",
     "pyarrow",
@@ -47,11 +48,6 @@ _WITHOUT_NUMBERS = {
     "rlhf-harness",
     "torchvision",
     "xgrammar",
-    "vllm",
-    "sglang",
-    "sgl-kernel",
-    "sglang-kernel",
-    "sgl-kernel-cpu",
     "flashinfer-python",
 }
 _DEVICE_FACTS = ("name", "capability", "cuda_built")
@@ -143,7 +139,8 @@ def learner_devices(recording: Recording) -> dict[str, list[str]]:
 
 def _environment(baseline: Recording, candidate: Recording) -> Iterator[Confounder]:
     one, two = learner_packages(baseline), learner_packages(candidate)
-    packages = {k: v for k, v in differences(one, two).items() if k not in _WITHOUT_NUMBERS} if one and two else {}
+    idle = _WITHOUT_NUMBERS.union(*(spec.beside_the_learner for spec in registry.specs().values()))
+    packages = {k: v for k, v in differences(one, two).items() if k not in idle} if one and two else {}
     devices = differences(learner_devices(baseline), learner_devices(candidate))
     devices = {key: pair for key, pair in devices.items() if None not in pair}
     different = {**packages, **devices}

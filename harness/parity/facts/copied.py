@@ -21,8 +21,8 @@ from harness.parity.facts.metrics import SIZEABLE, Mismatch
 from harness.parity.facts.weightsync import LEAST_PROOF
 from harness.recordings.store import Recording
 from harness.recordings.tables import Table, number
+from scenarios.engines import registry
 
-LEARNERS_CODE = {"hf"}  # engines that compute with the learner's own code; whoever is not known does not
 MOST_ALIKE = 0.9
 MOST_ALIKE_LIKELY = 2 / 3  # of a run's tokens between SIZEABLE and LIKELY
 ALIKE_LIKELY = 0.51  # the largest share of a step's likely tokens that was seen alike of two processes
@@ -36,7 +36,8 @@ def engines(recording: Recording) -> set[str]:
 
 def own_kernels(recording: Recording) -> bool:
     names = engines(recording)
-    return not names or not names <= LEARNERS_CODE
+    known = [registry.find(name) for name in names]
+    return not known or not all(spec is not None and spec.learners_code for spec in known)
 
 
 def strangers(e: Evidence) -> bool:

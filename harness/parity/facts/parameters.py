@@ -37,7 +37,7 @@ def engine_infos(side: Side, mode: str) -> list[dict[str, Any]]:
 def engine_given(info: dict[str, Any]) -> dict[str, Any]:
     """Canonical engine parameters that the engine was given; {} of one whose arguments are not known here."""
     said, native = mapping(info.get("given")), mapping(info.get("asked"))
-    table = given.ENGINE.get(str(info.get("engine")), {})
+    table = given.table("engine", str(info.get("engine")))
     if said or not native:
         return said
     return {name: argument.given(native) for name, argument in table.items() if argument.name in native}

@@ -22,6 +22,7 @@ from harness.parity.native.samples import Samples, Tokens
 from harness.recordings.tables import mapping, number
 from reports.model import Finding, Place
 from reports.text import figure
+from scenarios.engines import registry
 
 RAW, TEMPERED, RENORMALISED = "raw", "tempered", "renormalised"
 # In the order in which one is preferred where several fit: at T = 1 with nothing cut off all are one.
@@ -32,9 +33,6 @@ MEANING = {
     "processed_logprob": RENORMALISED,
     "joint_logprob": RENORMALISED,
 }
-# What each engine reports unless told otherwise. vLLM 0.32: config/model.py, logprobs_mode. SGLang 0.5.23:
-# layers/sampler.py, log-softmax of logits that penalties and temperature went over.
-DOCUMENTED = {"hf": RAW, "vllm": RAW, "sglang": TEMPERED}
 FEWEST = 20  # tokens; a meaning is not recognised by fewer
 ESTIMATE, STEPS = 0.05, 5  # how far a fitted temperature may be off, as a share of it, and readings on either side
 RESIDUE = 0.02  # of the tokens
@@ -47,7 +45,8 @@ def semantics(e: Evidence, side: Side, samples: Samples, result: NativeResult) -
         return
     info: dict[str, Any] = next(iter(engine_infos(side, "native")), {})
     engine, mode = str(info.get("engine", "")), str(mapping(info.get("resolved")).get("logprobs_mode", ""))
-    documented = DOCUMENTED.get(engine, RAW)
+    spec = registry.find(engine)
+    documented = RAW if spec is None else spec.logprobs
     unread = e.tolerance.temperature != 1.0 and not all("tempered_logprob" in one.views for one in parts)
     if unread and (documented != RAW or "temperature" in mode or "processed" in mode):
         result.not_compared.append(

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 
 from harness.triage.collect.proc import Facts
+from scenarios.engines import registry
 
 PLAIN = ("", "process")  # what a probe says that was switched on from outside and knows no better
 RAY_PROGRAMS = ("raylet", "gcs_server", "plasma_store")
@@ -16,7 +17,6 @@ RAY_SCRIPTS = re.compile(
     r"|^ray\.util\.client\.server$"
 )
 RAY_IDLE = re.compile(r"ray::(IDLE|DashboardAgent|RuntimeEnvAgent|SpillWorker|RestoreWorker|harness_collect)")
-ENGINES = {"sglang": "sglang", "vllm": "vllm"}
 LAUNCHERS = re.compile(
     r"(^|/)(torchrun|accelerate|deepspeed|mpirun|horovodrun|srun)$|^torch\.distributed\.(run|launch)"
     r"|^accelerate\.commands\.launch$|^deepspeed\.launcher|/torch/distributed/(run|launch)\.py$"
@@ -66,14 +66,15 @@ def role_of(facts: Facts, *, journal: str = "", beat: str = "", actor: str = "")
 
 
 def engine_of(facts: Facts) -> str:
-    """vllm or sglang, by the title or the module that was started."""
+    """The engine's name, by the title or the module that was started; empty where it is none."""
+    titles = {spec.process_title.lower(): name for name, spec in registry.specs().items() if spec.process_title}
     head = facts.title.partition("::")[0].lower()
-    if head in ENGINES:
-        return ENGINES[head]
+    if head in titles:
+        return titles[head]
     for argument in facts.argv[:4]:
         module = argument.partition(".")[0]
-        if module in ENGINES and argument != facts.argv[0]:
-            return ENGINES[module]
+        if module in titles.values() and argument != facts.argv[0]:
+            return module
     return ""
 
 

@@ -32,7 +32,14 @@ class HFEngine:
     name = "hf"
 
     def __init__(
-        self, model_path: str, scenario: Scenario, *, mode: Mode, device: str, mapping: ParameterMap | None = None
+        self,
+        model_path: str,
+        scenario: Scenario,
+        *,
+        mode: Mode,
+        device: str,
+        pure: bool = False,  # nothing of ours is loaded into it anyway
+        mapping: ParameterMap | None = None,
     ) -> None:
         self._mode = mode
         self._device = torch.device(device)

@@ -1,1 +1,16 @@
 """SGLang: its engine, its coupled draw, its plugin."""
+
+from scenarios.engines.spec import EngineSpec
+
+SPEC = EngineSpec(
+    name="sglang",
+    title="SGLang",
+    factory="scenarios.engines.sglang.engine:SGLangEngine",
+    distributions=("sglang",),
+    beside_the_learner=("sglang", "sgl-kernel", "sglang-kernel", "sgl-kernel-cpu"),
+    entry_points={"sglang.srt.plugins": "scenarios.engines.sglang.plugin:register"},
+    # SGLang 0.5.23: layers/sampler.py, log-softmax of logits that penalties and temperature went over
+    logprobs="tempered",
+    defaults_at_endpoint_only=True,
+    process_title="sglang",
+)

@@ -8,11 +8,12 @@ import pytest
 from packaging.requirements import Requirement
 
 from harness.envs import recipe
-from harness.envs.environment import ENGINES, Device
+from harness.envs.environment import Device
 from harness.errors import BadInput
+from scenarios.engines import registry
 
 DEVICES: tuple[Device, ...] = ("cpu", "cuda")
-ALL = [(engine, device) for engine in ENGINES for device in DEVICES]
+ALL = [(engine, device) for engine in registry.names(embedded=False) for device in DEVICES]
 
 
 @pytest.mark.parametrize(("engine", "device"), ALL)
@@ -24,7 +25,7 @@ def test_every_recipe_pins_its_engine_and_the_ray_of_the_driver(engine: str, dev
         Requirement(requirement)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", registry.names(embedded=False))
 def test_only_a_cpu_recipe_overrides_or_shims_anything(engine: str) -> None:
     plan = recipe.load(engine, "cuda")
     assert not (plan.overrides or plan.no_deps or plan.shims or plan.torch)

@@ -1,0 +1,53 @@
+"""What an engine is, as data: everything that the harness, the judge and the triage know of one beside its code.
+
+Standard library only: the controller, the judge and the triage read it too. The engine's own code is named, and
+imported only in its own interpreter.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class EngineSpec:
+    """`name`: on the command line and in recordings. `title`: in a sentence. `factory`: "module:Class", called as
+    (model path, scenario, mode=, device=, pure=, mapping=), which returns a `scenarios.engines.engine.Bare`.
+
+    `embedded`: it runs in the harness's own interpreter and takes no environment. `recipes`: the folder of its
+    environments' recipes, NAME-cpu.toml and NAME-cuda.toml; empty: `harness/recipes`. `distributions`: whose version is
+    the engine's, the first that is installed. `beside_the_learner`: distributions that may be installed in the
+    learner's interpreter without a part in its numbers. `entry_points`: of ours that its processes find, by group.
+
+    `engine_arguments`, `sampling_arguments`: canonical name -> `scenarios.engines.given.Native`, of an engine that is
+    none of ours (those of ours stand in `scenarios.engines.given`).
+
+    `learners_code`: it computes with the learner's own code. `logprobs`: of which distribution its own sampler reports
+    log-probabilities unless told otherwise. `reloads_modules`: a weight sync must hold all tensors of a module.
+    `defaults_at_endpoint_only`: generation_config.json counts at its OpenAI endpoint only. `process_title`: what its
+    processes call themselves.
+    """
+
+    name: str
+    title: str
+    factory: str
+    embedded: bool = False
+    recipes: str = ""
+    distributions: tuple[str, ...] = ()
+    beside_the_learner: tuple[str, ...] = ()
+    entry_points: Mapping[str, str] = field(default_factory=dict)
+    engine_arguments: Mapping[str, Any] = field(default_factory=dict)
+    sampling_arguments: Mapping[str, Any] = field(default_factory=dict)
+    learners_code: bool = False
+    logprobs: Literal["raw", "tempered"] = "raw"
+    reloads_modules: bool = False
+    defaults_at_endpoint_only: bool = False
+    process_title: str = ""
+
+    def make(self, *args: Any, **named: Any) -> Any:
+        """A live engine. Imports its code."""
+        module, _, kind = self.factory.partition(":")
+        return getattr(importlib.import_module(module), kind)(*args, **named)
