@@ -240,7 +240,7 @@ def _narrowest(choices: Choices, names: tuple[str, ...], temperature: float) -> 
         for k in ks:
             beside = tempered.extent(k, joint=asked.joint, slack=slack)
             assert beside is not None
-            best: Values = {"temperature": temperature, "top_k": k, "top_p": beside["top_p"], "min_p": widest["min_p"]}
+            best: Values = {**widest, "temperature": temperature, "top_k": k, "top_p": beside["top_p"]}
             values = {name: best[name] for name in names}
             tried.append((choices.short(values), values))
     return min(tried, key=lambda one: one[0])

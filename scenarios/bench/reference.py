@@ -400,11 +400,7 @@ class Reference:
         if alteration.siblings and leader >= 0:
             number = leader
         seed = self.scenario.seed if alteration.seed is None else alteration.seed
-        ends = tuple(sorted(self._ends(sampling))) if sampling.min_tokens else ()
-        return Draw(
-            seed, number, 0, sampling.temperature or 1.0, sampling.top_k, sampling.top_p, sampling.min_p,
-            sampling.min_tokens, ends, joint=alteration.joint,
-        )  # fmt: skip
+        return Draw.of(sampling, seed=seed, sample=number, ends=self._ends(sampling), joint=alteration.joint)
 
     def _ends(self, sampling: Sampling) -> frozenset[int]:
         return frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else self._eos)

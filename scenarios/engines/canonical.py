@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from scenarios.engines import given
+from scenarios.settings import Sampling
 
 
 def _next(value: Any) -> Any:
@@ -142,4 +143,10 @@ ENGINE: tuple[Parameter, ...] = (
 
 BY_NAME = {one.name: one for one in (*ENGINE, *SAMPLING)}
 FILTERS = tuple(sorted((one for one in SAMPLING if one.place), key=lambda one: one.place))
+COUPLED = tuple(one.name for one in SAMPLING if one.coupled)
 DRAWN = tuple(one for one in SAMPLING if one.draws)
+
+
+def filters(sampling: Sampling) -> bool:
+    """Do these parameters take tokens away before one is drawn?"""
+    return any(one.restricts(getattr(sampling, one.name)) for one in FILTERS)

@@ -12,14 +12,16 @@ coupled mode (`parameters`): engines disagree about what they cover.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from scenarios.engines.canonical import COUPLED
 from scenarios.engines.sampling import barred, filtered
 from scenarios.plants import inside
+from scenarios.settings import Sampling
 
 _M0, _M1 = 0xD2511F53, 0xCD9E8D57
 _W0, _W1 = 0x9E3779B9, 0xBB67AE85
@@ -44,6 +46,16 @@ class Draw:
     min_tokens: int = 0
     end_ids: tuple[int, ...] = ()  # ids masked until min_tokens were drawn
     joint: bool = False  # top-p over the unfiltered mass beside top-k, as SGLang's own sampler has it
+
+    @staticmethod
+    def of(
+        sampling: Sampling, *, seed: int, sample: int, offset: int = 0, ends: Iterable[int] = (), joint: bool = False
+    ) -> Draw:
+        """The draw of one sample. `ends`: what would end it, masked until `min_tokens`. A greedy sampler has T = 1."""
+        applied = {name: getattr(sampling, name) for name in COUPLED}
+        end_ids = tuple(sorted(ends)) if sampling.min_tokens else ()
+        draw = Draw(seed, sample, offset, **applied, min_tokens=sampling.min_tokens, end_ids=end_ids, joint=joint)
+        return draw if draw.temperature else replace(draw, temperature=1.0)
 
     @property
     def reports_adjusted(self) -> bool:
@@ -155,7 +167,7 @@ def adjusted(
 def choose(logits: torch.Tensor, draws: list[Draw], positions: list[int]) -> torch.Tensor:
     """The coupled token of each row, int64 (n,). Rows may belong to different samples with different parameters."""
     device = logits.device
-    keys = {(d.seed, d.temperature, d.top_k, d.top_p, d.min_p, d.joint) for d in draws}
+    keys = {(d.seed, d.joint, *(getattr(d, name) for name in COUPLED)) for d in draws}
     if len(keys) == 1 and all(type(d) is Draw and not d.min_tokens for d in draws):
         first = draws[0]
         samples = torch.tensor([d.sample for d in draws], device=device, dtype=torch.int64)

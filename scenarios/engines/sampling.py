@@ -325,6 +325,11 @@ class Tempered:
         }
 
 
+def widest(extents: list[dict[str, float]]) -> dict[str, float]:
+    """The truncations that leave in what each of these (`Tempered.extent`) does."""
+    return {name: (min if name == "min_p" else max)(one[name] for one in extents) for name in extents[0]}
+
+
 def untruncated(scores: Tensor, target: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
     """`Tempered.read` where nothing is cut off, which needs no order."""
     scores = scores / temperature

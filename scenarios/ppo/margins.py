@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from scenarios.engines.canonical import filters
 from scenarios.engines.coupling import EDGE, Draw, perturbed
 from scenarios.engines.sampling import barred
 from scenarios.ppo.batches import Sample
@@ -117,8 +118,7 @@ class Margins:
 
     def _edged(self) -> bool:
         """Whether rounding moves the edges of filters: in coupled draws of half precision."""
-        s = self._sampling
-        return self._half and self._mode == "coupled" and (s.top_k > 0 or s.top_p < 1.0 or s.min_p > 0.0)
+        return self._half and self._mode == "coupled" and filters(self._sampling)
 
     def _instead(self, logits: Tensor, sample: int, positions: Tensor, drawn: Tensor) -> Tensor:
         """What is drawn in place of these tokens on the other side of the edge of a filter; -1 where no edge is so near
@@ -133,6 +133,6 @@ class Margins:
     def _scores(self, logits: Tensor, sample: int, positions: Tensor, slack: float = 0.0) -> Tensor:
         s = self._sampling
         if self._mode == "coupled":
-            draw = Draw(self._seed, sample, 0, s.temperature, s.top_k, s.top_p, s.min_p, s.min_tokens, self._ends)
+            draw = Draw.of(s, seed=self._seed, sample=sample, ends=self._ends)
             return perturbed(logits, draw, positions, slack)
         return barred(logits.double(), positions, s.min_tokens, self._ends)

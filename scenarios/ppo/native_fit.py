@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from scenarios.engines.sampling import OUTSIDE, Ordered, Reading, Tempered, untruncated
+from scenarios.engines import canonical
+from scenarios.engines.sampling import OUTSIDE, Ordered, Reading, Tempered, untruncated, widest
 from scenarios.peak import peak
 from scenarios.ppo.batches import Sample
 from scenarios.ppo.native_scores import (
@@ -43,7 +44,6 @@ FEWEST = 256  # tokens, whatever the vocabulary
 ELEMENTS = 1 << 21  # of one [rows, vocabulary] of float64 at a time; a reading makes some ten of them
 WIDER = (1.0, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 3.0, 5.0)  # times the narrowest top-k, to which it is sought beside top-p
 Order = tuple[float, float, float, bool, int]
-WIDEST: dict[str, Callable[[Iterable[float]], float]] = {"top_k": max, "top_p": max, "min_p": min}
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ class Fitter:
         both = self._filters(now)
         if both["top_k"] != extent["top_k"] or both["top_p"] != extent["top_p"]:
             add(**both)
-        for names in (("top_k",), ("top_p",), ("min_p",), ("top_k", "top_p")):
+        for names in (*((one.name,) for one in canonical.FILTERS), ("top_k", "top_p")):
 
             def truncated(t: float, names: tuple[str, ...] = names) -> dict[str, float]:
                 tempered = _with(now, temperature=t)
@@ -209,8 +209,7 @@ class Fitter:
             one = self._read(hypothesis)
             return iter([(mixture_likelihood(one, hypothesis.passed), one.outside > self._slack)])
         s = hypothesis.sampling
-        cut = 0 < s.top_k < self._drawn.logits.shape[-1] or s.top_p < 1.0 or s.min_p > 0.0
-        if not cut and _order(hypothesis) != self._order:
+        if not canonical.filters(s) and _order(hypothesis) != self._order:
             scores = ((punished(part, hypothesis, self._ends), part.target) for part in self._parts())
             return (untruncated(*one, s.temperature) for one in scores)
         return (part.read(s, joint=hypothesis.joint, slack=self._slack) for part in self._tempered(hypothesis))
@@ -218,8 +217,8 @@ class Fitter:
     def _extent(self, now: Hypothesis) -> dict[str, float]:
         """Each truncation at its likeliest: just wide enough for every token that was drawn."""
         parts = [part.extent(now.sampling.top_k, joint=now.joint) for part in self._tempered(now)]
-        each = [one for one in parts if one is not None] or [{"top_k": -1, "top_p": 1.0, "min_p": 0.0}]
-        return {name: choose(one[name] for one in each) for name, choose in WIDEST.items()}
+        each = [one for one in parts if one is not None] or [{one.name: one.off for one in canonical.FILTERS}]
+        return widest(each)
 
     def _filters(self, now: Hypothesis) -> dict[str, float]:
         """Both filters at their likeliest: a top-k, and beside it the narrowest top-p.

@@ -13,6 +13,7 @@ import torch
 import transformers
 
 from scenarios.engines import held, parameters
+from scenarios.engines.canonical import DRAWN
 from scenarios.engines.coupling import Draw, adjusted, choose, reported
 from scenarios.engines.engine import Completion, EngineError, EngineInfo, Request, SyncGroup, SyncReport, WeightMeta
 from scenarios.engines.layers import projections
@@ -69,8 +70,7 @@ class HFEngine:
 
     def _model_defaults(self) -> dict[str, Any]:
         """Sampling parameters of the model's generation_config.json, and what overrides them."""
-        names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
-        said = {name: getattr(self._model.generation_config, name, None) for name in names}
+        said = {one.name: getattr(self._model.generation_config, one.name, None) for one in DRAWN}
         said |= self._arguments.get("override_generation_config") or {}
         return {name: value for name, value in said.items() if value is not None}
 
@@ -234,16 +234,5 @@ def ids_of(ends: int | Iterable[int] | None) -> frozenset[int]:
 
 def draw_of(request: Request, mapped: Mapped, seed: int) -> Draw:
     """The coupled draw of one request, from what the engine was given."""
-    given = mapped.given
-    draw = Draw(
-        seed=seed,
-        sample=request.sample,
-        offset=request.offset,
-        temperature=given.temperature or 1.0,
-        top_k=given.top_k,
-        top_p=given.top_p,
-        min_p=given.min_p,
-        min_tokens=given.min_tokens,
-        end_ids=tuple(sorted(mapped.end_ids)) if given.min_tokens else (),
-    )
+    draw = Draw.of(mapped.given, seed=seed, sample=request.sample, offset=request.offset, ends=mapped.end_ids)
     return request.drawn_by(draw)
