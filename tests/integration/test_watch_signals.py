@@ -187,7 +187,7 @@ def test_a_command_that_ignores_sigterm_goes_on_until_a_stall_ends_it(session: C
 def test_the_command_line_survives_a_closed_stderr(tmp_path: Path) -> None:
     code = textwrap.dedent("""
         import os, sys
-        from harness.commands.output import say
+        from harness.commands.showing import say
         sys.argv[0] = "harness"
         import harness.cli
         def run():
