@@ -32,9 +32,27 @@ from probes.frames import (
 from probes.lines import decode_json, decode_line, encode_json, encode_line, read_lines
 
 __all__ = [
-    "FORMAT_VERSION", "Flat", "FormatError", "Frame", "JournalIndex", "Ragged", "RecordingError", "Run", "Torn",
-    "checked_open", "decode_frame",
-    "decode_json", "decode_line", "encode_frame", "encode_json", "encode_line", "read_extents", "read_lines",
+    "FORMAT_VERSION",
+    "PREFIX",
+    "Extent", "Flat",
+    "FormatError",
+    "Frame",
+    "JournalIndex",
+    "Ragged",
+    "RecordingError",
+    "Run",
+    "Torn",
+    "checked_open",
+    "decode_frame",
+    "decode_header",
+    "decode_json",
+    "decode_line",
+    "encode_frame",
+    "encode_json",
+    "encode_line",
+    "frame_of",
+    "read_extents",
+    "read_lines",
     "write_manifest",
 ]  # fmt: skip
 
@@ -231,4 +249,5 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     if version > FORMAT_VERSION:
         newest = f"the newest that this installation reads is {FORMAT_VERSION}: upgrade rlhf-harness"
         raise FormatError(f"{file}: format_version is {version}, {newest}")
-    return manifest
+    checked: dict[str, Any] = manifest
+    return checked

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from harness.parity.attribution.guesses import joined
 from harness.parity.attribution.situation import Named, Situation, Tried, gone, improves
-from harness.parity.attribution.trials import FAMILIES, Family, Trial
+from harness.parity.attribution.trial import Trial
+from harness.parity.attribution.trials import FAMILIES, Family
 from reports.model import Proof
 from scenarios.bench.case import Symptoms
 

@@ -62,7 +62,9 @@ class Grid:
 
     @cached_property
     def position(self) -> np.ndarray:
-        return (np.arange(self.size, dtype=np.int64) - np.repeat(self.start[:-1], self.length)).astype(np.int32)
+        begin = np.repeat(self.start[:-1], self.length)
+        position: np.ndarray = (np.arange(self.size, dtype=np.int64) - begin).astype(np.int32)
+        return position
 
     def take(self, rows: Rows, index: np.ndarray) -> np.ndarray:
         """The first `length[r]` values of `rows.row(index[r])`, flat. Copies only where rows are cut or in another
@@ -77,11 +79,13 @@ class Grid:
             return rows.values
         place = np.repeat(rows.offsets[:-1][index] - self.start[:-1], self.length)
         place += np.arange(self.size)
-        return rows.values[place]
+        taken: np.ndarray = rows.values[place]
+        return taken
 
     def any(self, flags: np.ndarray) -> np.ndarray:
         """Per row: is any of its positions flagged?"""
-        return np.bincount(self.row[flags], minlength=len(self.length)) > 0
+        flagged: np.ndarray = np.bincount(self.row[flags], minlength=len(self.length)) > 0
+        return flagged
 
     def first(self, flags: np.ndarray) -> np.ndarray:
         """Per row: the first flagged position, or the row's length where there is none."""
@@ -99,7 +103,7 @@ def shared(rows: list[tuple[Rows, np.ndarray]]) -> Grid:
 
 def equal_rows(a: Rows, ia: np.ndarray, b: Rows, ib: np.ndarray) -> np.ndarray:
     """Per pair of rows: are they the same, length and every value?"""
-    same = a.lengths[ia] == b.lengths[ib]
+    same: np.ndarray = a.lengths[ia] == b.lengths[ib]
     grid = shared([(a, ia), (b, ib)])
     same[grid.any(grid.take(a, ia) != grid.take(b, ib))] = False
     return same

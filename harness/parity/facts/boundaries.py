@@ -25,7 +25,7 @@ def by_sample(side: Side, wanted: set[tuple[int, int]]) -> dict[tuple[int, int],
         event = side.recording.parsed(journal, line) or {}
         key = (event.get("step"), event.get("sample"))
         if key in wanted:
-            found[key] = event  # type: ignore[index]
+            found[key] = event
     return found
 
 

@@ -104,7 +104,7 @@ def _configuration(baseline: Recording, candidate: Recording) -> Iterator[Confou
         if scope is None or key in _HARMLESS:
             continue
         summary = f"{key} is {one!r} in the baseline and {two!r} in the candidate"
-        yield Confounder(Finding(key, summary, details={"baseline": one, "candidate": two}), scope)  # type: ignore[arg-type]
+        yield Confounder(Finding(key, summary, details={"baseline": one, "candidate": two}), scope)
 
 
 def learner_packages(recording: Recording) -> dict[str, str]:

@@ -91,7 +91,8 @@ class Quantiles:
         ranks = [math.ceil(quantile * (total[-1] - 1)) for quantile in quantiles]
         bins = np.searchsorted(total, ranks, side="right").astype(np.uint32)
         largest = (bins + 1 << _FOLDED_BITS) - 1
-        return largest.astype(np.uint32).view(np.float32).astype(float).tolist()
+        values: list[float] = largest.astype(np.uint32).view(np.float32).astype(float).tolist()
+        return values
 
 
 @dataclass

@@ -13,11 +13,10 @@ import numpy as np
 
 from harness.parity.facts.divergence import DivergenceKey, Kind
 from harness.parity.facts.evidence import Evidence
-from harness.parity.facts.native_result import DIFFERENT, EQUAL, TOO_LITTLE, NativeResult
+from harness.parity.facts.native_result import DIFFERENT, EQUAL, TOO_LITTLE, NativeResult, Tests
 from harness.parity.native.samples import QUANTITIES, Samples
 from harness.parity.native.two_samples import (
     Equivalence,
-    Tests,
     equivalence,
     holm,
     permuted_labels,

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from harness.parity.facts import prompts_seen
 from harness.parity.facts.evidence import Evidence, Side
-from harness.parity.facts.native_result import NativeResult
+from harness.parity.facts.native_result import MARGIN, NativeResult
 from harness.parity.native import semantics
 from harness.parity.native.distributions import distributions
 from harness.parity.native.repeats import PROMISES, collisions, repeats
 from harness.parity.native.sampler import sampler, unread
 from harness.parity.native.samples import Samples, samples_of, tables
-from harness.parity.native.two_samples import MARGIN
 from harness.recordings.store import Recording
 from harness.recordings.tables import Table, mapping, number
 

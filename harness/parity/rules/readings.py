@@ -45,7 +45,9 @@ def _with_short_ones(
         return np.zeros(len(good), bool)
     steps = found["step"]
     contradicted = np.isin(steps, steps[open_ & ~good & (size > 0)])
-    return good & (np.isin(steps, steps[clear]) | ((steps > steps[clear].min()) & ~contradicted))
+    follows = np.isin(steps, steps[clear]) | ((steps > steps[clear].min()) & ~contradicted)
+    sound: np.ndarray = good & follows
+    return sound
 
 
 # What is read off an engine's distance from the learner's numbers, which are wrong where the learner's are.
@@ -226,7 +228,8 @@ def scaled(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
 def _quiet(found: Readings, rows: np.ndarray, left: np.ndarray) -> np.ndarray:
     """(step, sample) of the same steps that read so as well, and differ too little from their own learner to speak:
     what is in all numbers of a step adds there to what the other run rounds by."""
-    return found.keys[np.isin(found["step"], found["step"][rows]) & (left == 0)]
+    quiet: np.ndarray = found.keys[np.isin(found["step"], found["step"][rows]) & (left == 0)]
+    return quiet
 
 
 def _other_steps(found: Readings, clear: np.ndarray, rows: np.ndarray) -> np.ndarray:

@@ -96,7 +96,7 @@ def _firsts(flips: np.ndarray) -> np.ndarray:
 
 def _followed(e: Evidence, flips: np.ndarray) -> dict[tuple[int, int, int], list[int]]:
     """(step, sample, position) of each flip, in their order -> the baseline's ids from there on."""
-    found: dict[tuple[int, int, int], list[int]] = {tuple(one): [] for one in flips[:, :3].tolist()}  # type: ignore[misc]
+    found: dict[tuple[int, int, int], list[int]] = {tuple(one): [] for one in flips[:, :3].tolist()}
     for step in np.unique(flips[:, 0]).tolist():
         table = e.baseline.recording.table("rollout", step)
         output = table.rows("output") if table is not None else None
@@ -111,15 +111,16 @@ def _followed(e: Evidence, flips: np.ndarray) -> dict[tuple[int, int, int], list
 
 def _same_text(one: dict[str, Any], two: dict[str, Any], position: int) -> bool | None:
     """Do both runs read the same around this position? None where no text of it was recorded."""
-    lengths = [event.get("output_len") for event in (one, two)]
-    for field, ids, inside in (
-        ("text_seam", "output_first", lambda length, kept: position < kept),
-        ("text_last", "output_last", lambda length, kept: position >= length - kept),
-    ):
+    lengths: list[Any] = [event.get("output_len") for event in (one, two)]
+    for field, ids, at_end in (("text_seam", "output_first", False), ("text_last", "output_last", True)):
         kept: list[Any] = [event.get(ids) for event in (one, two)]
         if not all(isinstance(row, list) for row in kept) or not all(isinstance(length, int) for length in lengths):
             continue
-        if all(inside(length, len(row)) for length, row in zip(lengths, kept, strict=True)):
+        within = [
+            position >= length - len(row) if at_end else position < len(row)
+            for length, row in zip(lengths, kept, strict=True)
+        ]
+        if all(within):
             text = [str(event.get(field) or "") for event in (one, two)]
             if all(text) and kept[0] != kept[1]:
                 return text[0] == text[1] or _doubled(*text)

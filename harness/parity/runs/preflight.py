@@ -13,6 +13,7 @@ from harness.parity.runs import user_mapping
 from reports.text import counted
 from scenarios import prompts
 from scenarios.engines import parameters
+from scenarios.engines.engine import ParameterRefused
 from scenarios.settings import Scenario
 
 BUILTIN = "builtin:tiny"
@@ -34,7 +35,7 @@ def preflight(scenario: Scenario, backend: str, mapping: dict[str, Any] | None =
         parameters.check_sampling(engine, scenario.sampling, scenario.rollout.mode, ours=ours)
         if scenario.prompts.path != prompts.BUILTIN and not prompts.check(scenario.prompts):
             raise BadInput(f"prompts.path = {scenario.prompts.path!r} holds no prompt")
-    except (parameters.ParameterRefused, prompts.PromptError) as error:
+    except (ParameterRefused, prompts.PromptError) as error:
         raise BadInput(str(error)) from error
 
 
