@@ -26,3 +26,7 @@ def main() -> None:
     # command is over, its processes are ended, its output is written.
     leaving.now()
     os._exit(code)
+
+
+if __name__ == "__main__":
+    main()
