@@ -100,16 +100,16 @@ def exit_codes() -> str:
 
 
 def causes() -> str:
-    from harness.parity.rivals import ALONE, RIVALS
+    from harness.parity.families import family
     from reports.model import CAUSES
 
     rows = []
     for name in CAUSES:
         rivals = "; ".join(
             f"{rival.cause}, unless " + " or ".join(str(seen) for seen in rival.excluded_by)
-            for rival in RIVALS.get(name, ())
+            for rival in family(name).rivals
         )
-        rows.append((f"`{name}`", rivals or f"none: {ALONE[name]}"))
+        rows.append((f"`{name}`", rivals or f"none: {family(name).alone}"))
     return (
         "# Causes\n\nA cause is printed as its name, a detail in parentheses, and the party that is at fault. It is "
         "*proven* when an intervention removed the difference and every rival was excluded. "

@@ -11,7 +11,7 @@ import math
 
 from scipy import stats
 
-from harness.parity.rivals import Seen
+from harness.parity.families import Seen
 
 NAME = "SAMPLER(another token now and then)"
 ALPHA = 0.01  # the error rate of each test

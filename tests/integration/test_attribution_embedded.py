@@ -23,7 +23,7 @@ from harness.parity.attribution.trial import Trial
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.floor import Tolerance
 from harness.parity.facts.sync_record import SyncRecord
-from harness.parity.rivals import Seen
+from harness.parity.families import Seen
 from harness.parity.verdict import Judged
 from reports.model import Cause, Proof, Verdict
 from scenarios import models

@@ -13,7 +13,8 @@ from harness.parity.attribution import live, reference
 from harness.parity.attribution.merge import _proven
 from harness.parity.attribution.outcome import Attribution
 from harness.parity.attribution.situation import Situation
-from harness.parity.rivals import ALONE, RIVALS, noted, open_rivals, told_apart
+from harness.parity.families import FAMILIES, Rival
+from harness.parity.rivals import noted, open_rivals, told_apart
 from reports.model import CAUSES, Cause, Proof
 from scenarios.planted.differences import inside
 from scenarios.settings import Sampling
@@ -117,9 +118,13 @@ def test_a_buffer_of_an_unknown_kind_is_not_tested(lab: Lab) -> None:
     assert s.bench.held("candidate").of_buffers("not tested") == ["mine"]
 
 
+def rivalled() -> dict[str, tuple[Rival, ...]]:
+    return {name: one.rivals for name, one in FAMILIES.items() if one.rivals}
+
+
 def test_a_proof_with_an_open_rival_is_none() -> None:
     proof = Proof("undo it", 9, 0, "differences", "live engines")
-    for name, rivals in RIVALS.items():
+    for name, rivals in rivalled().items():
         cause = Cause(name, "candidate", "", "", {}, [proof])
         told = told_apart(cause)
         assert not told.proofs and all(one.cause in told.evidence for one in rivals)
@@ -128,7 +133,7 @@ def test_a_proof_with_an_open_rival_is_none() -> None:
         assert settled.proofs == [proof] and all(one["excluded"] for one in settled.details["rivals"])
         for one in rivals:
             assert not told_apart(noted(cause, [seen for seen in every if seen not in one.excluded_by])).proofs
-    assert set(RIVALS) | set(ALONE) == set(CAUSES) and not set(RIVALS) & set(ALONE) and all(ALONE.values())
+    assert list(FAMILIES) == list(CAUSES) and all(bool(one.rivals) != bool(one.alone) for one in FAMILIES.values())
     other = Cause("ORDER", "candidate", "", "", {}, [proof])
     assert told_apart(other) is other  # control: without rivals in the table
 
@@ -136,7 +141,8 @@ def test_a_proof_with_an_open_rival_is_none() -> None:
 def test_every_rival_of_the_table_is_documented() -> None:
     page = (Path(__file__).parents[2] / "docs" / "explanation" / "attribution.md").read_text()
     rows = [line for line in page.splitlines() if line.startswith("|")]
-    assert all(any(row.startswith(f"| {name} |") and why in row for row in rows) for name, why in ALONE.items())
-    for name, rivals in RIVALS.items():
+    alone = {name: one.alone for name, one in FAMILIES.items() if one.alone}
+    assert all(any(row.startswith(f"| {name} |") and why in row for row in rows) for name, why in alone.items())
+    for name, rivals in rivalled().items():
         for one in rivals:
             assert any(row.startswith(f"| {name} |") and one.cause in row for row in rows), (name, one.cause)

@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.parity.attribution.situation import LEAST, Situation
 from harness.parity.attribution.trial import STOPS, Trial, same, shown
-from harness.parity.rivals import Seen
+from harness.parity.families import Seen
 from harness.parity.sporadic import NAME, excluded
 from harness.recordings.tables import mapping
 from reports.text import counted, figure

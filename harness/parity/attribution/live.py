@@ -22,7 +22,7 @@ from harness.parity.attribution.tensors import (
     tensors,
     weights_cause,
 )
-from harness.parity.rivals import Seen
+from harness.parity.families import Seen
 from reports.model import Proof
 from scenarios.bench.case import Symptoms
 

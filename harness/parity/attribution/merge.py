@@ -10,7 +10,8 @@ from harness.parity.attribution.situation import LEAST, RESIDUE, Named, Tried
 from harness.parity.causes import find
 from harness.parity.checks.parameter_maps import measured
 from harness.parity.facts.evidence import Learned
-from harness.parity.rivals import Seen, kind, noted, told_apart
+from harness.parity.families import Seen, family
+from harness.parity.rivals import kind, noted, told_apart
 from harness.parity.rules.lifted import STAGE as LIFTED
 from harness.parity.rules.suspected import followed, in_words
 from harness.parity.rules.weights import ONE_BEHIND
@@ -19,12 +20,6 @@ from reports.model import Cause, Finding, Proof, Verdict
 from reports.text import figure
 
 SIDES = ("baseline", "candidate")
-# Causes that are read off what native samples are likely under, and those by which that likelihood is another one.
-_DRAWN = {"SAMPLING_PARAM", "SAMPLER"}
-_PREMISES = {"TOKENIZATION", "TRUNCATION", "TEMPLATE", "RETOKENIZATION", "STALE_WEIGHTS", "WEIGHTS", "STALE_DERIVED",
-             "STALE_KV"}  # fmt: skip
-# A tensor that differs is cured by sending it, whether it is an older one or another.
-_STALE_OR_OTHER = {"STALE_WEIGHTS", "WEIGHTS"}
 
 
 def merged(judged: Judged, found: Attribution) -> Verdict:
@@ -78,7 +73,7 @@ def same_cause(live: str, recorded: str) -> bool:
     if live == recorded or (recorded == "CONFIG(generation_config)" and live.startswith("SAMPLING_PARAM(")):
         return True
     (one, what), (two, which) = _parts(live), _parts(recorded)
-    alike = one == two or {one, two} == _STALE_OR_OTHER
+    alike = one == two or (bool(cure := family(one).cured_by) and cure == family(two).cured_by)
     counted = live.endswith(" tensors)") and (recorded.endswith(" tensors)") or recorded == ONE_BEHIND)
     return alike and (not what or not which or which <= what or counted)
 
@@ -154,8 +149,8 @@ def _contradicted(cause: Cause, found: Attribution) -> str:
     """Why a recorded cause does not stand: its own intervention removed nothing, and others removed everything; or it
     was read off by way of what a live intervention shows not to be so."""
     side = _side(cause)
-    if cause.details.get("stage") == "native" and kind(cause) in _DRAWN and not _live(cause) and _gone(found, side):
-        used = [one.name for one in found.named if one.side == side and _parts(one.name)[0] in _PREMISES]
+    if cause.details.get("stage") == "native" and family(cause.name).drawn and not _live(cause) and _gone(found, side):
+        used = [one.name for one in found.named if one.side == side and family(one.name).premise]
         if used:
             return f"its samples were held against a prompt or weights that the engine did not use: {', '.join(used)}"
     if kind(cause) == "ARITHMETIC" and _gone(found, side):  # the lifted stage has a sync of its own, which may cure it

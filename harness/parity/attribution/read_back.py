@@ -11,7 +11,7 @@ import dataclasses
 from harness.parity.attribution.situation import Named, Situation, improves
 from harness.parity.attribution.steps import Undone, add_cause, tell, undo
 from harness.parity.attribution.tensors import LISTED, of_version, other, sent_or_not, weights_cause
-from harness.parity.rivals import Seen
+from harness.parity.families import Seen
 from reports.model import Proof
 from reports.text import counted
 from scenarios.bench.case import HeldOtherwise, HeldReport

@@ -15,7 +15,7 @@ from harness.parity.facts.floor import Tolerance
 from harness.parity.facts.parameters import engine_given, engine_infos
 from harness.parity.facts.rounding import largest_of, share_of
 from harness.parity.facts.tails import Share
-from harness.parity.rivals import Seen
+from harness.parity.families import Seen
 from harness.recordings.tables import mapping
 from reports.model import Proof
 from scenarios.bench.case import NUMBERS, Alteration, CaseSample, HeldReport, Symptoms

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.parity.attribution.situation import Named, Situation, Tried
-from harness.parity.rivals import Seen
+from harness.parity.families import Seen
 from reports.model import Proof
 from scenarios.bench.case import Symptoms
 

@@ -7,7 +7,7 @@ from itertools import chain
 
 from harness.parity.attribution.situation import Named, Situation, improves
 from harness.parity.attribution.steps import Undone, add_cause, tell, undo
-from harness.parity.rivals import Seen
+from harness.parity.families import Seen
 from harness.recordings.tables import names as listed
 from reports.model import Proof
 

@@ -16,7 +16,7 @@ from harness.parity.attribution.trial import STOPS, Trial, same, shown
 from harness.parity.facts.parameters import follows_from
 from harness.parity.facts.prompts_seen import how
 from harness.parity.facts.readings import SHIFTS, tokenizer
-from harness.parity.rivals import Seen
+from harness.parity.families import Seen
 from harness.parity.rules.prompts import NAMES
 from reports.text import counted
 from scenarios.bench.case import Alteration

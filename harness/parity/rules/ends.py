@@ -14,7 +14,7 @@ from harness.parity.facts.explanation import Explained, Explanation, among, keys
 from harness.parity.facts.flips import Learner
 from harness.parity.facts.parameters import engine_infos, follows_from, sampling_events, sampling_given
 from harness.parity.facts.readings import tokenizer
-from harness.parity.rivals import Seen
+from harness.parity.families import Seen
 from harness.recordings.tables import mapping, number
 from reports.model import Cause, Proof
 from reports.text import counted

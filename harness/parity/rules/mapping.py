@@ -14,7 +14,7 @@ from harness.parity.facts.divergence import NATIVE, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import Explained, Explanation, among
 from harness.parity.facts.parameters import altered_sampling, cause_name, engine_given, engine_infos, sides_given
-from harness.parity.rivals import Seen
+from harness.parity.families import Seen
 from harness.recordings.tables import mapping, number
 from reports.model import Cause, Proof
 from reports.text import counted, figure

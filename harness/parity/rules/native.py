@@ -12,10 +12,10 @@ from harness.parity.facts.divergence import NATIVE, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import Explained, Explanation
 from harness.parity.facts.prompts_seen import PERMUTED
+from harness.parity.families import Seen
 from harness.parity.native.repeats import EXCHANGED
 from harness.parity.native.samples import tables
 from harness.parity.native.semantics import RAW, evidence
-from harness.parity.rivals import Seen
 from harness.parity.rules.ends import FEWEST, end_ids
 from harness.parity.rules.prompts import UNDONE, cause_name
 from harness.parity.sporadic import NAME as SPORADIC

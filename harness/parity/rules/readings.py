@@ -13,7 +13,7 @@ from harness.parity.facts.explanation import Explained, Explanation, among, and_
 from harness.parity.facts.readings import SHIFTS
 from harness.parity.facts.reread import Readings
 from harness.parity.facts.tails import FALSE_OUTLIERS
-from harness.parity.rivals import Seen
+from harness.parity.families import Seen
 from harness.recordings.tables import mapping
 from reports.model import Cause, Proof
 from reports.text import figure

@@ -11,7 +11,7 @@ from harness.parity.facts.divergence import ROLLOUT, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import Explained, Explanation, among, keys_of, restricted, scored_otherwise, when
 from harness.parity.facts.readings import tokenizer
-from harness.parity.rivals import Seen
+from harness.parity.families import Seen
 from harness.recordings.tables import number
 from reports.model import Cause, Proof
 from reports.text import counted, figure

@@ -4,28 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
+from harness.parity.families import suspicion
 from reports.model import SUSPICIONS, Cause, Check, Proof, Verdict
 from reports.text import figure
 
-# Which suspicion a cause belongs to, by its kind; a whole name comes before its kind. LENGTH, NUMERIC_FATAL, weights
-# and others are guessed at by none of the eleven.
-BELONGS_TO = {
-    "STOP(end token dropped)": 2,
-    "SHAPE": 3,
-    "baseline-itself": 4,
-    "CONFIG": 6,
-    "CAPACITY": 6,
-    "SAMPLING_PARAM": 7,
-    "SAMPLER": 7,
-    "STOP": 7,
-    "RNG": 7,
-    "RNG_COLLISION": 7,
-    "STALE_KV": 8,
-    "RETOKENIZATION": 1,
-    "TOKENIZATION": 10,
-    "TRUNCATION": 10,
-    "TEMPLATE": 10,
-}
 ENVIRONMENT = 9
 _OWN = "without the causes"  # in a check's details: its own state and evidence, for when the causes change
 
@@ -57,11 +39,6 @@ def followed(verdict: Verdict, *, removed_by: list[str] | None = None) -> Verdic
     )
 
 
-def suspicion(cause: Cause) -> int:
-    """The number of the suspicion that a cause belongs to; 0 for none."""
-    return BELONGS_TO.get(cause.name) or BELONGS_TO.get(cause.name.partition("(")[0], 0)
-
-
 def _own(check: Check) -> Check:
     if _OWN not in check.details:
         return check
@@ -73,7 +50,7 @@ def _own(check: Check) -> Check:
 def _follows(check: Check, causes: list[Cause], removed_by: list[str]) -> Check:
     if check.number not in SUSPICIONS or check.state == "confirmed":
         return check
-    proven = [cause for cause in causes if suspicion(cause) == check.number]
+    proven = [cause for cause in causes if suspicion(cause.name) == check.number]
     own = {_OWN: {"state": check.state, "evidence": check.evidence}}
     if proven:
         said = "; ".join(f"{cause.name}: {_shown(cause)}" for cause in proven)

@@ -13,7 +13,7 @@ from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import Explained, Explanation, from_step, in_steps, restricted, when
 from harness.parity.facts.sync_record import SyncRecord
 from harness.parity.facts.systematic import ROUGHER
-from harness.parity.rivals import Seen
+from harness.parity.families import Seen
 from reports.model import Cause, Proof
 from reports.text import counted, figure
 

@@ -13,7 +13,7 @@ from harness.parity.attribution import merge, merged
 from harness.parity.attribution.outcome import Attribution
 from harness.parity.attribution.situation import Named
 from harness.parity.facts.evidence import Learned
-from harness.parity.rivals import Seen
+from harness.parity.families import Seen
 from harness.parity.rules.lifted import STAGE
 from harness.parity.verdict import Judged, judged
 from reports.model import Cause, Proof
