@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.parity import causes
+from harness.parity import explain
 from harness.parity.checks import parameter_maps
 from harness.parity.checks.excused import excused
 from harness.parity.checks.registry import Outcome, Registered, checks, coupled, unless_native
@@ -175,7 +175,7 @@ def _decide(
         stop.append("the same recording twice proves nothing about the engines")
     stop += [*e.modes_unclear, *absent_processes(e), *strange_engines(sides), *too_little(e, minimum)]
     confirmed = [found for _, found in outcomes if found.decides and found.check.state == "confirmed"]
-    named = causes.find(e, kinds)
+    named = explain.find(e, kinds)
     ruled_out = {found.check.name for _, found in outcomes if found.check.state == "ruled out"}
     untested = [
         found.check

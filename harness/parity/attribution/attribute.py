@@ -13,7 +13,7 @@ from harness.parity.attribution.case import choose, unexplained
 from harness.parity.attribution.merge import merged
 from harness.parity.attribution.outcome import Attribution
 from harness.parity.attribution.situation import LEAST, Situation, gone, settled
-from harness.parity.causes import explain
+from harness.parity.explain import explain
 from harness.parity.facts.divergence import Kind
 from harness.parity.rules.retokenized import read_aloud
 from harness.parity.verdict import Judged

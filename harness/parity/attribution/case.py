@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from harness.parity.causes import remaining
+from harness.parity.explain import remaining
 from harness.parity.facts.divergence import DivergenceKey
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.explanation import Explained

@@ -7,8 +7,8 @@ from typing import Any
 
 from harness.parity.attribution.outcome import Attribution
 from harness.parity.attribution.situation import LEAST, RESIDUE, Named, Tried
-from harness.parity.causes import find
 from harness.parity.checks.parameter_maps import measured
+from harness.parity.explain import find
 from harness.parity.facts.evidence import Learned
 from harness.parity.families import Seen, family
 from harness.parity.rivals import kind, noted, told_apart

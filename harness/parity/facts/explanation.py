@@ -104,7 +104,7 @@ def when(e: Evidence, steps: Iterable[int]) -> str:
 
 @dataclass
 class Explained:
-    """What rules have named so far, in their order. Rules read it; `causes.explain` adds to it."""
+    """What rules have named so far, in their order. Rules read it; `harness.parity.explain` adds to it."""
 
     evidence: Evidence
     explanations: list[Explanation] = field(default_factory=list)

@@ -33,7 +33,7 @@ LIKELIER = math.log(100)  # nats over the next best change: it would mislead onc
 FIELD = {"joint": "top_p", "blind": "repetition_penalty"}
 
 
-def prompts(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+def native_prompts(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """What became of the native stage's prompts: with none of our plugins loaded, an engine may be sent others."""
     for side in e.sides:
         kinds = side.native_prompts.kinds
@@ -53,7 +53,7 @@ def prompts(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             )
 
 
-def ends(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+def native_ends(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """What makes all native samples of a side shorter: their last token is left out, or a limit is lower than the other
     side's."""
     for side in e.sides if e.native is not None else ():

@@ -30,7 +30,7 @@ from recordings import (
 )
 
 from harness.parity.attribution.case import LATEST, OFFENDING, choose
-from harness.parity.causes import explain, find
+from harness.parity.explain import explain, find
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Learned
 from harness.parity.rules.retokenized import read_aloud

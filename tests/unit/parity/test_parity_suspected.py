@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from recordings import Recording, check, jagged, pair
 
-from harness.parity import causes
+from harness.parity import explain
 from harness.parity.attribution import merge, merged
 from harness.parity.attribution.outcome import Attribution
 from harness.parity.attribution.situation import Named
@@ -127,7 +127,7 @@ def test_the_recordings_are_read_once_more_with_what_the_bench_learned(
     """And the evidence stays as it was gathered."""
     found, read = moved(tmp_path), []
     assert found.evidence is not None
-    again = causes.find
+    again = explain.find
     monkeypatch.setattr(merge, "find", lambda e, kinds: read.append(e.learned) or again(e, kinds))
     learned = Learned(past_cache=("baseline",))
     verdict = merged(found, Attribution(learned=learned))

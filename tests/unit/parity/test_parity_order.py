@@ -1,0 +1,62 @@
+"""The order of rules: each has a place and a reason, and nothing about it is left to chance."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+
+import pytest
+
+from harness.parity import rules
+from harness.parity.causes.order import Turn, in_order
+from harness.parity.explain import RULES
+
+
+def function(name: str) -> Turn:
+    def run() -> None: ...
+
+    run.__name__ = name
+    return Turn(run, "", "")
+
+
+def turn(name: str, after: str) -> Turn:
+    return Turn(function(name).run, after, f"{name} needs what {after} leaves")
+
+
+def test_each_rule_has_one_place_and_a_reason() -> None:
+    modules = [importlib.import_module(f"{rules.__name__}.{one.name}") for one in pkgutil.iter_modules(rules.__path__)]
+    written = {
+        function
+        for module in modules
+        for name, function in inspect.getmembers(module, inspect.isfunction)
+        if function.__module__ == module.__name__ and not name.startswith("_")
+        and list(inspect.signature(function).parameters) == ["e", "so_far"]
+    }  # fmt: skip
+    listed = [one.run for one in RULES]
+    assert len(listed) == len(set(listed)) and set(listed) == written
+    assert all(one.because for one in RULES)
+
+
+def test_no_two_rules_follow_the_same_one() -> None:
+    assert [one.after for one in RULES] == ["", *(one.name for one in RULES[:-1])]
+
+
+def test_another_package_puts_its_own_between_two() -> None:
+    ours = [turn("second", "first"), function("first"), turn("third", "second")]
+    theirs = [turn("mine", "first"), turn("also", "mine")]
+    assert [one.name for one in in_order([*theirs, *ours])] == ["first", "mine", "also", "second", "third"]
+    assert [one.name for one in in_order([*ours, turn("last", "third")])] == ["first", "second", "third", "last"]
+
+
+@pytest.mark.parametrize(
+    ("turns", "said"),
+    [
+        ([function("a"), turn("b", "c")], "'b' follows 'c', which is not listed"),
+        ([function("a"), turn("b", "c"), turn("c", "b")], "follows it in turn"),
+        ([function("a"), turn("a", "b")], "two functions are named 'a'"),
+    ],
+)
+def test_a_place_that_is_none_is_refused(turns: list[Turn], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        in_order(turns)
