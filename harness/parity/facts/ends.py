@@ -108,14 +108,21 @@ def _note_endings(
     """How each of these samples ends in either run."""
     output, output2, prompt = b.rows("output"), c.rows("output"), b.rows("prompt")
     assert output is not None and output2 is not None
+    seen = b.rows("prompt_seen"), c.rows("prompt_seen")
     for row in wrong[: MOST_ENDINGS - len(e.endings)]:
         ends = output.row(int(match.a[row])), output2.row(int(match.b[row]))
         shorter, longer = sorted(ends, key=len)
+        sent = len(prompt.row(int(match.a[row]))) if prompt is not None else 0
+        own = [
+            len(rows.row(int(at[row]))) if rows is not None else 0
+            for rows, at in zip(seen, (match.a, match.b), strict=True)
+        ]
         e.endings.append(
             Ending(
                 b.step,
                 int(match.sample[row]),
-                len(prompt.row(int(match.a[row]))) if prompt is not None else 0,
+                sent,
+                (own[0] or sent, own[1] or sent),
                 (len(ends[0]), len(ends[1])),
                 ("" if finish is None else str(finish[row]), "" if finish2 is None else str(finish2[row])),
                 int(shorter[-1]) if len(shorter) else -1,

@@ -180,7 +180,8 @@ class Ending:
 
     step: int
     sample: int
-    prompt: int  # tokens
+    sent: int  # tokens of the prompt
+    seen: tuple[int, int]  # tokens of the prompt that either engine saw
     lengths: tuple[int, int]
     finish: tuple[str, str]  # "" where it was not recorded
     shorter_last: int  # the last token that both have, with which the shorter one ends; -1 without any

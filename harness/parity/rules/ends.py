@@ -206,7 +206,7 @@ def _cut_short(e: Evidence, endings: list[Ending]) -> Found:
         if not found:
             continue
         missing = [abs(one.lengths[0] - one.lengths[1]) for one in found]
-        totals = {one.prompt + one.lengths[short] for one in found}
+        totals = {one.seen[short] + one.lengths[short] for one in found}
         pool, context = _resolved(e, side, "kv_cache_tokens"), _resolved(e, side, "max_model_len")
         total = max(totals)
         one_total = len(totals) == 1 and len(found) > 1
@@ -235,6 +235,19 @@ def _cut_short(e: Evidence, endings: list[Ending]) -> Found:
             yield Cause("LENGTH(context)", side.name, text, evidence, details, [proof]), explained
         elif len(set(missing)) > 1 and _is_short_of_memory(e, side, found, pool):
             yield _capacity(e, side, found, pool, f"{min(missing)} to {max(missing)} tokens early"), found
+
+
+def cut_earlier(e: Evidence, side: Side) -> set[tuple[int, int]]:
+    """(step, sample) of what a limit of this side cut earlier than a longer prompt can make it: an engine that saw
+    another prompt than it was sent draws other tokens, and ends so many tokens earlier as the prompt has more.
+    """
+    short = e.sides.index(side)
+    return {
+        (one.step, one.sample)
+        for one in e.endings
+        if _sides(one)[0] == short and one.finish[short] == "length" and not _natural(e, one, short)
+        and abs(one.lengths[0] - one.lengths[1]) > max(0, one.seen[short] - one.sent)
+    }  # fmt: skip
 
 
 def _natural(e: Evidence, one: Ending, short: int) -> bool:

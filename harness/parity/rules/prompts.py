@@ -20,6 +20,7 @@ from harness.parity.facts.explanation import (
     when,
 )
 from harness.parity.facts.prompts_seen import PERMUTED
+from harness.parity.rules.ends import cut_earlier
 from reports.model import Cause, Proof
 from reports.text import counted
 
@@ -62,6 +63,7 @@ def prompts(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             name = "RETOKENIZATION" if retold else cause_name(kind)
             evidence = f"{counted(len(affected), 'sample')}, first step {where[0][0]}, sample {where[0][1]}"
             native = side.native_prompts.kinds.get(kind, [])
+            limited = cut_earlier(e, side)
             evidence += f"; {counted(len(set(native)), 'sample')} of the native stage too" if native else ""
             if retold:
                 evidence += f"; in {retold} of them the recorded text of the prompt's ends is the same"
@@ -81,6 +83,7 @@ def prompts(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
                     *(keys((Kind.NATIVE_PROMPT, *NATIVE), side.name) if native else ()),
                 ),
                 and_native(affected) if native else among(affected),
+                beyond={Kind.LENGTH.of(): among(limited)} if limited else {},
             )
 
 

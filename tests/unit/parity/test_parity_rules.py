@@ -290,6 +290,32 @@ def test_a_context_that_ends_at_one_total(tmp_path: Path) -> None:
     assert "26 tokens, prompt included" in verdict.causes[0].summary
 
 
+@pytest.mark.parametrize(
+    ("more", "limit", "named"),
+    [(-2, 26, ["TRUNCATION(left)", "LENGTH(context)"]), (1, 0, ["TOKENIZATION(double BOS)"])],
+)
+def test_a_limit_beside_another_prompt_is_named_unless_the_prompt_is_longer_by_as_much(
+    tmp_path: Path, more: int, limit: int, named: list[str]
+) -> None:
+    """A shorter prompt cuts nothing short; one that is longer by a token takes that token of the response's room."""
+    baseline, candidate = plain()
+    for frame in rolled(candidate):
+        change(frame, "prompt_seen", lambda i, row: row[2:] if more < 0 else np.concatenate([[BOS], row]))
+        frame.arrays["logprob"].values -= 0.2
+        lengths = frame.arrays["output"].lengths
+        seen = frame.arrays["prompt_seen"].lengths
+        ended = zip(seen, lengths, frame.fields["finish"], strict=True)
+        room = {
+            i: int(limit - p) if limit else int(n - 1)
+            for i, (p, n, reason) in enumerate(ended)
+            if (p + n > limit if limit else reason == "length")
+        }
+        cut(frame, room)
+    verdict = put(tmp_path, baseline, candidate)
+    assert causes(verdict) == named
+    assert not limit or f"{limit} tokens, prompt included" in cause(verdict, "LENGTH(context)").summary
+
+
 @pytest.mark.parametrize(("reason", "named"), [("length", "LENGTH(context)"), ("abort", "UNEXPLAINED")])
 def test_samples_that_an_engine_gave_up_hit_no_context(tmp_path: Path, reason: str, named: str) -> None:
     baseline, candidate = plain()
