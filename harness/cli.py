@@ -143,10 +143,12 @@ def _tell(error: BaseException) -> int:
     elif isinstance(error, ModuleNotFoundError) and (extra := extras.bringing(_module(error))):
         message, code = f"this needs {_module(error)}, which is not installed here", 2
         fix = f"pip install '{extras.DISTRIBUTION}[{extra}]'"
-    elif isinstance(error, OSError) and error.strerror and (error.filename or error.errno in (ENOSPC, EDQUOT)):
-        # of a path that was given; without one, of what is printed to
-        message = f"{error.filename or 'the output'}: {error.strerror}"
+    elif isinstance(error, OSError) and error.strerror and error.filename:  # of a path that was given
+        message = f"{error.filename}: {error.strerror}"
         fix, code = f"HARNESS_DEBUG=1 {_command_line()}   # shows where", 2
+    elif isinstance(error, OSError) and error.errno in (ENOSPC, EDQUOT):  # of what is printed to
+        message = f"the output: {error.strerror}"
+        fix, code = f"{_command_line()} > FILE   # FILE on a disk with free space (df -h)", 2
     else:
         message = f"a defect of the harness: {type(error).__name__}: {error}"
         fix, code = f"HARNESS_DEBUG=1 {_command_line()}   # shows where, for a bug report", 2

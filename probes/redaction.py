@@ -22,6 +22,8 @@ from probes.secret_names import PROSE, is_harmless, is_secret, is_strong
 __all__ = ["WITHHELD", "arguments", "event", "fields", "learn", "line", "scrub", "text"]
 
 WITHHELD = "***"
+MAX_DEPTH = 100  # of dictionaries and lists in each other; three frames a level, of the 1,000 that Python allows
+TOO_DEEP = f"{WITHHELD} (nested too deep)"
 MAX_TEXT = 4_000  # characters of a message or a command line
 PASSES = 5  # a replacement can bring two halves of another secret together
 CACHED, CACHED_TEXTS = 200, 4_096  # characters, and texts: spans, phases and roles repeat, messages do not
@@ -146,7 +148,8 @@ def line(argv: Iterable[str]) -> str:
 
 
 def scrub(value: Any) -> Any:
-    """The same value, of dictionaries, lists and dataclasses all the way down, without secrets and without a limit."""
+    """The same value, of dictionaries, lists and dataclasses down to `MAX_DEPTH`, without secrets; texts of any length.
+    What is nested deeper is withheld."""
     learn(os.environ)
     return _scrub(value, keep=True)
 
@@ -183,27 +186,34 @@ def event(kind: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
 # --- values
 
 
-def _scrub(value: Any, *, keep: bool) -> Any:
+def _scrub(value: Any, *, keep: bool, depth: int = 0) -> Any:
     if isinstance(value, str):
         return _plain(value)
     if value is None or isinstance(value, _SCALAR):
         return value
+    if depth > MAX_DEPTH:
+        return TOO_DEEP
+    depth += 1
     if isinstance(value, Mapping):
         if "value" in value and _hidden(value.get("name", ""), value["value"]):  # a variable, as Kubernetes has it
             value = {**value, "value": WITHHELD}
-        return {_key(k): _field(k, one, keep=keep) for k, one in value.items() if keep or not _hidden(k, one)}
+        return {
+            _key(name): _field(name, item, keep=keep, depth=depth)
+            for name, item in value.items()
+            if keep or not _hidden(name, item)
+        }
     if isinstance(value, (list, tuple)):
         if all(type(one) in (int, float) for one in value):  # token ids: nothing to look at
             return value
-        shown = _scrub_list(list(value), keep=keep)
+        shown = _scrub_list(list(value), keep=keep, depth=depth)
         return shown if isinstance(value, list) else type(value)(*shown) if hasattr(value, "_fields") else tuple(shown)
     if isinstance(value, (set, frozenset)):
-        return type(value)(_scrub(one, keep=keep) for one in value)
+        return type(value)(_scrub(item, keep=keep, depth=depth) for item in value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         changed = {
-            one.name: found
-            for one in dataclasses.fields(value)
-            if one.init and (found := _scrub(before := getattr(value, one.name), keep=keep)) != before
+            own.name: shown
+            for own in dataclasses.fields(value)
+            if own.init and (shown := _scrub(before := getattr(value, own.name), keep=keep, depth=depth)) != before
         }
         return dataclasses.replace(value, **changed) if changed else value
     if hasattr(value, "tolist"):  # an array or a tensor: numbers
@@ -212,18 +222,18 @@ def _scrub(value: Any, *, keep: bool) -> Any:
     return scrubbed if (scrubbed := _plain(written)) != written else value
 
 
-def _scrub_list(values: list[Any], *, keep: bool) -> list[Any]:
+def _scrub_list(values: list[Any], *, keep: bool, depth: int) -> list[Any]:
     """A list of words may be a command line."""
     if values and all(isinstance(one, str) for one in values) and any(one.startswith("-") for one in values):
         return arguments(values)
-    return [_scrub(one, keep=keep) for one in values]
+    return [_scrub(item, keep=keep, depth=depth) for item in values]
 
 
-def _field(name: Any, value: Any, *, keep: bool) -> Any:
+def _field(name: Any, value: Any, *, keep: bool, depth: int = 0) -> Any:
     """The value as it is shown; the same object where nothing of it is withheld."""
     if _hidden(name, value):
         return WITHHELD
-    shown = _scrub(value, keep=keep)
+    shown = _scrub(value, keep=keep, depth=depth)
     return value if type(value) in (str, list, tuple, dict) and shown == value else shown  # an array compares otherwise
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 MAX_NAME = 200  # characters of a name that are looked at, from its end
+MAX_DEPTH = 20  # of lists and dictionaries in each other, below a secret's name
 
 
 def _words(text: str) -> frozenset[str]:
@@ -149,17 +150,19 @@ def is_strong(name: str) -> bool:
     return _kind(name[-MAX_NAME:]) == "strong"
 
 
-def is_harmless(name: str, value: Any) -> bool:
+def is_harmless(name: str, value: Any, depth: int = 0) -> bool:
     """Whether this value cannot be the secret that its name promises: a switch, a count, a special token, a path of
-    what is named a file."""
+    what is named a file. Deeply nested, it can be one."""
+    if depth > MAX_DEPTH:
+        return False
     if value is None or isinstance(value, bool):
         return True
     if isinstance(value, (int, float)):
         return not is_strong(name)
     if isinstance(value, (list, tuple, set, frozenset)):
-        return all(is_harmless(name, one) for one in value)
+        return all(is_harmless(name, item, depth + 1) for item in value)
     if isinstance(value, Mapping):
-        return not is_strong(name) and all(is_harmless(name, one) for one in value.values())
+        return not is_strong(name) and all(is_harmless(name, item, depth + 1) for item in value.values())
     shown = str(value)
     if _NOTHING.fullmatch(shown):
         return True

@@ -88,10 +88,10 @@ class EngineSession:
                 mapping=self._mapping,
             )
         except EngineError as error:
-            said = last_words.root_cause(self._begun, ended=1)  # it told us that it failed
-            if not said or said in str(error):
+            cause = last_words.explain(error.reason, self._begun, ended=1)  # it told us that it failed
+            if cause == error.reason or cause in error.what:
                 raise
-            raise EngineError(f"{error}. Its own last words: {said}") from error
+            raise EngineError(error.what, cause) from error
         self._started_s = time.perf_counter() - started
         self._starts = self._starts[0] + 1, self._starts[1] + self._started_s
         self._up = True
@@ -110,8 +110,8 @@ class EngineSession:
         while children and not closing.wait(WATCH_PERIOD_S):
             dead = [pid for pid in children if not alive(pid)]
             if dead and not closing.is_set():
-                said = last_words.root_cause(self._begun, exit_code(dead[0]))
-                message = f"{self.backend}: engine process {dead[0]} died" + (f": {said}" if said else "")
+                cause = last_words.root_cause(self._begun, exit_code(dead[0]))
+                message = f"{self.backend}: engine process {dead[0]} died" + (f": {cause}" if cause else "")
                 if self._recorder is not None:
                     self._recorder.event("engine_died", pid=dead[0], message=message)
                 self._on_death(message)
@@ -162,7 +162,10 @@ class EngineSession:
             return work()
         except Exception as error:
             ok, message = False, f"{type(error).__name__}: {error}"
-            raise
+            if not last_words.is_pointer(str(error)):
+                raise
+            message = last_words.explain(str(error), self._begun)
+            raise EngineError(f"{self.backend} failed in {name}", message) from error
         finally:
             if self._recorder is not None:
                 self._recorder.event(

@@ -18,8 +18,13 @@ FinishReason = Literal["stop", "length", "abort", "error"]
 
 
 class EngineError(RuntimeError):
-    """The engine refused a call, returned a failing status, or died. The message names the engine, the call and the
-    cause."""
+    """The engine refused a call, returned a failing status, or died. `what`: the engine and the call. `reason`: what
+    the engine itself says of it, where it raised; a session puts the root cause from its output in the place of a
+    reason that only points there ("See root cause above")."""
+
+    def __init__(self, what: str, reason: str = "") -> None:
+        super().__init__(f"{what}: {reason}" if reason else what)
+        self.what, self.reason = what, reason
 
 
 class ParameterRefused(ValueError):

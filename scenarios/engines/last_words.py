@@ -22,8 +22,13 @@ _RAISED = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Refused
 _FATAL = re.compile(
     r"^(?:Fatal Python error: .*|terminate called .*|.*\bSegmentation fault\b.*|.*: symbol lookup error.*)$"
 )
-# Exceptions that only point at another one: vLLM (v1/engine/utils, executor/multiproc_executor), SGLang (engine).
-_POINTERS = ("See root cause above", "See stack trace", "initialization failed", "scheduler is dead", "EngineDeadError")
+# Exceptions that only point at another one: vLLM (v1/engine/utils, v1/engine/exceptions, v1/executor/
+# multiproc_executor), SGLang (entrypoints/engine).
+_POINTER = re.compile(
+    r"root cause above|stack trace (?:above|\(above\)|for root cause)|(?<!\w)initialization failed|scheduler is dead"
+    r"|scheduler died during initialization|EngineDeadError|See stack trace",
+    re.IGNORECASE,
+)
 # What an engine's parent says of a child's exit code: vLLM ("Failed core proc(s): {'EngineCore_0': -9}"), SGLang.
 _CODE = re.compile(r"(?:\b[Ee]xit ?code:? |Failed core proc\(s\): \{[^}]{1,80}: )-(\d{1,2})\b")
 _FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
@@ -55,6 +60,22 @@ def sizes(files: Iterable[Path]) -> dict[Path, int]:
     return {file: file.stat().st_size for file in files if file.exists()}
 
 
+def is_pointer(reason: str) -> bool:
+    """Whether an exception's text only points at another one, in a log."""
+    return _POINTER.search(reason) is not None
+
+
+def explain(reason: str, begun: dict[Path, int], ended: int | None = None) -> str:
+    """`reason`, what an engine says of its failure, with the root cause from its files; that alone, where the reason
+    is empty or a pointer."""
+    cause = root_cause(begun, ended)
+    if is_pointer(reason):
+        return cause or f"its log does not say why ({', '.join(map(str, begun)) or 'standard error'})"
+    if not cause or cause in reason:
+        return reason
+    return f"{reason}. Its own last words: {cause}" if reason else cause
+
+
 def root_cause(begun: dict[Path, int], ended: int | None = None) -> str:
     """Why a process ended, in one sentence, from what its files hold beyond these offsets; "" where they do not say.
 
@@ -82,8 +103,8 @@ def root_cause(begun: dict[Path, int], ended: int | None = None) -> str:
 
 
 def _is_cause(line: str) -> bool:
-    said = _PREFIX.sub("", line.strip())
-    return bool(_RAISED.match(said) or _FATAL.match(said)) and not any(words in said for words in _POINTERS)
+    message = _PREFIX.sub("", line.strip())
+    return bool(_RAISED.match(message) or _FATAL.match(message)) and not is_pointer(message)
 
 
 def _goes_on(line: str, cause: str, *, killed: bool) -> bool:
@@ -99,7 +120,7 @@ def _goes_on(line: str, cause: str, *, killed: bool) -> bool:
 
 def _last_lines(logs: list[list[str]]) -> str:
     """The end of the log where it holds no exception of its own, without those that point at another."""
-    own = [line for log in logs for line in log if line.strip() and not any(words in line for words in _POINTERS)]
+    own = [line for log in logs for line in log if line.strip() and not is_pointer(line)]
     last = " | ".join(_sentence(line) for line in own[-LAST_LINES:])
     return f"no exception in its log, which ends: {last}" if last else ""
 

@@ -92,7 +92,7 @@ class SGLangEngine:
         try:
             self._engine = sglang.Engine(**self._arguments)
         except Exception as error:  # whatever SGLang raises here, the user needs its text, not its type
-            raise EngineError(f"SGLang {self._version} did not start: {error}") from error
+            raise EngineError(f"SGLang {self._version} did not start", str(error)) from error
         manager = self._engine.tokenizer_manager
         tokenizer = manager.tokenizer
         self._vocabulary = int(manager.model_config.vocab_size)

@@ -80,7 +80,7 @@ class VLLMEngine:
         try:
             self._llm = vllm.LLM(**self._arguments)
         except Exception as error:  # whatever vLLM raises here, the user needs its text, not its type
-            raise EngineError(f"vLLM {self._version} did not start: {error}") from error
+            raise EngineError(f"vLLM {self._version} did not start", str(error)) from error
         config = self._llm.llm_engine.model_config
         # What vLLM itself ends a sample at: its tokenizer's end token and those of generation_config.json, which it
         # reads for them even with generation_config="vllm" (v1/engine/input_processor.py).

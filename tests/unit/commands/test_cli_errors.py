@@ -195,3 +195,14 @@ def test_sigterm_takes_the_way_of_ctrl_c(monkeypatch: pytest.MonkeyPatch, capsys
     monkeypatch.setattr(cli, "app", app)
     assert cli.main([command.__name__]) == 143
     assert cleaned == ["yes"]
+
+
+def test_an_output_that_takes_nothing_says_where_to_print_instead() -> None:
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "harness.entry", "env", "list"]
+        answer = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert answer.returncode == 2
+    assert answer.stderr == (
+        "harness: the output: No space left on device\n"
+        "  fix: harness env list > FILE   # FILE on a disk with free space (df -h)\n"
+    )

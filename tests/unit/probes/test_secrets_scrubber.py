@@ -337,3 +337,25 @@ def test_fields_of_an_event() -> None:
         assert redaction.event("span", {"tokens": secret, "name": "generate"}) == {"tokens": "***", "name": "generate"}
     redaction.learn({"MY_TOKEN": "learned-Later9"})
     assert redaction.event("span", {"name": "learned-Later9"}) == {"name": "***"}
+
+
+def _nested(depth: int, leaf: object) -> object:
+    for level in range(depth):
+        leaf = {"next": leaf} if level % 2 else [leaf, level]
+    return leaf
+
+
+@pytest.mark.parametrize("depth", [500, 20_000])
+def test_a_value_of_any_depth_is_scrubbed(depth: int) -> None:
+    shown = redaction.scrub(_nested(depth, {"hf_token": "Zq7hunter2Xw9", "lr": 1}))
+    for _ in range(depth):
+        if isinstance(shown, str):
+            break
+        shown = shown["next"] if isinstance(shown, dict) else shown[0]
+    assert shown in ({"hf_token": "***", "lr": 1}, redaction.TOO_DEEP)
+
+
+def test_what_is_not_too_deep_is_kept() -> None:
+    assert redaction.scrub(_nested(60, {"hf_token": "Zq7hunter2Xw9", "lr": 1})) == _nested(
+        60, {"hf_token": "***", "lr": 1}
+    )
