@@ -20,7 +20,21 @@ import typer
 from typer.core import TyperGroup
 
 from harness import extras
-from harness.commands import adapters, diff, doctor, env, faults, parity, record, replay, report, run, triage, watch
+from harness.commands import (
+    adapters,
+    bundle,
+    diff,
+    doctor,
+    env,
+    faults,
+    parity,
+    record,
+    replay,
+    report,
+    run,
+    triage,
+    watch,
+)
 from harness.errors import HarnessError, Interrupted, Terminated
 from probes import redaction
 
@@ -78,6 +92,7 @@ app.command()(run.run)
 app.command()(replay.replay)
 app.command()(diff.diff)
 app.command()(report.report)
+app.command()(bundle.bundle)
 app.command(context_settings={"allow_interspersed_args": False})(watch.watch)
 app.command(context_settings={"allow_interspersed_args": False})(record.record)
 app.command()(triage.triage)

@@ -29,5 +29,9 @@ class RecordedRun:
     def of(folder: Path) -> RecordedRun:
         run = Run(folder, strict=False)
         manifest = redaction.scrub(run.manifest)  # another framework may have written it
-        steps = [{"step": event["step"], **event["metrics"]} for event in run.events(kind="step")]
+        steps = [
+            {"step": event.get("step"), **metrics}
+            for event in run.events(kind="step")
+            if isinstance(metrics := event.get("metrics"), dict)
+        ]
         return RecordedRun(str(folder), manifest.get("backend"), str(manifest.get("command", "")), run.complete, steps)

@@ -11,8 +11,12 @@ from harness.commands.showing import progress, show
 
 
 def diff(
-    baseline: Annotated[str, typer.Argument(help="a run directory", show_default=False)],
-    candidate: Annotated[str, typer.Argument(help="the run directory that is judged", show_default=False)],
+    baseline: Annotated[
+        str, typer.Argument(help="a run directory or a bundle; alone: one of a pair of runs", show_default=False)
+    ],
+    candidate: Annotated[
+        str, typer.Argument(help="the run directory, or bundle, that is judged", show_default=False)
+    ] = "",
     again: Annotated[
         str,
         typer.Option(help="a second run of the baseline's job, with which its floor is measured", show_default=False),
@@ -25,5 +29,5 @@ def diff(
     from harness.parity.runs.run import diff as judge
 
     with progress() as view:
-        verdict = judge(baseline, candidate, again=again or None, cap=cap, progress=view.update)
+        verdict = judge(baseline, candidate or None, again=again or None, cap=cap, progress=view.update)
     show(verdict, format, verbose=verbose)

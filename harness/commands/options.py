@@ -83,12 +83,12 @@ def stall_seconds(text: str) -> float:
     return 0.0 if text.strip() in ("0", "0s") else seconds(text)
 
 
-def size(text: str) -> int:
+def size(text: str, option: str = "--keep-size") -> int:
     """A number of bytes such as 500M, 1G or 1.5GiB (powers of two); BadInput for anything else."""
     from harness.errors import BadInput
 
     match = re.fullmatch(r"(\d+(?:\.\d*)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     value = int(float(match[1]) * 2 ** _SIZES[match[2].upper()]) if match else 0
     if not value:
-        raise BadInput(f"--keep-size {text!r} is no size", fix="--keep-size 500M   # or 1G")
+        raise BadInput(f"{option} {text!r} is no size", fix=f"{option} 500M   # or 1G")
     return value

@@ -36,8 +36,12 @@ def format_option(kind: str, help: str = "of what is printed; progress goes to s
 def show(subject: Subject, format: str, *, verbose: bool = False) -> NoReturn:
     """Print it and leave with its exit code."""
     import reports
+    from harness.errors import BadInput
 
-    reports.write(subject, format, sys.stdout, verbose=verbose)
+    try:
+        reports.write(subject, format, sys.stdout, verbose=verbose)
+    except renderers.UnknownFormat as error:  # of a command that shows more than one kind
+        raise BadInput(str(error), fix="--format text") from error
     raise typer.Exit(getattr(subject, "exit_code", 0))
 
 

@@ -14,8 +14,8 @@ def triage(
     what: Annotated[
         list[str] | None,
         typer.Argument(
-            help="a run directory, pids, a Ray address, an evidence directory or its zip, a directory of flight "
-            "recorder dumps; default: the Ray cluster of this host",
+            help="a run directory, pids, a Ray address, an evidence directory or its zip, a bundle, a directory of "
+            "flight recorder dumps; default: the Ray cluster of this host",
             show_default=False,
         ),
     ] = None,

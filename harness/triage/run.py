@@ -17,7 +17,9 @@ from probes import redaction
 from probes.files import make_folder, write_whole
 from reports.model import Verdict
 
-WHAT = "a run directory, pids, a Ray address, an evidence directory or its zip, or a directory of recorder dumps"
+WHAT = (
+    "a run directory, pids, a Ray address, an evidence directory or its zip, a bundle, or a directory of recorder dumps"
+)
 LIVE = "events", "beats"
 SIDES, WATCH = ("baseline", "candidate"), "watch"  # of a directory of harness parity
 
@@ -48,9 +50,10 @@ def triage(what: list[str], out: str | os.PathLike[str] | None = None) -> Verdic
 
 def _evidence(what: list[str], out: Path | None) -> tuple[Evidence, bool]:
     """The evidence, and whether it was taken now."""
+    from harness.bundle.opening import is_bundle, resolve
     from harness.triage import directory
 
-    paths = [Path(one) for one in what]
+    paths = [resolve(one) for one in what]
     there = [path for path in paths if path.exists() and not str(path).isdigit()]
     if there and len(what) > 1:
         raise BadInput(f"{' '.join(what)}: one directory at a time, or several pids", fix=f"harness triage {what[0]}")
@@ -65,7 +68,12 @@ def _evidence(what: list[str], out: Path | None) -> tuple[Evidence, bool]:
             return directory.read(path), False
         path = _watched(path)
         taken = newest(path)
-        if not any((path / name).is_dir() for name in LIVE):
+        if taken is None and is_bundle(what[0]) and (path / LIVE[0]).is_dir():  # its pids are of another machine
+            raise BadInput(
+                f"{what[0]} holds a recorded run and no evidence of a hang",
+                fix=f"harness report {shlex.quote(what[0])}",
+            )
+        if is_bundle(what[0]) or not any((path / name).is_dir() for name in LIVE):
             return directory.read(taken or path), False
         return _run(path, taken, out)
     if len(what) == 1 and _pathlike(what[0]):

@@ -1,4 +1,4 @@
-"""The verdict as one self-contained HTML file: opened from disk, without a network, with at most one script.
+"""A verdict or a recorded run as one self-contained HTML file: opened from disk, without a network, one script at most.
 
 Everything from the verdict passes autoescaping. The content security policy lets nothing load, and admits by their
 hashes exactly one style sheet and, where the recordings are there, the script of the sample browser. Two renderings of
@@ -19,45 +19,56 @@ from reports.sections import answer, samples
 from reports.sections import graph as triage_graph
 from reports.sections import parity as arrange
 from reports.sections import triage as triage_arrange
-from reports.text import clean
+from reports.text import clean, show
 
 if TYPE_CHECKING:
+    from jinja2 import Environment
+
     from reports.model import Verdict
     from reports.renderers import Subject
+    from reports.run_model import RecordedRun
 
 TONES = {"EQUIVALENT": "ok", "INCONCLUSIVE": "warn", "CONFOUNDED": "warn", "SLOW": "warn", "INSUFFICIENT": "warn"}
 STATES = {"ruled out": "ok", "confirmed": "bad", "not tested": "warn"}
 MARKS = {"ruled out": "✓", "confirmed": "✗", "not tested": "○"}
 _TILES = 7
+MOST_STEPS = 1000  # of a recorded run: a table that a browser lays out at once
 
 
 class HtmlRenderer(Renderer):
     name = "html"
     suffix = ".html"
+    takes = frozenset({"parity", "triage", "run"})
 
     def render(self, subject: Subject) -> str:
-        return _page(cast("Verdict", subject))
+        return _run(cast("RecordedRun", subject)) if subject.kind == "run" else _page(cast("Verdict", subject))
+
+
+def _run(run: RecordedRun) -> str:
+    """Where the run is, and the metrics of its steps."""
+    from markupsafe import Markup
+
+    css = resources.files("reports").joinpath("templates/report.css").read_text("utf-8")
+    names = list(dict.fromkeys(name for step in run.steps for name in step))
+    return (
+        _environment()
+        .get_template("run.html")
+        .render(
+            run=run,
+            css=Markup(css),
+            css_hash=_digest(css),
+            names=names,
+            rows=[[show(step[name]) if name in step else "" for name in names] for step in run.steps[:MOST_STEPS]],
+            left_out=max(0, len(run.steps) - MOST_STEPS),
+        )
+    )
 
 
 def _page(verdict: Verdict) -> str:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
     from reports.sections.svg import StyleSheet
 
-    def shown(value: Any) -> Any:
-        return value if isinstance(value, Markup) else clean(value)
-
-    environment = Environment(
-        loader=PackageLoader("reports"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=shown,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters["groupby_order"] = _grouped
     sheet, parity, triage = StyleSheet(), verdict.parity, verdict.triage
     charts: list[dict[str, Any]] = []
     drawn = importlib.util.find_spec("matplotlib") is not None
@@ -74,50 +85,74 @@ def _page(verdict: Verdict) -> str:
     script = resources.files("reports").joinpath("templates/samples.js").read_text("utf-8") if there else ""
     rows, coverage = arrange.side_by_side(parity.runs) if parity else [], arrange.facts(verdict.coverage)
     tiles = [fact for fact in coverage if len(fact.value) <= 12 and not fact.group][:_TILES]
-    return environment.get_template("report.html").render(
-        v=verdict,
-        answer=answer.of(verdict),
-        css=Markup(css),
-        css_hash=_digest(css),
-        samples=browser if there else None,
-        no_samples="" if there else browser,
-        script=Markup(script),
-        script_hash=_digest(script),
-        heading=arrange.heading(verdict),
-        tone=TONES.get(verdict.verdict, "ok" if verdict.exit_code == 0 else "bad"),
-        tones=STATES,
-        marks=MARKS,
-        tiles=tiles,
-        facts=arrange.facts,
-        tally=arrange.tally,
-        proofs=arrange.proofs,
-        alterations=arrange.alterations(verdict),
-        beyond=arrange.beyond_limits(verdict),
-        notes=arrange.notes(verdict),
-        paths=arrange.paths(verdict),
-        place=arrange.place_facts(parity) if parity else [],
-        runs=parity.runs if parity else [],
-        rows=rows,
-        changed=sum(row.changed for row in rows),
-        charts=charts,
-        drawn=drawn,
-        metrics=arrange.metrics(parity) if parity else [],
-        suspicions=arrange.suspicions(parity) if parity else [],
-        other_checks=arrange.other_checks(parity) if parity else [],
-        t=triage,
-        title=triage_arrange.title(verdict),
-        culprits=triage_arrange.culprits(triage) if triage else [],
-        victims=triage_arrange.victims(triage) if triage else [],
-        cycle=triage_arrange.cycle(triage) if triage else [],
-        processes=triage_arrange.processes(triage) if triage else [],
-        left_out=triage_arrange.left_out(triage) if triage else 0,
-        graph=Markup(triage_graph.svg(triage)) if triage else "",
-        fact_sections=[
-            ("Floor and tolerance", arrange.floor_facts(parity.floor) if parity else []),
-            ("Coverage", coverage),
-            ("Figures", arrange.facts(verdict.figures)),
-        ],
+    return (
+        _environment()
+        .get_template("report.html")
+        .render(
+            v=verdict,
+            answer=answer.of(verdict),
+            css=Markup(css),
+            css_hash=_digest(css),
+            samples=browser if there else None,
+            no_samples="" if there else browser,
+            script=Markup(script),
+            script_hash=_digest(script),
+            heading=arrange.heading(verdict),
+            tone=TONES.get(verdict.verdict, "ok" if verdict.exit_code == 0 else "bad"),
+            tones=STATES,
+            marks=MARKS,
+            tiles=tiles,
+            facts=arrange.facts,
+            tally=arrange.tally,
+            proofs=arrange.proofs,
+            alterations=arrange.alterations(verdict),
+            beyond=arrange.beyond_limits(verdict),
+            notes=arrange.notes(verdict),
+            paths=arrange.paths(verdict),
+            place=arrange.place_facts(parity) if parity else [],
+            runs=parity.runs if parity else [],
+            rows=rows,
+            changed=sum(row.changed for row in rows),
+            charts=charts,
+            drawn=drawn,
+            metrics=arrange.metrics(parity) if parity else [],
+            suspicions=arrange.suspicions(parity) if parity else [],
+            other_checks=arrange.other_checks(parity) if parity else [],
+            t=triage,
+            title=triage_arrange.title(verdict),
+            culprits=triage_arrange.culprits(triage) if triage else [],
+            victims=triage_arrange.victims(triage) if triage else [],
+            cycle=triage_arrange.cycle(triage) if triage else [],
+            processes=triage_arrange.processes(triage) if triage else [],
+            left_out=triage_arrange.left_out(triage) if triage else 0,
+            graph=Markup(triage_graph.svg(triage)) if triage else "",
+            fact_sections=[
+                ("Floor and tolerance", arrange.floor_facts(parity.floor) if parity else []),
+                ("Coverage", coverage),
+                ("Figures", arrange.facts(verdict.figures)),
+            ],
+        )
     )
+
+
+def _environment() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    def shown(value: Any) -> Any:
+        return value if isinstance(value, Markup) else clean(value)
+
+    environment = Environment(
+        loader=PackageLoader("reports"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["groupby_order"] = _grouped
+    return environment
 
 
 def _digest(text: str) -> str:

@@ -224,7 +224,7 @@ def place_facts(parity: Parity) -> list[Fact]:
 def paths(verdict: Verdict) -> list[tuple[str, str]]:
     """Where things lie: the runs, then what the verdict names."""
     runs = verdict.parity.runs if verdict.parity else []
-    found = [(run.side, run.path) for run in runs if run.path and run.path not in verdict.paths.values()]
+    found = [(run.side, run.path) for run in runs if run.path and run.side not in verdict.paths]
     return [(clean(name), clean(path)) for name, path in [*found, *verdict.paths.items()]]
 
 

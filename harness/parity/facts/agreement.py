@@ -63,11 +63,11 @@ def _prompts(recording: Recording) -> Iterator[str]:
             yield f"the prompts of step {step} are not of the samples that its data names"
             continue
         prompts = [rows.row(row) for row in wanted if row is not None]
-        if told not in _digests_of(prompts):
+        if told not in prompt_digests(prompts):
             yield f"the prompts of step {step} are not those of which its data has the digest"
 
 
-def _digests_of(prompts: list[np.ndarray]) -> tuple[str, str]:
+def prompt_digests(prompts: list[np.ndarray]) -> tuple[str, str]:
     """The digest as our trainer makes it, and as the adapters of other frameworks do (docs/reference/format.md)."""
     parts = {
         "tokens": np.concatenate([np.zeros(0, np.int32), *prompts]).astype(np.int32),
@@ -219,12 +219,12 @@ def _batches(recording: Recording) -> Iterator[str]:
         tables = [recording.table(kind, step) for kind in ("rollout", "experience")]
         if tables[0] is None or tables[1] is None:
             continue
-        made = _batch(tables[0], tables[1], order.get(step))
+        made = batch_digest(tables[0], tables[1], order.get(step))
         if made is not None and made != told:
             yield f"the experience of step {step} is not that of which the learner has the digest"
 
 
-def _batch(rollout: Table, experience: Table, order: Any) -> str | None:
+def batch_digest(rollout: Table, experience: Table, order: Any) -> str | None:
     """The digest of a batch as `scenarios.ppo.experience` makes it; None where a part of it was not recorded."""
     prompts, tokens, reward = rollout.rows("prompt"), experience.rows("tokens"), experience.flat("reward")
     names = {"logprob": "actor_logprob", "advantage": "advantage", "return": "return", "value": "value"}

@@ -115,28 +115,35 @@ def run_scenario(
 
 def diff(
     baseline: str | os.PathLike[str],
-    candidate: str | os.PathLike[str],
+    candidate: str | os.PathLike[str] | None = None,
     *,
     again: str | os.PathLike[str] | None = None,
     cap: float | None = None,
     progress: Callable[[ProgressEvent], None] = silent,
 ) -> Verdict:
-    """Judge two recorded runs, ours or another framework's. `again`: a second run of the baseline's job, with which
-    its floor is measured. Raises BadInput for a directory that holds no run."""
+    """Judge two recorded runs, ours or another framework's, or without `candidate` the pair in one directory; each
+    may be a bundle. `again`: a second run of the baseline's job, with which its floor is measured. Raises BadInput for
+    a directory that holds no run."""
+    from harness.bundle.opening import resolve_runs
     from harness.parity.facts.patience import Patience
     from harness.parity.runs.source import no_run
     from harness.parity.verdict import judge
 
-    for path in (Path(baseline), Path(candidate), *([Path(again)] if again is not None else [])):
+    words = [str(baseline)] if candidate is None else [str(baseline), str(candidate)]
+    if candidate is None:
+        baseline, candidate = (Path(baseline) / side for side in ("baseline", "candidate"))
+    given = [baseline, candidate, *([again] if again is not None else [])]
+    runs = resolve_runs(*given)
+    for path, named in zip(runs, given, strict=True):
         if not (path / "run.json").exists():
-            raise no_run(path, "diff")
+            raise no_run(path, "diff", named)
     tell = Patience(lambda doing: progress(ProgressEvent("", "", message=doing)))
-    second = {"baseline": Path(again)} if again is not None else None
-    verdict = judge(Path(baseline), Path(candidate), cap=cap, again=second, tell=tell)
+    second = {"baseline": runs[2]} if again is not None else None
+    verdict = judge(runs[0], runs[1], cap=cap, again=second, tell=tell)
     own = None if again is None else str(again)
     return dataclasses.replace(
         verdict,
-        reproduce=command_line("diff", str(baseline), str(candidate), again=own, cap=cap),
+        reproduce=command_line("diff", *words, again=own, cap=cap),
         paths={"baseline": str(baseline), "candidate": str(candidate)},
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,14 +55,19 @@ class Source:
         return found
 
 
-def no_run(path: Path, command: str) -> BadInput:
-    """The error of a path that is no run, which says so where it is the directory of a pair."""
+def no_run(path: Path, command: str, named: str | os.PathLike[str] = "") -> BadInput:
+    """The error of a path that is no run, which says so where it is the directory of a pair. `named`: as the user
+    calls it, where that is a bundle."""
     sides = [side for side in ("baseline", "candidate") if (path / side / "run.json").exists()]
     if not sides:
-        return BadInput(f"{path} is no run directory: it has no run.json", fix="harness run SCENARIO --out DIR")
-    runs = " ".join(str(path / side) for side in (sides if command == "diff" else sides[:1]))
+        return BadInput(
+            f"{named or path} is no run directory: it has no run.json", fix="harness run SCENARIO --out DIR"
+        )
+    runs = " ".join(str(Path(named or path) / side) for side in (sides if command == "diff" else sides[:1]))
     hint = f"it holds the runs {' and '.join(sides)}"
-    return BadInput(f"{path} is no run directory: it has no run.json; {hint}", fix=f"harness {command} {runs} …")
+    return BadInput(
+        f"{named or path} is no run directory: it has no run.json; {hint}", fix=f"harness {command} {runs} …"
+    )
 
 
 def source(path: Path) -> Source:

@@ -92,7 +92,7 @@ def test_a_remark_is_never_continued_as_a_command() -> None:
 
 
 def test_a_verdict_that_was_moved_with_its_recordings_finds_them(tmp_path: Path) -> None:
-    from harness.commands.report import _beside
+    from harness.verdict_file import _beside
 
     run = examples.run("baseline", "vllm")
     assert _beside(run, tmp_path) == run

@@ -36,7 +36,7 @@ def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_format_names_itself_and_the_kinds_it_takes() -> None:
     assert renderers.names("parity") == renderers.names("triage") == ["html", "json", "junit", "md", "text"]
     assert renderers.names("doctor") == ["json", "junit", "md", "text"]
-    assert renderers.names("run") == ["json", "md", "text"]
+    assert renderers.names("run") == ["html", "json", "md", "text"]
     suffixes = [renderers.find(name).suffix for name in renderers.names()]
     assert all(suffix.startswith(".") for suffix in suffixes) and len(set(suffixes)) == len(suffixes)
 
@@ -59,7 +59,11 @@ def test_an_entry_point_is_a_format_and_is_listed(stranger: None, monkeypatch: p
             "parity",
             "no format 'pdf': it is one of html, json, junit, md, text, or package.module:Class",
         ),
-        ("html", "doctor", "format 'html' does not take a verdict of doctor: it takes parity, triage; json, junit"),
+        (
+            "html",
+            "doctor",
+            "format 'html' does not take a verdict of doctor: it takes parity, run, triage; json, junit",
+        ),
         ("no_such_module:X", "parity", "cannot be loaded: ModuleNotFoundError: No module named 'no_such_module'"),
         ("their_formats:Missing", "parity", "cannot be loaded: AttributeError"),
         ("their_formats:Quiet", "parity", "their_formats:Quiet is no subclass of reports.renderers.Renderer"),

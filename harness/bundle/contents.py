@@ -1,0 +1,89 @@
+"""What of a directory goes into a bundle: what `diff`, `report` and `triage` read, and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.bundle.manifest import Kind
+from harness.errors import BadInput
+from harness.triage import directory
+from harness.triage.run import SIDES, WATCH, newest
+from probes.format import EVENTS, MANIFEST, TOKENS
+from scenarios.lifted import FOLDER as LIFTED
+
+VERDICT = "verdict.json"
+
+
+@dataclass(frozen=True)
+class Contents:
+    """`files`: path within the bundle -> the file."""
+
+    kind: Kind
+    files: dict[str, Path]
+
+
+def contents(given: list[Path]) -> Contents:
+    """What one directory (a run, a pair of runs, evidence, what was watched) or two runs hold. Raises BadInput."""
+    if len(given) == 2:
+        for path in given:
+            if not (path / MANIFEST).is_file():
+                raise BadInput(f"{path} is no run directory: it has no {MANIFEST}", fix="harness bundle RUN RUN")
+        sides = zip(SIDES, given, strict=True)
+        return Contents("pair", {name: file for side, path in sides for name, file in _run(path, f"{side}/")})
+    [path] = given
+    if not path.is_dir():
+        raise BadInput(f"{path}: no such directory", fix="harness bundle RUN")
+    if (path / MANIFEST).is_file():
+        return Contents("run", dict([*_run(path), *_newest_evidence(path)]))
+    if all((path / side / MANIFEST).is_file() for side in SIDES):
+        files = [*_named(path, VERDICT), *_newest_evidence(path / WATCH, f"{WATCH}/")]
+        return Contents("pair", dict([*files, *(one for side in SIDES for one in _run(path / side, f"{side}/"))]))
+    evidence = path if directory.is_evidence(path) else newest(path) or newest(path / WATCH)
+    if evidence is None or evidence.is_file():
+        raise BadInput(
+            f"{path} holds neither a run ({MANIFEST}), nor a pair of runs, nor evidence of a hang",
+            fix="harness bundle RUN   # or a directory of harness parity, or of harness triage --out",
+        )
+    return Contents("evidence", dict(_evidence(evidence)))
+
+
+def _run(run: Path, prefix: str = "") -> list[tuple[str, Path]]:
+    parts = [(run, prefix)]
+    if (run / LIFTED / MANIFEST).is_file():
+        parts.append((run / LIFTED, f"{prefix}{LIFTED}/"))
+    return [
+        one
+        for folder, before in parts
+        for one in (
+            *_named(folder, MANIFEST, before),
+            *_all(folder, EVENTS, "*.jsonl", before),
+            *_all(folder, TOKENS, "*.bin", before),
+        )
+    ]
+
+
+def _evidence(folder: Path, prefix: str = "") -> list[tuple[str, Path]]:
+    return [
+        *_named(folder, directory.INDEX, prefix),
+        *_named(folder, VERDICT, prefix),
+        *_all(folder, directory.PROCESSES, "*.json", prefix),
+        *_all(folder, directory.RECORDER, "*", prefix),
+    ]
+
+
+def _newest_evidence(run: Path, prefix: str = "") -> list[tuple[str, Path]]:
+    found = newest(run)
+    return _evidence(found, f"{prefix}evidence/{found.name}/") if found is not None and found.is_dir() else []
+
+
+def _named(folder: Path, name: str, prefix: str = "") -> list[tuple[str, Path]]:
+    return [(f"{prefix}{name}", folder / name)] if _plain(folder / name) else []
+
+
+def _all(folder: Path, part: str, pattern: str, prefix: str) -> list[tuple[str, Path]]:
+    return [(f"{prefix}{part}/{file.name}", file) for file in sorted((folder / part).glob(pattern)) if _plain(file)]
+
+
+def _plain(file: Path) -> bool:
+    return file.is_file() and not file.is_symlink()

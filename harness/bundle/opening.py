@@ -1,0 +1,95 @@
+"""A path that may be a bundle, or lie in one, as a directory. The one place where commands open bundles.
+
+A bundle may come from a stranger: a process with a cap on its memory and time unpacks it (`harness.triage.archive`),
+and every file must have the size and the digest that the manifest says.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from harness.bundle.manifest import BUNDLE_VERSION, NAME, Manifest, Member
+from harness.errors import BadInput
+from harness.triage import archive
+
+MAX_MANIFEST = 16 << 20
+_FIRST = b"PK\x03\x04"  # of a zip: the header of its first member, whose name begins 30 bytes on
+
+
+def resolve(path: str | os.PathLike[str]) -> Path:
+    """Where to read what `path` names: in a bundle, or in a folder of one (`FILE/baseline`), a temporary directory
+    that goes when this process ends; any other path as it is. Raises BadInput for a bundle that cannot be trusted."""
+    given = Path(path)
+    file = _file(given)
+    if file is None:
+        return given
+    inside = given.relative_to(file)
+    if ".." in inside.parts:
+        raise BadInput(f"{given} leads out of the bundle")
+    return _opened(file.resolve())[0] / inside
+
+
+def resolve_runs(*paths: str | os.PathLike[str]) -> list[Path]:
+    """`resolve` of runs that are compared. Raises BadInput where their prompts were hashed with different keys."""
+    files = [_file(Path(path)) for path in paths]
+    found = [resolve(path) for path in paths]
+    keys = {_opened(file.resolve())[1].prompt_key if file is not None else "" for file in files}
+    if len(keys) > 1:
+        raise BadInput(
+            "the prompts of these runs were hashed apart: none of them could be equal",
+            fix="harness bundle RUN RUN --hash-prompts",
+        )
+    return found
+
+
+def is_bundle(path: str | os.PathLike[str]) -> bool:
+    """Whether `path` is a bundle, or lies in one."""
+    return _file(Path(path)) is not None
+
+
+def _file(path: Path) -> Path | None:
+    """The bundle that `path` is or lies in. Its first member tells: nothing else of the zip is read."""
+    file = next((one for one in (path, *path.parents) if os.path.isfile(one)), None)
+    if file is None:
+        return None
+    try:
+        with open(file, "rb") as stream:
+            head = stream.read(30 + len(NAME))
+    except OSError:
+        return None
+    return file if head.startswith(_FIRST) and head[30:] == NAME.encode() else None
+
+
+@cache
+def _opened(file: Path) -> tuple[Path, Manifest]:
+    folder = archive.unpack(file)
+    manifest = _manifest(file, folder / NAME)
+    there = {one.relative_to(folder).as_posix() for one in folder.rglob("*") if one.is_file()} - {NAME}
+    for name in sorted(there ^ set(manifest.files)):
+        what = "is not in its manifest" if name in there else "is missing"
+        raise BadInput(f"{file}: the file {name[:100]!r} {what}: it was changed since it was packed")
+    for name, member in manifest.files.items():
+        if Member.of(folder / name) != member:
+            raise BadInput(f"{file}: the file {name[:100]!r} is not what its manifest says: it was changed or damaged")
+    return folder, manifest
+
+
+def _manifest(file: Path, path: Path) -> Manifest:
+    if path.stat().st_size > MAX_MANIFEST:
+        raise BadInput(f"{file}: its manifest is larger than {MAX_MANIFEST >> 20} MiB")
+    data = path.read_bytes()
+    try:
+        version = msgspec.json.decode(data, type=dict[str, msgspec.Raw]).get("bundle_version", b"0")
+        if int(bytes(version)) > BUNDLE_VERSION:
+            raise BadInput(
+                f"{file} is a bundle of version {int(bytes(version))}; the newest that this installation reads is "
+                f"{BUNDLE_VERSION}",
+                fix="pip install --upgrade rlhf-harness",
+            )
+        return msgspec.json.decode(data, type=Manifest)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise BadInput(f"{file} has no manifest of a bundle: {str(error)[:200]}") from error

@@ -1,0 +1,161 @@
+"""Makes a bundle: copies what belongs to it without secrets, draws the page that it opens as, and zips both."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+import msgspec
+
+import harness
+from harness import verdict_file
+from harness.bundle import redacted
+from harness.bundle.contents import VERDICT, Contents, contents
+from harness.bundle.manifest import BUNDLE_VERSION, INDEX, NAME, Manifest, Member
+from harness.errors import BadInput, HarnessError
+from probes.files import mode_in
+from probes.format import MANIFEST
+
+if TYPE_CHECKING:
+    from harness.bundle.prompts import HashedRun
+    from reports.model import Verdict
+    from reports.renderers import Subject
+
+MAX_BYTES = 1 << 30  # before it is packed; a run of 1 M events and 10 M tokens has some 700 MiB
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # of every member: the same run makes the same bundle
+
+
+def pack(given: list[Path], out: Path, *, hash_prompts: bool = False, max_bytes: int = MAX_BYTES) -> Manifest:
+    """Write the bundle of a run, a pair of runs or evidence to the new file `out`. Raises BadInput."""
+    if out.exists():
+        raise BadInput(f"{out} exists: a bundle never overwrites a file", fix="choose another --out")
+    held = contents(given)
+    size = sum(file.stat().st_size for file in held.files.values())
+    if size > max_bytes:
+        name, largest = max(held.files.items(), key=lambda item: item[1].stat().st_size)
+        raise BadInput(
+            f"{given[0]} has {size:,} bytes, a bundle at most {max_bytes:,}; the largest file is {name} with "
+            f"{largest.stat().st_size:,}",
+            fix=f"--max-size {-(-size >> 20)}M",
+        )
+    with tempfile.TemporaryDirectory(prefix="harness-bundle-") as folder:
+        staging = Path(folder)
+        manifest = _staged(held, staging, hash_prompts)
+        subject = _subject(held, staging)
+        (staging / INDEX).write_text(_page(subject, staging), encoding="utf-8")
+        names = sorted(file.relative_to(staging).as_posix() for file in staging.rglob("*") if file.is_file())
+        manifest = dataclasses.replace(manifest, files={name: Member.of(staging / name) for name in names})
+        _zip(staging, manifest, out)
+    return manifest
+
+
+def _staged(held: Contents, staging: Path, hash_prompts: bool) -> Manifest:
+    """Copy every file. What cannot be scrubbed is left out, and noted."""
+    notes, runs = [], _Hashes(held) if hash_prompts else None
+    for name, source in held.files.items():
+        run = runs.of(name) if runs is not None else None
+        try:
+            redacted.copy(
+                name,
+                source,
+                staging / name,
+                run.event if run is not None else lambda event: event,
+                run.frame if run is not None else lambda frame: frame,
+            )
+        except (ValueError, RecursionError) as error:
+            (staging / name).unlink(missing_ok=True)
+            notes.append(f"{name} cannot be read, so it cannot be cleared of secrets: {error}")
+        except OSError as error:
+            raise HarnessError(f"{source} cannot be copied: {error.strerror}") from error
+    key = runs.key if runs is not None else ""
+    return Manifest(BUNDLE_VERSION, held.kind, harness.__version__, {}, key, notes)
+
+
+class _Hashes:
+    """The recordings of a bundle, by the folder that they lie in."""
+
+    def __init__(self, held: Contents) -> None:
+        from harness.bundle.prompts import HashedRun, PromptHash  # reads recordings as `diff` does
+
+        key = PromptHash()
+        self.key = key.name
+        self._runs = {
+            PurePosixPath(name).parent: HashedRun(file.parent, key)
+            for name, file in held.files.items()
+            if PurePosixPath(name).name == MANIFEST
+        }
+
+    def of(self, name: str) -> HashedRun | None:
+        return self._runs.get(PurePosixPath(name).parent.parent)
+
+
+def _subject(held: Contents, staging: Path) -> Subject:
+    """What the page shows: the verdict that was written down, else the one that is made now; a run alone is shown as
+    it is. A verdict that is made now is written down."""
+    if held.kind == "run":
+        from reports.run_model import RecordedRun
+
+        return dataclasses.replace(RecordedRun.of(staging), run="this bundle")
+    if (staging / VERDICT).is_file():
+        return verdict_file.read(staging)
+    verdict = _judged(held, staging)
+    (staging / VERDICT).write_text(verdict.to_json(), encoding="utf-8")
+    return verdict
+
+
+def _judged(held: Contents, staging: Path) -> Verdict:
+    if held.kind == "evidence":
+        from harness.triage import directory, judge
+
+        return dataclasses.replace(judge.triage(directory.read(staging)), reproduce="harness triage BUNDLE")
+    from harness.parity.verdict import judge as judge_pair
+    from harness.triage.run import SIDES
+
+    verdict = judge_pair(*(staging / side for side in SIDES))
+    return dataclasses.replace(verdict, reproduce="harness diff BUNDLE")
+
+
+def _page(subject: Subject, staging: Path) -> str:
+    """The page, whose paths are those within the bundle."""
+    import reports
+    from reports.model import Verdict
+
+    if isinstance(subject, Verdict) and subject.parity is not None:
+        runs = [
+            dataclasses.replace(run, path=run.side if (staging / run.side).is_dir() else run.path)
+            for run in subject.parity.runs
+        ]
+        subject = dataclasses.replace(subject, parity=dataclasses.replace(subject.parity, runs=runs), paths={})
+    with contextlib.chdir(staging):  # whose samples the page shows
+        return reports.render(subject, "html")
+
+
+def _zip(staging: Path, manifest: Manifest, out: Path) -> None:
+    """The manifest is the first member, by which a bundle is known. Whole or not at all."""
+    temporary = out.with_name(f".{out.name}.{os.getpid()}")
+    try:
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode_in(out.parent))
+        with os.fdopen(handle, "wb") as stream, zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as zipped:
+            zipped.writestr(zipfile.ZipInfo(NAME, _EPOCH), msgspec.json.format(msgspec.json.encode(manifest)))
+            for name in _page_first(manifest):
+                entry = zipfile.ZipInfo(name, _EPOCH)
+                entry.compress_type = zipfile.ZIP_DEFLATED
+                with open(staging / name, "rb") as source, zipped.open(entry, "w") as sink:
+                    while block := source.read(1 << 20):
+                        sink.write(block)
+        os.replace(temporary, out)
+    except OSError as error:
+        raise HarnessError(f"{out} cannot be written: {error.strerror}", fix="--out FILE") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _page_first(manifest: Manifest) -> Iterator[str]:
+    yield INDEX
+    yield from (name for name in manifest.files if name != INDEX)

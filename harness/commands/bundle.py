@@ -1,0 +1,42 @@
+"""`harness bundle`: a run, a pair of runs or evidence as one file to hand over."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from harness.commands.options import size
+from harness.commands.showing import say
+
+
+def bundle(
+    what: Annotated[
+        list[str],
+        typer.Argument(
+            help="a run, two runs, a directory of harness parity, or evidence of a hang", show_default=False
+        ),
+    ],
+    out: Annotated[
+        str, typer.Option(help="the new file; default: NAME.bundle.zip in this directory", show_default=False)
+    ] = "",
+    hash_prompts: Annotated[
+        bool, typer.Option("--hash-prompts", help="replace prompts by hashes; outputs stay as they are")
+    ] = False,
+    max_size: Annotated[str, typer.Option(help="of its files before they are packed")] = "1G",
+) -> None:
+    """Pack a run, a pair of runs or the evidence of a hang into one file without secrets, which opens as a page."""
+    from pathlib import Path
+
+    from harness.bundle.packing import pack
+    from harness.errors import BadInput
+
+    if len(what) > 2:
+        raise BadInput(f"{len(what)} paths: a bundle holds one run, a pair of runs or one evidence directory")
+    given = [Path(one) for one in what]
+    target = Path(out or f"{given[0].resolve().name or 'run'}.bundle.zip")
+    manifest = pack(given, target, hash_prompts=hash_prompts, max_bytes=size(max_size, "--max-size"))
+    for note in manifest.notes:
+        say(f"left out: {note}")
+    say(f"{len(manifest.files)} files, {target.stat().st_size:,} bytes; look at index.html in it before you send it")
+    print(target)

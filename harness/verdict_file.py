@@ -1,0 +1,40 @@
+"""A verdict that was written down, read again."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+
+from harness.errors import BadInput
+from reports.model import EXIT_CODES, RunSummary, Verdict
+
+NAME = "verdict.json"
+
+
+def read(path: Path) -> Verdict:
+    """The verdict in a file or in a directory's verdict.json, with the recordings that lie beside it.
+
+    Raises BadInput for what is no verdict of this version, or was edited.
+    """
+    file = path / NAME if path.is_dir() else path
+    try:
+        verdict = Verdict.from_dict(json.loads(file.read_text(encoding="utf-8")))
+    except FileNotFoundError as error:
+        raise BadInput(f"{file} does not exist", fix="harness parity … --out DIR writes one") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise BadInput(f"{file} is no verdict of this version: {error}") from error
+    if verdict.kind == "parity" and verdict.exit_code != EXIT_CODES.get(verdict.verdict):
+        raise BadInput(f"{file} says {verdict.verdict!r} with exit code {verdict.exit_code!r}: it was edited")
+    if verdict.parity is None:
+        return verdict
+    runs = [_beside(run, file.parent) for run in verdict.parity.runs]
+    return dataclasses.replace(verdict, parity=dataclasses.replace(verdict.parity, runs=runs))
+
+
+def _beside(run: RunSummary, folder: Path) -> RunSummary:
+    """The run with the path that it has now: recordings lie beside their verdict, and both may have been moved."""
+    moved = folder / run.side
+    # os.path.isdir is false for what cannot be a path at all, where Path.is_dir raises.
+    return dataclasses.replace(run, path=str(moved)) if run.side and os.path.isdir(moved) else run
