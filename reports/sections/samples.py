@@ -7,6 +7,7 @@ prompt that was hashed stays hashed.
 from __future__ import annotations
 
 import base64
+import importlib.util
 import json
 import os
 import zlib
@@ -57,6 +58,8 @@ def of(parity: Parity, most_bytes: int = MOST_BYTES) -> Samples | str:
     folders = [Path(run.path) / "tokens" for run in parity.runs]
     if missing := [folder for folder in folders if not os.path.isdir(folder)]:  # false for what can be no path, too
         return f"no sample browser: {clean(missing[0])} is not there"
+    if importlib.util.find_spec("numpy") is None:
+        return "no sample browser: it needs NumPy; pip install 'rlhf-harness[diff]' and make the page again"
     try:
         size = sum(file.stat().st_size for folder in folders for file in folder.glob("*.bin"))
         if size > MOST_RECORDED:

@@ -70,6 +70,13 @@ def test_harness_imports_without(package: str) -> None:
     assert package not in loaded("import harness")
 
 
+@pytest.mark.parametrize(
+    "module", ["triage.run", "triage.watch", "doctor", "frameworks.record", "commands.report", "commands.adapters"]
+)
+def test_a_core_command_imports_no_extra(module: str) -> None:
+    assert not loaded(f"import harness.{module}, reports.renderers") & {*HEAVY} - {"pydantic"}
+
+
 def test_scenarios_know_probes_only() -> None:
     for file, name in imports("scenarios"):
         assert name.split(".")[0] not in ("harness", "reports"), f"{file} imports {name}"

@@ -10,12 +10,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from harness.triage.evidence import Group
-from harness.triage.flight.flight import Flight, Status
+from harness.triage.flight.flight import Flight, Part, Status
 from harness.triage.flight.loading import Flights
-from harness.triage.flight.mismatches import DEFAULT, Part, against_siblings, mismatches, named, part_of
+from harness.triage.flight.mismatches import DEFAULT, against_siblings, mismatches, named
 from harness.triage.flight.model import Collective, Comparison, GroupState, Mismatch, RankState
 from harness.triage.flight.worlds import apart_s, worlds
 
@@ -58,7 +56,7 @@ def compare(flights: Mapping[str, Flight] | Iterable[Flight], memberships: Itera
     if silenced and readable:
         missing.append("no operations in any dump: the recorder is off (TORCH_FR_BUFFER_SIZE=0), or nothing was run")
     shares = {
-        group: {rank: part_of(flight, number) for rank, (flight, number) in sorted(found.items())}
+        group: {rank: flight.part(number) for rank, (flight, number) in sorted(found.items())}
         for group, found in sorted(parts.items(), key=_order)
     }
     states = tuple(_state(group, found, readable, absent, standing, notes) for group, found in shares.items())
@@ -131,7 +129,7 @@ def _parts(
     known: dict[Group, dict[int, tuple[Flight, int]]] = defaultdict(dict)
     unknown: list[tuple[Group, int, Flight, int]] = []
     for rank, flight in sorted(flights.items()):
-        present = set(np.unique(flight.group).tolist())
+        present = set(flight.group)
         for number, group in enumerate(flight.groups):
             if number not in present:
                 continue
@@ -231,22 +229,21 @@ def _rank_state(group: Group, rank: int, part: Part, standing: Mapping[str, Stat
 def _held(rank: int, part: Part) -> RankState:
     if not len(part.seqs):
         return RankState(rank, key=part.flight.name)
-    done = part.flight.done[part.rows]
-    pending = np.flatnonzero(~done)
-    finished = part.seqs[done]
+    done = part.done
+    pending, finished = done.find(0), done.rfind(1)
     return RankState(
         rank,
-        enqueued=int(part.seqs[-1]),
-        completed=int(finished[-1]) if len(finished) else -1,
-        pending=part.flight.collective(int(part.rows[pending[0]])) if len(pending) else None,
-        last=part.flight.collective(int(part.rows[-1])),
+        enqueued=part.seqs[-1],
+        completed=part.seqs[finished] if finished >= 0 else -1,
+        pending=part.flight.collective(part.rows[pending]) if pending >= 0 else None,
+        last=part.flight.collective(part.rows[-1]),
         key=part.flight.name,
     )
 
 
 def _p2p_pending(part: Part) -> tuple[Collective, ...]:
-    rows = part.flight.rows(part.group, p2p=True)
-    return tuple(part.flight.collective(int(row)) for row in rows[~part.flight.done[rows]])
+    rows = part.flight.p2p_rows(part.group)
+    return tuple(part.flight.collective(row) for row in rows if not part.flight.done[row])
 
 
 def _missing(rank: int, damaged: Flight | None) -> str:

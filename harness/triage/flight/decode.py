@@ -10,6 +10,7 @@ import ast
 import gc
 import io
 import pickle
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -17,12 +18,11 @@ from operator import attrgetter, itemgetter
 from typing import Any, NoReturn
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from harness.triage.directory import MAX_DUMP_BYTES
 from harness.triage.evidence import Frame, Group
-from harness.triage.flight.flight import Flight, FlightError, Kind, NotADump, Status
+from harness.triage.flight.flight import Flight, FlightError, NotADump, Status, integers
+from harness.triage.flight.operations import Kind
 
 MAX_RANK = 1 << 17  # more is no rank
 FRAMES = 64  # kept of a stack, innermost first
@@ -209,14 +209,11 @@ def _flight(
                       groups=tuple(known.values()), notes=tuple(notes))  # fmt: skip
     (record, pg, collective_seq, p2p_seq, operation, inputs, outputs, input_types, output_types, created, state,
      retired, timeout, is_p2p) = columns  # fmt: skip
-    p2p = np.array(is_p2p, np.bool_)
     backends, kinds, kind = _kinds(operation, inputs, outputs, input_types, output_types, name)
-    nccl = np.array([one != "completed" for one in state], np.bool_)
-    gone = np.array(retired, np.bool_)
-    gloo = np.array([one == "gloo" for one in backends], np.bool_)[kind]
+    rows = range(len(record))
+    gloo = [backends[number] == "gloo" for number in kind]  # it knows no states: an operation that is over is "retired"
     groups, which = _groups(known, pg, operation)
     stacks, stack = _stacks(frames, len(record))
-    started = np.array([one != "scheduled" for one in state], np.bool_)
     return Flight(
         name,
         version=version,
@@ -227,16 +224,16 @@ def _flight(
         groups=groups,
         kinds=kinds,
         stacks=stacks,
-        record=np.array(record, np.int64),
+        record=integers(record),
         group=which,
-        seq=np.where(p2p, np.array(p2p_seq, np.int64), np.array(collective_seq, np.int64)),
+        seq=integers(p2p_seq[row] if is_p2p[row] else collective_seq[row] for row in rows),
         kind=kind,
         stack=stack,
-        created_ns=np.array(created, np.int64),
-        timeout_ms=np.array(timeout, np.int64),
-        done=np.where(gloo, gone, ~nccl),  # gloo knows no states: an operation that is over is "retired"
-        started=started | gloo,
-        p2p=p2p,
+        created_ns=integers(created),
+        timeout_ms=integers(timeout),
+        done=bytes(bool(retired[row]) if gloo[row] else state[row] == "completed" for row in rows),
+        started=bytes(gloo[row] or state[row] != "scheduled" for row in rows),
+        p2p=bytes(map(bool, is_p2p)),
         notes=tuple(notes),
     )
 
@@ -273,7 +270,7 @@ def _group(known: dict[str, Group], name: str, desc: str, backend: str) -> Group
 
 def _groups(
     known: dict[str, Group], names: Sequence[Any], operation: Sequence[str]
-) -> tuple[tuple[Group, ...], npt.NDArray[np.int64]]:
+) -> tuple[tuple[Group, ...], array[int]]:
     """The groups that occur, one for each backend of a name, and for each operation its group."""
     seen: dict[tuple[str, str, str], int] = {}
     numbers: dict[Any, int] = {}
@@ -286,13 +283,13 @@ def _groups(
             (name, desc), (backend, colon, _) = pair[0], pair[1].partition(":")
             number = numbers[pair] = seen.setdefault((str(name), str(desc), backend if colon else ""), len(seen))
         column.append(number)
-    return tuple(_group(known, *key) for key in seen), np.array(column, np.int64)
+    return tuple(_group(known, *key) for key in seen), integers(column)
 
 
 def _kinds(
     operation: Sequence[str], inputs: Sequence[Any], outputs: Sequence[Any], input_types: Sequence[Any],
     output_types: Sequence[Any], name: str,
-) -> tuple[list[str], tuple[Kind, ...], npt.NDArray[np.int64]]:  # fmt: skip
+) -> tuple[list[str], tuple[Kind, ...], array[int]]:  # fmt: skip
     """Backend of each kind, the kinds, and for each operation its kind."""
     seen: dict[bytes, int] = {}
     kinds: list[Kind] = []
@@ -311,13 +308,13 @@ def _kinds(
             kinds.append(Kind(tail if colon else head, sizes[0], sizes[1], types[0], types[1]))
             backends.append(head if colon else "")
         column.append(number)
-    return backends, tuple(kinds), np.array(column, np.int64)
+    return backends, tuple(kinds), integers(column)
 
 
-def _stacks(frames: Sequence[Any] | None, count: int) -> tuple[tuple[tuple[Frame, ...], ...], npt.NDArray[np.int64]]:
+def _stacks(frames: Sequence[Any] | None, count: int) -> tuple[tuple[tuple[Frame, ...], ...], array[int]]:
     """Distinct stacks, and for each operation its stack. torch shares equal frames, so their identities are a key."""
     if frames is None:
-        return (), np.full(count, -1, np.int64)
+        return (), integers([-1]) * count
     known: dict[tuple[int, ...], int] = {}
     stacks: dict[tuple[Frame, ...], int] = {}
     column = []
@@ -328,4 +325,4 @@ def _stacks(frames: Sequence[Any] | None, count: int) -> tuple[tuple[tuple[Frame
             stack = tuple(Frame(str(f["name"]), str(f["filename"]), int(f["line"])) for f in one[:FRAMES])
             number = known[key] = stacks.setdefault(stack, len(stacks)) if stack else -1
         column.append(number)
-    return tuple(stacks), np.array(column, np.int64)
+    return tuple(stacks), integers(column)

@@ -1,19 +1,26 @@
-"""One rank's flight recorder, held as columns: 2,000 operations take 90 kB instead of 2,000 dictionaries."""
+"""One rank's flight recorder, held as columns: 2,000 operations take 90 kB instead of 2,000 dictionaries.
+
+Arrays of the standard library, not NumPy's: `harness triage` needs nothing else of NumPy, which would make its
+installation three times as large, and most of the time goes into unpickling.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from array import array
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
-
-import numpy as np
-import numpy.typing as npt
+from functools import cached_property
+from typing import Any, NamedTuple
 
 from harness.errors import BadInput
 from harness.triage.evidence import Frame, Group
 from harness.triage.flight.model import Collective
+from harness.triage.flight.operations import Kind, coalesced
 
-Sizes = tuple[tuple[int, ...], ...]
+# The columns of a Flight.
+INTEGERS = ("record", "group", "seq", "kind", "stack", "created_ns", "timeout_ms")
+FLAGS = ("done", "started", "p2p")
 
 
 class Status(NamedTuple):
@@ -35,23 +42,14 @@ class NotADump(FlightError):
     """A file that never was a flight recorder dump."""
 
 
-class Kind(NamedTuple):
-    """What an operation is, apart from when: equal operations of one rank share one."""
-
-    op: str  # without its backend prefix; "send 0->1" keeps its peers, which are ranks in the group
-    inputs: Sizes
-    outputs: Sizes
-    input_dtypes: tuple[str, ...]
-    output_dtypes: tuple[str, ...]
-
-
-def _none() -> npt.NDArray[np.int64]:
-    return np.zeros(0, np.int64)
+def integers(values: Iterable[int] = ()) -> array[int]:
+    """A column of 64-bit integers. Raises TypeError and OverflowError."""
+    return array("q", values)
 
 
 @dataclass(frozen=True, eq=False)
 class Flight:
-    """What one process's recorder held. Arrays have one item an operation, oldest first.
+    """What one process's recorder held. Columns have one item an operation, oldest first; flags are bytes of 0 and 1.
 
     `groups` are the process groups that occur in it, `members` empty where the dump does not say (always on gloo);
     the column `group` points into it, `kind` into `kinds`, `stack` into `stacks` (-1: no frames). `readable` is False
@@ -69,16 +67,16 @@ class Flight:
     groups: tuple[Group, ...] = ()
     kinds: tuple[Kind, ...] = ()
     stacks: tuple[tuple[Frame, ...], ...] = ()  # innermost first
-    record: npt.NDArray[np.int64] = field(default_factory=_none)  # number in the ring
-    group: npt.NDArray[np.int64] = field(default_factory=_none)
-    seq: npt.NDArray[np.int64] = field(default_factory=_none)  # collective_seq_id; p2p_seq_id point to point
-    kind: npt.NDArray[np.int64] = field(default_factory=_none)
-    stack: npt.NDArray[np.int64] = field(default_factory=_none)
-    created_ns: npt.NDArray[np.int64] = field(default_factory=_none)  # wall clock of the rank's host
-    timeout_ms: npt.NDArray[np.int64] = field(default_factory=_none)
-    done: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
-    started: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
-    p2p: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
+    record: array[int] = field(default_factory=integers)  # number in the ring
+    group: array[int] = field(default_factory=integers)
+    seq: array[int] = field(default_factory=integers)  # collective_seq_id; p2p_seq_id point to point
+    kind: array[int] = field(default_factory=integers)
+    stack: array[int] = field(default_factory=integers)
+    created_ns: array[int] = field(default_factory=integers)  # wall clock of the rank's host
+    timeout_ms: array[int] = field(default_factory=integers)
+    done: bytes = b""
+    started: bytes = b""
+    p2p: bytes = b""
     status: dict[str, Status] = field(default_factory=dict)  # torch's number of a group in this process -> pg_status
     handles: dict[str, str] = field(default_factory=dict)  # such a number -> the group's name, by the operations held
     config: tuple[Group, ...] = ()  # all groups of pg_config, where `status` has a number that `handles` does not
@@ -95,7 +93,7 @@ class Flight:
     def overflowed(self) -> bool:
         """Older operations are gone: overwritten in the ring, or left out of a dump of active ones only."""
         count = len(self)
-        return bool(count) and (int(self.record[0]) > 0 or int(self.record[-1]) - int(self.record[0]) != count - 1)
+        return bool(count) and (self.record[0] > 0 or self.record[-1] - self.record[0] != count - 1)
 
     def standing(self) -> dict[str, Status]:
         """Group name -> its pg_status. A number that no held operation explains is torch's count of this rank's NCCL
@@ -111,12 +109,12 @@ class Flight:
 
     def collective(self, row: int) -> Collective:
         """One operation in full."""
-        kind, created = self.kinds[self.kind[row]], int(self.created_ns[row])
-        timeout, stack = int(self.timeout_ms[row]), int(self.stack[row])
+        kind, created = self.kinds[self.kind[row]], self.created_ns[row]
+        timeout, stack = self.timeout_ms[row], self.stack[row]
         aged = bool(self.taken_ns) and created > 0
         return Collective(
             group=self.groups[self.group[row]].name,
-            seq=int(self.seq[row]),
+            seq=self.seq[row],
             op=kind.op,
             done=bool(self.done[row]),
             started=bool(self.started[row]),
@@ -132,25 +130,80 @@ class Flight:
         """All operations, oldest first."""
         return map(self.collective, range(len(self)))
 
-    def rows(self, group: int, *, p2p: bool = False) -> npt.NDArray[np.intp]:
-        """Rows of one of `groups`: its collectives, or its point-to-point operations."""
-        return np.flatnonzero((self.group == group) & (self.p2p == p2p))
+    def p2p_rows(self, group: int) -> list[int]:
+        """Rows of the point-to-point operations of one of `groups`."""
+        return [row for row, p2p in enumerate(self.p2p) if p2p and self.group[row] == group] if any(self.p2p) else []
+
+    def part(self, group: int) -> Part:
+        """The share in one of `groups`: its collectives by sequence number. -1, of a group without operations: none."""
+        return self._parts.get(group) or Part(self, group, integers(), integers(), integers(), self.kinds)
+
+    @cached_property
+    def _parts(self) -> dict[int, Part]:
+        last: dict[int, dict[int, int]] = {}  # group -> sequence number -> row
+        shared: dict[int, dict[int, list[int]]] = {}  # the same, of coalesced operations only -> all rows
+        for row, (group, seq, p2p) in enumerate(zip(self.group, self.seq, self.p2p, strict=True)):
+            if p2p:
+                continue
+            known = last.setdefault(group, {})
+            if seq in known:
+                shared.setdefault(group, {}).setdefault(seq, [known[seq]]).append(row)
+            known[seq] = row
+        return {group: self._part(group, rows, shared.get(group, {})) for group, rows in last.items()}
+
+    def _part(self, group: int, last: dict[int, int], shared: dict[int, list[int]]) -> Part:
+        seqs = integers(sorted(last))
+        rows = integers(map(last.__getitem__, seqs))
+        kinds = integers(map(self.kind.__getitem__, rows))
+        table = list(self.kinds)
+        merged: dict[tuple[int, ...], int] = {}
+        for seq, several in shared.items():
+            inside = tuple(self.kind[row] for row in several)
+            if inside not in merged:
+                merged[inside] = len(table)
+                table.append(coalesced(tuple(self.kinds[number] for number in inside)))
+            kinds[bisect_left(seqs, seq)] = merged[inside]
+        return Part(self, group, rows, seqs, kinds, table if merged else self.kinds)
 
     def only(self, group: str, rank: int) -> Flight:
         """What it holds of one group (by the recorder's name or its description), under another rank: to compare
         processes of several worlds in a group that spans them, such as a weight sync of trainers and engines."""
-        wanted = [number for number, one in enumerate(self.groups) if group in (one.name, one.desc)]
-        rows = np.flatnonzero(np.isin(self.group, wanted))
+        wanted = {number for number, one in enumerate(self.groups) if group in (one.name, one.desc)}
         alone = replace(self, rank=rank, world_size=None, mentioned=(), status={}, handles={}, config=(),
                         groups=tuple(replace(one, members=()) for one in self.groups))  # fmt: skip
-        return alone._with(rows)
+        return alone._with([row for row, number in enumerate(self.group) if number in wanted])
 
     def without(self, groups: Collection[str]) -> Flight:
         """What it holds of all other groups (by the recorder's name)."""
-        held = [number for number, one in enumerate(self.groups) if one.name in groups]
-        return self._with(np.flatnonzero(~np.isin(self.group, held))) if held else self
+        left_out = {number for number, one in enumerate(self.groups) if one.name in groups}
+        if not left_out:
+            return self
+        return self._with([row for row, number in enumerate(self.group) if number not in left_out])
 
-    def _with(self, rows: npt.NDArray[np.intp]) -> Flight:
-        columns = ("group", "seq", "kind", "stack", "created_ns", "timeout_ms", "done", "started", "p2p")
-        record = np.arange(len(rows)) + int(self.overflowed)  # the ring's own gaps would look like an overflow
-        return replace(self, record=record, **{name: getattr(self, name)[rows] for name in columns})
+    def _with(self, rows: list[int]) -> Flight:
+        first = int(self.overflowed)  # the ring's own gaps would look like an overflow
+        columns: dict[str, Any] = {name: integers(getattr(self, name)[row] for row in rows) for name in INTEGERS}
+        columns |= {name: bytes(getattr(self, name)[row] for row in rows) for name in FLAGS}
+        return replace(self, **columns | {"record": integers(range(first, first + len(rows)))})
+
+
+@dataclass(frozen=True)
+class Part:
+    """One rank's share in one group: its collectives by sequence number, coalesced ones as one."""
+
+    flight: Flight
+    group: int
+    rows: array[int]  # last row of each sequence number
+    seqs: array[int]  # ascending
+    kinds: array[int]  # places in `table`
+    table: Sequence[Kind]
+
+    def at(self, seq: int) -> Kind | None:
+        """What the rank did at a sequence number, None where its ring does not have it."""
+        place = bisect_left(self.seqs, seq)
+        return self.table[self.kinds[place]] if place < len(self.seqs) and self.seqs[place] == seq else None
+
+    @cached_property
+    def done(self) -> bytes:
+        """For each sequence number whether its operation is over, 0 or 1."""
+        return bytes(map(self.flight.done.__getitem__, self.rows))

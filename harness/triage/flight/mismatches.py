@@ -1,62 +1,22 @@
-"""One rank's share in a group by sequence number, and where the shares of several ranks do not agree."""
+"""Where the shares of several ranks in a group do not agree."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-
-import numpy as np
-import numpy.typing as npt
+from dataclasses import replace
 
 from harness.triage.evidence import Group
-from harness.triage.flight.flight import Flight, Kind
+from harness.triage.flight.flight import Part, integers
 from harness.triage.flight.model import GroupState, Mismatch
-from harness.triage.flight.operations import coalesced, described, signature
+from harness.triage.flight.operations import Signature, described, signature
 
 MISMATCHES = 8  # kept of a group: after the first, a shifted sequence differs everywhere
 DEFAULT = "default_pg"  # torch's description of the group that init_process_group makes
 
 
-@dataclass(frozen=True)
-class Part:
-    """One rank's share in one group: its collectives by sequence number, coalesced ones as one."""
-
-    flight: Flight
-    group: int
-    rows: npt.NDArray[np.intp]  # last row of each sequence number
-    seqs: npt.NDArray[np.int64]  # ascending
-    kinds: npt.NDArray[np.int64]  # places in `table`
-    table: Sequence[Kind]
-
-    def at(self, seq: int) -> Kind | None:
-        """What the rank did at a sequence number, None where its ring does not have it."""
-        place = int(np.searchsorted(self.seqs, seq))
-        return self.table[self.kinds[place]] if place < len(self.seqs) and self.seqs[place] == seq else None
-
-
-def part_of(flight: Flight, number: int) -> Part:
-    rows = flight.rows(number)
-    order = np.argsort(flight.seq[rows], kind="stable")
-    rows = rows[order]
-    seqs = flight.seq[rows]
-    last = np.append(seqs[1:] != seqs[:-1], True) if len(rows) else np.zeros(0, np.bool_)
-    kinds, table = flight.kind[rows[last]], list(flight.kinds)
-    if not last.all():
-        starts = np.flatnonzero(np.append(True, last[:-1]))
-        ends = np.flatnonzero(last)
-        kinds, merged = kinds.copy(), {}
-        for place in np.flatnonzero(starts != ends):
-            inside = tuple(flight.kind[rows[starts[place] : ends[place] + 1]].tolist())
-            if inside not in merged:
-                merged[inside] = len(table)
-                table.append(coalesced(tuple(flight.kinds[one] for one in inside)))
-            kinds[place] = merged[inside]
-    return Part(flight, number, rows[last], seqs[last], kinds, table)
-
-
 def mismatches(group: Group, parts: Mapping[int, Part], notes: list[str]) -> tuple[Mismatch, ...]:
-    """The first sequence numbers at which ranks have different operations, by sorting all of them at once.
+    """The first sequence numbers at which ranks have different operations.
 
     A difference that all of them completed, and behind which all completed equal operations, went through: it explains
     no stall, and is a note.
@@ -64,59 +24,60 @@ def mismatches(group: Group, parts: Mapping[int, Part], notes: list[str]) -> tup
     full = {rank: part for rank, part in parts.items() if len(part.seqs)}
     if len(full) < 2:
         return ()
-    newest_start = max(full, key=lambda rank: int(full[rank].seqs[0]))
-    oldest_end = min(full, key=lambda rank: int(full[rank].seqs[-1]))
-    start, end = int(full[newest_start].seqs[0]), int(full[oldest_end].seqs[-1])
+    newest_start = max(full, key=lambda rank: full[rank].seqs[0])
+    oldest_end = min(full, key=lambda rank: full[rank].seqs[-1])
+    start, end = full[newest_start].seqs[0], full[oldest_end].seqs[-1]
     if start > end and full[newest_start].flight.overflowed:
         notes.append(
             f"group {named(group)}: rank {newest_start} holds #{start} and later, rank {oldest_end} ends at #{end}: "
             "the ring is too short to compare them; raise TORCH_FR_BUFFER_SIZE"
         )
-    numbers: dict[object, int] = {}
-    columns = [_signed(part, numbers) for part in full.values()]
-    seqs = np.concatenate([part.seqs for part in full.values()])
-    signs = np.concatenate(columns)
-    ranks = np.repeat(np.array(list(full)), [len(part.seqs) for part in full.values()])
+    numbers: dict[Signature, int] = {}
+    shares = Counter((part.seqs.tobytes(), _signed(part, numbers), part.done) for part in full.values())
     if len(numbers) == 1:
         return ()
-    order = np.lexsort((signs, seqs))
-    done = np.concatenate([part.flight.done[part.rows] for part in full.values()])[order]
-    seqs, signs, ranks = seqs[order], signs[order], ranks[order]
-    places, starts, counts = np.unique(seqs, return_index=True, return_counts=True)
-    equal = np.minimum.reduceat(signs, starts) == np.maximum.reduceat(signs, starts)
-    over = np.logical_and.reduceat(done, starts)
-    agreed = places[equal & over & (counts == len(full))]
-    passed = ~equal & over & (places < (agreed[-1] if len(agreed) else -1))
-
-    def at(place: int) -> Mismatch:
-        return _mismatch(group, int(places[place]), full, ranks[starts[place] : starts[place] + counts[place]])
-
-    if passed.any():
-        first = at(int(np.flatnonzero(passed)[0]))
+    first_sign: dict[int, int] = {}
+    ranks_at: dict[int, int] = defaultdict(int)
+    differ: set[int] = set()
+    unfinished: set[int] = set()
+    for (packed_seqs, packed_signs, done), ranks in shares.items():  # most ranks of a job hold the same
+        for seq, sign, over in zip(_unpacked(packed_seqs), _unpacked(packed_signs), done, strict=True):
+            ranks_at[seq] += ranks
+            if first_sign.setdefault(seq, sign) != sign:
+                differ.add(seq)
+            if not over:
+                unfinished.add(seq)
+    open_or_different = differ | unfinished
+    agreed = (seq for seq, ranks in ranks_at.items() if ranks == len(full) and seq not in open_or_different)
+    last_agreed = max(agreed, default=-1)
+    passed = sorted(seq for seq in differ - unfinished if seq < last_agreed)
+    if passed:
+        first = _mismatch(group, passed[0], full)
         sides = "; ".join(f"{what} on rank {_few(some)}" for what, some in first.values.items())
-        more = f" (the first of {int(passed.sum())})" if passed.sum() > 1 else ""
+        more = f" (the first of {len(passed)})" if len(passed) > 1 else ""
         notes.append(
             f"group {named(group)}: the ranks differed at #{first.seq}{more}, {sides}; it went through, and all have "
             "completed equal operations since, so it is not what they wait for"
         )
-    return tuple(at(int(place)) for place in np.flatnonzero(~equal & ~passed)[:MISMATCHES])
+    return tuple(_mismatch(group, seq, full) for seq in sorted(differ.difference(passed))[:MISMATCHES])
 
 
 def _few(ranks: Sequence[int]) -> str:
     return ", ".join(map(str, ranks[:8])) + (f", ... ({len(ranks)} in all)" if len(ranks) > 8 else "")
 
 
-def _signed(part: Part, numbers: dict[object, int]) -> npt.NDArray[np.int64]:
-    """For each operation of a rank the number of what its peers must share."""
-    used = np.unique(part.kinds)
-    places = np.zeros(len(part.table), np.int64)
-    for one in used.tolist():
-        places[one] = numbers.setdefault(signature(part.table[one]), len(numbers))
-    return places[part.kinds]
+def _signed(part: Part, numbers: dict[Signature, int]) -> bytes:
+    """For each operation of a rank the number of what its peers must share, packed."""
+    used = {kind: numbers.setdefault(signature(part.table[kind]), len(numbers)) for kind in dict.fromkeys(part.kinds)}
+    return integers(map(used.__getitem__, part.kinds)).tobytes()
 
 
-def _mismatch(group: Group, seq: int, parts: Mapping[int, Part], ranks: npt.NDArray[np.int64]) -> Mismatch:
-    found = {rank: parts[rank].at(seq) for rank in sorted(ranks.tolist())}
+def _unpacked(column: bytes) -> memoryview:
+    return memoryview(column).cast("q")
+
+
+def _mismatch(group: Group, seq: int, parts: Mapping[int, Part]) -> Mismatch:
+    found = {rank: parts[rank].at(seq) for rank in sorted(parts)}
     kinds = {rank: kind for rank, kind in found.items() if kind is not None}
     signs = {rank: signature(kind) for rank, kind in kinds.items()}
     if len({sign.op for sign in signs.values()}) > 1:

@@ -9,7 +9,17 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from harness.triage.flight.flight import Kind, Sizes
+Sizes = tuple[tuple[int, ...], ...]
+
+
+class Kind(NamedTuple):
+    """What an operation is, apart from when: equal operations of one rank share one."""
+
+    op: str  # without its backend prefix; "send 0->1" keeps its peers, which are ranks in the group
+    inputs: Sizes
+    outputs: Sizes
+    input_dtypes: tuple[str, ...]
+    output_dtypes: tuple[str, ...]
 
 
 class Signature(NamedTuple):

@@ -16,16 +16,14 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
-import numpy as np
 
 from harness.triage.directory import MAX_DUMP_BYTES
 from harness.triage.evidence import Frame, Group
 from harness.triage.flight.decode import decode, too_large
-from harness.triage.flight.flight import Flight, FlightError, Kind, NotADump, Status
+from harness.triage.flight.flight import INTEGERS, Flight, FlightError, NotADump, Status, integers
+from harness.triage.flight.operations import Kind
 
 MEMORY_BYTES = 6 << 30  # address space of a worker; a pickle of 223 MiB and 1.4 million operations took 2.9 GiB
-_COLUMNS = ("record", "group", "seq", "kind", "stack", "created_ns", "timeout_ms")
-_FLAGS = ("done", "started", "p2p")
 # What is alike in the dumps of one job: kept once, however many ranks it has (members are as many as ranks).
 _ALIKE: dict[str, Any] = {
     "groups": tuple[Group, ...], "config": tuple[Group, ...], "kinds": tuple[Kind, ...],
@@ -44,8 +42,7 @@ def read(path: Path) -> Flight:
         data = path.read_bytes()
     except OSError as error:
         raise FlightError(f"{path} cannot be read: {error.strerror or error}") from error
-    flight = decode(data, path.name)
-    return flight
+    return decode(data, path.name)
 
 
 def packed(flight: Flight) -> bytes:
@@ -54,15 +51,16 @@ def packed(flight: Flight) -> bytes:
         value = getattr(flight, field.name)
         if field.name in _ALIKE:
             value = msgspec.msgpack.encode(value)
-        held[field.name] = value.tobytes() if isinstance(value, np.ndarray) else value
+        held[field.name] = value.tobytes() if field.name in INTEGERS else value
     return msgspec.msgpack.encode(held)
 
 
 def unpacked(data: bytes) -> Flight:
     held = msgspec.msgpack.decode(data)
-    for names, dtype in ((_COLUMNS, np.int64), (_FLAGS, np.bool_)):
-        for name in names:
-            held[name] = np.frombuffer(held[name], dtype)
+    for name in INTEGERS:
+        column = integers()
+        column.frombytes(held[name])
+        held[name] = column
     for name in _ALIKE:
         held[name] = _alike(name, held[name])
     held["notes"] = tuple(held["notes"])

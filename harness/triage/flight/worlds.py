@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-
 from harness.triage.evidence import Group
 from harness.triage.flight.flight import Flight
-from harness.triage.flight.mismatches import DEFAULT, part_of
+from harness.triage.flight.mismatches import DEFAULT
 
 CLOCKS_S = 60.0  # by which the clocks of two hosts may differ
 TIMEOUT_S = 3600.0  # of an operation whose dump does not say
@@ -71,27 +69,32 @@ def _same(group: Group, other: Group) -> bool:
 
 def _apart_s(one: Flight, group: int, other: Flight, its: int) -> float | None:
     """None where this group says nothing: neither dump has completed an operation of it with a time."""
-    mine, theirs = part_of(one, group), part_of(other, its)
-    held = [part.flight.done[part.rows] & (part.flight.created_ns[part.rows] > 0) for part in (mine, theirs)]
-    if not held[0].any() or not held[1].any():
+    mine, theirs = _completed_at(one, group), _completed_at(other, its)
+    if not mine or not theirs:
         return None
-    seqs = mine.seqs[held[0]], theirs.seqs[held[1]]
-    at = [part.flight.created_ns[part.rows][kept] / 1e9 for part, kept in zip((mine, theirs), held, strict=True)]
-    allowed = float(mine.flight.timeout_ms[mine.rows].max()) / 1000
+    allowed = max(one.timeout_ms[row] for row in one.part(group).rows) / 1000
     allowed = (allowed if allowed > 0 else TIMEOUT_S) + CLOCKS_S
-    _, here, there = np.intersect1d(seqs[0], seqs[1], return_indices=True)
-    if not len(here):  # one ends before the other's ring begins
-        first, second = (0, 1) if seqs[0][-1] < seqs[1][0] else (1, 0)
-        gap = float(at[second][0] - at[first][-1])
-        return abs(gap) if abs(gap) > allowed else 0.0
-    times, others = at[0][here], at[1][there]
-    nearest = float(np.abs(times - others).min())
-    kinds = mine.kinds[held[0]][here]
-    mutual = [place for place, kind in enumerate(kinds.tolist()) if mine.table[kind].op.startswith(_MUTUAL)]
+    both = [seq for seq in mine if seq in theirs]
+    if not both:  # one ends before the other's ring begins
+        first, second = (mine, theirs) if max(mine) < min(theirs) else (theirs, mine)
+        gap = abs(second[min(second)] - first[max(first)])
+        return gap if gap > allowed else 0.0
+    nearest = min(abs(mine[seq] - theirs[seq]) for seq in both)
     disjoint = 0.0
-    if len(mutual) >= TOGETHER and one.backend == "gloo":  # NCCL's host may run far ahead of its device
-        disjoint = max(times[mutual].min() - others[mutual].max(), others[mutual].min() - times[mutual].max())
+    if one.backend == "gloo":  # NCCL's host may run far ahead of its device
+        part = one.part(group)
+        mutual = [seq for seq in both if (kind := part.at(seq)) is not None and kind.op.startswith(_MUTUAL)]
+        if len(mutual) >= TOGETHER:
+            here, there = ([at[seq] for seq in mutual] for at in (mine, theirs))
+            disjoint = max(min(here) - max(there), min(there) - max(here))
     return nearest if nearest > allowed or disjoint > CLOCKS_S else 0.0
+
+
+def _completed_at(flight: Flight, group: int) -> dict[int, float]:
+    """Sequence number -> when it was enqueued, in seconds, of the completed operations that say it."""
+    part = flight.part(group)
+    rows = zip(part.seqs, part.rows, part.done, strict=True)
+    return {seq: at / 1e9 for seq, row, done in rows if done and (at := flight.created_ns[row]) > 0}
 
 
 class _World:

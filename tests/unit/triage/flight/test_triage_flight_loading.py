@@ -38,7 +38,7 @@ def test_pickle_and_json_say_the_same() -> None:
     assert len(first) == len(second) == 40
     assert first.groups == second.groups and first.kinds == second.kinds
     assert first.groups[0].members and first.world_size == second.world_size == 4
-    assert (first.seq == second.seq).all() and (first.done == second.done).all()
+    assert first.seq == second.seq and first.done == second.done
     last = first.collective(39)
     assert last.frames[2].function == "forward" and not second.collective(39).frames
     assert (last.op, last.done, last.timeout_s, last.age_s) == ("all_reduce", True, 600.0, None)
