@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from interpreters import python
 from recordings import pair
 from triage_evidence import compared, evidence, group, rank
 
@@ -106,26 +107,14 @@ wait_for_the_other(lock)
 """
 
 
-def other_interpreters() -> list[str]:
-    """Interpreters of the versions that a job may have, those that this machine has."""
-    versions = [f"3.{minor}" for minor in (10, 12, 13)]
-    places = [*Path.home().glob(".pyenv/versions/*/bin")]
-    found = {
-        version: [
-            shutil.which(f"python{version}"),
-            *(shutil.which(f"python{version}", path=str(one)) for one in places),
-        ]
-        for version in versions
-    }
-    named = {version: [path for path in paths if path and "shims" not in path] for version, paths in found.items()}
-    return [paths[0] for paths in named.values() if paths]
+OTHERS = [path for path in map(python, ("3.10", "3.12", "3.13")) if path]
 
 
-@pytest.mark.parametrize("python", other_interpreters(), ids=lambda path: Path(path).name)
-def test_a_job_of_another_python_is_watched_and_triaged(core: Path, python: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("interpreter", OTHERS, ids=lambda path: Path(path).name)
+def test_a_job_of_another_python_is_watched_and_triaged(core: Path, interpreter: str, tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(JOB)
-    assert run(core, tmp_path, "watch", "--out", "w", "--", python, "-c", "print('done')") == (0, "done\n")
-    with subprocess.Popen([python, "job.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as job:
+    assert run(core, tmp_path, "watch", "--out", "w", "--", interpreter, "-c", "print('done')") == (0, "done\n")
+    with subprocess.Popen([interpreter, "job.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as job:
         try:
             assert job.stdout is not None and job.stdout.readline().startswith("(3, ")
             code, said = run(core, tmp_path, "triage", str(job.pid), "--format", "json")

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,15 @@ from harness.triage.collect import bounded, proc, redact, roles
 from harness.triage.evidence import RayActor, RayTask
 
 ROOT = Path(__file__).resolve().parents[3]
+# The question about state is asked by the job's own Python and Ray, which may be older than the harness's, or the only
+# ones here. So nothing of the harness is on the path, and the current folder, which is anybody's, is taken off.
+_STATE = (
+    "-c",
+    "import sys; del sys.path[0]; import runpy; "
+    f"runpy.run_path({str(ROOT / 'harness/cluster/ray_token.py')!r})['authenticate'](); "
+    f"runpy.run_path({str(ROOT / 'harness/triage/collect/ray_state.py')!r}, run_name='__main__')",
+)
+_NODES = ("-P", "-m", f"{__package__}.ray_nodes")
 
 
 @dataclass(frozen=True)
@@ -39,7 +49,7 @@ class Cluster:
 def state(address: str, *, timeout_s: float) -> Cluster:
     """Actors, tasks, nodes and drivers of the cluster whose GCS is at `address`; a note where it does not answer."""
     try:
-        return _cluster(json.loads(_run("ray_state", [address], timeout_s)))
+        return _cluster(json.loads(_run(interpreter(address), _STATE, [address], timeout_s)))
     except _Failed as error:
         return Cluster(note=f"no Ray state from {address}: {error}")
     except (ValueError, KeyError, TypeError) as error:
@@ -53,7 +63,7 @@ def other_nodes(address: str, out: Path, *, here: str, timeout_s: float, options
     """
     given = json.dumps({"out": str(out), "here": here, "timeout_s": timeout_s - 1.0, "options": dict(options)})
     try:
-        notes: list[str] = json.loads(_run("ray_nodes", [address, given], timeout_s))["notes"]
+        notes: list[str] = json.loads(_run(sys.executable, _NODES, [address, given], timeout_s))["notes"]
     except _Failed as error:
         return [f"no evidence from the cluster's other nodes: {error}"]
     return notes
@@ -65,25 +75,43 @@ def local_raylets(address: str = "") -> dict[int, str]:
     return {pid: where for pid, where in found.items() if where and address in ("", "auto", where)}
 
 
+def interpreter(address: str) -> str:
+    """The Python that a cluster's raylet on this host starts its workers with; ours where there is none.
+
+    Another user's is never run: root would run whatever that user put there.
+    """
+    for pid in local_raylets(address):
+        [command] = [one for one in proc.arguments(pid) if one.startswith("--python_worker_command=")] or [""]
+        python = (shlex.split(command.partition("=")[2]) or [""])[0]
+        try:
+            if os.path.isabs(python) and os.access(python, os.X_OK) and os.stat(f"/proc/{pid}").st_uid == os.geteuid():
+                return python
+        except OSError:  # it has ended
+            continue
+    return sys.executable
+
+
 class _Failed(Exception):
     """The program gave no answer; the message says why, in words that follow a colon."""
 
 
-def _run(module: str, arguments: list[str], timeout_s: float) -> str:
+def _run(python: str, program: tuple[str, ...], arguments: list[str], timeout_s: float) -> str:
     """What a program beside this module printed. Raises _Failed."""
     # An empty or a relative entry is the current folder, which is anybody's.
     given = [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if os.path.isabs(one)]
-    path = os.pathsep.join((str(ROOT), *given))
+    path = os.pathsep.join((str(ROOT), *given) if program == _NODES else given)
     env = {**os.environ, "PYTHONPATH": path, "RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_USAGE_STATS_ENABLED": "0"}
     env.pop("RLHF_HARNESS_WATCH", None)  # the collector is no member of the job
     try:
-        done = bounded.run([sys.executable, "-P", "-m", f"{__package__}.{module}", *arguments], timeout_s, env=env)
+        done = bounded.run([python, *program, *arguments], timeout_s, env=env)
     except OSError as error:
-        raise _Failed(f"{sys.executable} cannot be run: {error.strerror}") from error
+        raise _Failed(f"{python} cannot be run: {error.strerror}") from error
     if done.code is None:
         raise _Failed(f"no answer within {timeout_s:.1f} s")
     if done.code:
         said = [line.strip() for line in done.err.splitlines() if line.strip()]
+        if said and said[-1] == "ModuleNotFoundError: No module named 'ray'":
+            raise _Failed(f"{python} has no Ray; run `harness triage` as the job's user on each of its nodes")
         raise _Failed(redact.text(said[-1], 300) if said else f"exit code {done.code}")
     return done.out
 

@@ -1,7 +1,8 @@
-"""Actors and tasks of a Ray cluster, printed as JSON by a process of its own: `python -m ...ray_state ADDRESS`.
+"""Actors and tasks of a Ray cluster, printed as JSON by a process of its own: `python ray_state.py ADDRESS`.
 
-It asks the GCS directly, which needs neither the dashboard (Ray's state API does) nor a driver: 0.9 s in all. In a
-process of its own, because a wedged GCS leaves its caller waiting in C++ where nothing interrupts it.
+The job's own Python runs it, from Python 3.8 and Ray 2.9 on, so it imports Ray and the standard library only. It asks
+the GCS directly, which needs neither the dashboard (Ray's state API does) nor a driver: 0.9 s in all. In a process of
+its own, because a wedged GCS leaves its caller waiting in C++ where nothing interrupts it.
 """
 
 from __future__ import annotations
@@ -11,8 +12,6 @@ import re
 import sys
 import time
 from typing import Any
-
-from harness.cluster.ray_token import authenticate
 
 MAX_TASKS = 2_000  # unfinished ones first: those are what a hang is made of
 ENDED = ("FINISHED", "FAILED", "NIL")
@@ -26,9 +25,7 @@ def main(address: str) -> dict[str, Any]:
 
     gcs: Any = _gcs  # generated, and without types
     raylet: Any = _raylet
-    authenticate()
-    options = raylet.GcsClientOptions.create(address, None, allow_cluster_id_nil=True, fetch_cluster_id_if_nil=False)
-    accessor = raylet.GlobalStateAccessor(options)
+    accessor = raylet.GlobalStateAccessor(_options(raylet.GcsClientOptions, address))
     if not accessor.connect():
         raise ConnectionError("the GCS refused the connection")
     hosts = {node["NodeID"]: node["NodeManagerHostname"] for node in accessor.get_node_table()}
@@ -37,7 +34,7 @@ def main(address: str) -> dict[str, Any]:
         for node in accessor.get_node_table()
     ]
     drivers = {}
-    for row in accessor.get_job_table(skip_submission_job_info_field=True):
+    for row in _jobs(accessor):
         job = gcs.JobTableData.FromString(row)
         drivers[job.job_id.hex()] = {
             "pid": job.driver_pid, "dead": job.is_dead, "ip": job.driver_ip_address,
@@ -48,8 +45,22 @@ def main(address: str) -> dict[str, Any]:
     return {"actors": actors, "tasks": _tasks(events, hosts, drivers), "nodes": nodes, "drivers": drivers}
 
 
+def _options(kind: Any, address: str) -> Any:
+    if not hasattr(kind, "create"):  # Ray 2.9
+        return kind.from_gcs_address(address)
+    return kind.create(address, None, allow_cluster_id_nil=True, fetch_cluster_id_if_nil=False)
+
+
+def _jobs(accessor: Any) -> Any:
+    try:
+        return accessor.get_job_table(skip_submission_job_info_field=True)
+    except TypeError:  # Ray 2.9 knows no such field
+        return accessor.get_job_table()
+
+
 def _actor(row: Any, hosts: dict[str, str]) -> dict[str, Any]:
-    node = row.node_id.hex() if row.node_id else row.address.node_id.hex()
+    address: Any = row.address
+    node = (row.node_id or (address.node_id if hasattr(address, "node_id") else address.raylet_id)).hex()
     death = ""
     if row.HasField("death_cause"):
         kind = row.death_cause.WhichOneof("context")
@@ -71,12 +82,12 @@ def _tasks(events: list[Any], hosts: dict[str, str], drivers: dict[str, Any]) ->
     found = []
     for event in events:
         info, updates = event.task_info, event.state_updates
-        stamps = sorted((at, state) for state, at in updates.state_ts_ns.items())
+        stamps = _stamps(updates, common.TaskStatus)
         name = info.func_or_class_name or info.name
         if not stamps or name in ("", "harness_collect"):  # the driver itself is a task without a name
             continue
         # Several states may carry one time; the later state of the protocol is the later in truth.
-        at, state = max(stamps)
+        at, state = stamps[-1]
         parent = info.parent_task_id
         caller = pids.get(parent, 0)
         if not caller and parent[:-4] == b"\xff" * (len(parent) - 4):  # the driver's own task: ones, then its job
@@ -90,6 +101,15 @@ def _tasks(events: list[Any], hosts: dict[str, str], drivers: dict[str, Any]) ->
         })  # fmt: skip
     found.sort(key=lambda task: (task["state"] in ENDED, task["age_s"]))
     return found[:MAX_TASKS]
+
+
+def _stamps(updates: Any, statuses: Any) -> list[tuple[int, int]]:
+    """(time, state) of a task, in order."""
+    if hasattr(updates, "state_ts_ns"):
+        return sorted((at, state) for state, at in updates.state_ts_ns.items())
+    # Ray 2.9 has a field a state: running_ts is the time of RUNNING
+    fields = [field.name for field in updates.DESCRIPTOR.fields if field.name.endswith("_ts")]
+    return sorted((at, statuses.Value(name[:-3].upper())) for name in fields if (at := getattr(updates, name)))
 
 
 if __name__ == "__main__":

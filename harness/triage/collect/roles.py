@@ -33,7 +33,7 @@ def infrastructure(argv: Sequence[str]) -> bool:
     if any(RAY_SCRIPTS.search(argument) for argument in argv[1:6]):
         return True
     return any(
-        "multiprocessing.resource_tracker" in argument or argument.startswith("harness.triage.collect.")
+        "multiprocessing.resource_tracker" in argument or re.search(r"harness[./]triage[./]collect[./]ray_", argument)
         for argument in argv[1:6]
     )
 

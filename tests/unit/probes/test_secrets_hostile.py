@@ -185,9 +185,9 @@ def test_the_programs_that_ask_ray(planted: Path, path: str | None, monkeypatch:
 
     if path is not None:
         monkeypatch.setenv("PYTHONPATH", path)
-    for module in ("ray_state", "ray_nodes"):
+    for program in (ray._STATE, ray._NODES):
         with pytest.raises(ray._Failed) as failed:  # a wrong call: what is told is that it started
-            ray._run(module, [], 120.0)
+            ray._run(sys.executable, program, [], 120.0)
         assert "IndexError" in str(failed.value), failed.value
     assert not planted.exists(), planted.read_text()
 

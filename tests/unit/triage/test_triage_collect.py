@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -24,6 +25,7 @@ from harness.triage.collect import (
     journals,
     proc,
     ras,
+    ray,
     recorder,
     redact,
     roles,
@@ -313,7 +315,7 @@ def test_an_inherited_rank_is_no_rank() -> None:
         ["/x/ray/gcs/gcs_server"], ["python", "-u", "/v/site-packages/ray/_private/log_monitor.py"],
         ["python", "/v/site-packages/ray/dashboard/dashboard.py", "--host=1"], ["ray::harness_collect"],
         ["python", "-c", "from multiprocessing.resource_tracker import main;main(14)"],
-        ["python", "-m", "harness.triage.collect.ray_state", "a:1"],
+        ["python", *ray._NODES, "a:1"], ["/x/python", *ray._STATE, "a:1"],
     ],
 )  # fmt: skip
 def test_ray_itself_is_no_part_of_the_job(argv: list[str]) -> None:
@@ -325,6 +327,24 @@ def test_its_workers_are(argv: list[str]) -> None:
     assert not roles.infrastructure(argv)
     assert roles.raylet_address(argv) == ""
     assert roles.raylet_address(["/x/raylet", "--a=b", "--gcs-address=10.0.0.1:6379"]) == "10.0.0.1:6379"
+
+
+@pytest.mark.parametrize(
+    ("command", "another_user", "expected"),
+    [
+        ("/bin/sh /x/setup_worker.py", False, "/bin/sh"), ("/bin/sh /x/setup_worker.py", True, sys.executable),
+        ("/not/there /x/setup_worker.py", False, sys.executable), ("sh worker.py", False, sys.executable),
+        ("", False, sys.executable),
+    ],
+)  # fmt: skip
+def test_ray_is_asked_by_the_python_of_the_job(
+    command: str, another_user: bool, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray, "local_raylets", lambda address: {os.getpid(): address})
+    monkeypatch.setattr(proc, "arguments", lambda pid: ("/x/raylet", f"--python_worker_command={command}"))
+    user = os.geteuid() + another_user
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    assert ray.interpreter("a:1") == expected
 
 
 def test_addresses_of_the_kernel() -> None:

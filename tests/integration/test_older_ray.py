@@ -1,0 +1,74 @@
+"""Jobs on an older Ray and another Python than the harness's: their state is asked by their own interpreter."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from interpreters import python
+
+JOB = """
+import os, sys, threading
+import ray
+
+@ray.remote
+class Rollout:
+    def pid(self):
+        return os.getpid()
+
+    def generate(self):
+        lock = threading.Lock()
+        lock.acquire()
+        self.take_the_lock_again(lock)
+
+    def take_the_lock_again(self, lock):
+        lock.acquire()
+
+@ray.remote
+class Trainer:
+    def fit(self, rollout):
+        return ray.get(rollout.generate.remote())
+
+ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+rollout, trainer = Rollout.remote(), Trainer.remote()
+pid, fit = ray.get(rollout.pid.remote()), trainer.fit.remote(rollout)
+ray.wait([fit], timeout=3)
+print(pid, ray.__version__, flush=True)
+ray.get(fit)
+"""
+
+
+def environment(home: Path, version: str, ray: str) -> Path:
+    """The Python of a new environment with that Ray; skips where it cannot be had."""
+    base = python(version)
+    if base is None:
+        pytest.skip(f"no Python {version} on this machine")
+    made = home / "env" / "bin" / "python"
+    uv = str(Path(sys.executable).with_name("uv"))
+    install = [uv, "pip", "install", "--quiet", "--python", str(made), f"ray=={ray}", "setuptools<70"]
+    for command in ([uv, "venv", "--quiet", "--python", base, str(home / "env")], install):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        if done.returncode:
+            pytest.skip(f"Ray {ray} cannot be installed: {done.stderr.strip().splitlines()[-1:]}")
+    return made
+
+
+@pytest.mark.parametrize(("version", "ray"), [("3.10", "2.9.3"), ("3.12", "2.37.0")])
+def test_the_actor_that_hangs_is_named(version: str, ray: str, tmp_path: Path) -> None:
+    interpreter = environment(tmp_path, version, ray)
+    (tmp_path / "job.py").write_text(JOB)
+    with subprocess.Popen([interpreter, "job.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as job:
+        try:
+            assert job.stdout is not None
+            pid, answered = job.stdout.readline().split()
+            assert answered == ray
+            command = [sys.executable, "-m", "harness.entry", "triage", str(job.pid), "--format", "json"]
+            done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        finally:
+            job.terminate()
+    verdict = json.loads(done.stdout)
+    assert (done.returncode, verdict["verdict"]) == (1, "HUNG"), done.stdout
+    assert [party["pid"] for party in verdict["triage"]["culprits"]] == [int(pid)]
