@@ -100,22 +100,20 @@ def exit_codes() -> str:
 
 
 def causes() -> str:
-    from harness.parity.families import family
-    from reports.model import CAUSES
+    from harness.parity.causes.registry import families
 
     rows = []
-    for name in CAUSES:
+    for name, family in sorted(families().items()):
         rivals = "; ".join(
-            f"{rival.cause}, unless " + " or ".join(str(seen) for seen in rival.excluded_by)
-            for rival in family(name).rivals
+            f"{rival.cause}, unless " + " or ".join(str(seen) for seen in rival.excluded_by) for rival in family.rivals
         )
-        rows.append((f"`{name}`", rivals or f"none: {family(name).alone}"))
+        rows.append((f"`{name}`", rivals or f"none: {family.alone}", family.fix))
     return (
         "# Causes\n\nA cause is printed as its name, a detail in parentheses, and the party that is at fault. It is "
         "*proven* when an intervention removed the difference and every rival was excluded. "
         "[Verdicts](verdicts.md#causes-that-recordings-show) lists what shows each cause, and "
         "[attribution](../explanation/attribution.md) describes the interventions.\n\n"
-        + _table(("cause", "rivals that would look the same"), rows)
+        + _table(("cause", "rivals that would look the same", "what to do"), rows)
     )
 
 

@@ -5,6 +5,7 @@ Renderers read it and nothing else decides. NaN and infinity are written as stri
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -31,41 +32,26 @@ SUSPICIONS = {
     11: "per-step input sizes and times",
 }
 
-# Causes by their first words, a detail follows in parentheses (docs/reference/verdicts.md), and what to do about each.
-CAUSES = {
-    "TOKENIZATION": "send token ids, and let one place alone add special tokens",
-    "TRUNCATION": "raise the engine's limit on prompts, or refuse longer ones before they are sent",
-    "TEMPLATE": "apply the chat template once, with add_generation_prompt=True",
-    "RETOKENIZATION": "train on the ids that the engine drew; do not decode and encode them again",
-    "STOP": "set the same stop tokens on both engines, and keep the one that ends a sample",
-    "LENGTH": "set the same max_tokens and max_model_len on both engines",
-    "CAPACITY": "give the engine a larger KV pool, or fewer sequences at a time",
-    "ORDER": "assign responses to prompts by request id, not by the order in which they finish",
-    "VOCAB": "mask the ids above the tokenizer's size before the engine samples",
-    "SAMPLING_PARAM": "pass the named parameter explicitly to both engines, with the same value",
-    "SAMPLER": "turn off what replaces the engine's own sampler, or use another version of the engine",
-    "RNG": "give both engines the same seeds, and a seed to each request",
-    "RNG_COLLISION": "give each sample of a prompt a seed of its own",
-    "ALIGNMENT": "align log-probabilities with tokens: entry t belongs to token t",
-    "LOGPROB_SEMANTICS": "ask the engine for raw log-probabilities, at temperature 1 and before any filter",
-    "NUMERIC_FATAL": "find the first value that is no number: try float32, or another attention backend",
-    "CONFIG": "set the named parameter to the same value on both engines",
-    "STALE_WEIGHTS": "send the named tensors in every weight sync, and generate only after it has ended",
-    "WEIGHTS": "check how the weight sync maps the named tensor: name, shard, order of rows, dtype",
-    "STALE_KV": "flush the prefix cache after every weight sync",
-    "STALE_DERIVED": "derive what the engine computes from its weights again after every weight sync",
-    "MIXED_VERSION": "pause generation during a weight sync, and sync every replica before the next request",
-    "TRAINER": "look at the trainer's code and settings: the rollouts are not the cause",
-    "SHAPE": "check how samples are padded and batched before training",
-    "baseline-itself": "make the baseline repeat itself first: it differs from itself under equal inputs",
-    "candidate-itself": "make the candidate repeat itself first: it differs from itself under equal inputs",
-    "COMPUTATION": "try another attention backend or kernel: the engine computes something else than the learner",
-    "ARITHMETIC": "compute in a wider type: the difference is rounding beyond what was believed",
-    "UNEXPLAINED": "start at the first place; run again with --verbose, and compare the two samples there",
-}
-
 # Parity's exit codes (docs/reference/verdicts.md). Triage's are below.
 EXIT_CODES = {"EQUIVALENT": 0, "DIVERGENT": 1, "ERROR": 2, "INCONCLUSIVE": 3, "CONFOUNDED": 3}
+
+
+@dataclass(frozen=True)
+class CauseKey:
+    """What a cause is: its family, and which of it. Causes are compared by it; its text is for people.
+
+    `parts`: tensors, parameters, what became of a prompt. `many`: they are counted, not named one by one.
+    """
+
+    family: str = ""
+    parts: tuple[str, ...] = ()
+    many: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.family}({', '.join(self.parts)})" if self.parts else self.family
+
+
+UNEXPLAINED = CauseKey("UNEXPLAINED")
 
 
 @dataclass(frozen=True)
@@ -78,6 +64,7 @@ class Finding:
     severity: Literal["info", "warning"] = "info"  # warning: it drops or alters what the user asked for
     where: str = ""  # baseline, candidate, both, learner
     details: dict[str, Any] = field(default_factory=dict)
+    cause: CauseKey | None = None  # of a parameter: the cause that it would be
 
 
 @dataclass(frozen=True)
@@ -99,7 +86,10 @@ class Proof:
 
 @dataclass(frozen=True)
 class Cause:
-    """A cause that the evidence supports, or UNEXPLAINED with the narrowest place. Proven when it has a proof."""
+    """A cause that the evidence supports, or UNEXPLAINED with the narrowest place. Proven when it has a proof.
+
+    `name`: its key as printed. `observed`: what excludes its rivals. `fix`: what to do about it.
+    """
 
     name: str
     party: str  # baseline, candidate, mapping, trainer, comparison, unknown
@@ -107,6 +97,21 @@ class Cause:
     evidence: str = ""
     details: dict[str, Any] = field(default_factory=dict)
     proofs: list[Proof] = field(default_factory=list)
+    key: CauseKey = CauseKey()
+    observed: tuple[str, ...] = ()
+    fix: str = ""
+
+    @staticmethod
+    def of(
+        key: CauseKey,
+        party: str,
+        summary: str,
+        evidence: str = "",
+        details: dict[str, Any] | None = None,
+        proofs: list[Proof] | None = None,
+        observed: Iterable[str] = (),
+    ) -> Cause:
+        return Cause(str(key), party, summary, evidence, details or {}, proofs or [], key, tuple(observed))
 
 
 @dataclass(frozen=True)

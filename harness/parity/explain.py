@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from harness.parity.causes.order import Turn, in_order
+from harness.parity.causes.turns import Turn, in_order
+from harness.parity.causes.unexplained import UNEXPLAINED
 from harness.parity.facts.divergence import DivergenceKey, Kind, Order
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.explanation import Explained, Explanation, when
@@ -120,8 +121,9 @@ RULES = in_order(
 def find(e: Evidence, kinds: list[DivergenceKey]) -> list[Cause]:
     """The causes of the divergences of these kinds; [] when there are none."""
     found = explain(e, kinds)
-    causes, open_ = [told_apart(one.cause) for one in found.explanations], remaining(found, kinds)
-    return [*causes, unexplained(found, open_)] if open_ else causes
+    causes, open_ = [one.cause for one in found.explanations], remaining(found, kinds)
+    causes += [unexplained(found, open_)] if open_ else []
+    return [told_apart(one) for one in causes]
 
 
 def explain(e: Evidence, kinds: list[DivergenceKey]) -> Explained:
@@ -139,7 +141,7 @@ def _add(explained: list[Explanation], one: Explanation) -> None:
     """A cause that an earlier stage of the run shows too is named once, with the proofs of both."""
     cause, stage = one.cause, one.cause.details.get("stage")
     for at, known in enumerate(explained):
-        same = (known.cause.name, known.cause.party) == (cause.name, cause.party) and cause.name != "UNEXPLAINED"
+        same = (known.cause.key, known.cause.party) == (cause.key, cause.party) and not UNEXPLAINED.has(cause.key)
         if same and stage and known.cause.details.get("stage") != stage:
             proofs = [*known.cause.proofs, *cause.proofs]
             explained[at] = replace(known, cause=replace(known.cause, proofs=proofs), also=(*known.also, one))
@@ -179,8 +181,8 @@ def unexplained(so_far: Explained, open_: dict[DivergenceKey, np.ndarray]) -> Ca
     }[weights]
     suspected = [text for side in e.sides if (text := restrictions.untried_cache(e, side, so_far))]
     evidence = "; ".join(filter(None, [evidence, *suspected, remark(e)]))
-    return Cause(
-        "UNEXPLAINED",
+    return Cause.of(
+        UNEXPLAINED.key(),
         _party(e, first),
         summary,
         evidence,

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from harness.parity.causes.unexplained import COMPUTATION, UNEXPLAINED
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.floor import RESOLUTION
 from harness.parity.facts.lifted_result import LiftedResult
 from harness.parity.facts.parameters import engine_infos
-from harness.parity.rivals import kind
 from harness.recordings.store import Recording
 from harness.recordings.tables import mapping
 from probes.format import EVENTS, FormatError, Run
@@ -163,7 +163,7 @@ def _tensor_cores(own: Evidence, verdict: Verdict) -> str:
     devices = {str(info.get("device")) for info in infos}
     kinds = {key.kind for key in own.first}
     largest = max(own.engines.largest[0], *(side.to_learner.largest[0] for side in own.sides))
-    unnamed = all(kind(cause) in ("UNEXPLAINED", "COMPUTATION") for cause in verdict.causes)
+    unnamed = all(UNEXPLAINED.has(cause.key) or COMPUTATION.has(cause.key) for cause in verdict.causes)
     devices = {device for device in devices if device.startswith("cuda")}
     if verdict.verdict != "DIVERGENT" or not devices or not unnamed or not kinds <= _NUMERIC:
         return ""

@@ -11,9 +11,10 @@ import math
 
 from scipy import stats
 
-from harness.parity.families import Seen
+from harness.parity.causes.family import Seen
+from harness.parity.causes.sampler import SAMPLER
 
-NAME = "SAMPLER(another token now and then)"
+KEY = SAMPLER.key("another token now and then")
 ALPHA = 0.01  # the error rate of each test
 NEAR = 0.25  # of all positions: those at which the best two tokens are nearest, or the best one is least likely
 MOST = NEAR  # of the tokens: a filter that bars so many passes over none but the least likely

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from harness.parity import explain
+from harness.parity.causes.unexplained import UNEXPLAINED
 from harness.parity.checks import parameter_maps
 from harness.parity.checks.excused import excused
 from harness.parity.checks.registry import Outcome, Registered, checks, coupled, unless_native
@@ -285,7 +286,7 @@ def _divergent(e: Evidence, confirmed: list[Outcome], named: list[Cause]) -> str
 
 def reason_of(e: Evidence, kinds: list[DivergenceKey], causes: list[Cause]) -> str:
     """One sentence: where the difference begins and its first named cause; "" where no cause is named."""
-    explained = [cause for cause in causes if cause.name != "UNEXPLAINED"]
+    explained = [cause for cause in causes if not UNEXPLAINED.has(cause.key)]
     if not explained:
         return ""
     first, others = explained[0], len(explained) - 1

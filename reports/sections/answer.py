@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from reports.model import CAUSES, Cause, Verdict
+from reports.model import Cause, Verdict
 from reports.sections import parity, triage
 from reports.text import clean, show_apart
 
@@ -49,7 +49,7 @@ def _parity(verdict: Verdict) -> list[tuple[str, str]]:
     more = f"; {len(verdict.causes) - 1} more below" if len(verdict.causes) > 1 else ""
     missing = verdict.missing[0] if verdict.verdict == "INCONCLUSIVE" and verdict.missing else ""
     unequal = verdict.confounders[0] if verdict.verdict == "CONFOUNDED" and verdict.confounders else None
-    fix = CAUSES.get(cause.name.partition("(")[0], "") if cause else ""
+    fix = cause.fix if cause else ""
     return [
         ("cause", f"{clean(cause.name)}, {_blame(cause)}{more}" if cause and cause.name else ""),
         ("unequal", f"{clean(unequal.name)}: {clean(unequal.summary)}" if unequal else ""),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from reports.limits import limit_of
-from reports.model import SUSPICIONS, Cause, Check, Finding, Parity, Proof, RunSummary, Verdict
+from reports.model import SUSPICIONS, UNEXPLAINED, Cause, Check, Finding, Parity, Proof, RunSummary, Verdict
 from reports.text import clean, flatten, number, same, show, show_apart
 
 _NAMES = ("seed",)  # rows whose integer is a name, not an amount
@@ -116,7 +116,7 @@ def notes(verdict: Verdict) -> list[Finding]:
 def proofs(cause: Cause) -> list[str]:
     """A cause's proofs, each a sentence: what was done, how much it removed, on what, in how long. One sentence of a
     named cause that has none."""
-    if not cause.proofs and cause.name != "UNEXPLAINED":
+    if not cause.proofs and cause.key != UNEXPLAINED:
         return ["not proven: what was recorded supports it, and no intervention removed the difference"]
     return [_proof(one) for one in cause.proofs]
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from bench_lab import Lab
+from cause_keys import key, of
 
 from harness.parity.attribution import live, merged, reference
 from harness.parity.attribution import trials as trial
@@ -20,10 +21,10 @@ from harness.parity.attribution.put_back import engine_parameters
 from harness.parity.attribution.reference import _by_chance
 from harness.parity.attribution.situation import Named, Situation, Tried, improves, settled
 from harness.parity.attribution.trial import Trial
+from harness.parity.causes.family import Seen
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.floor import Tolerance
 from harness.parity.facts.sync_record import SyncRecord
-from harness.parity.families import Seen
 from harness.parity.verdict import Judged
 from reports.model import Cause, Proof, Verdict
 from scenarios import models
@@ -77,7 +78,7 @@ def test_the_reference_makes_the_same_mistake(lab: Lab, asked: Sampling, plants:
     before = s.symptoms.total
     assert before >= 3 and not s.symptoms.of("scores")
     reference.search(s)
-    assert [one.name for one in s.named] == [cause]
+    assert [str(one.cause) for one in s.named] == [cause]
     assert s.symptoms.total <= 0.02 * before
     assert (s.named[0].proof.before, s.named[0].proof.on) == (before, "live engines")
 
@@ -86,7 +87,7 @@ def test_what_a_noisy_engine_chooses_is_explained_all_the_same(lab: Lab) -> None
     s = lab.situation(ASKED, engine={"noise": 3e-4, "sampling": {"top_k": 3}})
     assert s.symptoms.noise and s.symptoms.restless and not s.symptoms.of("logprobs", "scores")
     reference.search(s)
-    assert [one.name for one in s.named] == ["SAMPLING_PARAM(top_k)"]
+    assert [str(one.cause) for one in s.named] == ["SAMPLING_PARAM(top_k)"]
     quiet = lab.situation(ASKED, engine={"noise": 3e-4})  # control: nothing but noise
     assert quiet.symptoms.noise and not quiet.symptoms.restless and quiet.symptoms.of("logprobs")
 
@@ -110,21 +111,21 @@ def test_another_base_of_the_logarithm_is_in_the_scores_too(lab: Lab, tmp_path: 
     s = lab.situation(ASKED, engine={"wrapper": f"{tmp_path / 'log2.py'}:Log2"})
     assert s.symptoms.of("scores") and s.symptoms.of("logprobs")
     reference.search(s)
-    assert [(one.name, one.party) for one in s.named] == [("LOGPROB_SEMANTICS(scaled)", "candidate")]
+    assert [(str(one.cause), one.party) for one in s.named] == [("LOGPROB_SEMANTICS(scaled)", "candidate")]
     assert s.symptoms.total == 0
 
 
 def test_a_parameter_that_a_side_asked_for_is_its_own(lab: Lab) -> None:
     s = lab.situation(ASKED, given=COOL)
     reference.search(s)
-    assert [(one.name, one.party) for one in s.named] == [("SAMPLING_PARAM(temperature)", "candidate")]
+    assert [(str(one.cause), one.party) for one in s.named] == [("SAMPLING_PARAM(temperature)", "candidate")]
 
 
 def test_parameters_that_only_explain_it_together_are_each_proven_beside_the_others(lab: Lab) -> None:
     s = lab.situation(ASKED, engine={"sampling": {"temperature": 0.6, "top_p": 0.9}})
     before = s.symptoms.total
     reference.search(s)
-    assert [one.name for one in s.named] == ["SAMPLING_PARAM(temperature)", "SAMPLING_PARAM(top_p)"]
+    assert [str(one.cause) for one in s.named] == ["SAMPLING_PARAM(temperature)", "SAMPLING_PARAM(top_p)"]
     assert s.symptoms.total <= 0.02 * before
     for one in s.named:
         assert one.proof.before > one.proof.after == s.symptoms.total and "beside" in one.proof.intervention
@@ -134,7 +135,7 @@ def test_two_mistakes_at_once_are_both_named(lab: Lab) -> None:
     s = lab.situation(ASKED, engine={"sampling": {"temperature": 0.8}, "truncate": {"side": "left", "keep": 3}})
     before = s.symptoms.total
     reference.search(s)
-    assert {one.name for one in s.named} == {"TRUNCATION(left)", "SAMPLING_PARAM(temperature)"}
+    assert {str(one.cause) for one in s.named} == {"TRUNCATION(left)", "SAMPLING_PARAM(temperature)"}
     assert s.symptoms.total <= 0.02 * before
 
 
@@ -144,7 +145,7 @@ def test_a_temperature_that_a_shift_hides_is_proven_once_the_shift_is_removed(la
     before = s.symptoms
     assert before.of("tokens") and before.of("logprobs")
     reference.search(s)
-    assert [(one.name, one.proof.before > one.proof.after) for one in s.named] == [
+    assert [(str(one.cause), one.proof.before > one.proof.after) for one in s.named] == [
         ("ALIGNMENT", True),
         ("SAMPLING_PARAM(temperature)", True),
     ]
@@ -157,7 +158,7 @@ def test_unsaid_parameters_under_another_prompt(lab: Lab) -> None:
     s = lab.situation(dataclasses.replace(ASKED, max_tokens=32), engine=plants)
     before = s.symptoms.total
     reference.search(s)
-    assert {one.name for one in s.named} == {
+    assert {str(one.cause) for one in s.named} == {
         "TRUNCATION(left)",
         "SAMPLING_PARAM(temperature)",
         "SAMPLING_PARAM(top_p)",
@@ -170,7 +171,7 @@ def test_a_context_ends_long_prompts_earlier_than_short_ones(lab: Lab) -> None:
     s = lab.situation(ASKED, engine={"short_context": 20}, longer=1)
     assert s.symptoms.of("lengths") >= 3 and s.symptoms.total == s.symptoms.of("lengths")
     reference.search(s)
-    assert [(one.name, one.proof.after) for one in s.named] == [("LENGTH(context)", 0)] and not s.symptoms.total
+    assert [(str(one.cause), one.proof.after) for one in s.named] == [("LENGTH(context)", 0)] and not s.symptoms.total
     assert s.named[0].proof.intervention == "the reference ends at 18 tokens, prompt included"
 
 
@@ -184,13 +185,13 @@ def test_a_limit_that_a_mapping_gave_is_put_back_and_not_guessed(lab: Lab) -> No
     assert s.changed and not s.named and s.symptoms.total
     s.last_put_back = ["kv_cache_tokens"]  # it made no difference
     reference.search(s)
-    assert [one.name for one in s.named] == ["LENGTH(context)"]
+    assert [str(one.cause) for one in s.named] == ["LENGTH(context)"]
 
 
 def test_permuted_responses_are_found_under_other_numbers(lab: Lab) -> None:
     s = lab.situation(ASKED, engine={"permute": "responses"})
     live.order(s)
-    assert [one.name for one in s.named] == ["ORDER"] and not s.symptoms.total
+    assert [str(one.cause) for one in s.named] == ["ORDER"] and not s.symptoms.total
     sound = lab.situation(ASKED, engine={"sampling": {"temperature": 0.8}})
     live.order(sound)
     assert not sound.named and sound.symptoms.total
@@ -202,13 +203,13 @@ def test_prompts_of_permuted_answers_are_a_matter_of_order(lab: Lab) -> None:
     reference.search(s)
     assert not s.named
     live.order(s)
-    assert [one.name for one in s.named] == ["ORDER"]
+    assert [str(one.cause) for one in s.named] == ["ORDER"]
 
 
 def test_other_batches_tell_a_noisy_engine_from_a_sound_one(lab: Lab) -> None:
     s = lab.situation(ASKED)
     live.regroup(s)
-    assert s.tried[-1].after == 0 < s.tried[-1].before and s.tried[-1].cause == "candidate-itself"
+    assert s.tried[-1].after == 0 < s.tried[-1].before and str(s.tried[-1].cause) == "candidate-itself"
     s = lab.situation(ASKED, engine={"noise": 1e-2})
     live.regroup(s)
     assert s.tried[-1].after > 3
@@ -269,11 +270,11 @@ def test_a_stop_that_another_parameter_undoes_is_not_named_beside_it() -> None:
         return list(trial.parameters(s))
 
     only = trials({"stop_token_ids": [20], "ignore_eos": True})[0]
-    assert only.cause == "STOP(ignore_eos)"
+    assert only.cause == key("STOP(ignore_eos)")
     assert dict(only.change["sampling"]) == {"ignore_eos": True, "stop_token_ids": []}
     # Control: a mapping that drops the stops as well did two things.
     both = trials({"ignore_eos": True})
-    assert {one.cause for one in both[:2]} == {"STOP(ignore_eos)", "STOP(other end set)"}
+    assert {str(one.cause) for one in both[:2]} == {"STOP(ignore_eos)", "STOP(other end set)"}
 
 
 def garbled(paths: dict[str, str], folder: Path) -> str:
@@ -295,7 +296,7 @@ def test_a_stale_tensor_is_named_by_its_own_sync_and_no_other_is(
     reference.search(s)
     assert not s.named  # control: no change of the reference explains other weights
     live.search(s, restarts=False)
-    assert [(one.name, one.party) for one in s.named] == [(f"STALE_WEIGHTS({TENSOR})", "candidate")]
+    assert [(str(one.cause), one.party) for one in s.named] == [(f"STALE_WEIGHTS({TENSOR})", "candidate")]
     assert s.named[0].proof.after == 0 and not s.symptoms.total
 
 
@@ -324,7 +325,7 @@ def test_two_causes_of_which_one_is_in_the_weights(lab: Lab, paths: dict[str, st
     reference.search(s)
     live.search(s, restarts=False, then=reference.search)
     assert not s.symptoms.total
-    assert {one.name for one in s.named} == {f"STALE_WEIGHTS({TENSOR})", "SAMPLING_PARAM(temperature)"}
+    assert {str(one.cause) for one in s.named} == {f"STALE_WEIGHTS({TENSOR})", "SAMPLING_PARAM(temperature)"}
 
 
 def test_an_engine_that_keeps_what_it_made_of_earlier_weights(lab: Lab) -> None:
@@ -332,12 +333,12 @@ def test_an_engine_that_keeps_what_it_made_of_earlier_weights(lab: Lab) -> None:
     bench = Derived(s.bench)
     s.bench, s.symptoms = bench, bench.read("candidate")
     live.restart(s)
-    assert [one.name for one in s.named] == ["STALE_DERIVED"] and not s.symptoms.total
+    assert [str(one.cause) for one in s.named] == ["STALE_DERIVED"] and not s.symptoms.total
     s = lab.situation(ASKED)
     bench = Derived(s.bench, spoils=True)
     s.bench, s.symptoms = bench, bench.read("candidate")
     live.restart(s)
-    assert [one.name for one in s.named] == ["WEIGHTS(loading)"]
+    assert [str(one.cause) for one in s.named] == ["WEIGHTS(loading)"]
 
 
 @pytest.mark.parametrize("fixed", [True, False])
@@ -351,9 +352,9 @@ def test_a_tensor_that_was_sent_already_is_not_what_a_fresh_engine_fixes(lab: La
     recording.all = lambda kind: [sync] if kind == "sync" else []
     stale = f"STALE_WEIGHTS({TENSOR})"
     if fixed:
-        s.named.append(Named(stale, "candidate", "candidate", "", PROOF))
+        s.named.append(Named(key(stale), "candidate", "candidate", "", PROOF))
     live.restart(s)
-    assert [one.name for one in s.named] == ([stale, "STALE_DERIVED"] if fixed else [stale])
+    assert [str(one.cause) for one in s.named] == ([stale, "STALE_DERIVED"] if fixed else [stale])
 
 
 class Derived:
@@ -403,7 +404,7 @@ def test_a_stale_cache_goes_without_the_cache_whatever_an_order_to_flush_does(la
         bench = Cached(s.bench, follows=follows)
         situation = dataclasses.replace(s, bench=bench, symptoms=dataclasses.replace(bench.WRONG, cached=30), named=[])
         live.past_cache(situation)
-        assert [one.name for one in situation.named] == ["STALE_KV"] and not situation.symptoms.total
+        assert [str(one.cause) for one in situation.named] == ["STALE_KV"] and not situation.symptoms.total
         assert situation.named[0].details["a flush removes it"] is follows
         assert ("does not follow it" in situation.named[0].summary) is not follows
     s.symptoms = Derived.WRONG  # nothing came from a cache: not the cache's fault, and said so
@@ -453,19 +454,19 @@ ALL = {"dtype": "bfloat16", "max_model_len": 96, "enforce_eager": False, "chunke
 def test_of_several_parameters_of_the_engine_the_guilty_ones_are_told(guilty: str, names: list[str]) -> None:
     s = started(Started(set(guilty.split())), first=True, given=ALL)
     engine_parameters(s)
-    assert sorted(one.name for one in s.named) == names and {one.party for one in s.named} == {"mapping"}
+    assert sorted(str(one.cause) for one in s.named) == names and {one.party for one in s.named} == {"mapping"}
     assert not s.symptoms.total and s.named[0].proof.after == 0
 
 
 def test_without_time_to_tell_them_apart_parameters_of_the_engine_are_named_together() -> None:
     s = started(Started({"dtype"}), first=True, given=ALL, takes=9.0)
     engine_parameters(s)
-    assert [one.name for one in s.named] == ["CONFIG(chunked_prefill, dtype, enforce_eager, max_model_len)"]
+    assert [str(one.cause) for one in s.named] == ["CONFIG(chunked_prefill, dtype, enforce_eager, max_model_len)"]
     assert "apart" in s.notes[-1]
     s = started(Started({"dtype"}), first=True, given=ALL, takes=9.0)
     s.recorded = frozenset({"CONFIG(dtype)"})
     engine_parameters(s)
-    assert [one.name for one in s.named] == ["CONFIG(dtype)"]  # the one that a recording names
+    assert [str(one.cause) for one in s.named] == ["CONFIG(dtype)"]  # the one that a recording names
 
 
 def test_a_reserve_beyond_what_was_asked_is_no_change() -> None:
@@ -491,7 +492,7 @@ def test_a_fresh_engine_that_agrees_by_itself_speaks_for_no_parameter() -> None:
     bench = Started({"dtype"})
     s = started(bench, first=False, given={"dtype": "bfloat16"})
     engine_parameters(s)
-    assert [one.name for one in s.named] == ["CONFIG(dtype)"] and bench.starts == [["dtype"], [], ["dtype"]]
+    assert [str(one.cause) for one in s.named] == ["CONFIG(dtype)"] and bench.starts == [["dtype"], [], ["dtype"]]
 
 
 def test_a_parameter_put_back_is_what_our_mapping_passes_on() -> None:
@@ -514,7 +515,7 @@ def test_an_engine_is_given_its_parameters_as_asked(lab: Lab, paths: dict[str, s
         side=lambda name: side, mode="coupled", steps=[0], found=lambda kind: np.array([[0, 1]])
     )
     engine_parameters(s)
-    assert [(one.name, one.party) for one in s.named] == [("CONFIG(dtype)", "mapping")] and not s.symptoms.total
+    assert [(str(one.cause), one.party) for one in s.named] == [("CONFIG(dtype)", "mapping")] and not s.symptoms.total
     # The native stage is none of the bench: it gets what the mapping makes of the parameters.
     session = s.bench._stands["candidate"].session  # type: ignore[attr-defined]
     assert session._target.snapshot()["given"]["dtype"] == "float32"
@@ -539,7 +540,7 @@ def test_a_limit_of_the_engine_is_put_back_with_one_start(lab: Lab, alone: bool)
     session = s.bench._stands["candidate"].session._target  # type: ignore[attr-defined]
     engine_parameters(s)
     names = ["LENGTH(context)"] if alone else ["CONFIG(dtype)", "LENGTH(context)"]
-    assert sorted(one.name for one in s.named) == names and not s.symptoms.total
+    assert sorted(str(one.cause) for one in s.named) == names and not s.symptoms.total
     assert session.starts()[0] == 2 if alone else session.starts()[0] > 3
     assert any(one.intervention == "the reference ends at 18 tokens, prompt included" for one in s.tried) == alone
 
@@ -568,10 +569,10 @@ def test_what_an_intervention_only_puts_out_of_sight_it_does_not_remove() -> Non
 def test_what_a_guess_is_nearer_to_by_chance_it_does_not_prove() -> None:
     """Of 18 seeds one leaves fewest; of a prompt that is another, some numbers are back within the tolerance."""
     before = Symptoms({"tokens": 80, "logprobs": 20}, by_sample=dict.fromkeys(range(10), 10))
-    seed = Trial("RNG(seed ignored)", "seed 7 in the reference", "", {"seed": 7})
+    seed = Trial(key("RNG(seed ignored)"), "seed 7 in the reference", "", {"seed": 7})
     assert _by_chance(seed, before, Symptoms({"tokens": 70, "logprobs": 20}))
     assert not _by_chance(seed, before, Symptoms({"tokens": 3, "logprobs": 40}))
-    prompts = Trial("TEMPLATE", "prompts", "", {"prompts": tuple((one, (1, 2)) for one in range(10))})
+    prompts = Trial(key("TEMPLATE"), "prompts", "", {"prompts": tuple((one, (1, 2)) for one in range(10))})
     few = Symptoms({"tokens": 78}, by_sample={**before.by_sample, 3: 9, 4: 9})
     assert _by_chance(prompts, before, few) and not _by_chance(dataclasses.replace(prompts, recorded=True), before, few)
     assert not _by_chance(prompts, before, Symptoms({"tokens": 40}, by_sample=dict.fromkeys(range(10), 4)))
@@ -607,16 +608,16 @@ PROOF = Proof("temperature 0.9 in the reference", 12, 0, "differences", "live en
 
 
 def test_a_live_proof_confirms_what_was_recorded() -> None:
-    recorded = Cause("SAMPLING_PARAM(temperature)", "candidate", "another temperature")
-    named = Named(recorded.name, "mapping", "candidate", "", PROOF, seen=(Seen.GIVEN,))
+    recorded = of("SAMPLING_PARAM(temperature)", "candidate", "another temperature")
+    named = Named(recorded.key, "mapping", "candidate", "", PROOF, seen=(Seen.GIVEN,))
     verdict = merged(judged(recorded), Attribution({"candidate": WRONG}, {"candidate": Symptoms()}, [named]))
     assert [(one.name, one.proofs) for one in verdict.causes] == [(recorded.name, [PROOF])]
 
 
 def test_a_live_proof_of_several_parameters_proves_each_and_names_the_one_that_no_recording_named() -> None:
-    named = Named("SAMPLING_PARAM(min_tokens, top_p)", "mapping", "candidate", "", PROOF, seen=(Seen.GIVEN,))
+    named = Named(key("SAMPLING_PARAM(min_tokens, top_p)"), "mapping", "candidate", "", PROOF, seen=(Seen.GIVEN,))
     found = Attribution({"candidate": WRONG}, {"candidate": Symptoms()}, [named])
-    recorded = [Cause(f"SAMPLING_PARAM({name})", "mapping", "") for name in ("top_p", "min_tokens")]
+    recorded = [of(f"SAMPLING_PARAM({name})", "mapping", "") for name in ("top_p", "min_tokens")]
     verdict = merged(judged(*recorded), found)
     assert [(one.name, one.proofs) for one in verdict.causes] == [(one.name, [PROOF]) for one in recorded]
     verdict = merged(judged(recorded[0]), found)
@@ -624,13 +625,13 @@ def test_a_live_proof_of_several_parameters_proves_each_and_names_the_one_that_n
 
 
 def test_unexplained_is_replaced_by_what_live_interventions_name() -> None:
-    named = Named("STALE_DERIVED", "candidate", "candidate", "kept", PROOF)
+    named = Named(key("STALE_DERIVED"), "candidate", "candidate", "kept", PROOF)
     found = Attribution({"candidate": WRONG}, {"candidate": Symptoms()}, [named])
-    verdict = merged(judged(Cause("UNEXPLAINED", "candidate", "tokens differ")), found)
+    verdict = merged(judged(of("UNEXPLAINED", "candidate", "tokens differ")), found)
     assert [one.name for one in verdict.causes] == ["STALE_DERIVED"] and "kept" in verdict.reason
     half = dataclasses.replace(WRONG, counts={"tokens": 6})
     verdict = merged(
-        judged(Cause("UNEXPLAINED", "candidate", "tokens differ")),
+        judged(of("UNEXPLAINED", "candidate", "tokens differ")),
         Attribution({"candidate": WRONG}, {"candidate": half}, [named]),
     )
     assert [one.name for one in verdict.causes] == ["STALE_DERIVED", "UNEXPLAINED"]
@@ -639,8 +640,8 @@ def test_unexplained_is_replaced_by_what_live_interventions_name() -> None:
 @pytest.mark.parametrize("left", [0, 2, 6])
 def test_what_proven_causes_leave_is_unexplained(left: int) -> None:
     """Of a cause that explains every sample in the recordings the engine may still do something else."""
-    recorded = Cause("TOKENIZATION(double BOS)", "candidate", "other prompt ids")
-    named = Named(recorded.name, "candidate", "candidate", "", PROOF)
+    recorded = of("TOKENIZATION(double BOS)", "candidate", "other prompt ids")
+    named = Named(recorded.key, "candidate", "candidate", "", PROOF)
     rest = Symptoms({"tokens": left}, by_sample={1: left}) if left else Symptoms()
     verdict = merged(judged(recorded), Attribution({"candidate": WRONG}, {"candidate": rest}, [named]))
     names = [one.name for one in verdict.causes]
@@ -652,9 +653,9 @@ def test_what_proven_causes_leave_is_unexplained(left: int) -> None:
 
 
 def test_a_recorded_cause_that_removes_nothing_while_another_removes_all_is_withdrawn() -> None:
-    recorded = Cause("SAMPLING_PARAM(temperature)", "candidate", "another temperature")
-    named = Named("STALE_KV", "candidate", "candidate", "stale", PROOF)
-    tried = Tried("temperature 0.9 in the reference", recorded.name, "candidate", 12, 12, 0.1, False)
+    recorded = of("SAMPLING_PARAM(temperature)", "candidate", "another temperature")
+    named = Named(key("STALE_KV"), "candidate", "candidate", "stale", PROOF)
+    tried = Tried("temperature 0.9 in the reference", recorded.key, "candidate", 12, 12, 0.1, False)
     gone = Attribution({"candidate": WRONG}, {"candidate": Symptoms()}, [named], [tried])
     verdict = merged(judged(recorded), gone)
     assert [one.name for one in verdict.causes] == ["STALE_KV"]
@@ -669,37 +670,37 @@ def test_a_cause_without_a_proof_says_what_its_best_intervention_did_or_why_none
     def told(cause: Cause, found: Attribution) -> str:
         return merged(judged(cause), found).causes[0].evidence
 
-    context = Cause("LENGTH(context)", "candidate", "ends at 82")
+    context = of("LENGTH(context)", "candidate", "ends at 82")
     tried = [
-        Tried(f"{less} tokens less in the reference", context.name, "candidate", 3, after, 0.1, False)
+        Tried(f"{less} tokens less in the reference", context.key, "candidate", 3, after, 0.1, False)
         for less, after in ((1, 4), (2, 3))
     ]
     worse = Attribution({"candidate": WRONG}, {"candidate": WRONG}, [], tried)
     assert told(context, worse) == "live: 2 tokens less in the reference: 3 differences before, 3 after"
     noisy = Attribution({"candidate": dataclasses.replace(WRONG, noise=9)}, {"candidate": WRONG})
-    itself = Cause("candidate-itself", "candidate", "")
+    itself = of("candidate-itself", "candidate", "")
     assert "no intervention was tried: the candidate's engine does not repeat itself" in told(itself, noisy)
-    stale = Cause("STALE_WEIGHTS(a)", "candidate", "")
+    stale = of("STALE_WEIGHTS(a)", "candidate", "")
     gone = Attribution({"candidate": WRONG}, {"candidate": Symptoms()})
     assert "nothing of the difference was left when its turn came" in told(stale, gone)
     absent = Attribution({"baseline": WRONG}, {"baseline": WRONG})
     assert "the engine of the candidate was not on the bench" in told(stale, absent)
     ended = Attribution({"candidate": WRONG}, {"candidate": WRONG}, broken=True)
     assert "attribution ended before its turn" in told(stale, ended)
-    shapes = Cause("SHAPE", "trainer", "", "24 and 8", {"side": "candidate"})
+    shapes = of("SHAPE", "trainer", "", "24 and 8", {"side": "candidate"})
     passed = Attribution({"candidate": Symptoms()}, {"candidate": Symptoms()})
     assert told(shapes, passed).startswith("24 and 8; live: no intervention was tried: the bench does not make")
     # Control: what recordings prove needs no excuse.
-    proven = dataclasses.replace(stale, proofs=[Proof("leave out", 9, 0, "samples")], details={"observed": [NOT_SENT]})
+    proven = dataclasses.replace(stale, proofs=[Proof("leave out", 9, 0, "samples")], observed=(NOT_SENT,))
     assert told(proven, gone) == f"not WEIGHTS: {NOT_SENT}; not STALE_DERIVED: {NOT_SENT}"
 
 
 def test_noise_that_another_cause_explains_is_withdrawn() -> None:
-    recorded = Cause("candidate-itself", "candidate", "the candidate differs from itself")
-    named = Named("STALE_KV", "candidate", "candidate", "stale", PROOF)
+    recorded = of("candidate-itself", "candidate", "the candidate differs from itself")
+    named = Named(key("STALE_KV"), "candidate", "candidate", "stale", PROOF)
 
     def causes_with(apart: int, left: Symptoms) -> list[str]:
-        tried = [Tried(live.REGROUP, recorded.name, "candidate", 300, apart, 0.1, False)]
+        tried = [Tried(live.REGROUP, recorded.key, "candidate", 300, apart, 0.1, False)]
         found = Attribution({"candidate": WRONG}, {"candidate": left}, [named], tried)
         return [one.name for one in merged(judged(recorded), found).causes]
 
@@ -709,9 +710,9 @@ def test_noise_that_another_cause_explains_is_withdrawn() -> None:
 
 
 def test_unexplained_goes_with_a_recorded_cause_only_where_its_samples_were_drawn_again() -> None:
-    recorded = Cause("ORDER", "candidate", "permuted")
-    open_ = Cause("UNEXPLAINED", "candidate", "log-probabilities differ")
-    named = Named("ORDER", "candidate", "candidate", "permuted", PROOF)
+    recorded = of("ORDER", "candidate", "permuted")
+    open_ = of("UNEXPLAINED", "candidate", "log-probabilities differ")
+    named = Named(key("ORDER"), "candidate", "candidate", "permuted", PROOF)
     found = Attribution({"candidate": WRONG}, {"candidate": Symptoms()}, [named])
     assert [one.name for one in merged(judged(recorded, open_), found).causes] == ["ORDER", "UNEXPLAINED"]
     found.reproduced = True
@@ -724,14 +725,14 @@ def test_an_engine_that_holds_what_the_learner_does_computes_otherwise(place: st
         {"candidate": WRONG}, {"candidate": WRONG}, layers={"candidate": "they differ first in layer 2"}
     )
     found.computes |= {"candidate": place} if place else {}
-    verdict = merged(judged(Cause("UNEXPLAINED", "unknown", "log-probabilities differ")), found)
+    verdict = merged(judged(of("UNEXPLAINED", "unknown", "log-probabilities differ")), found)
     assert [(one.name, one.party) for one in verdict.causes] == [(name, "candidate")]
     assert "differ first in layer 2" in verdict.causes[0].evidence and not verdict.causes[0].proofs
 
 
 def test_a_fault_that_has_passed_is_said_to_have_passed() -> None:
     found = Attribution({"baseline": Symptoms(), "candidate": Symptoms()})
-    verdict = merged(judged(Cause("UNEXPLAINED", "unknown", "tokens differ", "narrowest place: step 2")), found)
+    verdict = merged(judged(of("UNEXPLAINED", "unknown", "tokens differ", "narrowest place: step 2")), found)
     assert verdict.causes[0].name == "UNEXPLAINED" and "has passed" in verdict.causes[0].evidence
 
 
@@ -750,4 +751,4 @@ def test_a_fault_that_has_passed_is_said_to_have_passed() -> None:
     ],
 )  # fmt: skip
 def test_when_two_names_mean_one_cause(live_name: str, recorded: str, same: bool) -> None:
-    assert same_cause(live_name, recorded) is same
+    assert same_cause(key(live_name), key(recorded)) is same

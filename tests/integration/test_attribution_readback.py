@@ -8,14 +8,16 @@ from typing import Any
 import pytest
 import torch
 from bench_lab import Lab
+from cause_keys import of
 
 from harness.parity.attribution import live, reference
 from harness.parity.attribution.merge import _proven
 from harness.parity.attribution.outcome import Attribution
 from harness.parity.attribution.situation import Situation
-from harness.parity.families import FAMILIES, Rival
+from harness.parity.causes.family import Rival
+from harness.parity.causes.registry import families
 from harness.parity.rivals import noted, open_rivals, told_apart
-from reports.model import CAUSES, Cause, Proof
+from reports.model import Proof
 from scenarios.planted.differences import inside
 from scenarios.settings import Sampling
 
@@ -34,7 +36,7 @@ def synced(lab: Lab, plant: dict[str, Any]) -> Situation:
 def search(s: Situation, *, restarts: bool = False) -> list[str]:
     reference.search(s)
     live.search(s, restarts=restarts, then=reference.search)
-    return [one.name for one in s.named]
+    return [str(one.cause) for one in s.named]
 
 
 def unexcluded(s: Situation) -> list[str]:
@@ -119,13 +121,13 @@ def test_a_buffer_of_an_unknown_kind_is_not_tested(lab: Lab) -> None:
 
 
 def rivalled() -> dict[str, tuple[Rival, ...]]:
-    return {name: one.rivals for name, one in FAMILIES.items() if one.rivals}
+    return {name: one.rivals for name, one in families().items() if one.rivals}
 
 
 def test_a_proof_with_an_open_rival_is_none() -> None:
     proof = Proof("undo it", 9, 0, "differences", "live engines")
     for name, rivals in rivalled().items():
-        cause = Cause(name, "candidate", "", "", {}, [proof])
+        cause = of(name, "candidate", "", "", {}, [proof])
         told = told_apart(cause)
         assert not told.proofs and all(one.cause in told.evidence for one in rivals)
         every = [one.excluded_by[0] for one in rivals]
@@ -133,15 +135,15 @@ def test_a_proof_with_an_open_rival_is_none() -> None:
         assert settled.proofs == [proof] and all(one["excluded"] for one in settled.details["rivals"])
         for one in rivals:
             assert not told_apart(noted(cause, [seen for seen in every if seen not in one.excluded_by])).proofs
-    assert list(FAMILIES) == list(CAUSES) and all(bool(one.rivals) != bool(one.alone) for one in FAMILIES.values())
-    other = Cause("ORDER", "candidate", "", "", {}, [proof])
-    assert told_apart(other) is other  # control: without rivals in the table
+    assert all(bool(one.rivals) != bool(one.alone) and one.fix for one in families().values())
+    other = of("ORDER", "candidate", "", "", {}, [proof])
+    assert told_apart(other).proofs == [proof]  # control: without rivals in the table
 
 
 def test_every_rival_of_the_table_is_documented() -> None:
     page = (Path(__file__).parents[2] / "docs" / "explanation" / "attribution.md").read_text()
     rows = [line for line in page.splitlines() if line.startswith("|")]
-    alone = {name: one.alone for name, one in FAMILIES.items() if one.alone}
+    alone = {name: one.alone for name, one in families().items() if one.alone}
     assert all(any(row.startswith(f"| {name} |") and why in row for row in rows) for name, why in alone.items())
     for name, rivals in rivalled().items():
         for one in rivals:

@@ -22,7 +22,7 @@ def named(lab: Lab, plants: dict[str, Any], asked: Sampling = ASKED) -> list[str
     reference.search(s)
     live.search(s, restarts=False, then=reference.search)
     assert all(not open_rivals(one) for one in _proven([], Attribution(named=s.named))[0])
-    return [one.name for one in s.named]
+    return [str(one.cause) for one in s.named]
 
 
 @pytest.mark.parametrize("reported", ["raw", "penalised"])

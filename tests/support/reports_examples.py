@@ -6,7 +6,7 @@ import dataclasses
 import math
 from typing import Any
 
-from reports.model import SUSPICIONS, Cause, Check, Finding, Parity, Place, RunSummary, Verdict
+from reports.model import SUSPICIONS, Cause, CauseKey, Check, Finding, Parity, Place, RunSummary, Verdict
 
 STEPS = 8
 HOSTILE = (
@@ -271,6 +271,8 @@ def stale_tensor() -> Verdict:
                 "the tensor was not part of the third sync, and the engine kept its old value",
                 "pushing it again brings max |Δ| from 0.6 to 1.2e-6 nats; a restart does the same",
                 {"tensor": tensor, "sync": 3, "before": 0.6, "after": 1.2e-6},
+                key=CauseKey("STALE_WEIGHTS", (tensor,)),
+                fix="send the named tensors in every weight sync",
             )
         ],
         coverage={**COVERAGE, "benign_flips": 1, "flips_beyond_margin": 626, "compared_tokens": 4500},

@@ -13,6 +13,9 @@ from harness.parity.attribution.case import choose, unexplained
 from harness.parity.attribution.merge import merged
 from harness.parity.attribution.outcome import Attribution
 from harness.parity.attribution.situation import LEAST, Situation, gone, settled
+from harness.parity.causes.itself import itself
+from harness.parity.causes.stale_cache import STALE_KV
+from harness.parity.causes.unexplained import UNEXPLAINED
 from harness.parity.explain import explain
 from harness.parity.facts.divergence import Kind
 from harness.parity.rules.retokenized import read_aloud
@@ -90,7 +93,7 @@ def _search(
     known, longest = e.tolerance, mapping(e.baseline.recording.scenario.get("sampling")).get("max_tokens", 0)
     few = known.far_flips(longest * len(samples)) if known.half else 0
     sides = bench.open(samples, Tolerance(known.value, known.margin, few))
-    unnamed = any(cause.name == "UNEXPLAINED" for cause in judged.verdict.causes)
+    unnamed = any(UNEXPLAINED.has(cause.key) for cause in judged.verdict.causes)
     if unnamed:
         found.learned = replace(found.learned, aloud=read_aloud(e, explained, bench.texts))
     read: dict[str, Symptoms] = {}
@@ -112,18 +115,18 @@ def _search(
         s = Situation(
             bench, e, side, read[side], clock, deadline=started + budget_s, samples=samples,
             named=found.named, tried=found.tried, notes=found.notes,
-            recorded=frozenset(cause.name for cause in judged.verdict.causes),
+            recorded=frozenset(cause.key for cause in judged.verdict.causes),
         )  # fmt: skip
         try:
             _one_side(s, restarts, found)
-            noisy = any(cause.name == f"{side}-itself" for cause in judged.verdict.causes)
+            noisy = any(cause.key == itself(side) for cause in judged.verdict.causes)
             if noisy and gone(found.first[side], s.rest):
                 live.regroup(s)
         finally:
             found.left[side] = s.rest
             if found.named and found.named_after is None:
                 found.named_after = clock() - started
-    past = [one for one in found.tried if one.cause == "STALE_KV"]
+    past = [one for one in found.tried if STALE_KV.has(one.cause)]
     cold = {one.side for one in past if one.after} - {one.side for one in past if one.removed}
     if unnamed and cold:
         found.learned = replace(found.learned, past_cache=tuple(sorted(cold)))

@@ -8,9 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 from harness.parity.attribution.situation import LEAST, Situation
-from harness.parity.attribution.trial import STOPS, Trial, same, shown
-from harness.parity.families import Seen
-from harness.parity.sporadic import NAME, excluded
+from harness.parity.attribution.trial import Trial, same, shown
+from harness.parity.causes.family import Seen
+from harness.parity.causes.parameters import SAMPLING_PARAM, sampling_key
+from harness.parity.causes.rng import RNG
+from harness.parity.sporadic import KEY, excluded
 from harness.recordings.tables import mapping
 from reports.text import counted, figure
 from scenarios.bench.case import Fitted
@@ -35,7 +37,7 @@ def guesses(s: Situation) -> Iterator[Trial]:
     for other in dict.fromkeys((int(mapping(scenario.get("engine")).get("seed") or 0), 0, 1, 42, 1234, *seeds)):
         if other != seed:
             yield Trial(
-                "RNG(seed ignored)",
+                RNG.key("seed ignored"),
                 f"seed {other} in the reference",
                 f"the {s.side} draws with seed {other}, not with the {seed} that was asked",
                 {"seed": other},
@@ -64,7 +66,7 @@ def _guess(s: Situation, name: str, value: Any, bounds: tuple[float, float] | No
     """`bounds`: what explains the engine's choices as well."""
     more = f" ({shown(bounds[0])} to {shown(bounds[1])} does as well)" if bounds else ""
     return Trial(
-        STOPS.get(name, f"SAMPLING_PARAM({name})"),
+        sampling_key(name),
         f"{name} {shown(value)} in the reference",
         f"the {s.side} samples as if {name} were {shown(value)}{more}",
         {"penalties": ((name, value),)} if name in PENALTIES else {"sampling": ((name, value),)},
@@ -74,8 +76,8 @@ def _guess(s: Situation, name: str, value: Any, bounds: tuple[float, float] | No
 
 def _fitted(s: Situation) -> list[Fitted]:
     """Numbers that explain what the engine chose: alone, or else several at once."""
-    known = {one.name for one in s.named if one.side == s.side}
-    names = [name for name in (*FITTED, *PENALTIES) if f"SAMPLING_PARAM({name})" not in known]
+    known = {one.cause for one in s.named if one.side == s.side}
+    names = [name for name in (*FITTED, *PENALTIES) if SAMPLING_PARAM.key(name) not in known]
     return s.bench.fitted(s.side, names, s.alteration)
 
 
@@ -96,7 +98,7 @@ def _fits(s: Situation, fitted: list[Fitted], *, partial: bool = False) -> Itera
             yield parts[0]
             continue
         yield Trial(
-            f"SAMPLING_PARAM({', '.join(sorted(values))})",
+            SAMPLING_PARAM.key(*sorted(values)),
             f"{_said(one)} in the reference",
             f"the {s.side} samples with other parameters than were asked",
             joined(parts),
@@ -141,7 +143,7 @@ def _passed_over(s: Situation) -> Iterator[Trial]:
     share = len(found.places) / found.compared
     what = f"{len(found.places)} of {counted(found.compared, 'token')}"
     yield Trial(
-        NAME,
+        KEY,
         f"the reference takes its second best token at {what}",
         f"the {s.side}'s sampler now and then takes the second best token: {what}, {share:.1%}",
         {"passed_over": found.places},

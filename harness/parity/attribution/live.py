@@ -20,10 +20,15 @@ from harness.parity.attribution.tensors import (
     sent_again,
     sent_or_not,
     tensors,
-    weights_cause,
+    weights_key,
 )
-from harness.parity.families import Seen
-from reports.model import Proof
+from harness.parity.causes.derived import STALE_DERIVED
+from harness.parity.causes.family import Seen
+from harness.parity.causes.itself import itself
+from harness.parity.causes.order import ORDER
+from harness.parity.causes.stale_cache import STALE_KV
+from harness.parity.causes.weights import WEIGHTS
+from reports.model import CauseKey, Proof
 from scenarios.bench.case import Symptoms
 
 REGROUP = "draw the case again in other batches"
@@ -38,11 +43,11 @@ def order(s: Situation) -> None:
     wrong, left = s.bench.unmatched(s.side)
     seconds = s.clock() - started
     good = wrong >= LEAST and left <= RESIDUE * wrong
-    s.tried.append(Tried("look under other sample numbers", "ORDER", s.side, wrong, left, seconds, good))
+    s.tried.append(Tried("look under other sample numbers", ORDER.key(), s.side, wrong, left, seconds, good))
     if good:
         proof = Proof("look under other sample numbers", wrong, left, "samples", "live engines", round(seconds, 3))
         summary = "responses are permuted: the same ones, under other sample numbers"
-        s.named.append(Named("ORDER", s.side, s.side, summary, proof))
+        s.named.append(Named(ORDER.key(), s.side, s.side, summary, proof))
         s.symptoms = Symptoms(compared=s.symptoms.compared)  # the responses themselves are the reference's
 
 
@@ -66,21 +71,21 @@ def past_cache(s: Situation) -> None:
     done = undo(s, lambda: s.bench.past_cache(s.side, True))
     s.past_cache, before = True, s.symptoms
     good = improves(before, done.after)
-    tell(s, what, "STALE_KV", done, good)
+    tell(s, what, STALE_KV.key(), done, good)
     s.symptoms = done.after
     if not good:
         return
     s.bench.past_cache(s.side, False)
     flushed = undo(s, lambda: s.bench.flush(s.side))
     kept = not improves(before, flushed.after)
-    tell(s, "flush the prefix cache", "STALE_KV", flushed, not kept)
+    tell(s, "flush the prefix cache", STALE_KV.key(), flushed, not kept)
     s.bench.past_cache(s.side, True)
     summary = f"the {s.side}'s engine reuses keys and values of earlier weights from its prefix cache"
     if kept:
         summary += "; it answers an order to flush it with success, and does not follow it"
     details = {"cached prompt tokens before": cached, "a flush removes it": not kept}
     done = Undone(before, done.after, done.seconds)
-    add_cause(s, "STALE_KV", what, done, summary, details, (Seen.PAST_CACHE_AGREES,))
+    add_cause(s, STALE_KV.key(), what, done, summary, details, (Seen.PAST_CACHE_AGREES,))
 
 
 def restart(s: Situation) -> None:
@@ -97,43 +102,43 @@ def restart(s: Situation) -> None:
 
     done = undo(s, anew)
     good = improves(s.symptoms, done.after)
-    tell(s, what, "STALE_DERIVED", done, good)
+    tell(s, what, STALE_DERIVED.key(), done, good)
     if good:
         synced = undo(s, lambda: s.bench.sync(s.side))
         spoilt = synced.after.total > max(LEAST, 2 * done.after.total)
-        tell(s, "the same weights sent to the fresh engine", "WEIGHTS", synced, spoilt)
+        tell(s, "the same weights sent to the fresh engine", WEIGHTS.key(), synced, spoilt)
         known = [] if sent_again(s) else recorded(s)
         if known and not spoilt:  # the recordings say what it held; a fresh engine confirms that, and nothing else
             for name in known[:LISTED]:
                 seen = sent_or_not(s, [name])
-                add_cause(s, weights_cause(s, name), what, done, other(s, name), {"tensor": name}, seen)
+                add_cause(s, weights_key(s, [name]), what, done, other(s, name), {"tensor": name}, seen)
             s.symptoms = done.after
             return
         details = {"after a sync of the same weights": synced.after.total}
         if spoilt:
             cause, summary, seen = _spoilt_by_a_sync(s)
         else:
-            cause, seen = "STALE_DERIVED", equal_weights(s)
+            cause, seen = STALE_DERIVED.key(), equal_weights(s)
             summary = f"the {s.side}'s engine keeps something made of earlier weights: sending them again does not "
             summary += "help, a fresh engine agrees"
         add_cause(s, cause, what, done, summary, details, (Seen.FRESH_AGREES, *seen, *past(s)))
     s.symptoms = done.after
 
 
-def _spoilt_by_a_sync(s: Situation) -> tuple[str, str, tuple[Seen, ...]]:
+def _spoilt_by_a_sync(s: Situation) -> tuple[CauseKey, str, tuple[Seen, ...]]:
     """(cause, summary, what was seen) where an engine agrees from disk and no longer after a sync."""
     held = s.bench.held(s.side)
     s.notes.append(f"read back from the {s.side}'s engine after that sync: {in_words(held)}")
     if held.all_equal:
         buffers = ", ".join(held.of_buffers("differs")[:3])
         return (
-            f"STALE_DERIVED({buffers})" if buffers else "STALE_DERIVED",
+            STALE_DERIVED.key(*held.of_buffers("differs")[:3]),
             f"a sync spoils {buffers or 'what'} the {s.side}'s engine makes of its weights, which are the learner's",
             (Seen.HELD_EQUAL,),
         )
-    names = ", ".join(held.names) if 0 < len(held.names) <= LISTED else "loading"
+    names = held.names if 0 < len(held.names) <= LISTED else ["loading"]
     summary = f"the {s.side}'s engine holds something else than a sync sends: from disk it agrees, synced it does not"
-    return f"WEIGHTS({names})", summary, (Seen.HELD_OTHERWISE, Seen.CHANGED) if held.names else ()
+    return WEIGHTS.key(*names), summary, (Seen.HELD_OTHERWISE, Seen.CHANGED) if held.names else ()
 
 
 def regroup(s: Situation) -> None:
@@ -142,9 +147,7 @@ def regroup(s: Situation) -> None:
     started = s.clock()
     apart = s.bench.regrouped(s.side)
     seconds = s.clock() - started
-    s.tried.append(
-        Tried(REGROUP, f"{s.side}-itself", s.side, s.symptoms.compared.get("tokens", 0), apart, seconds, False)
-    )
+    s.tried.append(Tried(REGROUP, itself(s.side), s.side, s.symptoms.compared.get("tokens", 0), apart, seconds, False))
 
 
 SEQUENCE: tuple[tuple[str, Callable[[Situation], None]], ...] = (

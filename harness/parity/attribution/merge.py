@@ -7,16 +7,23 @@ from typing import Any
 
 from harness.parity.attribution.outcome import Attribution
 from harness.parity.attribution.situation import LEAST, RESIDUE, Named, Tried
+from harness.parity.causes.arithmetic import ARITHMETIC
+from harness.parity.causes.family import Seen
+from harness.parity.causes.itself import is_itself
+from harness.parity.causes.mixed_version import MIXED_VERSION
+from harness.parity.causes.parameters import GENERATION_CONFIG, SAMPLING_PARAM
+from harness.parity.causes.registry import family
+from harness.parity.causes.stale_cache import STALE_KV
+from harness.parity.causes.unexplained import COMPUTATION, UNEXPLAINED
+from harness.parity.causes.weights import STALE_WEIGHTS, WEIGHTS
 from harness.parity.checks.parameter_maps import measured
 from harness.parity.explain import find
 from harness.parity.facts.evidence import Learned
-from harness.parity.families import Seen, family
-from harness.parity.rivals import kind, noted, told_apart
+from harness.parity.rivals import noted, told_apart
 from harness.parity.rules.lifted import STAGE as LIFTED
 from harness.parity.rules.suspected import followed, in_words
-from harness.parity.rules.weights import ONE_BEHIND
 from harness.parity.verdict import Judged, reason_of
-from reports.model import Cause, Finding, Proof, Verdict
+from reports.model import Cause, CauseKey, Finding, Proof, Verdict
 from reports.text import figure
 
 SIDES = ("baseline", "candidate")
@@ -38,15 +45,15 @@ def merged(judged: Judged, found: Attribution) -> Verdict:
     withdrawn = [(cause, said) for cause in causes if (said := _contradicted(cause, found))]
     kept = [_noted(cause, found) for cause in causes if not _contradicted(cause, found)]
     explained = bool(fresh or (found.named and found.reproduced)) and _explained(found)
-    unexplained = [one for one in kept if one.name == "UNEXPLAINED"]
-    kept = [one for one in kept if one.name != "UNEXPLAINED"]
+    unexplained = [one for one in kept if UNEXPLAINED.has(one.key)]
+    kept = [one for one in kept if not UNEXPLAINED.has(one.key)]
     if not explained:
         kept += [_narrowed(one, found) for one in unexplained]
     if withdrawn and not kept:
         kept = [_nothing_left(found)]
-    if not any(one.name == "UNEXPLAINED" for one in kept):
+    if not any(UNEXPLAINED.has(one.key) for one in kept):
         kept += [_narrowed(_remainder(side, kept, found), found) for side in _remaining(kept, found)]
-    own = [one for one in kept if one.name != "UNEXPLAINED"]
+    own = [one for one in kept if not UNEXPLAINED.has(one.key)]
     judged_causes = [told_apart(one) for one in kept]
     judged_causes += [one for one in lifted if not any(_meant_by(one, other) for other in own)]
     findings = [*verdict.findings, *(_withdrawn(cause, said) for cause, said in withdrawn), *_told(found)]
@@ -68,26 +75,20 @@ def _removed_by(causes: list[Cause]) -> list[str]:
     return list(dict.fromkeys(live))
 
 
-def same_cause(live: str, recorded: str) -> bool:
+def same_cause(live: CauseKey, recorded: CauseKey) -> bool:
     """Do a cause that was proven live and one from the recordings mean the same, or the second a part of the first?"""
-    if live == recorded or (recorded == "CONFIG(generation_config)" and live.startswith("SAMPLING_PARAM(")):
+    if live == recorded or (recorded == GENERATION_CONFIG and SAMPLING_PARAM.has(live)):
         return True
-    (one, what), (two, which) = _parts(live), _parts(recorded)
-    alike = one == two or (bool(cure := family(one).cured_by) and cure == family(two).cured_by)
-    counted = live.endswith(" tensors)") and (recorded.endswith(" tensors)") or recorded == ONE_BEHIND)
-    return alike and (not what or not which or which <= what or counted)
+    cure = family(live).cured_by
+    alike = live.family == recorded.family or (bool(cure) and cure == family(recorded).cured_by)
+    what, which = {*live.parts}, {*recorded.parts}
+    return alike and (not what or not which or which <= what or (live.many and recorded.many))
 
 
 def _meant_by(one: Cause, other: Cause) -> bool:
     """Do two causes of one party mean the same, whichever of them names more of it?"""
-    alike = same_cause(one.name, other.name) or same_cause(other.name, one.name)
+    alike = same_cause(one.key, other.key) or same_cause(other.key, one.key)
     return one.party == other.party and alike
-
-
-def _parts(name: str) -> tuple[str, frozenset[str]]:
-    """SAMPLING_PARAM(min_tokens, top_p) as its kind and {min_tokens, top_p}."""
-    kind, _, what = name.partition("(")
-    return kind, frozenset(filter(None, what.removesuffix(")").split(", ")))
 
 
 def _settled(found: Attribution, side: str) -> bool:
@@ -99,7 +100,7 @@ def _settled(found: Attribution, side: str) -> bool:
 def _one_version(cause: Cause, found: Attribution) -> Cause:
     """MIXED_VERSION with the proof that the bench makes by drawing at all: no sync comes between."""
     side = _side(cause)
-    if cause.name != "MIXED_VERSION" or _live(cause) or not found.drawn or not _settled(found, side):
+    if not MIXED_VERSION.has(cause.key) or _live(cause) or not found.drawn or not _settled(found, side):
         return cause
     proof = Proof("draw again with one version of the weights", found.drawn, 0, "samples", "live engines")
     return noted(dataclasses.replace(cause, proofs=[*cause.proofs, proof]), [Seen.ONE_VERSION_AGREES])
@@ -109,28 +110,26 @@ def _proven(recorded: list[Cause], found: Attribution) -> tuple[list[Cause], lis
     """The recorded causes with the live proofs of the same cause; and the live causes that no recording named."""
     causes, fresh = list(recorded), []
     for named in found.named:
-        known = [i for i, one in enumerate(causes) if same_cause(named.name, one.name) and _party(one, named)]
+        known = [i for i, one in enumerate(causes) if same_cause(named.cause, one.key) and _party(one, named)]
         for i in known:
             causes[i] = noted(dataclasses.replace(causes[i], proofs=[*causes[i].proofs, named.proof]), named.seen)
-        name = _unnamed(named.name, [causes[i].name for i in known])
-        if name:
+        key = _unnamed(named.cause, [causes[i].key for i in known])
+        if key:
             fresh.append(named)
             evidence = f"live: {in_words(named.proof)}"
-            fresh_one = Cause(name, named.party, named.summary, evidence, dict(named.details), [named.proof])
-            causes.append(noted(fresh_one, named.seen))
+            details, proofs = dict(named.details), [named.proof]
+            causes.append(Cause.of(key, named.party, named.summary, evidence, details, proofs, named.seen))
     return causes, fresh
 
 
-def _unnamed(live: str, known: list[str]) -> str:
+def _unnamed(live: CauseKey, known: list[CauseKey]) -> CauseKey | None:
     """What of a live cause no recorded one names: all of it, some of several parameters, or nothing."""
     if not known:
         return live
-    kind, parts = _parts(live)
-    recorded = [_parts(name)[1] for name in known]
-    missing = parts - frozenset[str]().union(*recorded)
-    if len(parts) < 2 or not missing or not all(recorded):
-        return ""
-    return f"{kind}({', '.join(sorted(missing))})"
+    missing = {*live.parts}.difference(*(key.parts for key in known))
+    if len(live.parts) < 2 or not missing or not all(key.parts for key in known):
+        return None
+    return dataclasses.replace(live, parts=tuple(sorted(missing)))
 
 
 def _party(cause: Cause, named: Named) -> bool:
@@ -149,28 +148,30 @@ def _contradicted(cause: Cause, found: Attribution) -> str:
     """Why a recorded cause does not stand: its own intervention removed nothing, and others removed everything; or it
     was read off by way of what a live intervention shows not to be so."""
     side = _side(cause)
-    if cause.details.get("stage") == "native" and family(cause.name).drawn and not _live(cause) and _gone(found, side):
-        used = [one.name for one in found.named if one.side == side and family(one.name).premise]
+    if cause.details.get("stage") == "native" and family(cause.key).drawn and not _live(cause) and _gone(found, side):
+        used = [str(one.cause) for one in found.named if one.side == side and family(one.cause).premise]
         if used:
             return f"its samples were held against a prompt or weights that the engine did not use: {', '.join(used)}"
-    if kind(cause) == "ARITHMETIC" and _gone(found, side):  # the lifted stage has a sync of its own, which may cure it
-        used = [one.name for one in found.named if one.side == side]
+    if ARITHMETIC.has(cause.key) and _gone(found, side):  # the lifted stage has a sync of its own, which may cure it
+        used = [str(one.cause) for one in found.named if one.side == side]
         if used:
             return f"the differences go without arithmetic in another format: {', '.join(used)} explains them"
-    own = [one for one in found.tried if one.side == side and same_cause(one.cause, cause.name)]
-    if cause.name == "STALE_KV" and own and not any(one.removed for one in own):
+    own = [one for one in found.tried if one.side == side and same_cause(one.cause, cause.key)]
+    if STALE_KV.has(cause.key) and own and not any(one.removed for one in own):
         return f"{Seen.PAST_CACHE_DIFFERS}: {_outcome(own)}"
     left = found.left.get(side)
-    if cause.name == "MIXED_VERSION" and left is not None and not (found.first[side].noise or _settled(found, side)):
+    if MIXED_VERSION.has(cause.key) and left is not None and not (found.first[side].noise or _settled(found, side)):
         return f"drawn again with one version of the weights, the same samples differ in {left.total} places"
-    if _live(cause) or cause.name == "UNEXPLAINED" or not _gone(found, side) or "WEIGHTS(" in cause.name:
+    if _live(cause) or UNEXPLAINED.has(cause.key) or not _gone(found, side):
+        return ""
+    if STALE_WEIGHTS.has(cause.key) or WEIGHTS.has(cause.key):
         return ""  # a digest that was recorded stands, whatever a sync does to the engine
     if not own or any(one.removed for one in own):
         return ""
-    others = ", ".join(named.name for named in found.named if named.side == side)
+    others = ", ".join(str(named.cause) for named in found.named if named.side == side)
     if not others:
         return ""
-    if cause.name == f"{side}-itself":
+    if is_itself(cause.key):
         if own[0].after:
             return ""
         return f"{others} explains it: without that, to {own[0].intervention} changes none of {own[0].before} tokens"
@@ -181,9 +182,9 @@ def _noted(cause: Cause, found: Attribution) -> Cause:
     """The cause with what the bench has to say of it where it could not prove it; without any proof, why none was
     made."""
     side = _side(cause)
-    if _live(cause) or cause.name == "UNEXPLAINED":
+    if _live(cause) or UNEXPLAINED.has(cause.key):
         return cause
-    own = [one for one in found.tried if one.side == side and same_cause(one.cause, cause.name)]
+    own = [one for one in found.tried if one.side == side and same_cause(one.cause, cause.key)]
     if side in found.first and not found.first[side].total:
         said = "the engine agrees with the reference at the last weights, so that only the recordings speak for it"
     elif own:
@@ -200,7 +201,7 @@ def _noted(cause: Cause, found: Attribution) -> Cause:
 def _outcome(own: list[Tried]) -> str:
     """What the best of a cause's own interventions did, in words. A count after it may be larger: it can add some."""
     best = min(own, key=lambda one: one.after)
-    if best.cause.endswith("-itself"):
+    if is_itself(best.cause):
         return f"{best.intervention}: {best.after} of {best.before} tokens and log-probabilities come out otherwise"
     return f"{best.intervention}: {best.before} differences before, {best.after} after"
 
@@ -248,7 +249,7 @@ def _narrowed(cause: Cause, found: Attribution) -> Cause:
     layer = found.computes.get(party)
     if layer and differing == [party]:
         summary = f"the {party}'s engine computes otherwise with the learner's own weights; what differs first: {layer}"
-        return dataclasses.replace(cause, name=f"COMPUTATION({layer})", party=party, summary=summary, evidence=evidence)
+        return Cause.of(COMPUTATION.key(layer), party, summary, evidence, cause.details, cause.proofs)
     return dataclasses.replace(cause, party=party, evidence=evidence)
 
 
@@ -267,11 +268,13 @@ def _remaining(causes: list[Cause], found: Attribution) -> list[str]:
 def _remainder(side: str, causes: list[Cause], found: Attribution) -> Cause:
     first, left = found.first[side].total, found.left[side].total
     names = " and ".join(one.name for one in causes if _side(one) == side)
-    return Cause("UNEXPLAINED", side, f"{left} of {first} differences are left without {names}", "")
+    return Cause.of(UNEXPLAINED.key(), side, f"{left} of {first} differences are left without {names}", "")
 
 
 def _nothing_left(found: Attribution) -> Cause:
-    return Cause("UNEXPLAINED", "unknown", "the cause that the recordings named does not stand on the live engines")
+    return Cause.of(
+        UNEXPLAINED.key(), "unknown", "the cause that the recordings named does not stand on the live engines"
+    )
 
 
 def _withdrawn(cause: Cause, said: str) -> Finding:
@@ -291,7 +294,10 @@ def _told(found: Attribution) -> list[Finding]:
     summary = f"{len(found.tried)} in {figure(found.seconds)} s, {len(removed)} of them removed a difference"
     if found.notes:
         summary += f"; {'; '.join(found.notes[:3])}"
-    details: dict[str, Any] = {"tried": [dataclasses.asdict(one) for one in found.tried], "notes": found.notes}
+    details: dict[str, Any] = {
+        "tried": [{**dataclasses.asdict(one), "cause": str(one.cause)} for one in found.tried],
+        "notes": found.notes,
+    }
     return [Finding("live interventions", summary, details=details)]
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.parity.attribution.situation import ROOMY, Named, Situation, Tried, gone, improves
-from reports.model import Proof
+from harness.parity.causes.derived import STALE_DERIVED
+from harness.parity.causes.ends import CAPACITY, LENGTH
+from harness.parity.causes.parameters import CONFIG
+from reports.model import CauseKey, Proof
 from scenarios.bench.case import Symptoms
 
 ROOM_S = 20.0  # for the starts of an engine that tell several parameters apart; then they are named together
-CAUSES = {"max_model_len": "LENGTH(context)", "kv_cache_tokens": "CAPACITY(kv pool)"}
+_LIMITS = {"max_model_len": LENGTH.key("context"), "kv_cache_tokens": CAPACITY.key("kv pool")}
 START = "a fresh engine that is given the same parameters"
 
 
@@ -71,7 +74,7 @@ def engine_parameters(s: Situation) -> None:
     if not (search.spoilt or s.from_start or limited):
         again = _read(s, [])
         alone = not gone(before, again) and again.total > after.total
-        s.tried.append(Tried(START, "STALE_DERIVED", s.side, before.total, again.total, seconds, not alone))
+        s.tried.append(Tried(START, STALE_DERIVED.key(), s.side, before.total, again.total, seconds, not alone))
         if not alone:  # left to the intervention that starts the engine anew
             s.symptoms = before
             return
@@ -122,5 +125,6 @@ def _said(s: Situation, names: list[str]) -> str:
     return "put back " + ", ".join(f"{name} {s.changed[name][0]!r}" for name in names)
 
 
-def _cause(names: list[str]) -> str:
-    return CAUSES.get(names[0], f"CONFIG({names[0]})") if len(names) == 1 else f"CONFIG({', '.join(sorted(names))})"
+def _cause(names: list[str]) -> CauseKey:
+    limit = _LIMITS.get(names[0]) if len(names) == 1 else None
+    return limit or CONFIG.key(*sorted(names))

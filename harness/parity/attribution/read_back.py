@@ -10,8 +10,10 @@ import dataclasses
 
 from harness.parity.attribution.situation import Named, Situation, improves
 from harness.parity.attribution.steps import Undone, add_cause, tell, undo
-from harness.parity.attribution.tensors import LISTED, of_version, other, sent_or_not, weights_cause
-from harness.parity.families import Seen
+from harness.parity.attribution.tensors import LISTED, of_version, other, sent_or_not, weights_key
+from harness.parity.causes.derived import STALE_DERIVED
+from harness.parity.causes.family import Seen
+from harness.parity.causes.weights import STALE_WEIGHTS, WEIGHTS
 from reports.model import Proof
 from reports.text import counted
 from scenarios.bench.case import HeldOtherwise, HeldReport
@@ -55,13 +57,13 @@ def _tensors(s: Situation, held: HeldReport) -> None:
     as_held = s.bench.compare(s.side, s.alteration)
     proof = _proof(HELD.format(_few(names)), Undone(before, as_held, s.clock() - started))
     shown = improves(before, as_held)
-    tell(s, HELD.format(_few(names)), "WEIGHTS", Undone(before, as_held, s.clock() - started), shown)
+    tell(s, HELD.format(_few(names)), WEIGHTS.key(), Undone(before, as_held, s.clock() - started), shown)
     s.bench.hold(s.side, [])
     done = undo(s, lambda: s.bench.sync(s.side))
     left = s.bench.held(s.side, names)
     taken = [one for one in held.otherwise if one.name not in left.names]
     helped = improves(before, done.after)
-    tell(s, "send the weights again", "STALE_WEIGHTS", done, helped)
+    tell(s, "send the weights again", STALE_WEIGHTS.key(), done, helped)
     if taken and helped:
         _name_taken(s, taken, held, done, versions)
         s.symptoms = done.after
@@ -88,14 +90,14 @@ def _name_taken(
         what = f"{len(names)} of {len(names) + held.equal + len(held.unreadable):,} tensors"
         summary = f"the {s.side}'s engine held {what} otherwise than the learner: sending all of them again removes it"
         alike = versions[names[0]] if len({versions[name] for name in names}) == 1 else ()
-        kind = weights_cause(s, names[0], alike).partition("(")[0]
-        add_cause(s, f"{kind}({what})", "send the weights again", done, summary, {"tensors": names},
+        key = dataclasses.replace(weights_key(s, names[:1], alike), parts=(what,), many=True)
+        add_cause(s, key, "send the weights again", done, summary, {"tensors": names},
                   (*seen, *alike, *sent_or_not(s, names)))  # fmt: skip
         return
     for one in taken:
         details = {"tensor": one.name, "rows": one.rows, "of": one.of}
         own = versions[one.name]
-        add_cause(s, weights_cause(s, one.name, own), "send the weights again", done, _summary(s, one), details,
+        add_cause(s, weights_key(s, [one.name], own), "send the weights again", done, _summary(s, one), details,
                   (*seen, *own, *sent_or_not(s, [one.name])))  # fmt: skip
 
 
@@ -110,22 +112,22 @@ def _kept(s: Situation, left: HeldReport, held: HeldReport, proof: Proof) -> Non
     s.symptoms = s.bench.compare(s.side, s.alteration)
     refused = [one for one in left.otherwise if one.name not in moved]
     altered = [one for one in left.otherwise if one.name in moved]
-    for kind, some in (("STALE_WEIGHTS", refused), ("WEIGHTS", altered)):
-        seen = [Seen.HELD_OTHERWISE, Seen.REFUSED if kind == "STALE_WEIGHTS" else Seen.CHANGED]
-        seen += [Seen.REARRANGED] * (kind == "WEIGHTS" and all(one.how for one in some))
+    for kind, some in ((STALE_WEIGHTS, refused), (WEIGHTS, altered)):
+        seen = [Seen.HELD_OTHERWISE, Seen.REFUSED if kind is STALE_WEIGHTS else Seen.CHANGED]
+        seen += [Seen.REARRANGED] * (kind is WEIGHTS and all(one.how for one in some))
         if len(some) > LISTED:
             what = f"{len(some)} of {left.equal + held.equal + len(some):,} tensors"
-            summary = f"the {s.side}'s engine {'refuses' if kind == 'STALE_WEIGHTS' else 'alters'} {what}"
-            s.named.append(Named(f"{kind}({what})", s.side, s.side, summary, proof, {}, tuple(seen)))
+            summary = f"the {s.side}'s engine {'refuses' if kind is STALE_WEIGHTS else 'alters'} {what}"
+            s.named.append(Named(kind.key(what, many=True), s.side, s.side, summary, proof, {}, tuple(seen)))
             continue
         for one in some:
             summary = (
                 f"the {s.side}'s engine refuses {one.name}: it keeps another one, whatever it is sent"
-                if kind == "STALE_WEIGHTS"
+                if kind is STALE_WEIGHTS
                 else f"{_summary(s, one)}; sent again, it is altered again"
             )
             details = {"tensor": one.name, "rows": one.rows, "of": one.of, "how": one.how}
-            s.named.append(Named(f"{kind}({one.name})", s.side, s.side, summary, proof, details, tuple(seen)))
+            s.named.append(Named(kind.key(one.name), s.side, s.side, summary, proof, details, tuple(seen)))
 
 
 def _rows(s: Situation, before: HeldReport) -> set[str]:
@@ -139,11 +141,11 @@ def _buffers(s: Situation, names: list[str]) -> None:
     what = f"write what the configuration computes into {_few(names)}"
     done = undo(s, lambda: s.bench.write_buffers(s.side, names))
     good = improves(s.symptoms, done.after)
-    tell(s, what, "STALE_DERIVED", done, good)
+    tell(s, what, STALE_DERIVED.key(), done, good)
     if good:
         summary = f"the {s.side}'s engine computes with a {_few(names)} that is not what the configuration says"
         seen = (Seen.BUFFER_WRITTEN, *equal_weights(s), *past(s))
-        add_cause(s, f"STALE_DERIVED({_few(names)})", what, done, summary, {"buffers": names}, seen)
+        add_cause(s, STALE_DERIVED.key(_few(names)), what, done, summary, {"buffers": names}, seen)
     s.symptoms = done.after
 
 

@@ -28,7 +28,7 @@ def _removed(s: Situation, family: Family) -> bool:
     """Whether trials of the family removed something; what they removed is named, and stays in the reference."""
     known = len(s.named)
     while s.rest.total and not s.over:
-        named = {one.name for one in s.named if one.side == s.side}
+        named = {one.cause for one in s.named if one.side == s.side}
         best = _best(s, (one for one in family(s) if one.cause not in named))
         if best is None:
             break

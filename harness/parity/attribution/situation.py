@@ -9,15 +9,15 @@ from typing import Any, TypeVar
 import numpy as np
 
 from harness.parity.attribution.bench import Bench
+from harness.parity.causes.family import Seen
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.floor import Tolerance
 from harness.parity.facts.parameters import engine_given, engine_infos
 from harness.parity.facts.rounding import largest_of, share_of
 from harness.parity.facts.tails import Share
-from harness.parity.families import Seen
 from harness.recordings.tables import mapping
-from reports.model import Proof
+from reports.model import CauseKey, Proof
 from scenarios.bench.case import NUMBERS, Alteration, CaseSample, HeldReport, Symptoms
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ LEAST = 3  # fewer differences vanish by chance; a record that says the same mak
 class Named:
     """A cause that an intervention proved on live engines."""
 
-    name: str
+    cause: CauseKey
     party: str
     side: str
     summary: str
@@ -46,7 +46,7 @@ class Tried:
     """One intervention that was made. `cause`: what it would have named; `removed`: whether it removed something."""
 
     intervention: str
-    cause: str
+    cause: CauseKey
     side: str
     before: int
     after: int
@@ -70,7 +70,7 @@ class Situation:
     tried: list[Tried] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     last_put_back: list[str] = field(default_factory=list)
-    recorded: frozenset[str] = frozenset()  # the causes that recordings name
+    recorded: frozenset[CauseKey] = frozenset()  # the causes that recordings name
     held: HeldReport | None = None  # what its engine holds, once that was read back
     past_cache: bool = False  # the engine is read past its prefix cache
     # Of tokens that rounding takes far, and how far it takes any, in nats: see `settled`.

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.parity.attribution.situation import Named, Situation, Tried
-from harness.parity.families import Seen
-from reports.model import Proof
+from harness.parity.causes.family import Seen
+from reports.model import CauseKey, Proof
 from scenarios.bench.case import Symptoms
 
 
@@ -29,13 +29,13 @@ def undo(s: Situation, what: Callable[[], Any]) -> Undone:
     return Undone(s.symptoms, after, s.clock() - started)
 
 
-def tell(s: Situation, intervention: str, cause: str, done: Undone, good: bool) -> None:
+def tell(s: Situation, intervention: str, cause: CauseKey, done: Undone, good: bool) -> None:
     s.tried.append(Tried(intervention, cause, s.side, done.before.total, done.after.total, done.seconds, good))
 
 
 def add_cause(
     s: Situation,
-    cause: str,
+    cause: CauseKey,
     intervention: str,
     done: Undone,
     summary: str,

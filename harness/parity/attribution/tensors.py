@@ -7,9 +7,11 @@ from itertools import chain
 
 from harness.parity.attribution.situation import Named, Situation, improves
 from harness.parity.attribution.steps import Undone, add_cause, tell, undo
-from harness.parity.families import Seen
+from harness.parity.causes.derived import STALE_DERIVED
+from harness.parity.causes.family import Seen
+from harness.parity.causes.weights import STALE_WEIGHTS, WEIGHTS
 from harness.recordings.tables import names as listed
-from reports.model import Proof
+from reports.model import CauseKey, Proof
 
 LISTED = 8  # stale tensors that are named one by one; more are one cause
 
@@ -50,7 +52,7 @@ def tensors(s: Situation) -> None:
         done = undo(s, lambda: s.bench.sync(s.side))
     helped = improves(s.symptoms, done.after)
     took = s.clock() - started
-    tell(s, "send one tensor after another", "STALE_WEIGHTS", Undone(s.symptoms, done.after, took), helped)
+    tell(s, "send one tensor after another", STALE_WEIGHTS.key(), Undone(s.symptoms, done.after, took), helped)
     if helped:
         _stale(s, [one for one in moved if one.nats[1] < one.nats[0]], whole, done)
     s.symptoms = done.after
@@ -61,11 +63,11 @@ def _rebuilt(s: Situation) -> None:
     what = "send the same weights again"
     done = undo(s, lambda: s.bench.sync(s.side))
     good = improves(s.symptoms, done.after)
-    tell(s, what, "STALE_DERIVED", done, good)
+    tell(s, what, STALE_DERIVED.key(), done, good)
     if good:
         seen = (Seen.HELD_EQUAL, Seen.FRESH_AGREES) if s.held is not None and s.held.all_equal else ()
         summary = f"the {s.side}'s engine kept something made of earlier weights, and makes it anew when it loads"
-        add_cause(s, "STALE_DERIVED", what, done, summary, {}, (*seen, Seen.PAST_CACHE_DIFFERS))
+        add_cause(s, STALE_DERIVED.key(), what, done, summary, {}, (*seen, Seen.PAST_CACHE_DIFFERS))
     s.symptoms = done.after
 
 
@@ -101,18 +103,26 @@ def _stale(s: Situation, sent: list[Sent], whole: int, done: Undone) -> None:
         summary = f"the {s.side}'s engine held {what} otherwise than the learner: sending all of them again fixes it"
         if not names and known:
             for name in sorted(known)[:LISTED]:
-                add_cause(s, weights_cause(s, name), "send the weights again", done, other(s, name), {"tensor": name},
+                add_cause(s, weights_key(s, [name]), "send the weights again", done, other(s, name), {"tensor": name},
                           (Seen.MOVED, *sent_or_not(s, [name])))  # fmt: skip
             return
         flat = list(chain(*names))
         seen = (Seen.MOVED, *sent_or_not(s, flat))
-        add_cause(s, f"STALE_WEIGHTS({what})", "send the weights again", done, summary, {"tensors": flat}, seen)
+        add_cause(
+            s,
+            STALE_WEIGHTS.key(what, many=bool(names)),
+            "send the weights again",
+            done,
+            summary,
+            {"tensors": flat},
+            seen,
+        )
         return
     for one, tensors_ in zip(sent, names, strict=True):
         what = ", ".join(tensors_)
         details = {"tensor": what, "left in all": done.after.total, "before": s.symptoms.total}
         seen = (Seen.MOVED, *sent_or_not(s, tensors_))
-        s.named.append(Named(weights_cause(s, what), s.side, s.side, other(s, what), one.proof, details, seen))
+        s.named.append(Named(weights_key(s, tensors_), s.side, s.side, other(s, what), one.proof, details, seen))
 
 
 def other(s: Situation, name: str) -> str:
@@ -128,7 +138,7 @@ def recorded(s: Situation) -> list[str]:
 
 def sent_again(s: Situation) -> bool:
     """Were stale tensors found by sending them again? Then all were sent, and what is left is no parameter's."""
-    return any(one.side == s.side and one.name.startswith(("STALE_WEIGHTS(", "WEIGHTS(")) for one in s.named)
+    return any(one.side == s.side and (STALE_WEIGHTS.has(one.cause) or WEIGHTS.has(one.cause)) for one in s.named)
 
 
 def sent_or_not(s: Situation, names: list[str]) -> tuple[Seen, ...]:
@@ -152,12 +162,11 @@ def of_version(s: Situation, names: list[str]) -> tuple[Seen, ...]:
     return (Seen.OLDER_HELD,) if all(older) else (Seen.NEVER_LEARNERS,) if not any(older) else ()
 
 
-def weights_cause(s: Situation, name: str, seen: tuple[Seen, ...] = ()) -> str:
+def weights_key(s: Situation, tensors_: list[str], seen: tuple[Seen, ...] = ()) -> CauseKey:
     """STALE_WEIGHTS where the engine holds what the learner had before. Where nothing says so, unless every recorded
     sync sent the tensor: then the engine is likelier to hold something else than was sent."""
     record = s.evidence.side(s.side).sync
-    tensors_ = name.split(", ")
     sent = record.versions and not {*record.absent, *record.stale}.intersection(tensors_)
     if Seen.OLDER_HELD in seen or not (sent or Seen.NEVER_LEARNERS in seen):
-        return f"STALE_WEIGHTS({name})"
-    return f"WEIGHTS({name})"
+        return STALE_WEIGHTS.key(*tensors_)
+    return WEIGHTS.key(*tensors_)

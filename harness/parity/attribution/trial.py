@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.parity.families import Seen
-
-STOPS = {"stop_token_ids": "STOP(other end set)", "ignore_eos": "STOP(ignore_eos)"}
+from harness.parity.causes.family import Seen
+from reports.model import CauseKey
 
 
 @dataclass(frozen=True)
 class Trial:
     """A change to the reference with the cause that it would prove. `recorded`: a recording says so already."""
 
-    cause: str
+    cause: CauseKey
     intervention: str
     summary: str
     change: dict[str, Any]

@@ -12,12 +12,21 @@ import numpy as np
 
 from harness.parity.attribution.guesses import guesses
 from harness.parity.attribution.situation import ROOMY, Situation
-from harness.parity.attribution.trial import STOPS, Trial, same, shown
+from harness.parity.attribution.trial import Trial, same, shown
+from harness.parity.causes.alignment import ALIGNMENT
+from harness.parity.causes.ends import CAPACITY, LENGTH, STOP
+from harness.parity.causes.family import Seen
+from harness.parity.causes.parameters import SAMPLING_PARAM, sampling_key
+from harness.parity.causes.prompts import TEMPLATE, TOKENIZATION
+from harness.parity.causes.retokenization import RETOKENIZATION
+from harness.parity.causes.rng import RNG_COLLISION
+from harness.parity.causes.sampler import JOINT
+from harness.parity.causes.semantics import LOGPROB_SEMANTICS
 from harness.parity.facts.parameters import follows_from
 from harness.parity.facts.prompts_seen import how
 from harness.parity.facts.readings import SHIFTS, tokenizer
-from harness.parity.families import Seen
-from harness.parity.rules.prompts import NAMES
+from harness.parity.rules.prompts import prompt_key
+from reports.model import CauseKey
 from reports.text import counted
 from scenarios.bench.case import Alteration
 
@@ -29,7 +38,7 @@ def prompts_seen(s: Situation) -> Iterator[Trial]:
     """Give the reference the ids that the engine says it saw."""
     if not s.rest.of("prompts"):
         return
-    kinds: dict[str, dict[int, tuple[int, ...]]] = {}
+    kinds: dict[CauseKey, dict[int, tuple[int, ...]]] = {}
     sent = _sent(s)
     others = set(sent.values())
     # The prompt of another sample of the same call is a matter of order: nothing happened to the ids.
@@ -52,7 +61,7 @@ def prompts_hidden(s: Situation) -> Iterator[Trial]:
     if s.rest.of("scores") or not s.rest.of("logprobs"):
         return
     wrong = sorted(s.rest.by_sample)
-    kinds: dict[str, dict[int, tuple[int, ...]]] = {}
+    kinds: dict[CauseKey, dict[int, tuple[int, ...]]] = {}
     sent = _sent(s)
     others = set(sent.values())
     for number, used in s.bench.prompts_used(s.side, wrong).items():
@@ -68,10 +77,14 @@ def prompts_hidden(s: Situation) -> Iterator[Trial]:
                 {"prompts": _joined(s.alteration, given), "everywhere": everywhere},
             )
     ways = (
-        ("text", "TOKENIZATION(double BOS)", "the prompt was sent as text and tokenized again, specials added"),
-        ("again", "RETOKENIZATION", "the prompt was turned into text and tokenized again"),
-        ("no BOS", NAMES["no BOS"], "the prompt lacks its BOS"),
-        ("no generation prompt", "TEMPLATE(no generation prompt)", "the prompt lacks the template's generation prompt"),
+        ("text", TOKENIZATION.key("double BOS"), "the prompt was sent as text and tokenized again, specials added"),
+        ("again", RETOKENIZATION.key(), "the prompt was turned into text and tokenized again"),
+        ("no BOS", prompt_key("no BOS"), "the prompt lacks its BOS"),
+        (
+            "no generation prompt",
+            TEMPLATE.key("no generation prompt"),
+            "the prompt lacks the template's generation prompt",
+        ),
     )
     for way, cause, summary in ways:
         ids = s.bench.reprompted(s.side, wrong, way)
@@ -89,7 +102,7 @@ def reports(s: Situation) -> Iterator[Trial]:
         return
     for shift in SHIFTS:
         yield Trial(
-            "ALIGNMENT",
+            ALIGNMENT.key(),
             f"read {shift:+d} position",
             f"log-probabilities are shifted by {abs(shift)}, to {'after' if shift > 0 else 'before'} their tokens",
             {"report": f"shift:{shift:+d}"},
@@ -98,7 +111,7 @@ def reports(s: Situation) -> Iterator[Trial]:
     temperature = float({**s.asked, **s.given}.get("temperature") or 1.0)
     if temperature != 1.0:
         yield Trial(
-            "LOGPROB_SEMANTICS(tempered)",
+            LOGPROB_SEMANTICS.key("tempered"),
             f"the reference reports at temperature {temperature:g}",
             "the engine reports log-probabilities after temperature, not the model's own",
             {"report": f"temper:{temperature!r}"},
@@ -106,14 +119,14 @@ def reports(s: Situation) -> Iterator[Trial]:
     other = s.bench.tempered(s.side, s.alteration)
     if abs(other - temperature) > SAME_TEMPERATURE and abs(other - 1.0) > SAME_TEMPERATURE:
         yield Trial(
-            "LOGPROB_SEMANTICS(tempered)",
+            LOGPROB_SEMANTICS.key("tempered"),
             f"the reference reports at temperature {other:.4g}",
             f"the engine reports log-probabilities at temperature {other:.4g}, and draws at {temperature:g}",
             {"report": f"temper:{other!r}"},
             details={"temperature": other, "drawn at": temperature},
         )
     yield Trial(
-        "LOGPROB_SEMANTICS(renormalised)",
+        LOGPROB_SEMANTICS.key("renormalised"),
         "the reference reports over what the filters leave",
         "the engine renormalises log-probabilities over what top-k and top-p leave",
         {"report": "support"},
@@ -126,7 +139,7 @@ def _scaled(s: Situation, *, scored: bool) -> Iterator[Trial]:
     slope = s.bench.slope(s.side, s.alteration)
     if abs(slope - 1) > 0.01:
         yield Trial(
-            "LOGPROB_SEMANTICS(scaled)",
+            LOGPROB_SEMANTICS.key("scaled"),
             f"log-probabilities of the reference times {slope:.4g}{', its scores too' if scored else ''}",
             f"the engine's log-probabilities are scaled by {slope:.4g}",
             {"report": f"scale:{slope!r}", **({"scored": slope} if scored else {})},
@@ -144,7 +157,7 @@ def parameters(s: Situation) -> Iterator[Trial]:
             continue  # it goes with the one that undoes it
         ours = name in own and not same(own[name], asked[name])
         party = s.side if ours else "mapping"
-        cause = STOPS.get(name, f"SAMPLING_PARAM({name})")
+        cause = sampling_key(name)
         yield Trial(
             cause,
             f"{name} {shown(value)} in the reference",
@@ -158,7 +171,7 @@ def parameters(s: Situation) -> Iterator[Trial]:
     if len(differing) > 1:
         # Filters may only show together; what of them matters is found by putting one back at a time.
         yield Trial(
-            f"SAMPLING_PARAM({', '.join(sorted(differing))})",
+            SAMPLING_PARAM.key(*sorted(differing)),
             "every given parameter in the reference",
             f"the {s.side} samples with other parameters than were asked",
             {"sampling": tuple(differing.items())},
@@ -174,7 +187,7 @@ def filters(s: Situation) -> Iterator[Trial]:
     sampling = {**s.asked, **s.given}
     if s.rest.of("tokens") and int(sampling.get("top_k") or -1) > 0 and float(sampling.get("top_p") or 1.0) < 1.0:
         yield Trial(
-            "SAMPLER(joint top-k/top-p)",
+            JOINT,
             "top-p over the unfiltered mass in the reference",
             "the engine applies top-p to the unfiltered mass, not to the renormalised top-k",
             {"joint": True},
@@ -186,19 +199,19 @@ def outputs(s: Situation) -> Iterator[Trial]:
     if s.rest.of("scores") or not s.rest.of("tokens", "lengths"):
         return
     yield Trial(
-        "STOP(end token dropped)",
+        STOP.key("end token dropped"),
         "the end token dropped from the reference's answers",
         "the engine leaves the end token out of its output",
         {"output": "without end"},
     )
     yield Trial(
-        "RETOKENIZATION",
+        RETOKENIZATION.key(),
         "the reference's answers decoded and encoded again",
         "responses were turned into text and tokenized again",
         {"output": "again"},
     )
     yield Trial(
-        "RNG_COLLISION",
+        RNG_COLLISION.key(),
         "samples of one prompt share their randomness in the reference",
         "samples of one prompt are clones of each other: their advantages are zero",
         {"siblings": True},
@@ -212,9 +225,9 @@ def lengths(s: Situation) -> Iterator[Trial]:
     """
     if not s.rest.of("lengths") or {*ROOMY} & {*s.changed} - {*s.last_put_back}:
         return
-    capacity = "CAPACITY(kv pool)" in s.recorded and "LENGTH(context)" not in s.recorded
+    capacity = CAPACITY.key("kv pool") in s.recorded and LENGTH.key("context") not in s.recorded
     for total in s.ended_at:
-        cause = "CAPACITY(kv pool)" if capacity else "LENGTH(context)"
+        cause = CAPACITY.key("kv pool") if capacity else LENGTH.key("context")
         yield Trial(
             cause,
             f"the reference ends at {counted(total, 'token')}, prompt included",
@@ -227,7 +240,7 @@ def lengths(s: Situation) -> Iterator[Trial]:
     for less in dict.fromkeys((*(limit - one for one in s.ended_after), 1, 2, 4, 8)):
         if limit > less:
             yield Trial(
-                "LENGTH(context)",
+                LENGTH.key("context"),
                 f"{counted(less, 'token')} less in the reference",
                 f"the engine stops {counted(less, 'token')} before the limit",
                 {"sampling": (("max_tokens", limit - less),)},
@@ -256,10 +269,10 @@ def _joined(alteration: Alteration, ids: dict[int, tuple[int, ...]]) -> tuple[tu
     return tuple(sorted({**dict(alteration.prompts), **ids}.items()))
 
 
-def _prompt_cause(s: Situation, number: int, sent: tuple[int, ...], seen: tuple[int, ...]) -> str:
+def _prompt_cause(s: Situation, number: int, sent: tuple[int, ...], seen: tuple[int, ...]) -> CauseKey:
     if s.bench.reprompted(s.side, [number], "no BOS").get(number) == seen:
-        return NAMES["no BOS"]
+        return prompt_key("no BOS")
     kind = how(np.array(sent), np.array(seen), tokenizer(s.evidence))
     if kind == "other ids" and s.bench.reprompted(s.side, [number], "again").get(number) == seen:
-        return "RETOKENIZATION"
-    return NAMES.get(kind, f"TOKENIZATION({kind})")
+        return RETOKENIZATION.key()
+    return prompt_key(kind)

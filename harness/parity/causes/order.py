@@ -1,44 +1,13 @@
-"""Ordered lists of functions that several modules contribute to: each says which one it follows, and why."""
+"""Responses and prompts under other sample numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any
+from harness.parity.causes.family import CauseFamily
 
+ORDER = CauseFamily(
+    "ORDER",
+    fix="assign responses to prompts by request id, not by the order in which they finish",
+    alone="its proof finds each response, whole, under another sample number",
+)
 
-@dataclass(frozen=True)
-class Turn:
-    """A function with its place in a list. `after`: the name of the function that it follows, "" for the first one."""
-
-    run: Callable[..., Any]
-    after: str
-    because: str
-
-    @property
-    def name(self) -> str:
-        return self.run.__name__
-
-
-def in_order(turns: Iterable[Turn]) -> tuple[Turn, ...]:
-    """Each turn right behind the one that it follows. Of several that follow the same one, the one that fewest others
-    follow comes first, so that a new one may be put between two that are there.
-
-    Raises ValueError for a name that is given twice, and for one that follows nothing that is listed.
-    """
-    behind: dict[str, list[Turn]] = {}
-    names: set[str] = set()
-    for turn in turns:
-        if turn.name in names:
-            raise ValueError(f"two functions are named {turn.name!r}")
-        names.add(turn.name)
-        behind.setdefault(turn.after, []).append(turn)
-
-    def listed(after: str) -> list[Turn]:
-        branches = [[turn, *listed(turn.name)] for turn in behind.pop(after, ())]
-        return [turn for branch in sorted(branches, key=lambda one: (len(one), one[0].name)) for turn in branch]
-
-    found = tuple(listed(""))
-    for after, lost in behind.items():
-        raise ValueError(f"{lost[0].name!r} follows {after!r}, which is not listed, or follows it in turn")
-    return found
+FAMILIES = (ORDER,)

@@ -10,6 +10,10 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
+from harness.parity.causes.ends import CAPACITY, LENGTH
+from harness.parity.causes.parameters import CONFIG, altered_key, sampling_key
+from harness.parity.causes.sampler import JOINT
+from harness.parity.causes.unexplained import UNEXPLAINED
 from harness.parity.checks.registry import Outcome, check, outcome
 from harness.parity.checks.semantics import lost, title
 from harness.parity.checks.surroundings import effect
@@ -24,16 +28,18 @@ from harness.parity.facts.parameters import (
     sampling_given,
 )
 from harness.recordings.tables import mapping, names
-from reports.model import SUSPICIONS, Cause, Finding
+from reports.model import SUSPICIONS, Cause, CauseKey, Finding
 from reports.text import counted, figure
 from scenarios.engines import given as native_terms
 from scenarios.engines import registry
 from scenarios.engines.canonical import BY_NAME
 from scenarios.settings import Engine
 
-_OF_PARAMETERS = ("CONFIG(", "SAMPLING_PARAM(", "STOP(", "SAMPLER(")
 # A parameter that shows under another name where it cuts samples short.
-_ACTS_AS = {"CONFIG(kv_cache_tokens)": "CAPACITY(kv pool)", "CONFIG(max_model_len)": "LENGTH(context)"}
+_ACTS_AS = {
+    CONFIG.key("kv_cache_tokens"): CAPACITY.key("kv pool"),
+    CONFIG.key("max_model_len"): LENGTH.key("context"),
+}
 _UNASKED = ("kv_cache_dtype", "memory_fraction")  # resolved values that no setting asks for on every device
 
 
@@ -58,7 +64,8 @@ def engine_parameter_map(e: Evidence) -> Outcome:
                 silent += [f"{side.name}: {key}"] if _expected(info, key) else []
                 continue
             checked += 1
-        altered += _resolved_otherwise(side, info, asked, {one.name for one in altered if one.where == side.name})
+        known = {one.cause for one in altered if one.where == side.name}
+        altered += _resolved_otherwise(side, info, asked, known)
     findings = altered + list(_between(e))
     missing = [f"{name}: not reported by the engine: {', '.join(silent)}"] if silent else []
     wrong = [one for one in findings if one.severity == "warning"] or altered
@@ -157,12 +164,14 @@ def _leak(side: Side, info: dict[str, Any], got: Any) -> Iterator[Finding]:
     yield _finding(side, "generation_config", text + where, {"file": said}, "warning" if said else "info")
 
 
-def _resolved_otherwise(side: Side, info: dict[str, Any], asked: dict[str, Any], known: set[str]) -> Iterator[Finding]:
+def _resolved_otherwise(
+    side: Side, info: dict[str, Any], asked: dict[str, Any], known: set[CauseKey | None]
+) -> Iterator[Finding]:
     """Given as asked, or not said, and the live engine reports something else."""
     resolved, told, native = mapping(info.get("resolved")), engine_given(info), mapping(info.get("asked"))
     for key, value in asked.items():
         got = resolved.get(key)
-        if got is None or _ok(key, value, got) or f"CONFIG({key})" in known or key == "generation_config":
+        if got is None or _ok(key, value, got) or CONFIG.key(key) in known or key == "generation_config":
             continue
         meaning = BY_NAME.get(key)
         if key in told and told[key] is None and meaning is not None and meaning.native(str(info.get("engine"))):
@@ -183,17 +192,17 @@ def _between(e: Evidence) -> Iterator[Finding]:
     one, two = (mapping(side.recording.scenario.get("engine")) for side in e.sides)
     for key, (a, b) in differences(one, two).items():
         text = f"{key} was asked as {show(a)} of the baseline and {show(b)} of the candidate"
-        yield _both(f"CONFIG({key})", text, {"baseline": a, "candidate": b})
+        yield _both(CONFIG.key(key), text, {"baseline": a, "candidate": b})
     left, right = (_info(side, e.mode) for side in e.sides)
     found, other = mapping(left.get("resolved")), mapping(right.get("resolved"))
     ends = [one.get("end_ids") for one in (found, other)]
     if all(isinstance(one, list) for one in ends) and ends[0] != ends[1]:
         text = f"end_ids: by the model's files samples end at {ends[0]} in the baseline, {ends[1]} in the candidate"
-        yield _both("STOP(other end set)", text, {"baseline": ends[0], "candidate": ends[1]}, "warning")
+        yield _both(sampling_key("stop_token_ids"), text, {"baseline": ends[0], "candidate": ends[1]}, "warning")
     for key in ("kv_cache_dtype",):
         a, b = found.get(key), other.get(key)
         if a is not None and b is not None and a != b:
-            yield _both(f"CONFIG({key})", f"{key} is {a!r} in the baseline and {b!r} in the candidate", {}, "info")
+            yield _both(CONFIG.key(key), f"{key} is {a!r} in the baseline and {b!r} in the candidate", {}, "info")
     yield from _memory(left, right)
 
 
@@ -213,7 +222,7 @@ def _memory(left: dict[str, Any], right: dict[str, Any]) -> Iterator[Finding]:
     )
     held = f"; the KV pools hold {pools[0]} and {pools[1]} tokens" if None not in pools else ""
     text = f"memory_fraction: {shares[0]} on both sides: {words}{held}"
-    yield _both("CONFIG(memory_fraction)", text, {"fraction": shares[0], "kv_cache_tokens": pools}, "info")
+    yield _both(CONFIG.key("memory_fraction"), text, {"fraction": shares[0], "kv_cache_tokens": pools}, "info")
 
 
 @check(SUSPICIONS[7], 7)
@@ -228,7 +237,7 @@ def sampling_parameter_map(e: Evidence) -> Outcome:
         for key, (a, b) in differences(one, two).items():
             if not any(key == known for known, _ in given_otherwise):
                 text = f"{key} is {show(a)} in the baseline and {show(b)} in the candidate ({mode})"
-                findings.append(_both(_parameter(key), text, {"name": key, "baseline": a, "candidate": b}, "warning"))
+                findings.append(_both(sampling_key(key), text, {"name": key, "baseline": a, "candidate": b}, "warning"))
                 given_otherwise.add((key, "both"))
     result = e.native
     known = all(any(mapping(event.get("canonical")) for event in sampling_events(side).values()) for side in e.sides)
@@ -267,25 +276,25 @@ def _sampling(e: Evidence, side: Side) -> Iterator[Finding]:
             told.add(one.name)
             dropped = one.name in moves and BY_NAME[one.name].native(engine) not in names(moves[one.name])
             text = lost(one.name, engine, one.asked, one.given, native, dropped=dropped)
-            if one.cause == "CONFIG(generation_config)":
+            if one.leaked:
                 text = f"{one.name}: asked {one.asked!r}, left out, so that the model's generation_config.json says "
                 text += repr(one.given)
-            yield _finding(side, one.name, text, one.details | {"name": one.name}, name=one.cause)
+            yield _finding(side, one.name, text, one.details | {"name": one.name}, cause=altered_key(one))
         for key in asked:
             argument = BY_NAME[key].native(engine) if key in BY_NAME else ""
             if key in told or key not in moves or not argument or argument in names(moves[key]):
                 continue
             told.add(key)
             text = lost(key, engine, asked[key], got.get(key), native, dropped=True) + "; it is what was asked here"
-            yield _finding(side, key, text, {"name": key, "asked": asked[key]}, "info", name=_parameter(key))
+            yield _finding(side, key, text, {"name": key, "asked": asked[key]}, "info", cause=sampling_key(key))
         for key, what in mapping(event.get("unlike")).items():
-            cause = "SAMPLER(joint top-k/top-p)" if key == "top_k with top_p" else _parameter(key.split(" ")[0])
-            yield _finding(side, key, f"{key} in {title(engine)}: {what}", {"name": key, "mode": mode}, name=cause)
+            cause = JOINT if key == "top_k with top_p" else sampling_key(key.split(" ")[0])
+            yield _finding(side, key, f"{key} in {title(engine)}: {what}", {"name": key, "mode": mode}, cause=cause)
         for key, (a, b) in (differences(scenario, asked) if scenario else {}).items():
             if a is not None and key not in told and not (mode == "native" and _of_both(e, mode, key, b)):
                 text = f"{key}: asked {show(a)}, the {side.name}'s engine samples with {show(b)} ({mode})"
                 told.add(key)
-                yield _finding(side, key, text, {"name": key, "asked": a, "used": b}, name=_parameter(key))
+                yield _finding(side, key, text, {"name": key, "asked": a, "used": b}, cause=sampling_key(key))
 
 
 def _of_both(e: Evidence, mode: str, key: str, value: Any) -> bool:
@@ -293,23 +302,24 @@ def _of_both(e: Evidence, mode: str, key: str, value: Any) -> bool:
     return all(mapping(sampling_events(side).get(mode, {}).get("canonical")).get(key) == value for side in e.sides)
 
 
-def _parameter(key: str) -> str:
-    return {"stop_token_ids": "STOP(other end set)", "ignore_eos": "STOP(ignore_eos)"}.get(
-        key, f"SAMPLING_PARAM({key})"
-    )
-
-
 # --- findings, and their measured effect ----------------------------------------------------------
 
 
 def _finding(
-    side: Side, key: str, text: str, details: dict[str, Any], severity: Any = "warning", *, name: str = ""
+    side: Side,
+    key: str,
+    text: str,
+    details: dict[str, Any],
+    severity: Any = "warning",
+    *,
+    cause: CauseKey | None = None,
 ) -> Finding:
-    return Finding(name or f"CONFIG({key})", text, "", severity, side.name, details)
+    cause = cause or CONFIG.key(key)
+    return Finding(str(cause), text, "", severity, side.name, details, cause)
 
 
-def _both(name: str, text: str, details: dict[str, Any], severity: Any = "info") -> Finding:
-    return Finding(name, text, "", severity, "both", details)
+def _both(cause: CauseKey, text: str, details: dict[str, Any], severity: Any = "info") -> Finding:
+    return Finding(str(cause), text, "", severity, "both", details, cause)
 
 
 def _with(e: Evidence, findings: list[Finding]) -> list[Finding]:
@@ -321,16 +331,16 @@ def measured(findings: list[Finding], causes: list[Cause]) -> list[Finding]:
 
     Call it again when interventions have changed the causes.
     """
-    named = list(dict.fromkeys(cause.name for cause in causes if cause.name != "UNEXPLAINED"))
+    named = list(dict.fromkeys(cause.name for cause in causes if not UNEXPLAINED.has(cause.key)))
     if not causes:
         return findings
-    if any(cause.name == "UNEXPLAINED" for cause in causes):
+    if any(UNEXPLAINED.has(cause.key) for cause in causes):
         rest = "not separated: something beyond the floor is unexplained"
     else:
         rest = f"none measured: without {', '.join(named)} nothing differs beyond the floor"
     return [
         dataclasses.replace(one, effect="the divergence: it is a named cause" if _is_named(one, causes) else rest)
-        if one.name.startswith(_OF_PARAMETERS)
+        if one.cause is not None
         else one
         for one in findings
     ]
@@ -338,9 +348,9 @@ def measured(findings: list[Finding], causes: list[Cause]) -> list[Finding]:
 
 def _is_named(one: Finding, causes: list[Cause]) -> bool:
     """Is the finding's parameter a cause by itself, or what a cause on the same side is made of?"""
-    acts_as = _ACTS_AS.get(one.name)
+    acts_as = _ACTS_AS.get(one.cause) if one.cause else None
     sides = (one.where, "both")
     return any(
-        cause.name == one.name or (cause.name == acts_as and cause.details.get("side", cause.party) in sides)
+        cause.key == one.cause or (cause.key == acts_as and cause.details.get("side", cause.party) in sides)
         for cause in causes
     )

@@ -13,14 +13,15 @@ from scenarios.engines import given
 
 @dataclass(frozen=True)
 class Altered:
-    """One canonical sampling parameter that an engine was not given as it was asked. `cause`: the name that a
-    difference which it makes would have."""
+    """One canonical sampling parameter that an engine was not given as it was asked. `by`: the parameter that undoes
+    it in the engine, itself where none does. `leaked`: its value is that of generation_config.json."""
 
     side: str
     name: str
     asked: Any
     given: Any
-    cause: str
+    by: str
+    leaked: bool
 
     @property
     def details(self) -> dict[str, Any]:
@@ -80,18 +81,7 @@ def altered_sampling(side: Side, mode: str) -> Iterator[Altered]:
     for name, asked in mapping(event.get("canonical")).items():
         if name in told and not same(asked, told[name]):
             fills_in = reads and follows.get(name) == [] and name in leaked and same(leaked[name], told[name])
-            yield Altered(side.name, name, asked, told[name], cause_name(undone.get(name, name), leaked=fills_in))
-
-
-def cause_name(name: str, *, leaked: bool = False) -> str:
-    """The cause that a sampling parameter is when it was given otherwise than asked. `leaked`: its value is that of
-    generation_config.json."""
-    if leaked:
-        return "CONFIG(generation_config)"
-    return _STOPS.get(name, f"SAMPLING_PARAM({name})")
-
-
-_STOPS = {"stop_token_ids": "STOP(other end set)", "ignore_eos": "STOP(ignore_eos)"}
+            yield Altered(side.name, name, asked, told[name], undone.get(name, name), fills_in)
 
 
 def sides_given(e: Evidence) -> dict[str, tuple[Any, Any]]:

@@ -7,6 +7,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from harness.parity.causes.ends import CAPACITY, LENGTH, STOP
+from harness.parity.causes.family import Seen
+from harness.parity.causes.parameters import SAMPLING_PARAM
 from harness.parity.facts.divergence import Kind, keys
 from harness.parity.facts.ends import GIVEN_UP
 from harness.parity.facts.evidence import Ending, Evidence, Side
@@ -14,7 +17,6 @@ from harness.parity.facts.explanation import Explained, Explanation, among, keys
 from harness.parity.facts.flips import Learner
 from harness.parity.facts.parameters import engine_infos, follows_from, sampling_events, sampling_given
 from harness.parity.facts.readings import tokenizer
-from harness.parity.families import Seen
 from harness.recordings.tables import mapping, number
 from reports.model import Cause, Proof
 from reports.text import counted
@@ -81,8 +83,8 @@ def _dropped(e: Evidence, endings: list[Ending]) -> Found:
         tokens = Counter(one.longer_last for one in found)
         turned = [one for one in endings if one not in found and _ended_at_a_tie(e, one, short)]
         yield (
-            Cause(
-                "STOP(end token dropped)",
+            Cause.of(
+                STOP.key("end token dropped"),
                 side,
                 f"the {side} leaves the end token out of its output {when(e, _steps(found))}",
                 f"{counted(len(found), 'sample')} that stopped, one token shorter: "
@@ -177,8 +179,8 @@ def _stop(e: Evidence, what: str, side: Side, found: list[Ending], text: str, to
     evidence = f"{counted(len(found), 'sample')}; the shorter one ends with {', '.join(map(str, tokens[:3]))}"
     if sets["baseline"] != sets["candidate"]:
         evidence += f"; the engines resolved the end ids {sets['baseline']} and {sets['candidate']}"
-    return Cause(
-        f"STOP({what})",
+    return Cause.of(
+        STOP.key(what),
         side.name,
         f"the {side.name} {text}, {when(e, _steps(found))}",
         evidence,
@@ -232,7 +234,7 @@ def _cut_short(e: Evidence, endings: list[Ending]) -> Found:
             proof = Proof("cut the other run's responses at the same limit", len(found), rest, "samples")
             details = {"samples": len(explained), "missing": sorted(set(missing))[:20], "totals": sorted(totals)[:20]}
             details |= {"response": max(responses)} if one_response else {}
-            yield Cause("LENGTH(context)", side.name, text, evidence, details, [proof]), explained
+            yield Cause.of(LENGTH.key("context"), side.name, text, evidence, details, [proof]), explained
         elif len(set(missing)) > 1 and _is_short_of_memory(e, side, found, pool):
             yield _capacity(e, side, found, pool, f"{min(missing)} to {max(missing)} tokens early"), found
 
@@ -285,8 +287,8 @@ def _capacity(
     e: Evidence, side: Side, found: list[Ending], pool: float, text: str, proofs: list[Proof] | None = None
 ) -> Cause:
     """Without proofs where samples end at any length: the engine's own figures say that its pool ran full."""
-    return Cause(
-        "CAPACITY(kv pool)",
+    return Cause.of(
+        CAPACITY.key("kv pool"),
         side.name,
         f"the {side.name}'s KV pool cuts samples short {when(e, _steps(found))}: {text}",
         f"{counted(len(found), 'sample')} cut by a limit" + (f"; the pool holds {pool:g} tokens" if pool else ""),
@@ -316,15 +318,16 @@ def min_tokens(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             continue
         before = int(np.isin(keys_of(flips[:, :2]), keys_of(affected)).sum())
         yield Explanation(
-            Cause(
-                "SAMPLING_PARAM(min_tokens)",
+            Cause.of(
+                SAMPLING_PARAM.key("min_tokens"),
                 side.name,
                 f"the {side.name} ends samples before min_tokens = {asked:g} {when(e, affected[:, 0])}",
                 f"{int(early.sum())} end tokens at positions {int(flips[early, 2].min())} to "
                 f"{int(flips[early, 2].max())}, "
                 "where the other run draws on",
-                {"samples": len(affected), "asked": asked, "observed": [Seen.AT_THE_LIMIT.value]},
+                {"samples": len(affected), "asked": asked},
                 [Proof(f"forbid end tokens before position {asked:g}", before, 0)],
+                (Seen.AT_THE_LIMIT,),
             ),
             keys((Kind.FLIP, Kind.LENGTH, Kind.FINISH, Kind.CHOICE), side.name),
             among(affected),

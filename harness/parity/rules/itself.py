@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from harness.parity.causes.itself import itself
+from harness.parity.causes.rng import RNG
 from harness.parity.facts.divergence import DivergenceKey, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import Explained, Explanation, among, scored_otherwise
@@ -24,8 +26,8 @@ def noisy(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
         place = e.first[Kind.FLOOR.of(side.name)].place
         if not floor.exceeds(e.of_engines):  # the numbers agree, the tokens do not
             yield Explanation(
-                Cause(
-                    "RNG(seed ignored)",
+                Cause.of(
+                    RNG.key("seed ignored"),
                     side.name,
                     place.context,
                     f"{floor.flips} samples were drawn otherwise at equal weights and seeds, though "
@@ -47,8 +49,8 @@ def noisy(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
         drawn = drawn + "was sent other prompts than it says" if otherwise else ""
         summary = f"the {side.name} does not score what it drew as it drew it, by more than the cap"
         yield Explanation(
-            Cause(
-                f"{side.name}-itself",
+            Cause.of(
+                itself(side.name),
                 side.name,
                 summary if otherwise else place.context,
                 f"max |Δ| {figure(floor.largest)} nats of the engine against "

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from harness.parity.causes.arithmetic import ARITHMETIC
+from harness.parity.causes.unexplained import UNEXPLAINED
 from harness.parity.facts.divergence import DivergenceKey, Kind
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import Explained, Explanation
@@ -40,7 +42,7 @@ def logic(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
 def _of_the_same_engine(e: Evidence, so_far: Explained, result: LiftedResult) -> tuple[DivergenceKey, ...]:
     causes = result.verdict.causes if result.verdict is not None else []
     parties = {cause.party for cause in causes}
-    if len(parties) != 1 or any(cause.name == "UNEXPLAINED" for cause in causes):
+    if len(parties) != 1 or any(UNEXPLAINED.has(cause.key) for cause in causes):
         return ()
     (party,) = parties
     moved = bool(result.kinds & {Kind.LOGPROB.of(), Kind.ENGINE.of(party)})
@@ -78,8 +80,8 @@ def arithmetic(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     away = {key.side for key in kinds if key.side is not None}
     party = away.pop() if len(away) == 1 else "comparison"
     yield Explanation(
-        Cause(
-            f"ARITHMETIC({result.held})",
+        Cause.of(
+            ARITHMETIC.key(result.held),
             party,
             f"log-probabilities part beyond what is tolerated in {result.held}, and agree {result.said()}",
             f"{shown}; a defect of a kernel that only {result.held} runs would look the same and was not told apart",

@@ -10,11 +10,13 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
+from harness.parity.causes.ends import CAPACITY, LENGTH
+from harness.parity.causes.family import Seen
+from harness.parity.causes.parameters import CONFIG, GENERATION_CONFIG, SAMPLING_PARAM, altered_key, sampling_key
 from harness.parity.facts.divergence import NATIVE, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import Explained, Explanation, among
-from harness.parity.facts.parameters import altered_sampling, cause_name, engine_given, engine_infos, sides_given
-from harness.parity.families import Seen
+from harness.parity.facts.parameters import Altered, altered_sampling, engine_given, engine_infos, sides_given
 from harness.recordings.tables import mapping, number
 from reports.model import Cause, Proof
 from reports.text import counted, figure
@@ -25,7 +27,7 @@ _OF_DATA_TYPE = (
     Kind.FLIP, Kind.LOGPROB, Kind.LENGTH, Kind.FINISH, Kind.ENGINE, Kind.CHOICE, *NATIVE, Kind.SYNC, Kind.FLOOR,
 )  # fmt: skip
 # The sampling parameters whose own evidence other rules look for; here only the party is set.
-_ENGINE_PARAMETER = {"LENGTH(context)": "max_model_len", "CAPACITY(kv pool)": "kv_cache_tokens"}
+_ENGINE_PARAMETER = {LENGTH.key("context"): "max_model_len", CAPACITY.key("kv pool"): "kv_cache_tokens"}
 
 
 def sampling_parameters(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
@@ -43,13 +45,13 @@ def sampling_parameters(e: Evidence, so_far: Explained) -> Iterator[Explanation]
             else f"{beyond} raw log-probabilities of equal tokens differ as well"
         )
         by_mapping = _altered(e, own).get(key)
-        name = by_mapping.cause if by_mapping is not None else cause_name(key)
+        named = altered_key(by_mapping) if by_mapping is not None else sampling_key(key)
         summary = f"the {own} samples with another {key}"
-        if name == "CONFIG(generation_config)":
+        if named == GENERATION_CONFIG:
             value = one if own == "baseline" else two
             summary = f"the {own}'s engine takes {key} {value!r} from the model's generation_config.json"
         yield Explanation(
-            Cause(name, own, summary, evidence, {"baseline": one, "candidate": two, "observed": [Seen.GIVEN.value]}),
+            Cause.of(named, own, summary, evidence, {"baseline": one, "candidate": two}, observed=(Seen.GIVEN,)),
             keys((Kind.FLIP, Kind.LENGTH, Kind.FINISH, Kind.CHOICE, *NATIVE), own),
         )
 
@@ -73,8 +75,8 @@ def most_tokens(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     altered = [name for name in ("baseline", "candidate") if "max_tokens" in _altered(e, name)]
     party = altered[0] if len(altered) == 1 else side
     yield Explanation(
-        Cause(
-            "SAMPLING_PARAM(max_tokens)",
+        Cause.of(
+            SAMPLING_PARAM.key("max_tokens"),
             party,
             f"the {side} ends samples at {limit:g} tokens, the other run at {number(limits[1 - short]):g}",
             f"{counted(len(found), 'sample')} of exactly {limit:g} tokens",
@@ -82,9 +84,9 @@ def most_tokens(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
                 "baseline": limits[0],
                 "candidate": limits[1],
                 "samples": len(found),
-                "observed": [Seen.AT_THE_LIMIT.value],
             },
             [Proof(f"cut the other run's responses at {limit:g} tokens", len(found), 0, "samples")],
+            (Seen.AT_THE_LIMIT,),
         ),
         (Kind.LENGTH.of(), Kind.FINISH.of()),
         among(found),
@@ -99,8 +101,8 @@ def data_type(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
         if not asked or not resolved or asked == resolved or not moved > e.tolerance.value:
             continue
         yield Explanation(
-            Cause(
-                "CONFIG(dtype)",
+            Cause.of(
+                CONFIG.key("dtype"),
                 side.name,
                 f"the {side.name}'s engine computes in {resolved} where {asked} was asked",
                 f"the live engine reports {resolved}; it is up to {figure(moved)} nats from its learner in {asked}",
@@ -116,7 +118,7 @@ def _types(side: Side, mode: str) -> tuple[str, str]:
     return str(asked or ""), str(mapping(info.get("resolved")).get("dtype") or "")
 
 
-def _altered(e: Evidence, side: str) -> dict[str, Any]:
+def _altered(e: Evidence, side: str) -> dict[str, Altered]:
     return {one.name: one for one in altered_sampling(e.side(side), e.mode)}
 
 
@@ -126,13 +128,14 @@ def party(e: Evidence, cause: Cause) -> Cause:
         return cause
     side = e.side(cause.party)
     for one in _altered(e, side.name).values():
-        if one.cause == cause.name:
+        if altered_key(one) == cause.key:
             return dataclasses.replace(cause, party="mapping", details={**cause.details, **one.details})
     info: dict[str, Any] = next(iter(engine_infos(side, e.mode)), {})
-    key = _ENGINE_PARAMETER.get(cause.name) or cause.name.removeprefix("CONFIG(").rstrip(")")
+    parts = cause.key.parts if CONFIG.has(cause.key) else ()
+    key = _ENGINE_PARAMETER.get(cause.key) or next(iter(parts), "")
     asked, told = mapping(info.get("canonical")).get(key), engine_given(info).get(key)
     less = isinstance(told, int | float) and isinstance(asked, int | float) and told < asked
-    if asked is not None and told is not None and (less if cause.name in _ENGINE_PARAMETER else told != asked):
+    if asked is not None and told is not None and (less if cause.key in _ENGINE_PARAMETER else told != asked):
         details = {"side": side.name, "asked": asked, "given": told}
         return dataclasses.replace(cause, party="mapping", details={**cause.details, **details})
     return cause

@@ -8,22 +8,33 @@ from typing import Any
 
 import numpy as np
 
+from harness.parity.causes.alignment import ALIGNMENT
+from harness.parity.causes.ends import LENGTH, STOP
+from harness.parity.causes.family import Seen
+from harness.parity.causes.order import ORDER
+from harness.parity.causes.parameters import SAMPLING_PARAM
+from harness.parity.causes.rng import RNG
+from harness.parity.causes.sampler import JOINT
+from harness.parity.causes.semantics import LOGPROB_SEMANTICS
 from harness.parity.facts.divergence import NATIVE, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import Explained, Explanation
 from harness.parity.facts.prompts_seen import PERMUTED
-from harness.parity.families import Seen
 from harness.parity.native.repeats import EXCHANGED
 from harness.parity.native.samples import tables
 from harness.parity.native.semantics import RAW, evidence
 from harness.parity.rules.ends import FEWEST, end_ids
-from harness.parity.rules.prompts import UNDONE, cause_name
-from harness.parity.sporadic import NAME as SPORADIC
+from harness.parity.rules.prompts import UNDONE, prompt_key
+from harness.parity.sporadic import KEY as SPORADIC
 from harness.recordings.tables import mapping, number
 from reports.model import Cause, Proof
 from reports.text import counted, figure
 
-STRUCTURE = {"joint": "SAMPLER(joint top-k/top-p)", "blind": "SAMPLING_PARAM(repetition_penalty)", "passed": SPORADIC}
+STRUCTURE = {
+    "joint": JOINT,
+    "blind": SAMPLING_PARAM.key("repetition_penalty"),
+    "passed": SPORADIC,
+}
 SAID = {
     "joint": "takes top-p over the unfiltered mass beside top-k, not over the renormalised top-k",
     "blind": "lets the repetition penalty cover the output only, not prompt and output",
@@ -38,11 +49,11 @@ def native_prompts(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     for side in e.sides:
         kinds = side.native_prompts.kinds
         for kind, where in kinds.items():
-            name = "ORDER" if kind == PERMUTED else cause_name(kind)
+            key = ORDER.key() if kind == PERMUTED else prompt_key(kind)
             samples = len(set(where))
             yield Explanation(
-                Cause(
-                    name,
+                Cause.of(
+                    key,
                     side.name,
                     f"the engine saw other prompt ids than it was sent in the native stage: {kind}",
                     f"{counted(samples, 'sample')}, the first is {where[0][1]}",
@@ -61,16 +72,16 @@ def native_ends(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
         longest = _endings(e.candidate if side is e.baseline else e.baseline)[0].max(initial=0)
         stopped, cut = finish == "stop", finish == "length"
         lost = stopped & ~np.isin(last, sorted(ends_at))
-        name = text = ""
+        key, text = None, ""
         if ends_at and lost.sum() >= FEWEST and lost.sum() == stopped.sum():
-            name, many = "STOP(end token dropped)", lost
+            key, many = STOP.key("end token dropped"), lost
             text = "no native sample ends with the token at which it stopped"
         elif cut.sum() >= FEWEST and lengths.max() < longest and len(set(lengths[cut].tolist())) == 1:
-            name, many = "LENGTH(context)", cut
+            key, many = LENGTH.key("context"), cut
             text = f"native samples end after {int(lengths.max())} tokens, the other side's after up to {int(longest)}"
-        if name:
+        if key:
             details = {"side": side.name, "stage": "native", "samples": int(many.sum())}
-            cause = Cause(name, side.name, text, counted(int(many.sum()), "sample"), details)
+            cause = Cause.of(key, side.name, text, counted(int(many.sum()), "sample"), details)
             yield Explanation(cause, keys((Kind.NATIVE, Kind.NATIVE_SAMPLER), side.name))
 
 
@@ -116,8 +127,8 @@ def samplers(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
                     "standard errors of surprisal",
                 )
             yield Explanation(
-                Cause(
-                    STRUCTURE.get(change, f"SAMPLING_PARAM({change})"),
+                Cause.of(
+                    STRUCTURE.get(change) or SAMPLING_PARAM.key(change),
                     _party(side, change),
                     f"the {side.name}'s own sampler {did}",
                     f"its samples are {'impossible' if gain == float('inf') else figure(gain) + ' nats less likely'} "
@@ -129,9 +140,9 @@ def samplers(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
                         "fitted": value,
                         "gain": gain,
                         "over": over,
-                        "observed": _observed(side, change, over),
                     },
                     [proof],
+                    _observed(side, change, over),
                 ),
                 (Kind.NATIVE.of(), kind),
             )
@@ -151,13 +162,13 @@ def meanings(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             text += f"{'after' if shift['by'] > 0 else 'before'} its token"
             proof = Proof(f"read {shift['by']:+d} position", shift["before"], shift["after"], "tokens")
             details = {"side": side.name, "stage": "native", **shift}
-            yield Explanation(Cause("ALIGNMENT", side.name, text, "", details, [proof]), (kind,))
+            yield Explanation(Cause.of(ALIGNMENT.key(), side.name, text, "", details, [proof]), (kind,))
         if meaning in (None, "", RAW, one["documented"]):
             continue
         before, after = one["beyond"]["learner_logprob"], one["beyond"][one["column"]]
         yield Explanation(
-            Cause(
-                f"LOGPROB_SEMANTICS({meaning})",
+            Cause.of(
+                LOGPROB_SEMANTICS.key(meaning),
                 "mapping" if meaning in _set(str(one["said"])) else side.name,
                 f"the {side.name}'s native log-probabilities are {meaning}, not the model's own",
                 evidence(result, side.name),
@@ -177,18 +188,18 @@ def seeds(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             continue
         one = result.repeats[side.name]
         samples, details = one["samples"], {"side": side.name, "stage": "native", **one}
-        name, text, proofs = "RNG(seed ignored)", "the same requests with the same seeds draw other samples", []
+        key, text, proofs = RNG.key("seed ignored"), "the same requests with the same seeds draw other samples", []
         if one["state"] == EXCHANGED:
-            name, text = "ORDER", "the same requests with the same seeds draw the samples of others"
+            key, text = ORDER.key(), "the same requests with the same seeds draw the samples of others"
             proofs = [Proof("match samples by their tokens", samples, samples - one["exchanged"], "samples")]
         shown = f"{one['alike']} of {samples} samples alike, {figure(one['expected'])} expected by chance"
-        yield Explanation(Cause(name, side.name, text, shown, details, proofs), (kind,))
+        yield Explanation(Cause.of(key, side.name, text, shown, details, proofs), (kind,))
 
 
-def _observed(side: Side, change: str, over: float) -> list[str]:
+def _observed(side: Side, change: str, over: float) -> list[Seen]:
     """What excludes another change: the likelihood, or the engine's own record."""
-    seen = [Seen.LIKELIER.value] if over >= LIKELIER else []
-    return [*seen, Seen.GIVEN.value] if _party(side, change) == "mapping" else seen
+    seen = [Seen.LIKELIER] if over >= LIKELIER else []
+    return [*seen, Seen.GIVEN] if _party(side, change) == "mapping" else seen
 
 
 def _asked(side: Side) -> dict[str, Any]:

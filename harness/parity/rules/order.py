@@ -8,6 +8,8 @@ import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
+from harness.parity.causes.order import ORDER
+from harness.parity.causes.rng import RNG_COLLISION
 from harness.parity.facts.divergence import ROLLOUT, DivergenceKey, Kind, keys
 from harness.parity.facts.evidence import Evidence, Source
 from harness.parity.facts.explanation import Explained, Explanation, among, keys_of, when
@@ -58,8 +60,8 @@ def _permuted(
              "token and with its log-probabilities"] if affected else []  # fmt: skip
     shown += [f"{len(exchanged)} prompts that the engine saw are another sample's"] if exchanged else []
     return Explanation(
-        Cause(
-            "ORDER",
+        Cause.of(
+            ORDER.key(),
             party,
             f"responses are permuted {when(e, [step for step, _ in every])}: the same, under other sample numbers",
             "; ".join(shown),
@@ -133,8 +135,8 @@ def collisions(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             native = side.collisions
             assert native is not None
             yield Explanation(
-                Cause(
-                    "RNG_COLLISION",
+                Cause.of(
+                    RNG_COLLISION.key(),
                     side.name,
                     "samples of one prompt are clones of each other: their advantages are zero",
                     f"{native.equal} equal pairs where {figure(native.expected)} are expected",
@@ -162,8 +164,8 @@ def collisions(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             "samples",
         )
         yield Explanation(
-            Cause(
-                "RNG_COLLISION",
+            Cause.of(
+                RNG_COLLISION.key(),
                 side.name,
                 f"samples of one prompt are clones {when(e, affected[:, 0])}: their advantages are zero",
                 f"all samples of {found.alike} of {found.groups} prompts {what}, where {figure(found.expected)} are "

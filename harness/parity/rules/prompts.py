@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from harness.parity.causes.prompts import TEMPLATE, TOKENIZATION, TRUNCATION
+from harness.parity.causes.retokenization import RETOKENIZATION
 from harness.parity.facts.boundaries import by_sample
 from harness.parity.facts.divergence import NATIVE, ROLLOUT, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
@@ -21,17 +23,17 @@ from harness.parity.facts.explanation import (
 )
 from harness.parity.facts.prompts_seen import PERMUTED
 from harness.parity.rules.ends import cut_earlier
-from reports.model import Cause, Proof
+from reports.model import Cause, CauseKey, Proof
 from reports.text import counted
 
-NAMES = {
-    "double BOS": "TOKENIZATION(double BOS)",
-    "no BOS": "TOKENIZATION(no BOS)",
-    "truncated left": "TRUNCATION(left)",
-    "truncated right": "TRUNCATION(right)",
-    "truncated in the middle": "TRUNCATION(middle)",
-    "no generation prompt": "TEMPLATE(no generation prompt)",
-    "generation prompt twice": "TEMPLATE(generation prompt twice)",
+KEYS = {
+    "double BOS": TOKENIZATION.key("double BOS"),
+    "no BOS": TOKENIZATION.key("no BOS"),
+    "truncated left": TRUNCATION.key("left"),
+    "truncated right": TRUNCATION.key("right"),
+    "truncated in the middle": TRUNCATION.key("middle"),
+    "no generation prompt": TEMPLATE.key("no generation prompt"),
+    "generation prompt twice": TEMPLATE.key("generation prompt twice"),
 }
 # What makes the prompt that was seen the one that was sent again.
 UNDONE = {
@@ -47,9 +49,9 @@ UNDONE = {
 }
 
 
-def cause_name(kind: str) -> str:
+def prompt_key(kind: str) -> CauseKey:
     """The cause of a prompt that became this (`prompts_seen.how`)."""
-    return NAMES.get(kind, f"TOKENIZATION({kind})")
+    return KEYS.get(kind) or TOKENIZATION.key(kind)
 
 
 def prompts(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
@@ -60,7 +62,7 @@ def prompts(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
                 continue  # a matter of order
             affected = np.array(where, np.int64)
             retold = _same_text(e, side, where) if kind == "other ids" else 0
-            name = "RETOKENIZATION" if retold else cause_name(kind)
+            key = RETOKENIZATION.key() if retold else prompt_key(kind)
             evidence = f"{counted(len(affected), 'sample')}, first step {where[0][0]}, sample {where[0][1]}"
             native = side.native_prompts.kinds.get(kind, [])
             limited = cut_earlier(e, side)
@@ -68,8 +70,8 @@ def prompts(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             if retold:
                 evidence += f"; in {retold} of them the recorded text of the prompt's ends is the same"
             yield Explanation(
-                Cause(
-                    name,
+                Cause.of(
+                    key,
                     side.name,
                     f"the engine saw other prompt ids than it was sent {when(e, affected[:, 0])}: "
                     + ("other ids of the same text" if retold else kind),

@@ -7,13 +7,16 @@ from collections.abc import Iterator
 import numpy as np
 from scipy import stats
 
+from harness.parity.causes.alignment import ALIGNMENT
+from harness.parity.causes.family import Seen
+from harness.parity.causes.mixed_version import MIXED_VERSION
+from harness.parity.causes.semantics import LOGPROB_SEMANTICS, TRAINER
 from harness.parity.facts.divergence import SIDES, DivergenceKey, Kind, keys
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.explanation import Explained, Explanation, among, and_runs, keys_of, scored_otherwise, when
 from harness.parity.facts.readings import SHIFTS
 from harness.parity.facts.reread import Readings
 from harness.parity.facts.tails import FALSE_OUTLIERS
-from harness.parity.families import Seen
 from harness.recordings.tables import mapping
 from reports.model import Cause, Proof
 from reports.text import figure
@@ -109,8 +112,8 @@ def alignment(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
                 )
                 evidence += "; what is left has another cause" if partial else ""
                 yield Explanation(
-                    Cause(
-                        "ALIGNMENT",
+                    Cause.of(
+                        ALIGNMENT.key(),
                         "trainer" if trainer or learner else side.name,
                         text,
                         evidence,
@@ -196,7 +199,7 @@ def scaled(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             continue
         trainer = whose == "trainer"
         party = "trainer" if trainer else side.name
-        name = "TRAINER(log-probabilities scaled)" if trainer else "LOGPROB_SEMANTICS(scaled)"
+        key = TRAINER.key("log-probabilities scaled") if trainer else LOGPROB_SEMANTICS.key("scaled")
         proof = Proof(f"multiply by {figure(factor)}", int(beyond[rows].sum()), int(remaining[rows].sum()))
         details = {"scale": factor, "samples": len(affected), "steps": np.unique(affected[:, 0]).tolist()}
         temperature = e.tolerance.temperature
@@ -210,8 +213,8 @@ def scaled(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             text = f"log-probabilities of the {side.name}'s learner are {figure(factor)} times its engine's "
             text += f"{when(e, affected[:, 0])}; {_EITHER}"
         yield Explanation(
-            Cause(
-                name,
+            Cause.of(
+                key,
                 party,
                 text,
                 evidence,
@@ -264,8 +267,8 @@ def semantics(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             sampling = mapping(e.baseline.recording.scenario.get("sampling"))
             parameter = {"tempered": "temperature", "renormalised": "top_p"}[name]
             yield Explanation(
-                Cause(
-                    f"LOGPROB_SEMANTICS({name})",
+                Cause.of(
+                    LOGPROB_SEMANTICS.key(name),
                     side.name,
                     f"the {side.name}'s engine reports log-probabilities {name} by {parameter} "
                     f"{sampling.get(parameter)} {when(e, affected[:, 0])}",
@@ -311,8 +314,8 @@ def mixed_version(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
                 0,
             )
             yield Explanation(
-                Cause(
-                    "MIXED_VERSION",
+                Cause.of(
+                    MIXED_VERSION.key(),
                     side.name,
                     f"the weights changed in mid-generation {when(e, affected[:, 0])}: the engine differs from its "
                     f"learner {words} one position of each sample, and agrees {'behind' if ahead else 'ahead of'} it",
@@ -322,9 +325,9 @@ def mixed_version(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
                     {
                         "samples": len(affected),
                         "positions": np.unique(cut[split]).tolist()[:20],
-                        "observed": [str(Seen.CUTS_VARY)] if _vary(cut, found["prompt"], split, ahead) else [],
                     },
                     [proof],
+                    (Seen.CUTS_VARY,) if _vary(cut, found["prompt"], split, ahead) else (),
                 ),
                 keys((Kind.LOGPROB, Kind.ENGINE, Kind.FLIP, Kind.CHOICE), side.name),
                 among(affected),

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from harness.parity.causes.ends import STOP
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Reason
 from harness.parity.facts.explanation import Explained, Explanation, among, keys_of, when
@@ -34,8 +35,8 @@ def reasons(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
         # What says that of samples which end otherwise is not believed where their end does not tell.
         silent = [one for one in items if one.finish[index] == said and not _contradicted(one, 1 - index, ends, limit)]
         steps = np.array(sorted({one.step for one in found}))
-        cause = Cause(
-            "STOP(finish reason)",
+        cause = Cause.of(
+            STOP.key("finish reason"),
             side.name,
             f"the {side.name} says {said!r} of samples that ended otherwise, {when(e, steps)}",
             f"{count} of {len(found)} say {said!r}; they end "

@@ -7,11 +7,14 @@ from collections.abc import Iterator
 import numpy as np
 from scipy import stats
 
+from harness.parity.causes.family import Seen
+from harness.parity.causes.not_finite import NUMERIC_FATAL
+from harness.parity.causes.stale_cache import STALE_KV
+from harness.parity.causes.vocabulary import VOCAB
 from harness.parity.facts.divergence import ROLLOUT, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import Explained, Explanation, among, keys_of, restricted, scored_otherwise, when
 from harness.parity.facts.readings import tokenizer
-from harness.parity.families import Seen
 from harness.recordings.tables import number
 from reports.model import Cause, Proof
 from reports.text import counted, figure
@@ -28,17 +31,17 @@ def stale_cache(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             continue
         affected, warm, cold, observed = found
         yield Explanation(
-            Cause(
-                "STALE_KV",
+            Cause.of(
+                STALE_KV.key(),
                 side.name,
                 f"the engine differs from its learner on samples with cached tokens only, {when(e, affected[:, 0])}",
                 f"{len(affected)} of {warm:,} samples with cached tokens, 0 of {cold} others",
                 {
                     "samples": len(affected),
                     "steps": np.unique(affected[:, 0]).tolist(),
-                    "observed": [str(one) for one in observed],
                 },
                 [Proof("leave out the samples with cached tokens", len(affected), 0, "samples")],
+                observed,
             ),
             # scoring reads no cache: where drawing does, the engine differs from itself between the two
             (*keys(ROLLOUT, side.name), *scored_otherwise(e, side.name)),
@@ -137,8 +140,8 @@ def numeric(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
         if stopped:
             summary += ", and says that samples stopped there"
         yield Explanation(
-            Cause(
-                "NUMERIC_FATAL",
+            Cause.of(
+                NUMERIC_FATAL.key(),
                 side.name,
                 summary,
                 counted(len(affected), "sample") + (f", {stopped} of which end as “stop” with it" if stopped else ""),
@@ -177,8 +180,8 @@ def vocabulary(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
         affected = np.unique(rows[:, :2], axis=0)
         proofs = restricted(e, (Kind.FLIP.of(),), affected, "leave out the samples with ids beyond the vocabulary")
         yield Explanation(
-            Cause(
-                "VOCAB",
+            Cause.of(
+                VOCAB.key(),
                 side.name,
                 f"the engine draws ids that the tokenizer does not know {when(e, affected[:, 0])}",
                 f"{len(rows)} tokens in {len(affected)} samples, the first is {int(rows[0, column])}; "

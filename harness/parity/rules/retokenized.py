@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from harness.parity.causes.retokenization import RETOKENIZATION
 from harness.parity.facts.boundaries import by_sample
 from harness.parity.facts.divergence import ROLLOUT, Kind, keys
 from harness.parity.facts.evidence import Evidence
@@ -51,8 +52,8 @@ def retokenized(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     chosen = np.isin(flips[:, column], sorted({pair[column - 3] for pair in pairs}))
     affected = np.unique(flips[chosen, :2], axis=0)
     yield Explanation(
-        Cause(
-            "RETOKENIZATION",
+        Cause.of(
+            RETOKENIZATION.key(),
             party,
             f"the {party}'s responses were decoded and encoded again {when(e, affected[:, 0])}: other ids, same text",
             f"{equal} of {told:,} tokens that differ, and whose text was recorded, read the same, the first are "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from harness.parity.causes.shapes import SHAPE
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.explanation import Explained, Explanation, from_step, when
@@ -24,8 +25,8 @@ def shapes(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
         found = [one for one in unequal_ranks(e) if one.side.name == side]
         first = min(found, key=lambda one: one.steps[0])
         yield Explanation(
-            Cause(
-                "SHAPE",
+            Cause.of(
+                SHAPE.key(),
                 "trainer",
                 f"the ranks of the {side}'s learner get unequal shares of a batch {when(e, first.steps)}",
                 first.text,

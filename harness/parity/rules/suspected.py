@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from harness.parity.families import suspicion
+from harness.parity.causes.registry import family
 from reports.model import SUSPICIONS, Cause, Check, Proof, Verdict
 from reports.text import figure
 
@@ -50,7 +50,7 @@ def _own(check: Check) -> Check:
 def _follows(check: Check, causes: list[Cause], removed_by: list[str]) -> Check:
     if check.number not in SUSPICIONS or check.state == "confirmed":
         return check
-    proven = [cause for cause in causes if suspicion(cause.name) == check.number]
+    proven = [cause for cause in causes if family(cause.key).suspicion_of(cause.key) == check.number]
     own = {_OWN: {"state": check.state, "evidence": check.evidence}}
     if proven:
         said = "; ".join(f"{cause.name}: {_shown(cause)}" for cause in proven)

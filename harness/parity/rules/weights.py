@@ -8,13 +8,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from harness.parity.causes.family import Seen
+from harness.parity.causes.weights import STALE_WEIGHTS, WEIGHTS
 from harness.parity.facts.divergence import NATIVE, ROLLOUT, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import Explained, Explanation, from_step, in_steps, restricted, when
 from harness.parity.facts.sync_record import SyncRecord
 from harness.parity.facts.systematic import ROUGHER
-from harness.parity.families import Seen
-from reports.model import Cause, Proof
+from reports.model import Cause, CauseKey, Proof
 from reports.text import counted, figure
 
 SINGLE = 3  # so many tensors are named one by one; more are named together
@@ -33,26 +34,33 @@ def stale_weights(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
                 groups.setdefault(versions, []).append(name)
         for versions, tensors in sorted(groups.items()):
             titled = list(_titled(sorted(tensors), record.names))
-            for title, members in titled:
-                yield _stale(e, side, record, title, members, versions, beside=len(titled) - 1)
+            for key, members in titled:
+                yield _stale(e, side, record, key, members, versions, beside=len(titled) - 1)
 
 
-def _titled(tensors: list[str], every: set[str]) -> Iterator[tuple[str, list[str]]]:
+def _titled(tensors: list[str], every: set[str]) -> Iterator[tuple[CauseKey, list[str]]]:
     """Few tensors by their names; more as all of the model, as one module of it, or as their number."""
     if len(tensors) <= SINGLE:
-        yield from ((name, [name]) for name in tensors)
+        yield from ((STALE_WEIGHTS.key(name), [name]) for name in tensors)
     elif set(tensors) >= every:
-        yield "all tensors", tensors
+        yield STALE_WEIGHTS.key("all tensors", many=True), tensors
     else:
         prefix = tensors[0].rpartition(".")[0]
         while prefix and not all(name.startswith(f"{prefix}.") for name in tensors):
             prefix = prefix.rpartition(".")[0]
         whole = prefix and {name for name in every if name.startswith(f"{prefix}.")} == set(tensors)
-        yield (prefix if whole else f"{counted(len(tensors), 'tensor')}"), tensors
+        many = STALE_WEIGHTS.key(counted(len(tensors), "tensor"), many=True)
+        yield (STALE_WEIGHTS.key(prefix) if whole else many), tensors
 
 
 def _stale(
-    e: Evidence, side: Side, record: SyncRecord, title: str, tensors: list[str], versions: tuple[int, ...], beside: int
+    e: Evidence,
+    side: Side,
+    record: SyncRecord,
+    key: CauseKey,
+    tensors: list[str],
+    versions: tuple[int, ...],
+    beside: int,
 ) -> Explanation:
     """`beside`: causes of the same weight versions, which its own steps do not tell from this one."""
     jump = max((record.proof_beyond[v] for v in versions if v in record.proof_beyond), default=None)
@@ -65,13 +73,12 @@ def _stale(
     if proofs and beside:
         evidence += f"; {beside} more left out at the same time, which the steps do not tell apart"
     details = {"tensors": tensors[:100], "versions": list(versions), "proof": jump, "steps": sorted(steps)}
-    details["observed"] = [str(Seen.NOT_SENT)]
-    summary = f"the sync of weight version {versions[0]} left {title} out, and the engine kept "
+    summary = f"the sync of weight version {versions[0]} left {key.parts[0]} out, and the engine kept "
     summary += "its old value" if len(tensors) == 1 else "their old values"
     if steps:
         summary += f"; it drew with {'it' if len(tensors) == 1 else 'them'} {when(e, steps)}"
     return Explanation(
-        Cause(f"STALE_WEIGHTS({title})", side.name, summary, evidence, details, proofs),
+        Cause.of(key, side.name, summary, evidence, details, proofs, (Seen.NOT_SENT,)),
         keys((Kind.SYNC, *ROLLOUT, *NATIVE), side.name),
         in_steps(steps | {version - 1 for version in versions}),
     )
@@ -84,8 +91,8 @@ def altered_weights(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
         for name, versions in list(record.altered_versions.items())[:8]:
             steps = steps_of(e, side, tuple(versions))
             yield Explanation(
-                Cause(
-                    f"WEIGHTS({name})",
+                Cause.of(
+                    WEIGHTS.key(name),
                     side.name,
                     f"at weight version {versions[0]} the engine received another {name} than the learner sent",
                     "the digests of what was sent and of what was received differ",
@@ -93,16 +100,16 @@ def altered_weights(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
                         "tensor": name,
                         "versions": list(versions),
                         "steps": sorted(steps),
-                        "observed": [str(Seen.ARRIVED_OTHERWISE)],
                     },
                     _without(e, side, steps, tuple(versions)),
+                    (Seen.ARRIVED_OTHERWISE,),
                 ),
                 keys((Kind.SYNC, *ROLLOUT, *NATIVE), side.name),
                 in_steps(steps | {version - 1 for version in versions}),
             )
 
 
-ONE_BEHIND = "STALE_WEIGHTS(one update behind)"
+ONE_BEHIND = STALE_WEIGHTS.key("one update behind", many=True)
 
 
 def one_update_behind(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
@@ -127,13 +134,14 @@ def one_update_behind(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             continue
         before, after = (max(0.0, distance - rounding) for distance in (now, then))
         yield Explanation(
-            Cause(
+            Cause.of(
                 ONE_BEHIND,
                 side.name,
                 f"from step {first} on the {side.name}'s engine computes with weights before the learner's last update",
                 f"{place.context}; {shown}",
-                {"now": now, "before": then, "observed": [Seen.OLDER_AGREES.value]},
+                {"now": now, "before": then},
                 [Proof("hold it against the learner's weights before the last update", before, after, "nats a token")],
+                (Seen.OLDER_AGREES,),
             ),
             keys((Kind.SYNC, *ROLLOUT, *NATIVE), side.name),
             from_step(first),

@@ -12,9 +12,10 @@ from typing import Any
 
 from harness import config
 from harness.errors import BadInput
+from harness.parity.causes.registry import families
 from harness.planted.differences.damage import DAMAGES
 from harness.planted.foreign import executed, listed
-from reports.model import CAUSES, EXIT_CODES
+from reports.model import EXIT_CODES
 from scenarios.planted.differences import shapes as shapes_of
 from scenarios.planted.differences.catalog import FAULTS
 from scenarios.planted.differences.engine import PLANTS
@@ -82,9 +83,9 @@ def problem(one: object, path: Path) -> str:
         value = getattr(one, name)
         if not isinstance(value, (tuple, list)) or not all(isinstance(item, str) for item in value):
             return f"{said} has {name} {value!r}; they are a tuple of strings"
-    strange = [cause for cause in one.causes if cause.partition("(")[0] not in CAUSES]
+    strange = [cause for cause in one.causes if cause.partition("(")[0] not in families()]
     if strange:
-        near = difflib.get_close_matches(strange[0].partition("(")[0], CAUSES, 1)
+        near = difflib.get_close_matches(strange[0].partition("(")[0], families(), 1)
         hint = f"; did you mean {near[0]}?" if near else ""
         return f"{said} has the cause {strange[0]!r}, which the judge never names{hint}"
     if not isinstance(one.told, Mapping) or not set(one.told) <= {*one.causes, *one.findings}:

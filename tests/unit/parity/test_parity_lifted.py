@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import recordings
+from cause_keys import of
 from recordings import FrameRecord, Recording, causes, check, pair, put, scenario
 
 from harness.parity import judge
 from harness.parity.verdict import judged
 from probes.format import write_manifest
-from reports.model import Cause, Verdict
+from reports.model import Verdict
 from scenarios import memory
 from scenarios.lifted import FOLDER, lifted, lifts, steps
 from scenarios.settings import Lifted, Rollout, Sampling, Scenario
@@ -126,7 +127,7 @@ def test_the_verdict_that_interventions_made_of_the_stage_counts(tmp_path: Path)
     with_stages(tmp_path, pair(plan=HALF, native=False), of_runs)
     folders = [tmp_path / side for side in ("baseline", "candidate")]
     own = judged(*(folder / FOLDER for folder in folders), native=False).verdict
-    proven = dataclasses.replace(own, causes=[Cause("STALE_DERIVED", "candidate", "kept")])
+    proven = dataclasses.replace(own, causes=[of("STALE_DERIVED", "candidate", "kept")])
     verdict = judged(*folders, native=False, lifted_verdict=proven).verdict
     assert causes(verdict) == ["STALE_DERIVED"] and verdict.verdict == "DIVERGENT"
 

@@ -9,7 +9,7 @@ import pkgutil
 import pytest
 
 from harness.parity import rules
-from harness.parity.causes.order import Turn, in_order
+from harness.parity.causes.turns import Turn, in_order
 from harness.parity.explain import RULES
 
 

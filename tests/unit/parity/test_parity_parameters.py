@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cause_keys import key, of
 from recordings import Recording, causes, check, jagged, make, pair, put, scenario
 
 from harness.parity.checks import parameter_maps
-from reports.model import Cause, Finding, Verdict
+from reports.model import Finding, Verdict
 from scenarios.engines import parameters
 from scenarios.engines.mapping import ParameterMap, described, sample, start
 from scenarios.settings import Sampling
@@ -185,8 +186,12 @@ def test_a_largest_length_that_the_mapping_lost_is_proven_by_cutting_the_other_r
 
 
 def test_effects_are_measured_again_when_the_causes_change() -> None:
-    findings = [Finding("CONFIG(seed)", "s", "x"), Finding("node", "n", "x"), Finding("STOP(ignore_eos)", "i", "x")]
-    stop, rest = Cause("STOP(ignore_eos)", "mapping", ""), Cause("UNEXPLAINED", "unknown", "")
+    findings = [
+        Finding("CONFIG(seed)", "s", "x", cause=key("CONFIG(seed)")),
+        Finding("node", "n", "x"),
+        Finding("STOP(ignore_eos)", "i", "x", cause=key("STOP(ignore_eos)")),
+    ]
+    stop, rest = of("STOP(ignore_eos)", "mapping", ""), of("UNEXPLAINED", "unknown", "")
     assert parameter_maps.measured(findings, []) == findings
     one, other, cause = (found.effect for found in parameter_maps.measured(findings, [stop]))
     assert one == "none measured: without STOP(ignore_eos) nothing differs beyond the floor"

@@ -6,17 +6,18 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from cause_keys import key, of
 from recordings import Recording, check, jagged, pair
 
 from harness.parity import explain
 from harness.parity.attribution import merge, merged
 from harness.parity.attribution.outcome import Attribution
 from harness.parity.attribution.situation import Named
+from harness.parity.causes.family import Seen
 from harness.parity.facts.evidence import Learned
-from harness.parity.families import Seen
 from harness.parity.rules.lifted import STAGE
 from harness.parity.verdict import Judged, judged
-from reports.model import Cause, Proof
+from reports.model import Proof
 from scenarios.bench.case import Symptoms
 
 SAMPLERS = "sampling-parameter-map"
@@ -40,7 +41,8 @@ def proven(name: str, left: int) -> Attribution:
     seen = excluding.get(name, ())
     return Attribution(
         first={"candidate": Symptoms(counts={"logprobs": 20})}, left={"candidate": Symptoms(counts={"logprobs": left})},
-        named=[Named(name, "candidate", "candidate", "the engine does otherwise", proof, {}, seen)], reproduced=True,
+        named=[Named(key(name), "candidate", "candidate", "the engine does otherwise", proof, {}, seen)],
+        reproduced=True,
     )  # fmt: skip
 
 
@@ -98,9 +100,9 @@ def test_what_native_samples_are_likely_under_says_nothing_of_an_engine_with_ano
     live: str, stands: bool, tmp_path: Path
 ) -> None:
     found = moved(tmp_path)
-    fitted = Cause(
+    fitted = of(
         "SAMPLING_PARAM(temperature)", "candidate", "it draws with temperature 1.2", "",
-        {"stage": "native", "observed": [str(Seen.LIKELIER)]}, [Proof("read as drawn with temperature 1.2", 9, 1)],
+        {"stage": "native"}, [Proof("read as drawn with temperature 1.2", 9, 1)], (Seen.LIKELIER,),
     )  # fmt: skip
     found.verdict.causes.insert(0, fitted)
     verdict = merged(found, proven(live, 0))
@@ -114,7 +116,7 @@ def test_what_a_tensor_explains_on_the_bench_is_no_arithmetic_of_the_format(
 ) -> None:
     """The lifted stage syncs once more, which may cure what a refused tensor did: it agrees then, as if by format."""
     found = moved(tmp_path)
-    found.verdict.causes.insert(0, Cause("ARITHMETIC(bfloat16)", "candidate", "they part in bfloat16 only"))
+    found.verdict.causes.insert(0, of("ARITHMETIC(bfloat16)", "candidate", "they part in bfloat16 only"))
     verdict = merged(found, proven("STALE_WEIGHTS(model.norm.weight)", after))
     assert ("ARITHMETIC(bfloat16)" in [one.name for one in verdict.causes]) == stands
     assert any(one.name == "withdrawn: ARITHMETIC(bfloat16)" for one in verdict.findings) != stands
@@ -158,7 +160,7 @@ def test_a_cause_that_the_lifted_stage_names_otherwise_is_named_once(
     tmp_path: Path, own: str, lifted: str, party: str, named: int
 ) -> None:
     found = moved(tmp_path)
-    causes = [Cause(own, "candidate", "", ""), Cause(lifted, party, "", "", {"stage": STAGE})]
+    causes = [of(own, "candidate", "", ""), of(lifted, party, "", "", {"stage": STAGE})]
     both = dataclasses.replace(found.verdict, causes=causes)
     verdict = merged(Judged(both, found.evidence, found.kinds), Attribution())
     assert [one.name for one in verdict.causes] == [own, lifted][:named]

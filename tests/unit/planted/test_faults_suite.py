@@ -13,11 +13,12 @@ import pytest
 from harness import config
 from harness.commands.faults import list_, run
 from harness.errors import BadInput
+from harness.parity.causes.registry import families
 from harness.planted.differences import files, tables
 from harness.planted.differences.damage import DAMAGES, damage
 from harness.planted.differences.outcome import Outcome, score, started_since
 from harness.planted.differences.run import planned
-from reports.model import CAUSES, EXIT_CODES, Cause, Finding, Verdict
+from reports.model import EXIT_CODES, Cause, Finding, Verdict
 from scenarios.planted.differences import shapes
 from scenarios.planted.differences.catalog import FAMILIES, FAULTS, Fault, family, matches, named
 from scenarios.planted.differences.engine import PLANTS
@@ -31,7 +32,7 @@ def verdict(word: str, *causes: Cause, findings: tuple[str, ...] = ()) -> Verdic
 
 def test_every_cause_has_a_planted_fault_and_every_verdict_too() -> None:
     planted = {cause.partition("(")[0] for fault in FAULTS for cause in fault.causes}
-    assert planted == set(CAUSES) - {"UNEXPLAINED"}
+    assert planted == families().keys() - {"UNEXPLAINED"}
     assert {fault.expected for fault in FAULTS} == {"DIVERGENT", "CONFOUNDED", "EQUIVALENT", "INCONCLUSIVE"}
     assert {party for fault in FAULTS for party in fault.parties} >= {"baseline", "candidate", "mapping", "trainer"}
     assert sum(len(fault.causes) > 1 for fault in FAULTS) >= 3
@@ -45,7 +46,7 @@ def test_every_cause_that_the_judge_can_name_is_known() -> None:
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 found |= set(re.findall(r"^([A-Z][A-Z_]{2,})(?:$|\()", node.value))
     others = {"FAULTS", "NOT_RUN", "KINDS", "CPU", "GPU", "KEY", "NONE"}
-    assert found - set(EXIT_CODES) - others <= set(CAUSES)
+    assert found - set(EXIT_CODES) - others <= families().keys()
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)

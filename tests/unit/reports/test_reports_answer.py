@@ -12,7 +12,6 @@ from rich.console import Console
 
 from harness.triage.judge import triage
 from reports.doctor_model import Hazard, Passed, Report, Unchecked
-from reports.model import CAUSES
 from reports.renderers.text import TextRenderer
 from reports.sections import answer
 
@@ -68,7 +67,7 @@ def test_what_the_answer_holds() -> None:
     parts = dict(answer.of(examples.stale_tensor()).parts)
     assert parts["cause"] == "STALE_WEIGHTS(model.layers.2.mlp.down_proj.weight), in the mapping"
     assert "step 3, phase rollout, sample 17, position 5: logprob -1.235 in the baseline" in parts["first"]
-    assert parts["fix"] == CAUSES["STALE_WEIGHTS"]
+    assert parts["fix"] == "send the named tensors in every weight sync"
     assert dict(answer.of(examples.torn()).parts)["missing"] == "steps 4 to 7 of the candidate"
     assert "make ppo.train_batch_size equal" in dict(answer.of(examples.confounded()).parts)["fix"]
     assert dict(answer.of(HUNG).parts)["culprit"].startswith("rank 3 ")

@@ -6,6 +6,7 @@ import math
 
 import numpy
 import pytest
+from cause_keys import of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -182,4 +183,4 @@ def test_a_named_cause_without_a_proof_says_so():
     assert said.startswith("proven: flush the prefix cache removed 9 of 9")
     (said,) = arrange.proofs(Cause("CONFIG(dtype)", "mapping", ""))
     assert said.startswith("not proven: what was recorded supports it")
-    assert not arrange.proofs(Cause("UNEXPLAINED", "candidate", ""))  # its name says so
+    assert not arrange.proofs(of("UNEXPLAINED", "candidate", ""))  # its name says so

@@ -1,0 +1,19 @@
+"""What an engine computed from earlier weights and kept."""
+
+from __future__ import annotations
+
+from harness.parity.causes.family import CauseFamily, Rival, Seen
+
+STALE_DERIVED = CauseFamily(
+    "STALE_DERIVED",
+    fix="derive what the engine computes from its weights again after every weight sync",
+    rivals=(
+        Rival("STALE_WEIGHTS", (Seen.HELD_EQUAL,)),
+        Rival("WEIGHTS", (Seen.HELD_EQUAL,)),
+        Rival("STALE_KV", (Seen.PAST_CACHE_DIFFERS, Seen.BUFFER_WRITTEN)),
+        Rival("a wrong kernel", (Seen.FRESH_AGREES, Seen.BUFFER_WRITTEN)),
+    ),
+    premise=True,
+)
+
+FAMILIES = (STALE_DERIVED,)

@@ -1,0 +1,94 @@
+"""What a family of causes is: its name, what to do about it, and what tells it from its rivals.
+
+A proof removes a difference; so would the same intervention with another cause, now and then. Each family says which
+other causes would look the same, and which observation tells each apart; or why there are none.
+docs/explanation/attribution.md has the table for readers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from harness.parity.causes.turns import Turn
+from reports.model import CauseKey
+
+
+class Seen(StrEnum):
+    """An observation that excludes a rival, in the words of a report."""
+
+    NOT_SENT = "a recorded sync left it out"
+    ARRIVED_OTHERWISE = "what arrived has another digest than what was sent"
+    OLDER_HELD = "what it held is the learner's own of an earlier weight version"
+    NEVER_LEARNERS = "what it held is the learner's of no recorded weight version"
+    HELD_OTHERWISE = "read back from the engine, it is not the learner's"
+    HELD_EQUAL = "every tensor was read back from the engine and is the learner's"
+    REFUSED = "sent otherwise on purpose, it did not change"
+    TAKEN = "sent once more, it became the learner's"
+    MOVED = "sent once more alone, it changed what the engine computes"
+    CHANGED = "sent otherwise on purpose, it changed"
+    REARRANGED = "it holds the learner's own numbers in other places"
+    BUFFER_WRITTEN = "with what the configuration computes written into the buffer the difference is gone"
+    PAST_CACHE_AGREES = "drawn past the prefix cache, the same samples agree"
+    PAST_CACHE_DIFFERS = "with nothing from a prefix cache the same samples still differ"
+    CACHE_CROSSED = "samples with cached tokens differ whatever their place in their group"
+    AS_LONG_AGREE = "samples with prompts as long and no cached tokens agree"
+    FRESH_AGREES = "a fresh engine with the same weights agrees"
+    CUTS_VARY = "the position of the change is not the same in all samples"
+    OLDER_AGREES = "held against the learner's weights before its last update, it agrees"
+    ALONE_EXPLAINS = "no other parameter explains every choice"
+    LIKELIER = "its samples are likelier so than under any other change, by a likelihood ratio of 100 at least"
+    GIVEN = "the engine's own record says that it was given so"
+    AT_THE_LIMIT = (
+        "every sample of the difference is as the parameter alone makes it: ended, or barred from ending, there"
+    )
+    ANY_MARGIN = (
+        "the best token is passed over at wide margins too, where no parameter moves a choice (error rate 0.01)"
+    )
+    LIKELY_TOKENS = "likely tokens are passed over as often as others, which no filter does (error rate 0.01)"
+    SECOND_BEST = "it takes the second best token each time, as other random numbers would not (error rate 0.01)"
+    ONE_VERSION_AGREES = "drawn again with one version of the weights, the same samples agree"
+
+
+@dataclass(frozen=True)
+class Rival:
+    """`cause` would look the same; any of `excluded_by` tells them apart."""
+
+    cause: str
+    excluded_by: tuple[Seen, ...]
+
+
+@dataclass(frozen=True)
+class CauseFamily:
+    """All causes of one name; the parts of their keys tell them apart.
+
+    `fix`: what to do about it. `rivals`: what would look the same; `alone`: else, why nothing would. `suspicion`: the
+    number of the one of the eleven that it belongs to, 0 for none of them; `suspicions`: of a part that belongs to
+    another one. `drawn`: it is read off what native samples are likely under; `premise`: under it that likelihood is
+    another one. `cured_by`: the intervention that removes it, where other families share that.
+
+    `rules`: how recordings show it: (evidence, what is explained so far) -> explanations.
+    """
+
+    name: str
+    fix: str = ""
+    rivals: tuple[Rival, ...] = ()
+    alone: str = ""
+    suspicion: int = 0
+    suspicions: Mapping[str, int] = field(default_factory=dict)
+    drawn: bool = False
+    premise: bool = False
+    cured_by: str = ""
+    rules: tuple[Turn, ...] = ()
+
+    def key(self, *parts: str, many: bool = False) -> CauseKey:
+        """What a cause of this family is; `many`: its parts are counted, not named."""
+        return CauseKey(self.name, parts, many)
+
+    def has(self, key: CauseKey) -> bool:
+        return key.family == self.name
+
+    def suspicion_of(self, key: CauseKey) -> int:
+        """The number of the suspicion that a cause of this family belongs to; 0 for none."""
+        return next((self.suspicions[part] for part in key.parts if part in self.suspicions), self.suspicion)

@@ -1,0 +1,18 @@
+"""Log-probabilities of another meaning: tempered, renormalised, scaled."""
+
+from __future__ import annotations
+
+from harness.parity.causes.family import CauseFamily
+
+LOGPROB_SEMANTICS = CauseFamily(
+    "LOGPROB_SEMANTICS",
+    fix="ask the engine for raw log-probabilities, at temperature 1 and before any filter",
+    alone="its proof gives every number again, from the whole distribution of its position",
+)
+TRAINER = CauseFamily(
+    "TRAINER",
+    fix="look at the trainer's code and settings: the rollouts are not the cause",
+    alone="its proof fits one factor to every number, which no engine reports",
+)
+
+FAMILIES = (LOGPROB_SEMANTICS, TRAINER)

@@ -1,0 +1,19 @@
+"""What no recording explains: the narrowest place, or the layer that computes otherwise."""
+
+from __future__ import annotations
+
+from harness.parity.causes.family import CauseFamily
+
+COMPUTATION = CauseFamily(
+    "COMPUTATION",
+    fix="try another attention backend or kernel: the engine computes something else than the learner",
+    alone="it carries no proof: every tensor and buffer was read back and is the learner's, and given the same ids "
+    "its hidden states are others",
+)
+UNEXPLAINED = CauseFamily(
+    "UNEXPLAINED",
+    fix="start at the first place; run again with --verbose, and compare the two samples there",
+    alone="it carries no proof",
+)
+
+FAMILIES = (COMPUTATION, UNEXPLAINED)

@@ -1,0 +1,18 @@
+"""Causes by their printed names, as tests write them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reports.model import Cause, CauseKey
+
+
+def key(name: str) -> CauseKey:
+    """STALE_WEIGHTS(a, b) as its family and its parts."""
+    family, _, parts = name.removesuffix(")").partition("(")
+    many = parts.endswith(" tensors") or parts == "one update behind"
+    return CauseKey(family, tuple(filter(None, parts.split(", "))), many)
+
+
+def of(name: str, *args: Any, **named: Any) -> Cause:
+    return Cause.of(key(name), *args, **named)
