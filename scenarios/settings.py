@@ -10,6 +10,8 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from scenarios.engines.parameter import Axis, sampling
+
 Mode = Literal["coupled", "native", "greedy"]
 
 
@@ -42,19 +44,75 @@ class Rollout:
     mode: Mode = "coupled"
 
 
-@dataclass(frozen=True)
-class Sampling:
-    """Canonical sampling parameters. `scenarios.engines.parameters` maps them to each engine, or refuses."""
+@dataclass(frozen=True, kw_only=True)
+class CoupledSampling:
+    """The canonical sampling parameters that a coupled draw applies itself, in any engine."""
 
-    temperature: float = 1.0
-    top_k: int = -1  # -1: off
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    max_tokens: int = 32
-    min_tokens: int = 0
-    stop_token_ids: tuple[int, ...] = ()
-    ignore_eos: bool = False
+    temperature: float = sampling(
+        1.0,
+        "temperature",
+        "1e-7: one samples, the other is greedy",
+        low=0,
+        other=lambda value: value / 2 if value else 0.5,
+        draws=True,
+        coupled=True,
+        axis=Axis((0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0, 1.05, 1.1, 1.2, 1.5), 0.05, 0.01, 100.0, turn=1),
+    )
+    top_k: int = sampling(
+        -1,
+        "top-k",
+        "joint against sequential: another support",
+        off=-1,
+        other=lambda value: 7 if value != 7 else 8,
+        draws=True,
+        place=1,
+        coupled=True,
+        axis=Axis((-1, 5, 10, 20, 30, 40, 50, 100), 8, 1, 1 << 20, turn=3),
+    )
+    top_p: float = sampling(
+        1.0,
+        "top-p",
+        "as for top-k",
+        low=1e-6,
+        high=1,
+        off=1.0,
+        other=lambda value: value / 2,
+        draws=True,
+        place=2,
+        coupled=True,
+        axis=Axis((1.0, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5), 0.05, 0.01, 1.0, turn=2),
+    )
+    min_p: float = sampling(
+        0.0, "min-p", "together with top-p, another support",
+        low=0, high=1, off=0.0, other=lambda value: 0.1 if value != 0.1 else 0.2, draws=True, place=3, coupled=True,
+        axis=Axis((0.0, 0.02, 0.05, 0.1, 0.2), 0.02, 0.0, 0.99, turn=4),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling(CoupledSampling):
+    """Canonical sampling parameters: the table of `scenarios.engines.canonical`. An entry's fields are described in
+    `scenarios.engines.parameter.Parameter`; each engine's folder says how it names one and what it means there."""
+
+    repetition_penalty: float = sampling(
+        1.0,
+        "repetition penalty",
+        "the prompt is not penalised in SGLang",
+        positive=True,
+        off=1.0,
+        other=lambda value: value + 0.25,
+        draws=True,
+        axis=Axis((0.7, 0.85, 0.95, 1.05, 1.1, 1.2, 1.35, 1.6, 2.0), 0.05, 0.1, 10.0, turn=5),
+    )
+    max_tokens: int = sampling(32, "most tokens", "other lengths when left out", low=1)
+    min_tokens: int = sampling(0, "fewest tokens", "easily dropped: it has another name", low=0)
+    stop_token_ids: tuple[int, ...] = sampling(
+        (),
+        "tokens that stop",
+        "the engines read the model's own ends from different files: compare what they resolved",
+        other=lambda value: (*value, 1 + max(value, default=0)),
+    )
+    ignore_eos: bool = sampling(False, "ignore the end", "stops that were asked for are gone")  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from scenarios.bench.case import Fitted, Values
 from scenarios.engines import canonical
+from scenarios.engines.canonical import AXES
 from scenarios.engines.coupling import Draw
 from scenarios.engines.penalties import PENALTIES, Occurred, penalised
 from scenarios.engines.sampling import Ordered, Tempered, filtered
@@ -41,25 +42,6 @@ SECONDS = 20.0  # for the search of larger and larger sets
 HALVINGS = 12  # of a step: 0.05 to 0.00001
 
 
-@dataclass(frozen=True)
-class Axis:
-    """One parameter: the values of the coarse grid, the first step of the descent, the least and the most."""
-
-    grid: tuple[float, ...]
-    step: float
-    least: float
-    most: float
-
-
-AXES = {
-    "temperature": Axis((0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0, 1.05, 1.1, 1.2, 1.5), 0.05, 0.01, 100.0),
-    "top_p": Axis((1.0, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5), 0.05, 0.01, 1.0),
-    "top_k": Axis((-1, 5, 10, 20, 30, 40, 50, 100), 8, 1, 1 << 20),
-    "min_p": Axis((0.0, 0.02, 0.05, 0.1, 0.2), 0.02, 0.0, 0.99),
-    "repetition_penalty": Axis((0.7, 0.85, 0.95, 1.05, 1.1, 1.2, 1.35, 1.6, 2.0), 0.05, 0.1, 10.0),
-    "presence_penalty": Axis((-1.0, -0.5, -0.2, 0.1, 0.2, 0.5, 1.0, 1.5), 0.1, -5.0, 5.0),
-    "frequency_penalty": Axis((-1.0, -0.5, -0.2, 0.1, 0.2, 0.5, 1.0, 1.5), 0.1, -5.0, 5.0),
-}
 FILTERS = {one.name for one in canonical.FILTERS}
 BESIDE_A_PENALTY = {"temperature"}  # what a penalty is sought with
 

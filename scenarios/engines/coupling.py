@@ -21,7 +21,7 @@ import torch
 from scenarios.engines.canonical import COUPLED
 from scenarios.engines.sampling import barred, filtered
 from scenarios.plants import inside
-from scenarios.settings import Sampling
+from scenarios.settings import CoupledSampling, Sampling
 
 _M0, _M1 = 0xD2511F53, 0xCD9E8D57
 _W0, _W1 = 0x9E3779B9, 0xBB67AE85
@@ -30,7 +30,7 @@ EDGE = 0.02  # nats by which half precision moves the edge of a filter: four tim
 
 
 @dataclass(frozen=True)
-class Draw:
+class Draw(CoupledSampling):
     """What one coupled request needs: carried to the engines as plain JSON (`to_json`).
 
     Its methods are where a draw may be made otherwise; a planted fault overrides them.
@@ -39,10 +39,6 @@ class Draw:
     seed: int
     sample: int
     offset: int = 0  # response tokens that are already in the prompt (guided continuation)
-    temperature: float = 1.0
-    top_k: int = -1
-    top_p: float = 1.0
-    min_p: float = 0.0
     min_tokens: int = 0
     end_ids: tuple[int, ...] = ()  # ids masked until min_tokens were drawn
     joint: bool = False  # top-p over the unfiltered mass beside top-k, as SGLang's own sampler has it

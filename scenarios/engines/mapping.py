@@ -110,8 +110,7 @@ class ParameterMap:
         """
         base = {**machine(asked), **self.apply(backend, part, asked, ours(asked))}
         found = {}
-        table = given.ENGINE if part == "engine" else given.SAMPLING
-        for name in table[backend]:
+        for name in given.table(part, backend):
             if name not in asked:
                 continue
             other = {**asked, name: BY_NAME[name].other(asked[name])}

@@ -1,6 +1,6 @@
 """The tables of docs/reference/parameters.md, from the canonical table: `python -m scenarios.engines.parameter_page`.
 
-Run it at the root of the repository after a change of `canonical` or `given`; it rewrites the page in place.
+Run it at the root of the repository after a change of the table or of an engine's names; it rewrites the page in place.
 """
 
 from __future__ import annotations

@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from scenarios.engines import canonical
+
 # Each with the value that switches it off, in the order of the arguments of `penalised`.
-PENALTIES = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
+PENALTIES: dict[str, float] = {one.name: one.off for one in canonical.PENALTIES}
 
 
 @dataclass(frozen=True)

@@ -14,33 +14,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from scenarios.settings import CoupledSampling
+
+if TYPE_CHECKING:
+    from scenarios.engines.coupling import Draw
+
 OUTSIDE = 1e-3  # nats; a token nearer to the boundary may have been let in by rounding
 OUTSIDE_HALF = 0.05  # in half precision: the cap on what it rounds by (harness.parity.facts.floor)
-
-
-class Filters(Protocol):
-    """What cuts tokens off: a `Sampling`, a `Draw`."""
-
-    @property
-    def top_k(self) -> int: ...
-    @property
-    def top_p(self) -> float: ...
-    @property
-    def min_p(self) -> float: ...
-
-
-class Sampler(Filters, Protocol):
-    """The same with a temperature: a `Draw`."""
-
-    @property
-    def temperature(self) -> float: ...
-    @property
-    def joint(self) -> bool: ...
 
 
 def barred(logits: Tensor, positions: Tensor, min_tokens: int, end_ids: tuple[int, ...]) -> Tensor:
@@ -52,7 +37,7 @@ def barred(logits: Tensor, positions: Tensor, min_tokens: int, end_ids: tuple[in
     return logits
 
 
-def filtered(logits: Tensor, draw: Sampler, slack: float = 0.0) -> Tensor:
+def filtered(logits: Tensor, draw: Draw, slack: float = 0.0) -> Tensor:
     """logits/T in float64 with everything outside top-k, top-p and min-p at -inf. [n, vocabulary] in and out.
 
     `slack`: nats of logits/T by which the filters are wider, or narrower below 0: what two engines whose logits round
@@ -61,7 +46,7 @@ def filtered(logits: Tensor, draw: Sampler, slack: float = 0.0) -> Tensor:
     return _filtered(logits.to(torch.float64) / draw.temperature, draw, joint=draw.joint, slack=slack)
 
 
-def _filtered(scores: Tensor, filters: Filters, *, joint: bool, slack: float) -> Tensor:
+def _filtered(scores: Tensor, filters: CoupledSampling, *, joint: bool, slack: float) -> Tensor:
     left = scores
     if _cuts_top_k(filters.top_k, scores):
         ranked = torch.topk(scores, filters.top_k, dim=-1).values
@@ -137,7 +122,9 @@ class Reading:
         )
 
 
-def read(logits: Tensor, target: Tensor, temperature: float, filters: Filters, *, joint: bool = False) -> Reading:
+def read(
+    logits: Tensor, target: Tensor, temperature: float, filters: CoupledSampling, *, joint: bool = False
+) -> Reading:
     """The chosen tokens [n] under one sampler. Without top-p nothing is sorted."""
     if filters.top_p < 1.0:
         return Tempered(Ordered.of(logits, target), temperature).reading(filters, joint=joint)
@@ -263,7 +250,7 @@ class Tempered:
             low, high = torch.where(inside, middle, low), torch.where(inside, high, middle - 1).clamp(min=1)
         return torch.minimum(low, first)
 
-    def kept(self, filters: Filters, *, joint: bool = False, slack: float = 0.0) -> Tensor:
+    def kept(self, filters: CoupledSampling, *, joint: bool = False, slack: float = 0.0) -> Tensor:
         """How many tokens the filters leave, [n]: the first of them. `slack`: as in `filtered`."""
         kept = self._first(filters.top_k, slack)
         if filters.top_p < 1.0:
@@ -273,7 +260,7 @@ class Tempered:
             kept = torch.minimum(kept, self._down_to(least[:, None]))
         return kept
 
-    def _outside(self, filters: Filters, joint: bool) -> Tensor:
+    def _outside(self, filters: CoupledSampling, joint: bool) -> Tensor:
         """`Reading.outside`."""
         own, place, first = self._own, self.ordered.place, self.ordered.first(filters.top_k)
         outside = _impossible(own)
@@ -289,7 +276,7 @@ class Tempered:
             outside = torch.maximum(outside, _half(_least_of_min_p(torch.zeros_like(own), filters.min_p) - own))
         return outside
 
-    def read(self, filters: Filters, *, joint: bool = False, slack: float = OUTSIDE) -> tuple[Tensor, Tensor]:
+    def read(self, filters: CoupledSampling, *, joint: bool = False, slack: float = OUTSIDE) -> tuple[Tensor, Tensor]:
         """Log-probabilities of the chosen tokens, and which of them lie outside of what is kept, both [n].
 
         A token that only rounding of `slack` nats left outside counts as if nothing were cut off.
@@ -298,7 +285,7 @@ class Tempered:
         total = torch.where(self.ordered.place < kept, self._mass_of(kept), self._up_to[:, -1])
         return self._own - total.log(), self._outside(filters, joint) > slack
 
-    def reading(self, filters: Filters, *, joint: bool = False) -> Reading:
+    def reading(self, filters: CoupledSampling, *, joint: bool = False) -> Reading:
         """The same with everything else that is known of the chosen tokens."""
         places = torch.arange(self.scores.shape[-1], device=self.scores.device)
         kept = places < self.kept(filters, joint=joint)[:, None]

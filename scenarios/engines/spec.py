@@ -7,9 +7,19 @@ imported only in its own interpreter.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+from scenarios.engines.native import Native, Values
+
+if TYPE_CHECKING:
+    from scenarios.settings import Mode, Sampling
+
+
+def fits_the_context(resolved: Values) -> int:
+    """A token is drawn behind what is scored."""
+    return max(0, int(resolved.get("max_model_len") or 0) - 1)
 
 
 @dataclass(frozen=True)
@@ -22,8 +32,13 @@ class EngineSpec:
     the engine's, the first that is installed. `beside_the_learner`: distributions that may be installed in the
     learner's interpreter without a part in its numbers. `entry_points`: of ours that its processes find, by group.
 
-    `engine_arguments`, `sampling_arguments`: canonical name -> `scenarios.engines.given.Native`, of an engine that is
-    none of ours (those of ours stand in `scenarios.engines.given`).
+    `engine_arguments`, `sampling_arguments`: canonical name -> native argument. A sampling parameter that is not named
+    has its canonical name and default in this engine too; None: the engine has no such parameter. `always`: native
+    sampling arguments that our mapping gives whatever is asked. `without_argument`: canonical engine parameter that no
+    argument sets -> what the engine does. `refusal`: why it cannot sample this faithfully in that mode; empty
+    where it can. Its last argument: whether the mapping is our own; what a user's mapping makes unfaithful is found by
+    the comparison instead. `unlike`: canonical parameters that mean something else in its own sampler. `most_scored`:
+    tokens of the longest sequence that it scores, by what it resolved; 0 where it does not say.
 
     `learners_code`: it computes with the learner's own code. `logprobs`: of which distribution its own sampler reports
     log-probabilities unless told otherwise. `reloads_modules`: a weight sync must hold all tensors of a module.
@@ -39,8 +54,13 @@ class EngineSpec:
     distributions: tuple[str, ...] = ()
     beside_the_learner: tuple[str, ...] = ()
     entry_points: Mapping[str, str] = field(default_factory=dict)
-    engine_arguments: Mapping[str, Any] = field(default_factory=dict)
-    sampling_arguments: Mapping[str, Any] = field(default_factory=dict)
+    engine_arguments: Mapping[str, Native] = field(default_factory=dict)
+    sampling_arguments: Mapping[str, Native | None] = field(default_factory=dict)
+    always: Values = field(default_factory=dict)
+    without_argument: Mapping[str, str] = field(default_factory=dict)
+    refusal: Callable[[Sampling, Mode, bool], str] = lambda sampling, mode, ours: ""
+    unlike: Callable[[Values], dict[str, str]] = lambda given: {}
+    most_scored: Callable[[Values], int] = fits_the_context
     learners_code: bool = False
     logprobs: Literal["raw", "tempered"] = "raw"
     reloads_modules: bool = False

@@ -16,10 +16,11 @@ from harness.parity.sporadic import KEY, excluded
 from harness.recordings.tables import mapping
 from reports.text import counted, figure
 from scenarios.bench.case import Fitted
+from scenarios.engines import canonical
 
 NEAR = 8  # of the seed that was asked
-FITTED = ("temperature", "top_p", "top_k", "min_p")
-PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
+FITTED = tuple(one.name for one in canonical.FITTED)
+PENALTIES = tuple(one.name for one in canonical.PENALTIES)
 
 
 def guesses(s: Situation) -> Iterator[Trial]:

@@ -29,6 +29,7 @@ from harness.parity.sporadic import KEY as SPORADIC
 from harness.recordings.tables import mapping, number
 from reports.model import Cause, Proof
 from reports.text import counted, figure
+from scenarios.engines import canonical
 
 STRUCTURE = {
     "joint": JOINT,
@@ -39,7 +40,7 @@ SAID = {
     "joint": "takes top-p over the unfiltered mass beside top-k, not over the renormalised top-k",
     "blind": "lets the repetition penalty cover the output only, not prompt and output",
 }
-NEVER = {"presence_penalty": 0.0, "frequency_penalty": 0.0}  # nobody asks for them in a scenario
+NEVER = {one.name: one.off for one in canonical.PENALTIES if not one.asked}
 LIKELIER = math.log(100)  # nats over the next best change: it would mislead once in a hundred stages
 FIELD = {"joint": "top_p", "blind": "repetition_penalty"}
 

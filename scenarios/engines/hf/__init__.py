@@ -1,5 +1,6 @@
 """Transformers, embedded in our own process."""
 
+from scenarios.engines.hf import parameters
 from scenarios.engines.spec import EngineSpec
 
 SPEC = EngineSpec(
@@ -8,5 +9,8 @@ SPEC = EngineSpec(
     factory="scenarios.engines.hf.engine:HFEngine",
     embedded=True,
     distributions=("transformers",),
+    engine_arguments=parameters.ENGINE,
+    sampling_arguments=parameters.SAMPLING,
+    refusal=parameters.refusal,
     learners_code=True,
 )

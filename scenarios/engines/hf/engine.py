@@ -16,6 +16,7 @@ from scenarios.engines import held, parameters
 from scenarios.engines.canonical import DRAWN
 from scenarios.engines.coupling import Draw, adjusted, choose, reported
 from scenarios.engines.engine import Completion, EngineError, EngineInfo, Request, SyncGroup, SyncReport, WeightMeta
+from scenarios.engines.hf import parameters as own_parameters
 from scenarios.engines.layers import projections
 from scenarios.engines.load import Load
 from scenarios.engines.mapping import Mapped, ParameterMap, sample, start
@@ -47,7 +48,7 @@ class HFEngine:
         self._mapping = mapping = mapping or ParameterMap()
         parameters.check_sampling("hf", scenario.sampling, mode, ours=mapping.ours("hf", "sampling"))
         asked = parameters.engine_asked(model_path, scenario.model.dtype, scenario.engine, device=self._device.type)
-        self._arguments, self._described = start(mapping, "hf", asked, parameters.hf_engine, lambda _: {})
+        self._arguments, self._described = start(mapping, "hf", asked, own_parameters.engine, lambda _: {})
         dtype = str(self._arguments.get("dtype", "auto"))
         model: Any = transformers.AutoModelForCausalLM.from_pretrained(
             model_path, dtype=dtype if dtype == "auto" else getattr(torch, dtype)

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from scenarios.engines import given, parameters
+from scenarios.engines import parameters
 from scenarios.engines.engine import (
     Completion,
     EngineError,
@@ -27,6 +27,7 @@ from scenarios.engines.hf.engine import draw_of, ids_of
 from scenarios.engines.load import Load
 from scenarios.engines.mapping import Mapped, ParameterMap, sample, start
 from scenarios.engines.processes import titled
+from scenarios.engines.sglang import parameters as own_parameters
 from scenarios.engines.sglang.plugin import DIGESTS, SWITCH
 from scenarios.settings import Mode, Sampling, Scenario
 
@@ -73,9 +74,9 @@ class SGLangEngine:
         self._version = sglang.__version__
         longest = int(getattr(config, "max_position_embeddings", scenario.engine.max_model_len))
         asked = parameters.engine_asked(model_path, scenario.model.dtype, scenario.engine, device=device)
-        ours = functools.partial(parameters.sglang_engine, longest_context=longest)
+        ours = functools.partial(own_parameters.engine, longest_context=longest)
         self._asked = asked
-        self._arguments, self._described = start(mapping, "sglang", asked, ours, parameters.sglang_machine)
+        self._arguments, self._described = start(mapping, "sglang", asked, ours, own_parameters.machine)
         if device == "cpu":
             self._arguments["device"] = "cpu"  # where it runs is the harness's to say, not the mapping's
             if hasattr(ServerArgs, SLEEP):  # its scheduler asks for work without a pause: one of the learner's cores
@@ -286,7 +287,7 @@ class SGLangEngine:
             "request_seed": "honoured" if server.get("enable_deterministic_inference") else "ignored",
             # what prompt and response may use of it: the slack that the mapping adds is SGLang's own reserve
             "max_model_len": min(
-                int(server.get("context_length") or 0) - given.SGLANG_KEEPS, self._asked["max_model_len"]
+                int(server.get("context_length") or 0) - own_parameters.KEEPS, self._asked["max_model_len"]
             ),
             "context_length": server.get("context_length"),
             "enforce_eager": bool(server.get("disable_cuda_graph")),

@@ -9,6 +9,11 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
+from scenarios.engines import canonical
+from scenarios.engines.given import sampling_given
+from scenarios.engines.vllm.parameters import SAMPLING
+from scenarios.settings import Sampling
+
 COUPLED = "RLHF_HARNESS_COUPLED"  # the seed of coupled sampling, for every process of a job
 KEY = "rlhf_harness_draw"  # among `extra_args`, as in the processor
 PROCESSOR = "scenarios.engines.vllm.coupled:Coupled"
@@ -36,15 +41,15 @@ def drawn(seed: int, sample: int, params: Any, *, otherwise: str) -> Any:
         return params
     if params.repetition_penalty != 1.0 or params.presence_penalty or params.frequency_penalty:
         raise ValueError("coupled sampling has no penalties: take them out of the sampling parameters")
-    plain = params.temperature == 1.0 and params.top_p == 1.0 and params.top_k in (-1, 0) and not params.min_p
+    given = sampling_given("vllm", {name: getattr(params, name) for name in canonical.COUPLED})
+    neutral = Sampling()
+    plain = all(given[name] == getattr(neutral, name) for name in canonical.COUPLED)
     if params.logprobs is not None and not plain:
         raise ValueError(f"coupled sampling gives log-probabilities of the model's own distribution only: {otherwise}")
-    draw = {
-        "seed": seed, "sample": sample, "temperature": params.temperature, "top_k": params.top_k,
-        "top_p": params.top_p, "min_p": params.min_p,
-    }  # fmt: skip
+    draw = {"seed": seed, "sample": sample, **{name: getattr(params, name) for name in canonical.COUPLED}}
     told = deepcopy(params)
     # The processor leaves one token, which the engine's own sampler then takes: it is given nothing to filter.
-    told.temperature, told.top_p, told.top_k, told.min_p = 1.0, 1.0, 0, 0.0
+    for name in canonical.COUPLED:
+        setattr(told, name, SAMPLING[name].write(getattr(neutral, name)))
     told.extra_args = {**(told.extra_args or {}), KEY: draw}
     return told

@@ -24,6 +24,7 @@ from scenarios.engines.hf.engine import draw_of, ids_of
 from scenarios.engines.load import Load
 from scenarios.engines.mapping import Mapped, ParameterMap, sample, start
 from scenarios.engines.processes import titled
+from scenarios.engines.vllm import parameters as own_parameters
 from scenarios.settings import Mode, Sampling, Scenario
 
 
@@ -46,9 +47,7 @@ class VLLMEngine:
         parameters.check_sampling("vllm", scenario.sampling, mode, ours=mapping.ours("vllm", "sampling"))
         self._mode = mode
         asked = parameters.engine_asked(model_path, scenario.model.dtype, scenario.engine, device=device)
-        self._arguments, self._described = start(
-            mapping, "vllm", asked, parameters.vllm_engine, parameters.vllm_machine
-        )
+        self._arguments, self._described = start(mapping, "vllm", asked, own_parameters.engine, own_parameters.machine)
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
         if device == "cpu":

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.engines import canonical, given, parameter_page
+from scenarios.engines import canonical, given, parameter_page, parameters, registry
+from scenarios.engines.engine import ParameterRefused
+from scenarios.engines.native import Native
+from scenarios.engines.spec import EngineSpec
 from scenarios.settings import Engine, Sampling
 
 
@@ -17,17 +20,30 @@ def test_every_setting_has_an_entry() -> None:
     assert asked == {one.name for one in dataclasses.fields(Engine)} - {"engines"}  # how many, which no engine is told
 
 
-@pytest.mark.parametrize("engine", given.ENGINE)
+@pytest.mark.parametrize("engine", registry.BUILT_IN)
 def test_every_engine_names_canonical_parameters_only(engine: str) -> None:
-    for part, table in (("engine", given.ENGINE), ("sampling", given.SAMPLING)):
-        for name, argument in table[engine].items():
+    for part in ("engine", "sampling"):
+        for name, argument in given.table(part, engine).items():
             assert canonical.BY_NAME[name].part == part and canonical.BY_NAME[name].native(engine) == argument.name
+
+
+def test_an_engine_has_a_sampling_parameter_by_its_own_name_unless_it_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spec = EngineSpec("x", "X", "", sampling_arguments={"top_k": None, "top_p": Native("nucleus", 0.5)})
+    monkeypatch.setattr(registry, "specs", lambda: {"x": spec})
+    assert given.sampling_arguments("x", Sampling(min_p=0.2, top_p=0.9))["min_p"] == 0.2
+    assert "top_k" not in given.table("sampling", "x")
+    assert given.as_sampling(given.sampling_given("x", {"min_p": 0.2})) == Sampling(min_p=0.2, top_p=0.5)
+    parameters.check_sampling("x", Sampling(top_k=5), "coupled")
+    with pytest.raises(ParameterRefused, match="X has no top-k"):
+        parameters.check_sampling("x", Sampling(top_k=5), "native")
 
 
 @pytest.mark.parametrize("engine", ("vllm", "sglang"))
 def test_every_parameter_that_an_engine_has_is_explained(engine: str) -> None:
-    for part in (given.ENGINE, given.SAMPLING):
-        assert all(canonical.BY_NAME[name].note(engine) for name in part[engine])
+    spec = registry.get(engine)
+    assert all(canonical.BY_NAME[name].note(engine) for name in (*spec.engine_arguments, *spec.sampling_arguments))
 
 
 @pytest.mark.parametrize("one", canonical.SAMPLING, ids=lambda one: one.name)

@@ -22,6 +22,7 @@ from scenarios.engines import given, registry
 from scenarios.engines.engine import Request
 from scenarios.engines.hf.engine import HFEngine
 from scenarios.engines.make import make_engine
+from scenarios.engines.native import Native
 from scenarios.engines.spec import EngineSpec
 from scenarios.remote import Local, call
 from scenarios.session import EngineSession
@@ -43,8 +44,8 @@ SPEC = EngineSpec(
     factory=f"{__name__}:Theirs",
     embedded=True,
     distributions=("pytest",),
-    engine_arguments={"dtype": given.Native("precision", "auto"), "seed": given.Native("random_state")},
-    sampling_arguments=given.SAMPLING["hf"] | {"temperature": given.Native("heat", 1.0)},
+    engine_arguments={"dtype": Native("precision", "auto"), "seed": Native("random_state")},
+    sampling_arguments=registry.get("hf").sampling_arguments | {"temperature": Native("heat", 1.0)},
 )
 APART = EngineSpec(name="apart", title="Apart", factory="nowhere:Engine", distributions=("apart-engine",))
 NAMELESS = EngineSpec(name="another", title="", factory="")

@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 
 from scenarios.engines import given, parameters
 from scenarios.engines.engine import ParameterRefused
+from scenarios.engines.hf import parameters as hf
 from scenarios.engines.mapping import ParameterMap, described, sample, start
+from scenarios.engines.sglang import parameters as sglang
+from scenarios.engines.vllm import parameters as vllm
 from scenarios.settings import Engine, Sampling
 
 BROKEN = """
@@ -33,9 +36,9 @@ def asked(**changed: Any) -> dict[str, Any]:
 
 def ours(backend: str) -> Any:
     return {
-        "vllm": parameters.vllm_engine,
-        "sglang": partial(parameters.sglang_engine, longest_context=4096),
-        "hf": parameters.hf_engine,
+        "vllm": vllm.engine,
+        "sglang": partial(sglang.engine, longest_context=4096),
+        "hf": hf.engine,
     }[backend]
 
 
@@ -107,7 +110,7 @@ def test_the_users_mapping_is_read_back_as_what_it_gives() -> None:
 
 def test_what_the_harness_supplies_follows_what_was_asked() -> None:
     mapping = ParameterMap.of({"file": "m.py", "source": "def sglang_engine(a, o): return {'dtype': a['dtype']}"})
-    arguments, told = start(mapping, "sglang", asked(), ours("sglang"), parameters.sglang_machine)
+    arguments, told = start(mapping, "sglang", asked(), ours("sglang"), sglang.machine)
     assert arguments["max_total_tokens"] == told["given"]["kv_cache_tokens"] == Engine().kv_cache_tokens
     assert told["moves"]["kv_cache_tokens"] == ["max_total_tokens"] and told["moves"]["max_num_seqs"] == []
 

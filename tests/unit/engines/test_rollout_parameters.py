@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from scenarios.engines import given, parameters
+from scenarios.engines import canonical, given, parameters, registry
 from scenarios.engines.engine import ParameterRefused
+from scenarios.engines.sglang import parameters as sglang
+from scenarios.engines.vllm import parameters as vllm
 from scenarios.settings import Engine, Sampling
 
 
@@ -31,12 +33,12 @@ def test_every_engine_parameter_has_an_image_in_both_engines() -> None:
 
 
 def _vllm(engine: Engine, device: str) -> dict[str, Any]:
-    return parameters.vllm_engine(parameters.engine_asked("m", "float32", engine, device=device))
+    return vllm.engine(parameters.engine_asked("m", "float32", engine, device=device))
 
 
 def _sglang(engine: Engine, device: str) -> dict[str, Any]:
     asked = parameters.engine_asked("m", "float32", engine, device=device)
-    return parameters.sglang_engine(asked, longest_context=4096)
+    return sglang.engine(asked, longest_context=4096)
 
 
 def test_eager_is_not_inverted() -> None:
@@ -46,16 +48,11 @@ def test_eager_is_not_inverted() -> None:
 
 
 def test_every_sampling_parameter_has_an_image_in_native_mode() -> None:
-    changed = {
-        "temperature": 0.5, "top_k": 7, "top_p": 0.5, "min_p": 0.1, "repetition_penalty": 1.2, "min_tokens": 3,
-        "stop_token_ids": (9,), "ignore_eos": True, "max_tokens": 33,
-    }  # fmt: skip
-    assert set(changed) == {f.name for f in dataclasses.fields(Sampling)}
-    for engine in given.SAMPLING:
+    for engine in registry.BUILT_IN:
         ours = given.sampling_arguments(engine, Sampling())
-        for key, value in changed.items():
-            other = given.sampling_arguments(engine, dataclasses.replace(Sampling(), **{key: value}))
-            assert ours != other, (engine, key)
+        for one in canonical.SAMPLING:
+            changed = dataclasses.replace(Sampling(), **{one.name: one.other(one.default)})
+            assert ours != given.sampling_arguments(engine, changed), (engine, one.name)
 
 
 @pytest.mark.parametrize(

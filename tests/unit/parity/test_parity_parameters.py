@@ -14,6 +14,8 @@ from harness.parity.checks import parameter_maps
 from reports.model import Finding, Verdict
 from scenarios.engines import parameters
 from scenarios.engines.mapping import ParameterMap, described, sample, start
+from scenarios.engines.sglang import parameters as sglang
+from scenarios.engines.vllm import parameters as vllm
 from scenarios.settings import Sampling
 
 USERS = Path(__file__).parents[3] / "scenarios" / "planted" / "differences" / "users_mapping.py"
@@ -25,8 +27,8 @@ def mapped(log: Recording, spec: dict[str, Any], *, sampling: Sampling | None = 
     sampling = sampling or plan.sampling
     asked = parameters.engine_asked("m", plan.model.dtype, plan.engine, device="cpu")
     ours = {
-        "sglang": lambda a: parameters.sglang_engine(a, longest_context=4096),
-        "vllm": parameters.vllm_engine,
+        "sglang": lambda a: sglang.engine(a, longest_context=4096),
+        "vllm": vllm.engine,
     }[engine]
     arguments, told = start(mapping, engine, asked, ours, lambda _: {})
     for event in log.events("engine_info"):

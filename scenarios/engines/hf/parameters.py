@@ -1,0 +1,38 @@
+"""The embedded engine's parameters. Its sampling arguments are named as those of Transformers' generation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from scenarios.engines.native import Native, ids, top_k
+
+if TYPE_CHECKING:
+    from scenarios.settings import Mode, Sampling
+
+ENGINE = {
+    "dtype": Native("dtype", "auto"),
+    "seed": Native("seed"),
+    "max_model_len": Native("max_model_len"),
+    "max_num_seqs": Native("max_num_seqs"),
+    "generation_config": Native("generation_config", True, lambda source, _: source != "none"),
+}
+
+SAMPLING = {
+    "top_k": Native("top_k", -1, top_k),
+    "max_tokens": Native("max_new_tokens", 20),
+    "min_tokens": Native("min_new_tokens", 0),
+    "stop_token_ids": Native("stop_token_ids", (), ids, write=list),
+}
+
+
+def engine(asked: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of the embedded engine."""
+    names = ("dtype", "seed", "max_model_len", "max_num_seqs")
+    return {name: asked[name] for name in names} | {"generation_config": "none"}
+
+
+def refusal(s: Sampling, mode: Mode, ours: bool) -> str:
+    """Why the embedded engine cannot sample this, whoever maps; empty where it can."""
+    if mode == "native" and s.repetition_penalty != 1.0:
+        return "the embedded Transformers engine has no repetition penalty"
+    return ""

@@ -1,0 +1,46 @@
+"""One native argument of an engine: how a canonical value is written as one, and how one is read back.
+
+Standard library only, and a leaf: each engine's folder makes its tables of it, the judge reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Values = Mapping[str, Any]
+OFF = 1 << 30  # TOP_K_ALL of SGLang: top-k switched off
+
+
+def _same(value: Any, native: Values) -> Any:
+    return value
+
+
+@dataclass(frozen=True)
+class Native:
+    """One native argument: its name, what the engine does without it (None: it decides by itself, or says nothing),
+    what a value means in canonical terms, a note on it for docs/reference/parameters.md, and how our own mapping writes
+    a canonical value."""
+
+    name: str
+    default: Any = None
+    read: Callable[[Any, Values], Any] = _same
+    note: str = ""
+    write: Callable[[Any], Any] = lambda value: value
+
+    def given(self, native: Values) -> Any:
+        value = native.get(self.name)
+        return self.default if value is None else self.read(value, native)
+
+
+def negated(value: Any, native: Values) -> bool:
+    return not value
+
+
+def ids(value: Any, native: Values) -> tuple[int, ...]:
+    return tuple(value)
+
+
+def top_k(value: Any, native: Values) -> int:
+    return -1 if value <= 0 or value >= OFF else int(value)

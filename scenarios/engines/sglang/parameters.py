@@ -1,0 +1,145 @@
+"""SGLang's own parameters: their names, what their values mean, what our mapping gives, what it refuses.
+
+Source: SGLang 0.5.23 as installed. Standard library only: the judge reads it too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from scenarios.engines.native import Native, Values, negated, top_k
+
+if TYPE_CHECKING:
+    from scenarios.settings import Mode, Sampling
+
+KEEPS = 2  # SGLang answers at most context - prompt - 2 tokens (managers/scheduler.py)
+# SGLang refuses to read min(context, KV pool) - 6 tokens or more: one of a request's and five of its input
+# (managers/tp_worker.py, `get_worker_info`), and an input must be shorter than that (managers/utils.py).
+REFUSES = 6
+# It answers at most context - prompt - 2 tokens and rejects prompts longer than context - 6: with this much more
+# context than asked, its limit is never the one that binds.
+CONTEXT_SLACK = KEEPS + REFUSES
+
+
+def _temperature(value: Any, native: Values) -> float:
+    return 0.0 if value < 1e-6 else float(value)
+
+
+def _stop_ids(value: Any, native: Values) -> tuple[int, ...]:
+    """SGLang's ignore_eos leaves no token that stops (schedule_batch.py, `_check_token_based_finish`)."""
+    return () if native.get("ignore_eos") else tuple(value)
+
+
+ENGINE = {
+    "dtype": Native("dtype", "auto", note="auto: float16"),
+    "seed": Native("random_seed", note="random when left out"),
+    "max_model_len": Native(
+        "context_length",
+        read=lambda context, _: context - KEEPS,
+        note="answers min(asked, context - prompt - 2, room in the KV pool); a prompt of context - 6 or more is "
+        "rejected",
+    ),
+    "enforce_eager": Native("disable_cuda_graph", False, note="no CUDA graphs"),
+    "graph_padding": Native(
+        "disable_cuda_graph_padding", True, negated, note="batches are padded to the size of a captured graph"
+    ),
+    "prefix_caching": Native("disable_radix_cache", True, negated, note="on unless disable_radix_cache"),
+    "chunked_prefill": Native(
+        "chunked_prefill_size", True, lambda size, _: size > 0, note="a number of tokens; -1 is off"
+    ),
+    "max_num_seqs": Native("max_running_requests", note="requests that run at once"),
+    "tensor_parallel": Native("tp_size", 1, note="workers"),
+    "memory_fraction": Native("mem_fraction_static", note="weights and KV pool only"),
+    "kv_cache_tokens": Native("max_total_tokens", note="tokens"),
+    "generation_config": Native(
+        "sampling_defaults",
+        True,
+        lambda source, _: source == "model",
+        note="fills it in at the OpenAI endpoint only",
+    ),
+}
+# What it does where it has no argument for a parameter, or none that a mapping sets.
+WITHOUT_ARGUMENT = {"kv_cache_dtype": "auto, fp8_e4m3, fp8_e5m2"}
+
+SAMPLING = {
+    "temperature": Native("temperature", 1.0, _temperature, note="below 1e-6 greedy"),
+    "top_k": Native("top_k", -1, top_k, note="off: -1; with top-p both are taken from the unfiltered mass"),
+    "top_p": Native("top_p", 1.0, note="over the unfiltered mass"),
+    "min_p": Native("min_p", 0.0, note="after them"),
+    "repetition_penalty": Native("repetition_penalty", 1.0, note="output only"),
+    "max_tokens": Native("max_new_tokens", 128, note="128 when left out"),
+    "min_tokens": Native("min_new_tokens", 0, note="masks end tokens; needs a tokenizer"),
+    "stop_token_ids": Native("stop_token_ids", (), _stop_ids, note="the same, unless ignore_eos", write=list),
+    "ignore_eos": Native("ignore_eos", False, note="disables stop_token_ids too"),
+}
+# What our own mapping always gives beside the canonical parameters.
+ALWAYS = {"skip_special_tokens": False}
+
+
+def engine(asked: dict[str, Any], *, longest_context: int) -> dict[str, Any]:
+    """Arguments of `sglang.Engine` for `engine_asked`. `longest_context`: the model's own max_position_embeddings."""
+    arguments: dict[str, Any] = {
+        "model_path": asked["model"],
+        "dtype": asked["dtype"],
+        "random_seed": asked["seed"],
+        "disable_cuda_graph": asked["enforce_eager"],
+        "disable_radix_cache": not asked["prefix_caching"],
+        "max_running_requests": asked["max_num_seqs"],
+        "chunked_prefill_size": 8192 if asked["chunked_prefill"] else -1,
+        "context_length": min(asked["max_model_len"] + CONTEXT_SLACK, longest_context),
+        "tp_size": asked["tensor_parallel"],
+        "sampling_defaults": "openai",  # never sampling defaults from the model's generation_config.json
+    }
+    if asked["device"] == "cpu":
+        arguments["max_total_tokens"] = asked["kv_cache_tokens"]
+    else:
+        # SGLang's fraction counts weights and KV pool only, vLLM's the whole executor: the same number gives different
+        # KV pools.
+        arguments["mem_fraction_static"] = asked["memory_fraction"]
+    return arguments
+
+
+def machine(asked: dict[str, Any]) -> dict[str, Any]:
+    """What the harness itself needs of `sglang.Engine`, whatever the mapping: used where the mapping says nothing."""
+    arguments: dict[str, Any] = {"disable_overlap_schedule": True, "log_level": "error"}
+    if asked["device"] == "cpu":
+        arguments |= {
+            "attention_backend": "torch_native",
+            "sampling_backend": "pytorch",
+            "max_total_tokens": asked["kv_cache_tokens"],
+        }
+    return arguments
+
+
+def refusal(s: Sampling, mode: Mode, ours: bool) -> str:
+    """Why SGLang cannot sample this faithfully; empty where it can."""
+    if not ours:
+        return ""
+    if s.ignore_eos and s.stop_token_ids:
+        return "SGLang's ignore_eos disables sampling.stop_token_ids too; vLLM's does not"
+    if mode != "native":
+        return ""
+    if s.top_k > 0 and s.top_p < 1.0:
+        return (
+            "SGLang applies top-p over the unfiltered mass (joint), the canonical meaning is top-k, renormalise, "
+            "top-p; use one of them"
+        )
+    if s.repetition_penalty != 1.0:
+        return "SGLang's repetition penalty covers the output only, the canonical one covers prompt and output"
+    return ""
+
+
+def unlike(given: Values) -> dict[str, str]:
+    """Canonical parameters that mean something else in SGLang's own sampler: name -> what."""
+    found = {}
+    if given["top_k"] > 0 and given["top_p"] < 1.0:
+        found["top_k with top_p"] = "joint: top-p over the unfiltered mass, not over the renormalised top-k"
+    if given["repetition_penalty"] != 1.0:
+        found["repetition_penalty"] = "covers the output only, not prompt and output"
+    return found
+
+
+def most_scored(resolved: Values) -> int:
+    """Tokens of the longest sequence that it scores, by what it resolved; 0 where it does not say."""
+    held = [int(resolved.get(name) or 0) for name in ("context_length", "kv_cache_tokens")]
+    return max(0, min(filter(None, held), default=0) - REFUSES - 1)
