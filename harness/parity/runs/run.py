@@ -98,7 +98,7 @@ def run_scenario(
     command = command_line("run", scenario, backend=backend, resume=resume, **command_options(options))
     base = options.settings(scenario)
     map_of_user = user_mapping.load(options.mapping, envs.parse(backend).engine) if options.mapping else {}
-    preflight(base, backend)
+    preflight(base, backend, map_of_user)
     if resume is not None:
         check_resume(resume, base)
     with recording_in(options.out, f"run-{base.name}-{backend}") as folder:

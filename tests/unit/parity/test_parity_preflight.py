@@ -6,10 +6,13 @@ import dataclasses
 import json
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from harness.errors import BadInput
+from harness.parity.runs import run
+from harness.parity.runs.options import RunOptions
 from harness.parity.runs.preflight import check_resume, preflight
 from scenarios.settings import Engine, Model, Prompts, Scenario
 
@@ -112,3 +115,15 @@ def test_a_checkpoint_after_which_nothing_is_left_is_refused(tmp_path: Path) -> 
         with pytest.raises(BadInput, match=r"after 4 steps.* nothing is left") as caught:
             check_resume(str(tmp_path), Scenario(steps=steps))
         assert str(caught.value.fix).startswith("--steps ")
+
+
+def test_a_run_with_a_mapping_of_the_users_is_not_held_to_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Our mapping to SGLang cannot express both parameters; what a user's makes of them is found by the comparison."""
+    mapping = tmp_path / "mapping.py"
+    mapping.write_text("def sglang_sampling(asked, ours):\n    return {}\n")
+    refused = RunOptions(overrides=["sampling.ignore_eos=true", "sampling.stop_token_ids=[5]"])
+    monkeypatch.setattr(run, "recording_in", mock.Mock(side_effect=KeyError("past the preflight")))
+    with pytest.raises(BadInput, match="ignore_eos disables"):
+        run.run_scenario("ppo-tiny", refused, backend="sglang")
+    with pytest.raises(KeyError, match="past the preflight"):
+        run.run_scenario("ppo-tiny", refused, backend="sglang", mapping=str(mapping))
