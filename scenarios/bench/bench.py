@@ -311,6 +311,14 @@ class Bench(Undo):
                 found[number] = used
         return found
 
+    def keys_read(self, side: str, number: int) -> list[tuple[int, int]] | None:
+        """(position, keys and values that the engine's attention read there) of a sample that is drawn alone, past the
+        cache; None where the engine does not show it."""
+        stand = self._stands[side]
+        self._reads += 1
+        request = Request(number, self._sent[number], salt=f"{self._reads}-{number}")
+        return readback.keys_read(stand.session, request, stand.version)
+
     def rescored(self, side: str) -> tuple[int, float, float]:
         """(tokens beyond the tolerance, sum of |Δ| against the reference, largest |Δ| against the last such reading),
         in nats, over a few sequences. The cheapest reading that sees a tensor change: no token is drawn."""

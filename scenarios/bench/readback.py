@@ -20,6 +20,7 @@ from scenarios.remote import Actor, call
 # Roundings of a rotary cache's own type: the angle is a product, and its rounding grows with the position; what an
 # engine computes it by is the same product in float32.
 ROTARY_ROUNDINGS = 4.0
+DECODED = 4  # tokens that are drawn to see what attention reads: the prompt, then three decoded ones
 # Kinds of rotary embedding whose cache depends on the length of what is read, so that no configuration says it alone.
 UNKNOWN_ROTARY = ("dynamic", "longrope")
 
@@ -98,6 +99,18 @@ def prompt_used(session: Actor, request: Request, version: int) -> tuple[int, ..
     if not ids or sorted(by_place) != list(range(len(by_place))):
         return None
     return tuple(by_place[place] for place in range(len(by_place)))
+
+
+def keys_read(session: Actor, request: Request, version: int) -> list[tuple[int, int]] | None:
+    """(position, keys and values that attention read there) of the tokens of this request while a few are drawn; None
+    where that cannot be seen."""
+    if call(session, "held", packed({"watch": True})) is None:
+        return None
+    try:
+        call(session, "rollout", [dataclasses.replace(request, max_tokens=DECODED)], step=-1, version=version)
+    finally:
+        seen = unpacked(call(session, "held", packed({"watch": False})))
+    return [(position, keys) for position, keys in seen["keys"]] or None
 
 
 def write_buffers(session: Actor, rotary: Any, names: list[str]) -> None:

@@ -7,8 +7,10 @@ be read of which engine.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
+import sys
 from typing import Any
 
 import torch
@@ -45,7 +47,7 @@ def answer(model: Any, order: bytes, saved: dict[str, torch.Tensor] | None = Non
     {"shapes": {name: sizes}}: {"rows": {name: digests of its rows}, "dtypes", "unreadable": {name: reason}}. With
     "values": names, those tensors too. {"buffers": rows}: {"buffers": {name: the first rows of it}}. {"write": {name:
     tensor}}: these first rows of buffers are overwritten. {"watch": True}: forward passes are watched from now on;
-    {"watch": False}: {"ids", "positions"} that they were given since.
+    {"watch": False}: {"ids", "positions", "keys"} that they were given since.
     """
     asked = unpacked(order)
     found: dict[str, Any] = {}
@@ -170,34 +172,76 @@ def _unpacked_by_product(layer: Any, parameter: torch.Tensor) -> torch.Tensor:
 
 
 class Witness:
-    """The ids and positions that a decoder's forward passes were given, whatever an engine says it saw: read at the
-    embeddings and at the decoder's own arguments. A graph or a compiled model calls no hooks; then nothing is seen."""
+    """The ids, positions and lengths of keys that a decoder's forward passes were given, whatever an engine says it
+    saw: read at the embeddings and at the decoder's own arguments. `forward` is wrapped, since vLLM's decoders call it
+    past the hooks of a module. A graph or a compiled model calls neither; then nothing is seen."""
 
     def __init__(self, model: Any) -> None:
         self._ids: list[torch.Tensor] = []
         self._positions: list[torch.Tensor] = []
-        decoder = getattr(model, "model", None)
-        embeddings = getattr(decoder, "embed_tokens", None)
-        self._handles = []
-        if decoder is not None and embeddings is not None:
-            self._handles = [
-                embeddings.register_forward_pre_hook(self._embedded),
-                decoder.register_forward_pre_hook(self._called, with_kwargs=True),
-            ]
+        self._keys: list[tuple[int, int]] = []
+        self._decoder = getattr(model, "model", None)
+        embeddings = getattr(self._decoder, "embed_tokens", None)
+        self._handle = None
+        if self._decoder is not None and embeddings is not None:
+            self._handle = embeddings.register_forward_pre_hook(self._embedded)
+            self._replaced, forward = self._decoder.__dict__.get("forward"), self._decoder.forward
+
+            @functools.wraps(forward)
+            def watched(*inputs: Any, **named: Any) -> Any:
+                self._called(inputs, named)
+                return forward(*inputs, **named)
+
+            self._decoder.__dict__["forward"] = watched
 
     def _embedded(self, module: Any, inputs: Any) -> None:
         self._ids.append(inputs[0].detach().flatten().cpu().clone())
 
-    def _called(self, module: Any, inputs: Any, named: dict[str, Any]) -> None:
+    def _called(self, inputs: Any, named: dict[str, Any]) -> None:
         positions = named.get("positions", named.get("position_ids"))
         if positions is None and len(inputs) > 1 and isinstance(inputs[1], torch.Tensor):
             positions = inputs[1]
-        if positions is not None:
-            self._positions.append(positions.detach().reshape(-1).cpu().clone())
+        if positions is None:
+            return
+        self._positions.append(positions.detach().reshape(-1).cpu().clone())
+        keys = keys_read((*inputs, *named.values()), named.get("attention_mask"), positions.shape[-1])
+        if keys is not None:
+            self._keys += zip(self._positions[-1].tolist(), keys.tolist(), strict=False)  # a batch may be padded
 
-    def take(self) -> dict[str, list[int]]:
-        """{"ids", "positions"} of all tokens that came by, in their order; no more is seen."""
-        for handle in self._handles:
-            handle.remove()
+    def take(self) -> dict[str, list[Any]]:
+        """{"ids", "positions", "keys"} of all tokens that came by, in their order; no more is seen. `keys`: (position,
+        keys and values that its attention read), of the tokens of which that can be seen."""
+        if self._handle is not None:
+            self._handle.remove()
+            del self._decoder.__dict__["forward"]
+            if self._replaced is not None:
+                self._decoder.__dict__["forward"] = self._replaced
         seen = {"ids": self._ids, "positions": self._positions}
-        return {name: torch.cat(parts).tolist() if parts else [] for name, parts in seen.items()}
+        return {name: torch.cat(parts).tolist() if parts else [] for name, parts in seen.items()} | {"keys": self._keys}
+
+
+def keys_read(arguments: tuple[Any, ...], mask: Any, tokens: int) -> torch.Tensor | None:
+    """The keys and values that attention reads for each token of a forward pass that has begun; None where it is not
+    said. `seq_lens` of SGLang's batch and of vLLM's metadata are what their CPU backends hand to the kernel
+    (intel_amx_backend.py of 0.5.23, cpu_attn.py of 0.32.0); Transformers has a mask. `tokens`: of each of its rows."""
+    batch = next((one for one in arguments if hasattr(one, "seq_lens")), None)
+    if batch is not None:
+        queries = getattr(batch, "extend_seq_lens", None)
+        return _lengths(batch.seq_lens, torch.ones_like(batch.seq_lens) if queries is None else queries)
+    context = sys.modules.get("vllm.forward_context")
+    if context is not None and context.is_forward_context_available():
+        layers = context.get_forward_context().attn_metadata
+        first: Any = next(iter(layers.values()), None) if isinstance(layers, dict) else None
+        if hasattr(first, "seq_lens") and hasattr(first, "query_start_loc"):
+            queries = first.query_start_loc.diff()
+            return _lengths(first.seq_lens[: len(queries)], queries)
+        return None
+    if isinstance(mask, torch.Tensor) and mask.ndim == 2:
+        return mask.long().cumsum(-1)[:, -tokens:].flatten().cpu()
+    return None
+
+
+def _lengths(keys: torch.Tensor, queries: torch.Tensor) -> torch.Tensor:
+    """Per token: requests with so many keys in the end, of whose tokens so many are in this pass."""
+    rows = zip(keys.tolist(), queries.tolist(), strict=True)
+    return torch.cat([torch.arange(last - count + 1, last + 1) for last, count in rows])

@@ -11,6 +11,7 @@ from bench_lab import Lab
 from cause_keys import of
 
 from harness.parity.attribution import live, reference
+from harness.parity.attribution.attribute import _one_side
 from harness.parity.attribution.merge import _proven
 from harness.parity.attribution.outcome import Attribution
 from harness.parity.attribution.situation import Situation
@@ -18,6 +19,7 @@ from harness.parity.causes.family import Rival
 from harness.parity.causes.registry import families
 from harness.parity.rivals import noted, open_rivals, told_apart
 from reports.model import Proof
+from scenarios.bench.readback import DECODED
 from scenarios.planted.differences import inside
 from scenarios.settings import Sampling
 
@@ -111,6 +113,28 @@ def test_tensors_in_each_others_place_are_said_to_be(lab: Lab) -> None:
     s = synced(lab, {"names_exchanged": {"names": names, "from": 0}})
     assert sorted(search(s)) == [f"WEIGHTS({one})" for one in names]
     assert all("the learner's model.layers.1.mlp" in one.summary for one in s.named)
+
+
+def forgetful(decoder: Any, inputs: Any, named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """A hook that hides the first token of the prompt from every token that is decoded."""
+    mask = named.get("attention_mask")
+    if mask is None or mask.shape[-1] == named["position_ids"].shape[-1]:  # scoring, or the prompt
+        return inputs, named
+    return inputs, named | {"attention_mask": torch.cat([torch.zeros_like(mask[:, :1]), mask[:, 1:]], dim=-1)}
+
+
+def test_attention_that_reads_other_keys_than_there_are_computes_otherwise(lab: Lab) -> None:
+    s, found = lab.situation(ASKED), Attribution()
+    engine = s.bench._stands["candidate"].session._target._bare  # type: ignore[attr-defined]
+    sound = s.bench.keys_read("candidate", 0)
+    assert sound == [(position, position + 1) for position in range(len(s.samples[0].prompt) + DECODED - 1)]
+    engine.model.model.register_forward_pre_hook(forgetful, with_kwargs=True)
+    s.symptoms = s.bench.read("candidate")
+    assert s.rest.of("tokens", "logprobs") and not s.rest.of("scores")
+    _one_side(s, restarts=False, found=found)
+    assert not s.named and found.computes == {"candidate": "attention length"}
+    assert "attention reads 6 keys at position 6, where there are 7" in found.layers["candidate"]
+    assert "and so at 3 of 9 tokens" in found.layers["candidate"]
 
 
 def test_a_buffer_of_an_unknown_kind_is_not_tested(lab: Lab) -> None:

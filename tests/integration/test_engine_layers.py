@@ -1,5 +1,6 @@
-"""Hidden states that the real engines show, against Transformers on the same weights: all layers agree, and where a
-module inside the engine computes otherwise, its layer is the first that differs."""
+"""What the real engines show of a forward pass. Hidden states, against Transformers on the same weights: all layers
+agree, and where a module inside the engine computes otherwise, its layer is the first that differs. The ids, positions
+and lengths of keys of a request that is drawn."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,8 +25,10 @@ SHOW = """
 import json, os, sys
 from pathlib import Path
 from scenarios.planted.differences import inside
+from scenarios.engines import held
+from scenarios.engines.engine import Request
 from scenarios.engines.make import make_engine
-from scenarios.settings import Scenario
+from scenarios.settings import Sampling, Scenario
 
 if __name__ == "__main__":  # SGLang's children import this file
     name, model, out, ids, module = *sys.argv[1:4], tuple(json.loads(sys.argv[4])), sys.argv[5]
@@ -32,13 +36,16 @@ if __name__ == "__main__":  # SGLang's children import this file
     shown = [engine.layers(ids)]
     inside.reach(engine, inside.bend, [module], by=1.01)
     shown.append(engine.layers(ids))
-    Path(out).write_text(json.dumps(shown), encoding="utf-8")
+    engine.held(held.packed({"watch": True}))
+    drawn = engine.generate([Request(0, ids, max_tokens=4, salt="apart")], Sampling(min_tokens=4), seed=0)[0].output_ids
+    watched = held.unpacked(engine.held(held.packed({"watch": False})))
+    Path(out).write_text(json.dumps({"layers": shown, "drawn": drawn, "watched": watched}), encoding="utf-8")
     engine.close()
     os._exit(0)
 """
 
 
-def shown(backend: str, policy: str, folder: Path) -> list[list[list[float]]]:
+def shown(backend: str, policy: str, folder: Path) -> dict[str, Any]:
     environment, out, script = envs.resolve(backend), folder / f"{backend}.json", folder / "show.py"
     script.write_text(SHOW, encoding="utf-8")
     variables = {
@@ -59,11 +66,15 @@ def apart(one: list[list[float]], two: list[list[float]]) -> list[float]:
 
 
 @pytest.mark.parametrize("backend", ["vllm", "sglang"])
-def test_the_layer_that_computes_otherwise_is_the_first_that_differs(
-    backend: str, built_in: dict[str, str], tmp_path: Path
-) -> None:
+def test_what_a_real_engine_shows_of_its_forward_passes(backend: str, built_in: dict[str, str], tmp_path: Path) -> None:
+    """The layer that computes otherwise is the first that differs; attention reads each token and those before it."""
     own = HFEngine(built_in["policy"], Scenario(), mode="coupled", device="cpu").layers(tuple(IDS))
-    sound, bent = shown(backend, built_in["policy"], tmp_path)
+    found = shown(backend, built_in["policy"], tmp_path)
+    sound, bent = found["layers"]
     assert max(apart(own, sound)) <= LAYER_APART / 10
     differs = [one > LAYER_APART for one in apart(own, bent)]
     assert differs == [layer >= LAYER for layer in range(len(own))]
+    watched, tokens = found["watched"], len(IDS) + 3
+    assert watched["ids"] == [*IDS, *found["drawn"][:3]]
+    assert watched["positions"] == list(range(tokens))
+    assert watched["keys"] == [[position, position + 1] for position in range(tokens)]

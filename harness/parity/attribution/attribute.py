@@ -149,7 +149,12 @@ def _one_side(s: Situation, restarts: bool, found: Attribution) -> None:
     reference.search(s)
     if s.rest.total:
         live.search(s, restarts=restarts, then=reference.search)
-    if s.rest.of("scores"):
+    scored, place = s.rest.of("scores") > 0, ""
+    if scored:
         found.layers[s.side], place = live.narrowest(s)
-        if place:
-            found.computes[s.side] = place
+    if s.rest.of("tokens", "logprobs") and (lengths := live.attention_lengths(s)):
+        found.layers[s.side] = "; ".join(filter(None, (found.layers.get(s.side), lengths)))
+        if place or not scored:  # it holds what the learner does, or scores as the learner does
+            place = "attention length"
+    if place:
+        found.computes[s.side] = place

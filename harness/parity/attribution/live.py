@@ -29,6 +29,7 @@ from harness.parity.causes.order import ORDER
 from harness.parity.causes.stale_cache import STALE_KV
 from harness.parity.causes.weights import WEIGHTS
 from reports.model import CauseKey, Proof
+from reports.text import counted
 from scenarios.bench.case import Symptoms
 
 REGROUP = "draw the case again in other batches"
@@ -177,6 +178,30 @@ def search(s: Situation, *, restarts: bool, then: Callable[[Situation], None] = 
         intervention(s)
         if len(s.named) > known and s.rest.total:
             then(s)
+
+
+def attention_lengths(s: Situation) -> str:
+    """In words, where the engine's attention reads another number of keys and values than its token and those before
+    it; "" where it does not, on the sample that differs most, or that cannot be seen."""
+    number = max(s.rest.by_sample, key=lambda one: s.rest.by_sample[one])
+    read = s.bench.keys_read(s.side, number)
+    if read is None:
+        s.notes.append(
+            f"keys and values that the {s.side}'s attention reads: not tested, its engine does not show them"
+        )
+        return ""
+    other = [(position, keys) for position, keys in read if keys != position + 1]
+    if not other:
+        s.notes.append(
+            f"the {s.side}'s attention reads the keys and values of each token and of all before it, at all "
+            f"{counted(len(read), 'token')} of sample {number} that were looked at"
+        )
+        return ""
+    position, keys = other[0]
+    return (
+        f"drawing sample {number}, attention reads {counted(keys, 'key')} at position {position}, where there are "
+        f"{position + 1}, and so at {len(other)} of {counted(len(read), 'token')}"
+    )
 
 
 def narrowest(s: Situation) -> tuple[str, str]:

@@ -13,7 +13,8 @@ from scenarios.bench.case import Symptoms
 class Attribution:
     """`first`: symptoms of each side as it stood; `left`: after every intervention. `named_after`: seconds from the
     start to the last cause that was named. `layers`: of what stays unexplained in a side, the first layer that
-    differs, in words; `computes`: that layer, where the side holds what the learner does. `broken`: an engine failed
+    differs, and where attention reads other keys, in words; `computes`: that place, where the side holds what the
+    learner does. `broken`: an engine failed
     in an intervention, and is good for nothing more. `learned`: what the recordings are then read
     with once more. `reproduced`: what no cause of the recordings
     explains was there in the last step too, and its samples are in the case. `drawn`: offending samples of the

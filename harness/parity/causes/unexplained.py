@@ -8,7 +8,7 @@ COMPUTATION = CauseFamily(
     "COMPUTATION",
     fix="try another attention backend or kernel: the engine computes something else than the learner",
     alone="it carries no proof: every tensor and buffer was read back and is the learner's, and given the same ids "
-    "its hidden states are others",
+    "its hidden states are others, or its attention was seen to read other keys than those up to each token",
 )
 UNEXPLAINED = CauseFamily(
     "UNEXPLAINED",
