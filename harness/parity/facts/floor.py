@@ -15,10 +15,10 @@ import numpy as np
 from scipy import stats
 
 from harness.parity.facts.align import Match, equal_rows, shared
-from harness.parity.facts.rounding import FARTHEST, Rounding, largest_of_the_floor
+from harness.parity.facts.rounding import FARTHEST, Rounding, as_far, rounding_of_the_floor
 from harness.parity.facts.tails import EXTREME, EXTREME_HALF, FALSE_OUTLIERS, THOUSANDTH, Share, outliers
 from harness.recordings.store import Recording
-from harness.recordings.tables import Table
+from harness.recordings.tables import Rows, Table
 from scenarios.lifted import HALF
 
 # Largest floor that can be noise, in nats. float32: batch composition alone reached 1.2e-5 in SGLang on a tiny model,
@@ -38,8 +38,8 @@ IMPLAUSIBLE = 1e-6  # probability below which so many flips of an engine against
 class EngineFloor:
     """One engine against itself, in nats; NaN where nothing was compared.
 
-    `level`: what all but the allowed outliers stay within; `largest`: the largest of all. `rounding`: in half precision
-    the largest rounding of its learner in the same sequences; 0 where it was not recorded.
+    `level`: what all but the allowed outliers stay within; `largest`: the largest of all; `unrounded`: the largest at a
+    token that its learner does not round as far in half precision, None where that was not recorded.
     """
 
     largest: float = float("nan")
@@ -49,7 +49,7 @@ class EngineFloor:
     not_finite: int = 0
     variants: dict[str, dict[str, Any]] = field(default_factory=dict)
     where: dict[str, Any] = field(default_factory=dict)  # step, sample, position, rank, variant, base, other
-    rounding: float = 0.0
+    unrounded: float | None = None
 
     @property
     def measured(self) -> bool:
@@ -61,8 +61,8 @@ class EngineFloor:
 
     def noisy(self, allowed: Tolerance) -> bool:
         """Whether the numbers that are numbers lie beyond the cap, by more than outliers or by far."""
-        farthest = max(allowed.extreme_drawn, allowed.farthest(self.rounding))
-        return self.tokens > 0 and (self.level > allowed.cap or self.largest > farthest)
+        largest = self.largest if self.unrounded is None or not allowed.half else self.unrounded
+        return self.tokens > 0 and (self.level > allowed.cap or largest > allowed.extreme_drawn)
 
     @property
     def absent(self) -> list[str]:
@@ -94,9 +94,11 @@ def measure(recording: Recording, repeated: Iterable[Pair] = (), *, drawn: bool 
     not_finite = 0
     variants: dict[str, dict[str, Any]] = {}
     where: dict[str, Any] = {}
-    largest = 0.0
-    for step, variant, base, other in (*_own(recording), *repeated):
-        found = _against(base, other)
+    largest = unrounded = 0.0
+    own = ((pair, rounding_of_the_floor(recording, pair[0], pair[2])) for pair in _own(recording))
+    for (step, variant, base, other), rounding in (*own, *((pair, None) for pair in repeated)):
+        found = _against(base, other, rounding)
+        unrounded = max(unrounded, found["unrounded"])
         sums = variants.setdefault(variant, {"max": 0.0, "tokens": 0, "flips": 0})
         sums["max"] = max(sums["max"], found["max"])
         sums["tokens"] += len(found["sizes"])
@@ -112,8 +114,7 @@ def measure(recording: Recording, repeated: Iterable[Pair] = (), *, drawn: bool 
         return EngineFloor(flips=flips, not_finite=not_finite, variants=variants, where=where)
     rank = max(0, len(every) - 1 - outliers(len(every)))
     level = float(np.partition(every, rank)[rank])
-    return EngineFloor(largest, level, len(every), flips, not_finite, variants, where,
-                       largest_of_the_floor(recording, CAPS["bfloat16"]))  # fmt: skip
+    return EngineFloor(largest, level, len(every), flips, not_finite, variants, where, unrounded)
 
 
 def _own(recording: Recording) -> Iterator[Pair]:
@@ -126,9 +127,10 @@ def _own(recording: Recording) -> Iterator[Pair]:
                 yield step, variant, base, other
 
 
-def _against(base: Table, other: Table) -> dict[str, Any]:
-    """One variant against the base run: over the tokens before the first difference of each sample."""
-    nothing = {"max": 0.0, "sizes": np.zeros(0), "flips": 0, "not_finite": 0, "where": {}}
+def _against(base: Table, other: Table, rounding: Rows | None) -> dict[str, Any]:
+    """One variant against the base run: over the tokens before the first difference of each sample. `rounding`: of the
+    learner at each token of the base run."""
+    nothing = {"max": 0.0, "unrounded": 0.0, "sizes": np.zeros(0), "flips": 0, "not_finite": 0, "where": {}}
     columns = [base.rows("output"), base.rows("logprob"), other.rows("output"), other.rows("logprob")]
     output, logprob, output2, logprob2 = columns
     if output is None or logprob is None or output2 is None or logprob2 is None:
@@ -146,10 +148,14 @@ def _against(base: Table, other: Table) -> dict[str, Any]:
     flips = int(np.count_nonzero(~equal_rows(output, match.a, output2, match.b)))
     if not grid.size:
         return {**nothing, "flips": flips}
+    far = size
+    if rounding is not None:
+        far = np.where(as_far(size, grid.take(rounding, match.a), CAPS["bfloat16"]), 0.0, size)
     at = int(np.where(finite, size, -1.0).argmax())
     row, position = int(grid.row[at]), int(grid.position[at])
     return {
         "max": float(size[at]) if finite[at] else 0.0,
+        "unrounded": float(np.max(far[finite], initial=0.0)),
         "sizes": size[same & finite],
         "flips": flips,
         "not_finite": int(np.count_nonzero(~finite)),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from recordings import FrameRecord, Jagged, Recording, causes, check, pair, put, scenario
+from recordings import FrameRecord, Jagged, Recording, causes, check, jagged, pair, put, scenario
 
 from harness.parity.facts import systematic
 from harness.parity.facts.behind import Updates, sides
@@ -135,18 +135,29 @@ def test_what_the_whole_run_tells_is_told_by_the_step_that_shows_it() -> None:
     assert told and all(one.step >= 3 for one in told)
 
 
-@pytest.mark.parametrize(("rounds", "state"), [(0.15, "ruled out"), (0.05, "confirmed"), (None, "confirmed")])
+@pytest.mark.parametrize(
+    ("rounds", "at", "elsewhere", "state"),
+    [
+        (0.15, 5, 0.005, "ruled out"),
+        (5.0, 5, 0.07, "ruled out"),  # a learner that trained itself far off rounds by more than the cap here and there
+        (0.05, 5, 0.005, "confirmed"),
+        (0.15, 7, 0.005, "confirmed"),
+        (0.15, 5, 0.2, "confirmed"),  # a learner that rounds everywhere accounts for nothing
+        (None, 5, 0.0, "confirmed"),
+    ],
+)
 def test_a_token_that_the_learner_rounds_as_far_is_not_the_engine_s(
-    tmp_path: Path, rounds: float | None, state: str
+    tmp_path: Path, rounds: float | None, at: int, elsewhere: float, state: str
 ) -> None:
-    """0.3 nats at one token of the engine against itself; its learner rounds by so much in the same sequences."""
+    """0.3 nats at one token of the engine against itself; its learner rounds by so much at that token, or another."""
     baseline, candidate = pair(plan=HALF, native=False)
     again = next(candidate.frames("floor", variant="prefill"))
     again.arrays["logprob"].values[5] += 0.3
     if rounds is not None:
         sizes = again.arrays["logprob"].copy()
-        sizes.values = np.full(len(sizes.values), 0.005, np.float32)
-        sizes.values[7] = rounds
+        sizes.values = np.full(len(sizes.values), elsewhere, np.float32)
+        sizes.values[at] = rounds
+        sizes = jagged([np.concatenate([[9.0] * 3, row]).astype(np.float32) for row in sizes.rows()])  # of prompts
         fields = {**again.fields, "variant": "rounding"}
         arrays = {"sample": again.arrays["sample"].copy(), "rounding": sizes}
         candidate.logs["rollout"].frames.append(FrameRecord("floor", again.step, fields, arrays))
