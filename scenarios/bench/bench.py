@@ -244,7 +244,10 @@ class Bench(Undo):
         """Values of these sampling parameters that explain what the engine chose: see `scenarios.bench.fit.fit`."""
         drawn = self._readings[side].drawn
         choices = self._references[side].choices(drawn, alteration, self._tolerance.margin)
-        return [] if choices is None else fit(replace(choices, few=self._tolerance.few), tuple(names))
+        if choices is None:
+            return []
+        known = self._tolerance
+        return fit(replace(choices, few=known.few, far=known.far, turned=known.turned), tuple(names))
 
     def penalised(self, side: str, name: str, alteration: Alteration = NOTHING) -> tuple[float, float]:
         """The value of a penalty that the reported log-probabilities show, and mean |Δ| in nats that it leaves."""

@@ -26,11 +26,13 @@ class CaseSample:
 @dataclass(frozen=True)
 class Tolerance:
     """What counts as equal: `logprob` in nats, `margin` between two perturbed logits in nats of logits/T; `few`:
-    choices that rounding may turn over beyond `margin`."""
+    choices that rounding may turn over beyond `margin`, up to `far`; `turned`: the share of all that it does."""
 
     logprob: float
     margin: float
     few: int = 0
+    far: float = 0.0
+    turned: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ WIDER = [*((more, 1.0) for more in range(10)), *((0, factor) for factor in (1.2,
 OFF: Values = {**{one.name: one.off for one in canonical.FILTERS}, **PENALTIES}
 MOSTLY = 3  # of so many wrong choices one may be rounding's: what parameters explain, they explain of most
 LEAST_EACH = 3  # wrong choices for each parameter of a larger set: a few can be met by chance
+SELDOM = 0.01  # a set that rounding must help more seldom than that is given up for one that it need not
 SECONDS = 20.0  # for the search of larger and larger sets
 HALVINGS = 12  # of a step: 0.05 to 0.00001
 
@@ -60,8 +61,9 @@ class Choices:
     """What was chosen at n positions. `logits`: raw, [n, vocabulary], ids that may not be drawn yet at -inf; `noise`:
     [n, vocabulary] float64; `chosen`: [n] int64; `margin`: nats of logits/T that decide nothing; `occurred`: what a
     penalty covers, where one may be looked for. What half precision adds: `edge`, the nats of logits/T by which the
-    edge of a filter may lie elsewhere at any position; `farthest`, by which it may at a few; how `few` choices may be
-    otherwise."""
+    edge of a filter may lie elsewhere at any position; `farthest`, by which it may at a few; `far`, the margin at
+    those, at the temperature that was asked; how `few` they are; `turned`, the share of all choices that they are
+    expected to be."""
 
     logits: Tensor
     noise: Tensor
@@ -71,7 +73,9 @@ class Choices:
     occurred: Occurred | None = None
     edge: float = 0.0
     farthest: float = 0.0
+    far: float = 0.0
     few: int = 0
+    turned: float = 0.0
     _last: list[Perturbed] = field(default_factory=list)
 
     @cached_property
@@ -91,34 +95,50 @@ class Choices:
         return self._last[0]
 
     def gaps(self, values: Values) -> Tensor:
-        """[wrong] nats by which another token is preferred, at the choices that these parameters do not make.
+        """[wrong] nats by which another token is preferred, at the choices that these parameters do not make."""
+        gap = self._gap(values, self.edge)
+        return gap[gap > self.margin].clamp(max=BARRED)
 
-        A token counts as one that may be chosen, and not as one that is preferred, within `edge` of that of a filter.
-        """
+    def _gap(self, values: Values, edge: float) -> Tensor:
+        """[n] nats by which another token is preferred, negative where none is. A token counts as one that may be
+        chosen, and not as one that is preferred, within `edge` of that of a filter."""
         penalties = {name: value for name, value in values.items() if name in PENALTIES}
         draw = replace(self.asked, **{name: value for name, value in values.items() if name not in PENALTIES})
         if penalties:
-            return self._penalised(penalties, draw)
+            return self._penalised(penalties, draw, edge)
         at = self.at(draw.temperature)
-        narrow = wide = at.tempered.kept(draw, joint=draw.joint, slack=-self.edge)
-        if self.edge:
-            wide = at.tempered.kept(draw, joint=draw.joint, slack=self.edge)
+        narrow = wide = at.tempered.kept(draw, joint=draw.joint, slack=-edge)
+        if edge:
+            wide = at.tempered.kept(draw, joint=draw.joint, slack=edge)
         gap = at.best.gather(-1, narrow[:, None] - 1)[:, 0] - at.own
-        gap = torch.where(at.tempered.ordered.place < wide, gap, float("inf"))
-        return gap[gap > self.margin].clamp(max=BARRED)
+        return torch.where(at.tempered.ordered.place < wide, gap, float("inf"))
 
-    def _penalised(self, penalties: Values, draw: Draw) -> Tensor:
+    def _penalised(self, penalties: Values, draw: Draw, edge: float) -> Tensor:
         """The same after penalties, which change the order of the tokens."""
         assert self.occurred is not None
         logits = penalised(self.logits, self.occurred, **penalties)
-        narrow, wide = (filtered(logits, draw, by) + self.noise for by in (-self.edge, self.edge))
-        gap = narrow.amax(-1) - wide.gather(-1, self.chosen[:, None])[:, 0]
-        return gap[gap > self.margin].clamp(max=BARRED)
+        narrow, wide = (filtered(logits, draw, by) + self.noise for by in (-edge, edge))
+        return narrow.amax(-1) - wide.gather(-1, self.chosen[:, None])[:, 0]
 
     def short(self, values: Values) -> float:
-        """The sum of the gaps, without the `few` widest."""
-        gaps = self.gaps(values)
-        return float(gaps.sum() - gaps.topk(min(self.few, len(gaps))).values.sum()) if self.few else float(gaps.sum())
+        """The sum of the gaps, without the `few` widest of those that rounding can have turned: with the edges of
+        filters, and logits, as far off as it takes any, nothing else is preferred there."""
+        gap = self._gap(values, self.edge)
+        wrong = gap > self.margin
+        gaps = gap.clamp(max=BARRED)
+        if not self.few or not bool(wrong.any()):
+            return float(gaps[wrong].sum())
+        far = self.far * self.asked.temperature / float(values.get("temperature", self.asked.temperature))
+        turned = wrong & (self._gap(values, self.farthest) <= max(far, self.margin))
+        spared = torch.where(turned, gaps, 0.0).topk(min(self.few, len(gaps))).indices
+        wrong[spared[turned[spared]]] = False
+        return float(gaps[wrong].sum())
+
+    def by_chance(self, wrong: int) -> bool:
+        """Whether rounding may turn as many choices: more often than once in a hundred runs (Poisson counts)."""
+        expected = self.turned * len(self.chosen)
+        fewer = sum(math.exp(-expected) * expected**count / math.factorial(count) for count in range(wrong))
+        return 1.0 - fewer >= SELDOM
 
 
 def fit(
@@ -129,7 +149,8 @@ def fit(
     clock: Callable[[], float] = time.monotonic,
 ) -> list[Fitted]:
     """The sets of parameters of the smallest size under which nothing falls short; where rounding turns some choices
-    over, those that leave about as few of them wrong as the best.
+    over, those that leave about as few of them wrong as the best. Where they leave more than rounding is likely to
+    turn, those of a larger size that do not.
 
     Where none of at most `MOST` is found in time: the single ones that come nearer, the nearest first. [] when nothing
     falls short as it was asked.
@@ -143,6 +164,7 @@ def fit(
 def _fit(choices: Choices, names: tuple[str, ...], seconds: float, clock: Callable[[], float]) -> list[Fitted]:
     deadline, whole, wrong = clock() + seconds, choices.short({}), len(choices.gaps({}))
     nearer: list[tuple[float, Values]] = []
+    best: list[Fitted] = []
     for size in range(1, MOST + 1) if whole else ():
         found = []
         for some in itertools.combinations(names, size):
@@ -155,11 +177,23 @@ def _fit(choices: Choices, names: tuple[str, ...], seconds: float, clock: Callab
                 nearer.append((short, values))
         if found:
             fewest = min(left for left, _ in found)
-            return [one for left, one in found if left <= 2 * fewest + 1]
-        hopeless = min((short for short, _ in nearer), default=whole) > PROMISING * whole
+            likely = choices.by_chance(fewest)
+            some_best = [one for left, one in found if left <= 2 * fewest + 1]
+            if not best or (likely and _needs_less(choices, some_best, best)):
+                best = some_best
+            if likely:
+                break
+        hopeless = not best and min((short for short, _ in nearer), default=whole) > PROMISING * whole
         if hopeless or wrong < LEAST_EACH * (size + 1):
             break
-    return [Fitted(values) for _, values in sorted(nearer, key=lambda one: one[0])]
+    return best or [Fitted(values) for _, values in sorted(nearer, key=lambda one: one[0])]
+
+
+def _needs_less(choices: Choices, larger: list[Fitted], smaller: list[Fitted]) -> bool:
+    """Whether each parameter more sets so many choices right, without any rounding, that they are not met by chance."""
+    plain = replace(choices, edge=0.0, few=0)
+    after, before = (min(len(plain.gaps(one.values)) for one in some) for some in (larger, smaller))
+    return before - after >= LEAST_EACH * (len(larger[0].values) - len(smaller[0].values))
 
 
 @contextlib.contextmanager

@@ -91,8 +91,11 @@ def _search(
         return
     found.drawn = sum(one.offends for one in samples)
     known, longest = e.tolerance, mapping(e.baseline.recording.scenario.get("sampling")).get("max_tokens", 0)
-    few = known.far_flips(longest * len(samples)) if known.half else 0
-    sides = bench.open(samples, Tolerance(known.value, known.margin, few))
+    allowed = Tolerance(known.value, known.margin)
+    if known.half:
+        few = known.far_flips(longest * len(samples))
+        allowed = replace(allowed, few=few, far=known.far_margin, turned=known.turned)
+    sides = bench.open(samples, allowed)
     unnamed = any(UNEXPLAINED.has(cause.key) for cause in judged.verdict.causes)
     if unnamed:
         found.learned = replace(found.learned, aloud=read_aloud(e, explained, bench.texts))

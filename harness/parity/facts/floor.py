@@ -241,10 +241,15 @@ class Tolerance:
         known = self.half and self.rounding.measured
         return 2.0 * self.extreme_drawn / max(self.temperature, 1e-6) if known else 0.0
 
+    @property
+    def turned(self) -> float:
+        """The share of all choices that such tokens turn over, at most. The gap of a draw is below x nats with a
+        probability of x at most (`harness.parity.facts.margins`)."""
+        return self.share.most * min(1.0, self.margin)
+
     def far_flips(self, tokens: int) -> int:
-        """How many choices such tokens turn over, at most: with a probability of `FALSE_OUTLIERS` there are more. The
-        gap of a draw is below x nats with a probability of x at most (`harness.parity.facts.margins`)."""
-        return int(stats.poisson.isf(FALSE_OUTLIERS, self.share.most * tokens * min(1.0, self.margin)))
+        """How many choices such tokens turn over, at most: with a probability of `FALSE_OUTLIERS` there are more."""
+        return int(stats.poisson.isf(FALSE_OUTLIERS, self.turned * tokens))
 
     @staticmethod
     def of(
