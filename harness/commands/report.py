@@ -18,6 +18,7 @@ def report(
         ),
     ],
     format: Format = "text",
+    issue: Annotated[bool, typer.Option("--issue", help="the same as --format issue: to paste into a tracker")] = False,
     verbose: Verbose = False,
 ) -> None:
     """Show a verdict or a recorded run again, in any format."""
@@ -25,6 +26,7 @@ def report(
     from harness.bundle.opening import resolve
     from reports.run_model import RecordedRun
 
+    format = "issue" if issue else format
     path = resolve(run)
     if (path / "run.json").is_file() and not (path / verdict_file.NAME).is_file():
         show(RecordedRun.of(path), format)

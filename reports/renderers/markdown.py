@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _SHOWN = ("step", "reward_mean", "kl_mean", "length_mean", "seconds")  # of a recorded run
 _MARKS = {"ruled out": "✓", "confirmed": "✗", "not tested": "○"}
 # Behind these characters a mention, a reference, a URL or an address goes on; an entity's own # is none.
-_LIVE = re.compile(r"(@|(?<!&)#(?=\d)|[A-Za-z](?=://)|mailto|www(?=\.)|GH(?=-\d))", re.IGNORECASE)
+LIVE = re.compile(r"(@|(?<!&)#(?=\d)|[A-Za-z](?=://)|mailto|www(?=\.)|GH(?=-\d))", re.IGNORECASE)
 
 
 class MarkdownRenderer(Renderer):
@@ -46,26 +46,26 @@ def _verdict(verdict: Verdict) -> list[str]:
         escape(parity.heading(verdict)),
         "",
     ]
-    lines += _findings("Not as you asked", parity.alterations(verdict))
+    lines += findings("Not as you asked", parity.alterations(verdict))
     if verdict.parity:
-        lines += _first_divergence(verdict.parity)
+        lines += first_divergence(verdict.parity)
     if verdict.triage:
-        lines += _triage(verdict.triage)
+        lines += hang(verdict.triage)
     for cause in verdict.causes:
         lines += [f"### Cause: {escape(cause.name)} ({escape(cause.party)})", "", escape(cause.summary), ""]
         lines += [f"Evidence: {escape(cause.evidence)}", ""] if cause.evidence else []
         proofs = [f"- {escape(proof)}" for proof in parity.proofs(cause)]
         lines += [*proofs, ""] if proofs else []
-    lines += _findings("Confounders: what had to be equal and is not", verdict.confounders)
+    lines += findings("Confounders: what had to be equal and is not", verdict.confounders)
     lines += ["### Missing", "", *[f"- {escape(item)}" for item in verdict.missing], ""] if verdict.missing else []
     if verdict.parity:
         lines += _runs(verdict.parity)
         lines += _checks("The eleven suspicions", parity.suspicions(verdict.parity))
         lines += _checks("Other checks", parity.other_checks(verdict.parity))
-    lines += _findings("Findings", parity.notes(verdict))
+    lines += findings("Findings", parity.notes(verdict))
     lines += _figures(verdict)
     if verdict.reproduce:
-        lines += ["### Reproduce", "", *_fence(clean(verdict.reproduce)), ""]
+        lines += ["### Reproduce", "", *fence(clean(verdict.reproduce)), ""]
     paths = parity.paths(verdict)
     return lines + (table(("", "path"), [(escape(name), code(path)) for name, path in paths]) if paths else [])
 
@@ -90,10 +90,11 @@ def _inert(shown: str) -> str:
 
     An empty comment breaks them in two: an entity would not, because GitHub looks for them in the rendered text.
     """
-    return _LIVE.sub(r"\1<!-- -->", shown)
+    return LIVE.sub(r"\1<!-- -->", shown)
 
 
-def _fence(text: str) -> list[str]:
+def fence(text: str) -> list[str]:
+    """Commands as a block that no backtick can leave."""
     ticks = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
     return [f"{ticks}sh", text, ticks]
 
@@ -103,16 +104,18 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     return [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)] + [""]
 
 
-def _findings(title: str, findings: list[Finding]) -> list[str]:
+def findings(title: str, found: list[Finding]) -> list[str]:
+    """A list of findings under their title; nothing without one."""
     lines = []
-    for finding in findings:
+    for finding in found:
         where = f" ({escape(finding.where)})" if finding.where else ""
         effect = f" Effect: {escape(finding.effect)}" if finding.effect else ""
         lines.append(f"- <b>{escape(finding.name)}</b>{where}: {escape(finding.summary).rstrip('.')}.{effect}")
     return [f"### {title}", "", *lines, ""] if lines else []
 
 
-def _first_divergence(body: Parity) -> list[str]:
+def first_divergence(body: Parity) -> list[str]:
+    """Everything that says where the runs part; nothing where they do not."""
     facts = parity.place_facts(body)
     rows = [(escape(fact.name), code(fact.value)) for fact in facts]
     return ["### First divergence", "", *table(("", "value"), rows)] if rows else []
@@ -172,7 +175,7 @@ def _figures(verdict: Verdict) -> list[str]:
     return ["<details><summary>Floor, coverage, metrics</summary>", "", *lines, "</details>", ""]
 
 
-def _triage(body: Triage) -> list[str]:
+def hang(body: Triage) -> list[str]:
     """Culprits, cycle, victims, what to try; the processes folded away."""
     lines: list[str] = []
     rows = [

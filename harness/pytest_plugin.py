@@ -1,0 +1,94 @@
+"""pytest plugin: an engine's own repository gates on parity. It calls what the commands call, and judges nothing.
+
+It is loaded into every pytest run of an environment that has the harness: nothing but pytest is imported before a
+fixture of it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from reports.model import Verdict
+
+OPTION, MARKER = "--harness-parity", "harness_parity"
+_VERDICTS = pytest.StashKey[dict[str, Any]]()  # a comparison takes minutes: tests with equal arguments share one
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("rlhf-harness", "parity of rollout engines")
+    group.addoption(
+        OPTION,
+        metavar="BASELINE,CANDIDATE",
+        default="",
+        help=f"compare these engines in tests marked {MARKER}, instead of those that they name",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        f"{MARKER}(baseline, candidate, **options): what the fixture {MARKER} compares; options as of run_parity",
+    )
+
+
+@pytest.fixture
+def harness_parity(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> Verdict:
+    """The verdict EQUIVALENT of the engines in the test's marker. With any other the test fails with its sentence."""
+    marker = request.node.get_closest_marker(MARKER)
+    named = request.config.getoption(OPTION)
+    engines = named.split(",") if named else list(marker.args) if marker is not None else []
+    if len(engines) != 2:
+        pytest.fail(f"two engines are compared: @pytest.mark.{MARKER}('vllm', 'sglang')", pytrace=False)
+    options = dict(marker.kwargs) if marker is not None else {}
+    known = request.config.stash.setdefault(_VERDICTS, {})
+    key = repr((engines, sorted(options.items())))
+    if key not in known:
+        import harness
+
+        known[key] = _attempt(lambda: harness.run_parity(*engines, **options))
+    return _gate(known[key], record_property)
+
+
+@pytest.fixture
+def harness_diff(record_property: Callable[[str, object], None]) -> Callable[..., Verdict]:
+    """A function that takes two recorded runs (or the directory or bundle of a pair) and fails unless they are
+    EQUIVALENT."""
+
+    def judge(*runs: Any, **options: Any) -> Verdict:
+        import harness
+
+        return _gate(_attempt(lambda: harness.diff(*runs, **options)), record_property)
+
+    return judge
+
+
+def _attempt(compare: Callable[[], Verdict]) -> Verdict | str:
+    """The verdict, or why there is none: what the command would print."""
+    from harness.errors import HarnessError
+
+    try:
+        return compare()
+    except HarnessError as error:
+        return f"harness: {error.message}" + (f"\n  fix: {error.fix}" if error.fix else "")
+
+
+def _gate(outcome: Verdict | str, record_property: Callable[[str, object], None]) -> Verdict:
+    from probes import redaction
+
+    if isinstance(outcome, str):
+        pytest.fail(redaction.text(outcome, 0), pytrace=False)
+    from reports.sections import answer
+
+    for name, path in outcome.paths.items():
+        record_property(f"harness_{name}", path)
+    if outcome.exit_code:
+        told = answer.of(redaction.scrub(outcome))
+        lines = [f"{told.title} (exit code {told.exit_code}): {told.reason}"]
+        lines += [f"  {label}: {text}" for label, text in told.parts]
+        lines += [f"  {name}: {path}" for name, path in outcome.paths.items()]
+        pytest.fail("\n".join(lines), pytrace=False)
+    return outcome

@@ -1,0 +1,139 @@
+"""What a maintainer asks for, in Markdown ready to paste: bug, reproduction, first divergence, evidence, environment.
+
+The sections are those of the trackers' own forms, looked up in November 2026. Nothing in it is a live mention or link.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+from reports.model import HANGS
+from reports.renderers import Renderer
+from reports.renderers.markdown import LIVE, code, escape, fence, findings, first_divergence, hang, table
+from reports.sections import answer, parity, triage, versions
+from reports.text import clean, show
+
+if TYPE_CHECKING:
+    from reports.model import Parity, Verdict
+    from reports.renderers import Subject
+
+MOST_ROWS = 30  # of a table: an issue is read by people
+
+
+@dataclass(frozen=True)
+class Tracker:
+    """Where the issue goes. `collect`: prints what its form asks for besides, where the job ran."""
+
+    name: str
+    prefix: str  # of the title
+    collect: str = ""
+
+
+TRACKERS = {
+    "vllm": Tracker("vLLM", "[Bug]: ", "python -m vllm.collect_env"),
+    "sglang": Tracker("SGLang", "[Bug] ", "python3 -m sglang.check_env"),
+    "verl": Tracker("verl", "[Bug] ", "python scripts/diagnose.py"),
+    "openrlhf": Tracker("OpenRLHF", "", "pip list"),
+}
+
+
+class IssueRenderer(Renderer):
+    name = "issue"
+    suffix = ".issue.md"
+
+    def render(self, subject: Subject) -> str:
+        return "\n".join(_issue(cast("Verdict", subject))).rstrip("\n") + "\n"
+
+
+def _issue(verdict: Verdict) -> list[str]:
+    place = answer.of(verdict)
+    cause = verdict.causes[0] if verdict.causes else None
+    trackers = _trackers(verdict)
+    prefix = trackers[0].prefix if len(trackers) == 1 else "[Bug] "
+    subject = f"{cause.name}: {cause.summary}" if cause else verdict.reason or place.title
+    title = LIVE.sub(r"\1 ", clean(prefix + subject)[:250]).replace("<", "‹").replace(">", "›")
+    lines = [f"<!-- Title: {title} -->", "", "### Describe the bug", ""]
+    lines += [f"{escape(verdict.reason)}", ""]
+    for item in verdict.causes:
+        lines += [f"- <b>{escape(item.name)}</b> ({escape(item.party)}): {escape(item.summary)}"]
+        lines += [f"  - evidence: {escape(item.evidence)}"] if item.evidence else []
+        lines += [f"  - proof: {escape(proof)}" for proof in parity.proofs(item)]
+    lines += [""] if verdict.causes else []
+    lines += _reproduction(verdict)
+    lines += ["### Expected behavior", "", _expected(verdict), ""]
+    if verdict.parity:
+        lines += first_divergence(verdict.parity)
+    if verdict.triage:
+        lines += hang(verdict.triage)
+    lines += _evidence(verdict)
+    lines += _environment(verdict, trackers)
+    return lines
+
+
+def _trackers(verdict: Verdict) -> list[Tracker]:
+    """Those of the engines that the first cause blames; of both where it blames neither."""
+    side = verdict.causes[0].party if verdict.causes else ""
+    runs = verdict.parity.runs if verdict.parity else []
+    blamed = [run for run in runs if run.side == side] or runs
+    names = [run.backend for run in blamed]
+    names += [party.engine for party in verdict.triage.culprits] if verdict.triage else []
+    known = (TRACKERS.get(name.partition("@")[0].lower()) for name in names)
+    return list(dict.fromkeys(tracker for tracker in known if tracker))
+
+
+def _reproduction(verdict: Verdict) -> list[str]:
+    lines = ["### Reproduction", ""]
+    if not verdict.reproduce:
+        return [*lines, "The command was not recorded.", ""]
+    command = clean(verdict.reproduce)
+    lines += [*fence(f"pip install 'rlhf-harness[parity]'\n{command}"), ""]
+    place = verdict.parity.first_divergence if verdict.parity else None
+    if place is not None and place.step >= 0 and command.startswith("harness parity") and "--steps" not in command:
+        lines += [f"The first divergence is in step {place.step}: {code(f'--steps {place.step + 1}')} is enough.", ""]
+    return lines
+
+
+def _expected(verdict: Verdict) -> str:
+    if verdict.triage and verdict.triage.hang:
+        return f"No hang ({escape(HANGS.get(verdict.triage.hang, 'unknown kind'))})."
+    tolerance = verdict.parity.floor.get("tolerance") if verdict.parity else None
+    within = f" within the measured rounding of {escape(show(tolerance))} nats" if isinstance(tolerance, float) else ""
+    return f"Equal tokens, and log-probabilities equal{within}, for equal prompts, weights, seeds and parameters."
+
+
+def _evidence(verdict: Verdict) -> list[str]:
+    body = verdict.parity
+    checks = [*parity.suspicions(body), *parity.other_checks(body)] if body else []
+    lines = [f"- {escape(check.name)}: {escape(check.evidence)}" for check in checks if check.state == "confirmed"][
+        :MOST_ROWS
+    ]
+    if body:
+        compared = verdict.coverage.get("compared_tokens")
+        lines += [f"- compared: {escape(compared)} tokens; checks: {escape(parity.tally(checks))}"] if compared else []
+        lines += [f"- outside published limits: {escape(line)}" for line in parity.beyond_limits(verdict)]
+    lines += [f"- missing: {escape(item)}" for item in verdict.missing[:MOST_ROWS]]
+    lines = ["### Evidence", "", *lines, ""] if lines else []
+    lines += findings("What else differs between the runs", verdict.confounders)
+    return lines + findings("Findings", parity.notes(verdict)[:MOST_ROWS])
+
+
+def _environment(verdict: Verdict, trackers: list[Tracker]) -> list[str]:
+    lines = ["### Environment", ""]
+    facts = {run.side: versions.of(run) for run in (verdict.parity.runs if verdict.parity else [])}
+    sides = {side: {fact.name: fact.value for fact in found} for side, found in facts.items() if found}
+    names = list(dict.fromkeys(name for side in sides.values() for name in side))
+    rows = [[escape(name), *(code(side[name]) if name in side else "" for side in sides.values())] for name in names]
+    lines += table(["", *map(escape, sides)], rows) if rows else ["No versions were recorded.", ""]
+    if verdict.parity:
+        lines += _settings(verdict.parity)
+    lines += [f"{tracker.name} asks for the output of {code(tracker.collect)} besides." for tracker in trackers]
+    lines += ["", f"Judged by {code('rlhf-harness')}; {escape(triage.title(verdict))}, exit code {verdict.exit_code}."]
+    return lines
+
+
+def _settings(body: Parity) -> list[str]:
+    """The settings that differ between the runs."""
+    rows = [[escape(row.title), *map(code, row.values)] for row in parity.side_by_side(body.runs) if row.changed]
+    head = ["differs", *(escape(run.side) for run in body.runs)]
+    return table(head, rows[:MOST_ROWS]) if rows else []

@@ -1,0 +1,85 @@
+"""What a run ran on, read from its recording: run.json and the beginning of its engine's journals."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from probes import redaction
+from probes.format import EVENTS, MANIFEST, decode_json
+from reports.sections.parity import Fact
+from reports.text import clean
+
+if TYPE_CHECKING:
+    from reports.model import RunSummary
+
+MOST_BYTES = 1 << 20  # of run.json, and of the beginning of a journal
+FIRST_EVENTS = 8  # of a journal, among which the last `environment` is
+# Of some hundred packages those that maintainers ask for.
+PACKAGES = (
+    *("vllm", "sglang", "verl", "openrlhf", "trl", "torch", "transformers", "tokenizers", "ray", "triton"),
+    *("flashinfer-python", "flash-attn", "xgrammar", "numpy", "deepspeed", "rlhf-harness"),
+)
+
+
+def of(run: RunSummary) -> list[Fact]:
+    """Engine, interpreter, packages, system, processor and GPUs, as far as they were recorded."""
+    manifest, seen = _manifest(run.path), _environment(run.path)
+    engine, machine, device = (_mapping(value) for value in (
+        manifest.get("environment"), seen.get("machine"), seen.get("device"),
+    ))  # fmt: skip
+    packages = _mapping(manifest.get("packages")) | _mapping(seen.get("packages"))
+    version = engine.get("version") or run.rows.get("engine version")
+    facts = [("engine", f"{run.backend} {version or ''}"), ("python", engine.get("python_version"))]
+    facts += [(name, packages.get(name)) for name in PACKAGES if name != engine.get("engine")]
+    facts += [("system", machine.get("system")), ("processor", machine.get("cpu")), ("GPUs", machine.get("gpus"))]
+    facts += [("device", device.get("name") or run.rows.get("device"))]
+    facts += [(name, run.rows.get(name)) for name in ("model", "dtype", "attention backend")]
+    return [Fact(name, _shown(value)) for name, value in facts if value]
+
+
+def _shown(value: Any) -> str:
+    return clean(value if isinstance(value, str) else json.dumps(value, default=str)).strip()[:200]
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _manifest(path: str) -> dict[str, Any]:
+    if not path or not os.path.isfile(os.path.join(path, MANIFEST)):
+        return {}
+    return _decoded(_start(Path(path) / MANIFEST))
+
+
+def _environment(path: str) -> dict[str, Any]:
+    """The `environment` event of the engine's process; of any other where it has none."""
+    if not path or not os.path.isdir(os.path.join(path, EVENTS)):
+        return {}
+    found = {file.name: event for file in sorted((Path(path) / EVENTS).glob("*.jsonl")) for event in _events(file)}
+    return next((found[name] for name in found if name.startswith("rollout")), next(iter(found.values()), {}))
+
+
+def _events(file: Path) -> Iterator[dict[str, Any]]:
+    for line in _start(file).split(b"\n")[:FIRST_EVENTS]:
+        event = _decoded(line)
+        if event.get("kind") == "environment":
+            yield event
+
+
+def _start(file: Path) -> bytes:
+    try:
+        with open(file, "rb") as stream:
+            return stream.read(MOST_BYTES)
+    except OSError:
+        return b""
+
+
+def _decoded(data: bytes) -> dict[str, Any]:
+    try:
+        return _mapping(redaction.scrub(decode_json(data)))
+    except (ValueError, RecursionError):
+        return {}
