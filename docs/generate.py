@@ -137,15 +137,16 @@ def doctor_checks() -> str:
     from harness.doctor.checks import CHECKS, COMPARISONS
 
     def rows(items: Sequence[Any]) -> list[tuple[object, ...]]:
-        return [(f"`{item.name}`", ", ".join(item.needs) or "-", _first_sentence(item.look)) for item in items]
+        rules = [(item, " ".join((item.look.__doc__ or "").split())) for item in items]
+        return [(f"`{item.name}`", ", ".join(item.needs) or "-", rule) for item, rule in rules]
 
     return (
-        "# Doctor checks\n\n[Check a machine or a job](../how-to/doctor.md) says what each check means and which "
-        "problem it prevents. This page lists the facts that each needs; a check whose facts could not be read is "
-        "reported as not checked.\n\n## On every machine\n\n"
-        + _table(("check", "facts", "what it looks at"), rows(CHECKS))
+        "# Doctor checks\n\n[Check a machine or a job](../how-to/doctor.md) says which problem each check prevents. "
+        "This page says what each reads, when it confirms the problem, and the source of the rule. A check whose facts "
+        "could not be read is reported as not checked.\n\n## On every machine\n\n"
+        + _table(("check", "facts", "rule"), rows(CHECKS))
         + "\n## Between machines\n\n"
-        + _table(("check", "facts", "what it compares"), rows(COMPARISONS))
+        + _table(("check", "facts", "rule"), rows(COMPARISONS))
     )
 
 

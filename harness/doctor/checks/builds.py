@@ -12,6 +12,9 @@ SHOWN = 4
 
 
 def locks(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    """Lists `lock` files of torch's extension builds (TORCH_EXTENSIONS_DIR) that no process has open. torch
+    waits for such a file without a limit (torch/utils/file_baton.py). Error; warning where a holder may be
+    hidden: a network file system, or processes that cannot be asked."""
     assert facts.builds is not None
     yield from told(facts.builds)
 

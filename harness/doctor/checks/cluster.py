@@ -23,6 +23,8 @@ _SAME = re.compile(r"rlhf-harness|pandas|pyarrow")  # of no account to the worke
 
 
 def libraries(places: Sequence[Facts], asked: Asked) -> Iterator[Placed]:
+    """Compares LD_LIBRARY_PATH, LD_PRELOAD and PYTHONPATH of the shell and each worker. Warning when they
+    differ, error when an import also fails in the worker."""
     shell, *workers = places
     given = _variables(shell)
     for worker in workers:
@@ -53,6 +55,8 @@ def libraries(places: Sequence[Facts], asked: Asked) -> Iterator[Placed]:
 
 
 def variables(places: Sequence[Facts], asked: Asked) -> Iterator[Placed]:
+    """Compares NCCL, gloo, torch and engine variables of all workers and the shell. Error when nodes differ
+    (info for names of interfaces and devices), warning when the workers do not have the shell's."""
     shell, *workers = places
     given, unlike = _variables(shell), False
     names = sorted({name for place in places for name in _variables(place) if _STEERING.fullmatch(name)})
@@ -92,6 +96,8 @@ def variables(places: Sequence[Facts], asked: Asked) -> Iterator[Placed]:
 
 
 def packages(places: Sequence[Facts], asked: Asked) -> Iterator[Placed]:
+    """Compares Python and all packages of the shell and each worker. Error when Python's minor version, torch,
+    NCCL, Ray, vLLM or SGLang differ; warning for any other package."""
     shell, *workers = places
     assert shell.software is not None
     alike = True
@@ -140,6 +146,7 @@ def packages(places: Sequence[Facts], asked: Asked) -> Iterator[Placed]:
 
 
 def gpus(places: Sequence[Facts], asked: Asked) -> Iterator[Placed]:
+    """Compares names and drivers of the GPUs between nodes. Warning when they differ."""
     kinds = {
         worker.where: tuple(sorted({f"{gpu.name}, driver {gpu.driver}" for gpu in worker.gpus.found}))
         for worker in places[1:]
@@ -161,6 +168,8 @@ def gpus(places: Sequence[Facts], asked: Asked) -> Iterator[Placed]:
 
 
 def clocks(places: Sequence[Facts], asked: Asked) -> Iterator[Placed]:
+    """Measures each node's clock by a round trip. Warning when it is off by more than 1 s beyond half of the
+    round trip. Our bound: two logs are then out of order."""
     for worker in places[1:]:
         if worker.skew_s is None:
             continue
@@ -182,6 +191,7 @@ def clocks(places: Sequence[Facts], asked: Asked) -> Iterator[Placed]:
 
 
 def nodes(places: Sequence[Facts], asked: Asked) -> Iterator[Placed]:
+    """Reads Ray's table of nodes. Warning when one is dead."""
     if asked.dead:
         yield (
             "the cluster",

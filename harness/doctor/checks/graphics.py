@@ -15,6 +15,9 @@ _GIB = 1 << 30
 
 
 def driver(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    """Asks nvidia-smi for the driver, and torch for its CUDA. Error when the driver does not answer, or is
+    older than CUDA's major version needs: 450, 525, 580 for CUDA 11, 12, 13 (CUDA's release notes, Linux).
+    Warning with a CPU build of torch."""
     assert facts.gpus is not None and facts.software is not None
     if facts.gpus.error:
         yield Problem(
@@ -56,6 +59,8 @@ def _fitting(found: Gpus, software: Software) -> Outcome:
 
 
 def kinds(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    """Compares names and memory of the node's GPUs. Warning when they differ, info with MIG: NCCL takes two
+    instances of one GPU for the same GPU."""
     assert facts.gpus is not None
     if facts.gpus.error or not facts.gpus.found:
         yield Unseen(_SICK, _ASK) if facts.gpus.error else Unseen(_NONE)
@@ -85,6 +90,8 @@ def kinds(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 
 def held(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    """Reads the memory in use on each GPU. Warning when a process holds some, or more than 2 GiB is in use by
+    none that can be seen. Our bound."""
     assert facts.gpus is not None
     if facts.gpus.error or not facts.gpus.found:
         yield Unseen(_SICK, _ASK) if facts.gpus.error else Unseen(_NONE)
@@ -118,6 +125,7 @@ def held(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 
 def errors(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    """Reads the counters of uncorrectable ECC errors (nvidia-smi). Error when one is above zero."""
     assert facts.gpus is not None
     if facts.gpus.error or not facts.gpus.found:
         yield Unseen(_SICK, _ASK) if facts.gpus.error else Unseen(_NONE)
@@ -136,6 +144,9 @@ def errors(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 
 def visible(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    """Reads CUDA_VISIBLE_DEVICES and RAY_EXPERIMENTAL_NOSET_*. Error when it names a GPU that is not there:
+    CUDA ignores that one and all behind it (CUDA C++ Programming Guide). Info when it leaves GPUs out, or when
+    Ray does not choose the GPUs of its workers."""
     assert facts.software is not None and facts.gpus is not None
     given, count = facts.software.variables, len(facts.gpus.found)
     outcomes: list[Outcome] = []
@@ -181,7 +192,9 @@ def visible(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 
 def amd(facts: Facts, asked: Asked) -> Iterator[Outcome]:
-    """ray/_private/accelerators/amd_gpu.py refuses ROCR alone; HIP counts within what ROCR leaves."""
+    """Compares ROCR_, HIP_ and CUDA_VISIBLE_DEVICES. Error with ROCR alone, which Ray refuses
+    (ray/_private/accelerators/amd_gpu.py), with a ROCR list beside HIP that does not begin at 0, since HIP
+    counts within it, and when HIP and CUDA differ."""
     assert facts.software is not None and facts.gpus is not None
     given = facts.software.variables
     rocr, hip, cuda = (given.get(f"{name}_VISIBLE_DEVICES") for name in ("ROCR", "HIP", "CUDA"))
@@ -220,7 +233,8 @@ def amd(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 
 def allocator(facts: Facts, asked: Asked) -> Iterator[Outcome]:
-    """vllm/config/vllm.py refuses it with KV connectors, sglang's mooncake too, vLLM's sleep mode asserted before."""
+    """Looks for expandable_segments:True in the allocator's variables. Warning: vLLM refuses it with KV
+    connectors (vllm/config/vllm.py), SGLang's mooncake too, and older vLLM's sleep mode asserts against it."""
     assert facts.software is not None
     given = facts.software.variables
     for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"):

@@ -15,6 +15,9 @@ _RAY = re.compile(r"gcs_server|raylet|ray::|ray[/.](dashboard|util|_private)|/ra
 
 
 def hostname(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    """Resolves the host's own name. Error when it does not resolve, or, with several nodes, only to loopback:
+    gloo offers that address to the other ranks (gloo/transport/tcp/device.cc). Warning when the look-up takes
+    more than 2 s."""
     network, given = _both(facts)
     chosen = given.get("GLOO_SOCKET_IFNAME")
     shown = f"{network.hostname} is {', '.join(network.resolved) or 'not resolved'}"
@@ -58,6 +61,9 @@ def hostname(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 
 def interfaces(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    """Compares NCCL_, GLOO_ and TP_SOCKET_IFNAME with the interfaces. Error when one names an interface that is
+    absent, down, or loopback with several nodes. Warning when, with several nodes, NCCL could choose a virtual
+    interface (NCCL's user guide, NCCL_SOCKET_IFNAME)."""
     network, given = _both(facts)
     there = {item.name: item for item in network.interfaces}
     outcomes: list[Outcome] = []
@@ -116,6 +122,8 @@ def interfaces(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 
 def infiniband(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    """Compares NCCL_IB_HCA with the RDMA devices. Error when it names none of them, warning when some are
+    missing (NCCL's user guide, NCCL_IB_HCA)."""
     network, given = _both(facts)
     wanted = given.get("NCCL_IB_HCA", "")
     here = ", ".join(network.infiniband) or "none"
@@ -142,6 +150,9 @@ def infiniband(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 
 def ports(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    """Looks for listeners on 6379, 8265, 10001 (`ray start`'s defaults) and MASTER_PORT. Error when MASTER_PORT
+    or 6379 is taken, info when a Ray cluster holds it. Warning when another of Ray's is, or when MASTER_PORT is
+    among the ports of Ray's workers, 10002 to 19999. Info when it is ephemeral (ip_local_port_range)."""
     network, given = _both(facts)
     outcomes: list[Outcome] = []
     wanted = dict(_RAY_PORTS)
@@ -214,6 +225,8 @@ def ports(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 
 def ray_address(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    """Connects to RAY_ADDRESS, or to the address that the last `ray start` left in ray_current_cluster. Error
+    when nothing listens there: ray.init() tries it before it starts a cluster (ray/_private/services.py)."""
     network, given = _both(facts)
     if network.ray_address_open is False:
         yield Problem(
@@ -237,6 +250,8 @@ def ray_address(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 
 def proxy(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    """Reads the names of proxy variables. Warning when one is set and no_proxy leaves out neither localhost nor
+    127.0.0.1."""
     assert facts.software is not None
     names, outside = facts.software.proxies, facts.software.no_proxy
     if names and not {"*", "localhost", "127.0.0.1"} & set(outside):

@@ -9,6 +9,7 @@ from harness.doctor.outcome import Asked, Fine, Outcome, Problem, duration
 
 
 def engines(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    """Lists processes titled sglang:: or VLLM::. Error when their parent has ended, else info."""
     assert facts.processes is not None
     found = [item for item in facts.processes.found if item.kind == "engine"]
     orphans = [item for item in found if item.orphan or item.zombie]
@@ -39,6 +40,8 @@ def engines(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 
 def ray(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    """Lists Ray's processes. Error for workers whose raylet has ended, info for a cluster that runs here and
+    was not asked for."""
     assert facts.processes is not None
     found = [item for item in facts.processes.found if item.kind == "ray"]
     orphans = [item for item in found if item.orphan and item.title.startswith("ray::")]

@@ -42,6 +42,9 @@ _SETTINGS = {  # variable -> (values that fail, severity, what, why)
 
 
 def nccl_settings(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    """Looks for settings left over from debugging: error with TORCH_NCCL_ASYNC_ERROR_HANDLING=0, warning with
+    NCCL_DEBUG=TRACE, P2P or shared memory off, CUDA_LAUNCH_BLOCKING or TORCH_DISTRIBUTED_DEBUG=DETAIL, info
+    with RDMA off (NCCL's user guide; torch/distributed documentation)."""
     given = _given(facts)
     outcomes: list[Outcome] = []
     for name, (values, severity, what, why) in _SETTINGS.items():
@@ -52,8 +55,9 @@ def nccl_settings(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 
 def nccl_cumem(facts: Facts, asked: Asked) -> Iterator[Outcome]:
-    """SGLang writes NCCL_CUMEM_ENABLE=0 into its processes when it is not set (srt/entrypoints/engine.py), vLLM 0.9
-    did; a trainer of the same weight-sync group keeps NCCL's default (SkyRL#143)."""
+    """Reads NCCL_CUMEM_ENABLE on a machine with GPUs. Warning when it is not set: SGLang writes 0 into its own
+    processes (srt/entrypoints/engine.py), as vLLM 0.9 did, and the trainer of the same weight-sync group keeps
+    NCCL's default (SkyRL#143)."""
     assert facts.gpus is not None
     value = _given(facts).get("NCCL_CUMEM_ENABLE")
     if value is not None:
@@ -72,6 +76,9 @@ def nccl_cumem(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 
 def flight_recorder(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    """Reads the size of torch's flight recorder. Error when it is 0, no number, or not set with torch up to
+    2.6, where it is off by default; warning below 200 entries, or when dumping at a timeout or monitoring is
+    off (torch's FlightRecorder.hpp and ProcessGroupNCCL.cpp)."""
     assert facts.software is not None
     given, torch = _given(facts), facts.software.packages.get("torch", "")
     outcomes: list[Outcome] = []
@@ -120,6 +127,8 @@ def flight_recorder(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 
 def dump_files(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    """Tries the directories of TORCH_FR_DUMP_TEMP_FILE and TORCH_NCCL_DEBUG_INFO_TEMP_FILE. Error when one
+    cannot be written."""
     assert facts.software is not None
     given, writable = _given(facts), facts.software.writable
     outcomes: list[Outcome] = [
@@ -134,7 +143,9 @@ def dump_files(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 
 def timeouts(facts: Facts, asked: Asked) -> Iterator[Outcome]:
-    """`harness watch` has to see a stall before torch tears the process down."""
+    """Compares the stall threshold of `harness watch` with torch's timeouts. Error at or above NCCL's
+    heartbeat, 480 s by default; warning at or above 600 s, the default of collectives (torch's
+    ProcessGroupNCCL.hpp): torch would end the process before it is looked at."""
     text = _given(facts).get("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", str(_HEARTBEAT_S))
     measured = f"stall threshold {asked.stall_s:g} s, NCCL heartbeat {text} s"
     fix = f"harness watch --stall {min(60, int(text) // 2) if text.isdigit() else 60}s …"
@@ -167,6 +178,8 @@ def timeouts(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 
 def debuggers(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    """Reads RAY_DEBUG and RAY_DEBUG_POST_MORTEM. Warning with either the legacy or the post-mortem debugger,
+    error with both (Ray's debugging guide)."""
     given = _given(facts)
     legacy, after = given.get("RAY_DEBUG", "") == "legacy", given.get("RAY_DEBUG_POST_MORTEM", "") not in ("", "0")
     shown = ", ".join(f"{name}={given[name]}" for name in ("RAY_DEBUG", "RAY_DEBUG_POST_MORTEM") if name in given)

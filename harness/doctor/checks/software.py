@@ -9,6 +9,9 @@ from harness.doctor.outcome import Asked, Fine, Outcome, Problem
 
 
 def libraries(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    """Compares the libraries that the imports loaded with this environment's own; where nothing was imported,
+    the directories of LD_LIBRARY_PATH. Error when one came from elsewhere, or when the path hides torch's;
+    warning when it hides another; info with LD_PRELOAD (ld.so(8): LD_LIBRARY_PATH goes before RUNPATH)."""
     software = facts.software
     assert software is not None
     outcomes: list[Outcome] = []
@@ -53,6 +56,8 @@ def libraries(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 
 def imports(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    """Imports torch and the other compiled packages, each in a process of its own. Error when a symbol or
+    shared object is missing, warning at any other failure."""
     assert facts.imports is not None
     tried = facts.imports.tried
     outcomes: list[Outcome] = []

@@ -15,7 +15,10 @@ _SOCKET_MOST = 107  # bytes of a Unix socket's path on Linux
 
 
 def shared_memory(facts: Facts, asked: Asked) -> Iterator[Outcome]:
-    """1 GiB: NCCL takes tens of MB a pair of ranks, torch's loaders a batch a worker; docker's default is 64 MiB."""
+    """Reads the size of /dev/shm. Error below 1 GiB in all or free: NCCL takes tens of MB a pair of ranks,
+    torch's loaders a batch a worker, and docker's default is 64 MiB. Warning when Ray's object store (30 % of
+    memory) does not fit and less than 10 GB is free, where Ray refuses /dev/shm
+    (ray/_private/ray_constants.py)."""
     shm, memory = facts.shm, facts.memory
     assert shm is not None and memory is not None
     measured = f"{bytes_(shm.free)} of {bytes_(shm.total)} free"
@@ -54,6 +57,8 @@ def shared_memory(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 
 def stale_segments(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    """Lists files in /dev/shm that no visible process has mapped or open. Info when there are any, warning when
+    they hold more than a tenth of it. Our bound."""
     shm = facts.shm
     assert shm is not None
     size, count = sum(item.size for item in shm.stale), len(shm.stale)
@@ -78,7 +83,9 @@ def stale_segments(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 
 def space(facts: Facts, asked: Asked) -> Iterator[Outcome]:
-    """95 %: Ray refuses to spill and to create objects (RAY_local_fs_capacity_threshold)."""
+    """Reads the free space of the disks that Ray, checkpoints, logs and caches use. Error above 95 % in use,
+    where Ray refuses to spill and to create objects (RAY_local_fs_capacity_threshold), or below 1 GiB free, and
+    where Ray's directory cannot be written. Warning above 85 % with less than 50 GiB free."""
     storage = facts.storage
     assert storage is not None
     problems: list[Outcome] = []
@@ -121,6 +128,8 @@ def space(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 
 def inodes(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    """Reads the free inodes of the same disks. Warning below 2 % or 10,000, error below 1,000. Our bounds: Ray
+    writes a file a worker, and caches many."""
     assert facts.storage is not None
     problems: list[Outcome] = []
     counted = [place for place in _disks(facts.storage.places) if place.inodes]
@@ -141,6 +150,8 @@ def inodes(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 
 def ray_directory(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    """Measures the path of Ray's directory. Error when a socket's path below it exceeds 107 bytes, the limit of
+    Linux (unix(7)); info when it lies on the root file system."""
     storage = facts.storage
     assert storage is not None
     most = _SOCKET_MOST - _SOCKET_NAME
@@ -166,6 +177,8 @@ def ray_directory(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 
 def old_sessions(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    """Counts sessions of Ray without a process, and their size. Warning above 20 GiB or a tenth of the disk,
+    info from 20 of them on. Our bounds: Ray never removes them."""
     storage = facts.storage
     assert storage is not None
     ray = next((place for place in storage.places if place.purpose.startswith("Ray")), None)

@@ -13,6 +13,9 @@ _STACKS = "at a hang nobody could say which line each process stands in: triage 
 
 
 def ptrace(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    """Runs py-spy on a child process. Error when it may not read the stack, info when it may only without
+    stopping the process. The measurement names the kernel's rules: CAP_SYS_PTRACE, Yama's ptrace_scope (kernel:
+    admin-guide/LSM/Yama), seccomp."""
     tracing = facts.tracing
     assert tracing is not None
     rules = (
@@ -59,8 +62,9 @@ def _ptrace_fix(facts: Facts) -> str:
 
 
 def file_limit(facts: Facts, asked: Asked) -> Iterator[Outcome]:
-    """4,096: below it Ray warns; 65,535: what vLLM and SGLang raise themselves to (ray/_private/worker.py,
-    vllm/utils/system_utils.py)."""
+    """Reads RLIMIT_NOFILE. Error below a hard limit of 4,096, where Ray warns (ray/_private/worker.py); info
+    below 65,535, to which vLLM and SGLang raise it (vllm/utils/system_utils.py); warning at a soft limit below
+    4,096."""
     limits = facts.limits
     assert limits is not None
     soft, hard = limits.files_soft, limits.files_hard
@@ -95,7 +99,9 @@ def file_limit(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 
 def task_limit(facts: Facts, asked: Asked) -> Iterator[Outcome]:
-    """A Ray worker has about 50 threads before its work begins, a learner with torch about one a core more."""
+    """Reads `ulimit -u` and the container's pids.max. Warning when fewer than 4,096 processes and threads are
+    left. Our bound: a Ray worker has about 50 threads before its work begins, a learner with torch about one a
+    core more."""
     limits = facts.limits
     assert limits is not None
     why = (
@@ -124,6 +130,8 @@ def task_limit(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 
 def memlock(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    """Reads RLIMIT_MEMLOCK and the RDMA devices. Error below 1 GiB beside an RDMA device: ibv_reg_mr locks the
+    buffers that NCCL registers (ibv_reg_mr(3)). The bound is ours."""
     assert facts.limits is not None and facts.network is not None
     locked = facts.limits.memlock
     measured = f"ulimit -l {'unlimited' if locked is None else bytes_(locked)}"
@@ -142,6 +150,7 @@ def memlock(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 
 def map_count(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    """Reads vm.max_map_count. Warning below 65,530, the kernel's default (kernel: admin-guide/sysctl/vm)."""
     assert facts.limits is not None
     count = facts.limits.map_count
     if count is None:
@@ -159,6 +168,9 @@ def map_count(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 
 def cores(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    """Reads the CPU affinity and the container's CPU quota. Warning when the quota is below three quarters of
+    the cores that are seen. Our bound: torch starts a thread for each core it sees, and the kernel then
+    throttles them all."""
     limits = facts.limits
     assert limits is not None
     usable = min([float(limits.cpus_allowed), *([limits.cpu_quota] if limits.cpu_quota else [])])
@@ -177,7 +189,9 @@ def cores(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 
 def memory(facts: Facts, asked: Asked) -> Iterator[Outcome]:
-    """95 %: where Ray's memory monitor begins to kill workers (RAY_memory_usage_threshold)."""
+    """Reads the memory of the machine and of the container. Error above 90 % in use, warning above 75 %: Ray's
+    memory monitor kills workers at 95 % (RAY_memory_usage_threshold). Info when the container has less than
+    half of the host's."""
     found = facts.memory
     assert found is not None
     if found.limit is not None and found.used is not None:
@@ -212,6 +226,8 @@ def memory(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 
 def overcommit(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    """Reads vm.overcommit_memory. Warning at 2, where the kernel refuses what is only reserved (kernel:
+    mm/overcommit-accounting)."""
     assert facts.memory is not None
     if facts.memory.overcommit == 2:
         yield Problem(
@@ -227,6 +243,9 @@ def overcommit(facts: Facts, asked: Asked) -> Iterator[Outcome]:
 
 
 def slurm(facts: Facts, asked: Asked) -> Iterator[Outcome]:
+    """Compares Slurm's variables with what is there. Error when fewer nodes joined Ray than were allocated;
+    warning when the step has fewer cores than the task (srun has not passed on --cpus-per-task since Slurm
+    22.05), or when the job ends within the hour."""
     assert facts.software is not None and facts.limits is not None
     given = facts.software.variables
     if "SLURM_JOB_ID" not in given:
