@@ -1,4 +1,4 @@
-"""Another package adds an engine, a check, a framework and a format, without a line changed here.
+"""Another package adds an engine, a check, a cause, a framework and a format, without a line changed here.
 
 The package is built as a wheel outside the repository and installed into an environment that sees this one's packages.
 """
@@ -28,8 +28,11 @@ version = "1"
 
 [project.entry-points."rlhf_harness.engines"]
 theirs = "strangers.spec:SPEC"
+bits = "strangers.spec:BITS"
 [project.entry-points."rlhf_harness.checks"]
 theirs = "strangers.checks"
+[project.entry-points."rlhf_harness.causes"]
+bits = "strangers.cause:IN_BITS"
 [project.entry-points."rlhf_harness.frameworks"]
 little = "strangers.framework:FRAMEWORK"
 [project.entry-points."rlhf_harness.renderers"]
@@ -47,20 +50,32 @@ SPEC = replace(
     hf.SPEC, name="theirs", title="their engine", factory="strangers.engine:Theirs",
     engine_arguments=given.table("engine", "hf"), sampling_arguments=given.table("sampling", "hf"),
 )
+BITS = replace(SPEC, name="bits", title="their engine of bits", factory="strangers.engine:Bits")
 """,
     "strangers/engine.py": """
 import dataclasses
+import math
 from scenarios.engines.hf.engine import HFEngine
 
 class Theirs(HFEngine):
+    called = "theirs"
     # Batches of three: it rounds in another way than the learner does.
 
     def info(self):
-        return dataclasses.replace(super().info(), engine="theirs")
+        return dataclasses.replace(super().info(), engine=self.called)
 
     def generate(self, requests, *args, **named):
         parts = (requests[at : at + 3] for at in range(0, len(requests), 3))
         return [one for part in parts for one in super(Theirs, self).generate(part, *args, **named)]
+
+class Bits(Theirs):
+    called = "bits"
+
+    def generate(self, *args, **named):
+        return [
+            dataclasses.replace(one, logprobs=tuple(number / math.log(2) for number in one.logprobs))
+            for one in super().generate(*args, **named)
+        ]
 """,
     "strangers/checks.py": """
 from harness.parity.checks.registry import check, outcome
@@ -68,6 +83,37 @@ from harness.parity.checks.registry import check, outcome
 @check("their-check")
 def their_check(e):
     return outcome("their-check", "confirmed", f"{e.counts['samples']} samples", decides=False)
+""",
+    "strangers/cause.py": """
+import math
+from harness.parity.attribution.trial import Trial
+from harness.parity.causes.family import CauseFamily
+from harness.parity.causes.turns import Turn
+from harness.parity.facts.divergence import Kind
+from harness.parity.facts.explanation import Explanation, scored_otherwise
+from reports.model import Cause, Proof
+
+def bits(e, so_far):
+    for side in e.sides:
+        kind = Kind.ENGINE.of(side.name)
+        found = e.readings.get(kind)
+        if found is not None and len(so_far.left(kind)):
+            rows = (found["beyond"] > 0) & (abs(found["scale"] - math.log(2)) < 1e-3)
+            proof = Proof("multiply by ln 2", int(found["beyond"][rows].sum()), int(found["scale left"][rows].sum()))
+            cause = Cause.of(IN_BITS.key(), side.name, "log-probabilities are in bits", "", {}, [proof])
+            if proof.removed == 1:
+                yield Explanation(cause, (kind, Kind.LOGPROB.of(), *scored_otherwise(e, side.name)))
+
+def report_bits(s):
+    if s.rest.of("logprobs") and not s.rest.of("scores"):
+        change = {"report": f"scale:{1 / math.log(2)!r}"}
+        yield Trial(IN_BITS.key(), "the reference reports bits", "log-probabilities are in bits", change)
+
+IN_BITS = CauseFamily(
+    "IN_BITS", fix="ask the engine for nats", alone="no other unit is 1.44 times another",
+    rules=(Turn(bits, "alignment", "before any other factor is fitted"),),
+    trials=(Turn(report_bits, "parameters", "before any other factor is fitted"),),
+)
 """,
     "strangers/framework.py": """
 from harness.frameworks.spec import Framework
@@ -133,6 +179,18 @@ def test_their_engine_is_compared_their_check_confirms_and_their_format_prints(p
     checks = {check["name"]: check["state"] for check in verdict["parity"]["checks"]}
     assert checks["their-check"] == "confirmed" and checks["tokens"] == "ruled out"
     assert Run(tmp_path / "run" / "candidate").manifest["backend"] == "theirs"
+
+
+def test_their_cause_is_recognised_proven_by_their_trial_and_named_with_their_fix(python: Path, tmp_path: Path) -> None:
+    words = ("parity", "hf", "bits", "--rollout-only", "--steps", "3", "--no-native", "--out", tmp_path / "run")
+    code, out, err = harness(python, *words)
+    assert code == 1 and "IN_BITS, in the candidate, proven" in out and "ask the engine for nats" in out, err
+    [cause] = json.loads((tmp_path / "run" / "verdict.json").read_text("utf-8"))["causes"]
+    assert cause["key"]["family"] == "IN_BITS"
+    assert [(one["intervention"], one["on"]) for one in cause["proofs"]] == [
+        ("multiply by ln 2", "recordings"),
+        ("the reference reports bits", "live engines"),
+    ]
 
 
 def test_without_the_package_the_engine_is_refused_with_those_there_are(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ What is undone stays undone; the reference keeps the alterations that were found
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 from harness.parity.attribution.bench import Bench
@@ -22,18 +23,19 @@ from harness.parity.attribution.tensors import (
     tensors,
     weights_key,
 )
+from harness.parity.causes import registry
 from harness.parity.causes.derived import STALE_DERIVED
 from harness.parity.causes.family import Seen
 from harness.parity.causes.itself import itself
 from harness.parity.causes.order import ORDER
 from harness.parity.causes.stale_cache import STALE_KV
+from harness.parity.causes.turns import Intervention
 from harness.parity.causes.weights import WEIGHTS
 from reports.model import CauseKey, Proof
 from reports.text import counted
 from scenarios.bench.case import Symptoms
 
 REGROUP = "draw the case again in other batches"
-PARAMETERS, RESTART = "parameters", "restart"  # they take an engine's start: seconds that a caller may not have
 
 
 def order(s: Situation) -> None:
@@ -151,31 +153,42 @@ def regroup(s: Situation) -> None:
     s.tried.append(Tried(REGROUP, itself(s.side), s.side, s.symptoms.compared.get("tokens", 0), apart, seconds, False))
 
 
-SEQUENCE: tuple[tuple[str, Callable[[Situation], None]], ...] = (
-    ("order", order),
-    ("cache", past_cache),
-    (PARAMETERS, engine_parameters),
-    ("read back", read_back),
-    ("tensors", tensors),
-    (RESTART, restart),
-)
+_INTERVENTIONS = (
+    Intervention(order, "", "the responses are there already: nothing is drawn again", "order"),
+    Intervention(past_cache, "order", "one draw; what a cache kept would spoil the readings that follow", "cache"),
+    Intervention(
+        engine_parameters, "past_cache", "a record says what was given; another type moves every score", "parameters",
+        starts_engine=True,
+    ),
+    Intervention(read_back, "engine_parameters", "what the engine holds, before anything is sent to it", "read back"),
+    Intervention(tensors, "read_back", "sent again where it cannot be read", "tensors"),
+    Intervention(
+        restart, "tensors", "last: a fresh engine agrees, whatever the old one kept", "restart", starts_engine=True
+    ),
+)  # fmt: skip
+
+
+@functools.cache
+def interventions() -> tuple[Intervention, ...]:
+    """Everything that is undone on an engine, cheapest first."""
+    return registry.interventions(_INTERVENTIONS)
 
 
 def search(s: Situation, *, restarts: bool, then: Callable[[Situation], None] = lambda s: None) -> None:
     """Undo one thing after another until nothing is left, or time is over. `then`: after each that removed something,
     for what it may have hidden."""
-    for name, intervention in SEQUENCE:
+    for intervention in interventions():
         if not s.rest.total:
             return
-        if name in (PARAMETERS, RESTART) and not restarts:
-            if name == RESTART or s.changed:
-                s.notes.append(f"a fresh engine for the {s.side} ({name}): not tried, restarts are off")
+        if intervention.starts_engine and not restarts:
+            if intervention.run is not engine_parameters or s.changed:
+                s.notes.append(f"a fresh engine for the {s.side} ({intervention.title}): not tried, restarts are off")
             continue
-        if s.over and name != RESTART:
-            s.notes.append(f"not tried for lack of time: {name} ({s.side})")
+        if s.over and intervention.run is not restart:
+            s.notes.append(f"not tried for lack of time: {intervention.title} ({s.side})")
             continue
         known = len(s.named)
-        intervention(s)
+        intervention.run(s)
         if len(s.named) > known and s.rest.total:
             then(s)
 

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from harness.parity.attribution.guesses import joined
 from harness.parity.attribution.situation import Named, Situation, Tried, gone, improves
 from harness.parity.attribution.trial import Trial
-from harness.parity.attribution.trials import FAMILIES, Family
+from harness.parity.attribution.trials import trials
+from harness.parity.causes.turns import Turn
 from reports.model import Proof
 from scenarios.bench.case import Symptoms
 
@@ -15,21 +16,21 @@ SEEN = 0.5  # of the log-probabilities that were compared before
 
 
 def search(s: Situation) -> None:
-    """Change the reference family by family, keep what removes a part of the difference, go on with the rest.
+    """Change the reference in one way after another, keep what removes a part of the difference, go on with the rest.
 
     Once one has removed something the earlier ones are asked again, for what it may have hidden: every log-probability
     differs of an engine that reports them one position late, at whatever temperature it draws.
     """
-    while any(_removed(s, family) for family in FAMILIES):
+    while any(_removed(s, turn) for turn in trials()):
         pass
 
 
-def _removed(s: Situation, family: Family) -> bool:
-    """Whether trials of the family removed something; what they removed is named, and stays in the reference."""
+def _removed(s: Situation, turn: Turn) -> bool:
+    """Whether its trials removed something; what they removed is named, and stays in the reference."""
     known = len(s.named)
     while s.rest.total and not s.over:
         named = {one.cause for one in s.named if one.side == s.side}
-        best = _best(s, (one for one in family(s) if one.cause not in named))
+        best = _best(s, (one for one in turn.run(s) if one.cause not in named))
         if best is None:
             break
         trial, after, seconds = best

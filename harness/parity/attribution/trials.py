@@ -1,18 +1,19 @@
 """The mistakes that the reference is made to make, each with the cause that it would prove.
 
-Each family of trials is a function Situation -> trials, in the order in which they are asked (`FAMILIES`). None costs
-an engine call. To add one: write it, test it with a planted fault and a control, put it into its place.
+Each is a function Situation -> trials. None costs an engine call. Those of `CauseFamily.trials` join them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Iterator
 
 import numpy as np
 
 from harness.parity.attribution.guesses import guesses
 from harness.parity.attribution.situation import ROOMY, Situation
 from harness.parity.attribution.trial import Trial, same, shown
+from harness.parity.causes import registry
 from harness.parity.causes.alignment import ALIGNMENT
 from harness.parity.causes.ends import CAPACITY, LENGTH, STOP
 from harness.parity.causes.family import Seen
@@ -22,6 +23,7 @@ from harness.parity.causes.retokenization import RETOKENIZATION
 from harness.parity.causes.rng import RNG_COLLISION
 from harness.parity.causes.sampler import JOINT
 from harness.parity.causes.semantics import LOGPROB_SEMANTICS
+from harness.parity.causes.turns import Turn
 from harness.parity.facts.parameters import follows_from
 from harness.parity.facts.prompts_seen import how
 from harness.parity.facts.readings import SHIFTS, tokenizer
@@ -248,17 +250,22 @@ def lengths(s: Situation) -> Iterator[Trial]:
             )
 
 
-Family = Callable[[Situation], Iterator[Trial]]
-FAMILIES: tuple[Family, ...] = (
-    prompts_seen,
-    parameters,
-    reports,
-    filters,
-    prompts_hidden,
-    outputs,
-    lengths,
-    guesses,
+_TRIALS = (
+    Turn(prompts_seen, "", "a record; with other ids everything that follows is drawn and scored otherwise"),
+    Turn(parameters, "prompts_seen", "a record too: what was given comes before what is guessed"),
+    Turn(reports, "parameters", "it looks at numbers, which hide the choices beside them while they are misread"),
+    Turn(filters, "reports", "no number is fitted: the two parameters that were asked, in another order"),
+    Turn(prompts_hidden, "filters", "ids that no record speaks of cost a forward pass each"),
+    Turn(outputs, "prompts_hidden", "a prompt explains answers; only then are answers taken to be altered"),
+    Turn(lengths, "outputs", "an end token that was dropped makes answers shorter as well"),
+    Turn(guesses, "lengths", "last: seeds and parameters that no record speaks of may fit by chance"),
 )
+
+
+@functools.cache
+def trials() -> tuple[Turn, ...]:
+    """Everything that the reference is made to do wrong, in the order in which it is asked."""
+    return registry.trials(_TRIALS)
 
 
 def _sent(s: Situation) -> dict[int, tuple[int, ...]]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from harness.parity.causes.turns import Turn
+from harness.parity.causes.turns import Intervention, Turn
 from reports.model import CauseKey
 
 
@@ -56,7 +56,7 @@ class Rival:
     """`cause` would look the same; any of `excluded_by` tells them apart."""
 
     cause: str
-    excluded_by: tuple[Seen, ...]
+    excluded_by: tuple[StrEnum, ...]
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,9 @@ class CauseFamily:
     another one. `drawn`: it is read off what native samples are likely under; `premise`: under it that likelihood is
     another one. `cured_by`: the intervention that removes it, where other families share that.
 
-    `rules`: how recordings show it: (evidence, what is explained so far) -> explanations.
+    `rules`: how recordings show it: (evidence, what is explained so far) -> explanations. `trials`: mistakes that the
+    reference is made to make: situation -> trials. `interventions`: what is undone on the engine of a situation. Each
+    names the function that it follows. `package`: the entry point that brought it; empty for our own.
     """
 
     name: str
@@ -81,6 +83,9 @@ class CauseFamily:
     premise: bool = False
     cured_by: str = ""
     rules: tuple[Turn, ...] = ()
+    trials: tuple[Turn, ...] = ()
+    interventions: tuple[Intervention, ...] = ()
+    package: str = ""
 
     def key(self, *parts: str, many: bool = False) -> CauseKey:
         """What a cause of this family is; `many`: its parts are counted, not named."""

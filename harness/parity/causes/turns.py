@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T", bound="Turn")
 
 
 @dataclass(frozen=True)
@@ -20,13 +22,22 @@ class Turn:
         return self.run.__name__
 
 
-def in_order(turns: Iterable[Turn]) -> tuple[Turn, ...]:
+@dataclass(frozen=True)
+class Intervention(Turn):
+    """An intervention on an engine. `title`: what notes call it. `starts_engine`: it takes seconds that a caller may
+    not have."""
+
+    title: str
+    starts_engine: bool = False
+
+
+def in_order(turns: Iterable[T]) -> tuple[T, ...]:
     """Each turn right behind the one that it follows. Of several that follow the same one, the one that fewest others
     follow comes first, so that a new one may be put between two that are there.
 
     Raises ValueError for a name that is given twice, and for one that follows nothing that is listed.
     """
-    behind: dict[str, list[Turn]] = {}
+    behind: dict[str, list[T]] = {}
     names: set[str] = set()
     for turn in turns:
         if turn.name in names:
@@ -34,7 +45,7 @@ def in_order(turns: Iterable[Turn]) -> tuple[Turn, ...]:
         names.add(turn.name)
         behind.setdefault(turn.after, []).append(turn)
 
-    def listed(after: str) -> list[Turn]:
+    def listed(after: str) -> list[T]:
         branches = [[turn, *listed(turn.name)] for turn in behind.pop(after, ())]
         return [turn for branch in sorted(branches, key=lambda one: (len(one), one[0].name)) for turn in branch]
 

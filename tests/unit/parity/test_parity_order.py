@@ -5,12 +5,15 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+from collections.abc import Callable
 
 import pytest
 
 from harness.parity import rules
+from harness.parity.attribution.live import interventions
+from harness.parity.attribution.trials import trials
 from harness.parity.causes.turns import Turn, in_order
-from harness.parity.explain import RULES
+from harness.parity.explain import rules as every_rule
 
 
 def function(name: str) -> Turn:
@@ -33,13 +36,16 @@ def test_each_rule_has_one_place_and_a_reason() -> None:
         if function.__module__ == module.__name__ and not name.startswith("_")
         and list(inspect.signature(function).parameters) == ["e", "so_far"]
     }  # fmt: skip
-    listed = [one.run for one in RULES]
+    listed = [one.run for one in every_rule()]
     assert len(listed) == len(set(listed)) and set(listed) == written
-    assert all(one.because for one in RULES)
+    assert all(one.because for one in every_rule())
 
 
-def test_no_two_rules_follow_the_same_one() -> None:
-    assert [one.after for one in RULES] == ["", *(one.name for one in RULES[:-1])]
+@pytest.mark.parametrize("listed", [every_rule, trials, interventions])
+def test_no_two_follow_the_same_one(listed: Callable[[], tuple[Turn, ...]]) -> None:
+    turns = listed()
+    assert [one.after for one in turns] == ["", *(one.name for one in turns[:-1])]
+    assert all(one.because for one in turns)
 
 
 def test_another_package_puts_its_own_between_two() -> None:
