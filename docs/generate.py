@@ -82,6 +82,9 @@ def exit_codes() -> str:
     for name, code in TRIAGE_EXIT_CODES.items():
         rows.append((f"`{code}`", "`harness triage`", f"`{name}`"))
     rows += [
+        ("`0`", "`harness nightly`, `history show`", "nothing is new"),
+        ("`1`", "`harness nightly`, `history show`", "a cell regressed, or a new cell has a problem"),
+        ("`2`", "`harness nightly`, `history show`", "no cell regressed, and a cell could not run"),
         (
             "`0`, `1`",
             "`harness doctor`, `env check`, `faults run`, `adapters check`",

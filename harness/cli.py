@@ -27,6 +27,8 @@ from harness.commands import (
     doctor,
     env,
     faults,
+    history,
+    nightly,
     parity,
     record,
     replay,
@@ -97,6 +99,8 @@ app.command(context_settings={"allow_interspersed_args": False})(watch.watch)
 app.command(context_settings={"allow_interspersed_args": False})(record.record)
 app.command()(triage.triage)
 app.command()(doctor.doctor)
+app.command()(nightly.nightly)
+app.add_typer(history.app, name="history")
 app.add_typer(faults.app, name="faults")
 app.add_typer(env.app, name="env")
 app.add_typer(adapters.app, name="adapters")

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, ClassVar, TextIO, TypeAlias
 if TYPE_CHECKING:
     from reports.doctor_model import Report
     from reports.model import Verdict
+    from reports.nightly_model import Night
     from reports.run_model import RecordedRun
 
-    Subject: TypeAlias = Verdict | Report | RecordedRun
+    Subject: TypeAlias = Verdict | Report | RecordedRun | Night
 
 GROUP = "rlhf_harness.renderers"
 
@@ -32,7 +33,7 @@ class Renderer(ABC):
 
     name: ClassVar[str]  # what --format takes
     suffix: ClassVar[str]  # of a file in this format, with its dot
-    takes: ClassVar[frozenset[str]] = frozenset({"parity", "triage"})  # kinds: parity, triage, doctor, run
+    takes: ClassVar[frozenset[str]] = frozenset({"parity", "triage"})  # kinds: parity, triage, doctor, run, nightly
 
     @abstractmethod
     def render(self, subject: Subject) -> str:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, cast
 from xml.etree import ElementTree
 
 from reports.doctor_model import Hazard, Passed, Report, Unchecked
+from reports.nightly_model import Night
 from reports.renderers import Renderer
+from reports.sections import nightly as night_arrange
 from reports.sections import parity as arrange
 from reports.sections import triage as triage_arrange
 from reports.text import clean
@@ -22,12 +24,15 @@ if TYPE_CHECKING:
 class JunitRenderer(Renderer):
     name = "junit"
     suffix = ".xml"
-    takes = frozenset({"parity", "triage", "doctor"})
+    takes = frozenset({"parity", "triage", "doctor", "nightly"})
 
     def render(self, subject: Subject) -> str:
         """A confirmed check fails, one not tested is skipped; the verdict's case fails on exit code 1, errs on
         others."""
-        suite = _report(subject) if isinstance(subject, Report) else _suite(cast("Verdict", subject))
+        if isinstance(subject, Night):
+            suite = _night(subject)
+        else:
+            suite = _report(subject) if isinstance(subject, Report) else _suite(cast("Verdict", subject))
         cases = suite.findall("testcase")
         counts = {
             "tests": len(cases),
@@ -69,6 +74,25 @@ def _report(report: Report) -> ElementTree.Element:
             ElementTree.SubElement(case, "system-out").text = text
         elif isinstance(item, Unchecked):
             ElementTree.SubElement(case, "skipped", message=clean(item.reason))
+    return suite
+
+
+def _night(night: Night) -> ElementTree.Element:
+    """One case a cell: what regressed fails, what could not run errs, what was left out is skipped."""
+    suite = ElementTree.Element("testsuite", name=clean(night.matrix))
+    for one in night.results:
+        case = ElementTree.SubElement(suite, "testcase", classname="harness.nightly", name=clean(one.cell))
+        case.set("time", f"{one.seconds:.1f}")
+        text = "\n".join(clean(line) for line in night_arrange.lines(one))
+        if one in night.alarms:
+            kind = "error" if one.status == "COULD NOT RUN" else "failure"
+            problem = ElementTree.SubElement(case, kind, type=one.status, message=clean(night_arrange.headline(one)))
+            problem.text = text
+        else:
+            ElementTree.SubElement(case, "system-out").text = f"{one.status}\n{text}"
+    for name, why in night.left_out:
+        case = ElementTree.SubElement(suite, "testcase", classname="harness.nightly", name=clean(name))
+        ElementTree.SubElement(case, "skipped", message=clean(why))
     return suite
 
 

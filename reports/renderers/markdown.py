@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from reports.renderers import Renderer
-from reports.sections import answer, doctor, parity, triage
+from reports.sections import answer, doctor, nightly, parity, triage
 from reports.text import clean
 
 if TYPE_CHECKING:
     from reports.doctor_model import Report
     from reports.model import Check, Finding, Parity, Triage, Verdict
+    from reports.nightly_model import Night
     from reports.renderers import Subject
     from reports.run_model import RecordedRun
 
@@ -25,11 +26,11 @@ LIVE = re.compile(r"(@|(?<!&)#(?=\d)|[A-Za-z](?=://)|mailto|www(?=\.)|GH(?=-\d))
 class MarkdownRenderer(Renderer):
     name = "md"
     suffix = ".md"
-    takes = frozenset({"parity", "triage", "doctor", "run"})
+    takes = frozenset({"parity", "triage", "doctor", "run", "nightly"})
 
     def render(self, subject: Subject) -> str:
         """All of it; every text from outside is escaped, paths, measured values and commands stand in code."""
-        draw: dict[str, Callable[[Any], list[str]]] = {"doctor": _report, "run": _recorded}
+        draw: dict[str, Callable[[Any], list[str]]] = {"doctor": _report, "run": _recorded, "nightly": _night}
         return "\n".join(draw.get(subject.kind, _verdict)(subject)).rstrip("\n") + "\n"
 
 
@@ -238,6 +239,18 @@ def _report(report: Report) -> list[str]:
         lines += ["<details><summary>Passed</summary>", "", *table(("check", "where", "measured"), rows)]
         lines += ["</details>", ""]
     return lines
+
+
+def _night(night: Night) -> list[str]:
+    """What changed, then the cells that did not run."""
+    title = f"{escape(night.matrix)}, night {night.number}: {escape(night.reason)}"
+    lines = [f"## {title} (exit code {night.exit_code})", ""]
+    for one in nightly.noteworthy(night):
+        lines += [f"### {escape(one.status)}: {escape(one.cell)}", ""]
+        lines += [f"{escape(one.verdict)}: {escape(one.reason)}", ""]
+        lines += [*(f"- {escape(line)}" for line in nightly.lines(one)), ""]
+    rows = [(escape(name), escape(why)) for name, why in night.left_out]
+    return lines + (["### Not run", "", *table(("cell", "why"), rows)] if rows else [])
 
 
 def _recorded(run: RecordedRun) -> list[str]:

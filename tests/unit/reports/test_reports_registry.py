@@ -39,6 +39,7 @@ def test_every_format_names_itself_and_the_kinds_it_takes() -> None:
     ]  # fmt: skip
     assert renderers.names("doctor") == ["json", "junit", "md", "text"]
     assert renderers.names("run") == ["html", "json", "md", "openmetrics", "text"]
+    assert renderers.names("nightly") == ["github", "json", "junit", "md", "text"]
     suffixes = [renderers.find(name).suffix for name in renderers.names()]
     assert all(suffix.startswith(".") for suffix in suffixes) and len(set(suffixes)) == len(suffixes)
 

@@ -1,0 +1,106 @@
+"""`harness history`: what the nights of `harness nightly` showed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.commands.nightly import FILE, HistoryAt, NightFormat
+from harness.commands.showing import show as show_subject
+
+app = typer.Typer(no_args_is_help=True, help="What the nights of `harness nightly` showed.")
+Cell = Annotated[str, typer.Argument(help="the name of a cell", show_default=False)]
+
+
+@app.command("list")
+def list_(
+    history: HistoryAt = FILE,
+    limit: Annotated[int, typer.Option(min=1, help="nights, the newest first")] = 30,
+) -> None:
+    """List the last nights, each with how many cells had each status."""
+    from harness.nightly.history import History
+    from reports.text import clean
+
+    with History.at(history, create=False) as past:
+        for night, counts in past.listing(limit):
+            told = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "no cell ran"
+            cut = "" if night.finished else "  cut"
+            typer.echo(f"{night.id:>6}  {night.started}  {clean(night.matrix)} on {clean(night.machine)}: {told}{cut}")
+
+
+@app.command()
+def show(
+    night: Annotated[int | None, typer.Argument(help="its number; default: the last", show_default=False)] = None,
+    history: HistoryAt = FILE,
+    format: NightFormat = "text",
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="also the cells that are as they were")] = False,
+) -> None:
+    """Show a night again, in any format; exits as it did."""
+    from harness.nightly.history import History
+
+    with History.at(history, create=False) as past:
+        shown = past.night(night)
+    show_subject(shown, format, verbose=verbose)
+
+
+@app.command()
+def compare(
+    first: Annotated[int, typer.Argument(help="the number of a night", show_default=False)],
+    second: Annotated[int, typer.Argument(help="that of another", show_default=False)],
+    history: HistoryAt = FILE,
+) -> None:
+    """Compare two nights: the cells whose verdict or problems differ."""
+    from harness.nightly.history import History
+    from reports.sections.nightly import compared
+    from reports.text import clean
+
+    with History.at(history, create=False) as past:
+        rows = compared(past.night(first), past.night(second))
+    for cell, old, new in rows:
+        typer.echo(f"{clean(cell)}: {clean(old)} → {clean(new)}")
+    typer.echo(f"{len(rows)} cells differ between nights {first} and {second}")
+
+
+@app.command()
+def metric(
+    cell: Cell,
+    name: Annotated[str, typer.Argument(help="a metric, or seconds", show_default=False)] = "max_delta_logprob",
+    history: HistoryAt = FILE,
+    nights: Annotated[int, typer.Option(min=1, help="the last so many")] = 60,
+) -> None:
+    """Draw the course of a cell's metric over its nights."""
+    from harness.errors import BadInput
+    from harness.nightly.history import History
+    from reports.sections.nightly import plot
+
+    with History.at(history, create=False) as past:
+        rows = past.past(cell, nights=nights)
+    if not rows:
+        raise BadInput(f"no night ran a cell {cell!r}", fix="harness history show --verbose")
+    known = sorted({key for row in rows for key in row.observation.metrics} | {"seconds"})
+    if name not in known:
+        raise BadInput(f"the cell has no metric {name!r}: {', '.join(known)}")
+    seen = [row.observation for row in rows]
+    values = [one.seconds if name == "seconds" else one.metrics.get(name, float("nan")) for one in seen]
+    typer.echo("\n".join([f"{name} of {cell}", *plot(values, [f"night {row.night}" for row in rows])]))
+
+
+@app.command()
+def html(
+    folder: Annotated[Path, typer.Argument(help="a new or empty one, or that of an earlier call", show_default=False)],
+    history: HistoryAt = FILE,
+    nights: Annotated[int, typer.Option(min=2, help="the last so many")] = 60,
+) -> None:
+    """Write a dashboard that opens offline: every cell over the nights, and a page for each cell."""
+    from harness.errors import BadInput
+    from harness.nightly.history import History
+    from reports.dashboard import MARKER, write
+
+    if folder.exists() and not (folder / MARKER).exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise BadInput(f"{folder} is not empty, and no dashboard", fix="harness history html DIR   # a new one")
+    with History.at(history, create=False) as past:
+        days = [(row.id, row.started) for row, _ in past.listing(nights)]
+        pages = write(folder, list(reversed(days)), past.course(nights))
+    typer.echo(f"{folder / MARKER}: {pages} cells")

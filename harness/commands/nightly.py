@@ -1,0 +1,108 @@
+"""`harness nightly`: run a matrix of comparisons, and say what changed since the night before."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from harness.commands.options import seconds, size
+from harness.commands.showing import format_option, say, show
+
+if TYPE_CHECKING:
+    from harness.nightly.plan import Plan
+
+HistoryAt = Annotated[
+    str, typer.Option(help="of all nights: a SQLite file, or postgresql://USER@HOST/DATABASE", envvar="HARNESS_HISTORY")
+]
+NightFormat = Annotated[str, format_option("nightly")]
+FILE = "runs/nightly/history.db"
+
+
+def nightly(
+    matrix: Annotated[Path, typer.Argument(help="a matrix in TOML (docs/how-to/nightly.md)", show_default=False)],
+    history: HistoryAt = FILE,
+    only: Annotated[
+        list[str], typer.Option("--only", help="cells by wildcard or part of the name", show_default=False)
+    ] = [],  # noqa: B006
+    budget: Annotated[
+        str, typer.Option(help="take the cells that fit: changed last first, then longest not run", show_default=False)
+    ] = "",
+    resume: Annotated[bool, typer.Option("--resume", help="go on with the last night, which was cut")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="print the names of the cells and leave")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print what would run, with an estimate of time")] = False,
+    out: Annotated[Path, typer.Option(help="the folder of recordings and reports")] = Path("runs/nightly"),
+    format: NightFormat = "text",
+) -> None:
+    """Run the cells of a matrix, judge each against its earlier nights, and say what changed.
+
+    Exits 1 when a cell regressed, else 2 when one could not run, else 0.
+    """
+    from harness.nightly import matrix as matrices
+    from harness.nightly.history import History, Retention
+    from harness.nightly.known import load as load_known
+    from harness.nightly.night import Nightly
+    from harness.nightly.plan import plan
+
+    loaded, cells = matrices.load(matrix)
+    entries = load_known(matrix.parent / loaded.known) if loaded.known else ()
+    kept = Retention(
+        loaded.keep.days, loaded.keep.changed, loaded.keep.count, size(loaded.keep.size) if loaded.keep.size else None
+    )
+    chosen = matrices.selected(cells, only)
+    budget_s = seconds(budget) if budget else None
+    if list_:
+        typer.echo("\n".join(cell.name for cell in chosen))
+        return
+    started = time.monotonic()
+    with History.at(history) as past:
+        number, wanted = _cut(past, loaded.name, resume)
+        if wanted is not None:
+            chosen = [cell for cell in chosen if cell.name in wanted]
+        tonight = plan(chosen, past.seen(), matrices.machine(), budget_s)
+        if dry_run:
+            _print_plan(tonight)
+            return
+        ran = Nightly(past, out, entries, say)
+        if number is None:
+            number = past.begin(loaded.name, [one.cell.name for one in tonight.chosen], tonight.left_out)
+        late = ran.cells(
+            number,
+            [one.cell for one in tonight.chosen],
+            lambda: budget_s is None or time.monotonic() - started < budget_s,
+        )
+        left_out = [*tonight.left_out, *((cell.name, "the budget was used up") for cell in late)]
+        night = ran.finish(number, left_out)
+        past.prune(kept, out)
+    show(night, format)
+
+
+def _cut(past: object, name: str, resume: bool) -> tuple[int | None, list[str] | None]:
+    """The night to go on with and its cells; None for a new one. Raises BadInput where there is none."""
+    from harness.errors import BadInput
+    from harness.nightly.history import History
+
+    assert isinstance(past, History)
+    if not resume:
+        return None, None
+    cut = past.unfinished(name)
+    if cut is None:
+        raise BadInput(f"no night of {name} was cut on this machine", fix="harness nightly MATRIX.toml")
+    return cut
+
+
+def _print_plan(tonight: Plan) -> None:
+    from rich.console import Console
+
+    from reports.layout import Page
+    from reports.sections.nightly import duration
+
+    page = Page(Console())
+    for one in tonight.chosen:
+        known = "" if one.seen else " at most; it never ran"
+        page.prose(f"{one.cell.name}  {duration(one.estimate_s)}{known}")
+    for name, why in tonight.left_out:
+        page.prose(f"{name}  not run: {why}")
+    page.prose(f"{len(tonight.chosen)} cells, about {duration(tonight.estimate_s)} without second runs")

@@ -1,0 +1,1 @@
+"""`harness nightly`: a matrix of comparisons, run every night and judged against the nights before."""

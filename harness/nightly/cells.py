@@ -1,0 +1,74 @@
+"""One cell as a process of its own: it may die, hang or be killed, and only its own verdict is lost."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from harness.envs.install import end
+from harness.nightly.matrix import Cell, Pair, Suite
+from harness.nightly.observation import Observation, failed, observed, of_suite
+from reports.model import Verdict
+
+GRACE_S = 30.0  # for a cell to end its cluster after SIGTERM; what is left of its process group is killed then
+COMMAND = (sys.executable, "-m", "harness.entry")
+
+
+def run(cell: Cell, folder: Path, *, pair: Pair | None = None) -> Observation:
+    """Run a cell and read the verdict that it wrote, again as often as it may where there is none. `folder` gets one
+    folder an attempt, each with the recording and the output. `pair`: other engines than the cell's."""
+    for attempt in range(cell.what.retries + 1):
+        place = folder / f"attempt-{attempt + 1}"
+        observation = _attempt(cell, place, pair)
+        if not observation.error:
+            break
+    return observation
+
+
+def folder_name(cell: Cell) -> str:
+    """The cell's name as that of a folder."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", cell.name).lstrip(".")[:120]
+
+
+def _attempt(cell: Cell, place: Path, pair: Pair | None) -> Observation:
+    place.mkdir(parents=True)
+    recording, started = place / "recording", time.monotonic()
+    argv = [*COMMAND, *cell.arguments(recording, pair=pair)]
+    with (place / "output.json").open("wb") as output, (place / "log.txt").open("wb") as log:
+        process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=output, stderr=log, text=True, start_new_session=True
+        )
+        try:
+            code: int | None = process.wait(timeout=cell.limit_s)
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            end(process, GRACE_S)  # also what an ended cell has left in its group
+    seconds = time.monotonic() - started
+    if code is None:
+        return failed(f"ended at its limit of {cell.what.limit}", seconds=seconds, recording=str(place))
+    try:
+        return _read(cell, place, recording, seconds)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        ended = f"ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        said = _last_words(place / "log.txt")
+        why = f": {said}" if said else "" if isinstance(error, FileNotFoundError) else f", unreadable: {error}"
+        return failed(f"{ended} and wrote no verdict{why}", seconds=seconds, recording=str(place))
+
+
+def _read(cell: Cell, place: Path, recording: Path, seconds: float) -> Observation:
+    if isinstance(cell.what, Suite):
+        result = json.loads((place / "output.json").read_text(encoding="utf-8"))
+        return of_suite(result, recording, seconds=seconds)
+    data = json.loads((recording / "verdict.json").read_text(encoding="utf-8"))
+    return observed(Verdict.from_dict(data), recording, seconds=seconds)
+
+
+def _last_words(log: Path) -> str:
+    """The sentence with which the command line refuses, for a person; nothing decides by it."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    return next((line.removeprefix("harness: ") for line in reversed(lines) if line.startswith("harness: ")), "")

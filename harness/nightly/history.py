@@ -1,0 +1,429 @@
+"""The history of nights in SQLite or PostgreSQL: what every cell showed on every night, and where its recordings are.
+
+A night's cell is written in one transaction, with SQLite in WAL and synced: what was written survives SIGKILL. Several
+machines may write at once. Tables are made and brought up to date by `MIGRATIONS`, one transaction each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import socket
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL, make_url
+
+from harness.errors import HarnessError
+from harness.nightly.judge import WINDOW, Past
+from harness.nightly.observation import Facts, Observation
+from reports import codec
+from reports.nightly_model import CellResult, Change, Night
+from reports.text import number
+
+DEFAULT = Path("runs") / "nightly" / "history.db"
+_LOCK = 0x6E696768746C79  # of PostgreSQL's advisory locks: "nightly"
+_WAIT_S = 60  # for another writer
+
+metadata = sa.MetaData()
+_id = lambda: sa.Column("id", sa.Integer, primary_key=True)  # noqa: E731
+nights = sa.Table(
+    "nights", metadata, _id(),
+    sa.Column("matrix", sa.Text, nullable=False), sa.Column("machine", sa.Text, nullable=False),
+    sa.Column("started", sa.Text, nullable=False), sa.Column("finished", sa.Text),
+    sa.Column("planned", sa.JSON, nullable=False), sa.Column("left_out", sa.JSON, nullable=False),
+)  # fmt: skip
+cells = sa.Table("cells", metadata, _id(), sa.Column("name", sa.Text, nullable=False, unique=True))
+facts = sa.Table(
+    "facts", metadata, _id(), sa.Column("digest", sa.String(64), nullable=False, unique=True),
+    sa.Column("checks", sa.JSON, nullable=False), sa.Column("findings", sa.JSON, nullable=False),
+    sa.Column("versions", sa.JSON, nullable=False), sa.Column("settings", sa.JSON, nullable=False),
+)  # fmt: skip
+verdicts = sa.Table(
+    "verdicts", metadata, _id(),
+    sa.Column("night_id", sa.ForeignKey("nights.id"), nullable=False),
+    sa.Column("cell_id", sa.ForeignKey("cells.id"), nullable=False),
+    sa.Column("facts_id", sa.ForeignKey("facts.id"), nullable=False),
+    sa.Column("status", sa.Text, nullable=False), sa.Column("verdict", sa.Text, nullable=False),
+    sa.Column("exit_code", sa.Integer, nullable=False), sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("seconds", sa.Float, nullable=False), sa.Column("metrics", sa.JSON, nullable=False),
+    sa.Column("phases", sa.JSON, nullable=False),
+    sa.Column("changes", sa.JSON, nullable=False),  # of CellResult: new, standing, gone, explains, known, confirmation
+    sa.Column("reproduce", sa.Text, nullable=False),
+    sa.UniqueConstraint("night_id", "cell_id"), sa.Index("verdicts_of_cell", "cell_id", "night_id"),
+)  # fmt: skip
+causes = sa.Table(
+    "causes", metadata, sa.Column("verdict_id", sa.ForeignKey("verdicts.id"), primary_key=True),
+    sa.Column("name", sa.Text, primary_key=True), sa.Index("causes_by_name", "name"),
+)  # fmt: skip
+recordings = sa.Table(
+    "recordings", metadata, sa.Column("verdict_id", sa.ForeignKey("verdicts.id"), primary_key=True),
+    sa.Column("machine", sa.Text, nullable=False), sa.Column("path", sa.Text, nullable=False),
+    sa.Column("digest", sa.Text, nullable=False),  # of verdict.json
+    sa.Column("bytes", sa.BigInteger, nullable=False), sa.Column("changed", sa.Boolean, nullable=False),
+    sa.Column("removed", sa.Text), sa.Index("recordings_kept", "removed"),
+)  # fmt: skip
+schema = sa.Table("harness_history", sa.MetaData(), sa.Column("version", sa.Integer, nullable=False))
+
+# Each brings a history from the version that is its place in this list to the next one. Never edit one that was
+# released: add another.
+MIGRATIONS: list[Callable[[sa.Connection], None]] = [lambda connection: metadata.create_all(connection)]
+
+
+class HistoryUnusable(HarnessError):
+    """A history that is corrupt, newer, not ours, or not reachable."""
+
+
+@dataclass(frozen=True)
+class Retention:
+    """How long recordings stay; None: without limit. Those that changed something stay `changed` times as many days."""
+
+    days: int
+    changed: int = 4
+    count: int | None = None
+    size: int | None = None
+
+
+@dataclass(frozen=True)
+class Seen:
+    """When a cell ran last, and how that ended; `seconds`: the median of its last nights."""
+
+    night: int
+    status: str
+    seconds: float
+
+
+class History:
+    """Opened by `History.at`; use it as a context."""
+
+    def __init__(self, engine: sa.Engine, where: str) -> None:
+        self._engine, self.where = engine, where
+
+    @staticmethod
+    def at(place: str, *, create: bool = True) -> History:
+        """The history in a file or at `postgresql://…`, made where there is none. Raises HistoryUnusable."""
+        url = _url(place)
+        where = url.render_as_string(hide_password=True) if url.host or "://" in place else str(url.database)
+        sqlite = url.get_backend_name() == "sqlite"
+        if sqlite:
+            file = Path(str(url.database))
+            if not create and not file.exists():
+                raise HistoryUnusable(f"there is no history {file}", fix="harness nightly MATRIX.toml")
+            try:
+                file.parent.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise HistoryUnusable(f"{file.parent} cannot be made: {error.strerror}") from error
+            _refuse_foreign(file)
+        arguments: dict[str, Any] = {"timeout": _WAIT_S} if sqlite else {"connect_timeout": 10}
+        engine = sa.create_engine(url, connect_args=arguments)
+        if sqlite:
+            sa.event.listen(engine, "connect", _durable)
+            sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
+        history = History(engine, where)
+        alone = _alone_in(Path(str(url.database)).parent) if sqlite else contextlib.nullcontext()
+        with alone, history._write() as connection:
+            history._migrate(connection, sqlite)
+        return history
+
+    def __enter__(self) -> History:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._engine.dispose()
+
+    def _migrate(self, connection: sa.Connection, sqlite: bool) -> None:
+        if not sqlite:
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
+        tables = sa.inspect(connection).get_table_names()
+        if schema.name not in tables:
+            schema.create(connection)
+            connection.execute(schema.insert().values(version=0))
+        version = connection.execute(sa.select(schema.c.version)).scalar_one()
+        if version > len(MIGRATIONS):
+            raise HistoryUnusable(
+                f"{self.where} has version {version}; this installation knows {len(MIGRATIONS)}",
+                fix="pip install --upgrade rlhf-harness",
+            )
+        for migration in MIGRATIONS[version:]:
+            migration(connection)
+        connection.execute(schema.update().values(version=len(MIGRATIONS)))
+
+    @contextlib.contextmanager
+    def _write(self) -> Iterator[sa.Connection]:
+        with self._told(), self._engine.begin() as connection:
+            yield connection
+
+    @contextlib.contextmanager
+    def _read(self) -> Iterator[sa.Connection]:
+        with self._told(), self._engine.connect() as connection:
+            if self._engine.dialect.name == "sqlite":  # no lock on writers: WAL reads one state of the file
+                connection = connection.execution_options(isolation_level="AUTOCOMMIT")
+            yield connection
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """Errors of the database as one sentence, without its statements and without the password."""
+        try:
+            yield
+        except sa.exc.DBAPIError as error:
+            lines = str(error.orig).strip().splitlines() or [type(error.orig).__name__]
+            raise HistoryUnusable(f"the history {self.where}: {lines[0]}") from error
+        except (sa.exc.SQLAlchemyError, json.JSONDecodeError) as error:
+            raise HistoryUnusable(f"the history {self.where} is damaged: {str(error).splitlines()[0]}") from error
+
+    # --- a night
+
+    def begin(self, matrix: str, planned: Sequence[str], left_out: Sequence[tuple[str, str]]) -> int:
+        """A new night; returns its number."""
+        values = {"matrix": matrix, "machine": socket.gethostname(), "started": now(), "planned": list(planned),
+                  "left_out": [list(one) for one in left_out]}  # fmt: skip
+        with self._write() as connection:
+            return int(connection.execute(nights.insert().values(values).returning(nights.c.id)).scalar_one())
+
+    def unfinished(self, matrix: str) -> tuple[int, list[str]] | None:
+        """The last night of a matrix on this machine, if it was cut, and its cells that have not run."""
+        own = sa.select(nights).where(nights.c.matrix == matrix, nights.c.machine == socket.gethostname())
+        with self._read() as connection:
+            row = connection.execute(own.order_by(nights.c.id.desc()).limit(1)).one_or_none()
+            if row is None or row.finished:
+                return None
+            ran = sa.select(cells.c.name).join(verdicts).where(verdicts.c.night_id == row.id)
+            done = set(connection.execute(ran).scalars())
+        return row.id, [name for name in row.planned if name not in done]
+
+    def finish(self, night: int, left_out: Sequence[tuple[str, str]]) -> None:
+        values = {"finished": now(), "left_out": [list(one) for one in left_out]}
+        with self._write() as connection:
+            connection.execute(nights.update().where(nights.c.id == night).values(values))
+
+    def add(self, night: int, observation: Observation, result: CellResult) -> None:
+        """A cell of a night with all that belongs to it, in one transaction."""
+        changes = {name: codec.builtins(getattr(result, name))
+                   for name in ("new", "standing", "gone", "explains", "known", "confirmation")}  # fmt: skip
+        with self._write() as connection:
+            values = {
+                "night_id": night, "cell_id": self._id(connection, cells, {"name": result.cell}),
+                "facts_id": self._facts(connection, observation.facts), "status": result.status,
+                "verdict": observation.verdict, "exit_code": observation.exit_code, "reason": observation.reason,
+                "seconds": observation.seconds, "metrics": codec.builtins(dict(observation.metrics)),
+                "phases": codec.builtins(dict(observation.phases)), "changes": changes,
+                "reproduce": observation.reproduce,
+            }  # fmt: skip
+            row = connection.execute(verdicts.insert().values(values).returning(verdicts.c.id)).scalar_one()
+            for name in sorted(set(observation.causes)):
+                connection.execute(causes.insert().values(verdict_id=row, name=name))
+            if observation.recording:
+                connection.execute(recordings.insert().values(
+                    verdict_id=row, machine=socket.gethostname(), changed=result.status not in ("OK", "KNOWN"),
+                    **_on_disk(Path(observation.recording)),
+                ))  # fmt: skip
+
+    @staticmethod
+    def _id(connection: sa.Connection, table: sa.Table, values: Mapping[str, Any]) -> int:
+        """The row with these values in a table with one unique column, which comes first in `values`."""
+        unique = next(iter(values))
+        if connection.dialect.name == "sqlite":
+            from sqlalchemy.dialects.sqlite import insert as upsert
+        else:
+            from sqlalchemy.dialects.postgresql import insert as upsert  # type: ignore[assignment]
+        connection.execute(upsert(table).values(dict(values)).on_conflict_do_nothing(index_elements=[unique]))
+        return int(connection.execute(sa.select(table.c.id).where(table.c[unique] == values[unique])).scalar_one())
+
+    def _facts(self, connection: sa.Connection, value: Facts) -> int:
+        columns = {name: dict(part) for name, part in vars(value).items()}
+        digest = hashlib.sha256(json.dumps(columns, sort_keys=True).encode()).hexdigest()
+        return self._id(connection, facts, {"digest": digest, **columns})
+
+    # --- what was
+
+    def past(self, cell: str, *, before: int | None = None, nights: int = WINDOW) -> list[Past]:
+        """The last nights of a cell, the oldest first."""
+        query = (
+            sa.select(verdicts, facts.c.checks, facts.c.findings, facts.c.versions, facts.c.settings)
+            .join(cells).join(facts).where(cells.c.name == cell)
+            .order_by(verdicts.c.night_id.desc()).limit(nights)
+        )  # fmt: skip
+        if before is not None:
+            query = query.where(verdicts.c.night_id < before)
+        with self._read() as connection:
+            rows = connection.execute(query).all()
+        return [_past(row) for row in reversed(rows)]
+
+    def seen(self) -> dict[str, Seen]:
+        """Every cell that ever ran: when, how it ended, how long it takes."""
+        last = sa.select(sa.func.max(verdicts.c.night_id).label("night_id"), verdicts.c.cell_id)
+        newest = last.group_by(verdicts.c.cell_id).subquery()
+        query = sa.select(cells.c.name, verdicts.c.night_id, verdicts.c.status, verdicts.c.seconds).join_from(
+            verdicts, newest,
+            (verdicts.c.night_id == newest.c.night_id) & (verdicts.c.cell_id == newest.c.cell_id),
+        ).join(cells, cells.c.id == verdicts.c.cell_id)  # fmt: skip
+        with self._read() as connection:
+            return {row.name: Seen(row.night_id, row.status, row.seconds) for row in connection.execute(query)}
+
+    def listing(self, limit: int | None = None) -> list[tuple[Any, dict[str, int]]]:
+        """The last nights, the newest first, with how many cells had each status."""
+        with self._read() as connection:
+            rows = connection.execute(sa.select(nights).order_by(nights.c.id.desc()).limit(limit)).all()
+            counted = sa.select(verdicts.c.night_id, verdicts.c.status, sa.func.count()).where(
+                verdicts.c.night_id.in_([row.id for row in rows])
+            )
+            counts: dict[int, dict[str, int]] = {}
+            for night, status, count in connection.execute(counted.group_by(verdicts.c.night_id, verdicts.c.status)):
+                counts.setdefault(night, {})[status] = count
+        return [(row, counts.get(row.id, {})) for row in rows]
+
+    def night(self, number: int | None = None) -> Night:
+        """One night with all its cells; None: the last. Raises HistoryUnusable where it is not there."""
+        chosen = sa.select(nights).order_by(nights.c.id.desc()).limit(1)
+        if number is not None:
+            chosen = chosen.where(nights.c.id == number)
+        query = sa.select(verdicts, cells.c.name, recordings.c.path, recordings.c.removed).join(cells)
+        with self._read() as connection:
+            row = connection.execute(chosen).one_or_none()
+            if row is None:
+                what = "no night" if number is None else f"no night {number}"
+                raise HistoryUnusable(f"{self.where} has {what}", fix="harness history list")
+            query = query.outerjoin(recordings).where(verdicts.c.night_id == row.id).order_by(verdicts.c.id)
+            results = tuple(_result(one) for one in connection.execute(query))
+        left_out = tuple((name, why) for name, why in row.left_out)
+        return Night(row.id, row.matrix, row.started, results, left_out, row.finished is not None)
+
+    def course(self, nights_shown: int) -> Iterator[Any]:
+        """Every cell of the last nights, by cell and night: what the dashboard draws."""
+        with self._read() as connection:
+            first = sa.select(nights.c.id).order_by(nights.c.id.desc()).offset(nights_shown - 1).limit(1)
+            oldest = connection.execute(first).scalar() or 0
+            query = (
+                sa.select(cells.c.name, verdicts.c.night_id, verdicts.c.status, verdicts.c.verdict,
+                          verdicts.c.seconds, sa.cast(verdicts.c.metrics, sa.Text).label("metrics"),
+                          sa.cast(verdicts.c.changes, sa.Text).label("changes"),
+                          recordings.c.path, recordings.c.removed)
+                .join_from(verdicts, cells).outerjoin(recordings)
+                .where(verdicts.c.night_id >= oldest).order_by(cells.c.name, verdicts.c.night_id)
+            )  # fmt: skip
+            yield from connection.execution_options(yield_per=20_000).execute(query)
+
+    # --- retention
+
+    def prune(self, keep: Retention, below: Path, *, today: datetime.datetime | None = None) -> int:
+        """Remove recordings of this machine that are older, more, or larger than is kept; returns how many. Only
+        folders below `below` are touched, whatever the history says."""
+        today, root = today or datetime.datetime.now(datetime.UTC), below.resolve()
+        query = (
+            sa.select(recordings, nights.c.started).join_from(recordings, verdicts).join(nights)
+            .where(recordings.c.removed.is_(None), recordings.c.machine == socket.gethostname())
+            .order_by(recordings.c.changed.desc(), verdicts.c.night_id.desc())
+        )  # fmt: skip
+        with self._read() as connection:
+            rows = connection.execute(query).all()
+        count, total, removed = 0, 0, 0
+        for row in rows:
+            days = keep.days * (keep.changed if row.changed else 1)
+            old = (today - datetime.datetime.fromisoformat(row.started)).days > days
+            more = keep.count is not None and count >= keep.count
+            large = keep.size is not None and total + row.bytes > keep.size
+            if not (old or more or large):
+                count, total = count + 1, total + row.bytes
+                continue
+            folder = Path(row.path)
+            if not folder.is_symlink() and root in folder.resolve().parents:
+                shutil.rmtree(folder, ignore_errors=True)
+            with self._write() as connection:
+                gone = recordings.update().where(recordings.c.verdict_id == row.verdict_id)
+                connection.execute(gone.values(removed=now()))
+            removed += 1
+        return removed
+
+
+def now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def _url(place: str) -> URL:
+    if "://" not in place:
+        return URL.create("sqlite", database=place)
+    try:
+        url = make_url(place)
+    except (sa.exc.ArgumentError, ValueError) as error:
+        raise HistoryUnusable("--history is no address", fix="--history postgresql://user@host/database") from error
+    if url.drivername not in ("postgresql", "postgres", "postgresql+psycopg"):
+        raise HistoryUnusable(f"--history {url.drivername}://…: a history is a file or postgresql://…")
+    return url.set(drivername="postgresql+psycopg")
+
+
+def _refuse_foreign(file: Path) -> None:
+    """Before anything is written: another program's database is left as it is."""
+    if not file.exists():
+        return
+    try:
+        with contextlib.closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)) as connection:
+            tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    except sqlite3.Error as error:
+        raise HistoryUnusable(f"the history {file}: {error}") from error
+    if tables and schema.name not in tables:
+        raise HistoryUnusable(f"{file} is a database, but no history of this harness")
+
+
+@contextlib.contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """One process at a time: SQLite makes a new file WAL only where nobody else has it open, without waiting."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _durable(connection: Any, record: Any) -> None:
+    """Every commit is synced; transactions are begun by us, since the driver would begin them too late to be safe."""
+    connection.isolation_level = None
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=FULL")
+    connection.execute("PRAGMA foreign_keys=ON")
+
+
+def _on_disk(folder: Path) -> dict[str, Any]:
+    size = sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    try:
+        digest = hashlib.sha256((folder / "verdict.json").read_bytes()).hexdigest()
+    except OSError:
+        digest = ""
+    return {"path": str(folder), "bytes": size, "digest": digest}
+
+
+def _changes(value: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a CellResult."""
+    lists = {name: tuple(codec.convert(one, Change) for one in value[name])
+             for name in ("new", "standing", "gone", "explains")}  # fmt: skip
+    return {**lists, "known": tuple(value["known"]), "confirmation": value["confirmation"]}
+
+
+def _result(row: Any) -> CellResult:
+    report = Path(row.path) / "report.html" if row.path and not row.removed else None
+    return CellResult(
+        row.name, row.status, row.verdict, row.reason, row.seconds, metrics=row.metrics, reproduce=row.reproduce,
+        report=str(report) if report else "", **_changes(row.changes),
+    )  # fmt: skip
+
+
+def _past(row: Any) -> Past:
+    changes = _changes(row.changes)
+    metrics, phases = ({name: number(one) for name, one in part.items()} for part in (row.metrics, row.phases))
+    # What a second run did not show counts for nothing on the next night.
+    shown = changes["standing"] if row.status == "FLAKY" else (*changes["new"], *changes["standing"])
+    problems = frozenset(one.key for one in shown if one.kind != "known")
+    observation = Observation(
+        row.verdict, row.exit_code, row.reason, metrics=metrics, phases=phases, seconds=row.seconds,
+        facts=Facts(checks=row.checks, findings=row.findings, versions=row.versions, settings=row.settings),
+    )  # fmt: skip
+    return Past(observation, problems, row.night_id)

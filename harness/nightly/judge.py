@@ -1,0 +1,258 @@
+"""Tonight's observation of a cell against its earlier nights: pure functions over rows.
+
+A night has problems: a failing verdict, a cause, a metric beyond its band, fewer tests, a slower phase, a new warning.
+What is new, gone or standing are differences of such sets between tonight and the night before. A number is a problem
+only where it exceeds both an absolute ceiling and the cell's own band (median and MAD of the nights on which it was
+none); with fewer than `COLD` such nights the ceiling alone decides.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import cast
+
+from harness.nightly.observation import Observation
+from reports.nightly_model import Change, Kind, Status
+from reports.text import counted, figure
+
+WINDOW = 28  # nights; a level that has held for so long is the cell's new normal
+COLD = 5  # nights; the MAD of fewer says nothing
+# The MAD of normal values is 0.674 of their standard deviation. Five of these are exceeded in one of 3.5 million nights
+# where values are normal; they have longer tails, hence also a ceiling, and a second run.
+WIDTH = 5 * 1.4826
+LARGEST = 0.1  # of the cap: the judge itself fails what exceeds its tolerance, which is at most the cap
+SYSTEMATIC = 0.01  # of the cap; a mean over thousands of tokens varies far less than the largest difference
+SLOWER = math.log(1.5)  # of seconds a step beyond what the other phases of the same run changed by
+BRIEF = 0.02  # seconds a step; a shorter phase is the scheduler's
+FEWER_TOKENS = 0.98  # of the median; another version may stop a sample elsewhere
+_FEWER = {"steps": 1.0, "samples": 1.0, "compared_tokens": FEWER_TOKENS}
+_ERROR = ("verdict", "ERROR")
+_CAP = 1e-4  # nats: float32's (`harness.parity.facts.floor`), the strictest, where a verdict names none
+
+
+@dataclass(frozen=True)
+class Past:
+    """An earlier night of a cell, with the problems that it had."""
+
+    observation: Observation
+    problems: frozenset[tuple[str, str]] = frozenset()
+    night: int = 0
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What differs from the night before. `explains`: packages and settings that moved since."""
+
+    problems: tuple[Change, ...] = ()
+    new: tuple[Change, ...] = ()
+    standing: tuple[Change, ...] = ()
+    gone: tuple[Change, ...] = ()
+    explains: tuple[Change, ...] = ()
+    first: bool = False  # there is no earlier night
+    error: bool = False
+
+    def shows(self, change: Change) -> bool:
+        return any(one.key == change.key for one in self.problems)
+
+
+def judge(tonight: Observation, history: Sequence[Past]) -> Judgement:
+    """Compare with earlier nights, the oldest first. Nights without a verdict are passed over, except to say that the
+    cell could not run then either."""
+    before = [past for past in history if not past.observation.error][-WINDOW:]
+    last = history[-1] if history else None
+    problems = list(_verdict(tonight))
+    if before and not tonight.error:
+        problems += [*_fewer(tonight, before), *_numbers(tonight, before), *_slower(tonight, before)]
+        problems += _warnings(tonight, before)
+    held = last.problems if last else frozenset()
+    if tonight.error:  # nothing was seen: what stood before still stands
+        problems += [_lasting(key, "not looked at tonight") for key in sorted(held) if key != _ERROR]
+    keys = {one.key for one in problems}
+    return Judgement(
+        problems=tuple(problems),
+        new=tuple(one for one in problems if one.key not in held),
+        standing=tuple(one for one in problems if one.key in held),
+        gone=tuple(_lasting(key, "gone") for key in sorted(held - keys)),
+        explains=tuple(_moved(tonight, before[-1].observation)) if before and not tonight.error else (),
+        first=not history,
+        error=tonight.error,
+    )
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What a cell is told to be. `standing`: problems that it had before; with `new` those that the next night is
+    compared with."""
+
+    status: Status
+    new: tuple[Change, ...]
+    standing: tuple[Change, ...]
+    gone: tuple[Change, ...] = ()
+    confirmation: str = ""
+
+
+def settle(first: Judgement, again: Judgement | None = None, itself: Observation | None = None) -> Settled:
+    """The status of a cell. `again`: a second run, judged against the same nights, of a cell that changed. `itself`:
+    the baseline against itself beside it. What the second run does not show is no problem, and no fix."""
+    if first.error:
+        return Settled("COULD NOT RUN", first.new, first.standing)
+    new, gone, confirmation = first.new, first.gone, ""
+    relapsed: tuple[Change, ...] = ()
+    if again is not None and again.error:
+        confirmation = "the second run gave no verdict"
+    elif again is not None:
+        new = tuple(one for one in first.new if again.shows(one))
+        gone = tuple(one for one in first.gone if not again.shows(one))
+        relapsed = tuple(one for one in again.problems if any(one.key == other.key for other in first.gone))
+        same = len(new) == len(first.new) and not relapsed
+        confirmation = "a second run showed the same" if same else "a second run did not show all of it"
+    if new and itself is not None:
+        shown = (
+            f"is {itself.verdict}: the candidate need not be at fault" if itself.exit_code else "shows no difference"
+        )
+        confirmation += f"; the baseline against itself {shown}"
+    standing = (*first.standing, *relapsed)
+    flaky = not new and bool(first.new or relapsed)
+    if flaky and not first.standing:
+        return Settled("FLAKY", first.new, standing, gone, confirmation)
+    status: Status = "OK"
+    if first.first:
+        status = "NEW"
+    elif new:
+        status = "REGRESSED"
+    elif standing:
+        status = "STILL FAILING"
+    elif gone:
+        status = "FIXED"
+    return Settled(status, new, standing, gone, confirmation)
+
+
+def _lasting(key: tuple[str, str], state: str) -> Change:
+    kind, subject = key
+    return Change(cast("Kind", kind), subject, f"{kind} {subject}: {state}")
+
+
+def _verdict(tonight: Observation) -> Iterable[Change]:
+    if tonight.exit_code:
+        yield Change("verdict", tonight.verdict, f"{tonight.verdict}: {tonight.reason}")
+    for cause in tonight.causes:
+        yield Change("cause", cause, f"cause {cause}")
+
+
+def _fewer(tonight: Observation, before: Sequence[Past]) -> Iterable[Change]:
+    """A test that tests less. The checks that are to be tested are those of the last night that tested no fewer."""
+    usual = _healthy(before, ("fewer", "checks"))
+    lost = sorted(usual[-1].tested - tonight.tested) if usual else []
+    if lost:
+        now = f"{counted(len(tonight.tested), 'check')} tested, {len(usual[-1].tested)} before"
+        yield Change("fewer", "checks", f"{now}; no longer: {', '.join(lost)}")
+    for name, share in _FEWER.items():
+        value, values = (
+            tonight.metrics.get(name),
+            _values(before, ("fewer", name), partial(_metric, name)),
+        )
+        if value is None or not values:
+            continue
+        median, width = _band(values)
+        if value < share * median and value < median - width:
+            what = name.replace("_", " ").replace("compared tokens", "tokens compared")
+            yield Change("fewer", name, f"{figure(value)} {what}, {figure(median)} before")
+
+
+def _numbers(tonight: Observation, before: Sequence[Past]) -> Iterable[Change]:
+    """The largest and the systematic difference, of the engines and of each engine against its learner."""
+    cap = tonight.metrics.get("cap", _CAP)
+    cap = cap if cap > 0 else _CAP  # NaN too
+    for name, value in tonight.metrics.items():
+        group, _, metric = name.rpartition(": ")
+        if metric not in ("max_delta_logprob", "k1") or not math.isfinite(value):
+            continue
+        values = _values(before, ("metric", name), partial(_metric, name))
+        if not values:
+            continue
+        median, width = _band(values)
+        of = f"{group}: " if group else ""
+        if metric == "max_delta_logprob":
+            if value - median > width and value > LARGEST * cap and value - median > LARGEST * cap:
+                text = f"{of}max |Δ logprob| {figure(value)}, {figure(median)} before"
+                yield Change("metric", name, text)
+        elif abs(value - median) > max(width, SYSTEMATIC * cap, half := _half_width(tonight, group)):
+            text = f"{of}mean Δ logprob {figure(value)} ± {figure(half)}, {figure(median)} before"
+            yield Change("metric", name, text)
+
+
+def _half_width(one: Observation, group: str) -> float:
+    """Half the 99.7 % interval of a signed mean Δ: k3 is E[Δ²]/2 for small Δ (Schulman 2020), its deviation √(2 k3)."""
+    before = f"{group}: " if group else ""
+    k3, tokens = one.metrics.get(f"{before}k3", math.nan), one.metrics.get(f"{before}tokens", math.nan)
+    return 3 * math.sqrt(2 * k3 / tokens) if k3 >= 0 and tokens > 0 else 0.0
+
+
+def _metric(name: str, one: Observation) -> float | None:
+    return one.metrics.get(name)
+
+
+def _slower(tonight: Observation, before: Sequence[Past]) -> Iterable[Change]:
+    """A phase that takes longer beside the others of the same run: a slow machine slows all of them."""
+    usual = {name: statistics.median(values) for name in tonight.phases
+             if (values := [one.phases[name] for one in (past.observation for past in before)
+                            if one.phases.get(name, 0) > 0])}  # fmt: skip
+    for name, seconds in tonight.phases.items():
+        if name not in usual or seconds < BRIEF:
+            continue
+        values = _values(before, ("slower", name), partial(_excess, name, usual))
+        excess = _excess(name, usual, tonight)
+        if excess is None or not values:
+            continue
+        median, width = _band(values)
+        if excess - median > max(SLOWER, width):
+            factor = math.exp(excess - median)
+            yield Change("slower", name, f"{name} takes {factor:.1f} times as long as before, beside the other phases")
+
+
+def _excess(name: str, usual: dict[str, float], one: Observation) -> float | None:
+    """The logarithm by which a phase exceeds its usual seconds beyond the median phase of the run."""
+    changes = {phase: math.log(seconds / usual[phase]) for phase, seconds in one.phases.items()
+               if phase in usual and seconds > 0}  # fmt: skip
+    return changes[name] - statistics.median(changes.values()) if name in changes else None
+
+
+def _warnings(tonight: Observation, before: Sequence[Past]) -> Iterable[Change]:
+    """A finding of severity `warning` that earlier nights had not; what merely informs is in the report."""
+    for name, severity in tonight.facts.findings.items():
+        usual = _healthy(before, ("finding", name))
+        if severity == "warning" and usual and usual[-1].facts.findings.get(name) != "warning":
+            yield Change("finding", name, f"finding {name}, which drops or alters what was asked for")
+
+
+def _moved(tonight: Observation, last: Observation) -> Iterable[Change]:
+    kinds: tuple[tuple[Kind, Mapping[str, str], Mapping[str, str]], ...] = (
+        ("moved", last.facts.versions, tonight.facts.versions),
+        ("setting", last.facts.settings, tonight.facts.settings),
+    )
+    for kind, old, new in kinds:
+        for name in sorted({**old, **new}) if old and new else ():
+            if old.get(name) != new.get(name):
+                yield Change(kind, name, f"{name} {old.get(name, 'absent')} → {new.get(name, 'absent')}")
+
+
+def _healthy(before: Sequence[Past], key: tuple[str, str]) -> list[Observation]:
+    """The nights that did not have this problem; all where every one had it."""
+    return [past.observation for past in before if key not in past.problems] or [past.observation for past in before]
+
+
+def _values(before: Sequence[Past], key: tuple[str, str], value: Callable[[Observation], float | None]) -> list[float]:
+    found = (value(one) for one in _healthy(before, key))
+    return [one for one in found if one is not None and math.isfinite(one)]
+
+
+def _band(values: Sequence[float]) -> tuple[float, float]:
+    """Median, and how far from it a value may be; 0 with too few values: then the ceiling alone decides."""
+    median = statistics.median(values)
+    if len(values) < COLD:
+        return median, 0.0
+    return median, WIDTH * statistics.median(abs(value - median) for value in values)

@@ -1,0 +1,65 @@
+"""`known.toml`: differences that somebody has looked at, each with a reason, an owner and a day on which it expires."""
+
+from __future__ import annotations
+
+import datetime
+import fnmatch
+from collections.abc import Sequence
+from pathlib import Path
+
+import pydantic
+
+from harness.nightly.matrix import Strict, parsed, read
+from reports.nightly_model import Change
+
+
+class Known(Strict):
+    """One known difference. `cell` and `cause` may hold wildcards; `cause`: the name of a cause, or of another problem
+    as the report prints it, such as `max_delta_logprob`."""
+
+    cell: str
+    cause: str
+    reason: str = pydantic.Field(min_length=1)
+    owner: str = pydantic.Field(min_length=1)
+    expires: datetime.date
+
+    def covers(self, cell: str, change: Change) -> bool:
+        return fnmatch.fnmatchcase(cell, self.cell) and fnmatch.fnmatchcase(change.subject, _literal(self.cause))
+
+    @property
+    def text(self) -> str:
+        return f"{self.cause}: {self.reason} ({self.owner}, until {self.expires})"
+
+
+class _File(Strict):
+    known: tuple[Known, ...] = ()
+
+
+def load(path: Path) -> tuple[Known, ...]:
+    """Raises BadInput, one sentence."""
+    return parsed(_File, read(path), str(path)).known
+
+
+def split(
+    cell: str, problems: Sequence[Change], entries: Sequence[Known], today: datetime.date
+) -> tuple[tuple[Change, ...], tuple[Known, ...], tuple[Change, ...]]:
+    """The problems that are not known, the entries that cover others, and a problem for each of these that expired.
+
+    A failing verdict is known where every cause of it is.
+    """
+    used = [entry for entry in entries if any(entry.covers(cell, one) for one in problems)]
+    valid = [entry for entry in used if entry.expires >= today]
+    unknown = [one for one in problems if not any(entry.covers(cell, one) for entry in valid)]
+    if any(one.kind == "cause" for one in problems) and not any(one.kind == "cause" for one in unknown):
+        unknown = [one for one in unknown if one.kind != "verdict"]
+    expired = tuple(
+        Change("known", entry.cause, f"known until {entry.expires}, which is past: {entry.reason} ({entry.owner})")
+        for entry in used
+        if entry.expires < today
+    )
+    return tuple(unknown), tuple(valid), expired
+
+
+def _literal(cause: str) -> str:
+    """Brackets in a cause's detail are meant as they are."""
+    return cause.replace("[", "[[]")

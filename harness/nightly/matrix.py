@@ -1,0 +1,278 @@
+"""A matrix in TOML: which pairs, scenarios, models, modes, dtypes, suites of faults and jobs a night runs."""
+
+from __future__ import annotations
+
+import fnmatch
+import itertools
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import pydantic
+
+from harness.commands.options import seconds, size
+from harness.errors import BadInput, HarnessError
+
+Pair = tuple[str, str]
+Dtype = Literal["", "float32", "bfloat16", "float16"]
+Mode = Literal["", "coupled", "native", "greedy"]
+
+
+class Strict(pydantic.BaseModel):
+    """A section whose keys are all known."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+
+class Needs(Strict):
+    """What a machine must have for a cell."""
+
+    cpus: int = pydantic.Field(default=0, ge=0)
+    gpus: int = pydantic.Field(default=0, ge=0)
+    memory: str = ""
+
+    def missing(self, cpus: int, gpus: int, memory: int) -> str:
+        """What this machine lacks, in words; empty where it has all."""
+        lacks = [f"{wanted} {name}" for name, wanted, there in (("CPUs", self.cpus, cpus), ("GPUs", self.gpus, gpus))
+                 if there < wanted]  # fmt: skip
+        if self.memory and memory < size(self.memory):
+            lacks.append(f"{self.memory} of memory")
+        return " and ".join(lacks)
+
+
+class Limits(Strict):
+    """What every cell has: the longest it may take, how often one that gave no verdict is tried again, its needs."""
+
+    limit: str = "30m"
+    retries: int = pydantic.Field(default=0, ge=0, le=5)
+    needs: Needs = Needs()
+
+
+class Comparison(Limits):
+    """One cell of `harness parity`; empty: as the scenario has it. `settings` are for --set, as topologies are."""
+
+    pair: Pair
+    scenario: str = "ppo-tiny"
+    model: str = ""
+    mode: Mode = ""
+    dtype: Dtype = ""
+    settings: tuple[str, ...] = ()
+    candidate_settings: tuple[str, ...] = ()
+    rollout_only: bool = False
+
+
+class Suite(Limits):
+    """One suite of planted faults."""
+
+    suite: Literal["parity", "hang"]
+    pair: Pair = ("vllm", "sglang")
+    dtype: Dtype = ""
+    names: tuple[str, ...] = ()
+    engines: bool = False
+
+
+class Job(Limits):
+    """A framework's own job on both engines."""
+
+    name: str
+    pair: Pair
+    command: tuple[str, ...] = pydantic.Field(min_length=1)
+    framework: str = "auto"
+    mode: Literal["", "coupled"] = ""
+
+
+class Axes(Strict):
+    """The product of these, without what an entry of `exclude` matches in every key."""
+
+    pairs: tuple[Pair, ...] = ()
+    scenarios: tuple[str, ...] = ("ppo-tiny",)
+    models: tuple[str, ...] = ("",)
+    modes: tuple[Mode, ...] = ("",)
+    dtypes: tuple[Dtype, ...] = ("",)
+    topologies: tuple[tuple[str, ...], ...] = ((),)
+    exclude: tuple[dict[str, Any], ...] = ()
+
+
+class Keep(Strict):
+    """Which recordings stay; verdicts always do. Those that changed something stay `changed` times as many days."""
+
+    days: int = pydantic.Field(default=14, ge=0)
+    changed: int = pydantic.Field(default=4, ge=1)
+    count: int | None = pydantic.Field(default=None, ge=0)
+    size: str = ""
+
+
+class Matrix(Strict):
+    """A file. `known`: the path of known differences, from the matrix's folder."""
+
+    name: str = pydantic.Field(min_length=1)
+    known: str = ""
+    defaults: Limits = Limits()
+    matrix: Axes = Axes()
+    include: tuple[Comparison, ...] = ()
+    faults: tuple[Suite, ...] = ()
+    job: tuple[Job, ...] = ()
+    keep: Keep = Keep()
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One comparison, suite or job of a night, by its name."""
+
+    name: str
+    what: Comparison | Suite | Job
+    limit_s: float
+
+    @property
+    def pair(self) -> Pair | None:
+        """The engines that are compared; None of a suite."""
+        return None if isinstance(self.what, Suite) else self.what.pair
+
+    def arguments(self, out: Path, *, pair: Pair | None = None) -> list[str]:
+        """Words of the command line after `harness`; `pair`: other engines than the cell's."""
+        what = self.what
+        words = ["--format", "json", "--out", str(out)]
+        dtype = what.dtype if not isinstance(what, Job) else ""
+        if isinstance(what, Suite):
+            words = ["faults", "run", *what.names, "--suite", what.suite, *words]
+            if what.suite == "parity":
+                return [*words, "--backends", *(pair or what.pair), *(["--dtype", dtype] if dtype else [])]
+            return [*words, *(["--engines"] if what.engines else [])]
+        words = ["parity", *(pair or what.pair), *words, *(["--mode", what.mode] if what.mode else [])]
+        if isinstance(what, Job):
+            return [*words, "--framework", what.framework, "--", *what.command]
+        words += ["--scenario", what.scenario, *(["--model", what.model] if what.model else [])]
+        words += [word for setting in _settings(what) for word in ("--set", setting)]
+        own = what.candidate_settings if pair is None else ()
+        words += [word for setting in own for word in ("--candidate-set", setting)]
+        return [*words, *(["--rollout-only"] if what.rollout_only else [])]
+
+
+def load(path: Path) -> tuple[Matrix, list[Cell]]:
+    """The matrix and its cells, each of which can be. Raises BadInput, one sentence."""
+    matrix = parsed(Matrix, read(path), str(path))
+    cells = [_checked(cell, path) for cell in _cells(matrix, path)]
+    names = [cell.name for cell in cells]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise BadInput(f"{path}: several cells are {twice[0]}", fix="remove one of them, or exclude it")
+    if not cells:
+        raise BadInput(f"{path} has no cell", fix='pairs = [["vllm", "sglang"]] below [matrix]')
+    return matrix, cells
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A TOML file. Raises BadInput."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path} is not TOML: {error}") from error
+
+
+T = TypeVar("T", bound=pydantic.BaseModel)
+
+
+def parsed(kind: type[T], data: dict[str, Any], where: str) -> T:
+    """Raises BadInput that names the key."""
+    try:
+        return kind.model_validate(data)
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "extra_forbidden":
+            raise BadInput(f"{where}: unknown key {key}") from error
+        raise BadInput(f"{where}: {key}: {first['msg'][0].lower()}{first['msg'][1:]}") from error
+
+
+def selected(cells: Sequence[Cell], only: Sequence[str]) -> list[Cell]:
+    """The cells whose name matches one of the wildcards, or contains it. Raises BadInput where one matches none."""
+    chosen = []
+    for pattern in only:
+        hits = [cell for cell in cells if fnmatch.fnmatchcase(cell.name, pattern) or pattern in cell.name]
+        if not hits:
+            raise BadInput(f"--only {pattern!r} matches no cell", fix="harness nightly MATRIX.toml --list")
+        chosen += hits
+    return [cell for cell in cells if cell in chosen] if only else list(cells)
+
+
+def machine() -> tuple[int, int, int]:
+    """CPUs, GPUs and bytes of memory of this machine. GPUs by the driver's own files: nothing is started."""
+    cards = len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return len(os.sched_getaffinity(0)), cards, memory
+
+
+def _cells(matrix: Matrix, path: Path) -> Iterator[Cell]:
+    axes = matrix.matrix
+    unused = set(range(len(axes.exclude)))
+    inherited = {name: getattr(matrix.defaults, name) for name in matrix.defaults.model_fields_set}
+    product = itertools.product(axes.pairs, axes.scenarios, axes.models, axes.modes, axes.dtypes, axes.topologies)
+    for pair, scenario, model, mode, dtype, settings in product:
+        point = {"pair": list(pair), "scenario": scenario, "model": model, "mode": mode, "dtype": dtype,
+                 "topology": list(settings)}  # fmt: skip
+        hits = {index for index, entry in enumerate(axes.exclude)
+                if all(point.get(key) == value for key, value in entry.items())}  # fmt: skip
+        unused -= hits
+        if not hits:
+            what = Comparison(pair=pair, scenario=scenario, model=model, mode=mode, dtype=dtype, settings=settings)
+            yield _cell(what.model_copy(update=inherited), path)
+    if unused and axes.pairs:
+        raise BadInput(f"{path}: matrix.exclude {axes.exclude[min(unused)]} matches no cell")
+    owns: tuple[Comparison | Suite | Job, ...] = (*matrix.include, *matrix.faults, *matrix.job)
+    for own in owns:
+        yield _cell(own.model_copy(update={k: v for k, v in inherited.items() if k not in own.model_fields_set}), path)
+
+
+def _cell(what: Comparison | Suite | Job, path: Path) -> Cell:
+    try:
+        limit_s = seconds(what.limit)
+        if what.needs.memory:
+            size(what.needs.memory)
+    except BadInput as error:
+        named = "limit" if "--stall" in error.message else "needs.memory"
+        value = what.limit if named == "limit" else what.needs.memory
+        raise BadInput(f"{path}: {named} {value!r} is no {'duration' if named == 'limit' else 'size'}") from error
+    return Cell(_name(what), what, limit_s)
+
+
+def _name(what: Comparison | Suite | Job) -> str:
+    pair = "-".join(what.pair)
+    if isinstance(what, Suite):
+        parts = ["faults", what.suite, *([pair] if what.suite == "parity" else []), what.dtype, *what.names]
+        return "/".join(part for part in [*parts, "engines" if what.engines else ""] if part)
+    if isinstance(what, Job):
+        return "/".join(part for part in (pair, what.name, what.mode) if part)
+    own = [f"candidate {one}" for one in what.candidate_settings] + ["rollout"] * what.rollout_only
+    parts = [pair, Path(what.scenario).stem, Path(what.model).name, what.mode, what.dtype, *what.settings, *own]
+    return "/".join(part for part in parts if part)
+
+
+def _settings(what: Comparison) -> list[str]:
+    return [*what.settings, *([f"model.dtype={what.dtype}"] if what.dtype else [])]
+
+
+def _checked(cell: Cell, path: Path) -> Cell:
+    """Raises BadInput for a cell that cannot be: an unknown engine, scenario or setting."""
+    from harness import config, envs
+    from harness.parity.runs.options import ParityOptions
+
+    what = cell.what
+    try:
+        for backend in what.pair:
+            envs.parse(backend)
+        if isinstance(what, Comparison):
+            options = ParityOptions(
+                scenario=what.scenario, overrides=_settings(what), mode=what.mode or None,
+                rollout_only=what.rollout_only,
+            )  # fmt: skip
+            config.changed(options.shared(), what.candidate_settings)
+        if isinstance(what, Job) and not re.fullmatch(r"[\w.-]+", what.name):
+            raise BadInput(f"the job's name {what.name!r} may hold letters, digits, '.', '_' and '-' only")
+    except HarnessError as error:
+        raise BadInput(f"{path}: cell {cell.name}: {error.message}", fix=error.fix) from error
+    return cell

@@ -1,0 +1,107 @@
+"""A night: every cell is run, judged against its earlier nights, run once more where it changed, and written down."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from harness.nightly import cells, known
+from harness.nightly.history import History
+from harness.nightly.judge import judge, settle
+from harness.nightly.known import Known
+from harness.nightly.matrix import Cell, Pair, Suite
+from harness.nightly.observation import Observation
+from probes.files import write_whole
+from reports.nightly_model import CellResult, Night
+
+Run = Callable[..., Observation]  # of `cells.run`: (cell, folder, *, pair)
+
+
+@dataclass
+class Nightly:
+    """What a night needs. `run` and `clock` are passed in by tests. `out`: the folder of all nights."""
+
+    history: History
+    out: Path
+    entries: Sequence[Known] = ()
+    say: Callable[[str], None] = lambda line: None
+    run: Run = cells.run
+    today: Callable[[], datetime.date] = field(default=datetime.date.today)
+
+    def cells(self, number: int, chosen: Sequence[Cell], may_start: Callable[[], bool] = lambda: True) -> list[Cell]:
+        """Run the cells of a night; returns those that were not started because the time was over."""
+        late = []
+        for index, cell in enumerate(chosen, 1):
+            if index > 1 and not may_start():
+                late.append(cell)
+                continue
+            self.say(f"{index}/{len(chosen)} {cell.name}")
+            result = self._cell(number, cell)
+            self.say(f"{index}/{len(chosen)} {cell.name}: {result.status} ({result.verdict}, {result.seconds:.0f} s)")
+        return late
+
+    def finish(self, number: int, left_out: Sequence[tuple[str, str]]) -> Night:
+        """End the night; its report is written beside its recordings in every format of a CI system."""
+        import reports
+
+        self.history.finish(number, left_out)
+        night = self.history.night(number)
+        folder = self._folder(number)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, format in (("night.json", "json"), ("night.md", "md"), ("junit.xml", "junit")):
+            write_whole(folder / name, reports.render(night, format).encode())
+        return night
+
+    def _folder(self, number: int) -> Path:
+        return (self.out / f"night-{number:05d}").resolve()
+
+    def _cell(self, number: int, cell: Cell) -> CellResult:
+        """Run, judge and keep one cell. A folder of a run that was cut gets a neighbour."""
+        base = folder = self._folder(number) / cells.folder_name(cell)
+        for again in range(2, 1000):
+            if not folder.exists():
+                break
+            folder = base.with_name(f"{base.name}.{again}")
+        past = self.history.past(cell.name)
+        tonight = self.run(cell, folder)
+        first = judge(tonight, past)
+        again_judged, itself = None, None
+        fresh, _, _ = known.split(cell.name, first.new, self.entries, self.today())
+        if not tonight.error and (fresh or first.gone):
+            self.say(f"{cell.name}: changed; once more")
+            again_judged = judge(self.run(cell, folder / "again"), past)
+            alone = _itself(cell)
+            if alone and any(again_judged.shows(one) for one in fresh):
+                self.say(f"{cell.name}: {alone[0]} against itself")
+                itself = self.run(cell, folder / "itself", pair=alone)
+        settled = settle(first, again_judged, itself)
+        result = CellResult(
+            cell.name, settled.status, tonight.verdict, tonight.reason, tonight.seconds, new=settled.new,
+            standing=settled.standing, gone=settled.gone, explains=first.explains, confirmation=settled.confirmation,
+            metrics=dict(tonight.metrics), reproduce=tonight.reproduce,
+            report=str(Path(tonight.recording) / "report.html") if tonight.recording else "",
+        )  # fmt: skip
+        result = accepted(result, self.entries, self.today())
+        self.history.add(number, tonight, result)
+        return result
+
+
+def accepted(result: CellResult, entries: Sequence[Known], today: datetime.date) -> CellResult:
+    """The result with what `known.toml` says of it: problems that are known do not count, and expired entries do."""
+    problems = (*result.new, *result.standing)
+    unknown, valid, expired = known.split(result.cell, problems, entries, today)
+    told = replace(result, known=tuple(entry.text for entry in valid), new=(*result.new, *expired))
+    if expired:
+        return replace(told, status="REGRESSED")
+    if not valid or result.status in ("FLAKY", "COULD NOT RUN"):
+        return told
+    if not unknown:
+        return replace(told, status="KNOWN")
+    fresh = tuple(one for one in result.new if one in unknown)
+    return told if fresh or result.status != "REGRESSED" else replace(told, status="STILL FAILING")
+
+
+def _itself(cell: Cell) -> Pair | None:
+    return None if isinstance(cell.what, Suite) or cell.pair is None else (cell.pair[0], cell.pair[0])

@@ -1,0 +1,163 @@
+"""What one run of a cell showed, in the few facts that nights are compared by; made from its verdict and recordings."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from reports.model import Parity, Verdict
+from reports.text import flatten, number
+
+# Of every group of `parity.metrics`: the largest difference, the mean one, the signed mean, and what the field watches.
+METRICS = ("max_delta_logprob", "mean_delta_logprob", "k1", "k3", "ess", "tokens")
+COUNTS = ("steps", "samples", "compared_tokens", "benign_flips", "flips_beyond_margin")
+PHASE = "_seconds"  # of a run's series, such as rollout_seconds
+SIDES = "candidate against baseline"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What hardly ever changes from night to night; a history stores equal ones once. `checks`: name -> state;
+    `findings`: name -> severity; `versions` and `settings` as the recordings have them."""
+
+    checks: Mapping[str, str] = field(default_factory=dict)
+    findings: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One run of a cell. `phases`: seconds a step, in the median, by side and phase. `error`: it gave no verdict."""
+
+    verdict: str
+    exit_code: int
+    reason: str
+    causes: tuple[str, ...] = ()
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    phases: Mapping[str, float] = field(default_factory=dict)
+    facts: Facts = field(default_factory=Facts)
+    seconds: float = 0.0
+    recording: str = ""
+    reproduce: str = ""
+
+    @property
+    def error(self) -> bool:
+        return self.verdict == "ERROR"
+
+    @property
+    def tested(self) -> frozenset[str]:
+        return frozenset(name for name, state in self.facts.checks.items() if state != "not tested")
+
+
+def failed(reason: str, *, seconds: float = 0.0, recording: str = "") -> Observation:
+    """A run that gave no verdict."""
+    return Observation("ERROR", 2, reason, seconds=seconds, recording=recording)
+
+
+def observed(verdict: Verdict, folder: Path, *, seconds: float = 0.0) -> Observation:
+    """The facts of a verdict whose recordings lie in `folder`."""
+    body = verdict.parity
+    counts = {name: number(verdict.coverage[name]) for name in COUNTS if name in verdict.coverage}
+    return Observation(
+        verdict.verdict,
+        verdict.exit_code,
+        verdict.reason,
+        causes=tuple(sorted(cause.name for cause in verdict.causes)),
+        metrics=counts | (_metrics(body) if body else {}),
+        phases=_phases(body) if body else {},
+        facts=Facts(
+            checks={check.name: check.state for check in body.checks} if body else {},
+            findings={finding.name: finding.severity for finding in verdict.findings},
+            versions=_versions(folder),
+            settings=_settings(folder),
+        ),
+        seconds=seconds,
+        recording=str(folder),
+        reproduce=verdict.reproduce,
+    )
+
+
+def of_suite(result: Mapping[str, Any], folder: Path, *, seconds: float = 0.0) -> Observation:
+    """The facts of a suite of planted faults, from `harness faults run --format json`: a check for each fault."""
+    score, outcomes = result["score"], result["outcomes"]
+    checks = {one["name"]: "ruled out" if one["right"] else "confirmed" for one in outcomes}
+    wrong = sorted(name for name, state in checks.items() if state == "confirmed")
+    passed = not wrong and bool(checks) if score.get("passed") is None else bool(score["passed"])
+    return Observation(
+        "PASSED" if passed else "FAILED",
+        0 if passed else 1,
+        str(score["line"]),
+        causes=tuple(f"fault {name}" for name in wrong),
+        facts=Facts(checks=checks),
+        seconds=seconds,
+        recording=str(folder),
+    )
+
+
+def _metrics(body: Parity) -> dict[str, float]:
+    """By name between the engines, with the group before the name otherwise; `cap`: the largest noise believed."""
+    values = {"cap": number(body.floor.get("cap"))}
+    for group, metrics in body.metrics.items():
+        if isinstance(metrics, dict):
+            before = "" if group == SIDES else f"{group}: "
+            values |= {f"{before}{name}": number(metrics[name]) for name in METRICS if name in metrics}
+    return values
+
+
+def _phases(body: Parity) -> dict[str, float]:
+    """Without the first step, which warms up, where there are others."""
+    medians = {}
+    for run in body.runs:
+        for name, series in run.series.items():
+            if name.endswith(PHASE) and (values := [number(value) for value in series[1:] or series]):
+                medians[f"{run.side} {name.removesuffix(PHASE)}"] = statistics.median(values)
+    return medians
+
+
+def _manifests(folder: Path) -> dict[str, dict[str, Any]]:
+    """`run.json` by side; a recording that lacks one is the judge's business."""
+    manifests = {}
+    for side in ("baseline", "candidate"):
+        with contextlib.suppress(OSError, ValueError):
+            manifests[side] = json.loads((folder / side / "run.json").read_text(encoding="utf-8"))
+    return manifests
+
+
+def _versions(folder: Path) -> dict[str, str]:
+    """Packages by where they are: each side's engine, and the learner, whose environment the sides share."""
+    versions: dict[str, str] = {}
+    for side, manifest in _manifests(folder).items():
+        environment = manifest.get("environment") or {}
+        for name in ("version", "torch", "python_version"):
+            if value := environment.get(name):
+                label = {"version": environment.get("engine", "engine"), "python_version": "python"}.get(name, name)
+                versions[f"{side} engine: {label}"] = str(value)
+        for journal in sorted((folder / side / "events").glob("*.jsonl")):
+            role = journal.name.split("-")[0]
+            with contextlib.suppress(OSError, ValueError), journal.open(encoding="utf-8") as lines:
+                packages = json.loads(next(lines, "{}")).get("packages") or {}
+                where = f"{side} engine" if role == "rollout" else "learner"
+                versions |= {f"{where}: {name}": str(version) for name, version in packages.items()}
+    return versions
+
+
+def _settings(folder: Path) -> dict[str, str]:
+    """The scenario as each side ran it, without a seed's or a side's own names; the side only where they differ."""
+    found: dict[str, dict[str, str]] = {}
+    for side, manifest in _manifests(folder).items():
+        scenario = manifest.get("scenario") or {}
+        groups = flatten({"scenario": scenario, "mapping": manifest.get("mapping") or {}})
+        found[side] = {
+            f"{group}.{name}".removeprefix("scenario / "): json.dumps(value) for group, name, value in groups
+        }
+    base, other = found.get("baseline", {}), found.get("candidate", {})
+    shared = {name: value for name, value in base.items() if other.get(name, value) == value}
+    apart = {f"{name} ({side})": value for side, values in found.items() for name, value in values.items()
+             if name not in shared}  # fmt: skip
+    return {name.removeprefix("scenario."): value for name, value in (shared | apart).items()}

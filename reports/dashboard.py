@@ -1,0 +1,172 @@
+"""The dashboard of a history: one page with every cell over the nights, and one page a cell. Static and offline.
+
+Pages are built from strings: ten thousand of them are written in seconds. Whatever comes from a history passes `_text`.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import itertools
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from probes.redaction import scrub
+from reports.sections.nightly import TONES, duration
+from reports.text import clean, number, show
+
+MARKER = "index.html"
+SPARKS = ("max_delta_logprob", "k1", "compared_tokens", "seconds")
+RECENT = 10  # nights in the table of a cell, besides those that changed something
+_WIDTH, _HEIGHT = 6, 16  # of a night in the heat map
+
+_CSS = """
+:root { color-scheme: light dark; --ink: #1b2130; --paper: #fff; --muted: #5a6374; --rule: #dde1e8;
+  --ok: #2f9e68; --bad: #c02626; --warn: #d49a1f; --known: #4f8fc0; --none: #e4e7ec; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6e9ef; --paper: #14171d; --muted: #9ba5b6; --rule: #2d333f;
+  --ok: #2f8a5f; --bad: #ff6b6b; --warn: #e6b450; --known: #7db7e4; --none: #262b35; } }
+body { margin: 0; padding: 1.6rem; background: var(--paper); color: var(--ink);
+  font: 14px/1.5 system-ui, "Noto Sans", "DejaVu Sans", sans-serif; }
+h1 { font-size: 1.4rem; } h2 { font-size: 1.05rem; margin-top: 2rem; } a { color: inherit; }
+table { border-collapse: collapse; } td, th { padding: .15rem .8rem .15rem 0; text-align: left; vertical-align: top;
+  border-bottom: 1px solid var(--rule); overflow-wrap: anywhere; }
+tr { content-visibility: auto; contain-intrinsic-size: auto 1.4rem; }
+.muted { color: var(--muted); } svg { vertical-align: middle; }
+.ok { fill: var(--ok); color: var(--ok); } .bad { fill: var(--bad); color: var(--bad); }
+.warn { fill: var(--warn); color: var(--warn); } .known { fill: var(--known); color: var(--known); }
+.none { fill: var(--none); } path { fill: none; stroke: var(--ink); stroke-width: 1.2; } .mark { fill: var(--bad); }
+b.ok, b.bad, b.warn, b.known { font-weight: 650; }
+"""
+_POLICY = base64.b64encode(hashlib.sha256(_CSS.encode()).digest()).decode()
+
+
+def write(folder: Path, nights: Sequence[tuple[int, str]], rows: Iterable[Any]) -> int:
+    """Write all pages; returns how many cells there are. `nights`: number and start, the oldest first. `rows`: by cell,
+    then by night, as `harness.nightly.history` has them. Raises OSError."""
+    (folder / "cells").mkdir(parents=True, exist_ok=True)
+    places = {night: index for index, (night, _) in enumerate(nights)}
+    started = dict(nights)
+    lines: list[tuple[int, str, str]] = []
+    for name, group in itertools.groupby(rows, key=lambda row: row.name):
+        course = [row for row in group if row.night_id in places]
+        if course:
+            page = f"cells/{hashlib.sha256(name.encode()).hexdigest()[:20]}.html"
+            metrics = [json.loads(row.metrics) | {"seconds": row.seconds} for row in course]
+            (folder / page).write_text(_cell(folder, name, course, metrics, started), encoding="utf-8")
+            lines.append(_line(name, page, course, metrics, places, len(nights)))
+    (folder / MARKER).write_text(_index(nights, [line for *_, line in sorted(lines)]), encoding="utf-8")
+    return len(lines)
+
+
+def _line(
+    name: str, page: str, course: Sequence[Any], metrics: Sequence[dict[str, Any]], places: dict[int, int], width: int
+) -> tuple[int, str, str]:
+    """A row of the heat map, and where it belongs: what is wrong now comes first."""
+    last = course[-1]
+    tone = TONES.get(last.status, "warn")
+    order = ("bad", "warn", "known", "ok").index(tone)
+    cells = (
+        f'<td><a href="{page}">{_text(name)}</a></td><td><b class="{tone}">{_text(last.status)}</b></td>'
+        f"<td>{_heat(course, places, width)}</td>"
+        f"<td>{_spark([number(one.get(SPARKS[0])) for one in metrics])}</td><td>{duration(last.seconds)}</td>"
+    )
+    return order, name, f"<tr>{cells}</tr>\n"
+
+
+def _heat(course: Sequence[Any], places: dict[int, int], width: int) -> str:
+    """Nights of one tone beside each other are one rectangle, which keeps ten thousand rows small."""
+    tones = ["none"] * width
+    for row in course:
+        tones[places[row.night_id]] = TONES.get(row.status, "warn")
+    at, parts = 0, []
+    for tone, run in itertools.groupby(tones):
+        length = len(list(run))
+        parts.append(f'<rect class="{tone}" x="{at * _WIDTH}" width="{length * _WIDTH - 1}" height="{_HEIGHT}"/>')
+        at += length
+    return f'<svg width="{width * _WIDTH}" height="{_HEIGHT}" role="img" aria-label="nights">{"".join(parts)}</svg>'
+
+
+def _spark(values: Sequence[float], width: int = 120, height: int = 18) -> str:
+    """A metric's course; a value that is no number breaks the line."""
+    finite = [value for value in values if abs(value) < float("inf")]
+    if not finite:
+        return ""
+    low, span = min(finite), (max(finite) - min(finite)) or 1.0
+    step, moved, parts = width / max(1, len(values) - 1), True, []
+    for index, value in enumerate(values):
+        if not abs(value) < float("inf"):
+            moved = True
+            continue
+        y = height - 1 - (value - low) / span * (height - 2)
+        parts.append(f"{'M' if moved else 'L'}{index * step:.0f} {y:.1f}")
+        moved = False
+    return f'<svg width="{width}" height="{height}" role="img" aria-label="course"><path d="{"".join(parts)}"/></svg>'
+
+
+def _cell(
+    folder: Path, name: str, course: Sequence[Any], metrics: Sequence[dict[str, Any]], started: dict[int, str]
+) -> str:
+    parts = [f'<p><a href="../{MARKER}">all cells</a></p>\n<h1>{_text(name)}</h1>\n<table>\n']
+    for metric in SPARKS:
+        values = [number(one.get(metric)) for one in metrics]
+        if spark := _spark(values, 360, 40):
+            parts.append(f"<tr><th>{metric}</th><td>{spark}</td><td>{show(values[-1])}</td></tr>\n")
+    parts.append("</table>\n<h2>Nights</h2>\n<table>\n")
+    for index in range(len(course) - 1, -1, -1):
+        row = course[index]
+        if index >= len(course) - RECENT or row.status != "OK":
+            parts.append(_night(folder, row, started[row.night_id]))
+    return _page(name, "".join(parts) + "</table>\n")
+
+
+def _night(folder: Path, row: Any, start: str) -> str:
+    tone = TONES.get(row.status, "warn")
+    report = ""
+    if row.path and not row.removed and (file := Path(row.path) / "report.html").is_file():
+        report = f'<a href="{quote(os.path.relpath(file, folder / "cells"))}">report</a>'
+    return (
+        f'<tr><td>{row.night_id}</td><td>{_text(start)}</td><td><b class="{tone}">{_text(row.status)}</b></td>'
+        f"<td>{_text(row.verdict)}</td><td>{'<br>'.join(_told(row.changes))}</td><td>{report}</td></tr>\n"
+    )
+
+
+def _told(changes: str) -> Iterator[str]:
+    """What the night said of the cell, escaped; `changes` is JSON as the history has it."""
+    if '"text"' not in changes and '"confirmation": ""' in changes:
+        return
+    value = scrub(json.loads(changes))
+    for title, key in (("new", "new"), ("since then another", "explains"), ("gone", "gone"), ("as before", "standing")):
+        yield from (f"{title}: {_text(one['text'])}" for one in value[key])
+    yield from (f"known: {_text(text)}" for text in value["known"])
+    if value["confirmation"]:
+        yield f"confirmed: {_text(value['confirmation'])}"
+
+
+def _index(nights: Sequence[tuple[int, str]], lines: Sequence[str]) -> str:
+    span = f"nights {nights[0][0]} to {nights[-1][0]}, {_text(nights[-1][1])}" if nights else "no night"
+    key = ", ".join(f'<b class="{tone}">{status}</b>' for status, tone in TONES.items())
+    head = "<tr><th>cell</th><th>last</th><th>nights, the newest on the right</th>"
+    head += "<th>max |Δ logprob|</th><th>time</th></tr>"
+    body = f'<h1>Nightly</h1>\n<p class="muted">{len(lines)} cells, {span}. {key}</p>\n'
+    return _page("Nightly", f"{body}<table>\n{head}\n{''.join(lines)}</table>\n")
+
+
+def _page(title: str, body: str) -> str:
+    policy = f"default-src 'none'; style-src 'sha256-{_POLICY}'"
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{_text(title)}</title>\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        f'<meta name="viewport" content="width=device-width"><style>{_CSS}</style></head>\n'
+        f"<body>\n{body}</body></html>\n"
+    )
+
+
+@lru_cache(4096)
+def _text(text: str) -> str:
+    return html.escape(clean(text))

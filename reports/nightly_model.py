@@ -1,0 +1,95 @@
+"""What a night of cells came to: plain frozen data, as `harness nightly` and `harness history` print it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from reports import codec
+from reports.codec import Number
+
+Kind = Literal["verdict", "cause", "metric", "fewer", "slower", "finding", "known", "moved", "setting"]
+Status = Literal["OK", "NEW", "REGRESSED", "FLAKY", "FIXED", "STILL FAILING", "KNOWN", "COULD NOT RUN"]
+
+CHANGED: tuple[Status, ...] = ("REGRESSED", "FLAKY", "FIXED", "NEW", "COULD NOT RUN")
+
+
+@dataclass(frozen=True)
+class Change:
+    """One thing that is not as it was. `kind` and `subject` tell whether two nights show the same; the text may vary.
+
+    `moved` and `setting` explain: a package or a parameter is another than on the last night. The others are problems.
+    """
+
+    kind: Kind
+    subject: str
+    text: str
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.kind, self.subject
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """What one cell showed, and how that differs from its earlier nights. `confirmation`: what a second run and the
+    baseline against itself showed."""
+
+    cell: str
+    status: Status
+    verdict: str
+    reason: str
+    seconds: Number = 0.0
+    new: tuple[Change, ...] = ()
+    standing: tuple[Change, ...] = ()
+    gone: tuple[Change, ...] = ()
+    explains: tuple[Change, ...] = ()
+    known: tuple[str, ...] = ()
+    confirmation: str = ""
+    report: str = ""
+    reproduce: str = ""
+    metrics: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Night:
+    """All cells of a night. `left_out`: cells that did not run, with the reason."""
+
+    kind: ClassVar[str] = "nightly"
+    number: int
+    matrix: str
+    started: str
+    results: tuple[CellResult, ...]
+    left_out: tuple[tuple[str, str], ...] = ()
+    finished: bool = True
+
+    @property
+    def alarms(self) -> tuple[CellResult, ...]:
+        """What somebody has to look at: cells that regressed or could not run, and new ones with a problem."""
+        return tuple(one for one in self.results if one.status in ("REGRESSED", "COULD NOT RUN")
+                     or (one.status == "NEW" and one.new))  # fmt: skip
+
+    @property
+    def exit_code(self) -> int:
+        """1: a cell regressed; else 2: a cell could not run; else 0: nothing is new."""
+        if any(one.status != "COULD NOT RUN" for one in self.alarms):
+            return 1
+        return 2 if self.alarms else 0
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many cells have each status, in the order of a first look."""
+        order = ("REGRESSED", "COULD NOT RUN", "NEW", "FLAKY", "FIXED", "STILL FAILING", "KNOWN", "OK")
+        every = [one.status for one in self.results]
+        return {status: every.count(status) for status in order if status in every}
+
+    @property
+    def reason(self) -> str:
+        """One sentence."""
+        counts = ", ".join(f"{count} {status}" for status, count in self.counts.items()) or "no cell ran"
+        cut = "" if self.finished else "; the night was cut"
+        return counts + (f"; {len(self.left_out)} not run" if self.left_out else "") + cut
+
+    def to_json(self) -> str:
+        values = codec.builtins(self)
+        return codec.dumps(values | {"exit_code": self.exit_code, "reason": self.reason})

@@ -1,0 +1,80 @@
+"""What is said of a cell and of a night, in the order in which it helps; every format shows these lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from reports.nightly_model import CellResult, Night
+from reports.text import figure
+
+TONES = {"REGRESSED": "bad", "COULD NOT RUN": "bad", "NEW": "ok", "FLAKY": "warn", "FIXED": "ok",
+         "STILL FAILING": "warn", "KNOWN": "known", "OK": "ok"}  # fmt: skip
+
+
+def headline(result: CellResult) -> str:
+    """One line: the first of what is new, else the verdict."""
+    told = result.new or result.gone or result.standing
+    return f"{result.status}: {told[0].text if told else result.reason}"
+
+
+def lines(result: CellResult) -> list[str]:
+    """Everything that is said of a cell, a line each."""
+    return [
+        *(f"new: {one.text}" for one in result.new),
+        *(f"since then another: {one.text}" for one in result.explains),
+        *(f"gone: {one.text}" for one in result.gone),
+        *(f"as before: {one.text}" for one in result.standing),
+        *(f"known: {text}" for text in result.known),
+        *([f"confirmed: {result.confirmation}"] if result.confirmation else []),
+        *([f"report: {result.report}"] if result.report else []),
+        *([f"reproduce: {result.reproduce}"] if result.reproduce else []),
+    ]
+
+
+def noteworthy(night: Night) -> list[CellResult]:
+    """The cells that differ from the night before or fail, alarms first."""
+    order = list(TONES)
+    shown = [one for one in night.results if one.status != "OK" or one.explains]
+    return sorted(shown, key=lambda one: (one not in night.alarms, order.index(one.status)))
+
+
+def compared(first: Night, second: Night) -> list[tuple[str, str, str]]:
+    """(cell, in the first night, in the second) of every cell that differs between two nights."""
+    one, two = ({result.cell: result for result in night.results} for night in (first, second))
+    rows = []
+    for cell in sorted({**one, **two}):
+        old, new = (f"{side[cell].verdict}{_causes(side[cell])}" if cell in side else "not run" for side in (one, two))
+        if old != new:
+            rows.append((cell, old, new))
+    return rows
+
+
+def _causes(result: CellResult) -> str:
+    problems = {change.subject for change in (*result.new, *result.standing) if change.kind != "verdict"}
+    return f" ({', '.join(sorted(problems))})" if problems else ""
+
+
+def duration(seconds: float) -> str:
+    """As a person says it: 40 s, 3 min, 2 h 5 min."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
+
+
+_EIGHTHS = " ▁▂▃▄▅▆▇█"
+
+
+def plot(values: Sequence[float], labels: Sequence[str], height: int = 8) -> list[str]:
+    """A metric's course as columns from its smallest to its largest value, one a night; an empty one: no value."""
+    finite = [value for value in values if value == value and abs(value) != float("inf")]
+    if not finite:
+        return ["no value"]
+    low, high = min(finite), max(finite)
+    span = (high - low) or 1.0
+    levels = [1 + round((value - low) / span * (8 * height - 1)) if value in finite else 0 for value in values]
+    rows = []
+    for row in reversed(range(height)):
+        axis = figure(high) if row == height - 1 else figure(low) if row == 0 else ""
+        rows.append(f"{axis:>10} ┃" + "".join(_EIGHTHS[max(0, min(8, level - 8 * row))] for level in levels))
+    return [*rows, f"{'':>10}  {labels[0]} to {labels[-1]}"]

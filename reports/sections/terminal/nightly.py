@@ -1,0 +1,38 @@
+"""A night on a terminal: the cells that changed, then how many are as they were; the answer is the last line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from reports.layout import Page
+from reports.nightly_model import Night
+from reports.pipe import outlive_reader
+from reports.sections import nightly as arrange
+from reports.text import clean
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_STYLES = {"bad": "bold red", "warn": "bold yellow", "ok": "bold green", "known": "bold cyan"}
+
+
+def show(night: Night, console: Console, *, verbose: bool) -> None:
+    """`verbose`: the cells that are as they were, too."""
+    with outlive_reader(console):
+        page = Page(console)
+        page.heading(f"night {night.number} of {clean(night.matrix)}", clean(night.started))
+        shown = list(night.results) if verbose else arrange.noteworthy(night)
+        for one in shown:
+            style = _STYLES[arrange.TONES[one.status]]
+            seconds = arrange.duration(float(one.seconds))
+            page.prose(
+                Text.assemble((f"{one.status}  ", style), (clean(one.cell), "bold"), f"  {one.verdict}, {seconds}")
+            )
+            for line in arrange.lines(one):
+                page.prose(clean(line), "    ")
+        for name, why in night.left_out:
+            page.prose(Text(f"not run  {clean(name)}: {clean(why)}", "dim"))
+        page.rule()
+        page.line(f"{night.reason} (exit code {night.exit_code})")

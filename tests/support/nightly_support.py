@@ -1,0 +1,94 @@
+"""Cells that are played by a script: what a comparison shows is read from a file, so that a night takes seconds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.nightly.judge import Past
+from harness.nightly.observation import Facts, Observation
+from reports.model import EXIT_CODES, Cause, Check, Parity, RunSummary, Verdict
+from reports.nightly_model import CellResult
+
+if TYPE_CHECKING:
+    from harness.nightly.history import History
+
+# Plays `harness parity A B --out DIR …`: the verdict of the pair, from the file that holds all of them.
+PLAYER = """
+import json, os, sys, time
+from pathlib import Path
+from typing import TYPE_CHECKING
+words = sys.argv[2:]
+script = json.loads(Path(sys.argv[1]).read_text())
+out = Path(words[words.index("--out") + 1])
+played = script["-".join(words[1:3])]
+if isinstance(played, list):  # one for each run
+    count = Path(sys.argv[1]).with_suffix(".count-" + "-".join(words[1:3]))
+    index = int(count.read_text()) if count.exists() else 0
+    count.write_text(str(index + 1))
+    played = played[min(index, len(played) - 1)]
+if played == "hang":
+    if os.fork() == 0:
+        time.sleep(600)
+    time.sleep(600)
+if played == "die":
+    os.kill(os.getpid(), 9)
+if played == "refuse":
+    sys.exit("harness: there is no backend")
+out.mkdir(parents=True)
+(out / "verdict.json").write_text(json.dumps(played))
+(out / "report.html").write_text("a report")
+"""
+
+MATRIX = """
+name = "trial"
+[defaults]
+limit = "60s"
+[matrix]
+pairs = [["hf", "hf"]]
+[[include]]
+pair = ["hf", "vllm"]
+[[include]]
+pair = ["hf", "sglang"]
+"""
+
+
+def verdict(name: str = "EQUIVALENT", *causes: str, checks: int = 5, tokens: int = 2000) -> Verdict:
+    """A verdict of parity as the judge writes them, small."""
+    tested = [Check(f"check {index}", "ruled out" if index < checks else "not tested", "") for index in range(5)]
+    series = {"rollout_seconds": [9.0, 0.4, 0.4], "train_seconds": [2.0, 0.3, 0.3]}
+    runs = [RunSummary(side, "hf", "", series=dict(series)) for side in ("baseline", "candidate")]
+    metrics = {"candidate against baseline": {"max_delta_logprob": 4e-6, "k1": 0.0, "k3": 1e-13, "tokens": tokens}}
+    return Verdict(
+        "parity", name, EXIT_CODES[name], "a reason",
+        causes=[Cause(one, "candidate", "a cause") for one in causes],
+        coverage={"steps": 3, "samples": 96, "compared_tokens": tokens},
+        parity=Parity(None, {"cap": 1e-4}, tested, runs, metrics), reproduce="harness parity hf hf",
+    )  # fmt: skip
+
+
+def script(file: Path, **pairs: Verdict | str | list[Verdict | str]) -> None:
+    """What the player plays, by `baseline_candidate`."""
+
+    def plain(value: Verdict | str) -> object:
+        return value if isinstance(value, str) else value.to_dict()
+
+    values = {key.replace("_", "-"): [plain(one) for one in value] if isinstance(value, list) else plain(value)
+              for key, value in pairs.items()}  # fmt: skip
+    file.write_text(json.dumps(values), encoding="utf-8")
+
+
+def observation(verdict: str = "EQUIVALENT", **metrics: float) -> Observation:
+    facts = Facts({"check": "ruled out"}, {}, {"engine: vllm": "0.31"}, {"seed": "0"})
+    return Observation(
+        verdict, EXIT_CODES[verdict], "a reason", metrics={"k1": 0.0, **metrics}, facts=facts, seconds=2.0
+    )
+
+
+def keep(history: History, night: int, cell: str, one: Observation, status: str = "OK") -> None:
+    history.add(night, one, CellResult(cell, status, one.verdict, one.reason, one.seconds))  # type: ignore[arg-type]
+
+
+def problems(past: list[Past]) -> list[set[str]]:
+    return [{subject for _, subject in one.problems} for one in past]

@@ -1,0 +1,237 @@
+"""`harness nightly` and `harness history`, with cells that a script plays."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from xml.etree import ElementTree
+
+import nightly_support as support
+import pytest
+
+from harness import cli
+from harness.nightly import cells, matrix
+
+pytest.importorskip("sqlalchemy", reason="the extra [nightly] is not installed")
+HISTORY = "runs/nightly/history.db"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "player.py").write_text(support.PLAYER)
+    (tmp_path / "matrix.toml").write_text(support.MATRIX)
+    monkeypatch.setattr(cells, "COMMAND", (sys.executable, str(tmp_path / "player.py"), str(tmp_path / "script.json")))
+    monkeypatch.setattr(cells, "GRACE_S", 2.0)
+    equal = support.verdict()
+    support.script(tmp_path / "script.json", hf_hf=equal, hf_vllm=equal, hf_sglang=equal)
+    return tmp_path
+
+
+def run(*words: str) -> int:
+    return cli.main(["nightly", "matrix.toml", *words])
+
+
+def statuses(number: int) -> dict[str, str]:
+    found = json.loads(Path(f"runs/nightly/night-{number:05d}/night.json").read_text())
+    return {one["cell"]: one["status"] for one in found["results"]}
+
+
+def test_nights_from_new_to_regressed_to_fixed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    equal, other = support.verdict(), support.verdict("DIVERGENT", "STOP")
+    assert run() == 0 and set(statuses(1).values()) == {"NEW"}
+    assert run() == 0 and set(statuses(2).values()) == {"OK"}
+    support.script(folder / "script.json", hf_hf=equal, hf_vllm=other, hf_sglang=equal)
+    capsys.readouterr()
+    assert run("--format", "github") == 1
+    printed = capsys.readouterr().out
+    assert printed.startswith(
+        "::error title=REGRESSED%3A hf-vllm/ppo-tiny::new: DIVERGENT: a reason; new: cause STOP; "
+    )
+    assert "a second run showed the same%3B" not in printed and "the baseline against itself shows no" in printed
+    assert statuses(3) == {"hf-hf/ppo-tiny": "OK", "hf-vllm/ppo-tiny": "REGRESSED", "hf-sglang/ppo-tiny": "OK"}
+    assert run() == 0 and statuses(4)["hf-vllm/ppo-tiny"] == "STILL FAILING"
+    support.script(folder / "script.json", hf_hf=equal, hf_vllm=equal, hf_sglang=equal)
+    assert run() == 0 and statuses(5)["hf-vllm/ppo-tiny"] == "FIXED"
+    assert cli.main(["history", "show", "3", "--format", "md"]) == 1
+    assert "### REGRESSED: hf-vllm/ppo-tiny" in capsys.readouterr().out
+    assert cli.main(["history", "compare", "2", "3"]) == 0
+    assert "hf-vllm/ppo-tiny: EQUIVALENT → DIVERGENT (STOP)" in capsys.readouterr().out
+    assert cli.main(["history", "list"]) == 0 and capsys.readouterr().out.count("trial on") == 5
+    assert cli.main(["history", "metric", "hf-vllm/ppo-tiny", "compared_tokens"]) == 0
+    assert "2,000" in capsys.readouterr().out
+    junit = ElementTree.parse("runs/nightly/night-00003/junit.xml").getroot()
+    assert [case.get("name") for case in junit.iter("testcase") if case.find("failure") is not None] == [
+        "hf-vllm/ppo-tiny"
+    ]
+    assert cli.main(["history", "html", "site"]) == 0
+    page = (folder / "site" / "index.html").read_text()
+    assert page.count("<tr>") == 4 and "FIXED" in page and len(list((folder / "site" / "cells").iterdir())) == 3
+
+
+def test_a_change_that_a_second_run_does_not_show_is_flaky(folder: Path) -> None:
+    equal, other = support.verdict(), support.verdict("DIVERGENT", "STOP")
+    support.script(folder / "script.json", hf_hf=equal, hf_sglang=equal, hf_vllm=[equal, other, equal, other, other])
+    assert run() == 0 and run() == 0
+    assert statuses(2)["hf-vllm/ppo-tiny"] == "FLAKY"
+    assert run("--only", "hf-vllm*") == 1 and statuses(3) == {"hf-vllm/ppo-tiny": "REGRESSED"}
+
+
+def test_a_test_that_tests_less_is_a_regression(folder: Path) -> None:
+    equal, less = support.verdict(), support.verdict(checks=3)
+    support.script(folder / "script.json", hf_hf=equal, hf_sglang=equal, hf_vllm=[equal, less])
+    assert run() == 0 and run() == 1
+    found = json.loads(Path("runs/nightly/night-00002/night.json").read_text())
+    told = [change["text"] for one in found["results"] for change in one["new"]]
+    assert told == ["3 checks tested, 5 before; no longer: check 3, check 4"]
+
+
+@pytest.mark.parametrize(("played", "words"), [("die", "ended by signal 9"), ("refuse", "there is no backend")])
+def test_a_cell_that_dies_ends_itself_only(folder: Path, played: str, words: str) -> None:
+    equal = support.verdict()
+    support.script(folder / "script.json", hf_hf=equal, hf_vllm=played, hf_sglang=equal)
+    assert run() == 2
+    assert statuses(1) == {"hf-hf/ppo-tiny": "NEW", "hf-vllm/ppo-tiny": "COULD NOT RUN", "hf-sglang/ppo-tiny": "NEW"}
+    assert words in Path("runs/nightly/night-00001/night.md").read_text()
+
+
+def test_a_cell_is_ended_at_its_limit_with_its_children_and_tried_again(folder: Path) -> None:
+    (folder / "matrix.toml").write_text(
+        'name = "slow"\n[[include]]\npair = ["hf", "vllm"]\nlimit = "2s"\nretries = 1\n'
+    )
+    support.script(folder / "script.json", hf_vllm="hang")
+    began = time.monotonic()
+    assert run() == 2 and time.monotonic() - began < 60
+    attempts = sorted(path.name for path in Path("runs/nightly/night-00001/hf-vllm_ppo-tiny").iterdir())
+    assert attempts == ["attempt-1", "attempt-2"]
+    mine = str(folder / "player.py").encode()
+    lines = (Path("/proc") / pid / "cmdline" for pid in os.listdir("/proc") if pid.isdigit())
+    assert not any(mine in line.read_bytes() for line in lines if line.exists())
+
+
+def test_known_differences_do_not_count_until_they_expire(folder: Path) -> None:
+    equal, other = support.verdict(), support.verdict("DIVERGENT", "STOP(eos)", "LENGTH")
+    support.script(folder / "script.json", hf_hf=equal, hf_vllm=[equal, other], hf_sglang=equal)
+    (folder / "matrix.toml").write_text('known = "known.toml"\n' + support.MATRIX)
+    entry = '[[known]]\ncell = "hf-vllm/*"\ncause = "{}"\nreason = "upstream"\nowner = "us"\nexpires = {}\n'
+    both = entry.format("STOP(*", "2999-01-01") + entry.format("LENGTH", "2999-01-01")
+    (folder / "known.toml").write_text(both)
+    assert run() == 0 and run() == 0 and statuses(2)["hf-vllm/ppo-tiny"] == "KNOWN"
+    (folder / "known.toml").write_text(both.replace("2999", "2001"))
+    assert run() == 1 and statuses(3)["hf-vllm/ppo-tiny"] == "REGRESSED"
+    assert "known until 2001-01-01, which is past" in Path("runs/nightly/night-00003/night.md").read_text()
+    (folder / "known.toml").write_text(entry.format("LENGTH", "2999-01-01"))
+    assert run() == 0 and statuses(4)["hf-vllm/ppo-tiny"] == "STILL FAILING"
+
+
+def test_a_night_that_was_cut_is_resumed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from harness.nightly.night import Nightly
+
+    kept = Nightly._cell
+
+    def cut(self: Nightly, number: int, cell: matrix.Cell) -> object:
+        if "sglang" in cell.name:
+            raise KeyboardInterrupt
+        return kept(self, number, cell)
+
+    monkeypatch.setattr(Nightly, "_cell", cut)
+    assert run() == 130
+    monkeypatch.setattr(Nightly, "_cell", kept)
+    assert run("--resume") == 0
+    assert len(statuses(1)) == 3
+    assert run("--resume") == 2
+
+
+def test_a_budget_takes_what_changed_last_then_what_was_longest_not_run(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    equal = support.verdict()
+    support.script(
+        folder / "script.json", hf_hf=equal, hf_vllm=[equal, support.verdict("DIVERGENT", "STOP")], hf_sglang=equal
+    )
+    assert run() == 0 and run("--only", "hf-hf") == 0 and run("--only", "vllm") == 1
+    capsys.readouterr()
+    assert run("--dry-run", "--budget", "10ms") == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("hf-vllm/ppo-tiny") and printed.count("beyond the budget") == 2
+    assert run("--budget", "1ms") == 0
+    assert statuses(4) == {"hf-vllm/ppo-tiny": "STILL FAILING"}
+    assert run("--budget", "1ms") == 0 and statuses(5) == {"hf-sglang/ppo-tiny": "OK"}
+
+
+def test_the_list_names_every_cell_and_runs_none(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--list") == 0
+    assert capsys.readouterr().out.split() == ["hf-hf/ppo-tiny", "hf-vllm/ppo-tiny", "hf-sglang/ppo-tiny"]
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("name = ", "is not TOML"),
+        ("", "name: field required"),
+        ('name = "x"', "has no cell"),
+        ('name = "x"\nnights = 3', "unknown key nights"),
+        ('name = "x"\n[matrix]\npairs = [["hf"]]', "matrix.pairs.0.1: field required"),
+        ('name = "x"\n[matrix]\npairs = [["hf", "vlm"]]', "cell hf-vlm/ppo-tiny: there is no backend 'vlm'"),
+        ('name = "x"\n[matrix]\npairs = [["hf", "hf"]]\nscenarios = ["ppo-tony"]', "did you mean ppo-tiny?"),
+        ('name = "x"\n[matrix]\npairs = [["hf", "hf"]]\nmodes = ["warm"]', "matrix.modes.0: input should be"),
+        ('name = "x"\n[matrix]\npairs = [["hf", "hf"], ["hf", "hf"]]', "several cells are hf-hf/ppo-tiny"),
+        ('name = "x"\n[matrix]\npairs = [["hf", "hf"]]\nexclude = [{ mode = "greedy" }]', "matches no cell"),
+        (
+            'name = "x"\n[matrix]\npairs = [["hf", "hf"]]\ntopologies = [["engine.motors=2"]]',
+            "unknown key engine.motors",
+        ),
+        ('name = "x"\n[defaults]\nlimit = "soon"\n[matrix]\npairs = [["hf", "hf"]]', "limit 'soon' is no duration"),
+        ('name = "x"\nknown = "none.toml"\n[matrix]\npairs = [["hf", "hf"]]', "none.toml cannot be read"),
+    ],
+)
+def test_a_matrix_that_cannot_be_is_one_sentence(
+    folder: Path, text: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "matrix.toml").write_text(text)
+    assert run() == 2
+    said = capsys.readouterr().err
+    assert words in said and "Traceback" not in said and len(said.splitlines()) <= 2, said
+
+
+def test_the_product_without_what_is_excluded(folder: Path) -> None:
+    (folder / "matrix.toml").write_text(
+        'name = "x"\n[defaults]\nlimit = "5m"\n[matrix]\npairs = [["hf", "vllm"], ["vllm@0.31", "vllm@0.32"]]\n'
+        'modes = ["coupled", "native"]\ndtypes = ["float32", "bfloat16"]\n'
+        'exclude = [{ mode = "native", dtype = "bfloat16" }]\n'
+        '[[faults]]\nsuite = "parity"\ndtype = "bfloat16"\nlimit = "6h"\n'
+        '[[job]]\nname = "grpo"\npair = ["hf", "vllm"]\nframework = "trl"\ncommand = ["python", "train.py"]\n'
+    )
+    loaded, found = matrix.load(folder / "matrix.toml")
+    assert len(found) == 8 and loaded.name == "x"
+    by_name = {cell.name: cell for cell in found}
+    assert by_name["faults/parity/vllm-sglang/bfloat16"].limit_s == 21600
+    assert by_name["hf-vllm/grpo"].limit_s == 300
+    words = by_name["hf-vllm/ppo-tiny/coupled/bfloat16"].arguments(Path("x"))
+    assert words[:3] == ["parity", "hf", "vllm"] and words[-2:] == ["--set", "model.dtype=bfloat16"]
+    assert by_name["hf-vllm/grpo"].arguments(Path("x"))[-3:] == ["--", "python", "train.py"]
+
+
+def test_a_cell_whose_needs_this_machine_has_not_is_left_out(folder: Path) -> None:
+    (folder / "matrix.toml").write_text(support.MATRIX + "needs = { gpus = 9999 }\n")
+    assert run() == 0 and len(statuses(1)) == 2
+    assert "not the 9999 GPUs" in Path("runs/nightly/night-00001/night.md").read_text()
+
+
+def test_every_text_is_escaped_on_its_way_out(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    evil = support.verdict("DIVERGENT", "STOP(<script>alert(1)</script>\n::error::x\x1b[31m)")
+    support.script(folder / "script.json", hf_hf=evil, hf_vllm=evil, hf_sglang=evil)
+    assert run("--format", "github") == 1
+    printed = capsys.readouterr().out
+    assert "\x1b" not in printed and all(
+        line.startswith(("::error title=NEW", "3 NEW")) for line in printed.splitlines()
+    )
+    assert cli.main(["history", "html", "site"]) == 0
+    for page in (folder / "site").rglob("*.html"):
+        assert "<script" not in page.read_text() and "\x1b" not in page.read_text()
+    assert "<script" not in Path("runs/nightly/night-00001/night.md").read_text()
+    assert cli.main(["history", "html", str(folder)]) == 2
