@@ -11,6 +11,7 @@ from harness.parity.facts.align import Grid, Match, first_difference, shared
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Far, Side, version_of, weight_version
 from harness.parity.facts.flips import far_margin
+from harness.parity.facts.rounding import both, misrounded
 from harness.recordings.tables import Rows, Table
 from reports.model import Place
 
@@ -121,7 +122,8 @@ def _against_learner(e: Evidence, side: Side, rollout: Table, output: Rows, expe
     e.count(f"trained tokens:{side.name}", grid.size)
     if not follows_guide:
         _trained_tokens(e, side, rollout, output, tokens, match, grid, same)
-    _choices(e, side, rollout, experience, match, grid, same)
+    off = _learner_off(e, rollout, output, experience, match, grid, same)
+    _choices(e, side, rollout, experience, match, grid, same, off)
     if (
         actor is None
         or logprob is None
@@ -169,7 +171,7 @@ def _against_learner(e: Evidence, side: Side, rollout: Table, output: Rows, expe
     if e.differs(kind, found, match.sample[np.unique(grid.row[found.deciding])], place):
         prompt = rollout.rows("prompt")
         lengths = prompt.lengths[match.a] if prompt is not None else None
-        readings.reread(e, kind, rollout.step, match.sample, grid, q, p, same, cached, lengths)
+        readings.reread(e, kind, rollout.step, match.sample, grid, q, p, same, cached, lengths, off > 0)
 
 
 def _trained_tokens(
@@ -200,11 +202,28 @@ def _trained_tokens(
     readings.reread_tokens(e, Kind.TRAINED.of(side.name), rollout.step, match.sample, grid, drawn, trained)
 
 
+def _learner_off(
+    e: Evidence, rollout: Table, output: Rows, experience: Table, match: Match, grid: Grid, same: np.ndarray
+) -> np.ndarray:
+    """By how many nats the learner's number is off where the engine's is not (`rounding.misrounded`), on `grid`; 0
+    elsewhere, in float32, and where that was not recorded."""
+    by = np.zeros(grid.size)
+    logprob, own = rollout.rows("logprob"), both(experience, "actor_logprob", "exact_logprob")
+    if not e.tolerance.half or own is None or logprob is None or not np.array_equal(logprob.lengths, output.lengths):
+        return by
+    engine, learner, exact = grid.take(logprob, match.a), grid.take(own[0], match.b), grid.take(own[1], match.b)
+    there = np.flatnonzero(same)
+    there = there[misrounded(engine[there], learner[there], exact[there], e.tolerance.extreme_drawn)]
+    by[there] = np.abs(learner[there].astype(np.float64) - exact[there])
+    return by
+
+
 def _choices(
-    e: Evidence, side: Side, rollout: Table, experience: Table, match: Match, grid: Grid, same: np.ndarray
-) -> None:
+    e: Evidence, side: Side, rollout: Table, experience: Table, match: Match, grid: Grid, same: np.ndarray,
+    off: np.ndarray,
+) -> None:  # fmt: skip
     """Tokens that the learner, under the same randomness, would not have drawn: its margin is negative beyond the
-    tolerance.
+    tolerance. `off`: as `_learner_off` returns it.
     """
     margin, tokens = experience.rows("margin"), experience.rows("tokens")
     if (
@@ -222,6 +241,8 @@ def _choices(
         return
     reach, edge = far_margin(e), experience.rows("edge")
     turned = gap[beyond] >= -reach
+    by = off[beyond] / max(e.tolerance.temperature, 1e-6)  # in nats of logits/T, as the gap
+    turned |= (by > 0) & (gap[beyond] + by >= -reach)
     if reach and edge is not None and np.array_equal(edge.lengths, tokens.lengths):
         turned |= grid.take(edge, match.b)[beyond] <= e.tolerance.extreme_drawn
     far = bool(turned.all())

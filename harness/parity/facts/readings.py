@@ -31,10 +31,12 @@ def reread(
     same: np.ndarray,
     cached: np.ndarray | None,
     prompt: np.ndarray | None = None,
+    rounded: np.ndarray | None = None,
 ) -> None:
     """Add one step's samples: what is left of |engine − truth| beyond the tolerance under each reading of `engine`.
 
     Flat float arrays on `grid`; `same`: positions of equal tokens; `sample`, `cached`, `prompt` (tokens): per row.
+    `rounded`: positions at which `truth` is off by itself (`rounding.misrounded`), where no factor need fit.
     """
     truth, engine = truth.astype(np.float64), engine.astype(np.float64)
     tolerance = e.tolerated(key.kind).value
@@ -60,7 +62,8 @@ def reread(
     factor = _common(columns["scale"], columns["beyond"])
     columns["scale"][:] = factor
     apart = np.abs(factor * engine - truth)
-    columns["scale left"] = _per_row(grid, same & ~(apart <= tolerance * max(1.0, abs(factor))))
+    fits = apart <= tolerance * max(1.0, abs(factor))
+    columns["scale left"] = _per_row(grid, same & ~(fits if rounded is None else fits | rounded))
     for name, (low, high) in _semantics(e, truth).items():
         columns[f"{name} left"] = _per_row(grid, same & ~((engine >= low - tolerance) & (engine <= high + tolerance)))
         # Tokens that this reading explains and the learner's own number does not.

@@ -137,6 +137,20 @@ def as_far(sizes: np.ndarray, rounding: np.ndarray, cap: float) -> np.ndarray:
     return excused
 
 
+def misrounded(engine: np.ndarray, learner: np.ndarray, exact: np.ndarray, farthest: float) -> np.ndarray:
+    """Tokens at which the learner's own number is off and the engine's is not: by float32 of the same weights, which
+    the engine is within `farthest` nats of and the learner is not. Of the hundredth only at which the learner is
+    furthest: where it is off everywhere it does not round, it reports something else.
+    """
+    apart = np.abs(learner.astype(np.float64) - exact)
+    known = np.isfinite(apart)
+    if not known.any():
+        return np.zeros(len(apart), bool)
+    far = known & (apart > farthest) & (apart >= np.quantile(apart[known], BULK))
+    found: np.ndarray = far & (np.abs(engine.astype(np.float64) - exact) <= farthest)
+    return found
+
+
 def largest_of(sizes: np.ndarray, cap: float) -> float:
     """The largest of these roundings; 0 where there is none, or they are so large that they are no rounding."""
     sizes = sizes[np.isfinite(sizes)]

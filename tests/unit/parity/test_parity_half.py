@@ -164,6 +164,26 @@ def test_a_token_that_the_learner_rounds_as_far_is_not_the_engine_s(
     assert check(put(tmp_path, baseline, candidate), "candidate-itself").state == state
 
 
+@pytest.mark.parametrize(("wrong", "more"), [("learner", []), ("engine", ["UNEXPLAINED"]), ("choice", ["UNEXPLAINED"])])
+def test_a_token_that_the_learner_alone_rounds_far_is_not_the_engine_s(
+    tmp_path: Path, wrong: str, more: list[str]
+) -> None:
+    """A trainer that divides by the temperature, and one token: its learner is 7 nats off in bfloat16, and would not
+    have drawn it; by float32 the engine is right. Controls: it is the engine that is off there, and its choice."""
+    baseline, candidate = pair(plan=HALF, native=False)
+    for frame in candidate.frames("experience"):
+        learner = frame.arrays["actor_logprob"]
+        learner.values = learner.values / np.float32(0.7)
+        if frame.step == 2:
+            if wrong == "learner":
+                learner.values[30] -= 10.0
+            frame.arrays["margin"].values[30] = -6.5 if wrong != "engine" else 1.0
+    if wrong == "engine":
+        candidate.frame("rollout", 2).arrays["logprob"].values[30] -= 10.0
+    found = put(tmp_path, baseline, candidate)
+    assert causes(found) == ["TRAINER(log-probabilities scaled)", *more], [vars(one) for one in found.causes]
+
+
 @pytest.mark.parametrize(("off", "named"), [(0.09, ["ALIGNMENT"]), (3.0, ["ALIGNMENT", "UNEXPLAINED"])])
 def test_a_short_sample_that_rounds_beside_a_shift_is_the_shift_s(tmp_path: Path, off: float, named: list[str]) -> None:
     """One of two tokens of a sample is 0.09 nats off after the shift, as rounding may be; 3 nats are a fault."""
