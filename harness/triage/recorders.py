@@ -68,10 +68,10 @@ def _loaded(evidence: Evidence, taken_ns: int | None, notes: list[str]) -> dict[
 
 def _one_clock(loaded: flight.Flight, taken_ns: int, age_s: float) -> bool:
     """Whether the times of a dump fit the time when it was taken, and the age of its process where that is known."""
-    created = loaded.created_ns[loaded.created_ns > 0]
-    if not taken_ns or not len(created):
-        return bool(taken_ns) or not len(created)
-    oldest_s, newest_s = (taken_ns - int(created.min())) / 1e9, (taken_ns - int(created.max())) / 1e9
+    created = [at for at in loaded.created_ns if at > 0]
+    if not taken_ns or not created:
+        return bool(taken_ns) or not created
+    oldest_s, newest_s = (taken_ns - min(created)) / 1e9, (taken_ns - max(created)) / 1e9
     return newest_s > -CLOCK_S and (age_s <= 0 or oldest_s < age_s + CLOCK_S)
 
 

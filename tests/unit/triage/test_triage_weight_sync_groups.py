@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from triage_evidence import evidence, process
 
-from harness.triage.evidence import Group, Journal, Process
+from harness.triage.evidence import Call, Group, Journal, Process
 from harness.triage.judge import triage
 from reports.model import Verdict
 
@@ -107,3 +107,21 @@ def test_a_thousand_processes_with_a_sync_are_judged_in_seconds(tmp_path: Path) 
     began = time.process_time()
     assert keys(judged(tmp_path, trainer, *others, left)) == {5000}
     assert time.process_time() - began < 30
+
+
+def test_a_trainer_does_not_wait_for_the_engine_process_of_its_own_rank(tmp_path: Path) -> None:
+    """The trainer and SGLang's scheduler are each rank 0 of a world of one, and both are known by the engine's name; the
+    process that was asked is another one, and has refused."""
+    known = (Group("weights", (0, 1), "gloo", "", 2),)
+    refusal = Call("update", False, "update_weights_from_distributed before begin_weight_update", 5.0)
+    own = Group("0", (0,), "gloo", "default_pg", 1)
+    trainer = process(10, "trainer", "main sync broadcast", rank=0, world_size=1, engine="sglang",
+                      journal=Journal("j", 9, 40.0, groups=(own, *known)))  # fmt: skip
+    asked = process(20, "rollout", "main event_loop receive", rank=1, world_size=2,
+                    journal=Journal("j", 9, 40.0, groups=known, calls=(refusal,)))  # fmt: skip
+    joined = Journal("j", 9, 40.0, groups=(own, Group("weights", (), "gloo", "", 2, 1)))
+    scheduler = process(30, "sglang_scheduler", "main event_loop zmq.poll", rank=0, world_size=1, engine="sglang",
+                        ppid=20, journal=joined)  # fmt: skip
+    verdict = judged(tmp_path, trainer, asked, scheduler)
+    assert verdict.triage is not None
+    assert (verdict.verdict, verdict.triage.hang, keys(verdict)) == ("HUNG", "K13", {20}), verdict.reason
