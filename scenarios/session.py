@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from probes import install
-from scenarios.engines import frames, guided, last_words, parameters
+from scenarios.engines import frames, guided, last_words, parameters, registry
 from scenarios.engines.engine import Completion, Engine, EngineError, Request, SyncGroup, SyncReport, WeightMeta
 from scenarios.engines.make import make_engine, resolve_device
 from scenarios.engines.mapping import ParameterMap, described
@@ -407,6 +407,10 @@ class EngineSession:
             "start_seconds": self._started_s,
             "device": self._device,
         }
+
+    def workers(self) -> int:
+        """Processes of the engine that a weight sync reaches."""
+        return registry.get(self.backend).workers(self._scenario.engine)
 
     def pids(self) -> tuple[int, ...]:
         return self._engine.info().pids

@@ -174,7 +174,7 @@ class Experiment:
         engine = sides[0].scenario.engine
         future = self._stage.submit(
             "no_room", roles["actor"][0], engines=len(sides), share=engine.memory_fraction,
-            workers=engine.tensor_parallel, device=self._device,
+            workers=registry.get(sides[0].backend).workers(engine), device=self._device,
         )  # fmt: skip
         found: str = self._wait(future, sides[0], "looking for memory")
         return found
@@ -224,7 +224,7 @@ class Experiment:
                 "actor": roles["actor"][0],
                 "policy": self._policies[side.name],
                 "version": side.scenario.steps if side.scenario.train else 0,
-                "workers": side.scenario.engine.tensor_parallel * side.scenario.engine.engines,
+                "workers": registry.get(side.backend).workers(side.scenario.engine),
             }
         asked = self._now(self._sides[0]).scenario.to_json()
         options = {"device": self._device, "sync_backend": self._sync_backend}

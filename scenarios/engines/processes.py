@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from scenarios.engines.engine import ParameterRefused
 
 
 def parents() -> dict[int, int]:
@@ -46,6 +50,35 @@ def _title(pid: int) -> str:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     except OSError:  # it ended while we looked
         return ""
+
+
+def cores(ranks: int, allowed: Iterable[int]) -> str:
+    """Equal shares of these cores, one for each rank: "0,1|2,3", as vLLM and SGLang read it.
+
+    Raises ParameterRefused where there are fewer cores than ranks: each would wait for the other's core.
+    """
+    there = sorted(allowed)
+    share = len(there) // ranks
+    if not share:
+        raise ParameterRefused(
+            f"engine.tensor_parallel={ranks}: each rank needs a core of its own, and this process may use {len(there)}"
+        )
+    return "|".join(",".join(map(str, there[rank * share : (rank + 1) * share])) for rank in range(ranks))
+
+
+@contextmanager
+def bound_to_cores(variable: str, ranks: int) -> Iterator[None]:
+    """Engines that are started within have cores for each rank in this variable, unless the user set it. By themselves
+    they give each rank a NUMA node of its own, and do not start where there are fewer."""
+    nodes = len(list(Path("/sys/devices/system/node").glob("node[0-9]*")))
+    if ranks <= max(1, nodes) or os.environ.get(variable):
+        yield
+        return
+    os.environ[variable] = cores(ranks, os.sched_getaffinity(0))
+    try:
+        yield
+    finally:
+        del os.environ[variable]
 
 
 def alive(pid: int) -> bool:

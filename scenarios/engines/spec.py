@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from scenarios.engines.native import Native, Values
 
 if TYPE_CHECKING:
-    from scenarios.settings import Mode, Sampling
+    from scenarios.settings import Engine, Mode, Sampling
 
 
 def fits_the_context(resolved: Values) -> int:
@@ -66,6 +66,10 @@ class EngineSpec:
     reloads_modules: bool = False
     defaults_at_endpoint_only: bool = False
     process_title: str = ""
+
+    def workers(self, engine: Engine) -> int:
+        """Processes that a weight sync of engines with these settings reaches."""
+        return (engine.tensor_parallel if "tensor_parallel" in self.engine_arguments else 1) * engine.engines
 
     def make(self, *args: Any, **named: Any) -> Any:
         """A live engine. Imports its code."""

@@ -93,8 +93,7 @@ class Trainer:
             gather([actor.submit("reset") for actor in self._actors()])
         gather([actor.submit("record_to", str(self.run_dir)) for actor in self._actors()])
         self._recorder.event("tokenizer", **prompts.described(self._tokenizer))
-        engine = self.scenario.engine
-        workers = engine.tensor_parallel * engine.engines
+        workers: int = call(self._session, "workers")
         self._sync.connect(world_size=1 + workers, backend=self._sync_backend)
         self._send(step=self.version - 1)
 

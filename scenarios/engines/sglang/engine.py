@@ -26,12 +26,13 @@ from scenarios.engines.engine import (
 from scenarios.engines.hf.engine import draw_of, ids_of
 from scenarios.engines.load import Load
 from scenarios.engines.mapping import Mapped, ParameterMap, sample, start
-from scenarios.engines.processes import titled
+from scenarios.engines.processes import bound_to_cores, titled
 from scenarios.engines.sglang import parameters as own_parameters
 from scenarios.engines.sglang.plugin import DIGESTS, SWITCH
 from scenarios.settings import Mode, Sampling, Scenario
 
 LOOK_S = 0.02  # how often a batch that runs is looked at
+CORES = "SGLANG_CPU_OMP_THREADS_BIND"
 SLEEP = "sleep_on_idle"
 PUBLISH = "load_snapshot_publish_interval"  # of SGLang: publish the load every so many decode steps
 
@@ -91,7 +92,10 @@ class SGLangEngine:
             replaced.append("sampler")
         self._replaced = tuple(replaced)
         try:
-            self._engine = sglang.Engine(**self._arguments)
+            with bound_to_cores(CORES, self._tensor_parallel if device == "cpu" else 1):
+                self._engine = sglang.Engine(**self._arguments)
+        except parameters.ParameterRefused:
+            raise
         except Exception as error:  # whatever SGLang raises here, the user needs its text, not its type
             raise EngineError(f"SGLang {self._version} did not start", str(error)) from error
         manager = self._engine.tokenizer_manager

@@ -23,9 +23,11 @@ from scenarios.engines.engine import (
 from scenarios.engines.hf.engine import draw_of, ids_of
 from scenarios.engines.load import Load
 from scenarios.engines.mapping import Mapped, ParameterMap, sample, start
-from scenarios.engines.processes import titled
+from scenarios.engines.processes import bound_to_cores, titled
 from scenarios.engines.vllm import parameters as own_parameters
 from scenarios.settings import Mode, Sampling, Scenario
+
+CORES = "VLLM_CPU_OMP_THREADS_BIND"
 
 
 class VLLMEngine:
@@ -77,7 +79,10 @@ class VLLMEngine:
 
         self._version = vllm.__version__
         try:
-            self._llm = vllm.LLM(**self._arguments)
+            with bound_to_cores(CORES, scenario.engine.tensor_parallel if device == "cpu" else 1):
+                self._llm = vllm.LLM(**self._arguments)
+        except parameters.ParameterRefused:
+            raise
         except Exception as error:  # whatever vLLM raises here, the user needs its text, not its type
             raise EngineError(f"vLLM {self._version} did not start", str(error)) from error
         config = self._llm.llm_engine.model_config
