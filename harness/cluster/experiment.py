@@ -24,7 +24,7 @@ from scenarios.remote import Actor, Future, Remote
 from scenarios.settings import Engine, Scenario
 
 if TYPE_CHECKING:
-    from harness.parity.attribution.bench import Bench
+    from harness.parity.interventions.bench import Bench
 
 ROLES = ("actor", "critic", "reward", "reference")
 
@@ -213,7 +213,7 @@ class Experiment:
     def bench(self, *names: str) -> Bench:
         """The sides of these names on a bench, with their engines as the runs, or their lifted stages, left them. Each
         must have been recorded and not have gone native."""
-        from harness.parity.attribution.bench import OnStage  # the judge's libraries, which no run needs
+        from harness.parity.interventions.bench import OnStage  # the judge's libraries, which no run needs
 
         sides = [self._now(side) for side in self._sides if side.name in names]
         stands = {}

@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from harness.parity.causes import registry
+from harness.parity.causes.stale_cache import untried_cache
 from harness.parity.causes.turns import Turn
 from harness.parity.causes.unexplained import UNEXPLAINED
 from harness.parity.facts.divergence import DivergenceKey, Kind, Order
@@ -20,39 +21,18 @@ from harness.parity.lifted import remark
 from harness.parity.rivals import told_apart
 from harness.parity.rules import (
     ends,
-    itself,
     lifted,
     mapping,
     native,
-    order,
     prompts,
     readings,
     reasons,
-    restrictions,
-    retokenized,
-    shapes,
-    weights,
 )
 from reports.model import Cause, Place
 from reports.text import counted
 
 # What rules see of earlier ones is what those left open (`Explained.left`); causes are listed in this order too.
 _RULES = (
-    Turn(
-        weights.stale_weights,
-        "",
-        "a recorded sync says so; with other weights an engine differs in every way that the others read",
-    ),
-    Turn(
-        weights.altered_weights,
-        "stale_weights",
-        "the same record: what did not arrive, then what arrived otherwise",
-    ),
-    Turn(
-        weights.one_update_behind,
-        "altered_weights",
-        "a tensor that the record names explains the distance from the learner by itself",
-    ),
     Turn(prompts.prompts, "one_update_behind", "ids are recorded: what an engine continues comes before how it draws"),
     Turn(
         mapping.sampling_parameters,
@@ -69,22 +49,8 @@ _RULES = (
         "most_tokens",
         "the last record: it covers every number, to which the re-readings below would be fitted",
     ),
-    Turn(
-        order.permuted,
-        "data_type",
-        "whole responses of others are looked for where no record says why tokens differ",
-    ),
-    Turn(retokenized.retokenized, "permuted", "tokens of another sample may read alike here and there"),
-    Turn(order.collisions, "retokenized", "siblings that were encoded again may become equal"),
     Turn(readings.alignment, "collisions", "numbers are read again once it is known whose tokens they belong to"),
     Turn(readings.scaled, "alignment", "a factor can be fitted to numbers of neighbouring tokens"),
-    Turn(restrictions.numeric, "scaled", "samples are left out only where no re-reading of them helps"),
-    Turn(
-        restrictions.vocabulary,
-        "numeric",
-        "logits that are not finite make an engine draw any id, one of the padding too",
-    ),
-    Turn(restrictions.stale_cache, "vocabulary", "it needs samples that differ for no reason of their own"),
     Turn(
         readings.mixed_version,
         "stale_cache",
@@ -98,17 +64,11 @@ _RULES = (
     Turn(ends.min_tokens, "semantics", "an end that comes too early is a choice first: it explains the length"),
     Turn(ends.ends, "min_tokens", "each end is explained once no choice does"),
     Turn(reasons.reasons, "ends", "a sample of another length has another reason to end"),
-    Turn(shapes.shapes, "reasons", "it looks at what learners make of rollouts that nothing above explains"),
     Turn(native.native_prompts, "shapes", "the native stage comes after the rollouts, and again prompts come first"),
     Turn(native.native_ends, "native_prompts", "what a cut makes of native samples would be fitted by a parameter"),
     Turn(native.samplers, "native_ends", "a parameter is fitted to what ends and prompts leave"),
     Turn(native.meanings, "samplers", "what the numbers mean is asked after what was drawn"),
     Turn(native.seeds, "meanings", "the repeats need nothing of the others; they are the last of the native stage"),
-    Turn(
-        itself.noisy,
-        "seeds",
-        "noise explains differences of any kind: it may cover only what is left of all the others",
-    ),
     Turn(lifted.logic, "noisy", "the causes of the lifted stage claim what is left in half precision"),
     Turn(lifted.arithmetic, "logic", "rounding is what remains once float32 agrees"),
 )
@@ -181,7 +141,7 @@ def unexplained(so_far: Explained, open_: dict[DivergenceKey, np.ndarray]) -> Ca
         False: "; the learners' weights differ there",
         None: "",
     }[weights]
-    suspected = [text for side in e.sides if (text := restrictions.untried_cache(e, side, so_far))]
+    suspected = [text for side in e.sides if (text := untried_cache(e, side, so_far))]
     evidence = "; ".join(filter(None, [evidence, *suspected, remark(e)]))
     return Cause.of(
         UNEXPLAINED.key(),

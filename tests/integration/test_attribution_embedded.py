@@ -19,12 +19,14 @@ from harness.parity.attribution.merge import same_cause
 from harness.parity.attribution.outcome import Attribution
 from harness.parity.attribution.put_back import engine_parameters
 from harness.parity.attribution.reference import _by_chance
-from harness.parity.attribution.situation import Named, Situation, Tried, improves, settled
-from harness.parity.attribution.trial import Trial
 from harness.parity.causes.family import Seen
+from harness.parity.causes.order import other_sample_numbers
+from harness.parity.causes.stale_cache import past_cache
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.floor import Tolerance
 from harness.parity.facts.sync_record import SyncRecord
+from harness.parity.interventions.situation import Named, Situation, Tried, improves, settled
+from harness.parity.interventions.trial import Trial
 from harness.parity.verdict import Judged
 from reports.model import Cause, Proof, Verdict
 from scenarios import models
@@ -190,10 +192,10 @@ def test_a_limit_that_a_mapping_gave_is_put_back_and_not_guessed(lab: Lab) -> No
 
 def test_permuted_responses_are_found_under_other_numbers(lab: Lab) -> None:
     s = lab.situation(ASKED, engine={"permute": "responses"})
-    live.order(s)
+    other_sample_numbers(s)
     assert [str(one.cause) for one in s.named] == ["ORDER"] and not s.symptoms.total
     sound = lab.situation(ASKED, engine={"sampling": {"temperature": 0.8}})
-    live.order(sound)
+    other_sample_numbers(sound)
     assert not sound.named and sound.symptoms.total
 
 
@@ -202,7 +204,7 @@ def test_prompts_of_permuted_answers_are_a_matter_of_order(lab: Lab) -> None:
     assert s.symptoms.of("prompts")
     reference.search(s)
     assert not s.named
-    live.order(s)
+    other_sample_numbers(s)
     assert [str(one.cause) for one in s.named] == ["ORDER"]
 
 
@@ -403,12 +405,12 @@ def test_a_stale_cache_goes_without_the_cache_whatever_an_order_to_flush_does(la
     for follows in (True, False):
         bench = Cached(s.bench, follows=follows)
         situation = dataclasses.replace(s, bench=bench, symptoms=dataclasses.replace(bench.WRONG, cached=30), named=[])
-        live.past_cache(situation)
+        past_cache(situation)
         assert [str(one.cause) for one in situation.named] == ["STALE_KV"] and not situation.symptoms.total
         assert situation.named[0].details["a flush removes it"] is follows
         assert ("does not follow it" in situation.named[0].summary) is not follows
     s.symptoms = Derived.WRONG  # nothing came from a cache: not the cache's fault, and said so
-    live.past_cache(s)
+    past_cache(s)
     assert not s.named and "STALE_KV" in s.notes[-1]
 
 

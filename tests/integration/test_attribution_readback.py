@@ -14,9 +14,9 @@ from harness.parity.attribution import live, reference
 from harness.parity.attribution.attribute import _one_side
 from harness.parity.attribution.merge import _proven
 from harness.parity.attribution.outcome import Attribution
-from harness.parity.attribution.situation import Situation
 from harness.parity.causes.family import Rival
 from harness.parity.causes.registry import families
+from harness.parity.interventions.situation import Situation
 from harness.parity.rivals import noted, open_rivals, told_apart
 from reports.model import Proof
 from scenarios.bench.readback import DECODED

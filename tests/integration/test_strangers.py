@@ -86,7 +86,7 @@ def their_check(e):
 """,
     "strangers/cause.py": """
 import math
-from harness.parity.attribution.trial import Trial
+from harness.parity.interventions.trial import Trial
 from harness.parity.causes.family import CauseFamily
 from harness.parity.causes.turns import Turn
 from harness.parity.facts.divergence import Kind

@@ -6,9 +6,9 @@ import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
-from harness.parity.attribution.situation import Situation
 from harness.parity.facts import floor
 from harness.parity.facts.sync_record import SyncRecord
+from harness.parity.interventions.situation import Situation
 from scenarios.bench.bench import Bench
 from scenarios.bench.case import CaseSample, Tolerance
 from scenarios.bench.undo import Stand

@@ -6,7 +6,6 @@ fault goes away. docs/explanation/attribution.md says what each intervention pro
 """
 
 from harness.parity.attribution.attribute import attribute, search
-from harness.parity.attribution.bench import Bench
 from harness.parity.attribution.merge import merged
 
-__all__ = ["Bench", "attribute", "merged", "search"]
+__all__ = ["attribute", "merged", "search"]

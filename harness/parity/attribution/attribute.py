@@ -8,17 +8,17 @@ from dataclasses import replace
 
 from harness.errors import HarnessError
 from harness.parity.attribution import live, reference
-from harness.parity.attribution.bench import Bench
 from harness.parity.attribution.case import choose, unexplained
 from harness.parity.attribution.merge import merged
 from harness.parity.attribution.outcome import Attribution
-from harness.parity.attribution.situation import LEAST, Situation, gone, settled
 from harness.parity.causes.itself import itself
+from harness.parity.causes.retokenization import read_aloud
 from harness.parity.causes.stale_cache import STALE_KV
 from harness.parity.causes.unexplained import UNEXPLAINED
 from harness.parity.explain import explain
 from harness.parity.facts.divergence import Kind
-from harness.parity.rules.retokenized import read_aloud
+from harness.parity.interventions.bench import Bench
+from harness.parity.interventions.situation import LEAST, Situation, gone, settled
 from harness.parity.verdict import Judged
 from harness.recordings.tables import mapping
 from reports.model import Verdict

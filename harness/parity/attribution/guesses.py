@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from harness.parity.attribution.situation import LEAST, Situation
-from harness.parity.attribution.trial import Trial, same, shown
 from harness.parity.causes.family import Seen
 from harness.parity.causes.parameters import SAMPLING_PARAM, sampling_key
 from harness.parity.causes.rng import RNG
+from harness.parity.interventions.situation import LEAST, Situation
+from harness.parity.interventions.trial import Trial, same, shown
 from harness.parity.sporadic import KEY, excluded
 from harness.recordings.tables import mapping
 from reports.text import counted, figure

@@ -9,11 +9,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
-from harness.parity.attribution.bench import Bench
 from harness.parity.attribution.put_back import engine_parameters
 from harness.parity.attribution.read_back import equal_weights, in_words, past, read_back
-from harness.parity.attribution.situation import LEAST, RESIDUE, Named, Situation, Tried, improves
-from harness.parity.attribution.steps import Undone, add_cause, tell, undo
 from harness.parity.attribution.tensors import (
     LISTED,
     other,
@@ -27,31 +24,16 @@ from harness.parity.causes import registry
 from harness.parity.causes.derived import STALE_DERIVED
 from harness.parity.causes.family import Seen
 from harness.parity.causes.itself import itself
-from harness.parity.causes.order import ORDER
-from harness.parity.causes.stale_cache import STALE_KV
 from harness.parity.causes.turns import Intervention
 from harness.parity.causes.weights import WEIGHTS
-from reports.model import CauseKey, Proof
+from harness.parity.interventions.bench import Bench
+from harness.parity.interventions.situation import LEAST, Situation, Tried, improves
+from harness.parity.interventions.steps import add_cause, tell, undo
+from reports.model import CauseKey
 from reports.text import counted
 from scenarios.bench.case import Symptoms
 
 REGROUP = "draw the case again in other batches"
-
-
-def order(s: Situation) -> None:
-    """Look for each differing response under the other sample numbers; ORDER when they are all there."""
-    if not s.rest.of("tokens", "lengths") or s.rest.of("scores"):
-        return
-    started = s.clock()
-    wrong, left = s.bench.unmatched(s.side)
-    seconds = s.clock() - started
-    good = wrong >= LEAST and left <= RESIDUE * wrong
-    s.tried.append(Tried("look under other sample numbers", ORDER.key(), s.side, wrong, left, seconds, good))
-    if good:
-        proof = Proof("look under other sample numbers", wrong, left, "samples", "live engines", round(seconds, 3))
-        summary = "responses are permuted: the same ones, under other sample numbers"
-        s.named.append(Named(ORDER.key(), s.side, s.side, summary, proof))
-        s.symptoms = Symptoms(compared=s.symptoms.compared)  # the responses themselves are the reference's
 
 
 def resent(bench: Bench, side: str) -> Symptoms:
@@ -62,33 +44,6 @@ def resent(bench: Bench, side: str) -> Symptoms:
     bench.read(side)
     bench.sync(side)
     return bench.read(side, again=True)
-
-
-def past_cache(s: Situation) -> None:
-    """Read the engine past its prefix cache from now on; STALE_KV when the difference goes. An order to flush is not
-    relied on: it may be answered with success and not followed, which is then said."""
-    if not s.symptoms.cached:
-        s.notes.append(f"STALE_KV ({s.side}): no prompt token of the case came from a cache")
-        return
-    what, cached = "draw past the prefix cache", s.symptoms.cached
-    done = undo(s, lambda: s.bench.past_cache(s.side, True))
-    s.past_cache, before = True, s.symptoms
-    good = improves(before, done.after)
-    tell(s, what, STALE_KV.key(), done, good)
-    s.symptoms = done.after
-    if not good:
-        return
-    s.bench.past_cache(s.side, False)
-    flushed = undo(s, lambda: s.bench.flush(s.side))
-    kept = not improves(before, flushed.after)
-    tell(s, "flush the prefix cache", STALE_KV.key(), flushed, not kept)
-    s.bench.past_cache(s.side, True)
-    summary = f"the {s.side}'s engine reuses keys and values of earlier weights from its prefix cache"
-    if kept:
-        summary += "; it answers an order to flush it with success, and does not follow it"
-    details = {"cached prompt tokens before": cached, "a flush removes it": not kept}
-    done = Undone(before, done.after, done.seconds)
-    add_cause(s, STALE_KV.key(), what, done, summary, details, (Seen.PAST_CACHE_AGREES,))
 
 
 def restart(s: Situation) -> None:
@@ -154,8 +109,6 @@ def regroup(s: Situation) -> None:
 
 
 _INTERVENTIONS = (
-    Intervention(order, "", "the responses are there already: nothing is drawn again", "order"),
-    Intervention(past_cache, "order", "one draw; what a cache kept would spoil the readings that follow", "cache"),
     Intervention(
         engine_parameters, "past_cache", "a record says what was given; another type moves every score", "parameters",
         starts_engine=True,

@@ -6,7 +6,6 @@ import dataclasses
 from typing import Any
 
 from harness.parity.attribution.outcome import Attribution
-from harness.parity.attribution.situation import LEAST, RESIDUE, Named, Tried
 from harness.parity.causes.arithmetic import ARITHMETIC
 from harness.parity.causes.family import Seen
 from harness.parity.causes.itself import is_itself
@@ -19,6 +18,7 @@ from harness.parity.causes.weights import STALE_WEIGHTS, WEIGHTS
 from harness.parity.checks.parameter_maps import measured
 from harness.parity.explain import find
 from harness.parity.facts.evidence import Learned
+from harness.parity.interventions.situation import LEAST, RESIDUE, Named, Tried
 from harness.parity.rivals import noted, told_apart
 from harness.parity.rules.lifted import STAGE as LIFTED
 from harness.parity.rules.suspected import followed, in_words

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from harness.parity.attribution.situation import Named, Tried
 from harness.parity.facts.evidence import Learned
+from harness.parity.interventions.situation import Named, Tried
 from scenarios.bench.case import Symptoms
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 
-from harness.parity.attribution.situation import Named, Situation, improves
-from harness.parity.attribution.steps import Undone, add_cause, tell, undo
 from harness.parity.attribution.tensors import LISTED, of_version, other, sent_or_not, weights_key
 from harness.parity.causes.derived import STALE_DERIVED
 from harness.parity.causes.family import Seen
 from harness.parity.causes.weights import STALE_WEIGHTS, WEIGHTS
+from harness.parity.interventions.situation import Named, Situation, improves
+from harness.parity.interventions.steps import Undone, add_cause, tell, undo
 from reports.model import Proof
 from reports.text import counted
 from scenarios.bench.case import HeldOtherwise, HeldReport

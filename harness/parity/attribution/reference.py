@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from harness.parity.attribution.guesses import joined
-from harness.parity.attribution.situation import Named, Situation, Tried, gone, improves
-from harness.parity.attribution.trial import Trial
 from harness.parity.attribution.trials import trials
 from harness.parity.causes.turns import Turn
+from harness.parity.interventions.situation import Named, Situation, Tried, gone, improves
+from harness.parity.interventions.trial import Trial
 from reports.model import Proof
 from scenarios.bench.case import Symptoms
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import chain
 
-from harness.parity.attribution.situation import Named, Situation, improves
-from harness.parity.attribution.steps import Undone, add_cause, tell, undo
 from harness.parity.causes.derived import STALE_DERIVED
 from harness.parity.causes.family import Seen
 from harness.parity.causes.weights import STALE_WEIGHTS, WEIGHTS
+from harness.parity.interventions.situation import Named, Situation, improves
+from harness.parity.interventions.steps import Undone, add_cause, tell, undo
 from harness.recordings.tables import names as listed
 from reports.model import CauseKey, Proof
 

@@ -11,8 +11,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from harness.parity.attribution.guesses import guesses
-from harness.parity.attribution.situation import ROOMY, Situation
-from harness.parity.attribution.trial import Trial, same, shown
 from harness.parity.causes import registry
 from harness.parity.causes.alignment import ALIGNMENT
 from harness.parity.causes.ends import CAPACITY, LENGTH, STOP
@@ -27,6 +25,8 @@ from harness.parity.causes.turns import Turn
 from harness.parity.facts.parameters import follows_from
 from harness.parity.facts.prompts_seen import how
 from harness.parity.facts.readings import SHIFTS, tokenizer
+from harness.parity.interventions.situation import ROOMY, Situation
+from harness.parity.interventions.trial import Trial, same, shown
 from harness.parity.rules.prompts import prompt_key
 from reports.model import CauseKey
 from reports.text import counted

@@ -2,12 +2,63 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import numpy as np
+
 from harness.parity.causes.family import CauseFamily
+from harness.parity.causes.turns import Turn
+from harness.parity.facts.divergence import ROLLOUT, Kind, keys
+from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.facts.explanation import Explained, Explanation, among, restricted, when
+from reports.model import Cause
+from reports.text import counted
+
+
+def numeric(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+    """Numbers that are none, and whether the sample ends there as if it had stopped."""
+    for side in e.sides:
+        items = e.found(Kind.NOT_FINITE.of(side.name))
+        if not len(items):
+            continue
+        affected = np.unique(items, axis=0)
+        stopped = _stopped_at_nan(e, side, affected)
+        summary = f"the engine reports log-probabilities that are not finite {when(e, affected[:, 0])}"
+        if stopped:
+            summary += ", and says that samples stopped there"
+        yield Explanation(
+            Cause.of(
+                NUMERIC_FATAL.key(),
+                side.name,
+                summary,
+                counted(len(affected), "sample") + (f", {stopped} of which end as “stop” with it" if stopped else ""),
+                {"samples": affected[:50].tolist(), "stopped": stopped},
+                restricted(e, keys(ROLLOUT, side.name), affected, "leave out the samples with numbers that are none"),
+            ),
+            # an engine that agrees with itself wherever it gives numbers is not noisy as well
+            (*keys(ROLLOUT, side.name), *(() if side.floor.noisy(e.of_engines) else (Kind.FLOOR.of(side.name),))),
+            among(affected),
+        )
+
+
+def _stopped_at_nan(e: Evidence, side: Side, affected: np.ndarray) -> int:
+    count = 0
+    for step in np.unique(affected[:, 0]).tolist():
+        table = side.recording.table("rollout", step)
+        logprob = table.rows("logprob") if table is not None else None
+        if table is None or logprob is None or table.finish is None:
+            continue
+        rows = np.flatnonzero(np.isin(table.sample, affected[affected[:, 0] == step, 1]) & (logprob.lengths > 0))
+        last = logprob.values[logprob.offsets[1:][rows] - 1]
+        count += int(np.count_nonzero(~np.isfinite(last) & (table.finish[rows] == "stop")))
+    return count
+
 
 NUMERIC_FATAL = CauseFamily(
     "NUMERIC_FATAL",
     fix="find the first value that is no number: try float32, or another attention backend",
     alone="the number itself is not finite",
+    rules=(Turn(numeric, "scaled", "samples are left out only where no re-reading of them helps"),),
 )
 
 FAMILIES = (NUMERIC_FATAL,)

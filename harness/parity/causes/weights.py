@@ -1,8 +1,166 @@
-"""Tensors that a sync left out, and those that arrived as something else."""
+"""Weights: a tensor that a sync left out, and one that arrived as something else. Digests are records, not proofs; that
+only the steps of those weight versions differ is one.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import numpy as np
+
 from harness.parity.causes.family import CauseFamily, Rival, Seen
+from harness.parity.causes.turns import Turn
+from harness.parity.facts.divergence import NATIVE, ROLLOUT, Kind, keys
+from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.facts.explanation import Explained, Explanation, from_step, in_steps, restricted, when
+from harness.parity.facts.sync_record import SyncRecord
+from harness.parity.facts.systematic import ROUGHER
+from reports.model import Cause, CauseKey, Proof
+from reports.text import counted, figure
+
+SINGLE = 3  # so many tensors are named one by one; more are named together
+
+
+def stale_weights(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+    """Tensors that a sync left out, with a digest or the proof that says that the engine kept older ones."""
+    for side in e.sides:
+        record = side.sync
+        groups: dict[tuple[int, ...], list[str]] = {}
+        for name in {**record.absent, **record.stale}:
+            held = record.stale_versions.get(name, [])
+            proven = [v for v in record.absent_versions.get(name, []) if v in record.proof_beyond]
+            versions = tuple(sorted({*held, *proven}))
+            if versions:
+                groups.setdefault(versions, []).append(name)
+        for versions, tensors in sorted(groups.items()):
+            titled = list(_titled(sorted(tensors), record.names))
+            for key, members in titled:
+                yield _stale(e, side, record, key, members, versions, beside=len(titled) - 1)
+
+
+def _titled(tensors: list[str], every: set[str]) -> Iterator[tuple[CauseKey, list[str]]]:
+    """Few tensors by their names; more as all of the model, as one module of it, or as their number."""
+    if len(tensors) <= SINGLE:
+        yield from ((STALE_WEIGHTS.key(name), [name]) for name in tensors)
+    elif set(tensors) >= every:
+        yield STALE_WEIGHTS.key("all tensors", many=True), tensors
+    else:
+        prefix = tensors[0].rpartition(".")[0]
+        while prefix and not all(name.startswith(f"{prefix}.") for name in tensors):
+            prefix = prefix.rpartition(".")[0]
+        whole = prefix and {name for name in every if name.startswith(f"{prefix}.")} == set(tensors)
+        many = STALE_WEIGHTS.key(counted(len(tensors), "tensor"), many=True)
+        yield (STALE_WEIGHTS.key(prefix) if whole else many), tensors
+
+
+def _stale(
+    e: Evidence,
+    side: Side,
+    record: SyncRecord,
+    key: CauseKey,
+    tensors: list[str],
+    versions: tuple[int, ...],
+    beside: int,
+) -> Explanation:
+    """`beside`: causes of the same weight versions, which its own steps do not tell from this one."""
+    jump = max((record.proof_beyond[v] for v in versions if v in record.proof_beyond), default=None)
+    held = [name for name in tensors if name in record.stale]
+    shown = "its digest is" if len(held) == 1 else f"{len(held)} digests are"
+    evidence = f"{shown} not the learner's at version {versions[0]}" if held else ""
+    evidence += ("; " if evidence else "") + f"the proof jumps to {figure(jump)} nats" if jump else ""
+    steps = steps_of(e, side, versions)
+    proofs = _without(e, side, steps, versions)
+    if proofs and beside:
+        evidence += f"; {beside} more left out at the same time, which the steps do not tell apart"
+    details = {"tensors": tensors[:100], "versions": list(versions), "proof": jump, "steps": sorted(steps)}
+    summary = f"the sync of weight version {versions[0]} left {key.parts[0]} out, and the engine kept "
+    summary += "its old value" if len(tensors) == 1 else "their old values"
+    if steps:
+        summary += f"; it drew with {'it' if len(tensors) == 1 else 'them'} {when(e, steps)}"
+    return Explanation(
+        Cause.of(key, side.name, summary, evidence, details, proofs, (Seen.NOT_SENT,)),
+        keys((Kind.SYNC, *ROLLOUT, *NATIVE), side.name),
+        in_steps(steps | {version - 1 for version in versions}),
+    )
+
+
+def altered_weights(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+    """Tensors that arrived as something else than the learner sent."""
+    for side in e.sides:
+        record = side.sync
+        for name, versions in list(record.altered_versions.items())[:8]:
+            steps = steps_of(e, side, tuple(versions))
+            yield Explanation(
+                Cause.of(
+                    WEIGHTS.key(name),
+                    side.name,
+                    f"at weight version {versions[0]} the engine received another {name} than the learner sent",
+                    "the digests of what was sent and of what was received differ",
+                    {
+                        "tensor": name,
+                        "versions": list(versions),
+                        "steps": sorted(steps),
+                    },
+                    _without(e, side, steps, tuple(versions)),
+                    (Seen.ARRIVED_OTHERWISE,),
+                ),
+                keys((Kind.SYNC, *ROLLOUT, *NATIVE), side.name),
+                in_steps(steps | {version - 1 for version in versions}),
+            )
+
+
+def one_update_behind(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+    """An engine that is nearer to the learner's weights before the last update, and no further from them than rounding
+    explains: which of its tensors are old no log-probability says."""
+    for side in e.sides:
+        kind = Kind.BEHIND.of(side.name)
+        if kind not in e.first or not len(so_far.left(kind)):
+            continue
+        place, first = e.first[kind].place, int(e.found(kind)[:, 0].min())
+        if e.tolerance.half:
+            found, rounding = e.weights_in_use[side.name], e.tolerance.rounding.mean
+            now, then, allowed = found.now, found.before, ROUGHER * rounding
+            shown = f"mean distance from float32 with the learner's weights {figure(now)} nats, with those before "
+            shown += f"{figure(then)}; the learner rounds by {figure(rounding)}"
+        else:
+            record = side.sync
+            now, then = record.distances[record.behind[0]]
+            rounding, allowed = 0.0, e.tolerance.value
+            shown = f"{counted(len(record.behind), 'proof')} of {len(record.distances)} say so"
+        if not then <= allowed:
+            continue
+        before, after = (max(0.0, distance - rounding) for distance in (now, then))
+        yield Explanation(
+            Cause.of(
+                ONE_BEHIND,
+                side.name,
+                f"from step {first} on the {side.name}'s engine computes with weights before the learner's last update",
+                f"{place.context}; {shown}",
+                {"now": now, "before": then},
+                [Proof("hold it against the learner's weights before the last update", before, after, "nats a token")],
+                (Seen.OLDER_AGREES,),
+            ),
+            keys((Kind.SYNC, *ROLLOUT, *NATIVE), side.name),
+            from_step(first),
+        )
+
+
+def _without(e: Evidence, side: Side, steps: set[int], versions: tuple[int, ...]) -> list[Proof]:
+    """What is left without the steps that these weight versions drew. No proof where the last step is among them: any
+    fault that begins with the first of them, and stays, would go with them too."""
+    if not e.steps or e.steps[-1] in steps:
+        return []
+    kinds = keys(ROLLOUT, side.name)
+    affected = [items[np.isin(items[:, 0], sorted(steps))] for kind in kinds if len(items := e.found(kind))]
+    shown = ", ".join(map(str, versions[:3])) + (f" and {len(versions) - 3} more" if len(versions) > 3 else "")
+    what = f"leave out the steps drawn with weight version{'s' if len(versions) > 1 else ''} {shown}"
+    return restricted(e, kinds, np.concatenate(affected), what) if affected else []
+
+
+def steps_of(e: Evidence, side: Side, versions: tuple[int, ...]) -> set[int]:
+    """The steps whose rollouts were drawn with these weight versions."""
+    return {step for version in versions for step in side.versions.get(version, ())}
+
 
 _HELD = (Seen.HELD_OTHERWISE, Seen.NOT_SENT, Seen.ARRIVED_OTHERWISE)
 _SENT_AGAIN = "the tensor is sent again"
@@ -15,6 +173,18 @@ STALE_WEIGHTS = CauseFamily(
     ),
     premise=True,
     cured_by=_SENT_AGAIN,
+    rules=(
+        Turn(
+            stale_weights,
+            "",
+            "a recorded sync says so; with other weights an engine differs in every way that the others read",
+        ),
+        Turn(
+            one_update_behind,
+            "altered_weights",
+            "a tensor that the record names explains the distance from the learner by itself",
+        ),
+    ),
 )
 WEIGHTS = CauseFamily(
     "WEIGHTS",
@@ -25,6 +195,10 @@ WEIGHTS = CauseFamily(
     ),
     premise=True,
     cured_by=_SENT_AGAIN,
+    rules=(
+        Turn(altered_weights, "stale_weights", "the same record: what did not arrive, then what arrived otherwise"),
+    ),
 )
+ONE_BEHIND = STALE_WEIGHTS.key("one update behind", many=True)
 
 FAMILIES = (STALE_WEIGHTS, WEIGHTS)

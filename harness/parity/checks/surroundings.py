@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from harness.parity.causes.stale_cache import only_cached
 from harness.parity.checks.registry import Outcome, check, outcome
 from harness.parity.facts.confounders import differences, learner_devices, learner_packages, show
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import Explained
-from harness.parity.rules.restrictions import only_cached
 from harness.recordings.tables import mapping, number
 from reports.model import SUSPICIONS, CheckState, Finding
 from reports.text import counted, figure

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from harness.parity import rules
+from harness.parity import causes, rules
 from harness.parity.attribution.live import interventions
 from harness.parity.attribution.trials import trials
 from harness.parity.causes.turns import Turn, in_order
@@ -28,7 +28,11 @@ def turn(name: str, after: str) -> Turn:
 
 
 def test_each_rule_has_one_place_and_a_reason() -> None:
-    modules = [importlib.import_module(f"{rules.__name__}.{one.name}") for one in pkgutil.iter_modules(rules.__path__)]
+    modules = [
+        importlib.import_module(f"{package.__name__}.{one.name}")
+        for package in (rules, causes)
+        for one in pkgutil.iter_modules(package.__path__)
+    ]
     written = {
         function
         for module in modules

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from harness.parity.attribution.situation import Named, Situation, Tried
 from harness.parity.causes.family import Seen
+from harness.parity.interventions.situation import Named, Situation, Tried
 from reports.model import CauseKey, Proof
 from scenarios.bench.case import Symptoms
 

@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from harness.parity.attribution.bench import Bench
 from harness.parity.causes.family import Seen
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence
@@ -16,6 +15,7 @@ from harness.parity.facts.floor import Tolerance
 from harness.parity.facts.parameters import engine_given, engine_infos
 from harness.parity.facts.rounding import largest_of, share_of
 from harness.parity.facts.tails import Share
+from harness.parity.interventions.bench import Bench
 from harness.recordings.tables import mapping
 from reports.model import CauseKey, Proof
 from scenarios.bench.case import NUMBERS, Alteration, CaseSample, HeldReport, Symptoms
