@@ -15,12 +15,13 @@ import tempfile
 from pathlib import Path
 
 from harness.envs import home
+from harness.frameworks.spec import Framework, frameworks
 from scenarios.engines import registry
+from scenarios.engines.spec import EngineSpec
 
 PACKAGES = ("probes", "scenarios")
 _DISTRIBUTION = "rlhf_harness_plugins-1.dist-info"
 _METADATA = "Metadata-Version: 2.1\nName: rlhf-harness-plugins\nVersion: 1\n"
-_FRAMEWORKS = {"verl.plugins": "scenarios.jobs.verl"}
 
 
 def bundle(plugins: bool = True) -> Path:
@@ -50,8 +51,9 @@ def bundle(plugins: bool = True) -> Path:
 
 
 def _entry_points() -> str:
-    groups = {group: value for spec in registry.specs().values() for group, value in spec.entry_points.items()}
-    return "".join(f"[{group}]\nrlhf_harness = {value}\n" for group, value in (groups | _FRAMEWORKS).items())
+    specs: tuple[EngineSpec | Framework, ...] = (*registry.specs().values(), *frameworks().values())
+    groups = {group: value for spec in specs for group, value in spec.entry_points.items()}
+    return "".join(f"[{group}]\nrlhf_harness = {value}\n" for group, value in groups.items())
 
 
 def _source(package: str) -> Path:

@@ -13,7 +13,7 @@ import importlib.util
 import pkgutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from harness.frameworks.argv import Start
 from harness.frameworks.installed import Installation
 from harness.frameworks.settings import Settings
 from probes.adapters.table import Adapter, compare
+from scenarios.engines.spec import FramePattern
 
 GROUP = "rlhf_harness.frameworks"
 
@@ -54,17 +55,6 @@ class Examined:
 
 
 @dataclass(frozen=True)
-class Wait:
-    """A frame in which a process of the framework waits, for triage: a kind of `harness.triage.places`, a pattern of
-    the function, a pattern of the file, and what it waits for."""
-
-    kind: str
-    function: str
-    file: str
-    op: str
-
-
-@dataclass(frozen=True)
 class Framework:
     """One framework.
 
@@ -74,11 +64,11 @@ class Framework:
     chooses one, as `NAME=ENGINE`; empty where there is one engine. `beside`: packages whose source its parser needs.
 
     Coupled sampling: `overrides` are added to the command, `plugin` is the module that the adapters' loader imports in
-    each process; `finds_plugins`: the framework looks for entry points itself. `seeds_prompts`: the plugin seeds the
-    order of the prompts, which no option does; `own_seeds`: the options that do.
+    each process; `entry_points`: of ours that the framework looks for itself, by group. `seeds_prompts`: the plugin
+    seeds the order of the prompts, which no option does; `own_seeds`: the options that do.
 
     `examine` reads a plain command; `configured` turns a `configuration` event, and the variables of the process that
-    recorded it, into settings; `traps` judge both.
+    recorded it, into settings; `traps` judge both. `waits`: frames in which its processes wait for others.
     """
 
     name: str
@@ -90,13 +80,13 @@ class Framework:
     beside: tuple[str, ...] = ()
     overrides: tuple[str, ...] = ()
     plugin: str = ""
-    finds_plugins: bool = False
+    entry_points: Mapping[str, str] = field(default_factory=dict)
     seeds_prompts: bool = False
     own_seeds: str = ""
     examine: Callable[[Start, Installation | None], Examined] = lambda start, installed: Examined(Settings())
     configured: Callable[[Mapping[str, Any], Mapping[str, str]], Settings] = lambda event, variables: Settings()
     traps: tuple[Trap, ...] = ()
-    waits: tuple[Wait, ...] = ()
+    waits: tuple[FramePattern, ...] = ()
 
     @property
     def adapter(self) -> Adapter:

@@ -51,7 +51,7 @@ def steered(
         variables[PLUGIN] = framework.plugin
     if framework.seeds_prompts:
         variables[SEED] = str(seed if coupled is None else coupled)
-    path = (str(envs.bundle(plugins=framework.finds_plugins)), environ.get("PYTHONPATH", ""))
+    path = (str(envs.bundle(plugins=bool(framework.entry_points))), environ.get("PYTHONPATH", ""))
     variables["PYTHONPATH"] = os.pathsep.join(part for part in path if part)
     return [*words, *(framework.overrides if coupled is not None else ())], variables
 

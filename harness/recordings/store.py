@@ -92,10 +92,6 @@ class Recording(Run):
             return sum(1 for _ in self.lines(kind))
         return sum(len(journal.kinds.get(kind, ())) for journal in self._journals)
 
-    @property
-    def event_count(self) -> int:
-        return sum(len(at) for journal in self._journals for at in journal.kinds.values())
-
     def lines(self, kind: str) -> Iterator[tuple[JournalIndex, bytes]]:
         """The lines of one kind as they are in the file, for what can be compared without parsing."""
         for journal in self._journals:

@@ -1,17 +1,18 @@
 """Places that a frame can stand in: a collective, a rendezvous, ray.get, a scheduler's loop, a checkpoint, ...
 
-One table, matched from the top; a new place is one line of it. Frames of C and C++ are matched by entries whose
-function begins with <native>.
+One table, matched from the top; a new place is one line of it. Places of an engine or of a framework stand in its spec.
+Frames of C and C++ are matched by entries whose function begins with <native>.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 
 from harness.frameworks.spec import frameworks
 from harness.triage.evidence import Frame
+from scenarios.engines.registry import names, specs
+from scenarios.engines.spec import FramePattern as Entry
 
 # A process in one of these can be woken by another process only.
 WAITING = frozenset({"collective", "p2p", "store", "ray_get", "http_client", "engine_call", "join", "build_lock"})
@@ -19,16 +20,8 @@ WAITING = frozenset({"collective", "p2p", "store", "ray_get", "http_client", "en
 IDLE = frozenset({"scheduler", "orders", "ray_idle", "http_server", "queue", "finished"})
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One place. `function`: of the frame, its last dotted part, fully matched; `file`: found anywhere in its path."""
-
-    kind: str
-    function: str
-    file: str = ""
-    op: str = ""  # what is being waited for; "" takes the function's name
-
-
+# A work frame of one engine lies inside its loop: the loop comes after it, whichever engine's pattern it is.
+_OF_ENGINES = ("transition", "compute", "orders", "scheduler", "engine_call")
 _TORCH = r"torch/distributed/"
 _COLLECTIVES = (
     "all_reduce|all_reduce_coalesced|all_gather|all_gather_into_tensor|all_gather_coalesced|all_gather_object"
@@ -70,7 +63,7 @@ TABLE: tuple[Entry, ...] = (
     Entry(
         "collective",
         r"all_reduce|all_gather|broadcast|broadcast_object_list|barrier|reduce_scatter|broadcast_pyobj",
-        r"(vllm|sglang|megatron|deepspeed|verl)/",
+        rf"({'|'.join(names(embedded=False))}|megatron|deepspeed|verl)/",
     ),
     Entry(
         "collective",
@@ -103,7 +96,7 @@ TABLE: tuple[Entry, ...] = (
     Entry("ray_get", r"<native>.*ray::core::CoreWorker::(Get|Wait).*", "", "ray.get"),
     Entry("ray_get", r"wait_for_pg|ready", r"ray/util/placement_group", "placement group"),
     # of the frameworks of users' jobs
-    *(Entry(one.kind, one.function, one.file, one.op) for its in frameworks().values() for one in its.waits),
+    *(one for its in frameworks().values() for one in its.waits),
     Entry("ray_idle", r"main_loop", r"ray/_private/worker", "waits for a task"),
     # work inside an engine's loop, which is not its loop
     Entry(
@@ -111,36 +104,11 @@ TABLE: tuple[Entry, ...] = (
         r"forward\w*|run_batch|execute_model|load_weights\w*|load_model\w*|_call_impl|_wrapped_call_impl|backward"
         r"|(update|receive|reload)_weights?\w*",
     ),
-    # engines: their transitions, then their loops
-    Entry("transition", r"sleep|wake_up|wake_up_async|pause_scheduler|resume_scheduler", r"vllm/"),
+    # engines: their transitions, their work, then their loops
     Entry("transition", r"sleep|wake_up\w*|wakeup|go_to_sleep|enter_sleep|exit_sleep", "<user>"),
-    Entry("transition", r"release_memory_occupation|resume_memory_occupation", ""),
-    # whatever else an engine does for an order (its KV cache is zeroed for a minute where memory is slow), not its loop
-    Entry(
-        "compute",
-        r"\w+",
-        r"vllm/(v1/worker|model_executor)/|sglang/srt/(model_executor|layers|models|mem_cache)/",
-        "work",
-    ),
-    # and the functions of its loop that run for an order only; one that every turn calls would hide an idle loop
-    Entry(
-        "compute",
-        r"process_batch_result\w*|pop_and_process|_process_engine_step|_handle_client_request|_execute_worker_rpc",
-        r"vllm/v1/|sglang/srt/",
-        "work",
-    ),
-    # where an engine's ranks get their orders, all but the first one by a broadcast of what that one was asked
-    Entry("orders", r"recv_requests", r""),
-    Entry("scheduler", r"event_loop\w*|run_event_loop\w*|dispatch_event_loop", r"", "event loop"),
-    Entry(
-        "scheduler",
-        r"run_busy_loop|worker_busy_loop|_process_input_queue|scheduler_loop|run_engine_core",
-        r"",
-        "busy loop",
-    ),
-    Entry("engine_call", r"get_output|_recv_output|call_utility|collective_rpc|get_response", r"vllm/"),
-    Entry(
-        "engine_call", r"\w*", r"sglang/srt/managers/tokenizer_(manager|control_mixin|communicator_mixin)", "request"
+    *sorted(
+        (one for spec in specs().values() for one in spec.frames),
+        key=lambda one: _OF_ENGINES.index(one.kind) if one.kind in _OF_ENGINES else len(_OF_ENGINES),
     ),
     # HTTP
     Entry("http_client", r"getresponse|_read_status|begin|urlopen|_make_request", r"http/client\.py|urllib"),
@@ -192,12 +160,6 @@ TABLE: tuple[Entry, ...] = (
     Entry("sleep", r"<native>.*(clock_nanosleep|nanosleep|time_sleep|pysleep|usleep).*", ""),
     Entry("finished", r"_shutdown", r"threading\.py", "the end of the interpreter"),
     Entry("join", r"join", r"multiprocessing/process"),
-    Entry(
-        "join",
-        r"wait_for_engine_startup|wait_for_ready|_wait_for_scheduler_ready",
-        r"/(vllm|sglang)/",
-        "the start of the engine's processes",
-    ),
     Entry("join", r"wait|_try_wait|communicate|poll", r"subprocess\.py|multiprocessing/popen"),
     Entry("queue", r"get|_recv|recv_bytes|recv|poll", r"(^|/)queue\.py|multiprocessing/(queues|connection)|zmq/"),
     Entry(

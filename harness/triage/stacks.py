@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from harness.frameworks.spec import frameworks
 from harness.triage.evidence import Frame, Process, Sample, Thread
 from harness.triage.places import IDLE, WAITING, match, plain, users
+from scenarios.engines import registry
 
 # Kinds whose frames say around what something else happens, not what it is blocked on.
 _AROUND = frozenset(
@@ -36,8 +37,8 @@ EVENT_LOOP = "AsyncIO Thread"  # the name that Ray gives to the thread in which 
 _LOOP = re.compile(r"asyncio/|uvloop|selectors\.py|/threading\.py")  # an event loop that waits, in its thread
 _ASYNC, _WAITS = re.compile(r"asyncio/|uvloop"), re.compile(r"asyncio/|uvloop|selectors\.py")
 _TASK = "actor_method_executor"  # of ray/_private/function_manager.py, which calls a method
-# Of frameworks with an adapter, and of those without one.
-_FRAMEWORKS = re.compile(rf"/({'|'.join(frameworks())}|slime|areal|nemo_rl|vllm|sglang)/")
+# Of frameworks with an adapter, of those without one, and of engines.
+_FRAMEWORKS = re.compile(rf"/({'|'.join((*frameworks(), *registry.names(embedded=False)))}|slime|areal|nemo_rl)/")
 
 
 @dataclass(frozen=True)

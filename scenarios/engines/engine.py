@@ -8,13 +8,11 @@ before penalties, top-k and temperature, whatever the sampling was.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from scenarios.engines.coupling import Draw
     from scenarios.engines.load import Load
-
-FinishReason = Literal["stop", "length", "abort", "error"]
 
 
 class EngineError(RuntimeError):

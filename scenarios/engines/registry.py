@@ -15,7 +15,6 @@ from scenarios.engines.spec import EngineSpec
 
 GROUP = "rlhf_harness.engines"
 BUILT_IN = ("hf", "vllm", "sglang")
-EMBEDDED = BUILT_IN[0]  # Transformers, the engine that needs no environment
 
 
 class UnknownEngine(ParameterRefused):

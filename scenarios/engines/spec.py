@@ -23,6 +23,18 @@ def fits_the_context(resolved: Values) -> int:
 
 
 @dataclass(frozen=True)
+class FramePattern:
+    """A frame that triage knows, of an engine or of a framework: a kind of `harness.triage.places`, a pattern that the
+    last part of the function's name matches in full, one that is found anywhere in the file's path, and what is being
+    waited for; empty: the function's name."""
+
+    kind: str
+    function: str
+    file: str = ""
+    op: str = ""
+
+
+@dataclass(frozen=True)
 class EngineSpec:
     """`name`: on the command line and in recordings. `title`: in a sentence. `factory`: "module:Class", called as
     (model path, scenario, mode=, device=, pure=, mapping=), which returns a `scenarios.engines.engine.Bare`.
@@ -43,7 +55,7 @@ class EngineSpec:
     `learners_code`: it computes with the learner's own code. `logprobs`: of which distribution its own sampler reports
     log-probabilities unless told otherwise. `reloads_modules`: a weight sync must hold all tensors of a module.
     `defaults_at_endpoint_only`: generation_config.json counts at its OpenAI endpoint only. `process_title`: what its
-    processes call themselves.
+    processes call themselves. `frames`: where its processes compute, wait and sleep.
     """
 
     name: str
@@ -66,6 +78,7 @@ class EngineSpec:
     reloads_modules: bool = False
     defaults_at_endpoint_only: bool = False
     process_title: str = ""
+    frames: tuple[FramePattern, ...] = ()
 
     def workers(self, engine: Engine) -> int:
         """Processes that a weight sync of engines with these settings reaches."""

@@ -132,10 +132,6 @@ class WeightSender:
     def abort(self) -> None:
         self._aborted.set()
 
-    @property
-    def connected(self) -> bool:
-        return self._backend is not None
-
 
 def _own_address() -> str:
     """The address that other members of the cluster reach: Ray's node address inside Ray, else the loopback."""

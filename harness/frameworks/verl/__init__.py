@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from harness.frameworks.settings import Settings
-from harness.frameworks.spec import Framework, Trap, Wait
+from harness.frameworks.spec import Framework, Trap
 from harness.frameworks.verl import traps
 from harness.frameworks.verl.command import examine
 from harness.frameworks.verl.traps import ROLLOUT, SGLANG_SEED
+from scenarios.engines.spec import FramePattern
 
 _KWARGS = f"{ROLLOUT}.engine_kwargs"
 
@@ -43,7 +44,7 @@ FRAMEWORK = Framework(
         f"++{_KWARGS}.sglang.enable_custom_logit_processor=True",
         f"++{_KWARGS}.sglang.disable_overlap_schedule=True",
     ),
-    finds_plugins=True,
+    entry_points={"verl.plugins": "scenarios.jobs.verl"},
     own_seeds="data.seed=N actor_rollout_ref.rollout.seed=N",
     examine=examine,
     configured=configured,
@@ -55,5 +56,7 @@ FRAMEWORK = Framework(
         Trap("verl-amd", traps.amd, "0.9.1"),
     ),
     # Asks its replay buffer until agents, which are called from elsewhere, have filled it.
-    waits=(Wait("ray_get", r"_wait_for_next_poll", r"verl/trainer/ppo/v1/replay_buffer", "samples of the rollout"),),
+    waits=(
+        FramePattern("ray_get", r"_wait_for_next_poll", r"verl/trainer/ppo/v1/replay_buffer", "samples of the rollout"),
+    ),
 )

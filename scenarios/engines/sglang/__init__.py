@@ -1,7 +1,7 @@
 """SGLang: its engine, its coupled draw, its plugin."""
 
 from scenarios.engines.sglang import parameters
-from scenarios.engines.spec import EngineSpec
+from scenarios.engines.spec import EngineSpec, FramePattern
 
 SPEC = EngineSpec(
     name="sglang",
@@ -21,4 +21,23 @@ SPEC = EngineSpec(
     logprobs="tempered",
     defaults_at_endpoint_only=True,
     process_title="sglang",
+    frames=(
+        FramePattern("transition", r"release_memory_occupation|resume_memory_occupation"),
+        # whatever else it does for an order, not its loop
+        FramePattern("compute", r"\w+", r"sglang/srt/(model_executor|layers|models|mem_cache)/", "work"),
+        # and the functions of its loop that run for an order only; one that every turn calls would hide an idle loop
+        FramePattern("compute", r"process_batch_result\w*|pop_and_process", r"sglang/srt/", "work"),
+        # where its ranks get their orders, all but the first one by a broadcast of what that one was asked
+        FramePattern("orders", r"recv_requests"),
+        FramePattern("scheduler", r"event_loop\w*|run_event_loop\w*|dispatch_event_loop", op="event loop"),
+        FramePattern(
+            "engine_call",
+            r"\w*",
+            r"sglang/srt/managers/tokenizer_(manager|control_mixin|communicator_mixin)",
+            "request",
+        ),
+        FramePattern(
+            "join", r"wait_for_ready|_wait_for_scheduler_ready", r"/sglang/", "the start of the engine's processes"
+        ),
+    ),
 )

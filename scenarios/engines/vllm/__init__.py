@@ -1,6 +1,6 @@
 """vLLM: its engine, its coupled draw, its weight receiver."""
 
-from scenarios.engines.spec import EngineSpec
+from scenarios.engines.spec import EngineSpec, FramePattern
 from scenarios.engines.vllm import parameters
 
 SPEC = EngineSpec(
@@ -17,4 +17,22 @@ SPEC = EngineSpec(
     logprobs="raw",  # vLLM 0.32: config/model.py, logprobs_mode
     reloads_modules=True,  # sent one of q, k and v alone, it lost the other two (measured, 0.32.0)
     process_title="VLLM",
+    frames=(
+        FramePattern("transition", r"sleep|wake_up|wake_up_async|pause_scheduler|resume_scheduler", r"vllm/"),
+        # whatever else it does for an order (its KV cache is zeroed for a minute where memory is slow), not its loop
+        FramePattern("compute", r"\w+", r"vllm/(v1/worker|model_executor)/", "work"),
+        # and the functions of its loop that run for an order only; one that every turn calls would hide an idle loop
+        FramePattern(
+            "compute", r"_process_engine_step|_handle_client_request|_execute_worker_rpc", r"vllm/v1/", "work"
+        ),
+        FramePattern(
+            "scheduler",
+            r"run_busy_loop|worker_busy_loop|_process_input_queue|scheduler_loop|run_engine_core",
+            op="busy loop",
+        ),
+        FramePattern("engine_call", r"get_output|_recv_output|call_utility|collective_rpc|get_response", r"vllm/"),
+        FramePattern(
+            "join", r"wait_for_engine_startup|wait_for_ready", r"/vllm/", "the start of the engine's processes"
+        ),
+    ),
 )
