@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import uuid
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,9 @@ class Bench(Undo):
         self._owned: dict[str, Reference] = {}  # by its learner's tensors, while another one stands in for it
         self._readings: dict[str, Reading] = {}
         self._past_cache: set[str] = set()  # sides that are read past their prefix cache
+        self._cache_keys: dict[str, str] = {}  # side -> the part of its prefix cache that it is read with, else
         self._reads = 0
+        self._name = uuid.uuid4().hex  # in keys of prefix caches, which may outlive a bench
         self._ignored: dict[str, tuple[str, ...]] = {}  # kinds of a side's symptoms in which it does not repeat itself
         self._samples: list[CaseSample] = []
         self._sent: dict[int, tuple[int, ...]] = {}  # sample -> its prompt
@@ -127,15 +130,18 @@ class Bench(Undo):
         session, reference = self._stands[side].session, self._references[side]
         stand = self._stands[side]
         self._reads += 1
-        salted = side in self._past_cache
+        past, key = side in self._past_cache, self._cache_keys.get(side, "")
         requests = [
-            Request(one.number, one.prompt, salt=f"{self._reads}-{one.number}" if salted else "")
-            for one in self._samples
+            Request(one.number, one.prompt, salt=self._unused_key(one.number) if past else key) for one in self._samples
         ]
         result = call(
             session, "rollout", requests, step=-1, version=stand.version, guide=reference.guide, rounds=ROUNDS
         )
         return Reading([_drawn(c) for c in result.completions], self._scores(side, self._samples))
+
+    def _unused_key(self, of: int | str) -> str:
+        """A key of prefix caches under which nothing was drawn before this reading."""
+        return f"{self._name}-{self._reads}-{of}"
 
     def _scores(self, side: str, samples: list[CaseSample]) -> list[list[float]]:
         """Teacher-forced scores of the guide's tokens, as many as the engine scores of a sequence."""
@@ -276,6 +282,10 @@ class Bench(Undo):
         """From now on draw every sample of every reading under a cache key of its own, so that nothing is reused."""
         (self._past_cache.add if on else self._past_cache.discard)(side)
 
+    def unused_cache(self, side: str) -> None:
+        """From now on draw with a part of the prefix cache in which nothing was drawn before."""
+        self._cache_keys[side] = self._unused_key("all")
+
     def held(self, side: str, names: list[str] | None = None) -> HeldReport:
         """The tensors that one engine holds against its learner's: all and the buffers, or `names` of them."""
         stand = self._stands[side]
@@ -308,7 +318,7 @@ class Bench(Undo):
         stand, found = self._stands[side], {}
         for number in numbers:
             self._reads += 1
-            request = Request(number, self._sent[number], salt=f"{self._reads}-{number}")
+            request = Request(number, self._sent[number], salt=self._unused_key(number))
             used = readback.prompt_used(stand.session, request, stand.version)
             if used and used != self._sent[number]:
                 found[number] = used
@@ -319,7 +329,7 @@ class Bench(Undo):
         cache; None where the engine does not show it."""
         stand = self._stands[side]
         self._reads += 1
-        request = Request(number, self._sent[number], salt=f"{self._reads}-{number}")
+        request = Request(number, self._sent[number], salt=self._unused_key(number))
         return readback.keys_read(stand.session, request, stand.version)
 
     def rescored(self, side: str) -> tuple[int, float, float]:

@@ -40,7 +40,10 @@ def resent(bench: Bench, side: str) -> Symptoms:
     """The case right after a sync that changed the weights: other ones, a draw with them, then the learner's. What an
     engine keeps over a sync shows then, though it has passed where a flush or other requests came after the run's."""
     bench.send_otherwise(side, [name for group in bench.tensors(side) for name in group])
-    bench.flush(side)  # else the draw reuses what is cached of the learner's weights, and leaves nothing of its own
+    # Else the draw reuses what is cached of the learner's weights, and leaves nothing of its own. An order to flush may
+    # not be followed, and an engine may know no keys.
+    bench.unused_cache(side)
+    bench.flush(side)
     bench.read(side)
     bench.sync(side)
     return bench.read(side, again=True)
