@@ -163,9 +163,36 @@ def hang_kinds() -> str:
     )
 
 
+def json_schemas() -> dict[str, str]:
+    """Path below docs/ -> the JSON Schema of each kind of output."""
+    import json
+
+    from harness.schemas import schemas
+
+    return {f"reference/schemas/{item.name}.json": f"{json.dumps(item.json(), indent=2)}\n" for item in schemas()}
+
+
+def json_output() -> str:
+    from harness.schemas import schemas
+
+    rows = [
+        (f"[{item.name}](schemas/{item.name}.json)", ", ".join(f"`harness {words}`" for words in item.commands))
+        for item in schemas()
+    ]
+    return (
+        "# JSON output\n\n`--format json` prints one JSON document on stdout (`harness watch`: on stderr), which these "
+        "schemas describe. They are made from the types that print it. Not a number and infinity are the strings "
+        '`"nan"`, `"inf"` and `"-inf"`. A reader should ignore properties that it does not know; `schema_version`, '
+        "where there is one, rises when one that it knows changes. [Verdicts](verdicts.md) says what the fields of a "
+        "verdict mean.\n\n" + _table(("schema", "printed by"), rows)
+    )
+
+
 def pages() -> dict[str, str]:
-    """Path below docs/ -> Markdown, for every generated page."""
+    """Path below docs/ -> content, for everything that is generated: Markdown, and the schemas."""
     return {
+        "reference/json.md": json_output(),
+        **json_schemas(),
         "reference/command-line.md": command_line(),
         "reference/exit-codes.md": exit_codes(),
         "reference/causes.md": causes(),

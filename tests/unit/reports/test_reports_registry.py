@@ -35,11 +35,11 @@ def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_format_names_itself_and_the_kinds_it_takes() -> None:
     assert renderers.names("parity") == renderers.names("triage") == [
-        "html", "issue", "json", "junit", "md", "openmetrics", "text",
+        "html", "issue", "json", "junit", "md", "openmetrics", "perfetto", "text",
     ]  # fmt: skip
     assert renderers.names("doctor") == ["json", "junit", "md", "text"]
-    assert renderers.names("run") == ["html", "json", "md", "openmetrics", "text"]
     assert renderers.names("nightly") == ["github", "json", "junit", "md", "text"]
+    assert renderers.names("run") == ["html", "json", "md", "openmetrics", "perfetto", "text"]
     suffixes = [renderers.find(name).suffix for name in renderers.names()]
     assert all(suffix.startswith(".") for suffix in suffixes) and len(set(suffixes)) == len(suffixes)
 
@@ -60,7 +60,7 @@ def test_an_entry_point_is_a_format_and_is_listed(stranger: None, monkeypatch: p
         (
             "pdf",
             "parity",
-            "no format 'pdf': it is one of html, issue, json, junit, md, openmetrics, text, or package.module:Class",
+            "'pdf': it is one of html, issue, json, junit, md, openmetrics, perfetto, text, or package.module:Class",
         ),
         (
             "html",

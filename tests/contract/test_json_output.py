@@ -1,0 +1,128 @@
+"""What every command prints with `--format json` fits the schema that is published for it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import reports_examples as examples
+from recordings import make, pair, put
+
+from harness import cli, envs
+from harness.envs.checking import Check
+from harness.envs.environment import Environment
+from harness.frameworks import symbols
+from harness.planted.differences import tables as difference_tables
+from harness.planted.differences.outcome import score as difference_score
+from harness.planted.hangs import lab
+from harness.planted.hangs import tables as hang_tables
+from harness.schemas import Schema, schemas
+from reports.nightly_model import CellResult, Change, Night
+
+_spec = importlib.util.spec_from_file_location("generate", Path(__file__).parents[2] / "docs" / "generate.py")
+assert _spec is not None and _spec.loader is not None
+generate = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(generate)
+
+
+def of(name: str) -> Schema:
+    return next(item for item in schemas() if item.name == name)
+
+
+def validate(name: str, document: Any) -> None:
+    schema = json.loads(generate.pages()[f"reference/schemas/{name}.json"])
+    jsonschema.Draft202012Validator(schema).validate(document)
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    cli.main([*words, "--format", "json"])
+    return json.loads(capsys.readouterr().out)
+
+
+def test_every_command_that_prints_json_has_a_schema() -> None:
+    known = {words for item in schemas() for words in item.commands}
+    printing = {words for words, command in generate.commands() if any(one.name == "format" for one in command.params)}
+    assert printing == known
+
+
+@pytest.mark.parametrize("item", schemas(), ids=lambda item: item.name)
+def test_each_is_a_schema_that_refuses_something(item: Schema) -> None:
+    schema = item.json()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    assert not jsonschema.Draft202012Validator(schema).is_valid("text")
+
+
+def test_verdicts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    verdict = put(tmp_path, *pair())
+    (tmp_path / "verdict.json").write_text(verdict.to_json())
+    for words in (["diff", str(tmp_path)], ["report", str(tmp_path)]):
+        validate("verdict", printed(capsys, *words))
+    for example in (examples.equivalent(), examples.stale_tensor(), examples.nothing()):
+        document = json.loads(example.to_json())
+        validate("verdict", document)
+    with pytest.raises(jsonschema.ValidationError):
+        validate("verdict", document | {"exit_code": "1"})
+    with pytest.raises(jsonschema.ValidationError):
+        validate("verdict", {key: value for key, value in document.items() if key != "reason"})
+
+
+def test_a_hang(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from triage_evidence import evidence, process
+
+    from harness.triage import directory
+
+    directory.write(evidence(process(7, "trainer")), tmp_path)
+    document = printed(capsys, "triage", str(tmp_path))
+    validate("verdict", document)
+    assert document["kind"] == "triage"
+
+
+def test_a_recorded_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    validate("recorded-run", printed(capsys, "report", str(make("baseline").write(tmp_path))))
+
+
+def test_the_doctor(capsys: pytest.CaptureFixture[str]) -> None:
+    document = printed(capsys, "doctor", "--no-imports")
+    validate("doctor-report", document)
+    with pytest.raises(jsonschema.ValidationError):
+        validate("doctor-report", {key: value for key, value in document.items() if key != "exit_code"})
+
+
+def test_a_night() -> None:
+    change = Change("cause", "STOP", "a new cause: STOP")
+    cell = CellResult("vllm-sglang", "REGRESSED", "DIVERGENT", "they differ", float("nan"), (change,))
+    validate("night", json.loads(Night(3, "matrix", "2026-01-01", (cell,), (("other", "no GPU"),)).to_json()))
+
+
+def test_environments(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    one = Environment("vllm", "vllm", "0.32.0", "/x/python", "3.11.7", "2.60.0", "2.13.0", "cpu", True, shims=("a",))
+    monkeypatch.setattr(envs, "every", lambda: [one])
+    monkeypatch.setattr(envs, "check", lambda *a, **k: [Check("ray", "failed", "2.1", "harness env create vllm")])
+    validate("environments", printed(capsys, "env", "list"))
+    validate("environment-checks", printed(capsys, "env", "check"))
+
+
+def test_adapters(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    found = symbols.Checked("trl", "python", "1.0", True, ("1.0", "2.0"), (symbols.Symbol("a.b", "always", "moved"),))
+    monkeypatch.setattr(symbols, "check", lambda *a, **k: found)
+    document = printed(capsys, "adapters", "check")
+    validate("adapters", document)
+    with pytest.raises(jsonschema.ValidationError):
+        validate("adapters", [{key: value for key, value in document[0].items() if key != "ok"}])
+
+
+def test_planted_faults(capsys: pytest.CaptureFixture[str]) -> None:
+    validate("faults", printed(capsys, "faults", "list"))
+    validate("fault-suite", json.loads(json.dumps(hang_tables.as_json([], lab.score([]), 5.0))))
+    validate("fault-suite", json.loads(json.dumps(difference_tables.as_json([], difference_score([])))))
+
+
+def test_no_command_loads_the_schemas() -> None:
+    code = "import sys, harness.cli; print('harness.schemas' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
