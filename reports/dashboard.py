@@ -141,7 +141,7 @@ def _told(changes: str) -> Iterator[str]:
     if '"text"' not in changes and '"confirmation": ""' in changes:
         return
     value = scrub(json.loads(changes))
-    for title, key in (("new", "new"), ("since then another", "explains"), ("gone", "gone"), ("as before", "standing")):
+    for title, key in (("new", "new"), ("another since then", "explains"), ("gone", "gone"), ("as before", "standing")):
         yield from (f"{title}: {_text(one['text'])}" for one in value[key])
     yield from (f"known: {_text(text)}" for text in value["known"])
     if value["confirmation"]:

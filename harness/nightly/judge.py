@@ -26,6 +26,7 @@ COLD = 5  # nights; the MAD of fewer says nothing
 WIDTH = 5 * 1.4826
 LARGEST = 0.1  # of the cap: the judge itself fails what exceeds its tolerance, which is at most the cap
 SYSTEMATIC = 0.01  # of the cap; a mean over thousands of tokens varies far less than the largest difference
+COLD_SLOWER = math.log(4)  # with fewer than COLD nights: one hectic night is no measure of a phase
 SLOWER = math.log(1.5)  # of seconds a step beyond what the other phases of the same run changed by
 BRIEF = 0.02  # seconds a step; a shorter phase is the scheduler's
 FEWER_TOKENS = 0.98  # of the median; another version may stop a sample elsewhere
@@ -70,13 +71,13 @@ def judge(tonight: Observation, history: Sequence[Past]) -> Judgement:
         problems += _warnings(tonight, before)
     held = last.problems if last else frozenset()
     if tonight.error:  # nothing was seen: what stood before still stands
-        problems += [_lasting(key, "not looked at tonight") for key in sorted(held) if key != _ERROR]
+        problems += [_lasting(key, ": not looked at tonight") for key in sorted(held) if key != _ERROR]
     keys = {one.key for one in problems}
     return Judgement(
         problems=tuple(problems),
         new=tuple(one for one in problems if one.key not in held),
         standing=tuple(one for one in problems if one.key in held),
-        gone=tuple(_lasting(key, "gone") for key in sorted(held - keys)),
+        gone=tuple(_lasting(key) for key in sorted(held - keys)),
         explains=tuple(_moved(tonight, before[-1].observation)) if before and not tonight.error else (),
         first=not history,
         error=tonight.error,
@@ -131,9 +132,9 @@ def settle(first: Judgement, again: Judgement | None = None, itself: Observation
     return Settled(status, new, standing, gone, confirmation)
 
 
-def _lasting(key: tuple[str, str], state: str) -> Change:
+def _lasting(key: tuple[str, str], state: str = "") -> Change:
     kind, subject = key
-    return Change(cast("Kind", kind), subject, f"{kind} {subject}: {state}")
+    return Change(cast("Kind", kind), subject, f"{kind} {subject}{state}")
 
 
 def _verdict(tonight: Observation) -> Iterable[Change]:
@@ -209,7 +210,7 @@ def _slower(tonight: Observation, before: Sequence[Past]) -> Iterable[Change]:
         if excess is None or not values:
             continue
         median, width = _band(values)
-        if excess - median > max(SLOWER, width):
+        if excess - median > max(SLOWER if len(values) >= COLD else COLD_SLOWER, width):
             factor = math.exp(excess - median)
             yield Change("slower", name, f"{name} takes {factor:.1f} times as long as before, beside the other phases")
 

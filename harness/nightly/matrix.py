@@ -73,6 +73,7 @@ class Suite(Limits):
     dtype: Dtype = ""
     names: tuple[str, ...] = ()
     engines: bool = False
+    conditions: bool = False
 
 
 class Job(Limits):
@@ -141,7 +142,7 @@ class Cell:
             words = ["faults", "run", *what.names, "--suite", what.suite, *words]
             if what.suite == "parity":
                 return [*words, "--backends", *(pair or what.pair), *(["--dtype", dtype] if dtype else [])]
-            return [*words, *(["--engines"] if what.engines else [])]
+            return [*words, *(["--engines"] if what.engines else []), *(["--conditions"] if what.conditions else [])]
         words = ["parity", *(pair or what.pair), *words, *(["--mode", what.mode] if what.mode else [])]
         if isinstance(what, Job):
             return [*words, "--framework", what.framework, "--", *what.command]
@@ -244,7 +245,7 @@ def _name(what: Comparison | Suite | Job) -> str:
     pair = "-".join(what.pair)
     if isinstance(what, Suite):
         parts = ["faults", what.suite, *([pair] if what.suite == "parity" else []), what.dtype, *what.names]
-        return "/".join(part for part in [*parts, "engines" if what.engines else ""] if part)
+        return "/".join(part for part in [*parts, "engines" * what.engines, "conditions" * what.conditions] if part)
     if isinstance(what, Job):
         return "/".join(part for part in (pair, what.name, what.mode) if part)
     own = [f"candidate {one}" for one in what.candidate_settings] + ["rollout"] * what.rollout_only

@@ -152,7 +152,8 @@ def _settings(folder: Path) -> dict[str, str]:
     found: dict[str, dict[str, str]] = {}
     for side, manifest in _manifests(folder).items():
         scenario = manifest.get("scenario") or {}
-        groups = flatten({"scenario": scenario, "mapping": manifest.get("mapping") or {}})
+        mapping = manifest.get("mapping")
+        groups = flatten({"scenario": scenario} | ({"mapping": mapping} if mapping else {}))
         found[side] = {
             f"{group}.{name}".removeprefix("scenario / "): json.dumps(value) for group, name, value in groups
         }

@@ -21,7 +21,7 @@ def lines(result: CellResult) -> list[str]:
     """Everything that is said of a cell, a line each."""
     return [
         *(f"new: {one.text}" for one in result.new),
-        *(f"since then another: {one.text}" for one in result.explains),
+        *([f"others since then: {'; '.join(one.text for one in result.explains)}"] if result.explains else []),
         *(f"gone: {one.text}" for one in result.gone),
         *(f"as before: {one.text}" for one in result.standing),
         *(f"known: {text}" for text in result.known),

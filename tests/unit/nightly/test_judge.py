@@ -127,6 +127,13 @@ def test_a_faster_phase_makes_no_other_slower() -> None:
     assert not keys(dataclasses.replace(one, phases=faster), passed())
 
 
+@pytest.mark.parametrize(("nights", "factor", "told"), [(1, 3, False), (1, 9, True), (8, 3, True)])
+def test_a_phase_needs_more_to_be_slow_against_a_single_night(nights: int, factor: float, told: bool) -> None:
+    one = night(50)
+    slow = dataclasses.replace(one, phases=one.phases | {"candidate train": one.phases["candidate train"] * factor})
+    assert keys(slow, passed(nights)) == ({("slower", "candidate train")} if told else set())
+
+
 def test_a_slow_machine_is_no_slow_phase() -> None:
     one = night(50)
     slow = {name: seconds * 10 for name, seconds in one.phases.items()}

@@ -216,6 +216,12 @@ def test_the_product_without_what_is_excluded(folder: Path) -> None:
     assert by_name["hf-vllm/grpo"].arguments(Path("x"))[-3:] == ["--", "python", "train.py"]
 
 
+def test_the_matrix_of_this_project_can_be() -> None:
+    loaded, found = matrix.load(Path(__file__).parents[3] / ".ci" / "nightly.toml")
+    assert loaded.name == "rlhf-harness" and len(found) == 12
+    assert "faults/hang/engines/conditions" in {cell.name for cell in found}
+
+
 def test_a_cell_whose_needs_this_machine_has_not_is_left_out(folder: Path) -> None:
     (folder / "matrix.toml").write_text(support.MATRIX + "needs = { gpus = 9999 }\n")
     assert run() == 0 and len(statuses(1)) == 2
