@@ -32,6 +32,8 @@ class Unseen:
 
 
 Outcome = Problem | Fine | Unseen
+Look = Callable[[Facts, "Asked"], Iterable[Outcome]]
+Compare = Callable[[Sequence[Facts], "Asked"], Iterable[tuple[str, Outcome]]]  # (place, outcome)
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,12 @@ class Check:
 
     name: str
     needs: tuple[str, ...]
-    look: Callable[[Facts, Asked], Iterable[Outcome]]
+    look: Look
     host: bool = False
+
+    @property
+    def module(self) -> str:
+        return self.look.__module__
 
 
 @dataclass(frozen=True)
@@ -61,7 +67,30 @@ class Comparison:
 
     name: str
     needs: tuple[str, ...]
-    look: Callable[[Sequence[Facts], Asked], Iterable[tuple[str, Outcome]]]  # (place, outcome)
+    look: Compare
+
+
+REGISTERED: list[Check | Comparison] = []
+
+
+def check(name: str, *needs: str, host: bool = False) -> Callable[[Look], Look]:
+    """Register a check of one place; see `Check`."""
+
+    def register(look: Look) -> Look:
+        REGISTERED.append(Check(name, needs, look, host))
+        return look
+
+    return register
+
+
+def comparison(name: str, *needs: str) -> Callable[[Compare], Compare]:
+    """Register a comparison of all places; see `Comparison`."""
+
+    def register(look: Compare) -> Compare:
+        REGISTERED.append(Comparison(name, needs, look))
+        return look
+
+    return register
 
 
 def bytes_(size: float) -> str:

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from harness.doctor.checks.builds import told
-from harness.doctor.facts import Builds, Lock
+from harness.doctor.gather.builds import Builds, Lock
 from harness.doctor.gather.builds import look as look_at
 from harness.doctor.outcome import Fine, Outcome, Problem, Unseen
 from harness.frameworks.argv import Start, taken_apart

@@ -7,23 +7,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from harness.doctor.checks import CHECKS, COMPARISONS
-from harness.doctor.facts import (
-    Builds,
-    Facts,
-    Gpu,
-    Gpus,
-    Imports,
-    Interface,
-    Limits,
-    Memory,
-    Network,
-    Place,
-    Processes,
-    SharedMemory,
-    Software,
-    Storage,
-    Tracing,
-)
+from harness.doctor.facts import Facts
+from harness.doctor.gather.builds import Builds
+from harness.doctor.gather.graphics import Gpu, Gpus
+from harness.doctor.gather.limits import Limits, Memory
+from harness.doctor.gather.network import Interface, Network
+from harness.doctor.gather.processes import Processes
+from harness.doctor.gather.software import Imports, Software
+from harness.doctor.gather.storage import Place, SharedMemory, Storage
+from harness.doctor.gather.tracing import Tracing
 from harness.doctor.outcome import Asked, Fine, Problem, Unseen
 
 GIB = 1 << 30

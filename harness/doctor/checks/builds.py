@@ -5,12 +5,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from harness.doctor.facts import Builds, Facts
-from harness.doctor.outcome import Asked, Fine, Outcome, Problem, duration
+from harness.doctor.facts import Facts
+from harness.doctor.gather.builds import Builds
+from harness.doctor.outcome import Asked, Fine, Outcome, Problem, check, duration
 
 SHOWN = 4
 
 
+@check("build-locks", "builds", host=True)
 def locks(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     """Lists `lock` files of torch's extension builds (TORCH_EXTENSIONS_DIR) that no process has open. torch
     waits for such a file without a limit (torch/utils/file_baton.py). Error; warning where a holder may be

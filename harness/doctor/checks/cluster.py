@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from harness.doctor.facts import Facts
-from harness.doctor.outcome import Asked, Fine, Outcome, Problem
+from harness.doctor.outcome import Asked, Fine, Outcome, Problem, comparison
 
 Placed = tuple[str, Outcome]
 
@@ -22,6 +22,7 @@ _WIRE = ("torch", "ray", "vllm", "sglang", "nvidia-nccl-cu12", "nvidia-nccl-cu13
 _SAME = re.compile(r"rlhf-harness|pandas|pyarrow")  # of no account to the workers
 
 
+@comparison("worker-libraries", "software")
 def libraries(places: Sequence[Facts], asked: Asked) -> Iterator[Placed]:
     """Compares LD_LIBRARY_PATH, LD_PRELOAD and PYTHONPATH of the shell and each worker. Warning when they
     differ, error when an import also fails in the worker."""
@@ -54,6 +55,7 @@ def libraries(places: Sequence[Facts], asked: Asked) -> Iterator[Placed]:
         )
 
 
+@comparison("worker-variables", "software")
 def variables(places: Sequence[Facts], asked: Asked) -> Iterator[Placed]:
     """Compares NCCL, gloo, torch and engine variables of all workers and the shell. Error when nodes differ
     (info for names of interfaces and devices), warning when the workers do not have the shell's."""
@@ -95,6 +97,7 @@ def variables(places: Sequence[Facts], asked: Asked) -> Iterator[Placed]:
         yield "workers", Fine(f"{len(names)} NCCL, gloo, torch and engine variables, equal everywhere")
 
 
+@comparison("packages", "software")
 def packages(places: Sequence[Facts], asked: Asked) -> Iterator[Placed]:
     """Compares Python and all packages of the shell and each worker. Error when Python's minor version, torch,
     NCCL, Ray, vLLM or SGLang differ; warning for any other package."""
@@ -145,6 +148,7 @@ def packages(places: Sequence[Facts], asked: Asked) -> Iterator[Placed]:
         )
 
 
+@comparison("gpus-alike", "gpus")
 def gpus(places: Sequence[Facts], asked: Asked) -> Iterator[Placed]:
     """Compares names and drivers of the GPUs between nodes. Warning when they differ."""
     kinds = {
@@ -167,6 +171,7 @@ def gpus(places: Sequence[Facts], asked: Asked) -> Iterator[Placed]:
         yield "workers", Fine("; ".join({" + ".join(names) for names in kinds.values()}) or "no node has a GPU")
 
 
+@comparison("clocks")
 def clocks(places: Sequence[Facts], asked: Asked) -> Iterator[Placed]:
     """Measures each node's clock by a round trip. Warning when it is off by more than 1 s beyond half of the
     round trip. Our bound: two logs are then out of order."""
@@ -190,6 +195,7 @@ def clocks(places: Sequence[Facts], asked: Asked) -> Iterator[Placed]:
             yield worker.where, Fine(measured)
 
 
+@comparison("nodes")
 def nodes(places: Sequence[Facts], asked: Asked) -> Iterator[Placed]:
     """Reads Ray's table of nodes. Warning when one is dead."""
     if asked.dead:

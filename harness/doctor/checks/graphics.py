@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from harness.doctor.facts import Facts, Gpus, Software
-from harness.doctor.outcome import Asked, Fine, Outcome, Problem, Unseen, bytes_
+from harness.doctor.facts import Facts
+from harness.doctor.gather.graphics import Gpus
+from harness.doctor.gather.software import Software
+from harness.doctor.outcome import Asked, Fine, Outcome, Problem, Unseen, bytes_, check
 
 _NONE = "no NVIDIA GPU here"
 _SICK, _ASK = "the GPU driver does not answer as it should (gpu-driver)", "nvidia-smi"
@@ -14,6 +16,7 @@ _OLDEST_DRIVER = {"11": 450, "12": 525, "13": 580}  # for a CUDA major version (
 _GIB = 1 << 30
 
 
+@check("gpu-driver", "gpus", "software", host=True)
 def driver(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     """Asks nvidia-smi for the driver, and torch for its CUDA. Error when the driver does not answer, or is
     older than CUDA's major version needs: 450, 525, 580 for CUDA 11, 12, 13 (CUDA's release notes, Linux).
@@ -58,6 +61,7 @@ def _fitting(found: Gpus, software: Software) -> Outcome:
     return Fine(measured)
 
 
+@check("gpu-kinds", "gpus", host=True)
 def kinds(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     """Compares names and memory of the node's GPUs. Warning when they differ, info with MIG: NCCL takes two
     instances of one GPU for the same GPU."""
@@ -89,6 +93,7 @@ def kinds(facts: Facts, asked: Asked) -> Iterator[Outcome]:
         yield Fine(f"{len(facts.gpus.found)} × {names[0]}")
 
 
+@check("gpu-memory", "gpus", host=True)
 def held(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     """Reads the memory in use on each GPU. Warning when a process holds some, or more than 2 GiB is in use by
     none that can be seen. Our bound."""
@@ -124,6 +129,7 @@ def held(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     yield from outcomes or [Fine(f"{len(facts.gpus.found)} GPUs free")]
 
 
+@check("gpu-errors", "gpus", host=True)
 def errors(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     """Reads the counters of uncorrectable ECC errors (nvidia-smi). Error when one is above zero."""
     assert facts.gpus is not None
@@ -143,6 +149,7 @@ def errors(facts: Facts, asked: Asked) -> Iterator[Outcome]:
         yield Fine("none counted")
 
 
+@check("visible-devices", "software", "gpus")
 def visible(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     """Reads CUDA_VISIBLE_DEVICES and RAY_EXPERIMENTAL_NOSET_*. Error when it names a GPU that is not there:
     CUDA ignores that one and all behind it (CUDA C++ Programming Guide). Info when it leaves GPUs out, or when
@@ -191,6 +198,7 @@ def visible(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     yield from outcomes or [Fine(f"CUDA_VISIBLE_DEVICES={chosen}" if chosen is not None else "Ray decides")]
 
 
+@check("amd-variables", "software", "gpus")
 def amd(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     """Compares ROCR_, HIP_ and CUDA_VISIBLE_DEVICES. Error with ROCR alone, which Ray refuses
     (ray/_private/accelerators/amd_gpu.py), with a ROCR list beside HIP that does not begin at 0, since HIP
@@ -232,6 +240,7 @@ def amd(facts: Facts, asked: Asked) -> Iterator[Outcome]:
         yield Fine(shown if hip is not None else f"{facts.gpus.amd} AMD GPUs, none of the variables set")
 
 
+@check("allocator", "software")
 def allocator(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     """Looks for expandable_segments:True in the allocator's variables. Warning: vLLM refuses it with KV
     connectors (vllm/config/vllm.py), SGLang's mooncake too, and older vLLM's sleep mode asserts against it."""

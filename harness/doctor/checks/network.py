@@ -6,14 +6,16 @@ import ipaddress
 import re
 from collections.abc import Iterator
 
-from harness.doctor.facts import Facts, Network
-from harness.doctor.outcome import Asked, Fine, Outcome, Problem
+from harness.doctor.facts import Facts
+from harness.doctor.gather.network import Network
+from harness.doctor.outcome import Asked, Fine, Outcome, Problem, check
 
 _RAY_PORTS = {6379: "Ray's head", 8265: "Ray's dashboard and jobs", 10001: "Ray's client server"}
 _RAY_WORKERS = range(10_002, 20_000)  # `ray start`'s default for its workers
 _RAY = re.compile(r"gcs_server|raylet|ray::|ray[/.](dashboard|util|_private)|/ray start")
 
 
+@check("hostname", "network", "software", host=True)
 def hostname(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     """Resolves the host's own name. Error when it does not resolve, or, with several nodes, only to loopback:
     gloo offers that address to the other ranks (gloo/transport/tcp/device.cc). Warning when the look-up takes
@@ -60,6 +62,7 @@ def hostname(facts: Facts, asked: Asked) -> Iterator[Outcome]:
         )
 
 
+@check("interfaces", "network", "software")
 def interfaces(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     """Compares NCCL_, GLOO_ and TP_SOCKET_IFNAME with the interfaces. Error when one names an interface that is
     absent, down, or loopback with several nodes. Warning when, with several nodes, NCCL could choose a virtual
@@ -121,6 +124,7 @@ def interfaces(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     yield from outcomes or [Fine(f"up: {', '.join(usable) or 'loopback only'}")]
 
 
+@check("infiniband", "network", "software", host=True)
 def infiniband(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     """Compares NCCL_IB_HCA with the RDMA devices. Error when it names none of them, warning when some are
     missing (NCCL's user guide, NCCL_IB_HCA)."""
@@ -149,6 +153,7 @@ def infiniband(facts: Facts, asked: Asked) -> Iterator[Outcome]:
         yield Fine(f"devices: {here}")
 
 
+@check("ports", "network", "software", host=True)
 def ports(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     """Looks for listeners on 6379, 8265, 10001 (`ray start`'s defaults) and MASTER_PORT. Error when MASTER_PORT
     or 6379 is taken, info when a Ray cluster holds it. Warning when another of Ray's is, or when MASTER_PORT is
@@ -224,6 +229,7 @@ def ports(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     ]
 
 
+@check("ray-address", "network", "software")
 def ray_address(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     """Connects to RAY_ADDRESS, or to the address that the last `ray start` left in ray_current_cluster. Error
     when nothing listens there: ray.init() tries it before it starts a cluster (ray/_private/services.py)."""
@@ -249,6 +255,7 @@ def ray_address(facts: Facts, asked: Asked) -> Iterator[Outcome]:
         yield Fine(f"RAY_ADDRESS={given['RAY_ADDRESS']}" if "RAY_ADDRESS" in given else "RAY_ADDRESS is not set")
 
 
+@check("proxy", "software")
 def proxy(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     """Reads the names of proxy variables. Warning when one is set and no_proxy leaves out neither localhost nor
     127.0.0.1."""

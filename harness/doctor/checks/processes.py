@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness.doctor.facts import Facts, Leftover
-from harness.doctor.outcome import Asked, Fine, Outcome, Problem, duration
+from harness.doctor.facts import Facts
+from harness.doctor.gather.processes import Leftover
+from harness.doctor.outcome import Asked, Fine, Outcome, Problem, check, duration
 
 
+@check("leftover-engines", "processes", host=True)
 def engines(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     """Lists processes titled sglang:: or VLLM::. Error when their parent has ended, else info."""
     assert facts.processes is not None
@@ -39,6 +41,7 @@ def engines(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     yield from outcomes or [Fine("no engine process is running")]
 
 
+@check("leftover-ray", "processes", host=True)
 def ray(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     """Lists Ray's processes. Error for workers whose raylet has ended, info for a cluster that runs here and
     was not asked for."""

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 
 from harness.doctor.facts import Facts
-from harness.doctor.outcome import Asked, Fine, Outcome, Problem, Unseen
+from harness.doctor.outcome import Asked, Fine, Outcome, Problem, Unseen, check
 
 _SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 _ON = "export TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1"
@@ -41,6 +41,7 @@ _SETTINGS = {  # variable -> (values that fail, severity, what, why)
 }  # fmt: skip
 
 
+@check("nccl-settings", "software", "gpus")
 def nccl_settings(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     """Looks for settings left over from debugging: error with TORCH_NCCL_ASYNC_ERROR_HANDLING=0, warning with
     NCCL_DEBUG=TRACE, P2P or shared memory off, CUDA_LAUNCH_BLOCKING or TORCH_DISTRIBUTED_DEBUG=DETAIL, info
@@ -54,6 +55,7 @@ def nccl_settings(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     yield from outcomes or [Fine(_told(given, "NCCL_") or "no NCCL_* variable is set")]
 
 
+@check("nccl-cumem", "software", "gpus")
 def nccl_cumem(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     """Reads NCCL_CUMEM_ENABLE on a machine with GPUs. Warning when it is not set: SGLang writes 0 into its own
     processes (srt/entrypoints/engine.py), as vLLM 0.9 did, and the trainer of the same weight-sync group keeps
@@ -75,6 +77,7 @@ def nccl_cumem(facts: Facts, asked: Asked) -> Iterator[Outcome]:
         )
 
 
+@check("flight-recorder", "software")
 def flight_recorder(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     """Reads the size of torch's flight recorder. Error when it is 0, no number, or not set with torch up to
     2.6, where it is off by default; warning below 200 entries, or when dumping at a timeout or monitoring is
@@ -126,6 +129,7 @@ def flight_recorder(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     yield from outcomes or [Fine(f"on: {shown}, torch {torch or 'unknown'}")]
 
 
+@check("dump-files", "software")
 def dump_files(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     """Tries the directories of TORCH_FR_DUMP_TEMP_FILE and TORCH_NCCL_DEBUG_INFO_TEMP_FILE. Error when one
     cannot be written."""
@@ -142,6 +146,7 @@ def dump_files(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     ]
 
 
+@check("timeouts", "software")
 def timeouts(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     """Compares the stall threshold of `harness watch` with torch's timeouts. Error at or above NCCL's
     heartbeat, 480 s by default; warning at or above 600 s, the default of collectives (torch's
@@ -177,6 +182,7 @@ def timeouts(facts: Facts, asked: Asked) -> Iterator[Outcome]:
         yield Fine(measured)
 
 
+@check("debuggers", "software")
 def debuggers(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     """Reads RAY_DEBUG and RAY_DEBUG_POST_MORTEM. Warning with either the legacy or the post-mortem debugger,
     error with both (Ray's debugging guide)."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.doctor.facts import Facts
-from harness.doctor.outcome import Asked, Fine, Outcome, Problem
+from harness.doctor.outcome import Asked, Fine, Outcome, Problem, check
 
 
+@check("libraries", "software")
 def libraries(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     """Compares the libraries that the imports loaded with this environment's own; where nothing was imported,
     the directories of LD_LIBRARY_PATH. Error when one came from elsewhere, or when the path hides torch's;
@@ -55,6 +56,7 @@ def libraries(facts: Facts, asked: Asked) -> Iterator[Outcome]:
                                  "LD_LIBRARY_PATH is not set")]  # fmt: skip
 
 
+@check("imports", "imports")
 def imports(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     """Imports torch and the other compiled packages, each in a process of its own. Error when a symbol or
     shared object is missing, warning at any other failure."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness.doctor.facts import Facts, Place
-from harness.doctor.outcome import Asked, Fine, Outcome, Problem, bytes_, duration
+from harness.doctor.facts import Facts
+from harness.doctor.gather.storage import Place
+from harness.doctor.outcome import Asked, Fine, Outcome, Problem, bytes_, check, duration
 
 _GIB = 1 << 30
 _RAY_SLOW = 10**10  # above it Ray refuses to start rather than use a disk (REQUIRE_SHM_SIZE_THRESHOLD)
@@ -14,6 +15,7 @@ _SOCKET_NAME = len("/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_s
 _SOCKET_MOST = 107  # bytes of a Unix socket's path on Linux
 
 
+@check("shared-memory", "shm", "memory", host=True)
 def shared_memory(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     """Reads the size of /dev/shm. Error below 1 GiB in all or free: NCCL takes tens of MB a pair of ranks,
     torch's loaders a batch a worker, and docker's default is 64 MiB. Warning when Ray's object store (30 % of
@@ -56,6 +58,7 @@ def shared_memory(facts: Facts, asked: Asked) -> Iterator[Outcome]:
         yield Fine(measured)
 
 
+@check("stale-segments", "shm", host=True)
 def stale_segments(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     """Lists files in /dev/shm that no visible process has mapped or open. Info when there are any, warning when
     they hold more than a tenth of it. Our bound."""
@@ -82,6 +85,7 @@ def stale_segments(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     )
 
 
+@check("disk-space", "storage", host=True)
 def space(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     """Reads the free space of the disks that Ray, checkpoints, logs and caches use. Error above 95 % in use,
     where Ray refuses to spill and to create objects (RAY_local_fs_capacity_threshold), or below 1 GiB free, and
@@ -127,6 +131,7 @@ def space(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     ]
 
 
+@check("inodes", "storage", host=True)
 def inodes(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     """Reads the free inodes of the same disks. Warning below 2 % or 10,000, error below 1,000. Our bounds: Ray
     writes a file a worker, and caches many."""
@@ -149,6 +154,7 @@ def inodes(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     ]
 
 
+@check("ray-directory", "storage", host=True)
 def ray_directory(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     """Measures the path of Ray's directory. Error when a socket's path below it exceeds 107 bytes, the limit of
     Linux (unix(7)); info when it lies on the root file system."""
@@ -176,6 +182,7 @@ def ray_directory(facts: Facts, asked: Asked) -> Iterator[Outcome]:
         yield Fine(storage.ray)
 
 
+@check("old-sessions", "storage", host=True)
 def old_sessions(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     """Counts sessions of Ray without a process, and their size. Warning above 20 GiB or a tenth of the disk,
     info from 20 of them on. Our bounds: Ray never removes them."""

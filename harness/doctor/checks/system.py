@@ -6,12 +6,13 @@ import time
 from collections.abc import Iterator
 
 from harness.doctor.facts import Facts
-from harness.doctor.outcome import Asked, Fine, Outcome, Problem, Unseen, bytes_, duration
+from harness.doctor.outcome import Asked, Fine, Outcome, Problem, Unseen, bytes_, check, duration
 
 _GIB = 1 << 30
 _STACKS = "at a hang nobody could say which line each process stands in: triage loses one of its three sources"
 
 
+@check("ptrace", "tracing")
 def ptrace(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     """Runs py-spy on a child process. Error when it may not read the stack, info when it may only without
     stopping the process. The measurement names the kernel's rules: CAP_SYS_PTRACE, Yama's ptrace_scope (kernel:
@@ -61,6 +62,7 @@ def _ptrace_fix(facts: Facts) -> str:
     return container
 
 
+@check("file-limit", "limits")
 def file_limit(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     """Reads RLIMIT_NOFILE. Error below a hard limit of 4,096, where Ray warns (ray/_private/worker.py); info
     below 65,535, to which vLLM and SGLang raise it (vllm/utils/system_utils.py); warning at a soft limit below
@@ -98,6 +100,7 @@ def file_limit(facts: Facts, asked: Asked) -> Iterator[Outcome]:
         yield Fine(measured)
 
 
+@check("task-limit", "limits")
 def task_limit(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     """Reads `ulimit -u` and the container's pids.max. Warning when fewer than 4,096 processes and threads are
     left. Our bound: a Ray worker has about 50 threads before its work begins, a learner with torch about one a
@@ -129,6 +132,7 @@ def task_limit(facts: Facts, asked: Asked) -> Iterator[Outcome]:
         yield Fine(measured)
 
 
+@check("memlock", "limits", "network")
 def memlock(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     """Reads RLIMIT_MEMLOCK and the RDMA devices. Error below 1 GiB beside an RDMA device: ibv_reg_mr locks the
     buffers that NCCL registers (ibv_reg_mr(3)). The bound is ours."""
@@ -149,6 +153,7 @@ def memlock(facts: Facts, asked: Asked) -> Iterator[Outcome]:
         yield Fine(measured)
 
 
+@check("map-count", "limits", host=True)
 def map_count(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     """Reads vm.max_map_count. Warning below 65,530, the kernel's default (kernel: admin-guide/sysctl/vm)."""
     assert facts.limits is not None
@@ -167,6 +172,7 @@ def map_count(facts: Facts, asked: Asked) -> Iterator[Outcome]:
         yield Fine(f"vm.max_map_count {count:,}")
 
 
+@check("cores", "limits", host=True)
 def cores(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     """Reads the CPU affinity and the container's CPU quota. Warning when the quota is below three quarters of
     the cores that are seen. Our bound: torch starts a thread for each core it sees, and the kernel then
@@ -188,6 +194,7 @@ def cores(facts: Facts, asked: Asked) -> Iterator[Outcome]:
         yield Fine(measured)
 
 
+@check("memory", "memory", host=True)
 def memory(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     """Reads the memory of the machine and of the container. Error above 90 % in use, warning above 75 %: Ray's
     memory monitor kills workers at 95 % (RAY_memory_usage_threshold). Info when the container has less than
@@ -225,6 +232,7 @@ def memory(facts: Facts, asked: Asked) -> Iterator[Outcome]:
         yield Fine(measured)
 
 
+@check("overcommit", "memory", host=True)
 def overcommit(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     """Reads vm.overcommit_memory. Warning at 2, where the kernel refuses what is only reserved (kernel:
     mm/overcommit-accounting)."""
@@ -242,6 +250,7 @@ def overcommit(facts: Facts, asked: Asked) -> Iterator[Outcome]:
         yield Fine(f"vm.overcommit_memory {facts.memory.overcommit}")
 
 
+@check("slurm", "software", "limits")
 def slurm(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     """Compares Slurm's variables with what is there. Error when fewer nodes joined Ray than were allocated;
     warning when the step has fewer cores than the task (srun has not passed on --cpus-per-task since Slurm

@@ -10,9 +10,28 @@ import os
 import re
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from harness.doctor.gather.files import pids, read
+
+
+@dataclass(frozen=True)
+class Lock:
+    """A lock file of a build of torch's extensions. `holder`: a process that has it open, 0 where none is known."""
+
+    path: str
+    age_s: float
+    holder: int = 0
+
+
+@dataclass(frozen=True)
+class Builds:
+    folder: str
+    locks: tuple[Lock, ...] = ()
+    unreadable: int = 0  # processes that could not be asked what they have open
+    remote: bool = False  # a file system of the network: a holder may be on another machine
+
 
 _REMOTE = ("nfs", "nfs4", "lustre", "beegfs", "gpfs", "ceph", "cifs", "smb3", "9p", "fuse")
 _MOST = 10_000  # directories
@@ -21,7 +40,7 @@ _BUILT = re.compile(r"build\.ninja|\.ninja_(?:log|deps)|main\.cpp|.*\.(?:so|o)")
 
 
 def builds() -> dict[str, Any]:
-    """The fields of `facts.Builds`, of the folder that this process's torch would build in."""
+    """The fields of `Builds`, of the folder that this process's torch would build in."""
     return look(folder(os.environ))
 
 

@@ -5,9 +5,30 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from dataclasses import dataclass
 from typing import Any
 
 from harness.doctor.gather.files import read, title
+
+
+@dataclass(frozen=True)
+class Gpu:
+    index: int
+    name: str
+    driver: str
+    used: int
+    total: int
+    mig: bool = False
+    uncorrected: int = 0  # ECC errors since the driver was loaded
+    holders: tuple[tuple[int, str], ...] = ()  # (pid, command) of the processes that hold memory
+
+
+@dataclass(frozen=True)
+class Gpus:
+    found: tuple[Gpu, ...] = ()
+    amd: int = 0  # AMD GPUs that the kernel knows
+    error: str = ""  # why the driver could not be asked, where there is one
+
 
 _PATIENCE_S = 15.0
 _FIELDS = (
@@ -16,7 +37,7 @@ _FIELDS = (
 
 
 def gpus() -> dict[str, Any]:
-    """The fields of `facts.Gpus`; `found` is empty where there is none, or `error` says why nobody can tell."""
+    """The fields of `Gpus`; `found` is empty where there is none, or `error` says why nobody can tell."""
     try:
         there = os.path.isdir("/proc/driver/nvidia/gpus") or _program()
         return {"found": _nvidia() if there else [], "amd": _amd()}

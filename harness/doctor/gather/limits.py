@@ -5,15 +5,42 @@ from __future__ import annotations
 import os
 import re
 import resource
+from dataclasses import dataclass
 from typing import Any
 
 from harness.doctor.gather.files import integer, read
+
+
+@dataclass(frozen=True)
+class Limits:
+    """None is unlimited, or not told by this kernel."""
+
+    files_soft: int | None = None
+    files_hard: int | None = None
+    processes: int | None = None  # ulimit -u, which counts threads
+    memlock: int | None = None
+    map_count: int | None = None
+    tasks_max: int | None = None  # pids.max of the cgroup
+    tasks_now: int | None = None
+    cpus: int = 1  # of the host
+    cpus_allowed: int = 1  # by affinity
+    cpu_quota: float | None = None  # by cgroup, in cores
+
+
+@dataclass(frozen=True)
+class Memory:
+    total: int
+    available: int
+    limit: int | None = None  # of the cgroup, where it is below the host's total
+    used: int | None = None  # of the cgroup, without page cache that can be dropped
+    overcommit: int = 0  # vm.overcommit_memory
+
 
 _UNLIMITED = 1 << 60  # cgroup version 1 writes a number close to 2**63 for "no limit"
 
 
 def limits() -> dict[str, Any]:
-    """The fields of `facts.Limits`."""
+    """The fields of `Limits`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return {
         "files_soft": _bounded(soft), "files_hard": _bounded(hard),
@@ -27,7 +54,7 @@ def limits() -> dict[str, Any]:
 
 
 def memory() -> dict[str, Any]:
-    """The fields of `facts.Memory`."""
+    """The fields of `Memory`."""
     kib = dict(re.findall(r"^(\w+):\s+(\d+) kB", read("/proc/meminfo"), re.MULTILINE))
     total = int(kib.get("MemTotal", 0)) * 1024
     limit = _smallest("memory", "memory.limit_in_bytes", "memory.max")

@@ -8,16 +8,50 @@ import socket
 import struct
 import threading
 import time
+from dataclasses import dataclass
 from typing import Any
 
 from harness.doctor.gather.files import pids, read, title
+
+
+@dataclass(frozen=True)
+class Interface:
+    name: str
+    up: bool
+    loopback: bool
+    addresses: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Listener:
+    port: int
+    address: str
+    pid: int = 0  # 0: another user's, or in another container
+    command: str = ""
+
+
+@dataclass(frozen=True)
+class Network:
+    hostname: str
+    interfaces: tuple[Interface, ...] = ()
+    infiniband: tuple[str, ...] = ()
+    resolved: tuple[str, ...] = ()  # addresses of the host's own name
+    resolve_error: str = ""
+    resolve_s: float = 0.0
+    listening: tuple[Listener, ...] = ()
+    ephemeral: tuple[int, int] = (32768, 60999)
+    ray_address_open: bool | None = None  # whether something listens at $RAY_ADDRESS; None: it is not set
+    ray_remembered: str = ""  # address of the last `ray start`, which ray.init() without an address takes
+    ray_remembered_file: str = ""
+    ray_remembered_open: bool | None = None
+
 
 _LISTEN = "0A"
 _PATIENCE_S = 5.0  # a resolver with a dead server takes 5 s a try, and so do gloo and torch's store
 
 
 def network() -> dict[str, Any]:
-    """The fields of `facts.Network`. Sends nothing but a question about the host's own name."""
+    """The fields of `Network`. Sends nothing but a question about the host's own name."""
     name = socket.gethostname()
     resolved, error, seconds = _resolve(name)
     low, _, high = read("/proc/sys/net/ipv4/ip_local_port_range").replace("\t", " ").partition(" ")

@@ -4,9 +4,31 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import dataclass
 from typing import Any
 
 from harness.doctor.gather.files import age, pids, status, title
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """A process of Ray or of an engine. `orphan`: whoever started it has ended."""
+
+    pid: int
+    title: str
+    kind: str  # ray, engine
+    age_s: float
+    orphan: bool
+    mine: bool = True  # same user as the doctor
+    zombie: bool = False
+    gpu: int = 0  # bytes of GPU memory that it holds
+
+
+@dataclass(frozen=True)
+class Processes:
+    found: tuple[Leftover, ...] = ()
+    shell_age_s: float = 0.0
+
 
 # Names that the programs give themselves: SGLang and vLLM with setproctitle, Ray's workers as ray::<task>.
 _ENGINE = re.compile(r"^(sglang::|VLLM::|sgl_diffusion::)|(-m |/)(sglang\.launch_server|vllm\.entrypoints)\b")
@@ -14,7 +36,7 @@ _RAY = re.compile(r"^ray::|/raylet/raylet\b|/gcs/gcs_server\b|^raylet\b|^gcs_ser
 
 
 def processes() -> dict[str, Any]:
-    """The fields of `facts.Processes`. The doctor and everything above it are left out."""
+    """The fields of `Processes`. The doctor and everything above it are left out."""
     above = _ancestors(os.getpid())
     found = []
     for pid in pids():

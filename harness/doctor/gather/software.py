@@ -10,11 +10,42 @@ import re
 import subprocess
 import sys
 import sysconfig
+from dataclasses import dataclass, field
 from typing import Any
 
 from probes import redaction
 from probes.environment import packages, variables
 from probes.secret_names import is_secret
+
+
+@dataclass(frozen=True)
+class Import:
+    name: str
+    ok: bool
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Software:
+    python: str = ""
+    executable: str = ""
+    packages: dict[str, str] = field(default_factory=dict)
+    variables: dict[str, str] = field(default_factory=dict)  # whitelisted names only, none that sounds like a secret
+    proxies: tuple[str, ...] = ()  # names of the proxy variables that are set; their values may hold passwords
+    no_proxy: tuple[str, ...] = ()
+    in_front: tuple[tuple[str, str], ...] = ()  # (library, path) that LD_LIBRARY_PATH puts before the packages' own
+    own: dict[str, str] = field(default_factory=dict)  # library -> path below this interpreter's packages
+    torch_cuda: str = ""  # CUDA version that torch was built for
+    writable: dict[str, bool] = field(default_factory=dict)  # variable that names a file prefix -> can it be written
+
+
+@dataclass(frozen=True)
+class Imports:
+    """What happened when compiled packages were imported in a process of their own."""
+
+    tried: tuple[Import, ...] = ()
+    foreign: tuple[tuple[str, str], ...] = ()  # (library, path) that they loaded in place of the interpreter's own
+
 
 _MORE = re.compile(
     r"TMPDIR|SLURM_(JOB_ID|JOB_NUM_NODES|NNODES|NTASKS_PER_NODE|CPUS_PER_TASK|GPUS_PER_NODE|JOB_END_TIME|NODEID|PROCID)"
@@ -46,7 +77,7 @@ print("\\n" + json.dumps({"mapped": paths}), flush=True)
 
 
 def software() -> dict[str, Any]:
-    """The fields of `facts.Software`."""
+    """The fields of `Software`."""
     names = {name: value for name, value in os.environ.items() if _MORE.fullmatch(name)}
     kept = {**variables(), **{name: redaction.text(value) for name, value in names.items()}}
     outside = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
@@ -61,7 +92,7 @@ def software() -> dict[str, Any]:
 
 
 def imports() -> dict[str, Any]:
-    """The fields of `facts.Imports`: installed compiled packages, imported in a process with this one's variables."""
+    """The fields of `Imports`: installed compiled packages, imported in a process with this one's variables."""
     modules = [module for name, module in _COMPILED.items() if name in packages() and _there(module)]
     if not modules:
         return {"tried": []}

@@ -6,9 +6,53 @@ import os
 import re
 import stat
 import time
+from dataclasses import dataclass
 from typing import Any
 
 from harness.doctor.gather.files import pids, read, status, title
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A file in shared memory that no living process has mapped or open."""
+
+    name: str
+    size: int
+    age_s: float
+
+
+@dataclass(frozen=True)
+class SharedMemory:
+    total: int
+    free: int
+    stale: tuple[Segment, ...] = ()
+    unreadable: int = 0  # of our processes, how many could not be asked what they have mapped
+
+
+@dataclass(frozen=True)
+class Place:
+    """A directory that a run writes to. `existing`: the nearest parent that is there; sizes are of its file system."""
+
+    purpose: str
+    path: str
+    existing: str
+    device: int
+    total: int
+    free: int
+    inodes: int = 0  # 0: the file system has none to count
+    inodes_free: int = 0
+    writable: bool = True
+
+
+@dataclass(frozen=True)
+class Storage:
+    places: tuple[Place, ...]
+    ray: str = "/tmp/ray"
+    root_device: int = 0
+    sessions: int = 0  # Ray sessions of earlier runs whose processes are gone
+    sessions_size: int = 0
+    sessions_partial: bool = False  # there were too many files to count
+
 
 _SHM = "/dev/shm"
 _YOUNG_S = 60.0  # a segment may be made before it is mapped
@@ -16,7 +60,7 @@ _MOST_FILES = 20_000  # of old sessions that are counted: about half a second
 
 
 def shm() -> dict[str, Any]:
-    """The fields of `facts.SharedMemory`. Only the doctor's own files can be stale: others' users cannot be seen."""
+    """The fields of `SharedMemory`. Only the doctor's own files can be stale: others' users cannot be seen."""
     found = os.statvfs(_SHM)
     mapped, unreadable = _in_use()
     stale, now = [], time.time()
@@ -64,7 +108,7 @@ def _in_use() -> tuple[set[int], int]:
 
 
 def storage() -> dict[str, Any]:
-    """The fields of `facts.Storage`."""
+    """The fields of `Storage`."""
     ray = ray_directory()
     named = [("Ray's logs and spilled objects", ray), ("/tmp", "/tmp"), ("the working directory", os.getcwd())]
     home = os.path.expanduser("~")

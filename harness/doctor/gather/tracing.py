@@ -7,9 +7,23 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from dataclasses import dataclass
 from typing import Any
 
 from harness.doctor.gather.files import integer, status
+
+
+@dataclass(frozen=True)
+class Tracing:
+    """Whether one process may read another's stack. `attempt`: what py-spy did to a child of ours."""
+
+    uid: int = 0
+    ptrace: bool = True  # CAP_SYS_PTRACE is effective
+    scope: int | None = None  # kernel.yama.ptrace_scope; None where the kernel has no Yama
+    seccomp: int = 0  # 0 none, 2 a filter, as containers have
+    attempt: str = "allowed"  # allowed, only nonblocking, denied, absent, failed
+    detail: str = ""
+
 
 _CAP_SYS_PTRACE = 1 << 19
 _CHILD = "import sys; print(flush=True); sys.stdin.read()"
@@ -17,7 +31,7 @@ _PATIENCE_S = 15.0
 
 
 def tracing() -> dict[str, Any]:
-    """The fields of `facts.Tracing`. Starts a Python of our own for py-spy to look at and ends it: 0.1 to 1 s."""
+    """The fields of `Tracing`. Starts a Python of our own for py-spy to look at and ends it: 0.1 to 1 s."""
     own = status(os.getpid())
     attempt, detail = _attempt()
     return {

@@ -11,8 +11,8 @@ import pytest
 from doctor_support import healthy, outcomes
 
 from harness.doctor.checks.builds import told
-from harness.doctor.facts import Builds, Lock
 from harness.doctor.gather import builds
+from harness.doctor.gather.builds import Builds, Lock
 from harness.doctor.outcome import Fine, Problem
 from harness.frameworks.examine import look
 from reports.doctor_model import Hazard, Unchecked

@@ -9,7 +9,12 @@ import pytest
 from doctor_support import GIB, given, gpu, healthy, outcomes, place, problems
 
 from harness.doctor.checks import CHECKS
-from harness.doctor.facts import Gpus, Import, Imports, Interface, Leftover, Listener, Lock, Network, Segment
+from harness.doctor.gather.builds import Lock
+from harness.doctor.gather.graphics import Gpus
+from harness.doctor.gather.network import Interface, Listener, Network
+from harness.doctor.gather.processes import Leftover
+from harness.doctor.gather.software import Import, Imports
+from harness.doctor.gather.storage import Segment
 from harness.doctor.outcome import Fine, Unseen
 
 LOOPBACK = (Interface("lo", True, True, ("127.0.0.1",)),)

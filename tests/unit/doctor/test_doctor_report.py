@@ -13,7 +13,8 @@ from doctor_support import GIB, compared, every_name, given, gpu, healthy, worke
 from rich.console import Console
 
 from harness.doctor.examine import judge, report
-from harness.doctor.facts import Gpus, Import, Imports
+from harness.doctor.gather.graphics import Gpus
+from harness.doctor.gather.software import Import, Imports
 from harness.doctor.outcome import Asked, Problem, bytes_, duration
 from reports import render
 from reports.doctor_model import Hazard, Passed, Report, Unchecked
