@@ -184,9 +184,16 @@ def _bounded(processes: list[Process]) -> int:
     """Keep the longest slices and the first points; how many are left out."""
     slices, points = (sum(len(getattr(one, name)) for one in processes) for name in ("slices", "points"))
     if slices > MOST_SLICES:
-        longest = heapq.nlargest(MOST_SLICES, (one.dur_ns for process in processes for one in process.slices))[-1]
+        durations = [one.dur_ns for process in processes for one in process.slices]
+        shortest = heapq.nlargest(MOST_SLICES, durations)[-1]
+        ties = MOST_SLICES - sum(dur > shortest for dur in durations)
         for process in processes:
-            process.slices = [one for one in process.slices if one.dur_ns > longest]
+            kept = []
+            for one in process.slices:
+                tie = one.dur_ns == shortest and ties > 0
+                ties -= tie
+                kept += [one] if tie or one.dur_ns > shortest else []
+            process.slices = kept
     if points > MOST_POINTS:
         for process in processes:
             process.points = process.points[: max(1, MOST_POINTS // len(processes))]

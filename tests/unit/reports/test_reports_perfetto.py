@@ -146,8 +146,15 @@ def test_a_big_run_keeps_the_longest(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ]
     text = render(RecordedRun.of(run(tmp_path, *spans)), "perfetto")
     kept = of_kind(checked(text), "X")
-    assert 90 <= len(kept) <= 100 and "s1999" in kept and "s1" not in kept
+    assert len(kept) == 100 and "s1999" in kept and "s1" not in kept
     assert "of the shortest slices are left out" in json.loads(text)["otherData"]["notes"]
+
+
+def test_of_equally_long_slices_as_many_as_fit_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timeline, "MOST_SLICES", 100)
+    spans = [(at, "span", {"name": "s", "start_ns": 1_000 * at, "dur_ns": 900, "ok": True}) for at in range(1, 2_000)]
+    events = checked(render(RecordedRun.of(run(tmp_path, *spans)), "perfetto"))
+    assert len(of_kind(events, "X")["s"]) == 100
 
 
 def test_strange_recordings_and_none(tmp_path: Path) -> None:
