@@ -1,9 +1,9 @@
 """Parity: do two recorded runs agree? `judge` reads two run directories and gives one verdict (see `verdict`).
 
 From the bottom, each room using only those before it: `facts` (two recordings aligned, the floor), `native` (the
-engines' own samplers), `gather` (both in one pass), `causes`, `rules` and `explain` (causes that recordings prove), `checks` (the
-eleven suspicions and the others), `coverage`, `verdict` (by precedence), `attribution` (interventions on engines that
-are up), `runs` (the commands), `suite` (planted faults).
+engines' own samplers), `gather` (both in one pass), `causes`, `rules` and `explain` (causes that recordings prove),
+`checks` (the eleven suspicions and the others), `coverage`, `verdict` (by precedence), `attribution` (interventions on
+engines that are up), `runs` (the commands), `suite` (planted faults).
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from harness.parity.causes import registry
+from harness.parity.causes.parameters import party
 from harness.parity.causes.stale_cache import untried_cache
 from harness.parity.causes.turns import Turn
 from harness.parity.causes.unexplained import UNEXPLAINED
@@ -20,35 +21,14 @@ from harness.parity.facts.explanation import Explained, Explanation, when
 from harness.parity.lifted import remark
 from harness.parity.rivals import told_apart
 from harness.parity.rules import (
-    ends,
-    lifted,
-    mapping,
     native,
-    prompts,
     readings,
-    reasons,
 )
 from reports.model import Cause, Place
 from reports.text import counted
 
 # What rules see of earlier ones is what those left open (`Explained.left`); causes are listed in this order too.
 _RULES = (
-    Turn(prompts.prompts, "one_update_behind", "ids are recorded: what an engine continues comes before how it draws"),
-    Turn(
-        mapping.sampling_parameters,
-        "prompts",
-        "a parameter covers the draws of every sample, those with another prompt too",
-    ),
-    Turn(
-        mapping.most_tokens,
-        "sampling_parameters",
-        "another parameter of the draw explains lengths; it looks at those that are left",
-    ),
-    Turn(
-        mapping.data_type,
-        "most_tokens",
-        "the last record: it covers every number, to which the re-readings below would be fitted",
-    ),
     Turn(readings.alignment, "collisions", "numbers are read again once it is known whose tokens they belong to"),
     Turn(readings.scaled, "alignment", "a factor can be fitted to numbers of neighbouring tokens"),
     Turn(
@@ -61,16 +41,11 @@ _RULES = (
         "mixed_version",
         "bounds hold for many faults that are small: it is the last of the re-readings",
     ),
-    Turn(ends.min_tokens, "semantics", "an end that comes too early is a choice first: it explains the length"),
-    Turn(ends.ends, "min_tokens", "each end is explained once no choice does"),
-    Turn(reasons.reasons, "ends", "a sample of another length has another reason to end"),
     Turn(native.native_prompts, "shapes", "the native stage comes after the rollouts, and again prompts come first"),
     Turn(native.native_ends, "native_prompts", "what a cut makes of native samples would be fitted by a parameter"),
     Turn(native.samplers, "native_ends", "a parameter is fitted to what ends and prompts leave"),
     Turn(native.meanings, "samplers", "what the numbers mean is asked after what was drawn"),
     Turn(native.seeds, "meanings", "the repeats need nothing of the others; they are the last of the native stage"),
-    Turn(lifted.logic, "noisy", "the causes of the lifted stage claim what is left in half precision"),
-    Turn(lifted.arithmetic, "logic", "rounding is what remains once float32 agrees"),
 )
 
 
@@ -95,7 +70,7 @@ def explain(e: Evidence, kinds: list[DivergenceKey]) -> Explained:
     for rule in rules() if present else ():
         for one in rule.run(e, so_far):
             if one.partial or any(one.covers(kind, e.found(kind)).any() for kind in present):
-                _add(so_far.explanations, replace(one, cause=mapping.party(e, one.cause)))
+                _add(so_far.explanations, replace(one, cause=party(e, one.cause)))
     return so_far
 
 

@@ -14,13 +14,13 @@ from bench_lab import Lab
 from cause_keys import key, of
 
 from harness.parity.attribution import live, merged, reference
-from harness.parity.attribution import trials as trial
 from harness.parity.attribution.merge import same_cause
 from harness.parity.attribution.outcome import Attribution
 from harness.parity.attribution.put_back import engine_parameters
 from harness.parity.attribution.reference import _by_chance
 from harness.parity.causes.family import Seen
 from harness.parity.causes.order import other_sample_numbers
+from harness.parity.causes.parameters import parameters
 from harness.parity.causes.stale_cache import past_cache
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.floor import Tolerance
@@ -259,7 +259,7 @@ def test_a_sequence_that_an_engine_refuses_to_score_is_scored_as_far_as_it_goes(
 
 
 def test_a_stop_that_another_parameter_undoes_is_not_named_beside_it() -> None:
-    def trials(native: dict[str, Any]) -> list[trial.Trial]:
+    def trials(native: dict[str, Any]) -> list[Trial]:
         said = {
             "canonical": {"stop_token_ids": [20], "ignore_eos": False},
             "given": {"stop_token_ids": [], "ignore_eos": True},
@@ -269,7 +269,7 @@ def test_a_stop_that_another_parameter_undoes_is_not_named_beside_it() -> None:
         s: Any = SimpleNamespace(
             side="candidate", asked=said["canonical"], own=said["canonical"], given=said["given"], said=said
         )
-        return list(trial.parameters(s))
+        return list(parameters(s))
 
     only = trials({"stop_token_ids": [20], "ignore_eos": True})[0]
     assert only.cause == key("STOP(ignore_eos)")

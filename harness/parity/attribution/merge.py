@@ -7,6 +7,7 @@ from typing import Any
 
 from harness.parity.attribution.outcome import Attribution
 from harness.parity.causes.arithmetic import ARITHMETIC
+from harness.parity.causes.arithmetic import STAGE as LIFTED
 from harness.parity.causes.family import Seen
 from harness.parity.causes.itself import is_itself
 from harness.parity.causes.mixed_version import MIXED_VERSION
@@ -20,7 +21,6 @@ from harness.parity.explain import find
 from harness.parity.facts.evidence import Learned
 from harness.parity.interventions.situation import LEAST, RESIDUE, Named, Tried
 from harness.parity.rivals import noted, told_apart
-from harness.parity.rules.lifted import STAGE as LIFTED
 from harness.parity.rules.suspected import followed, in_words
 from harness.parity.verdict import Judged, reason_of
 from reports.model import Cause, CauseKey, Finding, Proof, Verdict

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from harness.parity.causes.alignment import ALIGNMENT
-from harness.parity.causes.ends import LENGTH, STOP
+from harness.parity.causes.ends import FEWEST, LENGTH, STOP, end_ids
 from harness.parity.causes.family import Seen
 from harness.parity.causes.order import ORDER
 from harness.parity.causes.parameters import SAMPLING_PARAM
+from harness.parity.causes.prompts import UNDONE, prompt_key
 from harness.parity.causes.rng import RNG
 from harness.parity.causes.sampler import JOINT
 from harness.parity.causes.semantics import LOGPROB_SEMANTICS
@@ -23,8 +24,6 @@ from harness.parity.facts.prompts_seen import PERMUTED
 from harness.parity.native.repeats import EXCHANGED
 from harness.parity.native.samples import tables
 from harness.parity.native.semantics import RAW, evidence
-from harness.parity.rules.ends import FEWEST, end_ids
-from harness.parity.rules.prompts import UNDONE, prompt_key
 from harness.parity.sporadic import KEY as SPORADIC
 from harness.recordings.tables import mapping, number
 from reports.model import Cause, Proof
