@@ -110,8 +110,8 @@ def test_a_thousand_processes_with_a_sync_are_judged_in_seconds(tmp_path: Path) 
 
 
 def test_a_trainer_does_not_wait_for_the_engine_process_of_its_own_rank(tmp_path: Path) -> None:
-    """The trainer and SGLang's scheduler are each rank 0 of a world of one, and both are known by the engine's name; the
-    process that was asked is another one, and has refused."""
+    """The trainer and SGLang's scheduler are each rank 0 of a world of one, and both are known by the engine's name;
+    the process that was asked is another one, and has refused."""
     known = (Group("weights", (0, 1), "gloo", "", 2),)
     refusal = Call("update", False, "update_weights_from_distributed before begin_weight_update", 5.0)
     own = Group("0", (0,), "gloo", "default_pg", 1)
