@@ -15,9 +15,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
-from probes.secret_names import PROSE, is_harmless, is_secret, is_strong
+from probes.secret_names import PROSE, is_harmless, is_secret, is_strong, looks_random
 
 __all__ = ["WITHHELD", "arguments", "event", "fields", "learn", "line", "scrub", "text"]
 
@@ -38,8 +38,23 @@ _NAMED = re.compile(
     r"(?<![\w.\-])(?:"
     r"(?P<option>-{1,2}[A-Za-z][\w.\-]*+)(?:\\*+[\"']?\s*+[=:,]\s*+|\s++)(?!-)"
     r"|(?P<variable>[A-Z][A-Z0-9_]{2,60}+)\\*+[\"'],\s*+(?=\\*+[\"'])"
-    r"|(?P<name>[\w.\-]++)\\*+[\"']?\]?\s*+(?:={1,3}+>?|:=|:)\s*+)"
+    r"|(?P<name>[\w.\-]++)\\*+[\"']?\]?(?:\s*+(?:={1,3}+>?|:=|:|-{1,2}+>)|(?<=-)>)\s*+"
+    r"|(?P<listed>[A-Z][A-Z0-9]{0,30}+(?:_[A-Z0-9]++)++)[ \t]++)"
 )
+# Names that say little by themselves: withheld where the value looks like nothing else (`looks_random`).
+_VAGUE_OPTIONS, _VAGUE_PARAMETERS = frozenset({"--key", "-key"}), frozenset({"code"})
+# kaggle.json: {"username": "...", "key": "..."}, in either order.
+_KAGGLE = re.compile(
+    r"(?<!\w)(?:username\\*+[\"']?\s*+:\s*+\\*+[\"'][^\"'\\]{0,100}+\\*+[\"']\s*+,\s*+\\*+[\"']key\\*+[\"']\s*+:\s*+"
+    r"|key\\*+[\"']\s*+:\s*+(?=\\*+[\"'][^\"'\\]{1,200}+\\*+[\"']\s*+,\s*+\\*+[\"']username\\*+[\"']))"
+    r"(\\*+[\"'])([^\"'\\]{1,200}+)"
+)
+# token%3Dvalue, and the same encoded again; up to an encoded &.
+_ENCODED = re.compile(
+    r"(?P<head>(?:%(?:25){0,3}+[0-9A-Fa-f]{2}|(?<![\w.\-%]))(?P<name>[A-Za-z][\w.\-]{0,100}+)%(?:25){0,3}+3[Dd])"
+    r"(?P<value>(?:[^\s\"'&;,<>%]|%(?!(?:25){0,3}26))++)"
+)
+_ENCODED_LOGIN = re.compile(r"(?<=%3A%2F%2F)(?:[^\s\"'&%]|%(?!40|2F))*+%40", re.IGNORECASE)
 _ELEMENT = re.compile(r"<([A-Za-z][\w.\-]{0,60}+)>([^<>]{1,4096}+)(?=</\1>)")  # <password>value</password>
 # Kubernetes: {"name": "HF_TOKEN", "value": "..."}, and the same in YAML.
 _NAME_VALUE = re.compile(
@@ -71,6 +86,7 @@ _LOGGED_IN = re.compile(
     r"|\bhttps?[ \t]++-a[ \t]++(?=[^\s:]++:)"
     r"|\bmysql(?:dump)?\b(?:[ \t]++(?!-p)\S++){0,12}+[ \t]++-p"
     r"|\b(?:wandb|swanlab|vault)[ \t]++login[ \t]++(?:--?[\w=:/.\-]++[ \t]++)*+|\bsshpass[ \t]++-p[ \t]*+"
+    r"|\b(?:smbclient|smbget|rpcclient)\b(?:[ \t]++(?!-U|--user)\S++){0,12}+[ \t]++(?:-U|--user)[ \t=]*+[^\s%]++%"
     r"|\blogin[ \t]++\S++[ \t]++password[ \t]++)"
     r"(?!-)\S++"
 )
@@ -109,6 +125,7 @@ _PROGRAMS: dict[str, frozenset[str]] = {
     "http": frozenset({"-a"}),
     "https": frozenset({"-a"}),
 }
+_SMB = frozenset({"smbclient", "smbget", "rpcclient"})
 _CURL_USER = re.compile(r"-[a-zA-Z]{1,8}[uU]")  # short options written together
 _KEY_FOLLOWS = {("wandb", "login"), ("swanlab", "login"), ("vault", "login")}
 _PASSWORD_OPTION = {*((one, "login") for one in ("docker", "podman", "az")), ("helm", "registry")}
@@ -197,6 +214,8 @@ def _scrub(value: Any, *, keep: bool, depth: int = 0) -> Any:
     if isinstance(value, Mapping):
         if "value" in value and _hidden(value.get("name", ""), value["value"]):  # a variable, as Kubernetes has it
             value = {**value, "value": WITHHELD}
+        if "username" in value and not is_harmless("api_key", value.get("key")):  # kaggle.json
+            value = {**value, "key": WITHHELD}
         return {
             _key(name): _field(name, item, keep=keep, depth=depth)
             for name, item in value.items()
@@ -255,10 +274,10 @@ def _words(argv: Iterable[str]) -> Iterator[str]:
     options: set[str] = set()
     option, several = "", False
     login: tuple[str, ...] = ()
-    for word in words:
+    for before, word in zip(["", *words], words, strict=False):
         options |= _PROGRAMS.get(os.path.basename(word), frozenset())
         if option and not (word.startswith("-") and len(word) > 1):
-            if is_harmless(option, word):
+            if not looks_random(word) if option in _VAGUE_OPTIONS else is_harmless(option, word):
                 yield word
             else:
                 _remember([word])
@@ -283,11 +302,20 @@ def _words(argv: Iterable[str]) -> Iterator[str]:
             _remember([value])
             yield f"{head}={WITHHELD}"
             continue
+        if equals and head in _VAGUE_OPTIONS and looks_random(value):
+            _remember([value])
+            yield f"{head}={WITHHELD}"
+            continue
         if word in options or ("curl" in said and _CURL_USER.fullmatch(word)):
             option = "password"
         elif "curl" in said and _USER_JOINED.fullmatch(word):
             yield f"-u{WITHHELD}"
             continue
+        elif "%" in word and said & _SMB and (word.startswith(("-U", "--user=")) or before in ("-U", "--user")):
+            yield f"{word.partition('%')[0]}%{WITHHELD}"
+            continue
+        elif word in _VAGUE_OPTIONS:
+            option = word
         elif word.startswith("-") and is_secret(word) and " " not in word:
             option, several = word, word.lower().endswith("s")
         elif word == "-p" and any(pair[0] in said and pair[1] in {*said, ""} for pair in _PASSWORD_OPTION):
@@ -333,6 +361,10 @@ def _once(message: str) -> str:
         message = _API_KEY.sub(rf"\1{WITHHELD}", message)
         if "curl" in message:
             message = _USER_JOINED.sub(rf"\1{WITHHELD}", message)
+    if "%" in message:
+        message = _ENCODED.sub(_without_encoded, _ENCODED_LOGIN.sub("", message))
+    if "username" in message:
+        message = _KAGGLE.sub(_without_kaggle, message)
     if "login(" in message:
         message = _LOGIN_CALL.sub(rf"\1{WITHHELD}", message)
     if "value" in message:
@@ -348,6 +380,17 @@ def _once(message: str) -> str:
 def _without_content(element: re.Match[str]) -> str:
     name, content = element.groups()
     return f"<{name}>{WITHHELD}" if is_secret(name) and not is_harmless(name, content) else element[0]
+
+
+def _without_encoded(parameter: re.Match[str]) -> str:
+    name, value = parameter["name"], unquote(parameter["value"])
+    vague = name.lower() == "key" or name.lower() in _VAGUE_PARAMETERS
+    hidden = looks_random(value) if vague else is_secret(name) and not is_harmless(name, value)
+    return f"{parameter['head']}{WITHHELD}" if hidden else parameter[0]
+
+
+def _without_kaggle(pair: re.Match[str]) -> str:
+    return pair[0] if is_harmless("api_key", pair[2]) else f"{pair[0].removesuffix(pair[2])}{WITHHELD}"
 
 
 def _without_keys(message: str) -> str:
@@ -367,9 +410,11 @@ def _without_named(message: str, pattern: re.Pattern[str]) -> str:
         at = found.end()
         groups = found.groupdict()
         option = groups.get("option") is not None
-        name = groups["name"] or groups["option"] or groups["variable"]
-        queried = name.lower() == "key" and message[found.start() - 1 : found.start()] in ("?", "&")
-        if not queried and not is_secret(name):
+        name = groups["name"] or next(filter(None, (groups.get(one) for one in ("option", "variable", "listed"))))
+        asked = message[found.start() - 1 : found.start()] in ("?", "&")
+        queried = asked and name.lower() == "key"
+        vague = (asked and name.lower() in _VAGUE_PARAMETERS) or (option and name in _VAGUE_OPTIONS)
+        if not queried and not vague and not is_secret(name):
             continue
         if message.startswith(WITHHELD, at):
             continue
@@ -383,6 +428,10 @@ def _without_named(message: str, pattern: re.Pattern[str]) -> str:
         value = message[begin:end]
         at = max(at, end)
         if not value or (is_harmless(name, value) and not queried):
+            continue
+        arrow = found[0].rstrip().endswith("->") and name.lower().lstrip("-") in ("token", "tokens")
+        spaced = groups.get("listed") is not None and "\t" not in found[0]  # a sentence may go on so
+        if (vague or arrow or spaced) and not looks_random(value):
             continue
         apart = found[0].rstrip()[-1:] not in ("=", ":", ",", '"', "'")
         if option and apart and value.lower().rstrip(".,:;") in PROSE:

@@ -24,7 +24,7 @@ def _words(text: str) -> frozenset[str]:
 # Anywhere in a name, its words written together.
 _PARTS = re.compile(
     r"password|passwd|passphrase|secret|credential|apikey|accesskey|privatekey|authkey|authtoken|accesstoken"
-    r"|connectionstring|licensekey|encryptionkey|signingkey"
+    r"|connectionstring|licensekey|encryptionkey|signingkey|kubeconfig(?:data|base64|b64|content|json|yaml)"
 )
 _WORDS = _words("""
     pwd pw cookie cookies authorization auth oauth bearer jwt signature sig dsn webhook netrc otp totp mnemonic
@@ -95,6 +95,18 @@ _NOTHING = re.compile(r"true|false|none|null|yes|no|on|off||\$\{?[\w.:]{1,100}\}
 _NUMBER = re.compile(r"[\[(]{0,3}[-+]?\d[\d_,.]{0,15}(?:[eE][-+]?\d{1,3})?[\])]{0,3}")  # also the first of a list
 _SPECIAL_TOKEN = re.compile(r"<[^<>]{1,40}>|\[[A-Z]{2,12}\]|<\|[^<>]{1,40}\|>")
 _PATH = re.compile(r"[~.\w\-]{0,100}[/.][\w./~\-]{1,300}")
+
+
+# Words, versions, numbers, columns of `sort` (2,3nr) and paths of these: what stands behind a name that says little.
+_WORDS_OF_VALUE = re.compile(
+    r"(?:(?:[A-Za-z]{1,19}+\d{0,3}+|\d{1,19}+[A-Za-z]{0,3}+)(?:[_\-.,:/=~ ]++|\Z)|[/~.]++)*+\Z"
+)
+RANDOM_MIN = 8  # characters
+
+
+def looks_random(value: str) -> bool:
+    """Whether a value can be a secret by itself, whatever its name says: long, and made of no words and numbers."""
+    return len(value) >= RANDOM_MIN and not _WORDS_OF_VALUE.fullmatch(value[:MAX_NAME])
 
 
 @lru_cache(maxsize=4_096)

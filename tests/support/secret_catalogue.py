@@ -63,7 +63,22 @@ def _planted() -> list[Planted]:
     plant("pair of requests", "requests.get(u, auth=('me','{}'))")
     plant("list with commas", "--api_key=first,{}")
     plant("prose", "the API key: {} was refused")
+    plant("Kaggle's file", json.dumps({"username": "me", "key": "{}"}))
+    plant("Kaggle's file, turned round", json.dumps({"key": "{}", "username": "me"}))
+    plant("option of a key", "serve --key {}")
+    plant("variables in columns", "HF_TOKEN\t{}")
+    plant("variables in columns of blanks", "HF_TOKEN   {}")
+    plant("arrow", "hf_token -> {}")
+    plant("arrow without blanks", "hf_token->{}")
+    plant("Kubernetes configuration", "KUBECONFIG_DATA={}")
     # in URLs
+    plant("code of a login", "https://host/callback?state=ok&code={}")
+    plant("percent-encoded", "next=%2Fv1%3Ftoken%3D{}%26a%3D1")
+    plant("percent-encoded, alone", "token%3D{}")
+    plant("URL within a URL", "https://a/?to=https%3A%2F%2Fb%2F%3Faccess_token%3D{}%26x%3D1")
+    plant("URL within a URL, twice encoded", "https://a/?to=https%253A%252F%252Fb%253Fsig%253D{}")
+    plant("URL within a URL, plain", "https://a/?to=https://b/?access_token={}")
+    plant("login of a URL within a URL", "https://a/?to=https%3A%2F%2Fme%3A{}%40b%2F")
     plant("login of a URL", "https://me:{}@host.example/path")
     plant("login with @", "https://me:{}@host.example/path", "p@{}")
     plant("token as a login", "https://{}@git.example/repo.git")
@@ -89,6 +104,8 @@ def _planted() -> list[Planted]:
     plant("curl, long", "curl --user=me:{} http://host/")
     plant("wandb login", "wandb login --relogin {}")
     plant("vault login", "vault login -no-print {}")
+    plant("smbclient", "smbclient //host/share -U me%{}")
+    plant("smbclient, joined", "smbclient -Ume%{} //host/share")
     plant("sshpass", "sshpass -p {} ssh host")
     # by shape
     plant("Hugging Face", "downloading with hf_{}", "{}")
@@ -208,6 +225,32 @@ HARMLESS = [
     "draft_tokens=4",
     "signal 11",
     "secondary",
+    "sort --key 2,3nr",
+    "sort --key=2",
+    "join --key sample_id",
+    "--key reward_model.v2",
+    "--key layers.12.mlp",
+    "curl --key /etc/ssl/client.pem",
+    "key=value",
+    "key=(4096, 8, 128)",
+    '{"key": "prompt", "value": "answer"}',
+    "https://host/errors?code=404",
+    "https://host/run?code=out-of-memory",
+    "exit%20code%3D1",
+    "max_tokens%3D512",
+    "https://a/?to=https%3A%2F%2Fb%2F%3Fpage%3D2",
+    "TOKEN_IDS\tLENGTHS",
+    "MAX_TOKENS\t512",
+    "token\tlogprob",
+    "HF_TOKEN missing_or_refused",
+    "WANDB_API_KEY is not set",
+    "token -> id",
+    "prompt_tokens -> completion_tokens",
+    "next_token->logits",
+    "KUBECONFIG=/root/.kube/config",
+    "smbclient -U me //host/share",
+    "100%|##########| 51/51",
+    '{"username": "me", "key": null}',
     "monkey",
     "passed",
 ]

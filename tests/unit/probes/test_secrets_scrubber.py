@@ -56,6 +56,8 @@ def test_configurations_keep_their_form() -> None:
     config = {"a": {"hub": [{"api_key": secret, "lr": 1e-5}]}, "max_tokens": 512, "secrets": {"x": secret}, "n": None}
     wanted = {"a": {"hub": [{"api_key": "***", "lr": 1e-5}]}, "max_tokens": 512, "secrets": "***", "n": None}
     assert redaction.scrub(config) == wanted
+    assert redaction.scrub({"username": "me", "key": secret}) == {"username": "me", "key": "***"}
+    assert redaction.scrub({"key": "prompt", "value": 3}) == {"key": "prompt", "value": 3}
     assert json.loads(redaction.text(json.dumps({"token": secret, "k": "v"}))) == {"token": "***", "k": "v"}
     assert redaction.text(f"hub:\n  token: {secret}\n  lr: 1\n") == "hub:\n  token: ***\n  lr: 1\n"
     assert tomllib.loads(redaction.text(f'token = "{secret}"\nlr = 1\n')) == {"token": "***", "lr": 1}
@@ -284,6 +286,20 @@ LONG: dict[str, Callable[[int], str]] = {
     "users": lambda n: " -u a" * (n // 5),
     "backslashes": lambda n: "token" + "\\" * n,
     "keys of URLs": lambda n: "?key=" * (n // 5),
+    "codes of URLs": lambda n: "&code=a1" * (n // 8),
+    "percents": lambda n: "%" * n,
+    "encoded": lambda n: "%3Da" * (n // 4),
+    "encoded names": lambda n: "token%3D" * (n // 8),
+    "encoded again": lambda n: "%25" * (n // 3),
+    "encoded logins": lambda n: "%3A%2F%2Fa" * (n // 10),
+    "Kaggle's": lambda n: '"username": "a", "key": ' * (n // 24),
+    "Kaggle's turned": lambda n: '"key": "a", "username' * (n // 21),
+    "arrows": lambda n: "token->" * (n // 7),
+    "dashed arrows": lambda n: "token" + "-" * n + ">",
+    "columns": lambda n: "A_" * (n // 2) + "\t",
+    "tabs": lambda n: "HF_TOKEN" + "\t" * n,
+    "shares": lambda n: "smbclient -U " * (n // 13),
+    "options of keys": lambda n: "--key a1b2c3d4 " * (n // 15),
 }
 
 
