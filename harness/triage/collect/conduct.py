@@ -25,6 +25,10 @@ from harness.triage.evidence import ENDED, Evidence, Gpu, Process, Sample, Threa
 from probes.files import make_folder
 
 CLOSING_S = 0.4  # kept of the deadline for putting together what came in
+AT_LEAST_S = 0.05  # that every source is waited for
+# The journals are waited for beyond the deadline, so many seconds for all of them: one of a few MiB is read in 0.1 s. A
+# rank that is alone in its world has no number without its own ("actor (host:pid)", seen once at a load of 12).
+JOURNALS_S = 2.0
 NATIVE_AT_LEAST_S = 1.0  # a native stack takes 0.3 to 1.1 s, once its libraries' symbols are in the page cache
 
 
@@ -107,8 +111,9 @@ def _gather(empty: Evidence, scope: Scope, there: Cast, terms: _Terms, nodes_s: 
     for future in work:
         _result(future, terms, None, notes)
     recordings: dict[tuple[str, int], journals.Recording] = {}
+    by = terms.clock() + max(terms.left(), JOURNALS_S)
     for (at, pid), history in histories.items():
-        read, damaged = _result(history, terms, ({}, ()), notes)
+        read, damaged = _result(history, terms, ({}, ()), notes, least_s=by - terms.clock())
         recordings |= read
         notes += damaged
         if at == host and pid in drafts and (at, pid) in read:
@@ -313,10 +318,12 @@ def _other_dumps(
     return recorder.of_others(oldest.environ, missing, recorder.Since(began, began - clock_set_s), out)
 
 
-def _result(future: bounded.Work, terms: _Terms, otherwise: Any, notes: list[str]) -> Any:
-    """What a source gave by the deadline, else `otherwise` and a note."""
+def _result(
+    future: bounded.Work, terms: _Terms, otherwise: Any, notes: list[str], *, least_s: float = AT_LEAST_S
+) -> Any:
+    """What a source gave by the deadline, or within `least_s` from now; else `otherwise` and a note."""
     try:
-        return future.result(max(0.05, terms.left()))
+        return future.result(max(AT_LEAST_S, terms.left(), least_s))
     except TimeoutError:
         if not future.name.startswith("process"):  # whose draft says what it was waiting for
             notes.append(f"{future.name}: no answer in time")

@@ -33,6 +33,7 @@ LONGEST = 4 * MAX_TEXT  # characters of a message that are looked at: fewer are 
 _HEAD = re.compile(rb'\{"seq":(\d+),"t_ns":(\d+),"kind":"(\w+)"')
 
 
+BUSY_S = 1.0  # for another look at the same journal; a scan takes 0.5 s a GB
 REUSE_S = 2.0  # a journal that is older than the process by more belongs to an earlier one of that pid
 
 
@@ -229,7 +230,8 @@ _scans: OrderedDict[tuple[int, int, int], _Scan] = OrderedDict()  # (device, ino
 
 
 def _scanned(stream: BinaryIO, opened_ns: int) -> _Scan:
-    """The groups of a journal. A look that was given up on may still read it: then those that it has found so far."""
+    """The groups of a journal. A look that was given up on may still read it: it is waited for a moment, then those are
+    taken that it has found so far."""
     found = os.fstat(stream.fileno())
     identity = found.st_dev, found.st_ino, opened_ns
     scan = _scans.pop(identity, None)
@@ -238,7 +240,7 @@ def _scanned(stream: BinaryIO, opened_ns: int) -> _Scan:
     _scans[identity] = scan
     while len(_scans) > MAX_SCANS:
         _scans.popitem(last=False)
-    if scan.lock.acquire(blocking=False):
+    if scan.lock.acquire(timeout=BUSY_S):
         try:
             scan.go_on(stream)
         finally:

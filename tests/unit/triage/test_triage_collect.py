@@ -478,3 +478,48 @@ def test_before_python_3_11_nobody_knows_whether_a_thread_is_active() -> None:
     main, other, third = stacks.parse([{**told, "thread_name": name} for name in ("a", "MainThread", "b")], 7)
     assert main.main and main.tid == 7 and not any(one.active for one in (main, other, third))
     assert (other.tid, third.tid) == (0, 0)
+
+
+def test_a_journal_that_another_look_reads_is_waited_for(tmp_path: Path) -> None:
+    """A look that was given up on holds the journal while a busy host lets it go on."""
+    path = recorded(tmp_path, filler=6_000)  # longer than the tail
+    with open(path, "rb") as stream:
+        scan = journals._scanned(stream, journals._opening(stream)["t_ns"])
+    scan.at, scan.rank, scan.world, scan.groups = 0, None, None, {}
+    scan.lock.acquire()
+    later = threading.Timer(0.1, scan.lock.release)
+    later.start()
+    [one] = journals.read([path], {})[0].values()
+    later.join()
+    assert (one.rank, one.world_size) == (1, 2)
+
+
+ALONE = """
+import sys, time
+from probes.install import start
+recorder = start(sys.argv[1], role="actor", rank=0, world_size=1)
+recorder.group(name="dp", backend="none", rank=0, world_size=1, members=[0])
+print("ready", flush=True)
+time.sleep(120)
+"""
+
+
+def test_a_rank_alone_in_its_world_has_its_number_on_a_busy_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only its journal says that it is a rank; it was read after the deadline."""
+    read = journals.read
+
+    def late(*args: Any) -> Any:
+        threading.Event().wait(0.5)
+        return read(*args)
+
+    monkeypatch.setattr(journals, "read", late)
+    command = [sys.executable, "-c", ALONE, str(tmp_path / "run")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None and child.stdout.readline() == "ready\n"
+        wanted = scope.Scope((child.pid,), tmp_path / "run", ray_address="")
+        found = conduct.collect(wanted, out=tmp_path / "out", samples=1, deadline_s=0.5, native=False)
+        child.kill()
+    [process] = [one for one in found.processes if one.pid == child.pid]
+    assert (process.role, process.rank) == ("actor", 0), found.notes
