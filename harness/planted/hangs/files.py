@@ -7,9 +7,10 @@ from pathlib import Path
 
 from harness.errors import BadInput
 from harness.planted.foreign import listed
+from reports.model import HANGS as HANG_KINDS
 from scenarios.planted.hangs.catalog import CONDITIONS, HANGS, VARIANTS, Hang
 
-KINDS = frozenset(f"K{number}" for number in range(1, 14))
+KINDS = tuple(HANG_KINDS)
 VERDICTS = ("HUNG", "SLOW", "HEALTHY", "INSUFFICIENT")
 DOCUMENT = "docs/measurements/hang-lab.md describes the interface"
 
@@ -61,7 +62,7 @@ def problem(one: object, folder: Path) -> str:
     if not isinstance(one.name, str) or not one.name or set(one.name) & set("/\\ \t\n\0"):
         return f"has the name {one.name!r}, which cannot name a folder"
     if one.kind and one.kind not in KINDS:
-        return f"({one.name}) has the kind {one.kind!r}; there are K1 to K13, or an empty one"
+        return f"({one.name}) has the kind {one.kind!r}; there are {', '.join(KINDS)}, or an empty one"
     if one.verdict not in VERDICTS:
         return f"({one.name}) expects the verdict {one.verdict!r}; there are {', '.join(VERDICTS)}"
     if not isinstance(one.world, int) or one.world < 0:
