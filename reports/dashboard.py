@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import msgspec
+
 from probes.redaction import scrub
 from reports.sections.nightly import TONES, duration
 from reports.text import clean, number, show
@@ -35,7 +37,8 @@ body { margin: 0; padding: 1.6rem; background: var(--paper); color: var(--ink);
   font: 14px/1.5 system-ui, "Noto Sans", "DejaVu Sans", sans-serif; }
 h1 { font-size: 1.4rem; } h2 { font-size: 1.05rem; margin-top: 2rem; } a { color: inherit; }
 table { border-collapse: collapse; } td, th { padding: .15rem .8rem .15rem 0; text-align: left; vertical-align: top;
-  border-bottom: 1px solid var(--rule); overflow-wrap: anywhere; }
+  border-bottom: 1px solid var(--rule); white-space: nowrap; }
+td.told { white-space: normal; overflow-wrap: anywhere; }
 tr { content-visibility: auto; contain-intrinsic-size: auto 1.4rem; }
 .muted { color: var(--muted); } svg { vertical-align: middle; }
 .ok { fill: var(--ok); color: var(--ok); } .bad { fill: var(--bad); color: var(--bad); }
@@ -57,15 +60,32 @@ def write(folder: Path, nights: Sequence[tuple[int, str]], rows: Iterable[Any]) 
         course = [row for row in group if row.night_id in places]
         if course:
             page = f"cells/{hashlib.sha256(name.encode()).hexdigest()[:20]}.html"
-            metrics = [json.loads(row.metrics) | {"seconds": row.seconds} for row in course]
+            metrics = [_metrics(row) for row in course]
             (folder / page).write_text(_cell(folder, name, course, metrics, started), encoding="utf-8")
             lines.append(_line(name, page, course, metrics, places, len(nights)))
     (folder / MARKER).write_text(_index(nights, [line for *_, line in sorted(lines)]), encoding="utf-8")
     return len(lines)
 
 
+class _Metrics(msgspec.Struct):
+    """The few of the metrics that are drawn: the others are skipped as they are parsed. "nan" stands for no number."""
+
+    max_delta_logprob: float | str = "nan"
+    k1: float | str = "nan"
+    compared_tokens: float | str = "nan"
+
+
+_parse = msgspec.json.Decoder(_Metrics).decode
+
+
+def _metrics(row: Any) -> dict[str, float]:
+    parsed = _parse(row.metrics.encode())
+    values = {name: number(getattr(parsed, name)) for name in _Metrics.__struct_fields__}
+    return values | {"seconds": row.seconds}
+
+
 def _line(
-    name: str, page: str, course: Sequence[Any], metrics: Sequence[dict[str, Any]], places: dict[int, int], width: int
+    name: str, page: str, course: Sequence[Any], metrics: Sequence[dict[str, float]], places: dict[int, int], width: int
 ) -> tuple[int, str, str]:
     """A row of the heat map, and where it belongs: what is wrong now comes first."""
     last = course[-1]
@@ -74,7 +94,7 @@ def _line(
     cells = (
         f'<td><a href="{page}">{_text(name)}</a></td><td><b class="{tone}">{_text(last.status)}</b></td>'
         f"<td>{_heat(course, places, width)}</td>"
-        f"<td>{_spark([number(one.get(SPARKS[0])) for one in metrics])}</td><td>{duration(last.seconds)}</td>"
+        f"<td>{_spark([one[SPARKS[0]] for one in metrics])}</td><td>{duration(last.seconds)}</td>"
     )
     return order, name, f"<tr>{cells}</tr>\n"
 
@@ -110,11 +130,11 @@ def _spark(values: Sequence[float], width: int = 120, height: int = 18) -> str:
 
 
 def _cell(
-    folder: Path, name: str, course: Sequence[Any], metrics: Sequence[dict[str, Any]], started: dict[int, str]
+    folder: Path, name: str, course: Sequence[Any], metrics: Sequence[dict[str, float]], started: dict[int, str]
 ) -> str:
     parts = [f'<p><a href="../{MARKER}">all cells</a></p>\n<h1>{_text(name)}</h1>\n<table>\n']
     for metric in SPARKS:
-        values = [number(one.get(metric)) for one in metrics]
+        values = [one[metric] for one in metrics]
         if spark := _spark(values, 360, 40):
             parts.append(f"<tr><th>{metric}</th><td>{spark}</td><td>{show(values[-1])}</td></tr>\n")
     parts.append("</table>\n<h2>Nights</h2>\n<table>\n")
@@ -132,7 +152,7 @@ def _night(folder: Path, row: Any, start: str) -> str:
         report = f'<a href="{quote(os.path.relpath(file, folder / "cells"))}">report</a>'
     return (
         f'<tr><td>{row.night_id}</td><td>{_text(start)}</td><td><b class="{tone}">{_text(row.status)}</b></td>'
-        f"<td>{_text(row.verdict)}</td><td>{'<br>'.join(_told(row.changes))}</td><td>{report}</td></tr>\n"
+        f"<td>{_text(row.verdict)}</td><td class='told'>{'<br>'.join(_told(row.changes))}</td><td>{report}</td></tr>\n"
     )
 
 
