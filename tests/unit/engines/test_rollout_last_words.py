@@ -63,6 +63,23 @@ def test_a_process_finds_the_files_of_its_own_output(tmp_path: Path) -> None:
     assert (tmp_path / "out").read_text() == "['err', 'out'] LookupError: 1\n"
 
 
+# SGLang 0.5.23 with two ranks and cores for one (SGLANG_CPU_OMP_THREADS_BIND=0), as it was logged; frames left out.
+SGLANG_RANKS = """\
+Multi-thread loading shards: 100% Completed | 1/1 [00:00<00:00, 20.76it/s]
+[2026-11-25 00:58:44 TP1] Scheduler hit an exception: Traceback (most recent call last):
+  File "numa_utils.py", line 492, in init_threads_binding
+    assert 0 <= numa_index < len(threads_bind_list), (
+AssertionError: NUMA index 1 (derived from the worker's global device id / gpu_id) is out of range for the 1 entries.
+
+[2026-11-25 00:58:44] Received sigquit from a child process. It usually means the child failed.
+"""
+
+
+@pytest.mark.parametrize("ended", [None, -9, 1])
+def test_the_rank_that_failed_is_the_cause(ended: int | None, tmp_path: Path) -> None:
+    assert cause_of(SGLANG_RANKS, ended, tmp_path).startswith("AssertionError: NUMA index 1 (derived")
+
+
 HARMLESS = """\
 INFO 11-23 02:00:00 [loader.py:1] loading
 Traceback (most recent call last):
