@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -162,13 +161,3 @@ def test_a_proof_with_an_open_rival_is_none() -> None:
     assert all(bool(one.rivals) != bool(one.alone) and one.fix for one in families().values())
     other = of("ORDER", "candidate", "", "", {}, [proof])
     assert told_apart(other).proofs == [proof]  # control: without rivals in the table
-
-
-def test_every_rival_of_the_table_is_documented() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "explanation" / "attribution.md").read_text()
-    rows = [line for line in page.splitlines() if line.startswith("|")]
-    alone = {name: one.alone for name, one in families().items() if one.alone}
-    assert all(any(row.startswith(f"| {name} |") and why in row for row in rows) for name, why in alone.items())
-    for name, rivals in rivalled().items():
-        for one in rivals:
-            assert any(row.startswith(f"| {name} |") and one.cause in row for row in rows), (name, one.cause)

@@ -2,7 +2,7 @@
 
 A proof removes a difference; so would the same intervention with another cause, now and then. Each family says which
 other causes would look the same, and which observation tells each apart; or why there are none.
-docs/explanation/attribution.md has the table for readers.
+docs/reference/causes.md, the table for readers, is generated from them.
 """
 
 from __future__ import annotations
