@@ -8,7 +8,7 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from harness.doctor.checks.builds import told
+from harness.doctor.checks.builds import judge_locks
 from harness.doctor.gather.builds import Builds, Lock
 from harness.doctor.gather.builds import look as look_at
 from harness.doctor.outcome import Fine, Outcome, Problem, Unseen
@@ -92,4 +92,4 @@ def _builds(start: Start, environ: Mapping[str, str]) -> Iterator[Outcome]:
     if held["locks"] and start.script:
         yield Unseen(f"{folder} holds a lock file of a build: whether {start.script} removes it is not known")
     else:
-        yield from told(Builds(**{**held, "locks": tuple(Lock(**one) for one in held["locks"])}))
+        yield from judge_locks(Builds(**{**held, "locks": tuple(Lock(**one) for one in held["locks"])}))

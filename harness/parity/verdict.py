@@ -17,10 +17,10 @@ import numpy as np
 from harness.parity import explain
 from harness.parity.causes.unexplained import UNEXPLAINED
 from harness.parity.checks import parameter_maps
+from harness.parity.checks.completeness import require_completeness
 from harness.parity.checks.excused import excused
 from harness.parity.checks.registry import Outcome, Registered, checks, coupled, unless_native
 from harness.parity.checks.summary import summary
-from harness.parity.checks.whole import whole
 from harness.parity.coverage import coverage, failed_calls, limits, refused_calls
 from harness.parity.facts import second_run
 from harness.parity.facts.agreement import contradictions
@@ -47,7 +47,7 @@ from harness.parity.facts.unknowns import unknowns
 from harness.parity.gather import gather
 from harness.parity.lifted import lifted_said, lifted_stage, stage_steps
 from harness.parity.native.stage import samplers_said
-from harness.parity.rules.suspected import followed
+from harness.parity.rules.suspected import confirm_suspicions
 from harness.recordings.store import Recording
 from probes.format import FormatError, Run
 from reports.model import EXIT_CODES, Cause, Parity, Verdict
@@ -131,7 +131,7 @@ def judged(
 
 def decided(e: Evidence, minimum: Minimum = LEAST, reproduce: str = "") -> Judged:
     """The verdict on evidence that was gathered, which it only reads."""
-    outcomes = [(one, whole(e, excused(e, one.run(e)))) for one in checks() if one.applies(e)]
+    outcomes = [(one, require_completeness(e, excused(e, one.run(e)))) for one in checks() if one.applies(e)]
     kinds = _kinds(outcomes)
     return Judged(_decide(e, outcomes, kinds, minimum, reproduce), e, kinds)
 
@@ -265,7 +265,7 @@ def _decide(
         reproduce=reproduce,
         paths={side.name: str(side.recording.path) for side in e.sides},
     )
-    return followed(found)
+    return confirm_suspicions(found)
 
 
 def _bound(e: Evidence) -> str:

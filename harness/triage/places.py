@@ -12,7 +12,7 @@ from functools import lru_cache
 from harness.frameworks.spec import frameworks
 from harness.triage.evidence import Frame
 from scenarios.engines.registry import names, specs
-from scenarios.engines.spec import FramePattern as Entry
+from scenarios.engines.spec import FramePattern
 
 # A process in one of these can be woken by another process only.
 WAITING = frozenset({"collective", "p2p", "store", "ray_get", "http_client", "engine_call", "join", "build_lock"})
@@ -33,54 +33,56 @@ _COLLECTIVES = (
 # Of a process group's own threads, which ask and beat for ever, none is a wait of the program.
 _OF_GROUP = r"(?!.*(watchdog|heartbeat|monitor|runloop|runhookloop|iscompleted))"
 
-TABLE: tuple[Entry, ...] = (
+TABLE: tuple[FramePattern, ...] = (
     # debuggers: before everything, since they sit on top of any other place
-    Entry("debugger", r"interaction|cmdloop|_cmdloop", r"(^|/)(pdb|bdb|cmd|ipdb)\.py|IPython/"),
-    Entry("debugger", r"wait_for_client|_do_wait_suspend|do_wait_suspend", r"debugpy|pydevd"),
-    Entry("debugger", r"set_trace", r"ray/util/(rpdb|debugpy)"),
-    Entry("debugger", r"<native>pydevd.*", ""),
+    FramePattern("debugger", r"interaction|cmdloop|_cmdloop", r"(^|/)(pdb|bdb|cmd|ipdb)\.py|IPython/"),
+    FramePattern("debugger", r"wait_for_client|_do_wait_suspend|do_wait_suspend", r"debugpy|pydevd"),
+    FramePattern("debugger", r"set_trace", r"ray/util/(rpdb|debugpy)"),
+    FramePattern("debugger", r"<native>pydevd.*", ""),
     # groups that form: before collectives, for their frames lie in the same files
-    Entry("store", r"init_process_group|_new_process_group_helper|new_group|_new_group_with_tag|split_group", _TORCH),
-    Entry(
+    FramePattern(
+        "store", r"init_process_group|_new_process_group_helper|new_group|_new_group_with_tag|split_group", _TORCH
+    ),
+    FramePattern(
         "store",
         r"_store_based_barrier|_create_c10d_store|_env_rendezvous_handler|_tcp_rendezvous_handler"
         r"|next_rendezvous|rendezvous",
         _TORCH,
         "rendezvous",
     ),
-    Entry(
+    FramePattern(
         "store",
         r"init_custom_process_group|stateless_init_torch_distributed_process_group|stateless_init_.*"
         r"|init_weights_update_group|init_weight_update_group",
         "",
         "init_process_group",
     ),
-    Entry("store", r"<native>.*c10d::(TCPStore|FileStore|PrefixStore|Store)::.*", "", "store"),
-    Entry("store", r"<native>.*gloo::rendezvous::.*", "", "rendezvous"),
+    FramePattern("store", r"<native>.*c10d::(TCPStore|FileStore|PrefixStore|Store)::.*", "", "store"),
+    FramePattern("store", r"<native>.*gloo::rendezvous::.*", "", "rendezvous"),
     # collectives
-    Entry("p2p", r"send|recv|isend|irecv|batch_isend_irecv|send_object_list|recv_object_list", _TORCH),
-    Entry("collective", _COLLECTIVES, _TORCH),
-    Entry(
+    FramePattern("p2p", r"send|recv|isend|irecv|batch_isend_irecv|send_object_list|recv_object_list", _TORCH),
+    FramePattern("collective", _COLLECTIVES, _TORCH),
+    FramePattern(
         "collective",
         r"all_reduce|all_gather|broadcast|broadcast_object_list|barrier|reduce_scatter|broadcast_pyobj",
         rf"({'|'.join(names(embedded=False))}|megatron|deepspeed|verl)/",
     ),
-    Entry(
+    FramePattern(
         "collective",
         rf"<native>(?i:{_OF_GROUP}.*(c10d::Work::wait|gloo::.*Buffer::wait\w*|ProcessGroup(Gloo|NCCL)::.*))",
         "",
         "wait",
     ),
-    Entry(
+    FramePattern(
         "collective",
         r"<native>.*(nccl(GroupEnd|AllReduce|Broadcast|AllGather|ReduceScatter|CommInit|CommSplit)|NCCLComm::).*",
         "",
         "wait",
     ),
-    Entry("collective", r"wait", r"torch/distributed/|torch/_C/_distributed", "wait"),
+    FramePattern("collective", r"wait", r"torch/distributed/|torch/_C/_distributed", "wait"),
     # a wait for a device, which spins; `.item()`, `.cpu()` and `.tolist()` have no Python frame
-    Entry("device", r"synchronize", r"torch/(cuda|accelerator|xpu|mtia|mps)/|torch_npu/", "synchronize"),
-    Entry(
+    FramePattern("device", r"synchronize", r"torch/(cuda|accelerator|xpu|mtia|mps)/|torch_npu/", "synchronize"),
+    FramePattern(
         "device",
         r"<native>.*((cuda|cu|hip|musa|aclrt)(Stream|Event|Device|Ctx)?Synchronize\w*|_local_scalar_dense_cuda"
         r"|copy_kernel_cuda).*",
@@ -88,42 +90,46 @@ TABLE: tuple[Entry, ...] = (
         "synchronize",
     ),
     # inside the driver, which has no symbols: also where a launch waits because a stuck device's queue is full
-    Entry("device", r"<native>.*", r"(^|/)lib(cuda|amdhip64|hsa-runtime64|ascendcl|musa)[-.\w]*\.so", "synchronize"),
+    FramePattern(
+        "device", r"<native>.*", r"(^|/)lib(cuda|amdhip64|hsa-runtime64|ascendcl|musa)[-.\w]*\.so", "synchronize"
+    ),
     # Ray
-    Entry(
+    FramePattern(
         "ray_get", r"get|wait|get_objects|_get_object_refs|wait_object_refs", r"ray/_private/(worker|api)", "ray.get"
     ),
-    Entry("ray_get", r"<native>.*ray::core::CoreWorker::(Get|Wait).*", "", "ray.get"),
-    Entry("ray_get", r"wait_for_pg|ready", r"ray/util/placement_group", "placement group"),
+    FramePattern("ray_get", r"<native>.*ray::core::CoreWorker::(Get|Wait).*", "", "ray.get"),
+    FramePattern("ray_get", r"wait_for_pg|ready", r"ray/util/placement_group", "placement group"),
     # of the frameworks of users' jobs
     *(one for its in frameworks().values() for one in its.waits),
-    Entry("ray_idle", r"main_loop", r"ray/_private/worker", "waits for a task"),
+    FramePattern("ray_idle", r"main_loop", r"ray/_private/worker", "waits for a task"),
     # work inside an engine's loop, which is not its loop
-    Entry(
+    FramePattern(
         "compute",
         r"forward\w*|run_batch|execute_model|load_weights\w*|load_model\w*|_call_impl|_wrapped_call_impl|backward"
         r"|(update|receive|reload)_weights?\w*",
     ),
     # engines: their transitions, their work, then their loops
-    Entry("transition", r"sleep|wake_up\w*|wakeup|go_to_sleep|enter_sleep|exit_sleep", "<user>"),
+    FramePattern("transition", r"sleep|wake_up\w*|wakeup|go_to_sleep|enter_sleep|exit_sleep", "<user>"),
     *sorted(
         (one for spec in specs().values() for one in spec.frames),
         key=lambda one: _OF_ENGINES.index(one.kind) if one.kind in _OF_ENGINES else len(_OF_ENGINES),
     ),
     # HTTP
-    Entry("http_client", r"getresponse|_read_status|begin|urlopen|_make_request", r"http/client\.py|urllib"),
-    Entry(
+    FramePattern("http_client", r"getresponse|_read_status|begin|urlopen|_make_request", r"http/client\.py|urllib"),
+    FramePattern(
         "http_client",
         r"send|request|post|get|_send_single_request|handle_request",
         r"(requests|httpx|httpcore|urllib3"
         r"|aiohttp/client)",
     ),
-    Entry("http_client", r"_sleep_for_retry|request|_request|_retry_request", r"(openai|anthropic)/_base_client"),
-    Entry("http_client", r"_blocking|_next", r"grpc/_channel", "request"),
-    Entry("http_server", r"serve_forever|handle_request_noblock", r"socketserver|http/server"),
-    Entry("http_server", r"run|serve|main_loop|run_until_complete", r"uvicorn/"),
+    FramePattern(
+        "http_client", r"_sleep_for_retry|request|_request|_retry_request", r"(openai|anthropic)/_base_client"
+    ),
+    FramePattern("http_client", r"_blocking|_next", r"grpc/_channel", "request"),
+    FramePattern("http_server", r"serve_forever|handle_request_noblock", r"socketserver|http/server"),
+    FramePattern("http_server", r"run|serve|main_loop|run_until_complete", r"uvicorn/"),
     # checkpoints and other work of one rank
-    Entry(
+    FramePattern(
         "checkpoint",
         r"save|_save|save_pretrained|save_file|_legacy_save|save_checkpoint|save_model|save_state_dict"
         r"|dcp_save|async_save|_save_checkpoint|save_hf_model|write_data",
@@ -132,7 +138,7 @@ TABLE: tuple[Entry, ...] = (
     ),
     # by the name alone, which may say what kind of hang it is, and never who is to blame (rules/groups.py); a name such
     # as checkpointed_forward, save_experience or validate_batch is of a step that every rank runs
-    Entry(
+    FramePattern(
         "checkpoint",
         r"_*(save|export|write|store|publish)(_and_\w+|_all|_to_disk)?"
         r"|_*(\w+_)?(save|export|write|store|publish)_(\w+_)?"
@@ -141,7 +147,7 @@ TABLE: tuple[Entry, ...] = (
         "<user>",
         "save",
     ),
-    Entry(
+    FramePattern(
         "evaluation",
         r"_*(\w+_)?evaluate(_(\w+_)?(model|policy|epoch|step|loop|dataset|set|all|on_\w+))?|_*validate|eval"
         r"|_*((do|run|maybe)_)?(eval|evaluation|validation)(_(epoch|step|loop|set|model|policy))?|run_eval\w*"
@@ -149,27 +155,29 @@ TABLE: tuple[Entry, ...] = (
         "<user>",
     ),
     # compilers; torch's extensions are built by whoever makes the lock file, and the others wait until it is gone
-    Entry("build_lock", r"wait", r"torch/utils/file_baton", "the lock file of a build"),
-    Entry(
+    FramePattern("build_lock", r"wait", r"torch/utils/file_baton", "the lock file of a build"),
+    FramePattern(
         "compile",
         r"\w*",
         r"torch/(_inductor|_dynamo)/|triton/(compiler|runtime/build|backends)|torch/utils/cpp_ext",
         "compile",
     ),
     # plain waits
-    Entry("sleep", r"<native>.*(clock_nanosleep|nanosleep|time_sleep|pysleep|usleep).*", ""),
-    Entry("finished", r"_shutdown", r"threading\.py", "the end of the interpreter"),
-    Entry("join", r"join", r"multiprocessing/process"),
-    Entry("join", r"wait|_try_wait|communicate|poll", r"subprocess\.py|multiprocessing/popen"),
-    Entry("queue", r"get|_recv|recv_bytes|recv|poll", r"(^|/)queue\.py|multiprocessing/(queues|connection)|zmq/"),
-    Entry(
+    FramePattern("sleep", r"<native>.*(clock_nanosleep|nanosleep|time_sleep|pysleep|usleep).*", ""),
+    FramePattern("finished", r"_shutdown", r"threading\.py", "the end of the interpreter"),
+    FramePattern("join", r"join", r"multiprocessing/process"),
+    FramePattern("join", r"wait|_try_wait|communicate|poll", r"subprocess\.py|multiprocessing/popen"),
+    FramePattern(
+        "queue", r"get|_recv|recv_bytes|recv|poll", r"(^|/)queue\.py|multiprocessing/(queues|connection)|zmq/"
+    ),
+    FramePattern(
         "lock",
         # a thread that is joined is of this process: no other one has to do anything for it
         r"wait|acquire|__enter__|wait_for|result|join|_wait_for_tstate_lock",
         r"threading\.py|multiprocessing/synchronize|futures/_base",
     ),
-    Entry("select", r"select|_run_once|run_forever", r"selectors\.py|asyncio/|uvloop"),
-    Entry(
+    FramePattern("select", r"select|_run_once|run_forever", r"selectors\.py|asyncio/|uvloop"),
+    FramePattern(
         "finished",
         r"destroy_process_group|_run_finalizers|_exit_function|shutdown",
         r"torch/distributed|"
@@ -187,7 +195,7 @@ _LIBRARY_SHORT = re.compile(r"^(torch|ray|vllm|sglang|transformers|threading|soc
 
 
 @lru_cache(maxsize=65536)
-def match(frame: Frame) -> Entry | None:
+def match(frame: Frame) -> FramePattern | None:
     """The first entry of TABLE that a frame fits."""
     native = bool(_COMPILED.search(frame.file)) or (frame.line == 0 and "::" in frame.function)
     function = f"<native>{frame.function}" if native else plain(frame.function)
@@ -217,7 +225,7 @@ def plain(function: str) -> str:
 
 
 @lru_cache(maxsize=1)
-def _compiled() -> tuple[tuple[Entry, str, re.Pattern[str] | None], ...]:
+def _compiled() -> tuple[tuple[FramePattern, str, re.Pattern[str] | None], ...]:
     return tuple(
         (one, one.function, re.compile(one.file) if one.file and one.file != "<user>" else None) for one in TABLE
     )

@@ -197,14 +197,14 @@ def user_frame(frames: Iterable[Frame]) -> str:
     frames = list(frames)
     for frame in frames:
         if users(frame):
-            return said(frame)
+            return describe(frame)
     for frame in frames:
         if _FRAMEWORKS.search(frame.file):
-            return said(frame)
+            return describe(frame)
     return ""
 
 
-def said(frame: Frame) -> str:
+def describe(frame: Frame) -> str:
     """A frame in a few words: file, line, function."""
     return f"{frame.file.rsplit('/', 1)[-1]}:{frame.line} in {plain(frame.function)}"
 

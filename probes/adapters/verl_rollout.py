@@ -12,7 +12,7 @@ from typing import Any
 from probes.adapters.calls import Call
 from probes.adapters.reading import finishes, plain, rollout_arrays, vllm_resolved
 from probes.adapters.verl_engine import request_key
-from probes.adapters.verl_values import container, each, one, tempered
+from probes.adapters.verl_values import container, each, scalar, tempered
 from probes.frames import Flat
 
 BOUNDARIES = 32  # samples of a step whose boundaries are recorded
@@ -27,9 +27,9 @@ def looping(call: Call) -> None:
     """A batch of prompts arrives in an agent loop's process: the place of each in the step, by uid."""
     batch, memory = call.arguments["batch"], call.job.memory
     config = call.owner.config
-    if bool(one(batch, "validate", False)):
+    if bool(scalar(batch, "validate", False)):
         return
-    step = int(one(batch, "global_steps", 0)) - 1
+    step = int(scalar(batch, "global_steps", 0)) - 1
     if memory.get("looped") != step:
         memory["looped"], memory["batches"], memory["places"], memory["told"] = step, 0, {}, 0
         done = memory.get("done", {})  # of a prompt that failed, nobody writes the other samples

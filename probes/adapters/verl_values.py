@@ -28,7 +28,7 @@ def each(batch: Any, name: str) -> list[Any]:
     return list(value.tolist() if hasattr(value, "tolist") else value)
 
 
-def one(batch: Any, name: str, default: Any) -> Any:
+def scalar(batch: Any, name: str, default: Any) -> Any:
     if name not in list(batch.keys()):  # a TensorDict refuses `in`
         return default
     value = batch[name]

@@ -18,10 +18,10 @@ def locks(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     waits for such a file without a limit (torch/utils/file_baton.py). Error; warning where a holder may be
     hidden: a network file system, or processes that cannot be asked."""
     assert facts.builds is not None
-    yield from told(facts.builds)
+    yield from judge_locks(facts.builds)
 
 
-def told(builds: Builds) -> Iterator[Outcome]:
+def judge_locks(builds: Builds) -> Iterator[Outcome]:
     """An error where nobody can have the file open, a warning where somebody may who was not seen."""
     left = [one for one in builds.locks if not one.holder]
     held = [one for one in builds.locks if one.holder]

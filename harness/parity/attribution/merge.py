@@ -21,7 +21,7 @@ from harness.parity.explain import find
 from harness.parity.facts.evidence import Learned
 from harness.parity.interventions.situation import LEAST, RESIDUE, Named, Tried
 from harness.parity.rivals import noted, told_apart
-from harness.parity.rules.suspected import followed, in_words
+from harness.parity.rules.suspected import confirm_suspicions, in_words
 from harness.parity.verdict import Judged, reason_of
 from reports.model import Cause, CauseKey, Finding, Proof, Verdict
 from reports.text import figure
@@ -64,7 +64,7 @@ def merged(judged: Judged, found: Attribution) -> Verdict:
         findings=measured(findings, judged_causes),
         figures=verdict.figures | {"attribution": _figures(found)},
     )
-    return followed(changed, removed_by=_removed_by(kept) if _explained(found) else [])
+    return confirm_suspicions(changed, removed_by=_removed_by(kept) if _explained(found) else [])
 
 
 def _removed_by(causes: list[Cause]) -> list[str]:

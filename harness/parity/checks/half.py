@@ -10,7 +10,7 @@ from harness.parity.checks.registry import Outcome, check, outcome, unless_nativ
 from harness.parity.facts import systematic
 from harness.parity.facts.divergence import SIDES, Kind
 from harness.parity.facts.evidence import Evidence
-from harness.parity.facts.half import told
+from harness.parity.facts.half import describe
 from harness.parity.facts.sync_record import NEARER, SyncRecord
 from harness.parity.facts.systematic import Compared, Means
 from reports.text import counted, figure
@@ -37,7 +37,7 @@ def systematic_differences(e: Evidence) -> Outcome:
     }
     found = [(means, one) for means, found in results.items() for one in found if one.found]
     if found:
-        text = "; ".join(f"{means.words}: {told(one)}" for means, one in found[:3])
+        text = "; ".join(f"{means.words}: {describe(one)}" for means, one in found[:3])
         text += f"; and {len(found) - 3} more" if len(found) > 3 else ""
         return outcome("systematic", "confirmed", text, kinds=kinds, decides=bool(kinds), **details)
     wanted = dict.fromkeys([*_expected(e), *results])

@@ -13,6 +13,8 @@ import numpy as np
 
 from harness.recordings.tables import Rows
 
+SHOWN_IDS = 12  # of a sample in a report, from the first difference on
+
 
 @dataclass(frozen=True)
 class Match:

@@ -16,7 +16,7 @@ import numpy as np
 from scipy import stats
 
 from harness.parity.facts import margins
-from harness.parity.facts.align import Match, equal_rows, first_difference, shared
+from harness.parity.facts.align import SHOWN_IDS, Match, equal_rows, first_difference, shared
 from harness.parity.facts.clusters import Clusters, Mean, prompts
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence
@@ -26,7 +26,6 @@ from harness.recordings.tables import Table
 from reports.model import Place
 from reports.text import counted, figure
 
-SHOWN_IDS = 12
 ROUNDINGS = 4  # of a reward, value, advantage or return, in a batch that is not the other run's
 SPACING = {"bfloat16": 2.0**-8, "float16": 2.0**-11}  # half the distance of two numbers near one
 _LOGPROBS = ("actor_logprob", "reference_logprob", "kl")

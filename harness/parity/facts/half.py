@@ -83,7 +83,7 @@ def settle(e: Evidence) -> None:
                 e.diverges(
                     compared.drift.of(side),
                     [],
-                    Place(one.step, "rollout", 0, -1, -1, field, *values, context=told(one)),
+                    Place(one.step, "rollout", 0, -1, -1, field, *values, context=describe(one)),
                 )
     e.weights_in_use = sides = behind.sides(e.updates)
     for name, found in sides.items():
@@ -102,7 +102,7 @@ def _values(e: Evidence, side: str | None, one: systematic.Tested) -> tuple[floa
     return e.side(side).paired(one.values[1], one.values[0]) if side else one.values
 
 
-def told(one: systematic.Tested) -> str:
+def describe(one: systematic.Tested) -> str:
     """One test in words."""
     if one.what == "size":
         mean = one.mean.value + one.bound

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from harness.parity.facts import half, prompts_seen, readings
-from harness.parity.facts.align import Grid, Match, first_difference, shared
+from harness.parity.facts.align import SHOWN_IDS, Grid, Match, first_difference, shared
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Far, Side, version_of, weight_version
 from harness.parity.facts.flips import far_margin
@@ -15,7 +15,6 @@ from harness.parity.facts.rounding import both, misrounded
 from harness.recordings.tables import Rows, Table
 from reports.model import Place
 
-SHOWN_IDS = 12
 LARGEST_ID = 1 << 20  # larger than any vocabulary; a larger id is a fault of its own
 
 

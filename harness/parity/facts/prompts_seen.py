@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from harness.parity.facts.align import equal_rows, first_difference
+from harness.parity.facts.align import SHOWN_IDS, equal_rows, first_difference
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.readings import tokenizer
 from harness.recordings.tables import Table
 from reports.model import Place
 
-SHOWN_IDS = 12
 PERMUTED = "another sample's prompt"
 MOST = 4096  # prompts of a step that are looked at one by one
 

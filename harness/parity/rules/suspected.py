@@ -12,7 +12,7 @@ ENVIRONMENT = 9
 _OWN = "without the causes"  # in a check's details: its own state and evidence, for when the causes change
 
 
-def followed(verdict: Verdict, *, removed_by: list[str] | None = None) -> Verdict:
+def confirm_suspicions(verdict: Verdict, *, removed_by: list[str] | None = None) -> Verdict:
     """The verdict with its suspicions confirmed by its causes; call it again when the causes have changed.
 
     `removed_by`: the interventions on live engines that removed every difference there was; they rule out the
@@ -23,7 +23,7 @@ def followed(verdict: Verdict, *, removed_by: list[str] | None = None) -> Verdic
         return verdict
     checks, missing = [], list(verdict.missing)
     for one in body.checks:
-        found = _follows(_own(one), verdict.causes, removed_by or [])
+        found = _confirmed(_own(one), verdict.causes, removed_by or [])
         if found != one:
             missing = [item for item in missing if item != f"{one.name}: {one.evidence}"]
             missing += [f"{found.name}: {found.evidence}"] if found.state == "not tested" else []
@@ -47,7 +47,7 @@ def _own(check: Check) -> Check:
     return dataclasses.replace(check, state=own["state"], evidence=own["evidence"], details=details)
 
 
-def _follows(check: Check, causes: list[Cause], removed_by: list[str]) -> Check:
+def _confirmed(check: Check, causes: list[Cause], removed_by: list[str]) -> Check:
     if check.number not in SUSPICIONS or check.state == "confirmed":
         return check
     proven = [cause for cause in causes if family(cause.key).suspicion_of(cause.key) == check.number]

@@ -86,7 +86,7 @@ def watch(
     with passing_on() as passed:
         try:
             child = subprocess.Popen(
-                told(command, environment), executable=program, env=environment, close_fds=False,
+                with_environment(command, environment), executable=program, env=environment, close_fds=False,
                 process_group=None if passed.foreground else 0,
             )  # fmt: skip
         except OSError as error:
@@ -116,7 +116,7 @@ def watched(environment: Mapping[str, str], directory: Path, sockets: str = "") 
     return {**found, "RLHF_HARNESS_SOCKETS": sockets} if sockets else found
 
 
-def told(command: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+def with_environment(command: Sequence[str], environment: Mapping[str, str]) -> list[str]:
     """The command; `ray job submit` runs elsewhere and inherits nothing, so its runtime environment is told."""
     words = list(command)
     if len(words) < 3 or os.path.basename(words[0]) != "ray" or words[1:3] != ["job", "submit"]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from doctor_support import healthy, outcomes
 
-from harness.doctor.checks.builds import told
+from harness.doctor.checks.builds import judge_locks
 from harness.doctor.gather import builds
 from harness.doctor.gather.builds import Builds, Lock
 from harness.doctor.outcome import Fine, Problem
@@ -90,7 +90,7 @@ def test_what_is_said_of_them() -> None:
 
 @pytest.mark.parametrize("doubt", [{"remote": True}, {"unreadable": 3}])
 def test_a_holder_that_may_be_elsewhere_is_a_doubt(doubt: dict[str, int]) -> None:
-    (problem,) = told(Builds("/x", (LEFT,), **doubt))
+    (problem,) = judge_locks(Builds("/x", (LEFT,), **doubt))
     assert isinstance(problem, Problem) and problem.severity == "warning" and "pgrep -a ninja" in problem.fix
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import BadInput
-from harness.triage.watch.command import SITE, _directory, _program, told, watched
+from harness.triage.watch.command import SITE, _directory, _program, watched, with_environment
 
 ENVIRONMENT = {"RLHF_HARNESS_WATCH": "/d", "RLHF_HARNESS_SOCKETS": "/s"}
 
@@ -27,7 +27,7 @@ def runtime(words: list[str]) -> dict[str, object]:
 
 
 def test_a_ray_job_is_told_the_watch() -> None:
-    words = told(["ray", "job", "submit", "--address", "a", "--", "python", "x.py"], ENVIRONMENT)
+    words = with_environment(["ray", "job", "submit", "--address", "a", "--", "python", "x.py"], ENVIRONMENT)
     assert words[-5:] == ["--address", "a", "--", "python", "x.py"]
     assert runtime(words) == {"env_vars": {**ENVIRONMENT, "PYTHONPATH": f"{SITE}:${{PYTHONPATH}}"}}
 
@@ -35,7 +35,9 @@ def test_a_ray_job_is_told_the_watch() -> None:
 def test_a_ray_job_keeps_its_own_runtime_environment() -> None:
     given = '{"pip": ["x"], "env_vars": {"A": "1", "PYTHONPATH": "/mine"}}'
     for option in (["--runtime-env-json", given], [f"--runtime-env-json={given}"]):
-        words = told(["/bin/ray", "job", "submit", *option, "--", "python", "--runtime-env-json"], ENVIRONMENT)
+        words = with_environment(
+            ["/bin/ray", "job", "submit", *option, "--", "python", "--runtime-env-json"], ENVIRONMENT
+        )
         assert runtime(words) == {"pip": ["x"], "env_vars": {"A": "1", **ENVIRONMENT, "PYTHONPATH": f"{SITE}:/mine"}}
         assert words[-3:] == ["--", "python", "--runtime-env-json"]
 
@@ -50,7 +52,7 @@ def test_a_ray_job_keeps_its_own_runtime_environment() -> None:
     ],
 )
 def test_other_commands_are_left_as_they_are(words: list[str]) -> None:
-    assert told(words, ENVIRONMENT) == words
+    assert with_environment(words, ENVIRONMENT) == words
 
 
 @pytest.mark.parametrize(("mode", "code"), [(0o644, 126), (None, 127)])

@@ -9,7 +9,7 @@ from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.gaps import gaps, never
 
 
-def whole(e: Evidence, found: Outcome) -> Outcome:
+def require_completeness(e: Evidence, found: Outcome) -> Outcome:
     """The outcome of a check, not tested where it is ruled out by a part of the steps, of the samples or of the numbers
     that it compares."""
     if found.check.state != "ruled out":
