@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from scenarios.engines import registry
 from scenarios.engines.canonical import ENGINE, SAMPLING, Parameter
 from scenarios.settings import Engine, Sampling
 
@@ -18,9 +19,17 @@ COMMAND = "python -m scenarios.engines.parameter_page"
 
 
 def table(parameters: tuple[Parameter, ...]) -> str:
-    rows = ["| concept | canonical | default | values | vLLM | SGLang | the trap |", "|---|---|---|---|---|---|---|"]
+    engines = [spec for spec in map(registry.get, registry.BUILT_IN) if not spec.embedded]
+    head = ["concept", "canonical", "default", "values", *(spec.title for spec in engines), "the trap"]
+    rows = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for one in parameters:
-        cells = [one.concept, f"`{one.name}`", _default(one), _values(one), _cell(one, "vllm"), _cell(one, "sglang")]
+        cells = [
+            one.concept,
+            f"`{one.name}`",
+            _default(one),
+            _values(one),
+            *(_cell(one, spec.name) for spec in engines),
+        ]
         rows.append(f"| {' | '.join([*cells, one.trap])} |")
     return "\n".join(rows)
 
