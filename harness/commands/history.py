@@ -54,13 +54,14 @@ def compare(
     """Compare two nights: the cells whose verdict or problems differ."""
     from harness.nightly.history import History
     from reports.sections.nightly import compared
-    from reports.text import clean
+    from reports.text import clean, counted
 
     with History.at(history, create=False) as past:
         rows = compared(past.night(first), past.night(second))
     for cell, old, new in rows:
         typer.echo(f"{clean(cell)}: {clean(old)} → {clean(new)}")
-    typer.echo(f"{len(rows)} cells differ between nights {first} and {second}")
+    verb = "differs" if len(rows) == 1 else "differ"
+    typer.echo(f"{counted(len(rows), 'cell')} {verb} between nights {first} and {second}")
 
 
 @app.command()
@@ -97,10 +98,11 @@ def html(
     from harness.errors import BadInput
     from harness.nightly.history import History
     from reports.dashboard import MARKER, write
+    from reports.text import counted
 
     if folder.exists() and not (folder / MARKER).exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BadInput(f"{folder} is not empty, and no dashboard", fix="harness history html DIR   # a new one")
     with History.at(history, create=False) as past:
         days = [(row.id, row.started) for row, _ in past.listing(nights)]
         pages = write(folder, list(reversed(days)), past.course(nights))
-    typer.echo(f"{folder / MARKER}: {pages} cells")
+    typer.echo(f"{folder / MARKER}: {counted(pages, 'cell')}")

@@ -45,6 +45,7 @@ def nightly(
     from harness.nightly.known import load as load_known
     from harness.nightly.night import Nightly
     from harness.nightly.plan import plan
+    from reports.text import clean
 
     loaded, cells = matrices.load(matrix)
     entries = load_known(matrix.parent / loaded.known) if loaded.known else ()
@@ -52,9 +53,9 @@ def nightly(
         loaded.keep.days, loaded.keep.changed, loaded.keep.count, size(loaded.keep.size) if loaded.keep.size else None
     )
     chosen = matrices.selected(cells, only)
-    budget_s = seconds(budget) if budget else None
+    budget_s = seconds(budget, "--budget") if budget else None
     if list_:
-        typer.echo("\n".join(cell.name for cell in chosen))
+        typer.echo("\n".join(clean(cell.name) for cell in chosen))
         return
     started = time.monotonic()
     with History.at(history) as past:
@@ -98,6 +99,7 @@ def _print_plan(tonight: Plan) -> None:
 
     from reports.layout import Page
     from reports.sections.nightly import duration
+    from reports.text import counted
 
     page = Page(Console())
     for one in tonight.chosen:
@@ -105,4 +107,4 @@ def _print_plan(tonight: Plan) -> None:
         page.prose(f"{one.cell.name}  {duration(one.estimate_s)}{known}")
     for name, why in tonight.left_out:
         page.prose(f"{name}  not run: {why}")
-    page.prose(f"{len(tonight.chosen)} cells, about {duration(tonight.estimate_s)} without second runs")
+    page.prose(f"{counted(len(tonight.chosen), 'cell')}, about {duration(tonight.estimate_s)} without second runs")

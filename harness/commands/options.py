@@ -67,14 +67,14 @@ def overrides(settings: list[str], model: str, prompts: str) -> list[str]:
     return [*settings, *(f"{key}={json.dumps(value)}" for key, value in named if value)]
 
 
-def seconds(text: str) -> float:
-    """A duration such as 90s, 1.5m or 1h, in seconds; BadInput for anything else."""
+def seconds(text: str, option: str = "--stall") -> float:
+    """A duration such as 90s, 1.5m or 1h, in seconds; BadInput for anything else, which names `option`."""
     from harness.errors import BadInput
 
     match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*(ms|s|sec|min|m|h|)", text.strip())
     value = float(match[1]) * _UNITS[match[2]] if match else 0.0
     if not 0 < value < math.inf:
-        raise BadInput(f"--stall {text!r} is no duration", fix="--stall 90s   # or 5m, 1h")
+        raise BadInput(f"{option} {text!r} is no duration", fix=f"{option} 90s   # or 5m, 1h")
     return value
 
 

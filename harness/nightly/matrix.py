@@ -7,7 +7,7 @@ import itertools
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -156,6 +156,8 @@ class Cell:
 def load(path: Path) -> tuple[Matrix, list[Cell]]:
     """The matrix and its cells, each of which can be. Raises BadInput, one sentence."""
     matrix = parsed(Matrix, read(path), str(path))
+    if matrix.keep.size:
+        _quantity(size, matrix.keep.size, "keep.size", path)
     cells = [_checked(cell, path) for cell in _cells(matrix, path)]
     names = [cell.name for cell in cells]
     if twice := sorted({name for name in names if names.count(name) > 1}):
@@ -176,6 +178,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 T = TypeVar("T", bound=pydantic.BaseModel)
+Q = TypeVar("Q", int, float)
 
 
 def parsed(kind: type[T], data: dict[str, Any], where: str) -> T:
@@ -230,15 +233,17 @@ def _cells(matrix: Matrix, path: Path) -> Iterator[Cell]:
 
 
 def _cell(what: Comparison | Suite | Job, path: Path) -> Cell:
+    if what.needs.memory:
+        _quantity(size, what.needs.memory, "needs.memory", path)
+    return Cell(_name(what), what, _quantity(seconds, what.limit, "limit", path))
+
+
+def _quantity(read: Callable[[str, str], Q], text: str, key: str, path: Path) -> Q:
+    """The duration or size of a key. Raises BadInput that names the file and the key."""
     try:
-        limit_s = seconds(what.limit)
-        if what.needs.memory:
-            size(what.needs.memory)
+        return read(text, key)
     except BadInput as error:
-        named = "limit" if "--stall" in error.message else "needs.memory"
-        value = what.limit if named == "limit" else what.needs.memory
-        raise BadInput(f"{path}: {named} {value!r} is no {'duration' if named == 'limit' else 'size'}") from error
-    return Cell(_name(what), what, limit_s)
+        raise BadInput(f"{path}: {error.message}") from error
 
 
 def _name(what: Comparison | Suite | Job) -> str:

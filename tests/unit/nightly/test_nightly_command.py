@@ -168,6 +168,17 @@ def test_the_list_names_every_cell_and_runs_none(folder: Path, capsys: pytest.Ca
     assert not Path("runs").exists()
 
 
+def test_a_budget_that_is_no_duration_names_its_own_option(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--budget", "soon") == 2
+    assert capsys.readouterr().err == "harness: --budget 'soon' is no duration\n  fix: --budget 90s   # or 5m, 1h\n"
+
+
+def test_a_name_in_the_matrix_does_not_drive_the_terminal(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "matrix.toml").write_text('name = "x"\n[matrix]\npairs = [["hf", "hf"]]\nmodels = ["a\\u001b[31m\\nb"]\n')
+    assert run("--list") == 0 and capsys.readouterr().out == "hf-hf/ppo-tiny/a\\x1b[31m\\nb\n"
+    assert run("--dry-run") == 0 and "\n1 cell, about" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -186,6 +197,8 @@ def test_the_list_names_every_cell_and_runs_none(folder: Path, capsys: pytest.Ca
             "unknown key engine.motors",
         ),
         ('name = "x"\n[defaults]\nlimit = "soon"\n[matrix]\npairs = [["hf", "hf"]]', "limit 'soon' is no duration"),
+        ('name = "x"\n[[include]]\npair = ["hf", "hf"]\nneeds = { memory = "lots" }', "needs.memory 'lots' is no size"),
+        ('name = "x"\n[matrix]\npairs = [["hf", "hf"]]\n[keep]\nsize = "huge"', "matrix.toml: keep.size 'huge' is no"),
         ('name = "x"\nknown = "none.toml"\n[matrix]\npairs = [["hf", "hf"]]', "none.toml cannot be read"),
     ],
 )
