@@ -263,8 +263,9 @@ def _settings(what: Comparison) -> list[str]:
 
 
 def _checked(cell: Cell, path: Path) -> Cell:
-    """Raises BadInput for a cell that cannot be: an unknown engine, scenario or setting."""
+    """Raises BadInput for a cell that cannot be: an unknown engine, scenario, setting or framework."""
     from harness import config, envs
+    from harness.frameworks import detection
     from harness.parity.runs.options import ParityOptions
 
     what = cell.what
@@ -277,6 +278,8 @@ def _checked(cell: Cell, path: Path) -> Cell:
                 rollout_only=what.rollout_only,
             )  # fmt: skip
             config.changed(options.shared(), what.candidate_settings)
+        if isinstance(what, Job) and what.framework != detection.AUTO:
+            detection.known(what.framework)
         if isinstance(what, Job) and not re.fullmatch(r"[\w.-]+", what.name):
             raise BadInput(f"the job's name {what.name!r} may hold letters, digits, '.', '_' and '-' only")
     except HarnessError as error:

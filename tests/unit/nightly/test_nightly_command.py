@@ -199,6 +199,10 @@ def test_a_name_in_the_matrix_does_not_drive_the_terminal(folder: Path, capsys: 
         ('name = "x"\n[defaults]\nlimit = "soon"\n[matrix]\npairs = [["hf", "hf"]]', "limit 'soon' is no duration"),
         ('name = "x"\n[[include]]\npair = ["hf", "hf"]\nneeds = { memory = "lots" }', "needs.memory 'lots' is no size"),
         ('name = "x"\n[matrix]\npairs = [["hf", "hf"]]\n[keep]\nsize = "huge"', "matrix.toml: keep.size 'huge' is no"),
+        (
+            'name = "x"\n[[job]]\nname = "j"\npair = ["hf", "hf"]\nframework = "tlr"\ncommand = ["python"]',
+            "there is no adapter for 'tlr'",
+        ),
         ('name = "x"\nknown = "none.toml"\n[matrix]\npairs = [["hf", "hf"]]', "none.toml cannot be read"),
     ],
 )
