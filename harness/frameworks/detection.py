@@ -18,7 +18,7 @@ from harness.frameworks.spec import Framework, frameworks, names
 from probes.adapters import DIGESTS, VARIABLE, Adapter
 
 AUTO = "auto"
-LARGEST_SCRIPT = 1 << 20  # bytes
+LARGEST_SCRIPT = 1 << 20  # bytes; a larger file is no script that somebody wrote
 _SCRIPT = re.compile(r"\.(py|sh|bash|slurm|sbatch)$")
 # Words before a command that change nothing of what it starts.
 _PREFIXES = {"env", "nohup", "time", "nice", "stdbuf", "setsid", "timeout", "exec"}

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from harness.doctor.outcome import Fine, Outcome, Unseen
 from harness.frameworks.argv import Start
+from harness.frameworks.detection import LARGEST_SCRIPT
 from harness.frameworks.installed import Installation
 from harness.frameworks.options import (
     DESCRIBE,
@@ -28,7 +29,6 @@ from harness.frameworks.trl.launch import launched, mapping
 from harness.frameworks.trl.script import Script, settings
 from harness.frameworks.trl.traps import LOADED, TRAINER
 
-_LARGEST_SCRIPT = 1 << 20  # bytes
 _LOADS = re.compile(r"Model\w*\.from_pretrained\(")
 _UNSLOTH = re.compile(r"^\s*(?:import|from)\s+unsloth\b", re.MULTILINE)
 # The parser of one of TRL's scripts, that of accelerate behind it, and the arguments of TRL's configuration classes.
@@ -84,7 +84,7 @@ def _source(entry: str) -> str:
     """The text of a script; empty where it cannot be read."""
     try:
         path = Path(entry)
-        small = path.is_file() and path.stat().st_size <= _LARGEST_SCRIPT
+        small = path.is_file() and path.stat().st_size <= LARGEST_SCRIPT
         return path.read_text(encoding="utf-8", errors="replace") if small else ""
     except OSError:
         return ""
