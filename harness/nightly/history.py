@@ -25,7 +25,7 @@ from sqlalchemy.engine import URL, make_url
 
 from harness.errors import HarnessError
 from harness.nightly.judge import WINDOW, Past
-from harness.nightly.observation import Facts, Observation
+from harness.nightly.observation import Facts, Observation, to_read
 from reports import codec
 from reports.nightly_model import CellResult, Change, Night
 from reports.text import number
@@ -116,6 +116,8 @@ class History:
         sqlite = url.get_backend_name() == "sqlite"
         if sqlite:
             file = Path(str(url.database))
+            if file.is_dir():
+                raise HistoryUnusable(f"the history {file} is a directory", fix=f"--history {file / 'history.db'}")
             if not create and not file.exists():
                 raise HistoryUnusable(f"there is no history {file}", fix="harness nightly MATRIX.toml")
             try:
@@ -409,10 +411,9 @@ def _changes(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _result(row: Any) -> CellResult:
-    report = Path(row.path) / "report.html" if row.path and not row.removed else None
     return CellResult(
         row.name, row.status, row.verdict, row.reason, row.seconds, metrics=row.metrics, reproduce=row.reproduce,
-        report=str(report) if report else "", **_changes(row.changes),
+        report="" if row.removed else to_read(row.path or "", row.verdict), **_changes(row.changes),
     )  # fmt: skip
 
 

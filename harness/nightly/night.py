@@ -12,7 +12,7 @@ from harness.nightly.history import History
 from harness.nightly.judge import judge, settle
 from harness.nightly.known import Known
 from harness.nightly.matrix import Cell, Pair, Suite
-from harness.nightly.observation import Observation
+from harness.nightly.observation import Observation, to_read
 from probes.files import write_whole
 from reports.nightly_model import CellResult, Night
 
@@ -81,7 +81,7 @@ class Nightly:
             cell.name, settled.status, tonight.verdict, tonight.reason, tonight.seconds, new=settled.new,
             standing=settled.standing, gone=settled.gone, explains=first.explains, confirmation=settled.confirmation,
             metrics=dict(tonight.metrics), reproduce=tonight.reproduce,
-            report=str(Path(tonight.recording) / "report.html") if tonight.recording else "",
+            report=to_read(tonight.recording, tonight.verdict),
         )  # fmt: skip
         result = accepted(result, self.entries, self.today())
         self.history.add(number, tonight, result)

@@ -96,6 +96,9 @@ def test_a_cell_that_dies_ends_itself_only(folder: Path, played: str, words: str
     assert run() == 2
     assert statuses(1) == {"hf-hf/ppo-tiny": "NEW", "hf-vllm/ppo-tiny": "COULD NOT RUN", "hf-sglang/ppo-tiny": "NEW"}
     assert words in Path("runs/nightly/night-00001/night.md").read_text()
+    night = json.loads(Path("runs/nightly/night-00001/night.json").read_text())
+    [dead] = [one for one in night["results"] if one["status"] == "COULD NOT RUN"]
+    assert Path(dead["report"]).name == "log.txt" and Path(dead["report"]).is_file()
 
 
 def test_a_cell_is_ended_at_its_limit_with_its_children_and_tried_again(folder: Path) -> None:
