@@ -466,7 +466,7 @@ def test_without_time_to_tell_them_apart_parameters_of_the_engine_are_named_toge
     assert [str(one.cause) for one in s.named] == ["CONFIG(chunked_prefill, dtype, enforce_eager, max_model_len)"]
     assert "apart" in s.notes[-1]
     s = started(Started({"dtype"}), first=True, given=ALL, takes=9.0)
-    s.recorded = frozenset({"CONFIG(dtype)"})
+    s.recorded = frozenset({key("CONFIG(dtype)")})
     engine_parameters(s)
     assert [str(one.cause) for one in s.named] == ["CONFIG(dtype)"]  # the one that a recording names
 
