@@ -247,7 +247,7 @@ HARMLESS = [
     "token -> id",
     "prompt_tokens -> completion_tokens",
     "next_token->logits",
-    "KUBECONFIG=/root/.kube/config",
+    "KUBECONFIG=/home/me/.kube/config",
     "smbclient -U me //host/share",
     "100%|##########| 51/51",
     '{"username": "me", "key": null}',
