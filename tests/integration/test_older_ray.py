@@ -66,7 +66,10 @@ def test_the_actor_that_hangs_is_named(version: str, ray: str, tmp_path: Path) -
             pid, answered = job.stdout.readline().split()
             assert answered == ray
             command = [sys.executable, "-m", "harness.entry", "triage", str(job.pid), "--format", "json"]
-            done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+            for _ in range(5):
+                done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+                if not any("no answer within" in missing for missing in json.loads(done.stdout)["missing"]):
+                    break  # a busy host may not start the job's Python within the time of one look, and says so
         finally:
             job.terminate()
     verdict = json.loads(done.stdout)
