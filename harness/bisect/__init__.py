@@ -1,0 +1,1 @@
+"""What turned a good comparison into a bad one: a release, a commit, or settings."""

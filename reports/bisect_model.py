@@ -1,0 +1,52 @@
+"""What a bisection came to: plain frozen data, as `harness bisect` prints it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from reports import codec
+from reports.codec import Number
+
+Call = Literal["good", "bad", "skip"]
+Over = Literal["releases", "settings", "commits"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One comparison. `subject`: the release, the commit, or the settings that were tried. `again`: of a result that
+    was checked once more. `environment`: the one that was made for it."""
+
+    subject: str
+    call: Call
+    why: str
+    seconds: Number = 0.0
+    recording: str = ""
+    again: bool = False
+    environment: str = ""
+
+
+@dataclass(frozen=True)
+class Bisection:
+    """The end of a search. `results`: of settings each cause with the settings that it needs; otherwise one row, all
+    that may be the first bad one. `notes`: what limits the result."""
+
+    kind: ClassVar[str] = "bisect"
+    over: Over
+    question: str
+    status: Literal["FOUND", "ONE OF THESE", "NOT CONFIRMED", "WRONG END"]
+    reason: str
+    results: tuple[tuple[str, ...], ...] = ()
+    last_good: str = ""
+    steps: tuple[Step, ...] = ()
+    notes: tuple[str, ...] = ()
+    folder: str = ""
+    reproduce: str = ""
+
+    @property
+    def exit_code(self) -> int:
+        """0: found; 3: the comparisons do not tell."""
+        return 0 if self.status == "FOUND" else 3
+
+    def to_json(self) -> str:
+        return codec.dumps(codec.builtins(self) | {"exit_code": self.exit_code})
