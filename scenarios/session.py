@@ -21,7 +21,7 @@ from scenarios.engines import frames, guided, last_words, parameters, registry
 from scenarios.engines.engine import Completion, Engine, EngineError, Request, SyncGroup, SyncReport, WeightMeta
 from scenarios.engines.make import make_engine, resolve_device
 from scenarios.engines.mapping import ParameterMap, described
-from scenarios.engines.processes import alive, exit_code
+from scenarios.engines.processes import alive, exit_code, title
 from scenarios.plants import Injection
 from scenarios.settings import Sampling, Scenario
 
@@ -96,7 +96,7 @@ class EngineSession:
         self._starts = self._starts[0] + 1, self._starts[1] + self._started_s
         self._up = True
         self._closing = threading.Event()
-        children = [pid for pid in engine.info().pids if pid != os.getpid()]
+        children = {pid: title(pid) for pid in engine.info().pids if pid != os.getpid()}
         threading.Thread(target=self._watch, args=(children, self._closing), daemon=True, name="engine-watch").start()
         return self._wrapped()
 
@@ -106,12 +106,13 @@ class EngineSession:
         wrapped: Engine = self._wrap(self._bare, model_path=self._model_path, scenario=self._scenario)
         return wrapped
 
-    def _watch(self, children: list[int], closing: threading.Event) -> None:
+    def _watch(self, children: dict[int, str], closing: threading.Event) -> None:
         while children and not closing.wait(WATCH_PERIOD_S):
             dead = [pid for pid in children if not alive(pid)]
             if dead and not closing.is_set():
                 cause = last_words.root_cause(self._begun, exit_code(dead[0]))
-                message = f"{self.backend}: engine process {dead[0]} died" + (f": {cause}" if cause else "")
+                name = f" ({children[dead[0]]})" if children[dead[0]] else ""
+                message = f"{self.backend}: engine process {dead[0]} died{name}" + (f": {cause}" if cause else "")
                 if self._recorder is not None:
                     self._recorder.event("engine_died", pid=dead[0], message=message)
                 self._on_death(message)

@@ -26,7 +26,7 @@ _FATAL = re.compile(
 # multiproc_executor), SGLang (entrypoints/engine).
 _POINTER = re.compile(
     r"root cause above|stack trace (?:above|\(above\)|for root cause)|(?<!\w)initialization failed|scheduler is dead"
-    r"|scheduler died during initialization|EngineDeadError|See stack trace",
+    r"|scheduler died during initialization|EngineDeadError|See stack trace|Executor failed\.",
     re.IGNORECASE,
 )
 # What an engine's parent says of a child's exit code: vLLM ("Failed core proc(s): {'EngineCore_0': -9}"), SGLang.

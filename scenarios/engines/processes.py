@@ -42,10 +42,11 @@ def titled(prefix: str) -> tuple[int, ...]:
 
     Whatever else was started (a compiler, `lscpu`, a resource tracker) may end when it likes.
     """
-    return tuple(pid for pid in descendants(os.getpid()) if pid == os.getpid() or _title(pid).startswith(prefix))
+    return tuple(pid for pid in descendants(os.getpid()) if pid == os.getpid() or title(pid).startswith(prefix))
 
 
-def _title(pid: int) -> str:
+def title(pid: int) -> str:
+    """What a process calls itself, or its command line; "" of one that is gone."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     except OSError:  # it ended while we looked

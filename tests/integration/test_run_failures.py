@@ -122,3 +122,31 @@ def test_an_address_without_a_cluster_is_said_in_one_sentence(tmp_path: Path) ->
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 2 and "could not be joined" in output, output
     assert not (tmp_path / "run").exists()
+
+
+def test_a_tensor_parallel_rank_that_dies_at_its_start_is_told_in_its_own_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cores for one rank of two: the second one fails by itself, and its engine ends the process that drives it."""
+    monkeypatch.setenv("SGLANG_CPU_OMP_THREADS_BIND", "0")
+    process = start(tmp_path / "run", "--backend", "sglang", "--set", "engine.tensor_parallel=2")
+    until(process, "waiting for the engine")
+    processes = family(process)
+    output, _ = process.communicate(timeout=600)
+    assert process.returncode == 3, output
+    last = output.strip().splitlines()[-1]
+    assert "AssertionError: NUMA index 1" in last and "SGLANG_CPU_OMP_THREADS_BIND" in last, output
+    assert gone(processes) == []
+
+
+def test_a_tensor_parallel_rank_that_is_killed_is_named(tmp_path: Path) -> None:
+    process = start(tmp_path / "run", "--backend", "vllm", "--set", "engine.tensor_parallel=2")
+    until(process, "step 0 ")
+    processes = family(process)
+    rank = next(one for one in processes if "VLLM::Worker_TP1" in " ".join(one.cmdline()))
+    rank.kill()
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 3, output
+    last = output.strip().splitlines()[-1]
+    assert f"engine process {rank.pid} died (VLLM::Worker_TP1)" in last and "killed by signal 9" in last, output
+    assert gone(processes) == []

@@ -57,7 +57,9 @@ class VLLMEngine:
             if scenario.engine.tensor_parallel == 1:
                 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
                 self._arguments["distributed_executor_backend"] = "uni"
-        elif scenario.engine.tensor_parallel > 1:
+        if scenario.engine.tensor_parallel > 1:
+            # In an actor vLLM would choose Ray, which would ask the cluster for processors a second time, and which it
+            # refuses on a CPU.
             self._arguments["distributed_executor_backend"] = "mp"
         replaced: list[str] = []
         if device == "cpu" and scenario.engine.enforce_eager:
