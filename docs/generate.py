@@ -85,6 +85,7 @@ def exit_codes() -> str:
         ("`0`", "`harness nightly`, `history show`", "nothing is new"),
         ("`1`", "`harness nightly`, `history show`", "a cell regressed, or a new cell has a problem"),
         ("`2`", "`harness nightly`, `history show`", "no cell regressed, and a cell could not run"),
+        ("`0`, `3`", "`harness bisect`", "found; the comparisons do not tell"),
         (
             "`0`, `1`",
             "`harness doctor`, `env check`, `faults run`, `adapters check`",

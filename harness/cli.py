@@ -22,6 +22,7 @@ from typer.core import TyperGroup
 from harness import extras
 from harness.commands import (
     adapters,
+    bisect,
     bundle,
     diff,
     doctor,
@@ -100,6 +101,7 @@ app.command(context_settings={"allow_interspersed_args": False})(record.record)
 app.command()(triage.triage)
 app.command()(doctor.doctor)
 app.command()(nightly.nightly)
+app.command()(bisect.bisect)
 app.add_typer(history.app, name="history")
 app.add_typer(faults.app, name="faults")
 app.add_typer(env.app, name="env")

@@ -12,6 +12,7 @@ import msgspec
 from harness.envs.checking import Check
 from harness.envs.environment import Environment
 from harness.frameworks.symbols import Checked
+from reports.bisect_model import Bisection
 from reports.doctor_model import Report
 from reports.model import Verdict
 from reports.nightly_model import Night
@@ -72,6 +73,7 @@ def schemas() -> tuple[Schema, ...]:
         Schema("recorded-run", RecordedRun, ("run", "report")),
         Schema("doctor-report", Report, ("doctor",), (("exit_code", "integer"), ("reason", "string"))),
         Schema("night", Night, ("nightly", "history show"), (("exit_code", "integer"), ("reason", "string"))),
+        Schema("bisection", Bisection, ("bisect",), (("exit_code", "integer"),)),
         Schema("environments", list[Environment], ("env list",)),
         Schema("environment-checks", list[CheckedEnvironment], ("env check",)),
         Schema("adapters", list[Checked], ("adapters check",), (("ok", "boolean"),)),

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from harness.envs.install import end
@@ -34,30 +35,44 @@ def folder_name(cell: Cell) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "_", cell.name).lstrip(".")[:120]
 
 
-def _attempt(cell: Cell, place: Path, pair: Pair | None) -> Observation:
+def launch(
+    words: Sequence[str], place: Path, limit_s: float, environ: Mapping[str, str] | None = None
+) -> tuple[int | None, float]:
+    """(exit code, None at the time limit; seconds) of `harness WORDS` in a process group of its own. Its output and log
+    are in the new folder `place`."""
     place.mkdir(parents=True)
-    recording, started = place / "recording", time.monotonic()
-    argv = [*COMMAND, *cell.arguments(recording, pair=pair)]
+    started = time.monotonic()
     with (place / "output.json").open("wb") as output, (place / "log.txt").open("wb") as log:
         process = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=output, stderr=log, text=True, start_new_session=True
-        )
+            [*COMMAND, *words], stdin=subprocess.DEVNULL, stdout=output, stderr=log, text=True, start_new_session=True,
+            env=environ,
+        )  # fmt: skip
         try:
-            code: int | None = process.wait(timeout=cell.limit_s)
+            code: int | None = process.wait(timeout=limit_s)
         except subprocess.TimeoutExpired:
             code = None
         finally:
             end(process, GRACE_S)  # also what an ended cell has left in its group
-    seconds = time.monotonic() - started
+    return code, time.monotonic() - started
+
+
+def no_verdict(code: int, place: Path, error: Exception | None = None) -> str:
+    """Why a process that `launch` ran gave no verdict. `error`: of reading it."""
+    ended = f"ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    said = _last_words(place / "log.txt")
+    unread = "" if error is None or isinstance(error, FileNotFoundError) else f"unreadable: {error}"
+    return f"{ended} and wrote no verdict" + (f": {said or unread}" if said or unread else "")
+
+
+def _attempt(cell: Cell, place: Path, pair: Pair | None) -> Observation:
+    recording = place / "recording"
+    code, seconds = launch(cell.arguments(recording, pair=pair), place, cell.limit_s)
     if code is None:
         return failed(f"ended at its limit of {cell.what.limit}", seconds=seconds, recording=str(place))
     try:
         return _read(cell, place, recording, seconds)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        ended = f"ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        said = _last_words(place / "log.txt")
-        why = f": {said}" if said else "" if isinstance(error, FileNotFoundError) else f", unreadable: {error}"
-        return failed(f"{ended} and wrote no verdict{why}", seconds=seconds, recording=str(place))
+        return failed(no_verdict(code, place, error), seconds=seconds, recording=str(place))
 
 
 def _read(cell: Cell, place: Path, recording: Path, seconds: float) -> Observation:

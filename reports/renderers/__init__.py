@@ -14,12 +14,13 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, ClassVar, TextIO, TypeAlias
 
 if TYPE_CHECKING:
+    from reports.bisect_model import Bisection
     from reports.doctor_model import Report
     from reports.model import Verdict
     from reports.nightly_model import Night
     from reports.run_model import RecordedRun
 
-    Subject: TypeAlias = Verdict | Report | RecordedRun | Night
+    Subject: TypeAlias = Verdict | Report | RecordedRun | Night | Bisection
 
 GROUP = "rlhf_harness.renderers"
 
@@ -33,7 +34,9 @@ class Renderer(ABC):
 
     name: ClassVar[str]  # what --format takes
     suffix: ClassVar[str]  # of a file in this format, with its dot
-    takes: ClassVar[frozenset[str]] = frozenset({"parity", "triage"})  # kinds: parity, triage, doctor, run, nightly
+    takes: ClassVar[frozenset[str]] = frozenset(
+        {"parity", "triage"}
+    )  # kinds: parity, triage, doctor, run, nightly, bisect
 
     @abstractmethod
     def render(self, subject: Subject) -> str:

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from reports.renderers import Renderer
-from reports.sections import answer, doctor, nightly, parity, triage
+from reports.sections import answer, bisect, doctor, nightly, parity, triage
 from reports.text import clean
 
 if TYPE_CHECKING:
+    from reports.bisect_model import Bisection
     from reports.doctor_model import Report
     from reports.model import Check, Finding, Parity, Triage, Verdict
     from reports.nightly_model import Night
@@ -26,11 +27,16 @@ LIVE = re.compile(r"(@|(?<!&)#(?=\d)|[A-Za-z](?=://)|mailto|www(?=\.)|GH(?=-\d))
 class MarkdownRenderer(Renderer):
     name = "md"
     suffix = ".md"
-    takes = frozenset({"parity", "triage", "doctor", "run", "nightly"})
+    takes = frozenset({"parity", "triage", "doctor", "run", "nightly", "bisect"})
 
     def render(self, subject: Subject) -> str:
         """All of it; every text from outside is escaped, paths, measured values and commands stand in code."""
-        draw: dict[str, Callable[[Any], list[str]]] = {"doctor": _report, "run": _recorded, "nightly": _night}
+        draw: dict[str, Callable[[Any], list[str]]] = {
+            "doctor": _report,
+            "run": _recorded,
+            "nightly": _night,
+            "bisect": _bisection,
+        }
         return "\n".join(draw.get(subject.kind, _verdict)(subject)).rstrip("\n") + "\n"
 
 
@@ -251,6 +257,19 @@ def _night(night: Night) -> list[str]:
         lines += [*(f"- {escape(line)}" for line in nightly.lines(one)), ""]
     rows = [(escape(name), escape(why)) for name, why in night.left_out]
     return lines + (["### Not run", "", *table(("cell", "why"), rows)] if rows else [])
+
+
+def _bisection(found: Bisection) -> list[str]:
+    """The answer, what was found, then every comparison."""
+    lines = [f"## {escape(found.status)}: {escape(found.reason)} (exit code {found.exit_code})", ""]
+    lines += [escape(found.question), ""]
+    for title, names in bisect.results(found):
+        lines += [f"### {title[0].upper()}{title[1:]}", "", *(f"- {code(name)}" for name in names), ""]
+    lines += [*(f"Note: {escape(note)}" for note in found.notes), ""]
+    rows = [(str(number), call, code(subject), escape(why), took)
+            for number, call, subject, why, took in bisect.rows(found)]  # fmt: skip
+    lines += ["### Comparisons", "", *table(("", "", "tried", "why", "time"), rows)]
+    return [*lines, f"Recordings: {code(found.folder)}"]
 
 
 def _recorded(run: RecordedRun) -> list[str]:

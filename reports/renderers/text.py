@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class TextRenderer(Renderer):
     name = "text"
     suffix = ".txt"
-    takes = frozenset({"parity", "triage", "doctor", "run", "nightly"})
+    takes = frozenset({"parity", "triage", "doctor", "run", "nightly", "bisect"})
 
     def render(self, subject: Subject) -> str:
         """With every table, without colour, 100 columns wide."""
@@ -39,10 +39,14 @@ class TextRenderer(Renderer):
         if isinstance(subject, RecordedRun):
             console.print(subject.run, soft_wrap=True, highlight=False, markup=False, emoji=False)
             return
+        from reports.bisect_model import Bisection
         from reports.nightly_model import Night
         from reports.sections import terminal
-        from reports.sections.terminal import nightly
+        from reports.sections.terminal import bisect, nightly
 
+        if isinstance(subject, Bisection):
+            bisect.show(subject, console)
+            return
         if isinstance(subject, Night):
             nightly.show(subject, console, verbose=verbose)
             return

@@ -23,6 +23,7 @@ from harness.planted.differences.outcome import score as difference_score
 from harness.planted.hangs import lab
 from harness.planted.hangs import tables as hang_tables
 from harness.schemas import Schema, schemas
+from reports.bisect_model import Bisection, Step
 from reports.nightly_model import CellResult, Change, Night
 
 _spec = importlib.util.spec_from_file_location("generate", Path(__file__).parents[2] / "docs" / "generate.py")
@@ -98,6 +99,14 @@ def test_a_night() -> None:
     change = Change("cause", "STOP", "a new cause: STOP")
     cell = CellResult("vllm-sglang", "REGRESSED", "DIVERGENT", "they differ", float("nan"), (change,))
     validate("night", json.loads(Night(3, "matrix", "2026-01-01", (cell,), (("other", "no GPU"),)).to_json()))
+
+
+def test_a_bisection() -> None:
+    step = Step("vllm@0.31", "skip", "its environment cannot be", float("nan"), environment="vllm-0.31")
+    one = Bisection("releases", "why?", "ONE OF THESE", "one of two", (("vllm@0.31", "vllm@0.32"),), steps=(step,))
+    validate("bisection", json.loads(one.to_json()))
+    with pytest.raises(jsonschema.ValidationError):
+        validate("bisection", json.loads(one.to_json()) | {"status": "LOST"})
 
 
 def test_environments(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,106 @@
+"""Over commits: each is checked out into a worktree of its own, where a command builds and judges."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from harness.bisect.judging import Judged
+from harness.bisect.search import Search
+from harness.commands.options import seconds
+from harness.envs.install import end
+from harness.errors import BadInput, HarnessError
+from harness.nightly.cells import GRACE_S
+from reports.bisect_model import Bisection
+
+SKIP = 125  # as `git bisect run` has it; from 128 on it gives up
+OUT = "HARNESS_BISECT_OUT"  # a folder for the command's recording
+
+
+def bisect(search: Search) -> Bisection:
+    """Raises BadInput for a repository or a range that is none, HarnessError where the command gives up."""
+    request = search.journal.request
+    repo = Path(request.repo).resolve()
+    good, bad = (_commit(repo, end) for end in request.ends())
+    if _git(repo, "merge-base", "--is-ancestor", good, bad) is None or good == bad:
+        raise BadInput(f"{request.what}: the good commit is no ancestor of the bad one", fix=f"git -C {repo} log")
+    told = _git(repo, "log", "--first-parent", "--reverse", "--format=%H", f"{good}..{bad}") or ""
+    commits = [good, *told.split()]
+    names = [_git(repo, "log", "-1", "--format=%h %s", commit) or commit for commit in commits]
+
+    def attempt(index: int, place: Path) -> Judged:
+        with checked_out(repo, commits[index], search.journal.folder / "tree") as tree:
+            return _run(search, tree, place)
+
+    merges = _git(repo, "rev-list", "--first-parent", "--merges", f"{good}..{bad}")
+    notes = ("only first parents were searched: a merge stands for what it merged",) if merges else ()
+    return search.in_order(names, attempt, notes)
+
+
+@contextlib.contextmanager
+def checked_out(repo: Path, commit: str, tree: Path) -> Iterator[Path]:
+    """A worktree of the commit, which is removed afterwards with what was built in it."""
+    _remove(repo, tree)
+    if _git(repo, "worktree", "add", "--detach", "--force", str(tree), commit) is None:
+        raise BadInput(f"{commit} cannot be checked out into {tree}", fix=f"git -C {repo} worktree list")
+    try:
+        yield tree
+    finally:
+        _remove(repo, tree)
+
+
+def _remove(repo: Path, tree: Path) -> None:
+    shutil.rmtree(tree, ignore_errors=True)
+    _git(repo, "worktree", "prune")
+
+
+def _run(search: Search, tree: Path, place: Path) -> Judged:
+    """The command's exit code decides, unless it left a verdict."""
+    request = search.journal.request
+    shutil.rmtree(place, ignore_errors=True)  # of a step that was cut
+    place.mkdir()
+    environ = {**os.environ, OUT: str(place / "recording")}
+    with (place / "log.txt").open("wb") as log:
+        process = subprocess.Popen(
+            ["/bin/sh", "-c", request.run], cwd=tree, env=environ, stdin=subprocess.DEVNULL, stdout=log,
+            stderr=subprocess.STDOUT, start_new_session=True, text=True,
+        )  # fmt: skip
+        try:
+            code = process.wait(timeout=seconds(request.limit, "--limit"))
+        except subprocess.TimeoutExpired:
+            return Judged("skip", f"ended at its limit of {request.limit}")
+        finally:
+            end(process, GRACE_S)
+    verdict = place / "recording" / "verdict.json"
+    if verdict.is_file():
+        return search.judge.read(verdict, verdict.parent)
+    if request.metric or request.cause:
+        return Judged("skip", f"the command left no verdict in ${OUT} (exit code {code})")
+    if code < 0 or code >= 128:
+        ended = f"signal {-code}" if code < 0 else f"exit code {code}"
+        raise HarnessError(f"the command ended with {ended}, which ends the search", fix=f"see {place / 'log.txt'}")
+    return Judged("good" if code == 0 else "skip" if code == SKIP else "bad", f"exit code {code}")
+
+
+def _commit(repo: Path, name: str) -> str:
+    found = _git(repo, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
+    if found is None:
+        if _git(repo, "rev-parse", "--git-dir") is None:
+            raise BadInput(f"{repo} is no git repository", fix="--repo DIR")
+        raise BadInput(f"{repo} has no commit {name}", fix=f"git -C {repo} log --oneline")
+    return found
+
+
+def _git(repo: Path, *words: str) -> str | None:
+    """What git printed; None where it failed."""
+    try:
+        answer = subprocess.run(
+            ["git", "-C", str(repo), *words], capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL
+        )
+    except FileNotFoundError as error:
+        raise BadInput("git is not installed here", fix="apt-get install git") from error
+    return answer.stdout.strip() if answer.returncode == 0 else None

@@ -1,0 +1,104 @@
+"""Over releases of an engine: those between two, by the package index; environments are made on demand."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+from harness import envs
+from harness.bisect.judging import Judged
+from harness.bisect.search import Search
+from harness.envs import creation, indexes, recipe
+from harness.envs.install import UNSATISFIABLE, CommandFailed, uv_binary
+from harness.errors import BadInput, EnvironmentUnusable
+from reports.bisect_model import Bisection
+
+# The first pip whose `index versions` prints JSON. uv runs it in an environment of its own: ours may have none.
+PIP = "pip>=25.1"
+ASK_S = 120.0
+
+
+def bisect(search: Search) -> Bisection:
+    """Raises BadInput for a range that is none, EnvironmentUnusable where the index cannot be reached."""
+    request = search.journal.request
+    good, bad = request.ends()
+    first, last = envs.parse(good), envs.parse(f"{good.partition('@')[0]}@{bad}")
+    if not (first.version and last.version):
+        raise BadInput(f"{request.what} names no two versions", fix="harness bisect vllm@0.29..0.32 --against sglang")
+    envs.parse(request.against)
+    package = recipe.load(first.engine, creation.choose_device("auto")).package
+    releases = between(published(package), first.version, last.version, package)
+    names = [f"{first.engine}@{version}" for version in releases]
+    search.say(f"{len(names)} releases of {package} by the package index: {', '.join(releases)}")
+
+    def attempt(index: int, place: Path) -> Judged:
+        return _compared(search, names[index], place)
+
+    return search.in_order(names, attempt)
+
+
+def published(package: str) -> list[str]:
+    """Every release of a package that the index has for this machine, oldest first, as pip sees it."""
+    command = [uv_binary(), "tool", "run", "--quiet", "--from", PIP, "pip", "index", "versions", package, "--json"]
+    environ = {**indexes.uv_environment(indexes.pip_configuration()), "NO_COLOR": "1"}
+    if index := environ.get("UV_DEFAULT_INDEX"):  # whoever told uv only
+        environ.setdefault("PIP_INDEX_URL", index)
+    try:
+        answer = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=ASK_S, cwd="/",
+                                stdin=subprocess.DEVNULL)  # fmt: skip
+        if answer.returncode == 0:
+            return list(reversed(json.loads(answer.stdout)["versions"]))
+        lines = [line for line in answer.stderr.splitlines() if line.strip()]
+        why = next((line for line in lines if line.lower().startswith("error")), (lines or ["it said nothing"])[-1])
+    except subprocess.TimeoutExpired:
+        why = f"no answer within {ASK_S:.0f} s"
+    except (ValueError, KeyError) as error:
+        why = f"its answer cannot be read: {error}"
+    raise EnvironmentUnusable(
+        f"the package index cannot be reached, or has no release of {package} for this machine: {why}",
+        fix=f"uv tool run --from '{PIP}' pip index versions {package}",
+    )
+
+
+def between(versions: list[str], good: str, bad: str, package: str) -> list[str]:
+    """Releases from the newest that `good` names to the newest that `bad` names (0.29 names every 0.29.x)."""
+    places = []
+    for asked in (good, bad):
+        fits = [index for index, version in enumerate(versions) if recipe.matches(version, asked)]
+        if not fits:
+            newest = ", ".join(versions[-5:]) or "none"
+            raise BadInput(f"the package index has no release {asked} of {package} for this machine (newest: {newest})")
+        places.append(fits[-1])
+    first, last = places
+    if first >= last:
+        raise BadInput(f"{versions[first]} is not older than {versions[last]}: give the good release first")
+    return versions[first : last + 1]
+
+
+def _compared(search: Search, backend: str, place: Path) -> Judged:
+    """A release in its environment, which is made where it is missing. One that cannot be is skipped."""
+    request = search.journal.request
+    before = {one.name for one in envs.every()}
+    try:
+        environment = envs.resolve(backend)
+    except EnvironmentUnusable as error:
+        cause = error.__cause__
+        if isinstance(cause, OSError) or (isinstance(cause, CommandFailed) and cause.status != UNSATISFIABLE):
+            raise  # a full disk, no network: of this machine, not of the release
+        return Judged("skip", f"its environment cannot be: {error.message}")
+    made = environment.name if environment.name not in before else ""
+    _evict(search, keep=environment.name)
+    found = search.judge.pair(request.against, backend, place, (), dict(os.environ))
+    return Judged(found.call, found.why, made)
+
+
+def _evict(search: Search, *, keep: str) -> None:
+    """Remove the environments that this bisection made longest ago, beyond the limit with `keep`."""
+    made = list(dict.fromkeys(one.environment for one in reversed(search.journal.steps) if one.environment))
+    there = {one.name for one in envs.every() if one.owned}
+    kept = [name for name in made if name in there and name != keep]
+    for name in kept[max(0, search.journal.request.keep_envs - 1) :]:
+        search.say(f"removing the environment {name}: at most {search.journal.request.keep_envs} are kept")
+        envs.remove(name)

@@ -1,0 +1,122 @@
+"""What is asked of a bisection: checked as a whole before anything is started, and written down to be resumed."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from harness.errors import BadInput
+from harness.nightly.observation import COUNTS, METRICS
+from harness.parity.runs.command_line import command_line
+from reports.bisect_model import Over
+
+RANGE = re.compile(r"(?P<good>.+?)\.\.(?P<bad>.+)")
+
+
+@dataclass(frozen=True)
+class Request:
+    """The options of `harness bisect`, by their names there. `options`: what follows `--`."""
+
+    what: str = ""
+    against: str = ""
+    good: str = ""
+    bad: str = ""
+    repo: str = ""
+    run: str = ""
+    metric: str = ""
+    above: float | None = None
+    cause: str = ""
+    limit: str = "30m"
+    keep_envs: int = 3
+    options: tuple[str, ...] = ()
+
+    @property
+    def over(self) -> Over:
+        if self.repo:
+            return "commits"
+        return "settings" if self.good or self.bad else "releases"
+
+    @property
+    def command(self) -> str:
+        """The command line that does it again."""
+        given: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(self)
+                                 if getattr(self, one.name) != one.default}  # fmt: skip
+        options = given.pop("options", ())
+        line = command_line("bisect", *filter(None, [given.pop("what", "")]), **given)
+        return f"{line} -- {shlex.join(options)}" if options else line
+
+    def ends(self) -> tuple[str, str]:
+        """Both ends of WHAT, GOOD..BAD. Raises BadInput."""
+        match = RANGE.fullmatch(self.what)
+        if match is None:
+            example = "v1..v2 --repo DIR --run COMMAND" if self.repo else "vllm@0.29..0.32 --against sglang"
+            raise BadInput(f"{self.what or 'nothing'!r} is no range GOOD..BAD", fix=f"harness bisect {example}")
+        return match["good"], match["bad"]
+
+    def check(self) -> None:
+        """Raises BadInput for options that do not belong together, one sentence."""
+        self._check_over()
+        if (self.metric == "") != (self.above is None):
+            raise BadInput("--metric and --above belong together", fix="--metric max_delta_logprob --above 1e-4")
+        if self.above is not None and not math.isfinite(self.above):
+            raise BadInput(f"--above {self.above} is no bound", fix="--above 1e-4")
+        if self.metric and self.cause:
+            raise BadInput("--metric and --cause: one of them decides what is good and bad")
+        known = (*METRICS, *COUNTS)
+        if self.metric and self.metric.rpartition(": ")[2] not in known:
+            raise BadInput(f"there is no metric {self.metric!r} (there are: {', '.join(known)})")
+        if self.cause:
+            _check_cause(self.cause)
+
+    def _check_over(self) -> None:
+        over, needed = self.over, []
+        if over == "commits":
+            needed = [("--run", self.run)]
+            strange = {"--against": self.against, "--good": self.good, "--bad": self.bad, "--": self.options}
+        elif over == "settings":
+            needed = [("--good", self.good), ("--bad", self.bad)]
+            strange = {"--run": self.run}
+        else:
+            needed = [("--against", self.against)]
+            strange = {"--run": self.run}
+            self.ends()
+        for name, value in needed:
+            if not value:
+                raise BadInput(f"a bisection over {over} needs {name}", fix="docs/how-to/bisect.md shows each kind")
+        for name, other in strange.items():
+            if other:
+                raise BadInput(f"{name} is of no use in a bisection over {over}")
+        if over != "commits":
+            alone = over == "settings" and not self.against
+            check_options(self.options, "run" if alone else "parity", own_scenario=over == "settings")
+
+
+def check_options(options: Sequence[str], command: str, *, own_scenario: bool) -> None:
+    """Refuse options that `harness COMMAND` would refuse, and those that are set for each comparison."""
+    import typer
+
+    from harness.cli import app
+
+    group: Any = typer.main.get_command(app)
+    words = ["ppo-tiny"] if command == "run" else ["hf", "hf"]
+    try:
+        context = group.commands[command].make_context(command, [*words, *options])
+    except Exception as error:  # click's own, or those of the click that typer brings along
+        if not hasattr(error, "format_message"):
+            raise
+        raise BadInput(f"behind --: {error.format_message()}", fix=f"harness {command} --help") from error
+    given = {name for name in context.params if context.get_parameter_source(name).name == "COMMANDLINE"}
+    ours = {"out", "format", "command", "backend", "framework", "resume", *(["scenario"] if own_scenario else [])}
+    if taken := sorted(given & ours - ({"scenario"} if command == "run" else set())):
+        raise BadInput(f"behind --: {taken[0]} is set for each comparison, and cannot be given")
+
+
+def _check_cause(name: str) -> None:
+    from harness.parity.causes.registry import families
+
+    if name.partition("(")[0] not in families():
+        raise BadInput(f"there is no cause {name!r} (there are: {', '.join(sorted(families()))})")

@@ -1,0 +1,219 @@
+"""Over settings: the smallest sets of settings, variables and versions that turn a good comparison into a bad one."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from harness import config, envs
+from harness.bisect import minimal
+from harness.bisect.judging import Judged
+from harness.bisect.search import Search
+from harness.bundle.opening import resolve
+from harness.errors import BadInput
+from probes.format import FormatError, Run
+from probes.redaction import WITHHELD
+from reports.bisect_model import Bisection, Call
+from reports.text import counted, show
+from scenarios.engines import registry
+from scenarios.settings import Scenario
+
+DEFAULT = "ppo-tiny"  # the scenario that a recorded run's settings are laid over
+# Set by the harness, Ray or a launcher for each process of a run: they differ between any two.
+_PER_PROCESS = re.compile(
+    r"RAY_.*|RLHF_HARNESS_.*|TORCHELASTIC_.*|(\w+_)?RANK|(\w+_)?WORLD_SIZE|MASTER_(ADDR|PORT)|CUDA_VISIBLE_DEVICES"
+    r"|PYTHONPATH|VIRTUAL_ENV|TORCHINDUCTOR_CACHE_DIR"
+)
+_NONE = "nothing of the bad one's"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One thing that is another at the bad end; None: not set there. `name` of a backend is empty."""
+
+    kind: Literal["setting", "variable", "backend"]
+    name: str
+    good: Any
+    bad: Any
+
+    def __str__(self) -> str:
+        return f"{self.name or 'backend'}: {_shown(self.good)} → {_shown(self.bad)}"
+
+
+@dataclass(frozen=True)
+class End:
+    """One end: a scenario, and of a recorded run also its backend, variables by role, and packages of the learner."""
+
+    path: Path
+    scenario: Scenario
+    recorded: bool = False
+    backend: str = ""
+    variables: dict[str, dict[str, str]] = field(default_factory=dict)
+    packages: dict[str, str] = field(default_factory=dict)
+
+    @staticmethod
+    def read(given: str) -> End:
+        """A TOML file, a run directory, or one in a bundle. Raises BadInput."""
+        path = resolve(given)
+        if path.suffix == ".toml":
+            return End(path, config.load(str(path)))
+        if not (path / "run.json").is_file():
+            sides = " or ".join(str(Path(given) / side) for side in ("baseline", "candidate"))
+            pair = f"; it is a pair: give {sides}" if (path / "baseline" / "run.json").is_file() else ""
+            raise BadInput(f"{given} is neither a scenario (.toml) nor a run directory (run.json){pair}")
+        try:
+            run = Run(path, strict=False)
+            variables: dict[str, dict[str, str]] = {}
+            for event in run.events(kind="open"):
+                variables.setdefault(str(event.get("role")), {}).update(event.get("env") or {})
+        except FormatError as error:
+            raise BadInput(str(error)) from error
+        scenario, environment = run.manifest.get("scenario"), run.manifest.get("environment") or {}
+        if not isinstance(scenario, dict) or not scenario:
+            raise BadInput(f"{path / 'run.json'} has no scenario: the harness cannot make this run again")
+        return End(
+            path, config.validate(scenario, where=str(path / "run.json")), True, _backend(environment), variables,
+            {str(name): str(version) for name, version in (run.manifest.get("packages") or {}).items()},
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Trials:
+    """What is compared: two backends under the same settings, or one backend with the good end's run."""
+
+    good: End
+    search: Search
+    backend: str
+    against: str
+    reference: Path | None
+
+    def attempt(self, chosen: Iterable[Difference], place: Path) -> Judged:
+        """With these differences on top of the good end."""
+        scenario, words, backend, environ = self._applied(chosen)
+        judge = self.search.judge
+        if self.against:
+            return judge.pair(self.against, backend, place, ["--scenario", scenario, *words], environ)
+        assert self.reference is not None
+        return judge.against_recording(self.reference, scenario, place, ["--backend", backend, *words], environ)
+
+    def record_reference(self, place: Path) -> None:
+        """The good end's own run, which every other one is compared with. Raises BadInput where it fails."""
+        if (place / "recording" / "run.json").is_file() and Run(place / "recording", strict=False).complete:
+            return
+        scenario, words, backend, environ = self._applied(())
+        self.search.say("recording the good end")
+        if failure := self.search.judge.record(scenario, place, ["--backend", backend, *words], environ):
+            raise BadInput(f"the good end could not be recorded: {failure.why}", fix=f"see {place / 'log.txt'}")
+
+    def _applied(self, chosen: Iterable[Difference]) -> tuple[str, list[str], str, dict[str, str]]:
+        """(scenario, options, backend, variables of the process)."""
+        base = DEFAULT if self.good.recorded else str(self.good.path.resolve())
+        values, backend, environ = _leaves(self.good.scenario), self.backend, dict(os.environ)
+        for one in chosen:
+            if one.kind == "setting":
+                values[one.name] = one.bad
+            elif one.kind == "backend":
+                backend = one.bad
+            elif one.bad is None:
+                environ.pop(one.name, None)
+            else:
+                environ[one.name] = one.bad
+        standing = _leaves(config.load(base))
+        words = [word for name, value in values.items() if standing[name] != value
+                 for word in ("--set", f"{name}={json.dumps(value, ensure_ascii=False)}")]  # fmt: skip
+        return base, words, backend, environ
+
+
+def bisect(search: Search) -> Bisection:
+    """Raises BadInput where the ends cannot be read or do not differ."""
+    request = search.journal.request
+    good, bad = End.read(request.good), End.read(request.bad)
+    recorded = not request.what and not request.against and good.recorded and bad.recorded
+    backend = good.backend if recorded else request.what or good.backend or "hf"
+    for one in filter(None, (backend, request.against)):
+        envs.parse(one)
+    different, notes = differences(good, bad, backends=recorded)
+    if not different:
+        raise BadInput(f"{request.good} and {request.bad} do not differ in anything that can be tried")
+    apart = not request.against
+    reference = good.path.resolve() if good.recorded else search.journal.folder / "reference" / "recording"
+    trials = Trials(good, search, backend, request.against, reference if apart else None)
+    if apart and not good.recorded:
+        trials.record_reference(reference.parent)
+
+    def name(chosen: Iterable[int]) -> str:
+        return "; ".join(str(different[index]) for index in sorted(chosen)) or _NONE
+
+    def ask(chosen: frozenset[int], left: int) -> Call:
+        return search.ask(
+            name(chosen), left, lambda place: trials.attempt([different[one] for one in sorted(chosen)], place)
+        )
+
+    search.say(f"{counted(len(different), 'difference')}: {name(range(len(different)))}")
+    found = minimal.causes(len(different), ask)
+    if found.wrong_end is not None:
+        return search.wrong_end(name(found.wrong_end), "bad" if found.wrong_end else "good", notes)
+    results = tuple(tuple(str(different[index]) for index in cause) for cause in found.causes)
+    causes = counted(len(results), "cause") + (", each of which is enough" if len(results) > 1 else "")
+    others = len(different) - sum(map(len, results))
+    if found.rest == "skip":
+        told = f"{causes}; whether the other {counted(others, 'difference')} are another one could not be judged"
+        return search.report("ONE OF THESE", told, results, notes=notes)
+    rest = f"; the other {counted(others, 'difference')} together change nothing" if others else ""
+    return search.report("FOUND", causes + rest, results, notes=notes)
+
+
+def differences(good: End, bad: End, *, backends: bool) -> tuple[list[Difference], tuple[str, ...]]:
+    """(what differs between both ends and can be tried; what cannot, in words)."""
+    one, two = _leaves(good.scenario), _leaves(bad.scenario)
+    found = [Difference("setting", name, one[name], two[name]) for name in one if one[name] != two[name]]
+    notes = []
+    if good.recorded and bad.recorded:
+        if backends and good.backend != bad.backend:
+            found.append(Difference("backend", "", good.backend, bad.backend))
+        for name, (before, after) in _variables(good, bad).items():
+            if WITHHELD in f"{before}{after}":
+                notes.append(f"{name} differs and was withheld from the recordings: it cannot be tried")
+            else:
+                found.append(Difference("variable", name, before, after))
+        for name in sorted({*good.packages, *bad.packages}):
+            before, after = good.packages.get(name), bad.packages.get(name)
+            if before != after:
+                told = f"{name} {_shown(before)} → {_shown(after)}"
+                notes.append(f"{told} of the learner: not tried, the learner runs with what is installed here")
+    return found, tuple(notes)
+
+
+def _variables(good: End, bad: End) -> dict[str, tuple[str | None, str | None]]:
+    """Name -> values at both ends, of roles that both have."""
+    found: dict[str, tuple[str | None, str | None]] = {}
+    for role in sorted(set(good.variables) & set(bad.variables)):
+        one, two = good.variables[role], bad.variables[role]
+        for name in sorted({*one, *two}):
+            if one.get(name) != two.get(name) and not _PER_PROCESS.fullmatch(name):
+                found.setdefault(name, (one.get(name), two.get(name)))
+    return found
+
+
+def _leaves(scenario: Scenario) -> dict[str, Any]:
+    """section.key -> value as JSON has it; the scenario's name decides nothing."""
+    values = json.loads(json.dumps(scenario.to_json()))
+    leaves = {f"{key}.{name}": item for key, value in values.items() if isinstance(value, dict)
+              for name, item in value.items()}  # fmt: skip
+    return leaves | {key: value for key, value in values.items() if key != "name" and not isinstance(value, dict)}
+
+
+def _backend(environment: dict[str, Any]) -> str:
+    """The backend with the version that was recorded, where it has one of its own."""
+    engine, version = str(environment.get("engine", "")), str(environment.get("version", ""))
+    spec = registry.find(engine)
+    return engine if spec is None or spec.embedded or not version else f"{engine}@{version}"
+
+
+def _shown(value: Any) -> str:
+    return "not set" if value is None else show(value)

@@ -1,0 +1,25 @@
+"""What is said of a bisection, in the order in which it helps; every format shows these lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from reports.bisect_model import Bisection
+from reports.sections.nightly import duration
+
+
+def rows(found: Bisection) -> Iterator[tuple[int, str, str, str, str]]:
+    """(number, call, subject, why, time) of each comparison, in the order in which they were made."""
+    for number, step in enumerate(found.steps, 1):
+        yield number, step.call, step.subject + " (again)" * step.again, step.why, duration(float(step.seconds))
+
+
+def results(found: Bisection) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """(title, lines) of what was found."""
+    for number, result in enumerate(found.results, 1):
+        if found.over == "settings":
+            yield f"cause {number}" + (", only together" if len(result) > 1 else ""), result
+        else:
+            yield ("the first bad one" if len(result) == 1 else "the first bad one is one of"), result
+    if found.last_good:
+        yield "the last good one", (found.last_good,)

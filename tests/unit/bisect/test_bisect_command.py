@@ -1,0 +1,408 @@
+"""`harness bisect` with comparisons that a script plays, and over the commits of a real repository."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import nightly_support as support
+import pytest
+
+from harness import cli
+from harness.bisect import releases, settings
+from harness.bisect.judging import Judge, Judged
+from harness.bisect.request import Request
+from harness.envs import install
+from harness.envs.environment import Environment
+from harness.errors import BadInput, EnvironmentUnusable
+from harness.nightly import cells
+from reports.bisect_model import Bisection, Step
+from reports.model import Cause, CauseKey, Verdict
+
+# Plays `harness parity A B … --set K=V …`: DIVERGENT where one of the causes is set, each a list of words.
+PLAYER = """
+import json, sys
+from pathlib import Path
+words = sys.argv[2:]
+script = json.loads(Path(sys.argv[1]).read_text())
+out = Path(words[words.index("--out") + 1])
+with open(Path(sys.argv[1]).with_name("played"), "a") as log:
+    log.write(json.dumps(words) + chr(10))
+if any(set(refused) <= set(words) for refused in script["refused"]):
+    print("harness: these cannot be together", file=sys.stderr)
+    sys.exit(2)
+other = any(set(cause) <= set(words) for cause in script["causes"])
+out.mkdir(parents=True)
+(out / "verdict.json").write_text(json.dumps(script["other" if other else "equal"]))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "player.py").write_text(PLAYER)
+    monkeypatch.setattr(cells, "COMMAND", (sys.executable, str(tmp_path / "player.py"), str(tmp_path / "script.json")))
+    monkeypatch.setattr(cells, "GRACE_S", 2.0)
+    (tmp_path / "a.toml").write_text("[sampling]\ntemperature = 1.0\n[engine]\nseed = 1\n")
+    (tmp_path / "b.toml").write_text(
+        "steps = 4\n[sampling]\ntemperature = 0.7\ntop_p = 0.9\nstop_token_ids = [5, 7]\n[engine]\nseed = 2\n"
+    )
+    return tmp_path
+
+
+def play(folder: Path, *causes: list[str], refused: tuple[list[str], ...] = ()) -> None:
+    script = {"causes": causes, "refused": refused, "equal": support.verdict().to_dict(),
+              "other": support.verdict("DIVERGENT", "STOP").to_dict()}  # fmt: skip
+    (folder / "script.json").write_text(json.dumps(script))
+    (folder / "played").unlink(missing_ok=True)
+
+
+def played(folder: Path) -> int:
+    return len((folder / "played").read_text().splitlines())
+
+
+def found(folder: Path, name: str = "out") -> dict[str, Any]:
+    return json.loads((folder / name / "bisect.json").read_text())
+
+
+OVER_SETTINGS = ["bisect", "hf", "--against", "hf", "--good", "a.toml", "--bad", "b.toml", "--out", "out"]
+COOL, FILTER = "sampling.temperature=0.7", "sampling.top_p=0.9"
+
+
+def test_one_cause_among_settings(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    play(folder, [COOL])
+    assert cli.main([*OVER_SETTINGS, "--", "--no-native"]) == 0
+    result = found(folder)
+    assert result["results"] == [["sampling.temperature: 1 → 0.7"]] and result["status"] == "FOUND"
+    assert result["reason"].startswith("1 cause; the other 4 differences together change nothing")
+    assert played(folder) == len(result["steps"]) <= 3 + 3 + 1
+    out = capsys.readouterr()
+    assert "cause 1\n  sampling.temperature: 1 → 0.7\n" in out.out and "(exit code 0)" in out.out.replace("\n", " ")
+    assert "comparison 1, about 7 left: " in out.err and "comparison 2, about 6 left, " in out.err
+    words = json.loads((folder / "played").read_text().splitlines()[0])
+    assert words[:3] == ["parity", "hf", "hf"] and words[-1] == "--no-native"
+    assert "sampling.stop_token_ids=[5, 7]" in words and str(folder / "a.toml") in words
+
+
+def test_two_causes_and_an_interaction_are_told_apart(folder: Path) -> None:
+    play(folder, [COOL], [FILTER])
+    assert cli.main(OVER_SETTINGS) == 0
+    assert {tuple(one) for one in found(folder)["results"]} == {
+        ("sampling.temperature: 1 → 0.7",), ("sampling.top_p: 1 → 0.9",),
+    }  # fmt: skip
+    play(folder, [COOL, FILTER])
+    assert cli.main([*OVER_SETTINGS[:-1], "pair"]) == 0
+    assert found(folder, "pair")["results"] == [["sampling.temperature: 1 → 0.7", "sampling.top_p: 1 → 0.9"]]
+
+
+def test_settings_that_cannot_be_without_each_other_are_skipped_apart(folder: Path) -> None:
+    play(folder, [COOL, FILTER, "steps=4"], refused=())
+    assert cli.main(OVER_SETTINGS) == 0
+    play(folder, [COOL])
+    (folder / "script.json").write_text(
+        json.dumps(json.loads((folder / "script.json").read_text()) | {"refused": [[FILTER, "engine.seed=2"]]})
+    )
+    assert cli.main([*OVER_SETTINGS[:-1], "odd"]) == 3
+    assert found(folder, "odd")["reason"].startswith(
+        "the bad end could not be judged: ended with exit code 2 and wrote no verdict: these cannot be together"
+    )
+
+
+def test_a_search_that_was_cut_goes_on_where_it_was(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    play(folder, [COOL, FILTER])
+    launch, left = cells.launch, [3]
+
+    def cut(*arguments: Any, **options: Any) -> Any:
+        if not left[0]:
+            arguments[1].mkdir(parents=True)  # half a step
+            raise KeyboardInterrupt
+        left[0] -= 1
+        return launch(*arguments, **options)
+
+    monkeypatch.setattr(cells, "launch", cut)
+    assert cli.main(OVER_SETTINGS) == 130
+    monkeypatch.setattr(cells, "launch", launch)
+    with (folder / "out" / "bisect.jsonl").open("a") as journal:
+        journal.write('{"subject": "torn')
+    assert played(folder) == 3
+    assert cli.main(["bisect", "--resume", "out"]) == 0
+    assert played(folder) == len(found(folder)["steps"])
+    before = played(folder)
+    assert cli.main(OVER_SETTINGS) == 0 and played(folder) == before  # the same command, all known
+    assert cli.main([*OVER_SETTINGS, "--cause", "LENGTH"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["bisect"], "needs --against|is no range"),
+        (["bisect", "vllm", "--against", "sglang"], "'vllm' is no range GOOD..BAD"),
+        (["bisect", "vllm@0.29..0.32"], "needs --against"),
+        (["bisect", "vllm@0.29..new", "--against", "sglang"], "names no two versions"),
+        (["bisect", "hf@1..2", "--against", "hf"], "takes no @"),
+        (["bisect", "--good", "a.toml"], "needs --bad"),
+        (["bisect", "--good", "a.toml", "--bad", "a.toml"], "do not differ in anything"),
+        (["bisect", "--good", "a.toml", "--bad", "c.toml"], "c.toml does not exist"),
+        (["bisect", "--good", "a.toml", "--bad", "."], "is neither a scenario"),
+        (["bisect", "--good", "a.toml", "--bad", "b.toml", "--metric", "k1"], "belong together"),
+        (["bisect", "--good", "a.toml", "--bad", "b.toml", "--metric", "delta", "--above", "1"], "no metric 'delta'"),
+        (["bisect", "--good", "a.toml", "--bad", "b.toml", "--cause", "LENGHT"], "no cause 'LENGHT'"),
+        (["bisect", "--good", "a.toml", "--bad", "b.toml", "--limit", "soon"], "--limit 'soon' is no duration"),
+        (["bisect", "--good", "a.toml", "--bad", "b.toml", "--", "--no-such"], "behind --: No such option"),
+        (["bisect", "hf", "--against", "hf", "--good", "a.toml", "--bad", "b.toml", "--", "--out", "x"], "out is set"),
+        (["bisect", "--repo", ".", "a..b"], "needs --run"),
+        (["bisect", "--repo", ".", "a..b", "--run", "true", "--against", "hf"], "--against is of no use"),
+        (["bisect", "--repo", ".", "a..b", "--run", "true"], "is no git repository"),
+        (["bisect", "--resume", "nowhere"], "holds no bisection"),
+        (["bisect", "vllm", "--resume", "nowhere"], "takes no other option"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_sentence(
+    folder: Path, capsys: pytest.CaptureFixture[str], words: list[str], sentence: str
+) -> None:
+    assert cli.main(words) == 2
+    said = capsys.readouterr().err
+    assert re.search(sentence, said) and said.count("harness: ") == 1 and "defect" not in said
+    assert not list(folder.glob("runs/*"))
+
+
+# --- what is good and what is bad
+
+
+def call(request: Request, verdict: Verdict) -> str:
+    return Judge(request).call(verdict, Path()).call
+
+
+def test_the_verdict_a_metric_or_a_cause_decides() -> None:
+    equal, torn = support.verdict(), support.verdict("INCONCLUSIVE")
+    stop = support.verdict("DIVERGENT", "STOP")
+    named = Verdict("parity", "DIVERGENT", 1, "", causes=[Cause.of(CauseKey("STOP", ("eos",)), "candidate", "")])
+    plain = Request()
+    assert [call(plain, one) for one in (equal, stop, torn, support.verdict("CONFOUNDED"))] == [
+        "good", "bad", "skip", "skip",
+    ]  # fmt: skip
+    loose, tight = (Request(metric="max_delta_logprob", above=above) for above in (1e-4, 1e-6))
+    assert [call(loose, one) for one in (equal, stop, torn)] == ["good", "good", "skip"]
+    assert [call(tight, one) for one in (equal, stop, torn)] == ["bad", "bad", "bad"]
+    assert call(Request(metric="max_delta_logprob", above=1e-4), named) == "skip"  # it has no such figure
+    for cause in ("STOP", "STOP(eos)"):
+        assert [call(Request(cause=cause), one) for one in (equal, named, torn)] == ["good", "bad", "skip"]
+    assert call(Request(cause="LENGTH"), named) == "good"
+
+
+# --- ends
+
+
+def end(**fields: Any) -> settings.End:
+    from harness import config
+
+    return settings.End(Path("x"), config.load("ppo-tiny", fields.pop("set", [])), recorded=True, **fields)
+
+
+def test_recorded_runs_differ_in_settings_backends_and_variables() -> None:
+    good = end(backend="vllm@0.31.0", packages={"torch": "2.12"},
+               variables={"trainer": {"OMP_NUM_THREADS": "1", "RAY_JOB_ID": "1", "HF_TOKEN_FILE": "***"},
+                          "rollout": {"VLLM_USE_X": "1"}})  # fmt: skip
+    bad = end(set=["sampling.top_k=5"], backend="vllm@0.32.0", packages={"torch": "2.13"},
+              variables={"trainer": {"OMP_NUM_THREADS": "2", "RAY_JOB_ID": "2", "HF_TOKEN_FILE": "*** other"},
+                         "rollout": {}})  # fmt: skip
+    different, notes = settings.differences(good, bad, backends=True)
+    assert [str(one) for one in different] == [
+        "sampling.top_k: -1 → 5", "backend: vllm@0.31.0 → vllm@0.32.0", "VLLM_USE_X: 1 → not set",
+        "OMP_NUM_THREADS: 1 → 2",
+    ]  # fmt: skip
+    assert len(notes) == 2 and "HF_TOKEN_FILE differs and was withheld" in notes[0] and "torch 2.12 → 2.13" in notes[1]
+
+
+def test_each_difference_is_applied_to_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_USE_X", "1")
+    good = end(set=["steps=2"])
+    trials = settings.Trials(good, None, "vllm@1", "", None)  # type: ignore[arg-type]
+    chosen = [
+        settings.Difference("setting", "model.path", "x", 'a "ü"'),
+        settings.Difference("backend", "", "vllm@1", "vllm@2"),
+        settings.Difference("variable", "VLLM_USE_X", "1", None),
+        settings.Difference("variable", "VLLM_Y", None, "3"),
+    ]
+    base, words, backend, environ = trials._applied(chosen)
+    assert (base, backend, "VLLM_USE_X" in environ, environ["VLLM_Y"]) == ("ppo-tiny", "vllm@2", False, "3")
+    from harness import config
+
+    assert sorted(words[1::2]) == ['model.path="a \\"ü\\""', "steps=2"]
+    assert config.load(base, words[1::2]).model.path == 'a "ü"'
+
+
+# --- releases
+
+PUBLISHED = ["0.28.0", "0.29.0", "0.29.1", "0.30.0", "0.30.1rc1", "0.31.0", "0.32.0", "0.32.1", "0.33.0"]
+
+
+def test_the_releases_between_two() -> None:
+    assert releases.between(PUBLISHED, "0.29", "0.32", "vllm") == PUBLISHED[2:8]
+    assert releases.between(PUBLISHED, "0.29.0", "0.30.0", "vllm") == ["0.29.0", "0.29.1", "0.30.0"]
+    with pytest.raises(BadInput, match=r"no release 0\.4 of vllm"):
+        releases.between(PUBLISHED, "0.4", "0.32", "vllm")
+    with pytest.raises(BadInput, match="give the good release first"):
+        releases.between(PUBLISHED, "0.32", "0.29", "vllm")
+
+
+class Home:
+    """Environments that are made by being asked for; `impossible` ones cannot be."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, impossible: dict[str, BaseException]) -> None:
+        self.there, self.removed = {"vllm-0.30.0"}, []
+        self.impossible = impossible
+        monkeypatch.setattr(releases, "published", lambda package: PUBLISHED)
+        monkeypatch.setattr(releases.envs, "every", lambda: [self._one(name) for name in sorted(self.there)])
+        monkeypatch.setattr(releases.envs, "resolve", self.resolve)
+        monkeypatch.setattr(releases.envs, "remove", self.remove)
+
+    def _one(self, name: str) -> Environment:
+        return Environment(name, "vllm", "0", "/x/python", "3.11", "2", "2", "cpu", True)
+
+    def resolve(self, backend: str) -> Environment:
+        version = backend.partition("@")[2]
+        if version in self.impossible:
+            raise EnvironmentUnusable("nothing satisfies it") from self.impossible[version]
+        self.there.add(f"vllm-{version}")
+        return self._one(f"vllm-{version}")
+
+    def remove(self, name: str) -> None:
+        self.there.remove(name)
+        self.removed.append(name)
+
+
+RELEASES = ["bisect", "vllm@0.28..0.33", "--against", "sglang", "--out", "out", "--keep-envs", "2"]
+
+
+def play_releases(folder: Path, bad: list[str]) -> None:
+    play(folder, *([f"vllm@{version}"] for version in bad))
+
+
+def test_the_first_bad_release_is_found_and_few_environments_stay(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = Home(monkeypatch, {})
+    play_releases(folder, PUBLISHED[5:])
+    assert cli.main([*RELEASES, "--", "--scenario", "rollout-tiny"]) == 0
+    result = found(folder)
+    assert result["results"] == [["vllm@0.31.0"]] and result["last_good"] == "vllm@0.30.1rc1"
+    assert len(result["steps"]) <= 4 + 3
+    assert "vllm-0.30.0" in home.there and len(home.there - {"vllm-0.30.0"}) <= 2 and home.removed
+    words = json.loads((folder / "played").read_text().splitlines()[0])
+    assert words[:3] == ["parity", "sglang", "vllm@0.33.0"] and words[-2:] == ["--scenario", "rollout-tiny"]
+
+
+def test_an_impossible_environment_is_skipped_and_a_failing_machine_is_not(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unsatisfied = install.CommandFailed(["uv"], install.UNSATISFIABLE, [])
+    home = Home(monkeypatch, dict.fromkeys(("0.30.0", "0.30.1rc1"), unsatisfied))
+    play_releases(folder, PUBLISHED[5:])
+    assert cli.main(RELEASES) == 3
+    result = found(folder)
+    assert result["status"] == "ONE OF THESE" and result["last_good"] == "vllm@0.29.1"
+    assert result["results"] == [["vllm@0.30.0", "vllm@0.30.1rc1", "vllm@0.31.0"]]
+    home.impossible = {"0.30.1rc1": install.CommandFailed(["uv"], 2, [])}
+    capsys.readouterr()
+    assert cli.main([*RELEASES[:-4], "--out", "other"]) == 2
+    assert "nothing satisfies it" in capsys.readouterr().err
+
+
+def test_an_index_that_cannot_be_reached_is_one_sentence(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for answer in (
+        subprocess.CompletedProcess([], 1, "", "WARNING: retrying\nERROR: No matching distribution found for vllm\n"),
+        subprocess.CompletedProcess([], 0, "no JSON", ""),
+    ):
+        monkeypatch.setattr(releases.subprocess, "run", lambda *a, answer=answer, **k: answer)
+        monkeypatch.setattr(releases.indexes, "pip_configuration", dict)
+        assert cli.main(RELEASES) == 2
+        said = capsys.readouterr().err
+        assert "the package index cannot be reached, or has no release of vllm" in said
+        assert not (folder / "out").exists()
+
+
+# --- commits
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """Ten commits; the sixth breaks it, the fourth and fifth cannot be built."""
+    repo = tmp_path / "repo"
+    repo.mkdir()
+
+    def git(*words: str) -> None:
+        identity = ["-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
+        subprocess.run(["git", "-C", str(repo), *identity, *words], check=True, capture_output=True)
+
+    git("init", "-q", "-b", "trunk")
+    for number in range(10):
+        (repo / "number").write_text(str(number))
+        git("add", "number")
+        git("commit", "-q", "-m", f"number {number}")
+        git("tag", f"v{number}")
+    return repo
+
+
+def over_commits(repo: Path, command: str, *words: str) -> int:
+    return cli.main(["bisect", "v0..v9", "--repo", str(repo), "--run", command, *words])
+
+
+def test_the_first_bad_commit_is_checked_out_and_found(repository: Path, folder: Path) -> None:
+    (repository / "number").write_text("uncommitted work")
+    assert over_commits(repository, 'echo "$PWD"; test "$(cat number)" -lt 5; ', "--out", "out") == 0
+    result = found(folder)
+    assert result["results"][0][0].endswith(" number 5") and result["last_good"].endswith(" number 4")
+    assert len(result["steps"]) <= 4 + 3 and result["steps"][-1]["again"]
+    assert (folder / "out" / "step-001" / "log.txt").read_text() == f"{folder / 'out' / 'tree'}\n"
+    assert not (folder / "out" / "tree").exists() and (repository / "number").read_text() == "uncommitted work"
+    listed = subprocess.run(["git", "-C", str(repository), "worktree", "list"], capture_output=True, text=True)
+    assert len(listed.stdout.splitlines()) == 1
+
+
+def test_a_commit_that_cannot_be_built_is_skipped_as_git_does(repository: Path, folder: Path) -> None:
+    command = "n=$(cat number); case $n in 4|5) exit 125;; esac; test $n -lt 6"
+    assert over_commits(repository, command, "--out", "out", "--format", "md") == 3
+    assert [name[-1] for name in found(folder)["results"][0]] == ["4", "5", "6"]
+    assert over_commits(repository, "exit 130", "--out", "broken") == 2
+
+
+def test_a_verdict_that_the_command_leaves_decides(
+    repository: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "equal.json").write_text(support.verdict().to_json())
+    (folder / "other.json").write_text(support.verdict("DIVERGENT", "STOP").to_json())
+    command = (
+        f"mkdir -p $HARNESS_BISECT_OUT; test $(cat number) -lt 3 && x=equal || x=other; "
+        f"cp {folder}/$x.json $HARNESS_BISECT_OUT/verdict.json; exit 3"
+    )
+    assert over_commits(repository, command, "--out", "out", "--cause", "STOP") == 0
+    assert found(folder)["results"][0][0].endswith(" number 3")
+    assert over_commits(repository, "true", "--out", "none", "--cause", "STOP") == 3
+    assert "left no verdict" in found(folder, "none")["reason"]
+    capsys.readouterr()
+    assert cli.main(["bisect", "v9..v0", "--repo", str(repository), "--run", "true"]) == 2
+    assert "is no ancestor of the bad one" in capsys.readouterr().err
+    assert cli.main(["bisect", "v0..v99", "--repo", str(repository), "--run", "true"]) == 2
+    assert "has no commit v99" in capsys.readouterr().err
+
+
+def test_a_bisection_in_every_format() -> None:
+    import reports
+    from reports import renderers
+
+    step = Step("a|b `c`", "bad", "DIVERGENT: x", 2.5, "/x", again=True)
+    for result in ((("a", "b"),), ()):
+        one = Bisection(
+            "settings", "why?", "FOUND", "1 cause", result, "", (step,), ("a note",), "/x", "harness bisect"
+        )
+        for name in renderers.names("bisect"):
+            assert "1 cause" in reports.render(one, name)
+    assert renderers.names("bisect") == ["json", "md", "text"]
+    assert Judged("good", "x").environment == ""
