@@ -83,6 +83,10 @@ class HistoryUnusable(HarnessError):
     """A history that is corrupt, newer, not ours, or not reachable."""
 
 
+class NoHistory(HistoryUnusable):
+    """There is none at this place, and none was to be made."""
+
+
 @dataclass(frozen=True)
 class Retention:
     """How long recordings stay; None: without limit. Those that changed something stay `changed` times as many days."""
@@ -110,7 +114,8 @@ class History:
 
     @staticmethod
     def at(place: str, *, create: bool = True) -> History:
-        """The history in a file or at `postgresql://…`, made where there is none. Raises HistoryUnusable."""
+        """The history in a file or at `postgresql://…`, made where there is none. Raises HistoryUnusable; without
+        `create` NoHistory where there is none."""
         url = _url(place)
         where = url.render_as_string(hide_password=True) if url.host or "://" in place else str(url.database)
         sqlite = url.get_backend_name() == "sqlite"
@@ -119,7 +124,7 @@ class History:
             if file.is_dir():
                 raise HistoryUnusable(f"the history {file} is a directory", fix=f"--history {file / 'history.db'}")
             if not create and not file.exists():
-                raise HistoryUnusable(f"there is no history {file}", fix="harness nightly MATRIX.toml")
+                raise _none_at(where)
             try:
                 file.parent.mkdir(parents=True, exist_ok=True)
             except OSError as error:
@@ -133,7 +138,7 @@ class History:
         history = History(engine, where)
         alone = _alone_in(Path(str(url.database)).parent) if sqlite else contextlib.nullcontext()
         with alone, history._write() as connection:
-            history._migrate(connection, sqlite)
+            history._migrate(connection, sqlite, create)
         return history
 
     def __enter__(self) -> History:
@@ -142,11 +147,13 @@ class History:
     def __exit__(self, *exception: object) -> None:
         self._engine.dispose()
 
-    def _migrate(self, connection: sa.Connection, sqlite: bool) -> None:
+    def _migrate(self, connection: sa.Connection, sqlite: bool, create: bool) -> None:
         if not sqlite:
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
         tables = sa.inspect(connection).get_table_names()
         if schema.name not in tables:
+            if not create:
+                raise _none_at(self.where)
             schema.create(connection)
             connection.execute(schema.insert().values(version=0))
         version = connection.execute(sa.select(schema.c.version)).scalar_one()
@@ -192,15 +199,20 @@ class History:
             return int(connection.execute(nights.insert().values(values).returning(nights.c.id)).scalar_one())
 
     def unfinished(self, matrix: str) -> tuple[int, list[str]] | None:
-        """The last night of a matrix on this machine, if it was cut, and its cells that have not run."""
-        own = sa.select(nights).where(nights.c.matrix == matrix, nights.c.machine == socket.gethostname())
+        """The newest night of a matrix on this machine that was cut, and its cells that ran neither then nor on a later
+        night. A night whose cells all ran since is over, unless it is the last: that one lacks its end only."""
+        own = (nights.c.matrix == matrix, nights.c.machine == socket.gethostname())
+        cut = sa.select(nights).where(*own, nights.c.finished.is_(None)).order_by(nights.c.id.desc())
         with self._read() as connection:
-            row = connection.execute(own.order_by(nights.c.id.desc()).limit(1)).one_or_none()
-            if row is None or row.finished:
-                return None
-            ran = sa.select(cells.c.name).join(verdicts).where(verdicts.c.night_id == row.id)
-            done = set(connection.execute(ran).scalars())
-        return row.id, [name for name in row.planned if name not in done]
+            last = connection.execute(sa.select(sa.func.max(nights.c.id)).where(*own)).scalar()
+            for row in connection.execute(cut).all():
+                ran = sa.select(cells.c.name).join_from(verdicts, cells).join(nights)
+                ran = ran.where(*own, verdicts.c.night_id >= row.id).distinct()
+                done = set(connection.execute(ran).scalars())
+                left = [name for name in row.planned if name not in done]
+                if left or row.id == last:
+                    return row.id, left
+        return None
 
     def finish(self, night: int, left_out: Sequence[tuple[str, str]]) -> None:
         values = {"finished": now(), "left_out": [list(one) for one in left_out]}
@@ -317,8 +329,8 @@ class History:
     # --- retention
 
     def prune(self, keep: Retention, below: Path, *, today: datetime.datetime | None = None) -> int:
-        """Remove recordings of this machine that are older, more, or larger than is kept; returns how many. Only
-        folders below `below` are touched, whatever the history says."""
+        """Remove recordings of this machine that are older, more, or larger than is kept; returns how many. Those that
+        do not lie below `below` belong to another --out: they are neither counted nor touched."""
         today, root = today or datetime.datetime.now(datetime.UTC), below.resolve()
         query = (
             sa.select(recordings, nights.c.started).join_from(recordings, verdicts).join(nights)
@@ -329,6 +341,9 @@ class History:
             rows = connection.execute(query).all()
         count, total, removed = 0, 0, 0
         for row in rows:
+            folder = Path(row.path)
+            if folder.is_symlink() or root not in folder.resolve().parents:
+                continue
             days = keep.days * (keep.changed if row.changed else 1)
             old = (today - datetime.datetime.fromisoformat(row.started)).days > days
             more = keep.count is not None and count >= keep.count
@@ -336,9 +351,9 @@ class History:
             if not (old or more or large):
                 count, total = count + 1, total + row.bytes
                 continue
-            folder = Path(row.path)
-            if not folder.is_symlink() and root in folder.resolve().parents:
-                shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
+            if folder.exists():  # not ours to remove, or in use: the next night tries again
+                continue
             with self._write() as connection:
                 gone = recordings.update().where(recordings.c.verdict_id == row.verdict_id)
                 connection.execute(gone.values(removed=now()))
@@ -348,6 +363,10 @@ class History:
 
 def now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def _none_at(where: str) -> NoHistory:
+    return NoHistory(f"there is no history {where}", fix="harness nightly MATRIX.toml")
 
 
 def _url(place: str) -> URL:

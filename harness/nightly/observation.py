@@ -93,7 +93,7 @@ def of_suite(result: Mapping[str, Any], folder: Path, *, seconds: float = 0.0) -
     score, outcomes = result["score"], result["outcomes"]
     checks = {one["name"]: "ruled out" if one["right"] else "confirmed" for one in outcomes}
     wrong = sorted(name for name, state in checks.items() if state == "confirmed")
-    passed = not wrong and bool(checks) if score.get("passed") is None else bool(score["passed"])
+    passed = bool(checks) and bool(score.get("passed", not wrong))  # the parity suite may miss a few
     return Observation(
         "PASSED" if passed else "FAILED",
         0 if passed else 1,

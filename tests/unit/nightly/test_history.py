@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import os
 import signal
@@ -19,7 +20,7 @@ from harness import cli
 
 sqlalchemy = pytest.importorskip("sqlalchemy", reason="the extra [nightly] is not installed")
 from harness.nightly import history as histories  # noqa: E402
-from harness.nightly.history import History, HistoryUnusable, Retention  # noqa: E402
+from harness.nightly.history import History, HistoryUnusable, NoHistory, Retention  # noqa: E402
 from reports.nightly_model import CellResult, Change  # noqa: E402
 
 BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin/pg_ctl"))
@@ -277,8 +278,6 @@ def test_recordings_go_and_verdicts_stay(tmp_path: Path) -> None:
     def kept() -> list[str]:
         return sorted(path.name for path in root.iterdir())
 
-    import dataclasses
-
     with History.at(str(tmp_path / "history.db")) as history:
         for index, status in enumerate(["OK", "REGRESSED", "OK", "OK"]):
             one = dataclasses.replace(support.observation(), recording=recording(f"{index} {status}"))
@@ -287,11 +286,51 @@ def test_recordings_go_and_verdicts_stay(tmp_path: Path) -> None:
         support.keep(history, history.begin("trial", [], []), "a", strange)
         now = datetime.datetime.now(datetime.UTC)
         assert history.prune(Retention(days=14), root, today=now) == 0
-        assert history.prune(Retention(days=14, count=4), root, today=now) == 1 and "0 OK" not in kept()
+        assert history.prune(Retention(days=14, count=3), root, today=now) == 1 and "0 OK" not in kept()
         assert history.prune(Retention(days=14, size=2000), root, today=now) == 2
         assert kept() == ["1 REGRESSED"] and outside.exists()
         month = now + datetime.timedelta(days=30)
-        assert history.prune(Retention(days=14), root, today=month) == 1 and kept() == ["1 REGRESSED"]
+        assert history.prune(Retention(days=14), root, today=month) == 0 and kept() == ["1 REGRESSED"]
         assert history.prune(Retention(days=14), root, today=now + datetime.timedelta(days=60)) == 1
         assert kept() == [] and outside.exists() and len(history.past("a")) == 5
         assert history.night(2).results[0].report == ""
+        assert history.night(5).results[0].report == f"{outside}/report.html", "it lies below another --out, and stays"
+
+
+def test_a_recording_that_cannot_be_removed_is_not_called_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "runs" / "night"
+    folder.mkdir(parents=True)
+    month = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=30)
+    with History.at(str(tmp_path / "history.db")) as history:
+        one = dataclasses.replace(support.observation(), recording=str(folder))
+        support.keep(history, history.begin("trial", [], []), "a", one)
+        with monkeypatch.context() as patch:
+            patch.setattr(histories.shutil, "rmtree", lambda path, ignore_errors: None)  # a file in it is in use
+            assert history.prune(Retention(days=14), tmp_path / "runs", today=month) == 0
+        assert history.night(1).results[0].report
+        assert history.prune(Retention(days=14), tmp_path / "runs", today=month) == 1 and not folder.exists()
+        assert not history.night(1).results[0].report
+
+
+def test_an_older_night_that_was_cut_is_resumed_until_its_cells_have_run(place: str) -> None:
+    with History.at(place) as history:
+        cut = history.begin("trial", ["a", "b", "c"], [])
+        support.keep(history, cut, "a", support.observation())
+        history.finish(history.begin("other", ["b"], []), [])
+        later = history.begin("trial", ["b"], [])
+        support.keep(history, later, "b", support.observation())
+        history.finish(later, [])
+        assert history.unfinished("trial") == (cut, ["c"])
+        last = history.begin("trial", ["c"], [])
+        support.keep(history, last, "c", support.observation())
+        assert history.unfinished("trial") == (last, []), "only its end is missing"
+        history.finish(last, [])
+        assert history.unfinished("trial") is None
+
+
+def test_where_there_is_no_history_none_is_made_for_a_reader(place: str) -> None:
+    for _ in range(2):
+        with pytest.raises(NoHistory, match="there is no history"):
+            History.at(place, create=False)
