@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,6 +13,7 @@ import typer
 from harness.commands.options import seconds
 
 if TYPE_CHECKING:
+    from harness.planted.differences.files import Fault
     from harness.planted.hangs.outcome import Outcome as HangOutcome
 
 app = typer.Typer(no_args_is_help=True, help="Planted faults: list them, run them, see what is found.")
@@ -104,18 +106,12 @@ def _parity(names: list[str], source: str, backends: tuple[str, str], dtype: str
     import tempfile
 
     from harness import config
-    from harness.errors import BadInput
     from harness.planted.differences import files, tables
     from harness.planted.differences.outcome import Outcome, score
-    from harness.planted.differences.run import outcomes, planned
+    from harness.planted.differences.run import outcomes
 
     faults = files.chosen(files.faults(source), names)
-    if not planned(faults, backends):
-        pairs = sorted({" ".join(one.pair) for one in faults if one.pair})
-        raise BadInput(
-            f"none of these faults can be had with {' and '.join(backends)}: they need {' or '.join(pairs)}",
-            fix=f"harness faults run --suite parity … --backends {pairs[0]}",
-        )
+    _refuse_impossible(faults, backends)
     rows: list[Outcome] = []
     scenario = config.changed(config.load("ppo-tiny", steps=5), [f"model.dtype={dtype}"])
     planted = {fault.name: fault.at(dtype) for fault in faults}
@@ -135,6 +131,33 @@ def _parity(names: list[str], source: str, backends: tuple[str, str], dtype: str
     else:
         print(tables.summary(rows, result, faults, hidden))
     raise typer.Exit(0 if result.passed and rows else 1)
+
+
+def refuse_unknown(
+    suite: Suite, names: Sequence[str], backends: tuple[str, str], engines: bool, conditions: bool
+) -> None:
+    """Raises BadInput for what `harness faults run` would refuse: a fault that is not there, or not with this pair."""
+    if suite == "hang":
+        from harness.planted.hangs import files as hang_files
+
+        hang_files.chosen(hang_files.hangs(), names, engines=engines, conditions=conditions)
+        return
+    from harness.planted.differences import files
+
+    _refuse_impossible(files.chosen(files.faults(), names), backends)
+
+
+def _refuse_impossible(faults: Sequence[Fault], backends: tuple[str, str]) -> None:
+    from harness.errors import BadInput
+    from harness.planted.differences.run import planned
+
+    if planned(faults, backends):
+        return
+    pairs = sorted({" ".join(one.pair) for one in faults if one.pair})
+    raise BadInput(
+        f"none of these faults can be had with {' and '.join(backends)}: they need {' or '.join(pairs)}",
+        fix=f"harness faults run --suite parity … --backends {pairs[0]}",
+    )
 
 
 def _suite_of(path: Path) -> Literal["all", "hang", "parity"]:

@@ -12,6 +12,8 @@ from harness.commands.options import seconds, size
 from harness.commands.showing import format_option, say, show
 
 if TYPE_CHECKING:
+    from harness.nightly.history import History
+    from harness.nightly.matrix import Cell
     from harness.nightly.plan import Plan
 
 HistoryAt = Annotated[
@@ -19,6 +21,7 @@ HistoryAt = Annotated[
 ]
 NightFormat = Annotated[str, format_option("nightly")]
 FILE = "runs/nightly/history.db"
+LEAST_BYTES = 1 << 20  # that must fit below --out before a night begins; a cell of ppo-tiny writes some 3 MB
 
 
 def nightly(
@@ -57,15 +60,14 @@ def nightly(
     if list_:
         typer.echo("\n".join(clean(cell.name) for cell in chosen))
         return
+    if dry_run:
+        _print_plan(_dry_run(history, loaded.name, chosen, resume, budget_s))
+        return
     started = time.monotonic()
+    _refuse_unusable(out)
     with History.at(history) as past:
-        number, wanted = _cut(past, loaded.name, resume)
-        if wanted is not None:
-            chosen = [cell for cell in chosen if cell.name in wanted]
+        number, chosen = _to_run(past, loaded.name, chosen, resume)
         tonight = plan(chosen, past.seen(), matrices.machine(), budget_s)
-        if dry_run:
-            _print_plan(tonight)
-            return
         ran = Nightly(past, out, entries, say)
         if number is None:
             number = past.begin(loaded.name, [one.cell.name for one in tonight.chosen], tonight.left_out)
@@ -80,18 +82,51 @@ def nightly(
     show(night, format)
 
 
-def _cut(past: object, name: str, resume: bool) -> tuple[int | None, list[str] | None]:
-    """The night to go on with and its cells; None for a new one. Raises BadInput where there is none."""
-    from harness.errors import BadInput
-    from harness.nightly.history import History
+def _refuse_unusable(out: Path) -> None:
+    """Raises BadInput where the recordings of a night could not be written: before it begins."""
+    import tempfile
 
-    assert isinstance(past, History)
+    from harness.errors import BadInput
+
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out) as trial:
+            trial.write(bytes(LEAST_BYTES))
+            trial.flush()
+    except OSError as error:
+        raise BadInput(
+            f"--out {out}: recordings cannot be written there: {error.strerror}",
+            fix="--out DIR   # a folder that can be written, on a disk with free space (df -h)",
+        ) from error
+
+
+def _to_run(past: History, name: str, chosen: list[Cell], resume: bool) -> tuple[int | None, list[Cell]]:
+    """The night to go on with (None: a new one) and its cells. Raises BadInput where there is none."""
+    from harness.errors import BadInput
+
     if not resume:
-        return None, None
+        return None, chosen
     cut = past.unfinished(name)
     if cut is None:
         raise BadInput(f"no night of {name} was cut on this machine", fix="harness nightly MATRIX.toml")
-    return cut
+    number, wanted = cut
+    return number, [cell for cell in chosen if cell.name in wanted]
+
+
+def _dry_run(place: str, name: str, chosen: list[Cell], resume: bool, budget_s: float | None) -> Plan:
+    """What would run; makes no history."""
+    from harness.nightly import matrix as matrices
+    from harness.nightly.history import History, NoHistory
+    from harness.nightly.plan import plan
+
+    try:
+        with History.at(place, create=False) as past:
+            _, chosen = _to_run(past, name, chosen, resume)
+            return plan(chosen, past.seen(), matrices.machine(), budget_s)
+    except NoHistory:
+        if resume:
+            raise
+        return plan(chosen, {}, matrices.machine(), budget_s)
 
 
 def _print_plan(tonight: Plan) -> None:

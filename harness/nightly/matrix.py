@@ -14,12 +14,13 @@ from typing import Any, Literal, TypeVar
 
 import pydantic
 
-from harness.commands.options import seconds, size
+from harness import envs
+from harness.commands.options import overrides, seconds, size
 from harness.errors import BadInput, HarnessError
 
 Pair = tuple[str, str]
 Dtype = Literal["", "float32", "bfloat16", "float16"]
-Mode = Literal["", "coupled", "native", "greedy"]
+Mode = Literal["", "coupled", "native", "greedy"]  # native is refused by the check of a cell, which says why
 
 
 class Strict(pydantic.BaseModel):
@@ -263,25 +264,68 @@ def _settings(what: Comparison) -> list[str]:
 
 
 def _checked(cell: Cell, path: Path) -> Cell:
-    """Raises BadInput for a cell that cannot be: an unknown engine, scenario, setting or framework."""
-    from harness import config, envs
+    """Raises BadInput for a cell that cannot be: what its command would refuse, and keys that contradict each other."""
+    from harness.commands.faults import refuse_unknown
     from harness.frameworks import detection
-    from harness.parity.runs.options import ParityOptions
 
     what = cell.what
     try:
         for backend in what.pair:
             envs.parse(backend)
         if isinstance(what, Comparison):
-            options = ParityOptions(
-                scenario=what.scenario, overrides=_settings(what), mode=what.mode or None,
-                rollout_only=what.rollout_only,
-            )  # fmt: skip
-            config.changed(options.shared(), what.candidate_settings)
-        if isinstance(what, Job) and what.framework != detection.AUTO:
+            _check_comparison(what)
+        elif isinstance(what, Suite):
+            _refuse_ignored(what)
+            refuse_unknown(what.suite, what.names, what.pair, what.engines, what.conditions)
+        elif not re.fullmatch(r"[\w.-]+", what.name):
+            raise BadInput(f"name {what.name!r} may hold letters, digits, '.', '_' and '-' only", fix='name = "grpo"')
+        elif what.framework != detection.AUTO:
             detection.known(what.framework)
-        if isinstance(what, Job) and not re.fullmatch(r"[\w.-]+", what.name):
-            raise BadInput(f"the job's name {what.name!r} may hold letters, digits, '.', '_' and '-' only")
     except HarnessError as error:
-        raise BadInput(f"{path}: cell {cell.name}: {error.message}", fix=error.fix) from error
+        raise BadInput(f"{path}: cell {cell.name}: {error.message}", fix=error.fix or f"change it in {path}") from error
     return cell
+
+
+def _check_comparison(what: Comparison) -> None:
+    """All that `harness parity` would refuse before it starts anything."""
+    from harness import config
+    from harness.parity.runs.options import ParityOptions
+    from harness.parity.runs.preflight import check_pair, preflight
+
+    _refuse_contradiction(what)
+    options = ParityOptions(
+        scenario=what.scenario, overrides=overrides(_settings(what), what.model, ""),
+        mode=what.mode or None, rollout_only=what.rollout_only,
+    )  # fmt: skip
+    base = options.shared()
+    other = config.changed(base, what.candidate_settings)
+    check_pair(base, other)
+    for scenario, backend in zip((base, other), what.pair, strict=True):
+        preflight(scenario, backend)
+
+
+def _refuse_contradiction(what: Comparison) -> None:
+    """One setting with two values: the command line would take the last, and the cell's name would lie."""
+    owns = (
+        ("dtype", "model.dtype", what.dtype),
+        ("model", "model.path", what.model),
+        ("mode", "rollout.mode", what.mode),
+    )
+    given = {setting: (key, value) for key, setting, value in owns if value}
+    for text in what.settings:
+        setting, _, value = (part.strip() for part in text.partition("="))
+        key, before = given.setdefault(setting, ("settings", value))
+        if before.strip("\"'") != value.strip("\"'"):
+            named = f"{key} = {before!r}" if key != "settings" else f"{setting}={before}"
+            raise BadInput(f"{named} and the setting {text!r} contradict each other", fix="remove one of the two")
+
+
+def _refuse_ignored(what: Suite) -> None:
+    """Keys that belong to the other suite, which would be passed over."""
+    own = ("engines", "conditions") if what.suite == "hang" else ("pair", "dtype")
+    for key in ("engines", "conditions", "pair", "dtype"):
+        if key not in own and key in what.model_fields_set and getattr(what, key):
+            raise BadInput(
+                f"{key} does not belong to the suite {what.suite!r}, which has {' and '.join(own)}",
+                fix=f"remove {key}",
+            )

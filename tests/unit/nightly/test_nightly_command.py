@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -29,6 +32,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     equal = support.verdict()
     support.script(tmp_path / "script.json", hf_hf=equal, hf_vllm=equal, hf_sglang=equal)
     return tmp_path
+
+
+CELL = 'name = "x"\n[[include]]\npair = ["hf", "hf"]\n'
 
 
 def run(*words: str) -> int:
@@ -148,6 +154,53 @@ def test_a_night_that_was_cut_is_resumed(folder: Path, monkeypatch: pytest.Monke
     assert run("--resume") == 2
 
 
+def _file(out: Path) -> None:
+    out.write_text("a file")
+
+
+def _full(out: Path) -> None:
+    out.symlink_to("/dev/full")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"), [(_file, "File exists"), (_full, "File exists")], ids=["a file", "a device"]
+)
+def test_an_out_that_is_no_folder_is_refused_before_the_night(
+    folder: Path, spoil: Callable[[Path], None], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spoil(folder / "out")
+    assert run("--out", "out") == 2
+    said = capsys.readouterr().err
+    assert said.startswith("harness: --out out: recordings cannot be written there: " + words) and "fix: --out" in said
+    assert not Path(HISTORY).exists()
+
+
+def test_an_out_without_space_is_refused_before_the_night(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    full = partial(open, "/dev/full", "wb", buffering=0)  # the kernel's: every write fails with ENOSPC
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda dir: full())
+    assert run() == 2
+    assert "No space left on device" in capsys.readouterr().err and not Path(HISTORY).exists()
+
+
+def test_an_older_night_that_was_cut_is_resumed_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from harness.nightly.night import Nightly
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Nightly, "_cell", lambda self, number, cell: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert run() == 130
+    assert run("--only", "hf-vllm") == 0
+    assert run("--resume") == 0 and set(statuses(1)) == {"hf-hf/ppo-tiny", "hf-sglang/ppo-tiny"}
+    assert run("--resume") == 2
+
+
+def test_a_dry_run_makes_no_history(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--dry-run") == 0 and "3 cells, about" in capsys.readouterr().out
+    assert run("--dry-run", "--resume") == 2 and "there is no history" in capsys.readouterr().err
+    assert not Path("runs").exists()
+
+
 def test_a_budget_takes_what_changed_last_then_what_was_longest_not_run(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -177,6 +230,8 @@ def test_a_budget_that_is_no_duration_names_its_own_option(folder: Path, capsys:
 
 
 def test_a_name_in_the_matrix_does_not_drive_the_terminal(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "a\x1b[31m\nb").mkdir()
+    (folder / "a\x1b[31m\nb" / "config.json").write_text("{}")
     (folder / "matrix.toml").write_text('name = "x"\n[matrix]\npairs = [["hf", "hf"]]\nmodels = ["a\\u001b[31m\\nb"]\n')
     assert run("--list") == 0 and capsys.readouterr().out == "hf-hf/ppo-tiny/a\\x1b[31m\\nb\n"
     assert run("--dry-run") == 0 and "\n1 cell, about" in capsys.readouterr().out
@@ -206,6 +261,33 @@ def test_a_name_in_the_matrix_does_not_drive_the_terminal(folder: Path, capsys: 
             'name = "x"\n[[job]]\nname = "j"\npair = ["hf", "hf"]\nframework = "tlr"\ncommand = ["python"]',
             "there is no adapter for 'tlr'",
         ),
+        (CELL + 'mode = "native"', "cell hf-hf/ppo-tiny/native: whole runs in native mode part after one update"),
+        (CELL + 'model = "/no/where"', "cell hf-hf/ppo-tiny/where: model.path = '/no/where': no such directory\n"),
+        (CELL + 'settings = ["model.reward=/no/where"]', "model.reward = '/no/where': no such directory"),
+        (CELL + 'settings = ["prompts.path=none.jsonl"]', "none.jsonl"),
+        (CELL + 'candidate_settings = ["steps=9"]', "steps and rollout.mode belong to both sides"),
+        (
+            CELL + 'dtype = "bfloat16"\nsettings = ["model.dtype=float32"]',
+            "cell hf-hf/ppo-tiny/bfloat16/model.dtype=float32: dtype = 'bfloat16' and the setting "
+            "'model.dtype=float32' contradict each other\n  fix: remove one of the two",
+        ),
+        (CELL + 'mode = "greedy"\nsettings = ["rollout.mode=coupled"]', "mode = 'greedy' and the setting"),
+        (
+            CELL + 'settings = ["engine.engines=1", "engine.engines=2"]',
+            "engine.engines=1 and the setting 'engine.engines=2' contradict",
+        ),
+        (CELL + 'settings = ["ppo.world_size=3"]', "ppo.train_batch_size"),
+        (
+            'name = "x"\n[[faults]]\nsuite = "parity"\nnames = ["temperatur-x"]',
+            "cell faults/parity/vllm-sglang/temperatur-x: there is no planted fault 'temperatur-x'\n  fix: ",
+        ),
+        ('name = "x"\n[[faults]]\nsuite = "hang"\nnames = ["x"]', "there is no planted hang 'x'"),
+        ('name = "x"\n[[faults]]\nsuite = "hang"\ndtype = "bfloat16"', "dtype does not belong to the suite 'hang'"),
+        ('name = "x"\n[[faults]]\nsuite = "parity"\nengines = true', "engines does not belong to the suite 'parity'"),
+        (
+            'name = "x"\n[[faults]]\nsuite = "parity"\npair = ["hf", "hf"]\nnames = ["kv-pool"]',
+            "none of these faults can be had with hf and hf: they need vllm sglang",
+        ),
         ('name = "x"\nknown = "none.toml"\n[matrix]\npairs = [["hf", "hf"]]', "none.toml cannot be read"),
     ],
 )
@@ -216,13 +298,14 @@ def test_a_matrix_that_cannot_be_is_one_sentence(
     assert run() == 2
     said = capsys.readouterr().err
     assert words in said and "Traceback" not in said and len(said.splitlines()) <= 2, said
+    assert not Path("runs").exists()
 
 
 def test_the_product_without_what_is_excluded(folder: Path) -> None:
     (folder / "matrix.toml").write_text(
         'name = "x"\n[defaults]\nlimit = "5m"\n[matrix]\npairs = [["hf", "vllm"], ["vllm@0.31", "vllm@0.32"]]\n'
-        'modes = ["coupled", "native"]\ndtypes = ["float32", "bfloat16"]\n'
-        'exclude = [{ mode = "native", dtype = "bfloat16" }]\n'
+        'modes = ["coupled", "greedy"]\ndtypes = ["float32", "bfloat16"]\n'
+        'exclude = [{ mode = "greedy", dtype = "bfloat16" }]\n'
         '[[faults]]\nsuite = "parity"\ndtype = "bfloat16"\nlimit = "6h"\n'
         '[[job]]\nname = "grpo"\npair = ["hf", "vllm"]\nframework = "trl"\ncommand = ["python", "train.py"]\n'
     )
