@@ -10,6 +10,7 @@ from reports.codec import Number
 
 Call = Literal["good", "bad", "skip"]
 Over = Literal["releases", "settings", "commits"]
+Status = Literal["FOUND", "ONE OF THESE", "NOT CONFIRMED", "WRONG END"]
 
 
 @dataclass(frozen=True)
@@ -28,13 +29,15 @@ class Step:
 
 @dataclass(frozen=True)
 class Bisection:
-    """The end of a search. `results`: of settings each cause with the settings that it needs; otherwise one row, all
+    """The end of a search. `question`: what is bad.
+
+    `results`: of settings each cause with the settings that it needs; otherwise one row, all
     that may be the first bad one. `notes`: what limits the result."""
 
     kind: ClassVar[str] = "bisect"
     over: Over
     question: str
-    status: Literal["FOUND", "ONE OF THESE", "NOT CONFIRMED", "WRONG END"]
+    status: Status
     reason: str
     results: tuple[tuple[str, ...], ...] = ()
     last_good: str = ""

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+from harness import verdict_file
 from harness.bisect.judging import Judged
 from harness.bisect.search import Search
 from harness.commands.options import seconds
@@ -33,16 +34,17 @@ def bisect(search: Search) -> Bisection:
     names = [_git(repo, "log", "-1", "--format=%h %s", commit) or commit for commit in commits]
 
     def attempt(index: int, place: Path) -> Judged:
-        with checked_out(repo, commits[index], search.journal.folder / "tree") as tree:
+        with _checked_out(repo, commits[index], search.journal.folder / "tree") as tree:
             return _run(search, tree, place)
 
     merges = _git(repo, "rev-list", "--first-parent", "--merges", f"{good}..{bad}")
-    notes = ("only first parents were searched: a merge stands for what it merged",) if merges else ()
-    return search.in_order(names, attempt, notes)
+    if merges:
+        search.notes = ("only first parents were searched: a merge stands for what it merged",)
+    return search.in_order(names, attempt)
 
 
 @contextlib.contextmanager
-def checked_out(repo: Path, commit: str, tree: Path) -> Iterator[Path]:
+def _checked_out(repo: Path, commit: str, tree: Path) -> Iterator[Path]:
     """A worktree of the commit, which is removed afterwards with what was built in it."""
     _remove(repo, tree)
     if _git(repo, "worktree", "add", "--detach", "--force", str(tree), commit) is None:
@@ -61,7 +63,6 @@ def _remove(repo: Path, tree: Path) -> None:
 def _run(search: Search, tree: Path, place: Path) -> Judged:
     """The command's exit code decides, unless it left a verdict."""
     request = search.journal.request
-    shutil.rmtree(place, ignore_errors=True)  # of a step that was cut
     place.mkdir()
     environ = {**os.environ, OUT: str(place / "recording")}
     with (place / "log.txt").open("wb") as log:
@@ -75,9 +76,8 @@ def _run(search: Search, tree: Path, place: Path) -> Judged:
             return Judged("skip", f"ended at its limit of {request.limit}")
         finally:
             end(process, GRACE_S)
-    verdict = place / "recording" / "verdict.json"
-    if verdict.is_file():
-        return search.judge.read(verdict, verdict.parent)
+    if (place / "recording" / verdict_file.NAME).is_file():
+        return search.judge.read(place / "recording")
     if request.metric or request.cause:
         return Judged("skip", f"the command left no verdict in ${OUT} (exit code {code})")
     if code < 0 or code >= 128:

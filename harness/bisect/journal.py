@@ -74,7 +74,7 @@ class Journal:
 
     def _append(self, values: object) -> None:
         line = json.dumps(values).encode() + b"\n"
-        descriptor = os.open(self.folder / NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(self.folder / NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             os.write(descriptor, line)  # one write: a kill loses no step that was judged
         finally:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
-import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness import verdict_file
 from harness.bisect.request import Request
 from harness.commands.options import seconds
 from harness.errors import HarnessError
@@ -45,30 +44,25 @@ class Judge:
 
     def call(self, verdict: Verdict, folder: Path) -> Judged:
         """`folder`: of the recordings."""
-        told = f"{verdict.verdict}: {verdict.reason}"
+        request, why = self.request, f"{verdict.verdict}: {verdict.reason}"
         decided = verdict.verdict in ("EQUIVALENT", "DIVERGENT")
-        if self.request.metric:
-            value = observed(verdict, folder).metrics.get(self.request.metric, math.nan)
-            shown = f"{self.request.metric} {value:.4g}; {told}"
-            if value > (self.request.above or 0.0):
-                return Judged("bad", shown)
-            return Judged("good" if decided and not math.isnan(value) else "skip", shown)
-        if self.request.cause:
-            names = {name for cause in verdict.causes for name in (cause.name, cause.key.family)}
-            if self.request.cause in names:
-                return Judged("bad", told)
-            return Judged("good" if decided else "skip", told)
-        return Judged({"EQUIVALENT": "good", "DIVERGENT": "bad"}.get(verdict.verdict, "skip"), told)  # type: ignore[arg-type]
+        bad = verdict.verdict == "DIVERGENT"
+        if request.metric:
+            value = observed(verdict, folder).metrics.get(request.metric, math.nan)
+            why = f"{request.metric} {value:.4g}; {why}"
+            bad, decided = value > (request.above or 0.0), decided and not math.isnan(value)
+        elif request.cause:
+            bad = any(request.cause in (cause.name, cause.key.family) for cause in verdict.causes)
+        return Judged("bad" if bad else "good" if decided else "skip", why)
 
     def pair(
-        self, baseline: str, candidate: str, place: Path, words: Sequence[str], environ: Mapping[str, str] | None = None
+        self, baseline: str, candidate: str, place: Path, words: Sequence[str], environ: Mapping[str, str]
     ) -> Judged:
         """`harness parity` of two backends."""
         recording = place / "recording"
         own = ["--out", str(recording), "--format", "json", *words, *self.request.options]
-        if failure := self._launch(["parity", baseline, candidate, *own], place, environ, recording / "verdict.json"):
-            return failure
-        return self.read(recording / "verdict.json", recording)
+        failure = self._launch(["parity", baseline, candidate, *own], place, environ, (0, 1, 3))
+        return failure or self.read(recording)
 
     def against_recording(
         self, reference: Path, scenario: str, place: Path, words: Sequence[str], environ: Mapping[str, str]
@@ -77,31 +71,27 @@ class Judge:
         if failure := self.record(scenario, place, words, environ):
             return failure
         try:
-            verdict = written(diff(reference, place / "recording"), place)
+            return self.call(written(diff(reference, place / "recording"), place), place)
         except HarnessError as error:
             return Judged("skip", error.message)
-        return self.call(verdict, place)
 
     def record(self, scenario: str, place: Path, words: Sequence[str], environ: Mapping[str, str]) -> Judged | None:
         """`harness run` into `place`/recording; why that failed, or None."""
-        recording = place / "recording"
-        own = ["--out", str(recording), *words, *self.request.options]
-        return self._launch(["run", scenario, *own], place, environ, recording / "run.json", ended_well=True)
+        own = ["--out", str(place / "recording"), *words, *self.request.options]
+        return self._launch(["run", scenario, *own], place, environ, (0,))
 
-    def read(self, file: Path, folder: Path) -> Judged:
-        """The verdict in a file."""
+    def read(self, folder: Path) -> Judged:
+        """The verdict in `folder`."""
         try:
-            return self.call(Verdict.from_dict(json.loads(file.read_text(encoding="utf-8"))), folder)
-        except (OSError, ValueError, TypeError) as error:
-            return Judged("skip", f"{file} cannot be read: {error}")
+            return self.call(verdict_file.read(folder), folder)
+        except HarnessError as error:
+            return Judged("skip", error.message)
 
     def _launch(
-        self, words: Sequence[str], place: Path, environ: Mapping[str, str] | None, made: Path, ended_well: bool = False
+        self, words: Sequence[str], place: Path, environ: Mapping[str, str], codes: Container[int]
     ) -> Judged | None:
-        shutil.rmtree(place, ignore_errors=True)  # of a step that was cut
+        """Why there is nothing to judge: it was ended, or its exit code is none of `codes`."""
         code, _ = cells.launch(words, place, seconds(self.request.limit, "--limit"), environ)
         if code is None:
             return Judged("skip", f"ended at its limit of {self.request.limit}")
-        if not made.is_file() or (ended_well and code):
-            return Judged("skip", cells.no_verdict(code, place))
-        return None
+        return None if code in codes else Judged("skip", cells.no_verdict(code, place))

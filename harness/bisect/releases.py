@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 from harness import envs
@@ -33,10 +34,7 @@ def bisect(search: Search) -> Bisection:
     names = [f"{first.engine}@{version}" for version in releases]
     search.say(f"{len(names)} releases of {package} by the package index: {', '.join(releases)}")
 
-    def attempt(index: int, place: Path) -> Judged:
-        return _compared(search, names[index], place)
-
-    return search.in_order(names, attempt)
+    return search.in_order(names, lambda index, place: _compare(search, names[index], place))
 
 
 def published(package: str) -> list[str]:
@@ -77,7 +75,7 @@ def between(versions: list[str], good: str, bad: str, package: str) -> list[str]
     return versions[first : last + 1]
 
 
-def _compared(search: Search, backend: str, place: Path) -> Judged:
+def _compare(search: Search, backend: str, place: Path) -> Judged:
     """A release in its environment, which is made where it is missing. One that cannot be is skipped."""
     request = search.journal.request
     before = {one.name for one in envs.every()}
@@ -90,8 +88,7 @@ def _compared(search: Search, backend: str, place: Path) -> Judged:
         return Judged("skip", f"its environment cannot be: {error.message}")
     made = environment.name if environment.name not in before else ""
     _evict(search, keep=environment.name)
-    found = search.judge.pair(request.against, backend, place, (), dict(os.environ))
-    return Judged(found.call, found.why, made)
+    return replace(search.judge.pair(request.against, backend, place, (), os.environ), environment=made)
 
 
 def _evict(search: Search, *, keep: str) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from harness.bisect import ordered
 from harness.bisect.journal import Journal
 from harness.bisect.judging import Judge, Judged
-from reports.bisect_model import Bisection, Call, Step
+from reports.bisect_model import Bisection, Call, Status, Step
 from reports.sections.nightly import duration
 from reports.text import counted
 
@@ -20,12 +22,13 @@ Try = Callable[[Path], Judged]  # makes a comparison whose recordings go into a 
 
 @dataclass
 class Search:
-    """`clock` is passed in by tests."""
+    """`notes`: what limits the result. `clock` is passed in by tests."""
 
     journal: Journal
     judge: Judge
     say: Callable[[str], None]
     clock: Callable[[], float] = time.monotonic
+    notes: tuple[str, ...] = ()
 
     def ask(self, subject: str, left: int, attempt: Try, *, again: bool = False) -> Call:
         """The call on `subject`, by the journal or by a comparison now."""
@@ -36,64 +39,42 @@ class Search:
         rest = f", {duration(statistics.median(took) * left)}" if took else ""
         self.say(f"comparison {number}, about {left} left{rest}: {subject}" + " again" * again)
         started, place = self.clock(), self.journal.folder / f"step-{number:03d}"
-        found = attempt(place)
-        step = Step(
-            subject, found.call, found.why, round(self.clock() - started, 1), str(place), again, found.environment
-        )
-        self.journal.add(step)
-        self.say(f"comparison {number}: {found.call} ({found.why})")
-        return found.call
+        shutil.rmtree(place, ignore_errors=True)  # of a step that was cut
+        made = attempt(place)
+        seconds = round(self.clock() - started, 1)
+        self.journal.add(Step(subject, made.call, made.why, seconds, str(place), again, made.environment))
+        self.say(f"comparison {number}: {made.call} ({made.why})")
+        return made.call
 
-    def in_order(
-        self, names: Sequence[str], attempt: Callable[[int, Path], Judged], notes: tuple[str, ...] = ()
-    ) -> Bisection:
+    def in_order(self, names: Sequence[str], attempt: Callable[[int, Path], Judged]) -> Bisection:
         """The first bad one of `names`, which are in order."""
 
-        def asked(index: int, left: int, again: bool = False) -> Call:
+        def ask(index: int, left: int, again: bool = False) -> Call:
             return self.ask(names[index], left, lambda place: attempt(index, place), again=again)
 
-        found = ordered.first_bad(len(names), asked, lambda index, left: asked(index, left, True))
-        if found.wrong_end is not None:
-            return self.wrong_end(names[found.wrong_end], "bad" if found.wrong_end else "good", notes)
-        suspects = tuple(names[index] for index in found.suspects)
-        last_good = names[found.last_good]
-        if not found.confirmed:
-            status, told = "NOT CONFIRMED", f"{suspects[-1]} was bad, and was not when it was checked once more"
+        outcome = ordered.first_bad(len(names), ask, lambda index, left: ask(index, left, True))
+        if outcome.wrong_end is not None:
+            return self.wrong_end(names[outcome.wrong_end], "bad" if outcome.wrong_end else "good")
+        suspects, last_good = tuple(names[index] for index in outcome.suspects), names[outcome.last_good]
+        if not outcome.confirmed:
+            status, why = "NOT CONFIRMED", f"{suspects[-1]} was bad, and was not when it was checked once more"
         elif len(suspects) > 1:
-            told = (
-                f"the first bad one is one of {len(suspects)}; {counted(len(suspects) - 1, 'one')} could not be judged"
-            )
-            status = "ONE OF THESE"
+            status, why = "ONE OF THESE", f"the first bad one is one of {len(suspects)}: the others could not be judged"
         else:
-            status, told = "FOUND", f"{suspects[0]} is the first bad one; {last_good} is good"
-        return self.report(status, told, (suspects,), last_good=last_good, notes=notes)
+            status, why = "FOUND", f"{suspects[0]} is the first bad one; {last_good} is good"
+        return self.report(status, why, (suspects,), last_good)
 
-    def wrong_end(self, subject: str, expected: Call, notes: tuple[str, ...] = ()) -> Bisection:
+    def wrong_end(self, subject: str, expected: Call) -> Bisection:
         """Nothing can be searched: an end is not what it should be."""
         step = self.journal.known(subject, False)
         assert step is not None
-        judged = "could not be judged" if step.call == "skip" else f"is {step.call}"
-        return self.report("WRONG END", f"the {expected} end {judged}: {step.why}", (), notes=notes)
+        call = "could not be judged" if step.call == "skip" else f"is {step.call}"
+        return self.report("WRONG END", f"the {expected} end {call}: {step.why}")
 
-    def report(
-        self,
-        status: str,
-        reason: str,
-        results: tuple[tuple[str, ...], ...],
-        *,
-        last_good: str = "",
-        notes: tuple[str, ...] = (),
-    ) -> Bisection:
-        request = self.journal.request
+    def report(self, status: str, why: str, results: Iterable[tuple[str, ...]] = (), last_good: str = "") -> Bisection:
+        journal = self.journal
+        reason = f"{why} ({counted(len(journal.steps), 'comparison')})"
         return Bisection(
-            request.over,
-            f"{request.command}: where {self.judge.question}",
-            status,  # type: ignore[arg-type]
-            f"{reason} ({counted(len(self.journal.steps), 'comparison')})",
-            results,
-            last_good,
-            tuple(self.journal.steps),
-            notes,
-            str(self.journal.folder),
-            request.command,
-        )
+            journal.request.over, self.judge.question, cast("Status", status), reason, tuple(results), last_good,
+            tuple(journal.steps), self.notes, str(journal.folder), journal.request.command,
+        )  # fmt: skip

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable
+import shutil
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -29,7 +30,6 @@ _PER_PROCESS = re.compile(
     r"RAY_.*|RLHF_HARNESS_.*|TORCHELASTIC_.*|(\w+_)?RANK|(\w+_)?WORLD_SIZE|MASTER_(ADDR|PORT)|CUDA_VISIBLE_DEVICES"
     r"|PYTHONPATH|VIRTUAL_ENV|TORCHINDUCTOR_CACHE_DIR"
 )
-_NONE = "nothing of the bad one's"
 
 
 @dataclass(frozen=True)
@@ -84,45 +84,49 @@ class End:
 
 @dataclass(frozen=True)
 class Trials:
-    """What is compared: two backends under the same settings, or one backend with the good end's run."""
+    """What is compared: two backends under the same settings, or, without `against`, one backend with the good end's
+    run in `reference`."""
 
-    good: End
     search: Search
+    good: End
+    different: Sequence[Difference]
     backend: str
     against: str
-    reference: Path | None
+    reference: Path
 
-    def attempt(self, chosen: Iterable[Difference], place: Path) -> Judged:
-        """With these differences on top of the good end."""
-        scenario, words, backend, environ = self._applied(chosen)
+    def attempt(self, chosen: Container[int], place: Path) -> Judged:
+        """With these differences as at the bad end, the others as at the good one."""
+        scenario, words, backend, environ = self.applied(chosen)
         judge = self.search.judge
         if self.against:
             return judge.pair(self.against, backend, place, ["--scenario", scenario, *words], environ)
-        assert self.reference is not None
         return judge.against_recording(self.reference, scenario, place, ["--backend", backend, *words], environ)
 
-    def record_reference(self, place: Path) -> None:
+    def record_reference(self) -> None:
         """The good end's own run, which every other one is compared with. Raises BadInput where it fails."""
-        if (place / "recording" / "run.json").is_file() and Run(place / "recording", strict=False).complete:
+        if (self.reference / "run.json").is_file() and Run(self.reference, strict=False).complete:
             return
-        scenario, words, backend, environ = self._applied(())
+        scenario, words, backend, environ = self.applied(())
         self.search.say("recording the good end")
+        place = self.reference.parent
+        shutil.rmtree(place, ignore_errors=True)  # a recording that was cut
         if failure := self.search.judge.record(scenario, place, ["--backend", backend, *words], environ):
             raise BadInput(f"the good end could not be recorded: {failure.why}", fix=f"see {place / 'log.txt'}")
 
-    def _applied(self, chosen: Iterable[Difference]) -> tuple[str, list[str], str, dict[str, str]]:
+    def applied(self, chosen: Container[int]) -> tuple[str, list[str], str, dict[str, str]]:
         """(scenario, options, backend, variables of the process)."""
         base = DEFAULT if self.good.recorded else str(self.good.path.resolve())
         values, backend, environ = _leaves(self.good.scenario), self.backend, dict(os.environ)
-        for one in chosen:
+        for index, one in enumerate(self.different):
+            value = one.bad if index in chosen else one.good
             if one.kind == "setting":
-                values[one.name] = one.bad
+                values[one.name] = value
             elif one.kind == "backend":
-                backend = one.bad
-            elif one.bad is None:
+                backend = value
+            elif value is None:
                 environ.pop(one.name, None)
             else:
-                environ[one.name] = one.bad
+                environ[one.name] = value
         standing = _leaves(config.load(base))
         words = [word for name, value in values.items() if standing[name] != value
                  for word in ("--set", f"{name}={json.dumps(value, ensure_ascii=False)}")]  # fmt: skip
@@ -137,35 +141,31 @@ def bisect(search: Search) -> Bisection:
     backend = good.backend if recorded else request.what or good.backend or "hf"
     for one in filter(None, (backend, request.against)):
         envs.parse(one)
-    different, notes = differences(good, bad, backends=recorded)
+    different, search.notes = differences(good, bad, backends=recorded)
     if not different:
         raise BadInput(f"{request.good} and {request.bad} do not differ in anything that can be tried")
-    apart = not request.against
     reference = good.path.resolve() if good.recorded else search.journal.folder / "reference" / "recording"
-    trials = Trials(good, search, backend, request.against, reference if apart else None)
-    if apart and not good.recorded:
-        trials.record_reference(reference.parent)
+    trials = Trials(search, good, different, backend, request.against, reference)
+    if not (request.against or good.recorded):
+        trials.record_reference()
 
     def name(chosen: Iterable[int]) -> str:
-        return "; ".join(str(different[index]) for index in sorted(chosen)) or _NONE
+        return "; ".join(str(different[index]) for index in sorted(chosen)) or "the good end"
 
     def ask(chosen: frozenset[int], left: int) -> Call:
-        return search.ask(
-            name(chosen), left, lambda place: trials.attempt([different[one] for one in sorted(chosen)], place)
-        )
+        return search.ask(name(chosen), left, lambda place: trials.attempt(chosen, place))
 
     search.say(f"{counted(len(different), 'difference')}: {name(range(len(different)))}")
-    found = minimal.causes(len(different), ask)
-    if found.wrong_end is not None:
-        return search.wrong_end(name(found.wrong_end), "bad" if found.wrong_end else "good", notes)
-    results = tuple(tuple(str(different[index]) for index in cause) for cause in found.causes)
+    outcome = minimal.causes(len(different), ask)
+    if outcome.wrong_end is not None:
+        return search.wrong_end(name(outcome.wrong_end), "bad" if outcome.wrong_end else "good")
+    results = [tuple(str(different[index]) for index in cause) for cause in outcome.causes]
     causes = counted(len(results), "cause") + (", each of which is enough" if len(results) > 1 else "")
-    others = len(different) - sum(map(len, results))
-    if found.rest == "skip":
-        told = f"{causes}; whether the other {counted(others, 'difference')} are another one could not be judged"
-        return search.report("ONE OF THESE", told, results, notes=notes)
-    rest = f"; the other {counted(others, 'difference')} together change nothing" if others else ""
-    return search.report("FOUND", causes + rest, results, notes=notes)
+    others = counted(len(different) - sum(map(len, results)), "difference")
+    if outcome.rest == "skip":
+        return search.report("ONE OF THESE", f"{causes}; the other {others} together could not be judged", results)
+    together = len(different) > sum(map(len, results))
+    return search.report("FOUND", causes + f"; the other {others} together change nothing" * together, results)
 
 
 def differences(good: End, bad: End, *, backends: bool) -> tuple[list[Difference], tuple[str, ...]]:

@@ -262,14 +262,14 @@ def _night(night: Night) -> list[str]:
 def _bisection(found: Bisection) -> list[str]:
     """The answer, what was found, then every comparison."""
     lines = [f"## {escape(found.status)}: {escape(found.reason)} (exit code {found.exit_code})", ""]
-    lines += [escape(found.question), ""]
+    lines += [f"Bad: {escape(found.question)}.", ""]
     for title, names in bisect.results(found):
         lines += [f"### {title[0].upper()}{title[1:]}", "", *(f"- {code(name)}" for name in names), ""]
     lines += [*(f"Note: {escape(note)}" for note in found.notes), ""]
     rows = [(str(number), call, code(subject), escape(why), took)
             for number, call, subject, why, took in bisect.rows(found)]  # fmt: skip
     lines += ["### Comparisons", "", *table(("", "", "tried", "why", "time"), rows)]
-    return [*lines, f"Recordings: {code(found.folder)}"]
+    return [*lines, f"Recordings: {code(found.folder)}", "", *fence(clean(found.reproduce))]
 
 
 def _recorded(run: RecordedRun) -> list[str]:

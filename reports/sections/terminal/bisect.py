@@ -21,9 +21,11 @@ _STYLES = {"good": "green", "bad": "red", "skip": "yellow"}
 def show(found: Bisection, console: Console) -> None:
     with outlive_reader(console):
         page = Page(console)
-        page.heading(f"bisection over {found.over}", clean(found.question))
+        page.heading(f"bisection over {found.over}", f"bad: {clean(found.question)}")
         for number, call, subject, why, took in arrange.rows(found):
-            page.prose(Text.assemble(f"{number:>3}  ", (f"{call:<5}", _STYLES[call]), (clean(subject), "bold")))
+            page.prose(
+                Text(clean(subject), "bold"), Text.assemble(f"{number:>3}  ", (f"{call:<5}", _STYLES[call])), " " * 10
+            )
             page.prose(Text(f"{clean(why)} ({took})", "dim"), " " * 10)
         page.rule()
         for title, lines in arrange.results(found):
@@ -33,5 +35,6 @@ def show(found: Bisection, console: Console) -> None:
         for note in found.notes:
             page.prose(clean(note), "note: ")
         page.path(clean(found.folder), "recordings: ")
+        page.command(clean(found.reproduce), "reproduce: ")
         page.rule()
         page.prose(f"{found.status}: {clean(found.reason)} (exit code {found.exit_code})")

@@ -218,22 +218,25 @@ def test_recorded_runs_differ_in_settings_backends_and_variables() -> None:
     assert len(notes) == 2 and "HF_TOKEN_FILE differs and was withheld" in notes[0] and "torch 2.12 → 2.13" in notes[1]
 
 
-def test_each_difference_is_applied_to_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VLLM_USE_X", "1")
-    good = end(set=["steps=2"])
-    trials = settings.Trials(good, None, "vllm@1", "", None)  # type: ignore[arg-type]
-    chosen = [
+def test_each_difference_is_applied_to_the_process_or_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    from harness import config
+
+    monkeypatch.setenv("VLLM_USE_X", "here")
+    different = [
         settings.Difference("setting", "model.path", "x", 'a "ü"'),
         settings.Difference("backend", "", "vllm@1", "vllm@2"),
         settings.Difference("variable", "VLLM_USE_X", "1", None),
         settings.Difference("variable", "VLLM_Y", None, "3"),
     ]
-    base, words, backend, environ = trials._applied(chosen)
+    good = end(set=["steps=2", "model.path=x"])
+    trials = settings.Trials(None, good, different, "vllm@1", "", Path())  # type: ignore[arg-type]
+    base, words, backend, environ = trials.applied(range(4))
     assert (base, backend, "VLLM_USE_X" in environ, environ["VLLM_Y"]) == ("ppo-tiny", "vllm@2", False, "3")
-    from harness import config
-
     assert sorted(words[1::2]) == ['model.path="a \\"ü\\""', "steps=2"]
     assert config.load(base, words[1::2]).model.path == 'a "ü"'
+    base, words, backend, environ = trials.applied(())
+    assert (backend, environ["VLLM_USE_X"], "VLLM_Y" in environ) == ("vllm@1", "1", False)
+    assert sorted(words[1::2]) == ['model.path="x"', "steps=2"]
 
 
 # --- releases
