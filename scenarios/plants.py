@@ -33,10 +33,11 @@ class Injection:
 class Plants:
     """What is planted in one side of a comparison; the default plants nothing.
 
-    `engine` is called as (engine, settings, model_path=, scenario=) and returns a wrapper of the engine that also has
-    `remove()`, which leaves the live engine as it was. `trainer` is called as (settings) and returns a
-    `scenarios.ppo.hooks.Hooks`. `mapping`: edits of what the parameter mapping produces. `inside`: the module that the
-    engine's own processes import: `draw(**fields)` makes their draws, `open_scheduler(scheduler)` opens SGLang's.
+    `engine` is called as (engine, settings, model_path=, scenario=, number=) and returns a wrapper of the engine that
+    also has `remove()`, which leaves the live engine as it was; `number` is the engine's among those of a run.
+    `trainer` is called as (settings) and returns a `scenarios.ppo.hooks.Hooks`. `mapping`: edits of what the parameter
+    mapping produces. `inside`: the module that the engine's own processes import: `draw(**fields)` makes their draws,
+    `open_scheduler(scheduler)` opens SGLang's.
     """
 
     name: str = ""

@@ -1,4 +1,5 @@
-"""One live engine behind one actor: what PPO, the floor, the interventions and the planted faults all talk to.
+"""One live engine behind one actor: what PPO, the floor, the interventions and the planted faults all talk to. Several
+engines of one run are a `scenarios.fleet.Fleet` of these.
 
 `rollout, rescore, flush, sync, restart, set, snapshot`. The actor runs in the interpreter of the engine's own
 environment. A watch thread ends the actor when a process of the engine dies, because a dead scheduler leaves its caller
@@ -41,7 +42,8 @@ class RolloutResult:
 
 
 class EngineSession:
-    """`backend`: an engine's name. `wrap`: wraps it, as `scenarios.plants.Plants.engine`; None in every real run."""
+    """`backend`: an engine's name. `rank`: its number among the engines of a run. `wrap`: wraps it, as
+    `scenarios.plants.Plants.engine`; None in every real run."""
 
     def __init__(
         self,
@@ -66,10 +68,6 @@ class EngineSession:
         self._recorder: install.Recorder | None = None
         self._pure = False  # True in the native stage: an engine with nothing of ours loaded
         self._closing = threading.Event()
-        if self._scenario.engine.engines != 1:
-            raise parameters.ParameterRefused(
-                "engine.engines: this session drives one engine; start one session for each"
-            )
         self._started_s = 0.0
         self._starts = (0, 0.0)  # how many, and seconds of all of them
         self._up = False  # an engine is there to be closed
@@ -103,7 +101,9 @@ class EngineSession:
     def _wrapped(self) -> Engine:
         if self._wrap is None:
             return self._bare
-        wrapped: Engine = self._wrap(self._bare, model_path=self._model_path, scenario=self._scenario)
+        wrapped: Engine = self._wrap(
+            self._bare, model_path=self._model_path, scenario=self._scenario, number=self._rank
+        )
         return wrapped
 
     def _watch(self, children: dict[int, str], closing: threading.Event) -> None:

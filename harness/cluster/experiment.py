@@ -1,4 +1,4 @@
-"""One experiment on one cluster: learners shared by both runs, one engine session a side, each run recorded into a
+"""One experiment on one cluster: learners shared by both runs, the engines of each side, each run recorded into a
 directory of its own."""
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from harness.triage.watch.guard import Guard
 from probes import format as recording
 from reports.progress import ProgressEvent
 from scenarios.engines import registry
+from scenarios.fleet import Fleet, members
 from scenarios.plants import INSIDE
-from scenarios.remote import Actor, Future, Remote
+from scenarios.remote import Actor, Future
 from scenarios.settings import Engine, Scenario
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class Experiment:
         self._gpus = cluster.gpus()
         self._device = device if device != "auto" else ("cuda" if self._gpus else "cpu")
         self._roles: dict[str, tuple[Scenario, dict[str, list[Actor]]]] = {}
-        self._sessions: dict[str, Remote] = {}
+        self._sessions: dict[str, Actor] = {}
         self._policies: dict[str, str] = {}
         self._native: dict[str, Future] = {}
         self._lifted: dict[str, tuple[Side, Future]] = {}  # sides in their lifted stage, and the start of their engines
@@ -70,7 +71,7 @@ class Experiment:
         width = (
             1
             + sum(len(self._names(s.scenario)) * s.scenario.ppo.world_size for s in self._sides if self._own_roles(s))
-            + len(self._sides)
+            + sum(s.scenario.engine.engines for s in self._sides)
             + spare
         )
         share = min(1.0, int(100 * self._gpus / width) / 100) if self._gpus else 0.0
@@ -140,6 +141,10 @@ class Experiment:
         self._lifted.pop(side.name, None)
         if manifest:
             self._manifest(side)
+        if len(members(self._sessions[side.name])) != side.scenario.engine.engines:
+            self._wait(self._sessions[side.name].submit("close"), side, f"closing {side.backend}")
+            self._sessions[side.name].stop()
+            self._start_session(side)
         configured = self._sessions[side.name].submit(
             "configure", side.scenario.to_json(), side.plants.engine, side.parameter_map or None
         )
@@ -210,21 +215,22 @@ class Experiment:
         self._policies[side.name] = self._wait(future, side, "the lifted stage")
         return one.run_dir
 
-    def bench(self, *names: str) -> Bench:
+    def bench(self, *names: str, engine: int = 0) -> Bench:
         """The sides of these names on a bench, with their engines as the runs, or their lifted stages, left them. Each
-        must have been recorded and not have gone native."""
+        must have been recorded and not have gone native. `engine`: which one of each side, where there are several."""
         from harness.parity.interventions.bench import OnStage  # the judge's libraries, which no run needs
 
         sides = [self._now(side) for side in self._sides if side.name in names]
         stands = {}
         for side in sides:
             _, roles = self._roles[side.name]
+            engines = members(self._sessions[side.name])
             stands[side.name] = {
-                "session": self._sessions[side.name],
+                "session": engines[min(engine, len(engines) - 1)],
                 "actor": roles["actor"][0],
                 "policy": self._policies[side.name],
                 "version": side.scenario.steps if side.scenario.train else 0,
-                "workers": registry.get(side.backend).workers(side.scenario.engine),
+                "workers": registry.get(side.backend).workers(dataclasses.replace(side.scenario.engine, engines=1)),
             }
         asked = self._now(self._sides[0]).scenario.to_json()
         options = {"device": self._device, "sync_backend": self._sync_backend}
@@ -320,6 +326,11 @@ class Experiment:
         return started
 
     def _start_session(self, side: Side) -> None:
+        engines = [self._start_engine(side, number) for number in range(side.scenario.engine.engines)]
+        per_prompt = side.scenario.rollout.samples_per_prompt
+        self._sessions[side.name] = engines[0] if len(engines) == 1 else Fleet(engines, per_prompt)
+
+    def _start_engine(self, side: Side, number: int) -> Actor:
         environment = side.environment
         seat = self._seat("rollout")
         embedded = registry.get(environment.engine).embedded
@@ -329,13 +340,14 @@ class Experiment:
                 variables[INSIDE] = side.plants.inside
             seat = dataclasses.replace(seat, python=environment.python, env=self._guarded(variables, "rollout"))
         device = self._device if embedded else environment.device
-        self._sessions[side.name] = self._cluster.actor(
+        return self._cluster.actor(
             "scenarios.session:EngineSession",
             seat,
             environment.engine,
             self._prepared["policy"],
             side.scenario.to_json(),
             device=device,
+            rank=number,
             wrap=side.plants.engine,
             mapping=side.parameter_map or None,
         )

@@ -142,6 +142,10 @@ class Recording(Run):
             found = {step for step in found if step < 0 or step in self.window}
         return sorted(found)
 
+    def ranks(self, kind: str) -> set[int]:
+        """The ranks of the processes that have a frame of this kind."""
+        return {at.rank for (known, _), those in self._extents.items() if known == kind for _, at in those}
+
     def table(self, kind: str, step: int, **fields: Any) -> Table | None:
         """The frames of one kind and step whose fields have these values, as columns; None where there is none.
 

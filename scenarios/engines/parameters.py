@@ -13,7 +13,7 @@ from typing import Any
 from scenarios.engines import canonical, registry
 from scenarios.engines.canonical import DRAWN, FILTERS
 from scenarios.engines.engine import ParameterRefused
-from scenarios.settings import Engine, Mode, Sampling
+from scenarios.settings import Engine, Mode, Sampling, Scenario
 
 
 def check_room(longest_prompt: int | None, sampling: Sampling, engine: Engine) -> None:
@@ -30,11 +30,13 @@ def check_room(longest_prompt: int | None, sampling: Sampling, engine: Engine) -
         )
 
 
-def check_engine(engine: Engine) -> None:
-    """Refuse what no engine session can be made of; raises ParameterRefused."""
-    if engine.engines != 1:
+def check_engines(scenario: Scenario) -> None:
+    """Refuse more engines than a step has prompts for; raises ParameterRefused."""
+    engines, prompts = scenario.engine.engines, scenario.rollout.prompts_per_step
+    if engines > prompts:
         raise ParameterRefused(
-            f"engine.engines = {engine.engines}: a run drives one engine; only engine.engines = 1 is possible"
+            f"engine.engines = {engines}: all samples of a prompt go to one engine, and a step has "
+            f"{prompts} prompts; lower engine.engines or raise rollout.prompts_per_step"
         )
 
 

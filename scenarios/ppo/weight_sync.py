@@ -14,10 +14,13 @@ from typing import Any
 import numpy as np
 
 from probes.install import Recorder
+from scenarios import fleet
 from scenarios.engines.engine import SyncGroup, SyncReport, WeightMeta
 from scenarios.plants import Injection
 from scenarios.prompts import PromptSet
 from scenarios.remote import Actor, ActorFailed, Future, call, gather
+
+Numbers = np.ndarray[Any, np.dtype[np.float64]]
 
 PROOF_SEQUENCES = 4
 PROOF_RESPONSE = 8  # drawn tokens after each prompt
@@ -54,10 +57,11 @@ class Synced:
     shift_max: float | None
     stale: float | None
     behind: float | None
+    engine: int | None = None  # of several engines the one that all of this is about
 
 
 class WeightLink:
-    """A process group between the actor role's rank 0 and one engine session, and what crosses it."""
+    """A process group between the actor role's rank 0 and the engines of a run, and what crosses it."""
 
     def __init__(self, actor: Actor, session: Actor) -> None:
         self._actor, self._session = actor, session
@@ -108,14 +112,14 @@ class WeightLink:
 
 
 class WeightSync:
-    """Weights from the actor role's rank 0 to one engine session, over a process group of their own."""
+    """Weights from the actor role's rank 0 to the engines of a run, over a process group of their own."""
 
     def __init__(self, actor: Actor, session: Actor, prompts: PromptSet, seed: int) -> None:
         self._actor, self._session = actor, session
         self._link = WeightLink(actor, session)
         self._sequences = proof_sequences(prompts, seed)
-        # The learner's and the engine's log-probabilities at the sync before.
-        self._before: tuple[np.ndarray[Any, np.dtype[np.float64]], np.ndarray[Any, np.dtype[np.float64]]] | None = None
+        # The learner's log-probabilities at the sync before, and each engine's.
+        self._before: tuple[Numbers, list[Numbers]] | None = None
 
     def connect(self, *, world_size: int, backend: str) -> None:
         """Form the group; `world_size` counts the learner and every engine worker. Raises SyncFailed."""
@@ -159,6 +163,7 @@ class WeightSync:
             proof_max_delta=synced.max_delta, proof_mean_delta=synced.mean_delta, proof_tokens=self.proof_tokens,
             **({"proof_stale": synced.stale} if synced.stale is not None else {}),
             **({"proof_behind": synced.behind} if synced.behind is not None else {}),
+            **({"proof_engine": synced.engine} if synced.engine is not None else {}),
         )  # fmt: skip
         return synced
 
@@ -168,26 +173,32 @@ class WeightSync:
         return sum(len(sequence) - 1 for sequence in self._sequences)
 
     def _prove(self, report: SyncReport, step: int) -> Synced:
+        engines = fleet.members(self._session)
         futures = [
             self._actor.submit("teacher_forced", self._sequences),
-            self._session.submit("rescore", self._sequences, step=step),
             self._actor.submit("rounding", self._sequences),
+            *(one.submit("rescore", self._sequences, step=step) for one in engines),
         ]
-        learner, engine, rounding = (
+        learner, rounding, *each = (
             np.array([x for row in rows for x in row], dtype=np.float64) for rows in gather(futures)
         )
+        # Of several engines the one that is furthest from the learner: a proof holds when it holds of each.
+        deltas = [float(np.abs(one - learner).mean()) for one in each]
+        furthest = int(np.argmax(np.nan_to_num(deltas, nan=np.inf)))
+        engine = each[furthest]
         delta = np.abs(engine - learner)
         moved = stale = behind = None
         if self._before is not None:
-            moved, stale = np.abs(learner - self._before[0]), np.abs(learner - self._before[1])
+            moved, stale = np.abs(learner - self._before[0]), np.abs(learner - self._before[1][furthest])
             behind = np.abs(engine - self._before[0])
-        self._before = learner, engine
+        self._before = learner, each
         return Synced(
             report, float(delta.max()), float(delta.mean()),
             float((delta - ROUNDING_ALLOWANCE * rounding).max()), float(rounding.max()),
             None if moved is None else float(moved.mean()), None if moved is None else float(moved.max()),
             None if stale is None else float(stale.mean()),
             None if behind is None else float(behind.mean()),
+            furthest if len(each) > 1 else None,
         )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from harness.parity.explain import remaining
 from harness.parity.facts.divergence import DivergenceKey
+from harness.parity.facts.engines import drawn_by_suspect
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.explanation import Explained
 from scenarios.bench.case import CaseSample
@@ -29,6 +30,9 @@ def choose(so_far: Explained, kinds: list[DivergenceKey]) -> list[CaseSample]:
         for step, sample in e.found(kind).tolist():
             if sample >= 0 and step >= 0:
                 found[step, sample] = found.get((step, sample), frozenset()) | {kind}
+    of_engine = drawn_by_suspect(e)
+    if of_engine is not None:  # others would draw the samples of one that is at fault as they should be
+        found = {item: kinds for item, kinds in found.items() if item in of_engine}
     if not found and e.steps:
         last = e.steps[-1]
         found = {(last, sample): frozenset() for sample in sorted(_prompts(e, last))[:OFFENDING]}
@@ -46,7 +50,10 @@ def choose(so_far: Explained, kinds: list[DivergenceKey]) -> list[CaseSample]:
     offending = list(dict.fromkeys([*unexplained(so_far, kinds), *earliest, *latest, *rare, *longest]))[:OFFENDING]
     prompts = {step: _prompts(e, step) for step in sorted({step for step, _ in offending})}
     healthy = [
-        (step, sample) for step, known in prompts.items() for sample in sorted(known) if (step, sample) not in found
+        (step, sample)
+        for step, known in prompts.items()
+        for sample in sorted(known)
+        if (step, sample) not in found and (of_engine is None or (step, sample) in of_engine)
     ][:HEALTHY]
     return [
         CaseSample(

@@ -71,11 +71,12 @@ def attributed(experiment: Experiment, left: Side, right: Side) -> tuple[Verdict
     """(the verdict on both lifted stages with what interventions on their engines prove, None where nothing differs;
     why an intervention ended early)."""
     from harness.parity.attribution import merged, search
+    from harness.parity.facts.engines import suspect
     from harness.parity.verdict import judged
 
     found = judged(left.lift().run_dir, right.lift().run_dir, native=False)
     if found.verdict.verdict != "DIVERGENT":
         return None, ""
     experiment.tell(right, "looking for the cause in float32")
-    shown = search(found, experiment.bench(left.name, right.name))
+    shown = search(found, experiment.bench(left.name, right.name, engine=suspect(found.evidence)))
     return merged(found, shown), "an engine failed in an intervention on it" if shown.broken else ""

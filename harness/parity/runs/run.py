@@ -217,13 +217,15 @@ def _attributed(
 ) -> Attribution | None:
     """What interventions on the live engines show of a divergence; None without one."""
     from harness.parity.attribution import search
+    from harness.parity.facts.engines import suspect
     from harness.parity.verdict import judged as judgement
 
     before = judgement(left.run_dir, right.run_dir, native=False, cap=cap)
     if before.verdict.verdict != "DIVERGENT":
         return None
     experiment.tell(right, "looking for the cause")
-    bench = experiment.bench(*(side.name for side in (left, right) if not (early and side is left)))
+    sides = (side.name for side in (left, right) if not (early and side is left))
+    bench = experiment.bench(*sides, engine=suspect(before.evidence))
     attribution = search(before, bench)
     if early:
         attribution.notes.append("the baseline's engine, clean by its own recording, was not on the bench")

@@ -13,6 +13,7 @@ from harness.cluster.launch import Cluster
 from harness.cluster.side import Side
 from harness.errors import HarnessError
 from harness.parity.attribution import attribute
+from harness.parity.facts.engines import suspect
 from harness.parity.verdict import judged
 from harness.planted.differences.damage import damage
 from harness.planted.differences.files import reproduced_by
@@ -109,11 +110,14 @@ def sound_name(what: str, pair: Pair, shared: tuple[str, ...]) -> str:
 
 
 def _spare(faults: Sequence[Fault], scenario: Scenario) -> int:
-    """Actors beyond those of a sound pair: one set of roles for each other number of ranks."""
+    """Actors beyond those of a sound pair: one set of roles for each other number of ranks, and the engines of both
+    sides for each scenario with another number of them, and after it."""
+    engines = {fault.scenario: config.changed(scenario, fault.scenario).engine.engines for fault in faults}
+    others = [number for number in engines.values() if number != scenario.engine.engines]
     sizes = {config.changed(scenario, [*fault.scenario, *fault.settings]).ppo.world_size for fault in faults} - {
         scenario.ppo.world_size
     }
-    return 4 * sum(sizes) + REVIVALS
+    return 4 * sum(sizes) + 2 * sum(number + scenario.engine.engines for number in others) + REVIVALS
 
 
 def _group(
@@ -156,7 +160,8 @@ def _group(
         judged_at = time.monotonic()
         verdict = found.verdict
         if live and verdict.verdict == "DIVERGENT":
-            verdict = attribute(found, experiment.bench(one.name, two.name))
+            engine = suspect(found.evidence)
+            verdict = attribute(found, experiment.bench(one.name, two.name, engine=engine))
         seconds = round(judged_at - ran, 2), round(time.monotonic() - judged_at, 2)
         (folder / "verdict.json").write_text(verdict.to_json(), encoding="utf-8")
         starts = started_since(before, experiment.engine_starts())

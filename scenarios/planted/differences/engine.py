@@ -154,11 +154,15 @@ class FaultyEngine(Wrapper):
             plant.remove()
 
 
-def wrap(engine: Engine, spec: Mapping[str, Any], *, model_path: str, scenario: Scenario) -> Wrapper:
+def wrap(engine: Engine, spec: Mapping[str, Any], *, model_path: str, scenario: Scenario, number: int = 0) -> Wrapper:
     """The engine with the faults of `spec`: keyword arguments of FaultyEngine, or {"wrapper": "FILE.py:Class",
-    "settings": {...}} for one of your own, which is called with the engine and the settings."""
+    "settings": {...}} for one of your own, which is called with the engine and the settings. "only": the number of the
+    engine that has them, where a run has several."""
+    if spec.get("only", number) != number:
+        return Wrapper(engine)
     if "wrapper" not in spec:
-        return FaultyEngine(engine, model_path=model_path, scenario=scenario, **spec)
+        plants = {name: value for name, value in spec.items() if name != "only"}
+        return FaultyEngine(engine, model_path=model_path, scenario=scenario, **plants)
     path, _, name = str(spec["wrapper"]).rpartition(":")
     made: Wrapper = getattr(imported(Path(path)), name)(engine, **spec.get("settings", {}))
     return made

@@ -11,7 +11,7 @@ from scenarios.engines import canonical, given, parameters, registry
 from scenarios.engines.engine import ParameterRefused
 from scenarios.engines.sglang import parameters as sglang
 from scenarios.engines.vllm import parameters as vllm
-from scenarios.settings import Engine, Sampling
+from scenarios.settings import Engine, Sampling, Scenario
 
 
 def test_every_engine_parameter_has_an_image_in_both_engines() -> None:
@@ -88,7 +88,7 @@ def test_a_context_too_short_is_refused_with_its_numbers() -> None:
         parameters.check_room(None, Sampling(max_tokens=6), Engine(max_model_len=6))
 
 
-def test_more_than_one_engine_is_refused() -> None:
-    parameters.check_engine(Engine())
-    with pytest.raises(ParameterRefused, match=r"engine\.engines = 2"):
-        parameters.check_engine(Engine(engines=2))
+def test_more_engines_than_prompts_are_refused() -> None:
+    parameters.check_engines(Scenario(engine=Engine(engines=2)))
+    with pytest.raises(ParameterRefused, match=r"engine\.engines = 9: .* a step has 8 prompts"):
+        parameters.check_engines(Scenario(engine=Engine(engines=9)))

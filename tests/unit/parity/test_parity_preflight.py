@@ -67,7 +67,7 @@ def test_a_model_directory_and_a_downloaded_model_are_welcome(cache: Path) -> No
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"engine": Engine(engines=2)}, "engine.engines = 2"),
+        ({"engine": Engine(engines=9)}, "engine.engines = 9: all samples of a prompt go to one engine"),
         ({"engine": Engine(max_model_len=32)}, "even a prompt of one token"),
     ],
 )

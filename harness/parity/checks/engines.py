@@ -1,0 +1,69 @@
+"""Several engines of one run: did each draw what the rule gives it, and is it one of them that differs?"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from harness.parity.checks.registry import Outcome, check, outcome
+from harness.parity.facts.engines import differing, drawn, engines
+from harness.parity.facts.evidence import Evidence, Side
+from reports.model import Finding
+from reports.text import counted
+from scenarios.fleet import engine_of
+
+# Samples that another engine must have drawn, all of them equal, before one engine is named: that none of 16 differs
+# where half would is chance once in 65,536 times.
+LEAST = 16
+
+
+def _several(e: Evidence) -> bool:
+    return any(engines(side) > 1 for side in e.sides)
+
+
+@check("engines", applies=_several)
+def one_of_several(e: Evidence) -> Outcome:
+    """Whether the differences are those of one engine among several, and whether each drew its own samples."""
+    texts, astray = [], []
+    alone: dict[tuple[str, str], list[str]] = {}  # (who differs, shares) -> sides of which that is true
+    for side in e.sides:
+        if engines(side) < 2:
+            continue
+        by = drawn(side, e.steps)
+        astray += _astray(side, by)
+        apart, drew = differing(e, side), Counter(by.values())
+        shares = ", ".join(f"engine {one}: {apart[one]:,} of {counted(drew[one], 'sample')}" for one in sorted(drew))
+        texts.append(f"{side.name}, samples that differ: {shares}")
+        one = _alone(apart, drew)
+        if one is not None:
+            alone.setdefault((f"only samples of engine {one} of {len(drew)} differ", shares), []).append(side.name)
+    findings = [
+        Finding("one engine of several", shares, effect=said, severity="warning", where=" and ".join(sides))
+        for (said, shares), sides in alone.items()
+    ]
+    text = "; ".join([*astray, *texts])
+    if astray or findings:
+        return outcome("engines", "confirmed", text, decides=bool(astray), findings=findings)
+    return outcome("engines", "ruled out", text)
+
+
+def _alone(apart: Counter[int], drew: Counter[int]) -> int | None:
+    """The only engine whose samples differ, where the others drew enough that do not."""
+    if len(apart) != 1:
+        return None
+    (alone,) = apart
+    return alone if sum(drew.values()) - drew[alone] >= LEAST else None
+
+
+def _astray(side: Side, by: dict[tuple[int, int], int]) -> list[str]:
+    """Samples that another engine drew than the rule says, in words."""
+    scenario = side.recording.scenario
+    per_prompt, number = int(scenario["rollout"]["samples_per_prompt"]), int(scenario["engine"]["engines"])
+    wrong = [(*at, one) for at, one in sorted(by.items()) if engine_of(at[1], per_prompt, number) != one]
+    if not wrong:
+        return []
+    step, sample, one = wrong[0]
+    right = engine_of(sample, per_prompt, number)
+    return [
+        f"{side.name}: {counted(len(wrong), 'sample')} drawn by another engine than the rule says, the first of them "
+        f"sample {sample} of step {step}, by engine {one} instead of {right}"
+    ]

@@ -1,0 +1,50 @@
+"""Which of several engines of a run drew each sample."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from harness.parity.facts.evidence import Evidence, Side
+
+
+def engines(side: Side) -> int:
+    """How many engines drew the samples of one of our own runs; 1 for a framework's, whose ranks are its trainers'."""
+    if side.recording.manifest.get("framework"):
+        return 1
+    return 1 + max(side.recording.ranks("rollout"), default=0)
+
+
+def drawn(side: Side, steps: list[int]) -> dict[tuple[int, int], int]:
+    """(step, sample) -> the engine that drew it."""
+    tables = [(step, side.recording.table("rollout", step)) for step in steps]
+    return {
+        (step, int(sample)): int(rank)
+        for step, table in tables
+        if table is not None
+        for sample, rank in zip(table.sample, table.rank, strict=True)
+    }
+
+
+def differing(e: Evidence, side: Side) -> Counter[int]:
+    """Engine -> samples of it that differ between the runs, or from the learner, in whatever way."""
+    by = drawn(side, e.steps)
+    apart = {(int(step), int(sample)) for kind in e.items for step, sample in e.found(kind).tolist()}
+    return Counter(by[one] for one in apart if one in by)
+
+
+def suspect(e: Evidence | None) -> int:
+    """The engine to look for a cause on: of the first side with several the one with most samples that differ."""
+    side = _several(e) if e is not None else None
+    if e is None or side is None:
+        return 0
+    return max(differing(e, side).items(), key=lambda item: (item[1], -item[0]), default=(0, 0))[0]
+
+
+def drawn_by_suspect(e: Evidence) -> set[tuple[int, int]] | None:
+    """(step, sample) of what that engine drew; None where each side has one engine."""
+    side, engine = _several(e), suspect(e)
+    return None if side is None else {at for at, one in drawn(side, e.steps).items() if one == engine}
+
+
+def _several(e: Evidence) -> Side | None:
+    return next((side for side in e.sides if engines(side) > 1), None)

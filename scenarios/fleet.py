@@ -1,0 +1,145 @@
+"""Several engines of one run behind one handle: each has an actor of its own, draws the samples that a rule gives it,
+and is synced and proven by itself."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from scenarios.engines.engine import Request, SyncGroup, SyncReport
+from scenarios.remote import Actor, Future
+from scenarios.session import RolloutResult
+
+# What every engine does, and no answer of which differs between them.
+EVERY = frozenset({
+    "record_to", "end_recording", "flush", "configure", "become_pure", "serve", "put_back", "restart", "set", "close",
+})  # fmt: skip
+
+
+def engine_of(sample: int, samples_per_prompt: int, engines: int) -> int:
+    """The engine that draws a sample: prompts go round the engines, and all samples of one go to the same."""
+    return sample // samples_per_prompt % engines
+
+
+def members(session: Actor) -> list[Actor]:
+    """The engines behind a handle: those of a fleet, or the one that it is."""
+    return session.members if isinstance(session, Fleet) else [session]
+
+
+class Gathered:
+    """Several answers as one: done when all are there, or one has failed."""
+
+    def __init__(self, futures: Sequence[Future], merge: Callable[[list[Any]], Any]) -> None:
+        self._futures, self._merge = futures, merge
+
+    def done(self) -> bool:
+        done = [future for future in self._futures if future.done()]
+        if len(done) == len(self._futures):
+            return True
+        for future in done:
+            try:
+                future.result()
+            except Exception:  # whatever it is, `result` raises it
+                return True
+        return False
+
+    def result(self, timeout: float | None = None) -> Any:
+        for future in self._futures:
+            if future.done():  # one that failed must not wait for one that never answers
+                future.result()
+        return self._merge([future.result(timeout) for future in self._futures])
+
+
+class Fleet:
+    """The `scenarios.session.EngineSession`s of one run as an `Actor`. `members`: by number of their engine.
+
+    What only one engine can answer (`rescore`, `layers`, `held`) is asked of `members`.
+    """
+
+    def __init__(self, members: list[Actor], samples_per_prompt: int) -> None:
+        self.members = members
+        self._per_prompt = samples_per_prompt
+
+    def submit(self, method: str, *args: Any, **kwargs: Any) -> Gathered:
+        if method in ("rollout", "replay", "floor", "native"):
+            return self._drawn(method, *args, **kwargs)
+        if method == "join":
+            return self._join(*args)
+        if method == "configure":
+            self._per_prompt = int(args[0]["rollout"]["samples_per_prompt"])
+        merge = self._merges().get(method) or (_first if method in EVERY else None)
+        if merge is None:
+            raise ValueError(f"{method}: ask one engine of the fleet, not all of them")
+        return Gathered([member.submit(method, *args, **kwargs) for member in self.members], merge)
+
+    def stop(self) -> None:
+        for member in self.members:
+            member.stop()
+
+    @staticmethod
+    def _merges() -> dict[str, Callable[[list[Any]], Any]]:
+        return {
+            "sync": _reports,
+            "workers": _first,  # by the scenario, which counts those of every engine
+            "snapshot": _first,
+            "pids": lambda every: tuple(pid for pids in every for pid in pids),
+            "starts": lambda every: (sum(one[0] for one in every), sum(one[1] for one in every)),
+        }
+
+    def _join(self, group: SyncGroup) -> Gathered:
+        each = (group.world_size - group.rank_offset) // len(self.members)
+        parts = [
+            dataclasses.replace(group, rank_offset=group.rank_offset + number * each)
+            for number in range(len(self.members))
+        ]
+        return Gathered([m.submit("join", part) for m, part in zip(self.members, parts, strict=True)], _first)
+
+    def _drawn(self, method: str, requests: list[Request], **kwargs: Any) -> Gathered:
+        """Each engine draws its part; the answers come back in the order of `requests`."""
+        parts: dict[int, list[int]] = {}
+        for place, request in enumerate(requests):
+            number = engine_of(request.sample, self._per_prompt, len(self.members))
+            parts.setdefault(number, []).append(place)
+        futures = [
+            self.members[number].submit(method, [requests[place] for place in places], **kwargs)
+            for number, places in parts.items()
+        ]
+
+        def ordered(answers: list[list[Any]]) -> list[Any]:
+            rows = [row for answer in answers for row in answer]
+            places = [place for part in parts.values() for place in part]
+            if any(len(answer) != len(part) for answer, part in zip(answers, parts.values(), strict=True)):
+                return rows  # samples are lost, or answered twice: the trainer looks at their numbers
+            return [row for _, row in sorted(zip(places, rows, strict=True), key=lambda pair: pair[0])]
+
+        def merge(answers: list[Any]) -> Any:
+            if method in ("floor", "native"):
+                return ordered(answers)
+            return RolloutResult(
+                ordered([one.completions for one in answers]),
+                ordered([one.used for one in answers]),
+                max(one.rounds for one in answers),
+                sum(one.uncompared for one in answers),
+            )
+
+        return Gathered(futures, merge)
+
+
+def _first(answers: list[Any]) -> Any:
+    return answers[0]
+
+
+def _reports(reports: list[SyncReport]) -> SyncReport:
+    """One report of all engines. A tensor that one of them received otherwise stands as that one received it; one that
+    an engine does not speak of is left out."""
+    told = set.intersection(*(set(report.received) for report in reports))
+    received = {name: value for name, value in reports[0].received.items() if name in told}
+    for report in reports[1:]:
+        received |= {name: report.received[name] for name in told if report.received[name] != received[name]}
+    return SyncReport(
+        all(report.ok for report in reports),
+        "; ".join(dict.fromkeys(report.message for report in reports if report.message)),
+        max(report.seconds for report in reports),
+        received,
+    )

@@ -1,0 +1,71 @@
+"""One of several engines of a run is at fault, and the others are sound."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scenarios.planted.differences.fault import Fault
+
+TWO = ("engine.engines=2",)
+DOWN = "model.layers.0.mlp.down_proj.weight"
+UP, GATE = "model.layers.1.mlp.up_proj.weight", "model.layers.1.mlp.gate_proj.weight"
+NAMED = "one engine of several"
+
+
+def _second(**plants: Any) -> dict[str, Any]:
+    return {"only": 1, **plants}
+
+
+FAULTS = (
+    Fault("two-engines", "two sound engines", scenario=TWO, expected="EQUIVALENT"),
+    Fault(
+        "second-engine-misses-a-tensor",
+        "one of two engines refuses a tensor from the second sync on and reports its digest all the same",
+        scenario=TWO,
+        engine=_second(misloaded={"names": [DOWN], "how": "refused", "from": 1}),
+        causes=(f"STALE_WEIGHTS({DOWN})",),
+        party="candidate",
+        findings=(NAMED,),
+        told={NAMED: "only samples of engine 1 of 2 differ"},
+    ),
+    Fault(
+        "second-engine-exchanges-tensors",
+        "one of two engines loads two tensors into each other's place",
+        scenario=TWO,
+        engine=_second(names_exchanged={"names": [GATE, UP], "from": 0}),
+        causes=("WEIGHTS",),
+        party="candidate",
+        findings=(NAMED,),
+        told={NAMED: "only samples of engine 1 of 2 differ"},
+    ),
+    Fault(
+        "second-engine-draws-with-another-seed",
+        "one of two engines draws with the seed that an engine of its own would have",
+        scenario=TWO,
+        engine=_second(seed_offset=1),
+        causes=("RNG(seed ignored)",),
+        party="candidate",
+        findings=(NAMED,),
+        told={NAMED: "only samples of engine 1 of 2 differ"},
+    ),
+    Fault(
+        "second-engine-keeps-its-cache",
+        "the prefix cache of one of two engines survives weight syncs",
+        scenario=TWO,
+        engine=_second(keep_cache=True),
+        causes=("STALE_KV",),
+        party="candidate",
+        findings=(NAMED,),
+        told={NAMED: "only samples of engine 1 of 2 differ"},
+    ),
+    Fault(
+        "second-engine-answers-for-others",
+        "one of two engines answers its requests in another order",
+        scenario=TWO,
+        engine=_second(permute="responses"),
+        causes=("ORDER",),
+        party="candidate",
+        findings=(NAMED,),
+        told={NAMED: "only samples of engine 1 of 2 differ"},
+    ),
+)

@@ -1,0 +1,81 @@
+"""Several engines of one run: one that differs is named, and a sample of another engine than the rule's is told."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from recordings import FrameRecord, Log, Recording, check, pair, put, scenario
+
+from harness.parity.facts.engines import drawn_by_suspect, suspect
+from harness.parity.verdict import judged
+from scenarios.fleet import engine_of
+from scenarios.settings import Engine, Scenario
+
+TWO: Scenario = dataclasses.replace(scenario(), engine=Engine(engines=2))
+
+
+def split(run: Recording) -> Recording:
+    """The same run, drawn by two engines."""
+    first = run.logs["rollout"]
+    second = run.logs["second"] = Log("rollout", first.pid + 7000, 1, events=[*first.events])
+    for frame in [one for one in first.frames if one.kind in ("rollout", "floor")]:
+        samples = np.asarray(frame.arrays["sample"]).tolist()
+        by = [engine_of(sample, TWO.rollout.samples_per_prompt, 2) for sample in samples]
+        other = FrameRecord(frame.kind, frame.step, dict(frame.fields), dict(frame.arrays))
+        for part, number in ((frame, 0), (other, 1)):
+            part.take([row for row, engine in enumerate(by) if engine == number])
+        second.frames.append(other)
+    return run
+
+
+def both() -> tuple[Recording, Recording]:
+    baseline, candidate = pair(plan=TWO, native=False)
+    return split(baseline), split(candidate)
+
+
+def test_two_sound_engines_are_equivalent(tmp_path: Path) -> None:
+    verdict = put(tmp_path, *both())
+    assert verdict.verdict == "EQUIVALENT", verdict.reason
+    assert check(verdict, "engines").state == "ruled out"
+
+
+@pytest.mark.parametrize("engine", [0, 1])
+def test_the_engine_that_differs_is_named(tmp_path: Path, engine: int) -> None:
+    baseline, candidate = both()
+    for frame in candidate.logs[("rollout", "second")[engine]].frames:
+        if frame.kind == "rollout":
+            frame.arrays["logprob"].values += np.float32(0.01)  # type: ignore[union-attr]
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "DIVERGENT"
+    named = [one for one in verdict.findings if one.name == "one engine of several"]
+    assert [one.effect for one in named] == [f"only samples of engine {engine} of 2 differ"]
+    e = judged(tmp_path / "baseline", tmp_path / "candidate", native=False).evidence
+    assert e is not None and suspect(e) == engine
+    of_engine = drawn_by_suspect(e)
+    assert of_engine and all(engine_of(sample, TWO.rollout.samples_per_prompt, 2) == engine for _, sample in of_engine)
+
+
+def test_engines_that_differ_alike_are_not_told_apart(tmp_path: Path) -> None:
+    baseline, candidate = both()
+    for frame in candidate.frames("rollout"):
+        frame.arrays["logprob"].values += np.float32(0.01)  # type: ignore[union-attr]
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "DIVERGENT"
+    assert not any(one.name == "one engine of several" for one in verdict.findings)
+
+
+def test_a_sample_of_another_engine_than_the_rule_says_is_told(tmp_path: Path) -> None:
+    baseline, candidate = both()
+    frames = [
+        next(one for one in candidate.logs[name].frames if one.kind == "rollout") for name in ("second", "rollout")
+    ]
+    moved = FrameRecord(frames[0].kind, frames[0].step, dict(frames[0].fields), dict(frames[0].arrays))
+    moved.take([0])
+    frames[0].take(list(range(1, len(frames[0].arrays["sample"]))))
+    candidate.logs["rollout"].frames.append(moved)
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict != "EQUIVALENT"
+    assert "1 sample drawn by another engine than the rule says" in check(verdict, "engines").evidence
