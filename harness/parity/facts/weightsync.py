@@ -159,7 +159,7 @@ def _judge(
     proof: float | None,
 ) -> None:
     """One place for the worst that a sync shows. Its step is the first one that rolled out with these weights."""
-    version = event["version"]
+    version, engine = event["version"], event.get("proof_engine")
     wrong = stale or altered
     if event.get("ok") not in (True, 1):
         values: tuple[str, Any, Any] = ("status", "ok", str(event.get("message") or "failed"))
@@ -171,7 +171,8 @@ def _judge(
         context = f"weight version {version}: {counted(len(wrong), 'tensor')}, {unsent} of them not sent"
     elif proof is not None:
         values = ("proof_max_delta", f"at most {figure(e.tolerance.extreme)}", proof)
-        context = f"weight version {version}: the engine does not compute with the learner's weights"
+        which = "the engine" if engine is None else f"engine {engine}"
+        context = f"weight version {version}: {which} does not compute with the learner's weights"
         if absent:
             context += f"; not sent: {', '.join(absent[:3])}"
     else:
@@ -184,7 +185,7 @@ def _judge(
     place = Place(
         _step(event) if shown is None else shown,
         "sync",
-        int(event.get("rank") or 0),
+        engine if isinstance(engine, int) and not wrong else int(event.get("rank") or 0),
         -1,
         -1,
         name,

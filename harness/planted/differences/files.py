@@ -120,11 +120,11 @@ def _plants(one: Fault, said: str, path: Path) -> str:
         wrapper = getattr(executed(path, document=DOCUMENT), str(one.engine["wrapper"]), None)
         if not inspect.isclass(wrapper):
             return f"{said} has the wrapper {one.engine['wrapper']!r}, which is no class of this file"
-        unknown = set(one.engine) - {"wrapper", "settings"}
+        unknown = set(one.engine) - {"wrapper", "settings", "only"}
     else:
         if not isinstance(one.engine.get("native", {}), Mapping):
             return f"{said} plants native {one.engine['native']!r}; its setting is a dict of plants"
-        unknown = {*one.engine, *one.engine.get("native", {})} - {*PLANTS, "first_sample", "native"}
+        unknown = {*one.engine, *one.engine.get("native", {})} - {*PLANTS, "first_sample", "native", "only"}
     known = {field.name for field in dataclasses.fields(TrainerPlants)}
     unknown |= set(one.trainer) - known | set(one.mapping) - {"edits", "file"} | set(one.recording) - set(DAMAGES)
     if unknown:

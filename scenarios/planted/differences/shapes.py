@@ -15,6 +15,7 @@ PARAMETERS = tuple(one.name for one in dataclasses.fields(Sampling))
 Shape = Any
 PLANTS: dict[str, Shape] = {
     "first_sample": int,
+    "only": int,
     "text_samples": ("all", [int]),
     "truncate": {"side": ("left", "right"), "keep": int, "unsaid": bool},
     "no_generation_prompt": True,

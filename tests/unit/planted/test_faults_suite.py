@@ -147,7 +147,7 @@ def test_what_must_be_told_of_a_cause_or_a_finding() -> None:
 
 def test_every_plant_has_the_shape_of_its_setting() -> None:
     trainer = {one.name for one in dataclasses.fields(TrainerPlants)}
-    assert set(shapes.PLANTS) == {*PLANTS, "first_sample"}
+    assert set(shapes.PLANTS) == {*PLANTS, "first_sample", "only"}
     assert set(shapes.TRAINER) == trainer and set(shapes.RECORDING) == set(DAMAGES)
 
 

@@ -1,0 +1,57 @@
+"""Several engines in one run, for real: one engine against two, learners of two ranks, and one engine that dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from test_run_failures import family, gone, start, until
+
+from harness.recordings.store import Recording
+from reports.model import Verdict
+from scenarios.fleet import engine_of
+
+pytestmark = pytest.mark.timeout(1200)
+
+HARNESS = Path(sys.executable).with_name("harness")
+
+
+def compared(out: Path, *arguments: str) -> Verdict:
+    command = [str(HARNESS), "parity", "hf", "hf", "--steps", "2", "--no-native", "--out", str(out), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return Verdict.from_dict(json.loads((out / "verdict.json").read_text()))
+
+
+def test_one_engine_draws_and_trains_as_two_do(tmp_path: Path) -> None:
+    out = tmp_path / "pair"
+    verdict = compared(out, "--set", "ppo.world_size=2", "--candidate-set", "engine.engines=2")
+    assert verdict.verdict == "EQUIVALENT", verdict.reason
+    candidate = Recording(out / "candidate")
+    assert candidate.ranks("rollout") == {0, 1} and Recording(out / "baseline").ranks("rollout") == {0}
+    for step in range(2):
+        table = candidate.table("rollout", step)
+        assert table is not None
+        by_rule = [engine_of(sample, candidate.scenario["rollout"]["samples_per_prompt"], 2) for sample in table.sample]
+        assert table.rank.tolist() == by_rule and len(set(table.sample.tolist())) == len(table.sample) == 32
+    arrived = {event["rank"] for event in candidate.all("weights") if event["source"] == "received"}
+    assert arrived == {0, 1}  # each says what it received
+    syncs = candidate.all("sync")
+    assert syncs and all(event["ok"] and event["proof_engine"] in (0, 1) for event in syncs)
+
+
+def test_one_of_two_engines_that_dies_ends_the_run(tmp_path: Path) -> None:
+    process = start(tmp_path / "run", "--backend", "hf", "--set", "engine.engines=2")
+    until(process, "step 0 ")
+    journal = next((tmp_path / "run" / "events").glob("rollout-1-*.jsonl"))
+    processes = family(process)
+    os.kill(int(journal.stem.rpartition("-")[2]), signal.SIGKILL)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 3, output
+    assert "died" in output.strip().splitlines()[-1]
+    assert gone(processes) == []
