@@ -68,7 +68,7 @@ def bisect(
         words,
     )  # fmt: skip
     if resume:
-        if request != Request(limit=limit, keep_envs=keep_envs):
+        if request != Request():
             raise BadInput("--resume goes on with what was asked: it takes no other option", fix="--resume OUT")
         journal = Journal.load(Path(resume).resolve())
     else:
@@ -81,6 +81,8 @@ def bisect(
     try:
         found = over[journal.request.over](search)
     except HarnessError:
+        if journal.steps:
+            say(f"harness bisect --resume {journal.folder} goes on")
         journal.discard()
         raise
     except KeyboardInterrupt as error:

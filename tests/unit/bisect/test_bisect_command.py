@@ -159,6 +159,7 @@ def test_a_search_that_was_cut_goes_on_where_it_was(folder: Path, monkeypatch: p
         (["bisect", "--repo", ".", "a..b", "--run", "true"], "is no git repository"),
         (["bisect", "--resume", "nowhere"], "holds no bisection"),
         (["bisect", "vllm", "--resume", "nowhere"], "takes no other option"),
+        (["bisect", "--limit", "5m", "--resume", "nowhere"], "takes no other option"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_sentence(
