@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
+import fcntl
 import json
 import os
 from dataclasses import dataclass, field
+from errno import ENOSPC
 from pathlib import Path
 
 from harness.bisect.request import Request
@@ -18,10 +19,14 @@ NAME = "bisect.jsonl"
 
 @dataclass
 class Journal:
-    """`folder`: of the bisection; its journal begins with the request, and a step follows as soon as it is judged."""
+    """`folder`: of the bisection; its journal begins with the request, and a step follows as soon as it is judged.
+
+    `descriptor`: of the journal, locked: two searches in one folder would remove each other's recordings.
+    """
 
     folder: Path
     request: Request
+    descriptor: int
     steps: list[Step] = field(default_factory=list)
 
     @staticmethod
@@ -30,15 +35,16 @@ class Journal:
         if (folder / NAME).is_file():
             found = Journal.load(folder)
             if found.request != request:
+                found.close()
                 raise BadInput(f"{folder} holds another bisection: {found.request.command}", fix="choose another --out")
             return found
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise BadInput(f"{folder} is there and holds no bisection", fix="choose another --out")
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            journal = Journal(folder, request, _locked(folder, os.O_CREAT))
         except OSError as error:
-            raise BadInput(f"{folder} cannot be made: {error.strerror}") from error
-        journal = Journal(folder, request)
+            raise BadInput(f"{folder} cannot be written: {error.strerror}") from error
         journal._append(codec.builtins(request))
         return journal
 
@@ -47,6 +53,7 @@ class Journal:
         """Of a bisection that was cut. A torn last line is dropped. Raises BadInput where there is none."""
         path = folder / NAME
         try:
+            descriptor = _locked(folder)
             whole, _, torn = path.read_bytes().rpartition(b"\n")
         except OSError as error:
             raise BadInput(f"{folder} holds no bisection: {path}: {error.strerror}", fix="--resume OUT") from error
@@ -54,8 +61,10 @@ class Journal:
             os.truncate(path, len(whole) + 1)
         try:
             first, *rest = (json.loads(line) for line in whole.splitlines())
-            return Journal(folder, codec.convert(first, Request), [codec.convert(one, Step) for one in rest])
+            steps = [codec.convert(one, Step) for one in rest]
+            return Journal(folder, codec.convert(first, Request), descriptor, steps)
         except ValueError as error:
+            os.close(descriptor)
             raise BadInput(f"{path} is no journal of a bisection: {error}", fix="choose another --out") from error
 
     def known(self, subject: str, again: bool) -> Step | None:
@@ -65,17 +74,26 @@ class Journal:
         self._append(codec.builtins(step))
         self.steps.append(step)
 
-    def discard(self) -> None:
-        """Leave nothing behind where nothing was compared."""
-        if not self.steps:
-            (self.folder / NAME).unlink(missing_ok=True)
-            with contextlib.suppress(OSError):  # not empty: a recording of the good end
-                self.folder.rmdir()
+    def close(self) -> None:
+        """Let others search in the folder. Leaves nothing behind where nothing was recorded."""
+        if [one.name for one in self.folder.iterdir()] == [NAME]:
+            (self.folder / NAME).unlink()
+            self.folder.rmdir()
+        os.close(self.descriptor)
 
     def _append(self, values: object) -> None:
         line = json.dumps(values).encode() + b"\n"
-        descriptor = os.open(self.folder / NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        try:
-            os.write(descriptor, line)  # one write: a kill loses no step that was judged
-        finally:
-            os.close(descriptor)
+        if os.write(self.descriptor, line) < len(line):  # one write: a kill loses no step that was judged
+            raise OSError(ENOSPC, os.strerror(ENOSPC), str(self.folder / NAME))
+
+
+def _locked(folder: Path, create: int = 0) -> int:
+    descriptor = os.open(folder / NAME, os.O_WRONLY | create | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(descriptor)
+        raise BadInput(
+            f"another process is searching in {folder}", fix="wait for it, or choose another --out"
+        ) from error
+    return descriptor

@@ -80,15 +80,16 @@ def bisect(
     over = {"releases": releases.bisect, "settings": settings.bisect, "commits": commits.bisect}
     try:
         found = over[journal.request.over](search)
+        write_whole(journal.folder / "bisect.json", reports.render(found, "json").encode())
     except HarnessError:
         if journal.steps:
             say(f"harness bisect --resume {journal.folder} goes on")
-        journal.discard()
         raise
     except KeyboardInterrupt as error:
         error.add_note(f"harness bisect --resume {journal.folder} goes on")
         raise
-    write_whole(journal.folder / "bisect.json", reports.render(found, "json").encode())
+    finally:
+        journal.close()
     show(found, format)
 
 

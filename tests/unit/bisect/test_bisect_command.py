@@ -14,6 +14,7 @@ import pytest
 
 from harness import cli
 from harness.bisect import releases, settings
+from harness.bisect.journal import Journal
 from harness.bisect.judging import Judge, Judged
 from harness.bisect.request import Request
 from harness.envs import install
@@ -134,6 +135,16 @@ def test_a_search_that_was_cut_goes_on_where_it_was(folder: Path, monkeypatch: p
     before = played(folder)
     assert cli.main(OVER_SETTINGS) == 0 and played(folder) == before  # the same command, all known
     assert cli.main([*OVER_SETTINGS, "--cause", "LENGTH"]) == 2
+
+
+def test_a_folder_is_searched_by_one_process_at_a_time(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    play(folder, [COOL])
+    assert cli.main(OVER_SETTINGS) == 0
+    held = Journal.load(folder / "out")
+    assert cli.main(["bisect", "--resume", "out"]) == 2
+    assert "another process is searching in" in capsys.readouterr().err
+    held.close()
+    assert cli.main(["bisect", "--resume", "out"]) == 0
 
 
 @pytest.mark.parametrize(
