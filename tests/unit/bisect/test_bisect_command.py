@@ -346,22 +346,22 @@ def test_an_index_that_cannot_be_reached_is_one_sentence(
 # --- commits
 
 
+def git(repo: Path, *words: str) -> None:
+    identity = ["-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
+    subprocess.run(["git", "-C", str(repo), *identity, *words], check=True, capture_output=True)
+
+
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """Ten commits; the sixth breaks it, the fourth and fifth cannot be built."""
+    """Ten commits on one branch, each with its number in a file, and a tag."""
     repo = tmp_path / "repo"
     repo.mkdir()
-
-    def git(*words: str) -> None:
-        identity = ["-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
-        subprocess.run(["git", "-C", str(repo), *identity, *words], check=True, capture_output=True)
-
-    git("init", "-q", "-b", "trunk")
+    git(repo, "init", "-q", "-b", "trunk")
     for number in range(10):
         (repo / "number").write_text(str(number))
-        git("add", "number")
-        git("commit", "-q", "-m", f"number {number}")
-        git("tag", f"v{number}")
+        git(repo, "add", "number")
+        git(repo, "commit", "-q", "-m", f"number {number}")
+        git(repo, "tag", f"v{number}")
     return repo
 
 
@@ -386,6 +386,18 @@ def test_a_commit_that_cannot_be_built_is_skipped_as_git_does(repository: Path, 
     assert over_commits(repository, command, "--out", "out", "--format", "md") == 3
     assert [name[-1] for name in found(folder)["results"][0]] == ["4", "5", "6"]
     assert over_commits(repository, "exit 130", "--out", "broken") == 2
+
+
+def test_a_merge_stands_for_what_it_merged(repository: Path, folder: Path) -> None:
+    git(repository, "checkout", "-q", "-b", "side", "v8")
+    (repository / "broken").write_text("")
+    git(repository, "add", "broken")
+    git(repository, "commit", "-q", "-m", "break it")
+    git(repository, "checkout", "-q", "trunk")
+    git(repository, "merge", "-q", "--no-ff", "-m", "merge side", "side")
+    words = ["v0..trunk", "--repo", str(repository), "--run", "test ! -e broken", "--out", "out"]
+    assert cli.main(["bisect", *words]) == 0
+    assert found(folder)["results"][0][0].endswith(" merge side") and "first parents" in found(folder)["notes"][0]
 
 
 def test_a_verdict_that_the_command_leaves_decides(
