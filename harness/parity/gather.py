@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from harness.parity.facts import experience, half, second_run, ties
+from harness.parity.facts import drifts, experience, second_run, ties
 from harness.parity.facts.compare import compare
 from harness.parity.facts.confounders import Weights
 from harness.parity.facts.confounders import find as find_confounders
@@ -83,7 +83,7 @@ def gather(
     if native:
         native_stage(e, alpha=alpha_of(baseline))
     e.settle()
-    half.settle(e)
+    drifts.settle(e)
     ties.too_many(e)
     return e
 

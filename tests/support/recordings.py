@@ -285,10 +285,10 @@ def make(
         "scenario": plan.to_json(),
         "backend": backend,
         "side": side,
-        "seeds": {"seed": plan.seed},
+        "seeds": {"scenario": plan.seed, "engine": plan.engine.seed},
         "command": f"harness parity --{side}",
         "sampling_mode": plan.rollout.mode,
-        "guided": plan.guided,
+        "guided": plan.guided and side == "candidate",
         "hardware": {"cpu": "fast", "gpus": []},
     }
     recording = Recording(manifest, logs)

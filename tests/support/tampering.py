@@ -372,6 +372,24 @@ def _learners_bits(but: int) -> Change:
     return change
 
 
+def _every_second(by: float) -> Change:
+    """So many nats more in every second token."""
+
+    def change(run: Recording, other: Recording, rng: np.random.Generator) -> None:
+        for frame in run.frames("rollout"):
+            found = frame.arrays["logprob"]
+            assert isinstance(found, Jagged)
+            found.values = found.values + np.float32(by) * (np.arange(len(found.values)) % 2)
+
+    return change
+
+
+def _unreached(run: Recording, other: Recording, rng: np.random.Generator) -> None:
+    """Every step says that its engine did not reach 20 positions of the guide, and has them."""
+    for frame in run.frames("rollout"):
+        frame.fields["uncompared"] = 20
+
+
 def _learners_bits_in(share: float) -> Change:
     """The learner's own log-probabilities in this share of the tokens, drawn at random."""
 
@@ -618,6 +636,9 @@ def _catalogue() -> Iterator[Tampering]:
     yield from column("rollout", "logprob", *numbers, "samples rotated", "shifted by one", "rows cut", "copied")
     symmetric = column("rollout", "logprob", "exchanged", ends=KEPT)  # both are the learner's to within the tolerance
     yield from symmetric
+    biased = Column("rollout", "logprob").each(flat(lambda values, rng: values + np.float32(2e-5)))
+    yield Tampering("logprob of rollout: 2e-5 nats more", biased, pairs=PAIRS)
+    yield Tampering("logprob of rollout: 2e-5 nats more in every second token", _every_second(2e-5), pairs=PAIRS)
     yield Tampering("logprob of rollout: the learner's bits", _learners_bits(0))
     yield Tampering("logprob of rollout: the learner's bits but one", _learners_bits(1))
     yield Tampering("logprob of rollout: the learner's bits in three of four tokens", _learners_bits_in(0.75))
@@ -650,6 +671,8 @@ def _catalogue() -> Iterator[Tampering]:
     yield Tampering("weight_version of rollout: one later", frames("rollout", weight_version=lambda old, rng: old + 1))
     yield Tampering("weight_version of rollout and experience: one earlier", _other_versions(-1), alike=foreign)
     yield Tampering("mode of rollout: another", frames("rollout", mode="greedy"))
+    yield Tampering("uncompared of rollout: 20 positions that are there", _unreached, pairs=own)
+    yield Tampering("guided of rollout: not", frames("rollout", guided=False), pairs=own, places=("candidate",))
     yield Tampering("mode of rollout: unknown", frames("rollout", mode="magic"))
     # what the learner made of it
     for name in ("actor_logprob", "value", "advantage", "return"):
@@ -673,6 +696,7 @@ def _catalogue() -> Iterator[Tampering]:
         "experience", "margin", "zero", "constant", "NaN", "infinite", "rows cut", "dropped", pairs=margins
     )
     yield from column("experience", "margin", "permuted", pairs=margins, places=ONE)
+    yield from column("experience", "runner_up", "zero", "constant", pairs=margins)
     yield Tampering("experience: dropped", without("experience"))
     yield Tampering("experience: dropped from half of the steps on", without("experience", later=True))
     yield Tampering("weight_version of experience: dropped", frames("experience", weight_version=None), alike=foreign)
@@ -731,6 +755,7 @@ def _catalogue() -> Iterator[Tampering]:
     yield Tampering("sync: dropped", without("sync"))
     yield Tampering("sync: does not say that it went well", events("sync", ok=None))
     yield Tampering("sync: failed", events("sync", ok=False))
+    yield Tampering("tensors of sync: 3", events("sync", tensors=3))
     yield Tampering("proof of sync: dropped", events("sync", proof_max_delta=None, proof_mean_delta=None), pairs=own)
     yield Tampering("proof of sync: zero", events("sync", proof_max_delta=0.0, proof_mean_delta=0.0), pairs=own)
     yield Tampering(
@@ -783,6 +808,7 @@ def _catalogue() -> Iterator[Tampering]:
     yield Tampering("batch of learner: dropped", events("learner", batch=None), alike=foreign)
     yield Tampering("losses of step: NaN", _metrics(policy_loss=float("nan"), value_loss=float("nan")))
     yield Tampering("losses of step: others", _metrics(policy_loss=-0.5), places=ONE)
+    yield Tampering("metrics of step: dropped", events("step", metrics=None), pairs=own)
     yield Tampering("means of step: others", _metrics(reward_mean=9.0, length_mean=9.0), pairs=own)
     # data and configuration
     yield Tampering("data: dropped", without("data"))
@@ -801,6 +827,7 @@ def _catalogue() -> Iterator[Tampering]:
     yield Tampering("run.json: another framework", manifest("framework", "other"), places=ONE)
     yield Tampering("run.json: another engine", manifest("backend", "hf"))
     yield Tampering("run.json: another seed", manifest("scenario.seed", 77), places=ONE)
+    yield Tampering("run.json: other seeds than its scenario's", manifest("seeds.engine", 77), pairs=own)
     yield Tampering("sampling: another temperature than run.json's", _canonical(temperature=0.5))
     yield Tampering("sampling: dropped", without("sampling"), ends=TOLD, check=SUSPICIONS[7])
     # engines and environments

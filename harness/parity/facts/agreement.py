@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from harness.parity.facts.evidence import Evidence, weight_version
+from harness.parity.facts.evidence import Evidence, Side, weight_version
 from harness.parity.facts.experience import ROUNDINGS, SPACING
+from harness.parity.facts.replayed import replayed
 from harness.recordings.store import Recording
-from harness.recordings.tables import Rows, Table, mapping, number
+from harness.recordings.tables import Rows, Table, mapping, names, number
 from probes import weights
 
 SAME_MEAN = 1e-5  # relative, and absolute below one: float32 sums over a batch in another order
@@ -29,12 +30,20 @@ def contradictions(e: Evidence) -> list[str]:
     return [
         f"the {side.name}'s recording contradicts itself: {what}"
         for side in e.sides
-        for what in dict.fromkeys(first for first in _first_of_each(side.recording) if first)
+        for what in dict.fromkeys(first for first in (*_first_of_each(side.recording), _unreached(e, side)) if first)
     ]
 
 
+def _unreached(e: Evidence, side: Side) -> str:
+    """More positions of a guide that were not reached than the samples lack."""
+    if side.name not in e.rollouts.odd_unreached:
+        return ""
+    step, told, lacking = e.rollouts.odd_unreached[side.name]
+    return f"step {step} says that {told} positions of a guide were not reached, and its samples lack {lacking}"
+
+
 def _first_of_each(recording: Recording) -> Iterator[str]:
-    for found in (_prompts, _weights, _settings, _ends, *((_estimate,) if _foreign(recording) else _OURS)):
+    for found in (_prompts, _weights, _counts, _settings, _ends, *((_estimate,) if _foreign(recording) else _OURS)):
         yield next(found(recording), "")
 
 
@@ -96,6 +105,22 @@ def _weights(recording: Recording) -> Iterator[str]:
                 f"the {len(found)} tensors of weight version {step + 1} are not those of which the learner has the "
                 f"digest after step {step}"
             )
+
+
+def _counts(recording: Recording) -> Iterator[str]:
+    """How many tensors a sync says that it sent, against those that the learner has a digest of. A sync that says more
+    than there are digests is not proven (`weightsync`)."""
+    sent: dict[int, set[str]] = {}
+    for event in recording.all("weights"):
+        if event.get("source") == "learner" and isinstance(event.get("version"), int):
+            sent.setdefault(event["version"], set()).update(mapping(event.get("digests")))
+    for event in recording.all("sync"):
+        version, told = event.get("version"), event.get("tensors")
+        if told is None or not isinstance(version, int):
+            continue
+        digested = len(sent.get(version, set()).difference(names(event.get("absent"))))
+        if not number(told) >= digested:
+            yield f"the sync of weight version {version} says that it sent {told} tensors, and {digested} have digests"
 
 
 def _settings(recording: Recording) -> Iterator[str]:
@@ -310,4 +335,22 @@ def _shapes(recording: Recording) -> Iterator[str]:
                 yield f"{name} of the batch of step {step} is {event[name]!r}, and its samples give {value}"
 
 
-_OURS = (_versions, _batches, _penalty, _means, _shapes)
+def _seeds(recording: Recording) -> Iterator[str]:
+    """The seeds of run.json against its scenario."""
+    told, scenario = mapping(recording.manifest.get("seeds")), recording.scenario
+    for name, value in (("scenario", scenario.get("seed")), ("engine", mapping(scenario.get("engine")).get("seed"))):
+        if name in told and told[name] != value:
+            yield f"the {name}'s seed is {told[name]!r} by its seeds and {value!r} by its scenario"
+
+
+def _guided(recording: Recording) -> Iterator[str]:
+    """Whether a run followed a guide, by run.json against its frames. A replay follows what it replays."""
+    told = recording.manifest.get("guided")
+    for step in recording.steps("rollout") if isinstance(told, bool) and replayed(recording) is None else ():
+        table = recording.table("rollout", step)
+        if table is not None and bool(table.fields.get("guided")) != told:
+            by_run, by_frames = ("guided", "not guided") if told else ("not guided", "guided")
+            yield f"the run was {by_run} by run.json, and step {step} was {by_frames} by its rollouts"
+
+
+_OURS = (_versions, _batches, _penalty, _means, _shapes, _seeds, _guided)

@@ -115,7 +115,6 @@ class Learners:
     followed: int | None = None  # they trained on other tokens
     reordered: int | None = None  # they took the samples in another order
     losses_differ: dict[str, int] = field(default_factory=dict)  # in their last digits: loss -> its first step
-    losses_of_one_run: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -134,6 +133,7 @@ class Rollouts:
     """Engine against engine, beside the divergences."""
 
     no_logprobs: list[int] = field(default_factory=list)  # steps of which a token has no log-probability
+    odd_unreached: dict[str, tuple[int, Any, int]] = field(default_factory=dict)  # side -> step, said, lacking
     weights_unknown: list[int] = field(default_factory=list)  # steps of which no record says that they are equal
     prompts_unknown: list[int] = field(default_factory=list)
     given_up: dict[int, int] = field(default_factory=dict)  # step -> samples that both engines ended themselves
@@ -225,7 +225,7 @@ class Evidence:
     unjudged_steps: dict[int, str] = field(default_factory=dict)  # step -> why its rollouts were not compared
     series: dict[str, list[float]] = field(default_factory=dict)
     tails: dict[DivergenceKey, Tail] = field(default_factory=dict)
-    drifts: dict[Means, Drift] = field(default_factory=dict)  # in half precision: mean differences
+    drifts: dict[Means, Drift] = field(default_factory=dict)  # mean differences
     updates: dict[str, Updates] = field(default_factory=dict)  # side -> its engine against two weight versions
     readings: dict[DivergenceKey, Readings] = field(default_factory=dict)  # what re-readings leave of a difference
     flips: Flips = field(default_factory=Flips)
@@ -279,6 +279,14 @@ class Evidence:
         """What engines may differ by from each other and from themselves; `tolerance` is for what learners take part
         in."""
         return self.finer or self.tolerance
+
+    @property
+    def mean_floor(self) -> float:
+        """The larger mean |Δ| of an engine against itself, nats; NaN unless both were measured, or the one run of a job
+        that was repeated."""
+        floors = [side.floor for side in self.sides if not self.second_runs or side.name in self.second_runs
+                  or side.floor.measured]  # fmt: skip
+        return max(one.mean for one in floors) if all(one.measured for one in floors) else float("nan")
 
     def tolerated(self, kind: Kind) -> Tolerance:
         """What counts as equal in this kind of comparison."""

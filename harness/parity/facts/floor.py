@@ -38,8 +38,8 @@ IMPLAUSIBLE = 1e-6  # probability below which so many flips of an engine against
 class EngineFloor:
     """One engine against itself, in nats; NaN where nothing was compared.
 
-    `level`: what all but the allowed outliers stay within; `largest`: the largest of all; `unrounded`: the largest at a
-    token that its learner does not round as far in half precision, None where that was not recorded.
+    `level`: what all but the allowed outliers stay within; `largest`: the largest of all; `mean`: of all; `unrounded`:
+    the largest at a token that its learner does not round as far in half precision, None where that was not recorded.
     """
 
     largest: float = float("nan")
@@ -50,6 +50,7 @@ class EngineFloor:
     variants: dict[str, dict[str, Any]] = field(default_factory=dict)
     where: dict[str, Any] = field(default_factory=dict)  # step, sample, position, rank, variant, base, other
     unrounded: float | None = None
+    mean: float = float("nan")
 
     @property
     def measured(self) -> bool:
@@ -114,7 +115,8 @@ def measure(recording: Recording, repeated: Iterable[Pair] = (), *, drawn: bool 
         return EngineFloor(flips=flips, not_finite=not_finite, variants=variants, where=where)
     rank = max(0, len(every) - 1 - outliers(len(every)))
     level = float(np.partition(every, rank)[rank])
-    return EngineFloor(largest, level, len(every), flips, not_finite, variants, where, unrounded)
+    mean = float(every.mean())
+    return EngineFloor(largest, level, len(every), flips, not_finite, variants, where, unrounded, mean)
 
 
 def _own(recording: Recording) -> Iterator[Pair]:

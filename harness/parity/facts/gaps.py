@@ -22,7 +22,7 @@ BATCH, CRITIC = "digest of the batch", "digest of the critic"
 COLUMNS = ("actor_logprob", "reference_logprob", "value", "kl", "return", "advantage")
 LOSSES = ("policy_loss", "value_loss", "grad_norm", "critic_grad_norm")
 # Recorded by every run of the harness' own that has it to record.
-_OWN = {FINISH, REWARD, TOKENS, MARGIN, VERSION, BATCH, CRITIC, *COLUMNS}
+_OWN = {FINISH, REWARD, TOKENS, MARGIN, VERSION, BATCH, CRITIC, *COLUMNS, "policy_loss", "value_loss"}
 # Check -> what it compares step by step.
 _COMPARED = {
     "finish-reasons": (FINISH,),
@@ -60,6 +60,9 @@ def never(e: Evidence, check: str) -> list[str]:
         steps = e.recorded.get(what, {})
         if steps and what not in (MARGIN, *LOSSES) and not any(any(pair) for pair in steps.values()):
             found.append(f"{check}: no step has {what} in either run")
+    losses = [pair for name in LOSSES for pair in e.recorded.get(name, {}).values()]
+    if LOSSES[0] in _COMPARED.get(check, ()) and losses and not any(any(pair) for pair in losses):
+        found.append(f"{check}: no step has losses in either run")
     return found
 
 

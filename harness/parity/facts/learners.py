@@ -71,8 +71,7 @@ def _losses(e: Evidence, steps: list[int]) -> None:
         for name in LOSSES:
             values = [metrics.get(step, {}).get(name) for metrics in told]
             if None in values:  # the weights agree without it
-                if values != [None, None]:
-                    e.learners.losses_of_one_run.setdefault(name, step)
+                e.note_recorded(name, step, *(value is not None for value in values))
                 continue
             one, two = map(number, values)
             e.note_recorded(name, step, math.isfinite(one), math.isfinite(two))

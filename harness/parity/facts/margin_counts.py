@@ -23,6 +23,10 @@ class Margins:
     repeated: int = 0  # of the distinct ones, beyond the first of each step's commonest value
     edges: int = 0  # without bound, although another token is left
     probable: int = 0  # greedy choices likelier than all other tokens together
+    itself: int = 0  # whose other token is the chosen one
+    others: int = 0  # that name another token
+    other: int = 0  # of those, each step's commonest
+    chosen: int = 0  # at those, each step's commonest choice
     narrow: int = 0  # those whose gap is smaller than their probability allows
 
     def add(self, table: Table, margin: Rows, tolerance: Tolerance, mode: str) -> None:
@@ -34,6 +38,7 @@ class Margins:
         self.finite += int(np.count_nonzero(finite))
         self.near += int(np.count_nonzero(np.abs(values[finite]) <= tolerance.margin))
         if known is not None:
+            self._named(known[0].values, known[2].values)
             self.edges += int(np.count_nonzero(np.isposinf(values) & (known[2].values >= 0)))
             position = np.arange(len(values)) - np.repeat(margin.offsets[:-1], margin.lengths)
             places = np.stack([position, known[0].values, values], axis=1)[finite]
@@ -46,6 +51,15 @@ class Margins:
         numbers = both(table, "margin", "actor_logprob") if mode == "greedy" else None
         if numbers is not None:
             self._held_against(numbers[1].values.astype(np.float64), numbers[0].values, tolerance.value)
+
+    def _named(self, chosen: np.ndarray, other: np.ndarray) -> None:
+        """The best other token at each place."""
+        named = other >= 0
+        self.itself += int(np.count_nonzero(named & (other == chosen)))
+        if named.any():
+            self.others += int(np.count_nonzero(named))
+            self.other += int(np.unique(other[named], return_counts=True)[1].max())
+            self.chosen += int(np.unique(chosen[named], return_counts=True)[1].max())
 
     def _held_against(self, logprob: np.ndarray, margin: np.ndarray, tolerance: float) -> None:
         """Greedy gaps against the probability of the choice, as far as `tolerance` nats of it say."""

@@ -23,6 +23,9 @@ from harness.recordings.tables import Table
 MOST_COMMON = 0.1  # of the finite margins may be one and the same number: two of a real density are, once in a million
 # The same of greedy ones in half precision, whose logits come in steps of 2^-4 between 8 and 16. Not measured.
 MOST_COMMON_STEPS = 0.5
+# Of the margins may be to one and the same other token, unless so many choices are one token as well. Not measured: a
+# choice between two tokens has each of them as the other one where it chose the first.
+MOST_OTHER = 0.9
 # Of the margins in half precision may be without bound, for the choice is within 0.02 nats of a filter's edge. Not
 # measured: it takes a model half of whose mass lies that near the edge.
 MOST_AT_EDGES = 0.5
@@ -65,6 +68,10 @@ def odd_margins(e: Evidence) -> list[str]:
             found.append(f"{one.repeated + 1:,} of {one.distinct:,} {whose} are one and the same number")
         if one.edges > (MOST_AT_EDGES * one.every if e.tolerance.half else 0):
             found.append(f"{one.edges:,} of {one.every:,} {whose} are without bound, although another token was left")
+        if one.itself:
+            found.append(f"{one.itself:,} of {one.others:,} {whose} are to the very token that was chosen")
+        elif one.others >= MINIMUM_TOKENS and one.other > MOST_OTHER * one.others > one.chosen:
+            found.append(f"{one.other:,} of {one.others:,} {whose} are to one and the same token")
         if one.narrow > outliers(one.probable):
             found.append(f"{one.narrow:,} of {one.probable:,} {whose} are smaller than the choice is likely")
     if e.margins_apart is not None:

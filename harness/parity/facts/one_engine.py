@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.parity.facts import half, prompts_seen, readings
+from harness.parity.facts import drifts, prompts_seen, readings
 from harness.parity.facts.align import SHOWN_IDS, Grid, Match, first_difference, shared
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Far, Side, version_of, weight_version
@@ -145,7 +145,7 @@ def _against_learner(e: Evidence, side: Side, rollout: Table, output: Rows, expe
         step=rollout.step,
         version=version_of(rollout),
     )
-    half.against_learner(e, side, rollout, experience, match, grid, same, p, q, cached)
+    drifts.against_learner(e, side, rollout, experience, match, grid, same, p, q, cached)
     kind = Kind.ENGINE.of(side.name)
     found = e.weigh(kind, grid, same, np.abs(q - p))
     if not len(found.beyond):

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.parity.facts import ends, flips, half, order, readings
+from harness.parity.facts import drifts, ends, flips, order, readings
 from harness.parity.facts.align import Grid, Match, equal_rows, shared
 from harness.parity.facts.confounders import Confounder
 from harness.parity.facts.divergence import Kind
@@ -19,9 +19,9 @@ from harness.parity.facts.evidence import Evidence, version_of
 from harness.parity.facts.flips import Learner
 from harness.parity.facts.gaps import CACHED, cached
 from harness.parity.facts.shares import DRAWN
-from harness.recordings.tables import Table
+from harness.recordings.tables import Table, number
 from reports.model import Finding, Place
-from reports.text import figure
+from reports.text import counted, figure
 
 SERIES = ("step", "max_delta_logprob", "mean_delta_logprob", "flips", "flips_beyond_margin")
 
@@ -41,6 +41,7 @@ def rollouts(e: Evidence, b: Table, c: Table, trained: list[Table | None]) -> No
         return
     e.count("samples", np.count_nonzero(judged))
     grid = shared([(output, match.a), (output2, match.b)])
+    _unreached(e, b, c, int(np.maximum(output.lengths[match.a] - output2.lengths[match.b], 0).sum()))
     longest = np.maximum(output.lengths[match.a], output2.lengths[match.b])
     e.count(DRAWN, longest[judged].sum())
     one, two = grid.take(output, match.a), grid.take(output2, match.b)
@@ -71,6 +72,21 @@ def rollouts(e: Evidence, b: Table, c: Table, trained: list[Table | None]) -> No
         _logprobs(e, b, c, match, grid, one, same, grid.take(p, match.a), grid.take(q, match.b), lookup)
     else:
         e.rollouts.no_logprobs.append(step)
+
+
+def _unreached(e: Evidence, b: Table, c: Table, lacking: int) -> None:
+    """Note how many positions of a guide a run says that its engine did not reach. `lacking`: how many tokens fewer the
+    candidate's samples have than the baseline's."""
+    for side, table in zip(e.sides, (b, c), strict=True):
+        told = table.fields.get("uncompared")
+        if not told or isinstance(told, str):
+            continue
+        guided = side is e.candidate and e.guided
+        if not 0 <= number(told) <= (lacking if guided else 0):
+            e.rollouts.odd_unreached.setdefault(side.name, (b.step, told, lacking if guided else 0))
+        else:
+            positions = counted(int(number(told)), "position")
+            e.missing.append(f"step {b.step}: the {side.name}'s engine did not reach {positions} of its guide")
 
 
 def _judged_rows(e: Evidence, b: Table, c: Table, match: Match) -> np.ndarray | None:
@@ -143,7 +159,7 @@ def _logprobs(
             float(np.nan_to_num(sizes, nan=np.inf).max()),  # NaN in a series means: not compared
             float(sizes.mean(dtype=np.float64)),
         )
-    half.engines(e, b, match, grid, same, p, q, either)
+    drifts.engines(e, b, match, grid, same, p, q, either)
     within = e.tolerance.within  # in half precision ten floors of one engine alone
     if e.finer is None and within < e.tolerance.cap:
         e.count("tokens beyond ten floors", np.count_nonzero(same & ~(size <= within)))

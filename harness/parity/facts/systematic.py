@@ -1,12 +1,15 @@
-"""Systematic differences in half precision: a mean that rounding does not have, beside the largest difference.
+"""Systematic differences: a mean that rounding does not have, beside the largest difference.
 
-One token may round by 0.06 nats, so a tolerance on single tokens lets a bias of that size pass. Rounding has mean zero
-and a size that the learner's own shows. Tested over the run, each step, positions and cached samples:
+A tolerance on single tokens lets a bias of its own size pass: in bfloat16 0.05 nats, where one token may round by 0.06,
+in float32 3e-5, where a token rounds by 2e-7 on average. Tested over the run, each step, positions and cached samples:
 
-- bias: the mean of Δ. Two normalised distributions that round independently have one of the order of mean Δ², for the
-  tokens are drawn by one of them: E[log q − log p] under p is −KL(p‖q), about −Δ²/2, and drawing prefers what rounding
-  raised by Δ²/T. That much is allowed, twice.
-- size: the mean |Δ| of an engine from float32's log-probabilities, in units of the learner's own.
+- bias: the mean of Δ. The tokens are drawn by one of two normalised distributions p and q, so that E[log q − log p]
+  under p is −KL(p‖q), about −Δ²/2, whatever the kernels do: errors of single tokens, however their size, have no mean
+  of the first order. Drawing prefers what rounding raised by Δ²/T. Twice mean Δ²/T is allowed, and what the numbers
+  resolve: in float32 the mean error of rounding one number of the learner's scale.
+- size: the mean |Δ|. In half precision of an engine from float32's log-probabilities, in units of the learner's own.
+  In float32 of each comparison, in units of the floor: what the engines were from themselves on average, and at least
+  the mean error of one rounding, for a floor can be exactly 0 where other kernels are 2e-7 away.
 
 The error rate is that of all tests together; tokens are clustered by their prompt (`clusters`).
 """
@@ -23,6 +26,7 @@ from scipy import stats
 
 from harness.parity.facts.clusters import Clusters, Mean
 from harness.parity.facts.divergence import Kind
+from harness.parity.facts.floor import HEADROOM, RESOLUTION, Tolerance
 from harness.parity.facts.metrics import LABELS, POSITION_EDGES
 
 FALSE_ALARM = 1e-3  # of all tests of a verdict together (Bonferroni)
@@ -30,8 +34,12 @@ POWER = 0.99  # with which the smallest effect that is stated is found
 # Engines may round so many times as much as the learner. Measured on a CPU in bfloat16: vLLM 0.99, SGLang 0.99, the
 # embedded engine 1.00.
 ROUGHER = 2.0
-ALLOWED_BIAS = 2.0  # times mean Δ² over T, see above
+ALLOWED_BIAS = 2.0  # times mean Δ² over T, and times one rounding in float32, see above
 RESOLVED = 16 * 2.0**-23 * 20  # nats; log-probabilities are recorded, and by some engines computed, in float32
+# Floors: what the mean |Δ| of other kernels may be, as the largest may (`floor.HEADROOM`). Measured in float32 on a
+# CPU, vLLM and SGLang against each other and their learners, over runs, steps, positions and cached samples of 11
+# sound pairs: 0.5 to 1.9 floors; mean Δ 7.6e-8 nats at most, where 2.4e-7 is the least that was allowed.
+APART = HEADROOM
 RUN = "the run"
 _DELTA, _SQUARE, _SIZE, _ROUNDING, _ONE, _TWO = range(1, 7)  # columns of the sums
 
@@ -67,6 +75,28 @@ class Means(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Null:
+    """What the means of a sound pair may be. `resolved`: a bias, nats, that numbers of this type may have. `floor`: the
+    unit of mean |Δ| in float32, nats; NaN where no floor was measured; None in half precision, whose unit is the
+    learner's rounding."""
+
+    temperature: float
+    resolved: float
+    floor: float | None
+
+    @staticmethod
+    def of(tolerance: Tolerance, mean_floor: float) -> Null:
+        if tolerance.half:
+            return Null(tolerance.temperature, RESOLVED, None)
+        # Spacing of float32 at the learner's scale, over 4: the mean of what rounding to the nearest leaves.
+        one_rounding = tolerance.resolution / RESOLUTION / 4
+        floor = min(max(mean_floor, one_rounding), tolerance.cap / APART)
+        if np.isnan(mean_floor):
+            return Null(tolerance.temperature, ALLOWED_BIAS * one_rounding, mean_floor)
+        return Null(tolerance.temperature, max(ALLOWED_BIAS * one_rounding, floor), floor)
+
+
+@dataclass(frozen=True)
 class Tested:
     """One test. `bound`: what the statistic may be without any noise; `critical`: standard errors above it that chance
     does not give; in nats."""
@@ -78,7 +108,8 @@ class Tested:
     bound: float
     critical: float
     reach: float  # standard errors beyond the bound at which an effect is found with `POWER`
-    unit: float  # mean |Δ| of the learner's own rounding, or of the comparison
+    unit: float  # mean |Δ| of the learner's own rounding, of the floor, or of the comparison
+    unit_of: str  # in words
     values: tuple[float, float]  # mean log-probability of both
 
     @property
@@ -145,32 +176,40 @@ class Drift:
                 yield name, first, one.table()
 
 
-def tested(drifts: dict[Means, Drift], temperature: float) -> dict[Means, list[Tested]]:
+def tested(drifts: dict[Means, Drift], null: Null) -> dict[Means, list[Tested]]:
     """Comparison -> its tests, the run's first. All of them share one error rate."""
     made: list[tuple[Means, str, str, int, np.ndarray]] = []
     for kind, drift in drifts.items():
         for where, step, table in drift.tables():
             made.append((kind, "bias", where, step, table))
-            if drift.sized and table[:, _ROUNDING].any():
+            rounding = drift.sized and table[:, _ROUNDING].any()
+            if rounding if null.floor is None else np.isfinite(null.floor):
                 made.append((kind, "size", where, step, table))
     found: dict[Means, list[Tested]] = {kind: [] for kind in drifts}
     for kind, what, where, step, table in made:
-        found[kind].append(_test(what, where, step, table, FALSE_ALARM / len(made), temperature))
+        found[kind].append(_test(what, where, step, table, FALSE_ALARM / len(made), null))
     return found
 
 
-def _test(what: str, where: str, step: int, table: np.ndarray, error_rate: float, temperature: float) -> Tested:
-    count = table[:, 0].sum()
+def _test(what: str, where: str, step: int, table: np.ndarray, error_rate: float, null: Null) -> Tested:
+    tokens = table[:, 0]
+    count = tokens.sum()
     free = max(1, len(table) - 1)
     critical = float(stats.t.isf(error_rate / 2, free))
     reach = critical + float(stats.t.isf(1 - POWER, free))
-    unit = float((table[:, _ROUNDING] if table[:, _ROUNDING].any() else table[:, _SIZE]).sum() / count)
+    rounding = bool(table[:, _ROUNDING].any())
+    unit = float(table[:, _ROUNDING if rounding else _SIZE].sum() / count)
+    unit_of = "the learner's own rounding" if rounding else "mean |Δ|"
     values = float(table[:, _ONE].sum() / count), float(table[:, _TWO].sum() / count)
     if what == "bias":
         square = float(table[:, _SQUARE].sum() / count)
-        bound = max(RESOLVED, ALLOWED_BIAS * square / min(1.0, max(temperature, 1e-6)))
+        bound = max(null.resolved, ALLOWED_BIAS * square / min(1.0, max(null.temperature, 1e-6)))
         mean = Mean.of(table, table[:, _DELTA])
-    else:
+    elif null.floor is None:
         bound = ROUGHER * unit
         mean = Mean.of(table, table[:, _SIZE] - ROUGHER * table[:, _ROUNDING])
-    return Tested(what, where, step, mean, bound, critical, reach, unit, values)
+    else:
+        unit, unit_of = null.floor, "the floor's own mean"
+        bound = APART * unit
+        mean = Mean.of(table, table[:, _SIZE] - bound * tokens)
+    return Tested(what, where, step, mean, bound, critical, reach, unit, unit_of, values)

@@ -320,7 +320,7 @@ def test_a_recording_that_says_almost_nothing(tmp_path: Path) -> None:
     assert verdict.verdict == "INCONCLUSIVE", verdict.reason
     assert verdict.coverage["compared_tokens"] > 500
     assert any("scenario" in item for item in verdict.missing)
-    assert len(verdict.parity.checks) == 23
+    assert len(verdict.parity.checks) == 24
 
 
 def test_the_cap_and_the_minimum_can_be_set(tmp_path: Path) -> None:

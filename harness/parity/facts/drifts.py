@@ -1,4 +1,4 @@
-"""Half precision: what is gathered beside the largest differences, while the steps are compared."""
+"""Mean differences, gathered beside the largest ones while the steps are compared."""
 
 from __future__ import annotations
 
@@ -25,17 +25,15 @@ def engines(
     e: Evidence, b: Table, match: Match, grid: Grid, same: np.ndarray, p: np.ndarray, q: np.ndarray, cached: Any
 ) -> None:
     """Engine against engine, one step; flat arrays on `grid`, `cached` per row."""
-    if e.tolerance.half:
-        _drift(e, Means(Compared.ENGINES), b, match.a, grid, same, p, q, None, cached)
+    _drift(e, Means(Compared.ENGINES), b, match.a, grid, same, p, q, None, cached)
 
 
 def against_learner(
     e: Evidence, side: Side, rollout: Table, experience: Table, match: Match, grid: Grid, same: np.ndarray,
     engine: np.ndarray, learner: np.ndarray, cached: Any,
 ) -> None:  # fmt: skip
-    """One engine against its learner, one step: against what float32 makes of the same weights, where that is known."""
-    if not e.tolerance.half:
-        return
+    """One engine against its learner, one step: in half precision against what float32 makes of the same weights, where
+    that is known."""
     found = both(experience, *NAMES)
     exact = grid.take(found[1], match.b) if found is not None and e.tolerance.rounding.measured else None
     means = Means(Compared.ENGINE, side.name)
@@ -73,7 +71,7 @@ def _drift(
 
 def settle(e: Evidence) -> None:
     """Turn what the tests found into divergences, where no single token of the comparison diverged already."""
-    e.drift_tests = results = systematic.tested(e.drifts, e.tolerance.temperature)
+    e.drift_tests = results = systematic.tested(e.drifts, systematic.Null.of(e.tolerance, e.mean_floor))
     for (compared, side), tests in results.items():
         if compared.single is not None and compared.single.of(side) in e.first:
             continue
@@ -106,8 +104,8 @@ def describe(one: systematic.Tested) -> str:
     """One test in words."""
     if one.what == "size":
         mean = one.mean.value + one.bound
-        times = figure(mean / one.unit)
-        return f"mean |Δ| of {one.where} {figure(mean)} nats, {times} times the learner's own rounding"
+        size = f"mean |Δ| of {one.where} {figure(mean)} nats"
+        return f"{size}, {figure(mean / one.unit)} times {one.unit_of}" if one.unit else f"{size}, and none is allowed"
     return (
         f"mean Δ of {one.where} {figure(one.mean.value)} nats, standard error {figure(one.mean.error)} over "
         f"{one.mean.clusters} prompts; rounding alone leaves {figure(one.bound)}"
