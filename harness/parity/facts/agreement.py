@@ -344,11 +344,14 @@ def _seeds(recording: Recording) -> Iterator[str]:
 
 
 def _guided(recording: Recording) -> Iterator[str]:
-    """Whether a run followed a guide, by run.json against its frames. A replay follows what it replays."""
+    """Whether a run followed a guide, by run.json against its frames. A replay follows what it replays, and what an
+    engine's own sampler draws follows nobody."""
     told = recording.manifest.get("guided")
     for step in recording.steps("rollout") if isinstance(told, bool) and replayed(recording) is None else ():
         table = recording.table("rollout", step)
-        if table is not None and bool(table.fields.get("guided")) != told:
+        if table is None or table.fields.get("mode") == "native":
+            continue
+        if bool(table.fields.get("guided")) != told:
             by_run, by_frames = ("guided", "not guided") if told else ("not guided", "guided")
             yield f"the run was {by_run} by run.json, and step {step} was {by_frames} by its rollouts"
 

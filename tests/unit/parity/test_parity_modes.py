@@ -475,8 +475,9 @@ def test_a_foreign_writers_slip_is_missing_evidence_and_no_crash(tmp_path: Path,
     for event in candidate.events(kind):
         event[field] = "not what the format says"
     verdict = put(tmp_path, baseline, candidate)
-    # Without digests nothing says that the weights arrived, and without its type nothing what rounding explains.
-    stops = kind in ("weights", "engine_info")
+    # Without digests nothing says that the weights arrived, without its type nothing what rounding explains, and
+    # without metrics nothing what the losses were.
+    stops = kind in ("weights", "engine_info", "step")
     assert verdict.verdict == ("INCONCLUSIVE" if stops else "EQUIVALENT"), verdict.reason
     assert verdict.missing
 
