@@ -268,7 +268,7 @@ def make(
         _floor(rollout, plan, noise, own)
     for step in range(plan.steps):
         truth = Step.of(plan, step, other=parted is not None and step >= parted)
-        _rolled_out(rollout, plan, truth, noise, own, guided=side == "candidate")
+        _rolled_out(rollout, plan, truth, noise, own, guided=plan.guided and side == "candidate")
         _experience(trainer, plan, truth)
         if plan.train:
             other = parted is not None and step + 1 >= parted
