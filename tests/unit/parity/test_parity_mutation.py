@@ -159,7 +159,8 @@ def _parted_early(run: Recording, share: float) -> None:
         assert isinstance(output, Jagged) and isinstance(margin, Jagged) and isinstance(second, Jagged)
         for row in np.flatnonzero(rng.random(len(output.lengths)) < share):
             start, end = output.offsets[row], output.offsets[row + 1]
-            output.values[start] = second.values[start]
+            drawn, output.values[start] = output.values[start], second.values[start]
+            second.values[start] = drawn  # of the token trained on, the best other one
             output.values[start + 1 : end] = rng.integers(3, 2048, end - start - 1)
         made["tokens"] = output.copy()  # a run that is not guided goes on from its own
 
