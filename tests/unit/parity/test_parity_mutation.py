@@ -162,6 +162,8 @@ def _parted_early(run: Recording, share: float) -> None:
             drawn, output.values[start] = output.values[start], second.values[start]
             second.values[start] = drawn  # of the token trained on, the best other one
             output.values[start + 1 : end] = rng.integers(3, 2048, end - start - 1)
+        same = second.values == output.values  # by chance: the best other token is another one
+        second.values[same] += 1
         made["tokens"] = output.copy()  # a run that is not guided goes on from its own
 
 
