@@ -92,3 +92,13 @@ def test_rounding_with_what_a_prompt_shares_raises_no_alarm_in_float32() -> None
             drift.add(step, cluster, np.zeros(len(delta)), delta, None, np.tile(np.arange(40), 8), None)
         alarms += any(one.found for one in systematic.tested({ENGINES: drift}, null)[ENGINES])
     assert alarms <= 10 * systematic.FALSE_ALARM * trials
+
+
+def test_runs_of_own_samplers_that_no_learner_scored_have_no_means(tmp_path: Path) -> None:
+    """As two jobs of one framework with equal seeds are: it was an error."""
+    baseline, candidate = pair(plan=scenario(dtype="float32", mode="native"), native=False)
+    for one in (baseline, candidate):
+        one.drop("experience")
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.parity is not None
+    assert not any(one.name == "systematic" for one in verdict.parity.checks)
