@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from harness.parity.checks.surroundings import hit_rate
+from harness.parity.facts.confounders import differences, flatten
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.parameters import engine_infos
 from harness.recordings.store import Recording
@@ -98,6 +99,9 @@ def _spans_by_step(recording: Recording) -> dict[tuple[str, int], float]:
         longest[name, step] = max(longest.get((name, step), 0.0), seconds)
     return longest
 
+# Settings with a row under another name.
+_SHOWN = ("name", "path", "mode", "train batch size")
+
 
 def _series(side: Side, steps: list[int]) -> dict[str, list[float]]:
     run = side.recording
@@ -172,7 +176,11 @@ def _rows(e: Evidence, side: Side, series: dict[str, list[float]]) -> dict[str, 
         "cache hit rate": _known(hit_rate(side)),
         "learner after the last update": str(learners[-1].get("actor"))[:12] if learners else None,
     }
-    return {title: value for title, value in rows.items() if value is not None}
+    rows = {title: value for title, value in rows.items() if value is not None}
+    both = (flatten(one.recording.scenario) for one in e.sides)
+    # Settings that differ and have no row of their own, such as engine.tensor_parallel.
+    others = [key for key in differences(*both) if key.rpartition(".")[2].replace("_", " ") not in {*rows, *_SHOWN}]
+    return rows | {key: flatten(scenario).get(key) for key in others}
 
 
 def _measured(e: Evidence, side: Side, series: dict[str, list[float]]) -> dict[str, Any]:

@@ -79,3 +79,11 @@ def test_a_sample_of_another_engine_than_the_rule_says_is_told(tmp_path: Path) -
     verdict = put(tmp_path, baseline, candidate)
     assert verdict.verdict != "EQUIVALENT"
     assert "1 sample drawn by another engine than the rule says" in check(verdict, "engines").evidence
+
+
+def test_a_setting_that_differs_has_a_row_side_by_side(tmp_path: Path) -> None:
+    baseline, candidate = pair(native=False)
+    candidate.manifest["scenario"]["engine"]["tensor_parallel"] = 2
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.parity is not None
+    assert [run.rows.get("engine.tensor_parallel") for run in verdict.parity.runs] == [1, 2]
