@@ -99,6 +99,7 @@ def _spans_by_step(recording: Recording) -> dict[tuple[str, int], float]:
         longest[name, step] = max(longest.get((name, step), 0.0), seconds)
     return longest
 
+
 # Settings with a row under another name.
 _SHOWN = ("name", "path", "mode", "train batch size")
 
