@@ -23,6 +23,11 @@ def read(path: Path) -> Verdict:
         verdict = Verdict.from_dict(json.loads(file.read_text(encoding="utf-8")))
     except FileNotFoundError as error:
         raise BadInput(f"{file} does not exist", fix="harness parity … --out DIR writes one") from error
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        what = "is damaged: it is not JSON" if path.is_dir() else "is neither a verdict, which is JSON, nor a bundle"
+        raise BadInput(
+            f"{file} {what}", fix="harness report RUN   # a directory, its verdict.json, or a bundle"
+        ) from error
     except (OSError, ValueError, RecursionError) as error:
         raise BadInput(f"{file} is no verdict of this version: {error}") from error
     if verdict.kind == "parity" and verdict.exit_code != EXIT_CODES.get(verdict.verdict):

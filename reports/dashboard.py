@@ -38,7 +38,7 @@ body { margin: 0; padding: 1.6rem; background: var(--paper); color: var(--ink);
 h1 { font-size: 1.4rem; } h2 { font-size: 1.05rem; margin-top: 2rem; } a { color: inherit; }
 table { border-collapse: collapse; } td, th { padding: .15rem .8rem .15rem 0; text-align: left; vertical-align: top;
   border-bottom: 1px solid var(--rule); white-space: nowrap; }
-td.told { white-space: normal; overflow-wrap: anywhere; }
+td.told { white-space: normal; overflow-wrap: anywhere; min-width: 16rem; } h1 { overflow-wrap: anywhere; }
 tr { content-visibility: auto; contain-intrinsic-size: auto 1.4rem; }
 .muted { color: var(--muted); } svg { vertical-align: middle; }
 .ok { fill: var(--ok); color: var(--ok); } .bad { fill: var(--bad); color: var(--bad); }
@@ -92,7 +92,7 @@ def _line(
     tone = TONES.get(last.status, "warn")
     order = ("bad", "warn", "known", "ok").index(tone)
     cells = (
-        f'<td><a href="{page}">{_text(name)}</a></td><td><b class="{tone}">{_text(last.status)}</b></td>'
+        f'<td class="told"><a href="{page}">{_text(name)}</a></td><td><b class="{tone}">{_text(last.status)}</b></td>'
         f"<td>{_heat(course, places, width)}</td>"
         f"<td>{_spark([one[SPARKS[0]] for one in metrics])}</td><td>{duration(last.seconds)}</td>"
     )

@@ -49,10 +49,12 @@ class Page:
         self.console.print(styled, soft_wrap=True, highlight=False, markup=False, emoji=False)
 
     def prose(self, text: Cell, first: Cell = "", rest: Cell | None = None) -> None:
-        """A paragraph wrapped at blanks, `first` before its first line, `rest` (or blanks) before the others."""
+        """A paragraph wrapped at blanks, `first` before its first line, `rest` (or blanks) before the others. On a
+        terminal a list that is wider than a line, as in a cause's name, is broken behind commas; a path never is."""
         lead = cell_len(_text(first).plain)
         rest = " " * lead if rest is None else rest
-        for index, part in enumerate(wrap(text, self.columns - max(lead, cell_len(_text(rest).plain)))):
+        width = self.columns - max(lead, cell_len(_text(rest).plain))
+        for index, part in enumerate(wrap(text, width, fold=self.console.is_terminal)):
             self.line(Text.assemble(_text(rest if index else first), part))
 
     def command(self, text: Cell, label: Cell = "", remark: str = "") -> None:
@@ -133,18 +135,35 @@ def label_width(names: Iterable[str]) -> int:
     return max((cell_len(name) for name in names if cell_len(name) <= 24), default=0)
 
 
-def wrap(cell: Cell, width: int) -> list[Text]:
-    """Lines of at most `width` cells, but for words that are longer: those stay whole."""
+def wrap(cell: Cell, width: int, *, fold: bool = False) -> list[Text]:
+    """Lines of at most `width` cells, but for words that are longer: those stay whole. With `fold` those that are no
+    path are broken behind commas."""
     text = _text(cell)
     if text.cell_len <= width:
         return [text]
     lines: list[Text] = []
     for word in text.split(" ", allow_blank=True):
-        if lines and (not lines[-1].cell_len or lines[-1].cell_len + 1 + word.cell_len <= width):
-            lines[-1] = Text.assemble(lines[-1], " ", word) if lines[-1].cell_len else word
+        first, *rest = _folded(word, width) if fold else [word]
+        if lines and (not lines[-1].cell_len or lines[-1].cell_len + 1 + first.cell_len <= width):
+            lines[-1] = Text.assemble(lines[-1], " ", first) if lines[-1].cell_len else first
         else:
-            lines.append(word)
+            lines.append(first)
+        lines += rest
     return lines
+
+
+def _folded(word: Text, width: int) -> list[Text]:
+    """A word in parts that end in a comma, of at most `width` cells where that can be."""
+    if word.cell_len <= width or "/" in word.plain:
+        return [word]
+    parts: list[Text] = []
+    for piece in re.finditer(r"[^,]*,?", word.plain):
+        part = word[piece.start() : piece.end()]
+        if parts and parts[-1].cell_len + part.cell_len <= width:
+            parts[-1] = Text.assemble(parts[-1], part)
+        elif part.cell_len:
+            parts.append(part)
+    return parts
 
 
 def _words(command: Text) -> list[Text]:

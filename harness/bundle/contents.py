@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.bundle.manifest import Kind
+from harness.bundle.opening import is_bundle
 from harness.errors import BadInput
 from harness.triage import directory
 from harness.triage.run import SIDES, WATCH, newest
@@ -32,8 +33,11 @@ def contents(given: list[Path]) -> Contents:
         sides = zip(SIDES, given, strict=True)
         return Contents("pair", {name: file for side, path in sides for name, file in _run(path, f"{side}/")})
     [path] = given
+    if is_bundle(path):
+        raise BadInput(f"{path} is a bundle already", fix=f"harness report {path}")
     if not path.is_dir():
-        raise BadInput(f"{path}: no such directory", fix="harness bundle RUN")
+        what = " is a file, and a bundle is made of a directory" if path.exists() else ": no such directory"
+        raise BadInput(f"{path}{what}", fix="harness bundle RUN   # a directory of harness run, parity or triage")
     if (path / MANIFEST).is_file():
         return Contents("run", dict([*_run(path), *_newest_evidence(path)]))
     if all((path / side / MANIFEST).is_file() for side in SIDES):

@@ -34,8 +34,13 @@ def resolve(path: str | os.PathLike[str]) -> Path:
 
 
 def resolve_runs(*paths: str | os.PathLike[str]) -> list[Path]:
-    """`resolve` of runs that are compared. Raises BadInput where their prompts were hashed with different keys."""
+    """`resolve` of runs that are compared. Raises BadInput for a file that is no bundle, and where their prompts were
+    hashed with different keys."""
     files = [_file(Path(path)) for path in paths]
+    for path, file in zip(paths, files, strict=True):
+        plain = _regular(Path(path))
+        if file is None and plain is not None:
+            raise BadInput(f"{plain} is a file, and no bundle", fix="harness diff RUN RUN   # directories or bundles")
     found = [resolve(path) for path in paths]
     keys = {_opened(file.resolve())[1].prompt_key if file is not None else "" for file in files}
     if len(keys) > 1:
@@ -53,7 +58,7 @@ def is_bundle(path: str | os.PathLike[str]) -> bool:
 
 def _file(path: Path) -> Path | None:
     """The bundle that `path` is or lies in. Its first member tells: nothing else of the zip is read."""
-    file = next((one for one in (path, *path.parents) if os.path.isfile(one)), None)
+    file = _regular(path)
     if file is None:
         return None
     try:
@@ -62,6 +67,11 @@ def _file(path: Path) -> Path | None:
     except OSError:
         return None
     return file if head.startswith(_FIRST) and head[30:] == NAME.encode() else None
+
+
+def _regular(path: Path) -> Path | None:
+    """The file that `path` is, or lies below."""
+    return next((one for one in (path, *path.parents) if os.path.isfile(one)), None)
 
 
 @cache

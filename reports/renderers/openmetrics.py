@@ -42,7 +42,7 @@ def _verdict(verdict: Verdict) -> list[tuple[str, str, list[Sample]]]:
     body = verdict.parity
     states = [check.state for check in body.checks] if body else []
     return [
-        ("verdict", verdict.reason, [(labels, 1.0)]),  # no label: each reason would be a series of its own
+        ("verdict", "1: the verdict that the labels name", [(labels, 1.0)]),
         ("exit_code", "exit code of the command", [({}, verdict.exit_code)]),
         ("causes", "causes that were named", [({"cause": cause.name}, 1.0) for cause in verdict.causes]),
         ("findings", "findings", [({}, len(verdict.findings))]),

@@ -212,6 +212,54 @@ def test_a_bomb_and_a_crowd_are_refused(tmp_path: Path, monkeypatch: pytest.Monk
         opening.resolve(tmp_path / "b.zip")
 
 
+@pytest.mark.parametrize("content", ["text", "zip"])
+@pytest.mark.parametrize(
+    ("words", "told", "fix"),
+    [
+        (["diff", "junk.zip"], "junk.zip is a file, and no bundle", "harness diff RUN RUN"),
+        (["diff", "junk.zip/baseline", "run"], "junk.zip is a file, and no bundle", "harness diff RUN RUN"),
+        (["report", "junk.zip"], "junk.zip is neither a verdict, which is JSON, nor a bundle", "harness report RUN"),
+        (["bundle", "junk.zip"], "junk.zip is a file, and a bundle is made of a directory", "harness bundle RUN"),
+        (["bundle", "absent.zip"], "absent.zip: no such directory", "harness bundle RUN"),
+    ],
+)
+def test_a_file_that_is_no_bundle_is_called_that(
+    content: str,
+    words: list[str],
+    told: str,
+    fix: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if content == "zip":
+        with zipfile.ZipFile("junk.zip", "w") as zipped:
+            zipped.writestr("a.txt", "x")
+    else:
+        Path("junk.zip").write_text("no zip")
+    assert cli.main(words) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == f"harness: {told}" and second.startswith(f"  fix: {fix}")
+
+
+def test_a_bundle_of_a_bundle_is_refused(folder: Path, tmp_path: Path) -> None:
+    pack([folder], tmp_path / "b.zip")
+    with pytest.raises(BadInput, match=r"b\.zip is a bundle already"):
+        contents([tmp_path / "b.zip"])
+
+
+def test_an_issue_of_a_run_and_in_another_format_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make("baseline").write(tmp_path / "run")
+    assert cli.main(["report", str(run), "--issue"]) == 2
+    told = capsys.readouterr().err
+    assert f"{run} is one recorded run without a verdict" in told and "harness diff BASELINE" in told
+    assert cli.main(["report", str(run), "--issue", "--format", "json"]) == 2
+    assert "--issue and --format json ask for two formats" in capsys.readouterr().err
+
+
 def test_what_cannot_be_packed_says_why(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="holds neither a run"):
         contents([tmp_path])

@@ -94,6 +94,11 @@ def test_figures_as_openmetrics() -> None:
     assert any(name == "rlhf_harness_metric" and value == 1.31e-6 for (name, _), value in found.items())
 
 
+def test_the_help_of_a_metric_says_what_it_is_whatever_the_run_came_to() -> None:
+    first, second = (render(divergent(reason=reason), "openmetrics") for reason in ("they differ", "another reason"))
+    assert first == second and "# HELP rlhf_harness_verdict 1: the verdict that the labels name\n" in first
+
+
 def test_hostile_names_and_numbers_are_still_openmetrics() -> None:
     values = {
         examples.HOSTILE: math.nan,

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from reports import render
 from reports.model import SUSPICIONS, Finding, RunSummary
+from reports.nightly_model import CellResult, Change, Night
 from reports.renderers.text import TextRenderer
 
 print_verdict = TextRenderer().show
@@ -60,6 +61,22 @@ def test_long_paths_and_commands_stay_on_one_line(width):
     lines = printed(verdict, width).splitlines()
     assert any(line.endswith(verdict.paths["deep"]) for line in lines)
     assert any(line.endswith(verdict.reproduce) for line in lines)
+
+
+def long_cause() -> str:
+    return f"SETTINGS({','.join(f'rope_scaling.original_{index}' for index in range(12))})"
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_long_name_is_broken_on_a_terminal_and_whole_in_a_pipe(width):
+    name, path = long_cause(), "/" + ",".join(["folder"] * 40)
+    change = Change("cause", name, f"cause {name}")
+    result = CellResult("hf-vllm/ppo", "REGRESSED", "DIVERGENT", "", new=(change,), reproduce=path)
+    night = Night(1, "trial", "2026-11-25", (result,))
+    lines = printed(night, width, force_terminal=True, color_system=None).splitlines()
+    assert max(len(line) for line in lines if path not in line) <= width
+    assert name in "".join(line.strip() for line in lines) and any(path in line for line in lines)
+    assert name in printed(night, width)
 
 
 def test_a_long_path_in_a_row_stays_whole():
@@ -160,6 +177,7 @@ def test_a_reader_that_went_away_does_not_change_the_exit_code():
 import sys
 import reports_examples as examples
 from rich.console import Console
+from reports.nightly_model import CellResult, Change, Night
 from reports.renderers.text import TextRenderer
 TextRenderer().show(examples.stale_tensor(), Console())
 sys.exit(42)

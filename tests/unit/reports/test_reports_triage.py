@@ -31,6 +31,8 @@ BLIND = triage(*next(iter(trial.wedge(2, 0))).built)
 def test_every_format_says_verdict_kind_and_reason(verdict, format):
     text = render(verdict, format)
     assert verdict.verdict in text and verdict.triage.hang in text
+    if format == "openmetrics":  # figures: a label would make a series of each reason
+        return
     for word in re.findall(r"[a-z_]{5,}", verdict.reason)[:6]:
         assert word in text
 
