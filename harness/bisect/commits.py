@@ -12,6 +12,7 @@ from pathlib import Path
 from harness import verdict_file
 from harness.bisect.judging import Judged
 from harness.bisect.search import Search
+from harness.cluster.launch import nothing_left
 from harness.commands.options import seconds
 from harness.envs.install import end
 from harness.errors import BadInput, HarnessError
@@ -65,7 +66,7 @@ def _run(search: Search, tree: Path, place: Path) -> Judged:
     request = search.journal.request
     place.mkdir()
     environ = {**os.environ, OUT: str(place / "recording")}
-    with (place / "log.txt").open("wb") as log:
+    with nothing_left(), (place / "log.txt").open("wb") as log:
         process = subprocess.Popen(
             ["/bin/sh", "-c", request.run], cwd=tree, env=environ, stdin=subprocess.DEVNULL, stdout=log,
             stderr=subprocess.STDOUT, start_new_session=True, text=True,

@@ -16,6 +16,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from scenarios.remote import Host, Remote
 
 PR_SET_CHILD_SUBREAPER = 36
 TERM_GRACE_S = 3.0
+SWEEPS = 5  # of what a command left: a process may have forked while the others were ended
 # On a cluster that we start the actors share the cores and Ray only counts them; on somebody else's each actor asks for
 # a core.
 OWN_CLUSTER_CPUS, OWN_ACTOR_CPUS, JOINED_ACTOR_CPUS = 16, 0.125, 1.0
@@ -193,6 +195,22 @@ class Cluster:
     def _end_processes(self) -> None:
         mine = [pid for pid in descendants(os.getpid()) if pid != os.getpid() and pid not in self._before]
         end(mine)
+
+
+@contextlib.contextmanager
+def nothing_left() -> Iterator[None]:
+    """Every process that is started within ends with it: whoever leaves its session or outlives its parent becomes a
+    child of this process, which is made the reaper of orphans."""
+    _become_reaper()
+    before = set(descendants(os.getpid()))
+    try:
+        yield
+    finally:
+        for _ in range(SWEEPS):
+            left = [pid for pid in descendants(os.getpid()) if pid not in before]
+            if not left:
+                break
+            end(left)
 
 
 def end(pids: list[int], grace_s: float = TERM_GRACE_S) -> None:

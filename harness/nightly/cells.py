@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from harness.cluster.launch import nothing_left
 from harness.envs.install import end
 from harness.nightly.matrix import Cell, Pair, Suite
 from harness.nightly.observation import Observation, failed, observed, of_suite
@@ -38,11 +39,11 @@ def folder_name(cell: Cell) -> str:
 def launch(
     words: Sequence[str], place: Path, limit_s: float, environ: Mapping[str, str] | None = None
 ) -> tuple[int | None, float]:
-    """(exit code, None at the time limit; seconds) of `harness WORDS` in a process group of its own. Its output and log
-    are in the new folder `place`."""
+    """(exit code, None at the time limit; seconds) of `harness WORDS` as a process of its own. All that it started ends
+    with it. Its output and log are in the new folder `place`."""
     place.mkdir(parents=True)
     started = time.monotonic()
-    with (place / "output.json").open("wb") as output, (place / "log.txt").open("wb") as log:
+    with nothing_left(), (place / "output.json").open("wb") as output, (place / "log.txt").open("wb") as log:
         process = subprocess.Popen(
             [*COMMAND, *words], stdin=subprocess.DEVNULL, stdout=output, stderr=log, text=True, start_new_session=True,
             env=environ,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # Plays `harness parity A B --out DIR …`: the verdict of the pair, from the file that holds all of them.
 PLAYER = """
-import json, os, sys, time
+import json, os, subprocess, sys, time
 from pathlib import Path
 from typing import TYPE_CHECKING
 words = sys.argv[2:]
@@ -32,6 +32,12 @@ if played == "hang":
     if os.fork() == 0:
         time.sleep(600)
     time.sleep(600)
+if played == "orphans":  # of another session, without this environment, and one more below each
+    program = "import subprocess, sys, time; sys.argv.pop() == '1' and subprocess.Popen([sys.executable, '-c', "
+    program += "'import time; time.sleep(600)', *sys.argv[1:]], start_new_session=True); time.sleep(600)"
+    subprocess.Popen([sys.executable, "-c", program, str(out), "1"], start_new_session=True, env={})
+    (out.parent / "orphans").write_text("started")
+    os.kill(os.getpid(), 9)
 if played == "die":
     os.kill(os.getpid(), 9)
 if played == "refuse":
