@@ -32,6 +32,7 @@ from harness.commands import (
     nightly,
     parity,
     record,
+    render,
     replay,
     report,
     run,
@@ -106,6 +107,7 @@ app.add_typer(history.app, name="history")
 app.add_typer(faults.app, name="faults")
 app.add_typer(env.app, name="env")
 app.add_typer(adapters.app, name="adapters")
+app.add_typer(render.app, name="render")
 
 
 def _version(asked: bool) -> None:

@@ -195,10 +195,12 @@ def parsed(kind: type[T], data: dict[str, Any], where: str) -> T:
 
 
 def selected(cells: Sequence[Cell], only: Sequence[str]) -> list[Cell]:
-    """The cells whose name matches one of the wildcards, or contains it. Raises BadInput where one matches none."""
+    """The cells with one of these names; else those that match it as a wildcard or contain it. Raises BadInput where
+    there is none."""
     chosen = []
     for pattern in only:
-        hits = [cell for cell in cells if fnmatch.fnmatchcase(cell.name, pattern) or pattern in cell.name]
+        hits = [cell for cell in cells if cell.name == pattern]
+        hits = hits or [cell for cell in cells if fnmatch.fnmatchcase(cell.name, pattern) or pattern in cell.name]
         if not hits:
             raise BadInput(f"--only {pattern!r} matches no cell", fix="harness nightly MATRIX.toml --list")
         chosen += hits

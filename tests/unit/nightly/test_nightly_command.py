@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -107,6 +108,23 @@ def test_a_cell_that_dies_ends_itself_only(folder: Path, played: str, words: str
     assert Path(dead["report"]).name == "log.txt" and Path(dead["report"]).is_file()
 
 
+def running(word: str) -> list[str]:
+    """The command lines of this machine that hold a word."""
+    lines = [Path("/proc") / pid / "cmdline" for pid in os.listdir("/proc") if pid.isdigit()]
+    found = []
+    for line in lines:
+        with contextlib.suppress(OSError):
+            found.append(line.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+    return [line for line in found if word in line]
+
+
+def test_a_cell_that_is_killed_leaves_no_process_in_any_session(folder: Path) -> None:
+    support.script(folder / "script.json", hf_hf="orphans", hf_vllm="orphans", hf_sglang=support.verdict())
+    assert run() == 2 and statuses(1)["hf-sglang/ppo-tiny"] == "NEW"
+    assert len(list(folder.rglob("attempt-1/orphans"))) == 2
+    assert running(str(folder)) == []
+
+
 def test_a_cell_is_ended_at_its_limit_with_its_children_and_tried_again(folder: Path) -> None:
     (folder / "matrix.toml").write_text(
         'name = "slow"\n[[include]]\npair = ["hf", "vllm"]\nlimit = "2s"\nretries = 1\n'
@@ -116,9 +134,7 @@ def test_a_cell_is_ended_at_its_limit_with_its_children_and_tried_again(folder: 
     assert run() == 2 and time.monotonic() - began < 60
     attempts = sorted(path.name for path in Path("runs/nightly/night-00001/hf-vllm_ppo-tiny").iterdir())
     assert attempts == ["attempt-1", "attempt-2"]
-    mine = str(folder / "player.py").encode()
-    lines = (Path("/proc") / pid / "cmdline" for pid in os.listdir("/proc") if pid.isdigit())
-    assert not any(mine in line.read_bytes() for line in lines if line.exists())
+    assert running(str(folder / "player.py")) == []
 
 
 def test_known_differences_do_not_count_until_they_expire(folder: Path) -> None:

@@ -1,0 +1,16 @@
+"""`harness render`: what starts the harness elsewhere, as a file. One command for each launcher."""
+
+from __future__ import annotations
+
+import typer
+
+from harness.launchers import launchers
+
+app = typer.Typer(no_args_is_help=True, help="Write what starts the harness elsewhere: a workflow, a job's script.")
+for name, command in launchers().items():
+    app.command(name)(command)
+
+
+@app.callback()
+def _group() -> None:
+    pass

@@ -1,0 +1,36 @@
+"""What starts the harness elsewhere: one launcher a file in this folder, each a command of `harness render`.
+
+The file's name is the command's. Its function `command` has options as Typer reads them, and ends with `write`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from harness.errors import BadInput
+
+WRITTEN_BY = "# Written by this command; edit the command, not the file:"
+
+
+def launchers() -> dict[str, Callable[..., None]]:
+    """Every launcher by the name that a user types."""
+    names = sorted(module.name for module in pkgutil.iter_modules(__path__))
+    return {name.replace("_", "-"): importlib.import_module(f"{__name__}.{name}").command for name in names}
+
+
+def write(files: Mapping[str, str], out: Path, command: str) -> None:
+    """Write files below `out`, headed by the command that makes them again, and name them on stdout. Raises BadInput
+    rather than replace a file that no such command wrote."""
+    for path in (out / name for name in files):
+        if path.exists() and not path.read_bytes().startswith(WRITTEN_BY.encode()):
+            raise BadInput(f"{path} was not written by harness render", fix="--out DIR   # or move the file away")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (out / name).write_text(f"{WRITTEN_BY}\n# {command}\n{text}", encoding="utf-8")
+            print(out / name)
+    except OSError as error:
+        raise BadInput(f"{error.filename} cannot be written: {error.strerror}", fix="--out DIR") from error

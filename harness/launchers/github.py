@@ -1,0 +1,179 @@
+"""GitHub Actions: one workflow that gates every push, and one that runs a nightly matrix, a job for each cell."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from harness.nightly.matrix import Cell
+
+SETUP = "pip install 'rlhf-harness[nightly,parity]'"
+OUT = Path(".github") / "workflows"
+MOST_JOBS = 256  # of a matrix: docs.github.com/actions/reference/limits
+MINUTES = 350  # a job on GitHub's own runners ends after 360: the artefacts are uploaded before
+# The newest majors that run on Node 24, November 2026.
+CHECKOUT, PYTHON, UPLOAD = "actions/checkout@v6", "actions/setup-python@v6", "actions/upload-artifact@v6"
+CACHE, RESTORE, SAVE = "actions/cache@v5", "actions/cache/restore@v5", "actions/cache/save@v5"
+
+
+def command(
+    matrix: Annotated[Path, typer.Argument(help="a matrix of harness nightly, from the repository's root")],
+    on_push: Annotated[
+        str,
+        typer.Option(help="what gates a push; default: harness parity of the matrix's first pair", show_default=False),
+    ] = "",
+    nightly: Annotated[
+        str, typer.Option(help="what runs every night besides, in a job of its own", show_default=False)
+    ] = "",
+    setup: Annotated[str, typer.Option(help="what installs the harness on a runner")] = SETUP,
+    at: Annotated[str, typer.Option(help="when the night begins, as cron has it, in UTC")] = "17 2 * * *",
+    runner: Annotated[str, typer.Option(help="the label of the runners")] = "ubuntu-latest",
+    python: Annotated[str, typer.Option(help="the version of Python")] = "3.12",
+    out: Annotated[Path, typer.Option(help="the folder of the workflows")] = OUT,
+) -> None:
+    """Write the GitHub workflows of a project: on every push, and every night a matrix.
+
+    Each cell of the matrix is a job with a history of its own; the repository's secret HARNESS_HISTORY may name a
+    PostgreSQL database for all of them.
+    """
+    import yaml
+
+    from harness.errors import BadInput
+    from harness.launchers import write
+    from harness.nightly import matrix as matrices
+
+    _, cells = matrices.load(matrix)
+    if len(cells) > MOST_JOBS:
+        raise BadInput(f"{matrix} has {len(cells)} cells, a GitHub matrix at most {MOST_JOBS} jobs", fix="exclude some")
+    start = _start(setup, python, matrix)
+    gate = on_push or _gate(cells, matrix)
+    given = {"--on-push": on_push, "--nightly": nightly, "--setup": "" if setup == SETUP else setup,
+             "--at": "" if at == "17 2 * * *" else at, "--runner": "" if runner == "ubuntu-latest" else runner,
+             "--python": "" if python == "3.12" else python}  # fmt: skip
+    words = [word for option, value in given.items() if value for word in (option, value)]
+    files = {
+        "harness-push.yml": _workflow(
+            "push", {"push": None, "pull_request": None}, {"gate": _job(runner, [*start, *_push(gate)])}
+        ),
+        "harness-nightly.yml": _workflow(
+            "nightly",
+            {"schedule": [{"cron": at}], "workflow_dispatch": None},
+            {
+                **(
+                    {"command": _job(runner, [*start, _run("Every night", nightly), _upload("night")])}
+                    if nightly
+                    else {}
+                ),
+                "cell": {"strategy": {"fail-fast": False, "matrix": {"include": _named(cells)}}}
+                | _job(runner, [*start, *_night(matrix)], name="${{ matrix.cell }}"),
+            },
+        ),
+    }
+    texts = {
+        name: yaml.dump(value, Dumper=_dumper(yaml), sort_keys=False, width=120, allow_unicode=True)
+        for name, value in files.items()
+    }
+    write(texts, out, shlex.join(["harness", "render", "github", str(matrix), *words]))
+
+
+def _workflow(name: str, on: dict[str, Any], jobs: dict[str, Any]) -> dict[str, Any]:
+    group = {"group": "${{ github.workflow }}-${{ github.ref }}", "cancel-in-progress": name == "push"}
+    return {"name": name, "on": on, "permissions": {"contents": "read"}, "concurrency": group, "jobs": jobs}
+
+
+def _job(runner: str, steps: Sequence[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    return {**more, "runs-on": runner, "timeout-minutes": MINUTES + 10, "steps": list(steps)}
+
+
+def _start(setup: str, python: str, matrix: Path) -> list[dict[str, Any]]:
+    """Until `harness` runs, with the environments of the engines as an earlier job left them."""
+    cache = {
+        "path": "~/.local/share/rlhf-harness",
+        "key": f"harness-${{{{ runner.os }}}}-${{{{ hashFiles('{matrix}', 'pyproject.toml') }}}}",
+        "restore-keys": "harness-${{ runner.os }}-",
+    }
+    return [
+        {"uses": CHECKOUT},
+        {"uses": PYTHON, "with": {"python-version": python}},
+        {"name": "Environments of the engines", "uses": CACHE, "with": cache},
+        _run("Install the harness", setup),
+    ]
+
+
+def _push(gate: str) -> list[dict[str, Any]]:
+    show = 'harness report runs/push --format md >> "$GITHUB_STEP_SUMMARY"'
+    return [_run("Gate", gate), _summary("runs/push/verdict.json", show), _upload("push")]
+
+
+def _night(matrix: Path) -> list[dict[str, Any]]:
+    """The history is kept whatever the night came to: actions/cache alone would keep that of a night without a
+    regression only."""
+    key, path = "harness-history-${{ matrix.key }}-", "runs/nightly/history.db*"
+    attempt = f"{key}${{{{ github.run_id }}}}-${{{{ github.run_attempt }}}}"
+    always = "${{ always() }}"
+    environ = {
+        "CELL": "${{ matrix.cell }}",
+        "HARNESS_HISTORY": "${{ secrets.HARNESS_HISTORY || 'runs/nightly/history.db' }}",
+    }
+    words = f'harness nightly {shlex.quote(str(matrix))} --only "$CELL" --format github'
+    return [
+        {"name": "History", "uses": RESTORE, "with": {"path": path, "key": attempt, "restore-keys": key}},
+        {"name": "Cell", "env": environ, "timeout-minutes": MINUTES, "run": words},
+        _summary("runs/nightly/night-*/night.md", 'cat runs/nightly/night-*/night.md >> "$GITHUB_STEP_SUMMARY"'),
+        {"name": "Keep the history", "if": always, "uses": SAVE, "with": {"path": path, "key": attempt}},
+        _upload("${{ matrix.key }}"),
+    ]
+
+
+def _run(name: str, command: str) -> dict[str, Any]:
+    return {"name": name, "timeout-minutes": MINUTES, "run": command}
+
+
+def _summary(file: str, command: str) -> dict[str, Any]:
+    return {"name": "Summary", "if": f"${{{{ always() && hashFiles('{file}') != '' }}}}", "run": command}
+
+
+def _upload(name: str) -> dict[str, Any]:
+    kept = {"name": name, "path": "runs/", "if-no-files-found": "ignore", "retention-days": 14}
+    return {"name": "Recordings and reports", "if": "${{ always() }}", "uses": UPLOAD, "with": kept}
+
+
+def _gate(cells: Sequence[Cell], matrix: Path) -> str:
+    from harness.errors import BadInput
+
+    pair = next((cell.pair for cell in cells if cell.pair), None)
+    if pair is None:
+        raise BadInput(f"{matrix} compares no pair of engines that could gate a push", fix="--on-push COMMAND")
+    return shlex.join(["harness", "parity", *pair, "--rollout-only", "--format", "github", "--out", "runs/push"])
+
+
+def _named(cells: Sequence[Cell]) -> list[dict[str, str]]:
+    """Each cell with a key of its own that may name a cache and an artefact."""
+    keys: list[str] = []
+    for cell in cells:
+        key = re.sub(r"[^A-Za-z0-9._]+", "-", cell.name)[:80]
+        keys.append(f"{key}-{keys.count(key) + 1}" if key in keys else key)
+    return [{"cell": cell.name, "key": key} for cell, key in zip(cells, keys, strict=True)]
+
+
+def _dumper(yaml: Any) -> Any:
+    """YAML as people write it: no anchors, nothing for nothing, lines of a script as lines."""
+
+    class Dumper(yaml.SafeDumper):  # type: ignore[name-defined,misc]
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
+
+    Dumper.add_representer(type(None), lambda dumper, _: dumper.represent_scalar("tag:yaml.org,2002:null", ""))
+    Dumper.add_representer(
+        str,
+        lambda dumper, text: dumper.represent_scalar(
+            "tag:yaml.org,2002:str", text, style="|" if "\n" in text else None
+        ),
+    )
+    return Dumper

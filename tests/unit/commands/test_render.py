@@ -1,0 +1,108 @@
+"""`harness render`: every launcher is a command; GitHub's workflows are valid, and the project's own are its output."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from harness import cli
+from harness.launchers import WRITTEN_BY, launchers
+
+ROOT = Path(__file__).parents[3]
+MATRIX = 'name = "x"\n[matrix]\npairs = [["hf", "vllm"], ["hf", "sglang"]]\nmodes = ["coupled", "greedy"]\n'
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "night's.toml").write_text(MATRIX)
+    return tmp_path
+
+
+def rendered(*words: str) -> dict[str, dict[Any, Any]]:
+    assert cli.main(["render", "github", "night's.toml", *words]) == 0
+    return {path.name: yaml.safe_load(path.read_text()) for path in Path(".github/workflows").iterdir()}
+
+
+def steps(workflow: dict[Any, Any]) -> list[dict[str, Any]]:
+    return [step for job in workflow["jobs"].values() for step in job["steps"]]
+
+
+def test_each_launcher_is_a_file_with_a_command() -> None:
+    files = {path.stem.replace("_", "-") for path in (ROOT / "harness" / "launchers").glob("[a-z]*.py")}
+    assert set(launchers()) == files and "github" in files
+    assert all(cli.main(["render", name, "--help"]) == 0 for name in launchers())
+
+
+def test_a_cell_is_a_job_with_a_cache_an_artefact_a_summary_and_annotations(folder: Path) -> None:
+    night = rendered("--at", "0 3 * * *")["harness-nightly.yml"]
+    assert night["on"] == {"schedule": [{"cron": "0 3 * * *"}], "workflow_dispatch": None}
+    cells = night["jobs"]["cell"]["strategy"]["matrix"]["include"]
+    assert [one["cell"] for one in cells][:2] == ["hf-vllm/ppo-tiny/coupled", "hf-vllm/ppo-tiny/greedy"]
+    assert len({one["key"] for one in cells}) == 4 and all(re.fullmatch(r"[\w.-]+", one["key"]) for one in cells)
+    used = [step.get("uses") for step in steps(night)]
+    assert any("upload-artifact" in str(one) for one in used) and any("cache@" in str(one) for one in used)
+    [cell] = [step for step in steps(night) if step.get("name") == "Cell"]
+    assert shlex.split(cell["run"]) == ["harness", "nightly", "night's.toml", "--only", "$CELL", "--format", "github"]
+    [summary] = [step for step in steps(night) if step.get("name") == "Summary"]
+    assert "night.md" in summary["run"] and "GITHUB_STEP_SUMMARY" in summary["run"] and "always()" in summary["if"]
+    [keep] = [step for step in steps(night) if step.get("name") == "Keep the history"]
+    assert "always()" in keep["if"], "a cell that regressed must not lose its history"
+
+
+def test_what_gates_a_push_is_given_or_the_first_pair_of_the_matrix(folder: Path) -> None:
+    [gate] = [step for step in steps(rendered()["harness-push.yml"]) if step.get("name") == "Gate"]
+    words = shlex.split(gate["run"])
+    assert words[:4] == ["harness", "parity", "hf", "vllm"] and words[words.index("--format") + 1] == "github"
+    lines = "make test\necho ${{ github.ref }} 'x: y'"
+    [gate] = [step for step in steps(rendered("--on-push", lines)["harness-push.yml"]) if step.get("name") == "Gate"]
+    assert gate["run"] == lines
+
+
+def test_a_file_of_somebody_else_is_never_replaced(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = folder / ".github" / "workflows" / "harness-push.yml"
+    own.parent.mkdir(parents=True)
+    own.write_text("name: mine\n")
+    assert cli.main(["render", "github", "night's.toml"]) == 2
+    assert "was not written by harness render" in capsys.readouterr().err
+    assert own.read_text() == "name: mine\n" and len(list(own.parent.iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('name = "x"\n[[faults]]\nsuite = "hang"', "compares no pair of engines that could gate a push"),
+        (
+            MATRIX + f"topologies = {[[f'seed={seed}'] for seed in range(65)]}",
+            "has 260 cells, a GitHub matrix at most 256",
+        ),
+    ],
+)
+def test_a_matrix_that_github_cannot_run(
+    folder: Path, text: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "night's.toml").write_text(text)
+    assert cli.main(["render", "github", "night's.toml"]) == 2
+    assert words in capsys.readouterr().err and not (folder / ".github").exists()
+
+
+def test_the_workflows_of_this_project_are_what_their_command_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    own = {path.name: path.read_text() for path in (ROOT / ".github" / "workflows").iterdir()}
+    for text in own.values():
+        first, second, *_ = text.splitlines()
+        assert first == WRITTEN_BY
+        workflow = yaml.safe_load(text)
+        assert {"name", "on", "jobs", "permissions"} <= set(workflow)
+        uses = [step["uses"] for step in steps(workflow) if "uses" in step]
+        assert uses and all(re.fullmatch(r"actions/[a-z/-]+@v\d+", one) for one in uses)
+    command = shlex.split(second.removeprefix("# "))
+    assert cli.main([*command[1:], "--out", str(tmp_path)]) == 0
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == own
