@@ -135,6 +135,10 @@ class Quiet:
     def span(self, name: str, **fields: Any) -> Span:
         return Span(self, name, fields)  # type: ignore[arg-type]
 
+    def memory(self) -> dict[str, int]:
+        recorder = self._recorder
+        return recorder.memory() if recorder and not self.off and self.pid == os.getpid() else {}
+
     def close(self, error: BaseException | None) -> None:
         if self._recorder and self.pid == os.getpid():
             try:

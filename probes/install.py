@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-from probes import collectives, environment, shapes, tokens
+from probes import collectives, environment, memory, shapes, tokens
 from probes.errors import RecordingError
 from probes.format import EVENTS, TOKENS, Flat, Ragged
 from probes.identity import started
@@ -88,6 +88,13 @@ class Recorder:
     def span(self, name: str, **fields: Any) -> Span:
         """A context manager that records one `span` event when it ends; its `note(...)` adds fields."""
         return Span(self, name, fields)
+
+    def memory(self) -> dict[str, int]:
+        """What this process holds of memory now, to be recorded: fields of `probes.memory.held`."""
+        began = time.monotonic_ns()
+        fields = memory.held()
+        self._self_ns += time.monotonic_ns() - began
+        return fields
 
     def shapes(
         self,
@@ -262,6 +269,9 @@ class _Off(Recorder):
     def frame(self, kind: str, **content: Any) -> None: ...
     def boundaries(self, **content: Any) -> None: ...
     def environment(self) -> None: ...
+    def memory(self) -> dict[str, int]:
+        return {}
+
     def close(self, ok: bool = True, reason: str = "") -> None: ...
     def watch_groups(self) -> bool:
         return False

@@ -27,13 +27,20 @@ def said(error: BaseException | None) -> str:
     return redaction.text(f"{type(error).__name__}: {text[:LOOKED_AT]}", SAID)
 
 
-class Span:
-    """Records one `span` event when it ends: name, start_ns, dur_ns, ok, and error when it ended in an exception."""
+BEFORE = ("rss", "cuda_allocated", "cuda_reserved")  # told of a span's beginning too: what it freed or took
 
-    __slots__ = ("_fields", "_name", "_recorder", "_start")
+
+class Span:
+    """Records one `span` event when it ends: name, start_ns, dur_ns, ok, and error when it ended in an exception.
+
+    A span of a step also says what its process holds of memory (`probes.memory`), at its end and before it.
+    """
+
+    __slots__ = ("_before", "_fields", "_name", "_recorder", "_start")
 
     def __init__(self, recorder: Recorder, name: str, fields: dict[str, Any]) -> None:
         self._recorder, self._name, self._fields, self._start = recorder, name, fields, 0
+        self._before: dict[str, int] = {}
 
     def note(self, **fields: Any) -> None:
         """Add fields that are known only while the span runs."""
@@ -45,6 +52,8 @@ class Span:
         return {"name": self._name, "start_ns": self._start, "fields": self._fields}
 
     def __enter__(self) -> Span:
+        if self._fields.get("step") is not None:
+            self._before = self._recorder.memory()
         self._start = time.monotonic_ns()
         self._recorder.running[id(self)] = self
         return self
@@ -55,6 +64,9 @@ class Span:
         self._recorder.running.pop(id(self), None)
         fields = {**self._fields, "name": self._name, "start_ns": self._start,
                   "dur_ns": time.monotonic_ns() - self._start, "ok": error is None}  # fmt: skip
+        if fields.get("step") is not None:
+            fields |= self._recorder.memory()
+            fields |= {f"{name}_before": self._before[name] for name in BEFORE if name in self._before}
         if error is not None:
             fields["error"] = said(error)
         try:

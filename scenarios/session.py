@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from probes import install
+from probes import install, memory
 from scenarios.engines import frames, guided, last_words, parameters, registry
 from scenarios.engines.engine import Completion, Engine, EngineError, Request, SyncGroup, SyncReport, WeightMeta
 from scenarios.engines.make import make_engine, resolve_device
@@ -95,6 +95,7 @@ class EngineSession:
         self._up = True
         self._closing = threading.Event()
         children = {pid: title(pid) for pid in engine.info().pids if pid != os.getpid()}
+        self._processes = children
         threading.Thread(target=self._watch, args=(children, self._closing), daemon=True, name="engine-watch").start()
         return self._wrapped()
 
@@ -168,10 +169,21 @@ class EngineSession:
             message = last_words.explain(str(error), self._begun)
             raise EngineError(f"{self.backend} failed in {name}", message) from error
         finally:
+            seconds = time.perf_counter() - started
             if self._recorder is not None:
-                self._recorder.event(
-                    "call", name=name, step=step, ok=ok, message=message, seconds=time.perf_counter() - started
-                )
+                with self._recorder.own_time():
+                    held = self._memory()
+                self._recorder.event("call", name=name, step=step, ok=ok, message=message, seconds=seconds, **held)
+
+    def _memory(self) -> dict[str, Any]:
+        """What this process, the engine's own and /dev/shm hold: fields of a `call` event."""
+        processes = [
+            {"pid": pid, "title": name[:80], **own}
+            for pid, name in self._processes.items()
+            if (own := memory.resident(pid))
+        ]
+        shm = memory.shm_used()
+        return memory.held() | {"processes": processes} | ({} if shm is None else {"dev_shm": shm})
 
     def rollout(
         self,
