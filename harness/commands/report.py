@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from harness.commands.options import Format, Verbose
 from harness.commands.showing import show
+from reports import exporters
+
+if TYPE_CHECKING:
+    from reports.run_model import RecordedRun
 
 
 def report(
@@ -19,9 +24,18 @@ def report(
     ],
     format: Format = "text",
     issue: Annotated[bool, typer.Option("--issue", help="the same as --format issue: to paste into a tracker")] = False,
+    export: Annotated[
+        str,
+        typer.Option(
+            help="write a recorded run's metrics as this tracker's files instead; sends nothing",
+            metavar="|".join(exporters.names()),
+            show_default=False,
+        ),
+    ] = "",
+    out: Annotated[Path | None, typer.Option(help="the folder for --export", show_default=False)] = None,
     verbose: Verbose = False,
 ) -> None:
-    """Show a verdict or a recorded run again, in any format."""
+    """Show a verdict or a recorded run again, in any format; or export a run's metrics to a tracker."""
     from harness import verdict_file
     from harness.bundle.opening import resolve
     from harness.errors import BadInput
@@ -31,6 +45,9 @@ def report(
         raise BadInput(f"--issue and --format {format} ask for two formats", fix="harness report RUN --issue")
     format = "issue" if issue else format
     path = resolve(run)
+    if export or out:
+        _export(RecordedRun.of(path), run, export, out)
+        return
     if (path / "run.json").is_file() and not (path / verdict_file.NAME).is_file():
         if format == "issue":
             raise BadInput(
@@ -39,3 +56,21 @@ def report(
             )
         show(RecordedRun.of(path), format)
     show(verdict_file.read(path), format, verbose=verbose)
+
+
+def _export(recorded: RecordedRun, run: str, tracker: str, out: Path | None) -> None:
+    from harness.errors import BadInput
+
+    if not tracker or out is None:
+        raise BadInput(
+            "--export TRACKER and --out DIR belong together", fix=f"harness report {run} --export tensorboard --out DIR"
+        )
+    try:
+        write = exporters.find(tracker)
+    except KeyError as error:
+        raise BadInput(f"there is no tracker {tracker!r}: it is one of {', '.join(exporters.names())}") from error
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise BadInput(f"{out} is not empty; an export never mixes with another", fix="choose another --out")
+    out.mkdir(parents=True, exist_ok=True)
+    write(recorded, out)
+    print(out)

@@ -1,0 +1,46 @@
+"""A recorded run's metrics as files of a tracker of experiments, without a server: one tracker a file in this folder.
+
+The file's name is the tracker's. Its function `write(run, folder)` writes into a folder that exists, and imports the
+tracker's package only then.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from reports.run_model import RecordedRun
+
+PROJECT = "rlhf-harness"
+
+
+def names() -> list[str]:
+    """Every tracker."""
+    return sorted(module.name for module in pkgutil.iter_modules(__path__))
+
+
+def find(name: str) -> Callable[[RecordedRun, Path], None]:
+    """The tracker's `write`. Raises KeyError for an unknown one."""
+    if name not in names():
+        raise KeyError(name)
+    write: Callable[[RecordedRun, Path], None] = importlib.import_module(f"{__name__}.{name}").write
+    return write
+
+
+def scalars(run: RecordedRun) -> Iterator[tuple[int, dict[str, float]]]:
+    """(step, its numbers by name), in the order of the recording."""
+    from reports.text import number
+
+    for index, metrics in enumerate(run.steps):
+        step = metrics.get("step")
+        values = {name: number(value) for name, value in metrics.items() if name != "step" and _numeric(value)}
+        yield (step if isinstance(step, int) else index), values
+
+
+def _numeric(value: object) -> bool:
+    """Also "nan" and "inf", as a recording writes what JSON lacks."""
+    return isinstance(value, (int, float)) or (isinstance(value, str) and value in ("nan", "inf", "-inf"))
