@@ -232,15 +232,33 @@ class Recording(Run):
         if known is not None and not known.unnamed and len(places):
             places = np.frombuffer(places, np.int64)[known.of(names)]
         lines = list(scan.lines_at(journal.path, places))
-        columns = _arrow_columns(lines) if len(lines) > 1000 else None
-        if columns is None:  # few; or a broken line, or a foreign writer with other types
-            events = [self.parsed(journal, line) or {} for line in lines]
-            columns = {"name": np.array([str(one.get("name")) for one in events], object)}
-            columns |= {key: np.array([number(one.get(key)) for one in events]) for key in _NUMBERS}
+        columns = self._columns(journal, lines, _NUMBERS)
         step = np.where(np.isfinite(columns["step"]), columns["step"], -1).astype(np.int64)
         process = np.full(len(lines), journal.name, object)
         found = Spans(process, columns["name"], step, columns["start_ns"] / 1e9, columns["dur_ns"] / 1e9)
         return found.where(np.array([name in names for name in found.name.tolist()], bool))
+
+    def numbers(
+        self, kind: str, mention: str, keys: tuple[str, ...]
+    ) -> Iterator[tuple[JournalIndex, dict[str, np.ndarray]]]:
+        """These numbers of each line of one kind with the text `mention` in it, journal by journal; NaN where a line
+        lacks one. `step` is among the keys."""
+        needle = mention.encode()
+        for journal in self._journals:
+            lines = [line for line in self._lines(journal, kind) if needle in line]
+            if lines:
+                columns = self._columns(journal, lines, keys)
+                within = self.window is None or (columns["step"] < 0) | np.isin(columns["step"], self.window)
+                yield journal, {key: columns[key] if within is True else columns[key][within] for key in keys}
+
+    def _columns(self, journal: JournalIndex, lines: list[bytes], keys: tuple[str, ...]) -> dict[str, np.ndarray]:
+        """`name` and these numbers of many lines."""
+        columns = _arrow_columns(lines, keys) if len(lines) > 1000 else None
+        if columns is None:  # few; or a broken line, or a foreign writer with other types
+            events = [self.parsed(journal, line) or {} for line in lines]
+            columns = {"name": np.array([str(one.get("name")) for one in events], object)}
+            columns |= {key: np.array([number(one.get(key)) for one in events]) for key in keys}
+        return columns
 
     def _scan_events(self, path: Path) -> JournalIndex:
         self._tell(f"reading {path}")
@@ -255,15 +273,15 @@ class Recording(Run):
 _NUMBERS = ("step", "start_ns", "dur_ns")
 
 
-def _arrow_columns(lines: list[bytes]) -> dict[str, np.ndarray] | None:
-    """The columns of many spans, parsed at once; None where they are not as the recorders write them."""
+def _arrow_columns(lines: list[bytes], keys: tuple[str, ...]) -> dict[str, np.ndarray] | None:
+    """The columns of many events, parsed at once; None where they are not as the recorders write them."""
     import pyarrow as pa
     import pyarrow.json as arrow_json
 
-    schema = pa.schema([("name", pa.string()), *((key, pa.int64()) for key in _NUMBERS)])
+    schema = pa.schema([("name", pa.string()), *((key, pa.int64()) for key in keys)])
     options = arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
     try:
         table = arrow_json.read_json(pa.BufferReader(b"".join(lines)), parse_options=options)
     except pa.ArrowInvalid:
         return None
-    return {key: table[key].to_numpy() for key in ("name", *_NUMBERS)}
+    return {key: table[key].to_numpy() for key in ("name", *keys)}

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from harness.parity.checks.surroundings import hit_rate
+from harness.parity.facts import memory
 from harness.parity.facts.confounders import differences, flatten
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.parameters import engine_infos
@@ -124,6 +125,7 @@ def _series(side: Side, steps: list[int]) -> dict[str, list[float]]:
         lengths = [_lengths(run, step) for step in steps]
         series["length_mean"] = [float(one.mean()) if len(one) else NAN for one in lengths]
         series["length_max"] = [float(one.max()) if len(one) else NAN for one in lengths]
+    series |= {f"memory of {role}, MiB": values for role, values in memory.largest(side.memory, steps).items()}
     return {name: values for name, values in series.items() if name == "step" or not all(np.isnan(values))}
 
 
@@ -200,6 +202,7 @@ def _measured(e: Evidence, side: Side, series: dict[str, list[float]]) -> dict[s
         "floor, nats": _known(side.floor.largest),
         "against its learner, max |Δ|": side.to_learner.largest[0] if side.to_learner.tokens else None,
         "probes, share of a step": _probe_share(side),
+        **{f"largest {name}": np.nanmax(values) for name, values in series.items() if name.startswith("memory of ")},
     }
     return {title: value for title, value in rows.items() if value is not None}
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import FrozenInstanceError, dataclass, field, fields, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from harness.parity.facts.divergence import Divergence, DivergenceKey, Kind, Sta
 from harness.parity.facts.floor import EngineFloor, Tolerance
 from harness.parity.facts.lifted_result import LiftedResult
 from harness.parity.facts.margin_counts import Margins
+from harness.parity.facts.memory import Held, recorded
 from harness.parity.facts.metrics import Mismatch
 from harness.parity.facts.native_result import NativeResult
 from harness.parity.facts.repeated import SecondRun
@@ -60,6 +62,11 @@ class Side:
     margins: Margins = field(default_factory=Margins)
     sync: SyncRecord = field(default_factory=SyncRecord)
     collisions: Collisions | None = None  # of the native stage
+
+    @cached_property
+    def memory(self) -> list[Held]:
+        """What each process held, step by step."""
+        return recorded(self.recording)
 
     def paired(self, own: Any, reference: Any) -> tuple[Any, Any]:
         """(baseline's value, candidate's value) of a place where this side's own stands against a reference."""

@@ -1,0 +1,143 @@
+"""What each process of a run holds of memory, step by step, and whether it grows.
+
+A process leaks where its low-water mark rises step after step. Batches, garbage collection, one-off buffers and warm-up
+raise it too, but not in most steps of the run, or not any more in its second half.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from harness.recordings.store import Recording
+from harness.recordings.tables import mapping, number
+
+WHAT = {
+    "rss": "resident memory",
+    "cuda_allocated": "allocated CUDA memory",
+    "cuda_reserved": "reserved CUDA memory",
+    "dev_shm": "/dev/shm of its host",
+}
+MIB = 2**20
+
+# Chance of any alarm about one recording whose processes all wander without a drift, the noise that looks most like a
+# leak. Leaving out the largest rises makes it less: at most 0.2 % of 4,000 random walks of 16 to 200 steps.
+ALPHA = 0.01
+LEAST = 1.0 * MIB  # bytes a step that matter: a thousand steps of it take a GiB
+WARM = 4  # one step in so many is warm-up: allocators, compiled kernels and caches fill up in the first steps
+BLOCKS = 12  # the other steps make 12 to 23 blocks, so there are at least this many, 16 with the warm-up
+JUMPS = 2  # largest rises from block to block that are left out: a buffer that is made once is no leak
+FEWEST = 16
+
+
+@dataclass(frozen=True)
+class Held:
+    """One series: `low` and `high` are the least and the largest number of bytes that the process told in each step."""
+
+    role: str  # "actor", "rollout, VLLM::EngineCore"
+    rank: int
+    what: str  # a key of WHAT
+    steps: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+    @property
+    def who(self) -> str:
+        return f"{self.role}, rank {self.rank}"
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Bytes a step, and the smallest number that would have been found in this series."""
+
+    rate: float
+    smallest: float
+    grows: bool
+
+
+def growth(held: Held, series: int) -> Growth | None:
+    """Whether one of so many `series` grows; None where it has too few steps. Linear in the steps.
+
+    The rises between the low-water marks of successive blocks of steps, without the largest two, have a mean above zero
+    (Student's t; it holds for noise about a level and for a random walk) that is large enough to matter. So have those
+    of the second half, and theirs is at least half the median of the first: warm-up slows down.
+    """
+    if len(held.steps) < FEWEST:
+        return None
+    warm = len(held.steps) // WARM
+    steps, low = held.steps[warm:].astype(float), held.low[warm:]
+    size = len(steps) // BLOCKS
+    blocks = len(steps) // size
+    first = len(steps) - blocks * size  # what does not fill a block belongs to the warm-up
+    marks = low[first:].reshape(blocks, size).min(axis=1)
+    centres = steps[first:].reshape(blocks, size).mean(axis=1)
+    rises = np.diff(marks) / np.diff(centres)
+    kept = np.sort(np.argsort(rises, kind="stable")[: len(rises) - JUMPS])
+    half = len(rises) // 2
+    rate, early, later = float(rises[kept].mean()), float(np.median(rises[:half])), rises[kept[kept >= half]]
+    least = max(LEAST, _bound(later, ALPHA))
+    smallest = max(least, _bound(rises[kept], ALPHA / series))
+    return Growth(rate, smallest, rate >= smallest and float(later.mean()) >= max(least, early / 2))
+
+
+def _bound(rises: np.ndarray, alpha: float) -> float:
+    """What the mean of these exceeds by chance with this probability where there is no growth."""
+    return _quantile(alpha, len(rises) - 1) * float(rises.std(ddof=1)) / math.sqrt(len(rises))
+
+
+@cache
+def _quantile(alpha: float, freedom: int) -> float:
+    from scipy.stats import t
+
+    return float(t.isf(alpha, freedom))
+
+
+def recorded(recording: Recording) -> list[Held]:
+    """Every series of a recording, process by process. [] where memory was not recorded."""
+    found: list[Held] = []
+    for journal, columns in recording.numbers("span", '"rss":', ("step", *WHAT)):
+        role, rank = str(journal.opening.get("role")), int(journal.opening.get("rank") or 0)
+        found += [one for what in WHAT for one in _held(role, rank, what, columns["step"], columns[what])]
+    calls: dict[tuple[str, str, str], list[dict[str, Any]]] = {}  # file, pid, role
+    for call in recording.all("call", mention="rss"):
+        role = str(call.get("role"))
+        calls.setdefault((str(call["file"]), "", role), []).append(call)
+        listed = call.get("processes")
+        for one in map(mapping, listed if isinstance(listed, list) else []):
+            key = str(call["file"]), str(one.get("pid")), f"{role}, {one.get('title') or 'a process of the engine'}"
+            calls.setdefault(key, []).append({**one, "step": call.get("step"), "rank": call.get("rank")})
+    for (_, _, role), told in calls.items():
+        steps = np.array([number(one.get("step")) for one in told])
+        for what in WHAT:
+            values = np.array([number(one.get(what)) for one in told])
+            found += _held(role, int(told[0].get("rank") or 0), what, steps, values)
+    return found
+
+
+def _held(role: str, rank: int, what: str, steps: np.ndarray, values: np.ndarray) -> list[Held]:
+    """The least and the largest of each step; none without any number."""
+    there = np.isfinite(values) & (values >= 0) & (steps >= 0)
+    if not there.any():
+        return []
+    steps, values = steps[there].astype(np.int64), values[there]
+    order = np.lexsort((values, steps))
+    steps, values = steps[order], values[order]
+    begins = np.flatnonzero(np.r_[True, steps[1:] != steps[:-1]])
+    return [Held(role, rank, what, steps[begins], values[begins], values[np.r_[begins[1:], len(steps)] - 1])]
+
+
+def largest(series: list[Held], steps: list[int]) -> dict[str, list[float]]:
+    """Role -> MiB that its largest process had resident in each of these steps, NaN where none tells."""
+    found: dict[str, list[float]] = {}
+    for one in series:
+        if one.what == "rss":
+            at = dict(zip(one.steps.tolist(), (one.high / MIB).tolist(), strict=True))
+            before = found.get(one.role, [float("nan")] * len(steps))
+            found[one.role] = [
+                float(np.fmax(old, at.get(step, np.nan))) for old, step in zip(before, steps, strict=True)
+            ]
+    return found
