@@ -13,6 +13,7 @@ from pathlib import Path
 from harness.errors import BadInput
 
 WRITTEN_BY = "# Written by this command; edit the command, not the file:"
+SHEBANG = "#!/bin/bash\n"  # stays the first line of a script
 
 
 def launchers() -> dict[str, Callable[..., None]]:
@@ -25,12 +26,16 @@ def write(files: Mapping[str, str], out: Path, command: str) -> None:
     """Write files below `out`, headed by the command that makes them again, and name them on stdout. Raises BadInput
     rather than replace a file that no such command wrote."""
     for path in (out / name for name in files):
-        if path.exists() and not path.read_bytes().startswith(WRITTEN_BY.encode()):
+        head = path.read_bytes().removeprefix(SHEBANG.encode()) if path.exists() else b""
+        if path.exists() and not head.startswith(WRITTEN_BY.encode()):
             raise BadInput(f"{path} was not written by harness render", fix="--out DIR   # or move the file away")
     try:
         out.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
-            (out / name).write_text(f"{WRITTEN_BY}\n# {command}\n{text}", encoding="utf-8")
+            shebang, body = (SHEBANG, text.removeprefix(SHEBANG)) if text.startswith(SHEBANG) else ("", text)
+            (out / name).write_text(
+                f"{shebang}{WRITTEN_BY}\n# {' '.join(command.splitlines())}\n{body}", encoding="utf-8"
+            )
             print(out / name)
     except OSError as error:
         raise BadInput(f"{error.filename} cannot be written: {error.strerror}", fix="--out DIR") from error

@@ -11,11 +11,13 @@ from harness.doctor.outcome import Asked, Fine, Outcome, Problem, check, duratio
 
 @check("leftover-engines", "processes", host=True)
 def engines(facts: Facts, asked: Asked) -> Iterator[Outcome]:
-    """Lists processes titled sglang:: or VLLM::. Error when their parent has ended, else info."""
+    """Lists processes titled sglang:: or VLLM::. Error when their parent has ended, else info; also of those that have
+    ended and whose parent has not collected them: signals do nothing to them."""
     assert facts.processes is not None
     found = [item for item in facts.processes.found if item.kind == "engine"]
-    orphans = [item for item in found if item.orphan or item.zombie]
-    owned = [item for item in found if item not in orphans]
+    ended = [item for item in found if item.zombie]
+    orphans = [item for item in found if item.orphan and not item.zombie]
+    owned = [item for item in found if item not in (*orphans, *ended)]
     outcomes: list[Outcome] = []
     if orphans:
         outcomes.append(
@@ -36,6 +38,16 @@ def engines(facts: Facts, asked: Asked) -> Iterator[Outcome]:
                 _shown(older or owned),
                 "if no run is meant to be there, they are what holds its memory and ports",
                 f"ps -fp {_pids(owned).replace(' ', ',')}",
+            )
+        )
+    if ended:
+        outcomes.append(
+            Problem(
+                "info",
+                "engine processes have ended, and their parent has not collected them",
+                _shown(ended),
+                "they hold nothing, unless a thread of theirs is stuck in a driver",
+                f"ps -o ppid= -p {_pids(ended).replace(' ', ',')}   # it goes when that process does",
             )
         )
     yield from outcomes or [Fine("no engine process is running")]
