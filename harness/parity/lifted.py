@@ -151,6 +151,9 @@ def _other_type(own: Evidence, verdict: Verdict) -> str:
             str(mapping(info.get("resolved")).get("dtype")).removeprefix("torch.")
             for info in engine_infos(side, own.mode)
         }
+        asked = mapping(side.recording.scenario.get("model")).get("dtype")
+        if asked != "float32":
+            return f"the {side.name}'s stage was run in {asked} by its run.json, not in float32"
         if types != {"float32"}:
             said = " and ".join(sorted(types)) or "a type that it does not say"
             return f"the {side.name}'s engine computed in {said}, not in float32"

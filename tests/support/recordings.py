@@ -312,7 +312,8 @@ def stage(side: str, plan: Scenario, **options: Any) -> Recording:
                 event["digests"] = held(plan, plan.steps)
             log.events.append((kind, event))
         for frame in log.frames:
-            frame.fields["weight_version"] = max(first, frame.step)
+            last = first + 1 if plan.train else first
+            frame.fields["weight_version"] = last if frame.kind == "floor" else max(first, frame.step)
     made.manifest["lifted"] = {"held": plan.model.dtype, "first_step": first, "stop": window.stop}
     made.made = {}
     return made
@@ -503,7 +504,7 @@ def _floor(rollout: Log, plan: Scenario, noise: float, own: np.random.Generator)
             FrameRecord(
                 "floor",
                 0,
-                {"variant": variant, "weight_version": 0},
+                {"variant": variant, "weight_version": plan.steps if plan.train else 0},
                 {"sample": truth.sample.copy(), "output": truth.output.copy(), "logprob": truth.like(logprob)},
             )
         )

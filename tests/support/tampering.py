@@ -452,6 +452,35 @@ def _tensors_renamed(run: Recording, other: Recording, rng: np.random.Generator)
         event["digests"] = dict(zip(found, [*list(found.values())[1:], next(iter(found.values()))], strict=True))
 
 
+def _all_tensors(field: str) -> Change:
+    """Every sync lists all of its tensors in `field`, while their digests arrive."""
+
+    def change(run: Recording, other: Recording, rng: np.random.Generator) -> None:
+        for sync in run.events("sync"):
+            sync[field] = [
+                name for event in run.events("weights", version=sync["version"]) for name in event["digests"]
+            ]
+
+    return change
+
+
+def _received_twice(run: Recording, other: Recording, rng: np.random.Generator) -> None:
+    """Before the digests of each version others arrive under the same names."""
+    for log in run.logs.values():
+        log.events = [
+            one
+            for kind, event in log.events
+            for one in (
+                *(
+                    [(kind, event | {"digests": {name: digest("other", name) for name in event["digests"]}})]
+                    if kind == "weights" and event["source"] == "received"
+                    else []
+                ),
+                (kind, event),
+            )
+        ]
+
+
 def _token_file(run: Recording, other: Recording, rng: np.random.Generator) -> None:
     """The engine's token file is a copy of the other run's."""
     run.logs["rollout"].frames = copy.deepcopy(other.logs["rollout"].frames)
@@ -621,6 +650,11 @@ def _off(run: Recording, other: Recording, rng: np.random.Generator) -> None:
         logprob.values = logprob.values + np.float32(0.02)
 
 
+def _stage_in_half(run: Recording, other: Recording, rng: np.random.Generator) -> None:
+    assert run.stage is not None
+    run.stage.manifest["scenario"]["model"]["dtype"] = "bfloat16"
+
+
 def _without_a_stage(run: Recording, other: Recording, rng: np.random.Generator) -> None:
     run.stage = None
 
@@ -756,6 +790,11 @@ def _catalogue() -> Iterator[Tampering]:
     yield Tampering("sync: does not say that it went well", events("sync", ok=None))
     yield Tampering("sync: failed", events("sync", ok=False))
     yield Tampering("tensors of sync: 3", events("sync", tensors=3))
+    yield Tampering("sync: says of every tensor that it was not sent", _all_tensors("absent"))
+    yield Tampering("sync: says of every tensor that it has no digest of it", _all_tensors("unreported"))
+    yield Tampering("weights, received: twice, and otherwise at first", _received_twice)
+    yield Tampering("floor: at the first weights", frames("floor", weight_version=0), pairs=(OWN, HALF))
+    yield Tampering("floor: at weights that there never were", frames("floor", weight_version=9), pairs=(OWN, HALF))
     yield Tampering("proof of sync: dropped", events("sync", proof_max_delta=None, proof_mean_delta=None), pairs=own)
     yield Tampering("proof of sync: zero", events("sync", proof_max_delta=0.0, proof_mean_delta=0.0), pairs=own)
     yield Tampering(
@@ -782,6 +821,7 @@ def _catalogue() -> Iterator[Tampering]:
     yield Tampering("lifted stage: off by 0.02 nats", in_stage(_off), pairs=half)
     yield Tampering("lifted stage: none in one run", _without_a_stage, pairs=half, places=ONE)
     yield Tampering("lifted stage: the other run's", _the_others_stage, pairs=half, places=ONE)
+    yield Tampering("lifted stage: in bfloat16 by its run.json", _stage_in_half, pairs=half)
     for what, damage in (
         ("a journal that does not end", _unclosed),
         ("no rollouts", without("rollout")),

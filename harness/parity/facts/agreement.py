@@ -43,7 +43,15 @@ def _unreached(e: Evidence, side: Side) -> str:
 
 
 def _first_of_each(recording: Recording) -> Iterator[str]:
-    for found in (_prompts, _weights, _counts, _settings, _ends, *((_estimate,) if _foreign(recording) else _OURS)):
+    for found in (
+        _prompts,
+        _weights,
+        _counts,
+        _arrivals,
+        _settings,
+        _ends,
+        *((_estimate,) if _foreign(recording) else _OURS),
+    ):
         yield next(found(recording), "")
 
 
@@ -121,6 +129,26 @@ def _counts(recording: Recording) -> Iterator[str]:
         digested = len(sent.get(version, set()).difference(names(event.get("absent"))))
         if not number(told) >= digested:
             yield f"the sync of weight version {version} says that it sent {told} tensors, and {digested} have digests"
+
+
+def _arrivals(recording: Recording) -> Iterator[str]:
+    """What arrived, by one engine, of each version: a tensor once, and none that the sync did not send or has no
+    digest of."""
+    arrived: dict[int, dict[tuple[str, str], str]] = {}
+    for event in recording.all("weights"):
+        version = event.get("version")
+        if event.get("source") != "received" or not isinstance(version, int):
+            continue
+        known = arrived.setdefault(version, {})
+        for name, digest in mapping(event.get("digests")).items():
+            if digest and known.setdefault((str(event.get("file")), name), digest) != digest:
+                yield f"{name} of weight version {version} arrived twice, and otherwise the second time"
+    for event in recording.all("sync"):
+        version = event.get("version")
+        there = {name for _, name in arrived.get(version, {})} if isinstance(version, int) else set()
+        for field, said in (("absent", "was not sent"), ("unreported", "has no digest of the engine")):
+            for name in sorted(there.intersection(names(event.get(field))))[:1]:
+                yield f"{name} of weight version {version} {said} by its sync, and arrived"
 
 
 def _settings(recording: Recording) -> Iterator[str]:
@@ -356,4 +384,14 @@ def _guided(recording: Recording) -> Iterator[str]:
             yield f"the run was {by_run} by run.json, and step {step} was {by_frames} by its rollouts"
 
 
-_OURS = (_versions, _batches, _penalty, _means, _shapes, _seeds, _guided)
+def _floors(recording: Recording) -> Iterator[str]:
+    """A floor is measured at the last weights that were sent."""
+    last = max((one["version"] for one in recording.all("sync") if isinstance(one.get("version"), int)), default=None)
+    for step in recording.steps("floor") if last is not None else ():
+        table = recording.table("floor", step)
+        told = table.fields.get("weight_version") if table is not None else None
+        if told is not None and told != last:
+            yield f"the floor was measured with weight version {told!r}, and the last that was sent is {last}"
+
+
+_OURS = (_versions, _batches, _penalty, _means, _shapes, _seeds, _guided, _floors)
