@@ -70,7 +70,7 @@ def _write_side(folder: Path, side: str, size: Size, steps: int) -> dict[str, in
                     told["actor"] = weights.combine(sent[-1]["digests"])
                 for frame in log.frames:
                     frame.step = step
-                    frame.fields["weight_version"] = step
+                    frame.fields["weight_version"] = steps if frame.kind == "floor" else step
                 spans = (size.events - streams.events) // (steps - step) - len(log.events) if name == "actor" else 0
                 filler = [(_span if i % 2 else _shapes)(step, i) for i in range(max(0, spans))]
                 streams.append(log, [*log.events, *filler], last=last)
