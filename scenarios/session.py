@@ -22,11 +22,10 @@ from scenarios.engines import frames, guided, last_words, parameters, registry
 from scenarios.engines.engine import Completion, Engine, EngineError, Request, SyncGroup, SyncReport, WeightMeta
 from scenarios.engines.make import make_engine, resolve_device
 from scenarios.engines.mapping import ParameterMap, described
-from scenarios.engines.processes import alive, exit_code, title
+from scenarios.engines.processes import first_to_end, title
 from scenarios.plants import Injection
 from scenarios.settings import Sampling, Scenario
 
-WATCH_PERIOD_S = 0.5
 NATIVE_PART = 256  # native samples in one call to the engine
 REPEATS = 16  # native samples that are drawn twice
 
@@ -108,16 +107,15 @@ class EngineSession:
         return wrapped
 
     def _watch(self, children: dict[int, str], closing: threading.Event) -> None:
-        while children and not closing.wait(WATCH_PERIOD_S):
-            dead = [pid for pid in children if not alive(pid)]
-            if dead and not closing.is_set():
-                cause = last_words.root_cause(self._begun, exit_code(dead[0]))
-                name = f" ({children[dead[0]]})" if children[dead[0]] else ""
-                message = f"{self.backend}: engine process {dead[0]} died{name}" + (f": {cause}" if cause else "")
-                if self._recorder is not None:
-                    self._recorder.event("engine_died", pid=dead[0], message=message)
-                self._on_death(message)
-                return
+        if (ended := first_to_end(children, closing)) is None:
+            return
+        pid, code = ended
+        name = f" ({children[pid]})" if children[pid] else ""
+        cause = last_words.root_cause(self._begun, code) or (last_words.COLLECTED if code is None else "")
+        message = f"{self.backend}: engine process {pid} died{name}" + (f": {cause}" if cause else "")
+        if self._recorder is not None:
+            self._recorder.event("engine_died", pid=pid, message=message)
+        self._on_death(message)
 
     def record_to(self, run_dir: str) -> None:
         """From now on write into this run; the previous recording is closed."""

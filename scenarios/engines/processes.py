@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import select
+import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from scenarios.engines.engine import ParameterRefused
+
+CLOSING_PERIOD_MS = 500  # how long closing an engine may wait for the thread that watches its processes
 
 
 def parents() -> dict[int, int]:
@@ -99,3 +103,26 @@ def exit_code(pid: int) -> int | None:
         return None
     status = int(words[49])  # field 52 of proc(5), ours begin at 3
     return (-(status & 0x7F) or status >> 8) if words[0] in ("Z", "X") else None
+
+
+def first_to_end(pids: Iterable[int], closing: threading.Event) -> tuple[int, int | None] | None:
+    """The process that ends first, with its exit code where its parent has not collected it; None once `closing` is
+    set.
+
+    The kernel wakes us as it ends: one rank's death ends the others within milliseconds.
+    """
+    waiting, watched = select.poll(), {}
+    with ExitStack() as handles:
+        for pid in pids:
+            try:
+                handle = os.pidfd_open(pid)
+            except ProcessLookupError:
+                return pid, None
+            handles.callback(os.close, handle)
+            waiting.register(handle, select.POLLIN)
+            watched[handle] = pid
+        while watched and not closing.is_set():
+            ended = [watched[handle] for handle, _ in waiting.poll(CLOSING_PERIOD_MS)]
+            if ended and not closing.is_set():
+                return ended[0], exit_code(ended[0])
+    return None

@@ -16,6 +16,7 @@ import pytest
 
 from probes.format import Run
 from reports.model import Verdict
+from scenarios.engines.last_words import COLLECTED
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -148,5 +149,7 @@ def test_a_tensor_parallel_rank_that_is_killed_is_named(tmp_path: Path) -> None:
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 3, output
     last = output.strip().splitlines()[-1]
-    assert f"engine process {rank.pid} died (VLLM::Worker_TP1)" in last and "killed by signal 9" in last, output
+    assert f"engine process {rank.pid} died (VLLM::Worker_TP1)" in last, output
+    # vLLM and the harness are woken by the same end: where vLLM collects the exit code first, nobody can read it again.
+    assert "killed by signal 9" in last or COLLECTED in last, output
     assert gone(processes) == []

@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+import threading
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -141,16 +143,19 @@ def test_a_fault_of_its_own_is_no_kill(tmp_path: Path) -> None:
     assert cause_of(fatal, -11, tmp_path) == "Fatal Python error: Segmentation fault"
 
 
-def test_the_exit_code_of_a_child_that_nobody_collected() -> None:
-    with subprocess.Popen([sys.executable, "-c", "import os, time; print(flush=True); time.sleep(60)"],
-                          stdout=subprocess.PIPE) as child:  # fmt: skip
-        assert child.stdout and child.stdout.readline()
-        assert processes.exit_code(child.pid) is None
-        child.kill()
-        while processes.alive(child.pid):
-            pass
-        assert processes.exit_code(child.pid) == -9
-    assert processes.exit_code(child.pid) is None
+def test_the_process_that_ends_first_is_told_with_its_exit_code_where_nobody_collected_it() -> None:
+    with ExitStack() as stack:
+        children = [stack.enter_context(subprocess.Popen(["sleep", "60"])) for _ in range(3)]
+        for child in children:
+            stack.callback(child.kill)
+        pids = [child.pid for child in children]
+        children[1].kill()
+        assert processes.first_to_end(pids, threading.Event()) == (pids[1], -9)
+        children[1].wait()
+        assert processes.first_to_end(pids, threading.Event()) == (pids[1], None)
+        closing = threading.Event()
+        closing.set()
+        assert processes.first_to_end([pids[0]], closing) is None
 
 
 def test_where_only_pointers_are_left_the_last_lines_are_told(tmp_path: Path) -> None:
