@@ -37,6 +37,7 @@ from harness.commands import (
     report,
     run,
     triage,
+    up,
     watch,
 )
 from harness.errors import HarnessError, Interrupted, Terminated
@@ -103,6 +104,9 @@ app.command()(triage.triage)
 app.command()(doctor.doctor)
 app.command()(nightly.nightly)
 app.command()(bisect.bisect)
+app.command()(up.up)
+app.command()(up.ps)
+app.command()(up.down)
 app.add_typer(history.app, name="history")
 app.add_typer(faults.app, name="faults")
 app.add_typer(env.app, name="env")

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from probes import install, memory
-from scenarios.engines import frames, guided, last_words, parameters, registry
+from scenarios.engines import frames, guided, last_words, leftovers, parameters, registry
 from scenarios.engines.engine import Completion, Engine, EngineError, Request, SyncGroup, SyncReport, WeightMeta
 from scenarios.engines.make import make_engine, resolve_device
 from scenarios.engines.mapping import ParameterMap, described
@@ -28,6 +28,8 @@ from scenarios.settings import Sampling, Scenario
 
 NATIVE_PART = 256  # native samples in one call to the engine
 REPEATS = 16  # native samples that are drawn twice
+PROBE_DRAWN = 8  # tokens that are drawn to prove that a kept engine's cache is empty
+PROBE_VOCABULARY = 64  # ids of its prompt are below this: every tokenizer has so many
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class EngineSession:
         rank: int = 0,
         wrap: Injection | None = None,
         mapping: dict[str, Any] | None = None,
+        pure: bool = False,
         on_death: Callable[[str], None] | None = None,
     ) -> None:
         self.backend = backend
@@ -65,7 +68,7 @@ class EngineSession:
         self._mapping = ParameterMap.of(mapping)
         self._on_death = on_death or _exit
         self._recorder: install.Recorder | None = None
-        self._pure = False  # True in the native stage: an engine with nothing of ours loaded
+        self._pure = pure  # True in the native stage: an engine with nothing of ours loaded
         self._closing = threading.Event()
         self._started_s = 0.0
         self._starts = (0, 0.0)  # how many, and seconds of all of them
@@ -140,9 +143,7 @@ class EngineSession:
 
     def _read_at_start(self) -> tuple[Any, ...]:
         """What a live engine cannot take anew."""
-        scenario, mapping = self._scenario, self._mapping
-        edits = mapping.edits.get("engine")
-        return scenario.engine, scenario.model, scenario.rollout.mode, edits, mapping.source, mapping.restored
+        return _read_at_start(self._scenario, self._mapping)
 
     def end_recording(self) -> None:
         if self._recorder is not None:
@@ -382,6 +383,67 @@ class EngineSession:
         else:
             self.restart()
 
+    def adopt(
+        self, scenario: dict[str, Any], wrap: Injection | None = None, mapping: dict[str, Any] | None = None
+    ) -> list[str]:
+        """Serve another run as an engine that was kept up: the sentences say what is left of earlier runs; with any,
+        this session must not be used. The first call takes note of a fresh engine."""
+        wanted, maps = Scenario.from_json(scenario), ParameterMap.of(mapping)
+        if self._read_at_start() != _read_at_start(wanted, maps):
+            return ["it was left with other parameters than it was started with"]
+        self.configure(scenario, None, mapping)
+        self.end_recording()
+        found = self._leftovers()
+        self._wrap = wrap
+        self._engine = self._wrapped()
+        return found
+
+    def _leftovers(self) -> list[str]:
+        from scenarios.engines import held
+
+        if self._bare.load.busy:
+            return ["a request of an earlier run is still running"]
+        try:
+            self._bare.flush()
+        except Exception as error:  # engines refuse while requests run
+            return [f"its cache could not be emptied: {error}"]
+        found = self._cached()
+        package = type(self._bare).__module__.partition(".")[0]
+        found += leftovers.of_methods("the session", self) + leftovers.of_methods("the engine", self._bare)
+        found += leftovers.of_settings("the engine", self._bare, self._model_path)
+        answer = self.held(held.packed({"leftovers": True}))
+        found += leftovers.of_process(package) if answer is None else held.unpacked(answer)["leftovers"]
+        self._bare.flush()
+        self._engine.stats()
+        return found
+
+    def _cached(self) -> list[str]:
+        """Whether the emptied cache still serves something: the prompt that every look draws from must compute as one
+        with a salt that the engine has never seen."""
+        sampling = self._scenario.sampling
+        if self._scenario.rollout.mode == "native":  # whose generators have moved on
+            sampling = dataclasses.replace(sampling, temperature=0.0)
+        prompt = leftovers.probe_prompt(PROBE_VOCABULARY)[: max(1, self._scenario.engine.max_model_len - PROBE_DRAWN)]
+        requests = [Request(0, prompt, max_tokens=PROBE_DRAWN, salt=salt) for salt in ("", os.urandom(8).hex())]
+        plain, salted = (self._bare.generate([one], sampling, seed=self._scenario.seed)[0] for one in requests)
+        if plain.cached_tokens or salted.cached_tokens:
+            return ["its cache serves tokens of an earlier run after it was emptied"]
+        if (plain.output_ids, plain.logprobs) != (salted.output_ids, salted.logprobs):
+            return ["it answers a prompt of an earlier run otherwise than the same prompt with a new salt"]
+        return []
+
+    def load(self, model_path: str, scenario: dict[str, Any]) -> None:
+        """Load the weights in this directory by the engine's own means, for a native stage: the engine stays up where
+        it has such means."""
+        self._scenario = Scenario.from_json(scenario)
+        reload: Any = getattr(self._bare, "reload", None)
+        if reload is None:
+            self._model_path = model_path
+            self.restart()
+        else:
+            reload(model_path)
+            self._bare.flush()
+
     def become_pure(self, model_path: str, scenario: dict[str, Any] | None = None) -> None:
         """A fresh engine for the native stage: its own sampler, the weights of `model_path`, nothing of ours, and
         nothing put back. `scenario`: the run's, where another stage came between."""
@@ -439,6 +501,11 @@ class EngineSession:
         if self._up:
             self._up = False
             self._engine.close()
+
+
+def _read_at_start(scenario: Scenario, mapping: ParameterMap) -> tuple[Any, ...]:
+    edits = mapping.edits.get("engine")
+    return scenario.engine, scenario.model, scenario.rollout.mode, edits, mapping.source, mapping.restored
 
 
 def _exit(message: str) -> None:

@@ -14,13 +14,14 @@ from probes import install
 from probes.format import Flat, Ragged
 from scenarios import memory, models, prompts
 from scenarios.engines import parameters
-from scenarios.engines.engine import Request
+from scenarios.engines.engine import Request, SyncReport
 from scenarios.engines.guided import Guide
 from scenarios.engines.recorded import Recorded
 from scenarios.plants import Injection
 from scenarios.ppo.batches import Sample
 from scenarios.ppo.native_scores import suspect
 from scenarios.ppo.trainer import Trainer
+from scenarios.ppo.weight_sync import WeightSync
 from scenarios.remote import Actor, call
 from scenarios.settings import Scenario
 
@@ -214,6 +215,14 @@ class Stage:
         with install.start(run_dir, role="trainer", rank=1) as recorder:
             fields = {"weight_version": version, "sampling": asked, "fits": fits}
             recorder.frame("native_score", step=-1, fields=fields, arrays=arrays)
+
+    def apart(self, scenario: dict[str, Any], roles: dict[str, list[Actor]], session: Actor, policy: str) -> float:
+        """How far the log-probabilities of an engine that loaded `policy` itself are from the learner's with these
+        weights, beyond what rounding explains."""
+        settings, actor = Scenario.from_json(scenario), roles["actor"][0]
+        call(actor, "adopt", policy)
+        batch = prompts.load(settings, models.load_tokenizer(policy))
+        return WeightSync(actor, session, batch, settings.seed).prove(SyncReport(True, "", 0.0)).excess
 
     def parted(self) -> list[str]:
         """What the last update of a replay left otherwise than the replayed run had recorded: batch, actor, critic."""

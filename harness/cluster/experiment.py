@@ -21,11 +21,12 @@ from reports.progress import ProgressEvent
 from scenarios.engines import registry
 from scenarios.fleet import Fleet, members
 from scenarios.plants import INSIDE
-from scenarios.remote import Actor, Future
+from scenarios.remote import Actor, Future, Remote
 from scenarios.settings import Engine, Scenario
 
 if TYPE_CHECKING:
     from harness.parity.interventions.bench import Bench
+    from harness.warm.pool import Pool
 
 ROLES = ("actor", "critic", "reward", "reference")
 
@@ -33,7 +34,8 @@ ROLES = ("actor", "critic", "reward", "reference")
 class Experiment:
     """Drives recorded runs on an open cluster. Call `begin` once, then `record` for each side, then `native` for
     each. Between them may come a lifted stage of each (`begin_lifted`, `lift`), with a bench of its own. With a
-    `guard`, a call that hangs ends with the guard's verdict. `command` makes the same runs again."""
+    `guard`, a call that hangs ends with the guard's verdict. `command` makes the same runs again. `warm`: engines that
+    are up already; the cluster is theirs."""
 
     def __init__(
         self,
@@ -44,7 +46,11 @@ class Experiment:
         device: str = "auto",
         guard: Guard | None = None,
         command: str = "",
+        warm: Pool | None = None,
     ) -> None:
+        self._warm = warm
+        if warm is not None and guard is not None:
+            guard.follow(warm.raylet)
         self._command = command
         self._cluster = cluster
         self._guard = guard
@@ -56,11 +62,13 @@ class Experiment:
         self._sessions: dict[str, Actor] = {}
         self._policies: dict[str, str] = {}
         self._native: dict[str, Future] = {}
+        self._looks: dict[str, tuple[Remote | None, Future | None]] = {}  # at warm native engines, by side
         self._lifted: dict[str, tuple[Side, Future]] = {}  # sides in their lifted stage, and the start of their engines
         self._pool: dict[tuple[int, tuple[str, ...]], dict[str, list[Actor]]] = {}  # of suites: by size and names
         self._taught: dict[int, Scenario] = {}  # id of a set of roles -> what they learn by
         self._seats = 0
-        self._wait = Waiting(guard, self.tell).result
+        self._waiting = Waiting(guard, self.tell)
+        self._wait = self._waiting.result
 
     def begin(self, spare: int = 0) -> None:
         """Reserve room (for `spare` more actors than the sides need), make the models, start every actor, and write
@@ -86,13 +94,21 @@ class Experiment:
         for side in self._sides[1:]:
             if side.scenario != first.scenario:
                 self._wait(self._stage.submit("prepare", side.scenario.to_json()), side, "preparing the scenario")
+        looks = {side.name: self._warm.look(side, "coupled") for side in self._sides} if self._warm is not None else {}
         for side in self._sides:
-            self._manifest(side)
-            self._start_session(side)
+            if self._warm is None:
+                self._manifest(side)
+                self._start_session(side)
             if self._own_roles(side):
                 self._roles[side.name] = (side.scenario, self._start_roles(side))
             else:
                 self._roles[side.name] = self._roles[first.name]
+        if self._warm is not None:
+            for side in self._sides:
+                self.tell(side, "looking at the engine")
+                look = looks[side.name]
+                self._sessions[side.name] = self._warm.adopt(self._cluster, side, "coupled", look, self._waiting)
+                self._manifest(side)
 
     def record(
         self, side: Side, *, guide: Path | None = None, resume: str | None = None, replay: Path | None = None
@@ -251,21 +267,52 @@ class Experiment:
         return "nccl" if self._device == "cuda" else "gloo"
 
     def begin_native(self, side: Side, policy: str) -> None:
-        """Start the engine anew with the weights in `policy` and nothing of ours loaded; returns at once."""
+        """Start the engine anew with the weights in `policy` and nothing of ours loaded, or look at the one that is up
+        so; returns at once."""
+        if self._warm is not None and self._warm.has(side, "native"):
+            self._looks[side.name] = self._warm.look(side, "native")
+            return
         self._native[side.name] = self._sessions[side.name].submit("become_pure", policy, side.scenario.to_json())
 
     def native(self, side: Side, policy: str) -> None:
         """The native stage of one side, after `begin_native`."""
         self.tell(side, "native stage", step=side.scenario.steps - 1)
-        self._wait(self._native[side.name], side, f"starting {side.backend} for the native stage")
         _, roles = self._roles[side.name]
         self._teach(side)
         scenario = dataclasses.replace(side.scenario, rollout=dataclasses.replace(side.scenario.rollout, mode="native"))
-        session = self._sessions[side.name]
+        session: Actor
+        if side.name in self._looks:
+            session = self._warm_native(side, policy, scenario)
+        else:
+            self._wait(self._native[side.name], side, f"starting {side.backend} for the native stage")
+            session = self._sessions[side.name]
         future = self._stage.submit(
             "native", scenario.to_json(), roles, session, str(side.run_dir), policy, side.scenario.steps
         )
         self._wait(future, side, "the native stage")
+
+    def _warm_native(self, side: Side, policy: str, scenario: Scenario) -> Remote:
+        """The native engine that is up, with the weights in `policy`, which the learner's log-probabilities prove."""
+        from harness.parity.facts.floor import CAPS  # the judge's libraries, which no run needs
+
+        assert self._warm is not None
+        _, roles = self._roles[side.name]
+        given = scenario.to_json()
+
+        def load(actor: Remote) -> str:
+            try:
+                self._wait(actor.submit("load", policy, given), side, "loading the weights")
+            except HarnessError as error:
+                return error.message
+            apart: float = self._wait(
+                self._stage.submit("apart", given, roles, actor, policy), side, "proving the weights"
+            )
+            return "" if apart <= CAPS[scenario.model.dtype] else f"its weights are {apart:.2g} nats from the learner's"
+
+        actor = self._warm.adopt(self._cluster, side, "native", self._looks[side.name], self._waiting, load)
+        if self._warm.renewed(side, "native"):
+            self._wait(actor.submit("load", policy, given), side, "loading the weights")
+        return actor
 
     def _own_roles(self, side: Side) -> bool:
         """Learners are shared unless this side's settings of them differ (a confounded comparison, or a planted
@@ -326,31 +373,15 @@ class Experiment:
         return started
 
     def _start_session(self, side: Side) -> None:
-        engines = [self._start_engine(side, number) for number in range(side.scenario.engine.engines)]
+        engines: list[Actor] = [
+            session(
+                self._cluster, side, self._prepared["policy"], self._seat("rollout"), self._device, self._guarded,
+                rank=number,
+            )
+            for number in range(side.scenario.engine.engines)
+        ]  # fmt: skip
         per_prompt = side.scenario.rollout.samples_per_prompt
         self._sessions[side.name] = engines[0] if len(engines) == 1 else Fleet(engines, per_prompt)
-
-    def _start_engine(self, side: Side, number: int) -> Actor:
-        environment = side.environment
-        seat = self._seat("rollout")
-        embedded = registry.get(environment.engine).embedded
-        if not embedded:
-            variables = dict(environment.env, PYTHONPATH=str(envs.bundle(plugins=True)), OMP_NUM_THREADS="1")
-            if side.plants.inside:
-                variables[INSIDE] = side.plants.inside
-            seat = dataclasses.replace(seat, python=environment.python, env=self._guarded(variables, "rollout"))
-        device = self._device if embedded else environment.device
-        return self._cluster.actor(
-            "scenarios.session:EngineSession",
-            seat,
-            environment.engine,
-            self._prepared["policy"],
-            side.scenario.to_json(),
-            device=device,
-            rank=number,
-            wrap=side.plants.engine,
-            mapping=side.parameter_map or None,
-        )
 
     def _seat(self, role: str) -> Seat:
         self._seats += 1
@@ -366,9 +397,42 @@ class Experiment:
 
     def _manifest(self, side: Side) -> None:
         try:
-            recording.write_manifest(side.run_dir, side.manifest(command=self._command, gpus=self._gpus))
+            warm = self._warm.facts(side) if self._warm is not None else None
+            manifest = side.manifest(command=self._command, gpus=self._gpus, warm=warm)
+            recording.write_manifest(side.run_dir, manifest)
         except recording.RecordingError as error:
             raise RunCut(f"{side.name} ({side.backend}), beginning the recording: {error}") from error
+
+
+def session(
+    cluster: Cluster,
+    side: Side,
+    policy: str,
+    seat: Seat,
+    device: str,
+    guarded: Callable[[dict[str, str], str], dict[str, str]] = lambda variables, role: variables,
+    **options: Any,
+) -> Remote:
+    """The actor of one side's engine, with the weights in `policy`, in the interpreter of its environment.
+    `options`: of `Cluster.actor` and `EngineSession`."""
+    environment = side.environment
+    embedded = registry.get(environment.engine).embedded
+    if not embedded:
+        variables = dict(environment.env, PYTHONPATH=str(envs.bundle(plugins=True)), OMP_NUM_THREADS="1")
+        if side.plants.inside:
+            variables[INSIDE] = side.plants.inside
+        seat = dataclasses.replace(seat, python=environment.python, env=guarded(variables, "rollout"))
+    return cluster.actor(
+        "scenarios.session:EngineSession",
+        seat,
+        environment.engine,
+        policy,
+        side.scenario.to_json(),
+        device=device if embedded else environment.device,
+        wrap=side.plants.engine,
+        mapping=side.parameter_map or None,
+        **options,
+    )
 
 
 def _learner(scenario: Scenario) -> Scenario:

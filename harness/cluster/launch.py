@@ -39,6 +39,7 @@ OWN_CLUSTER_CPUS, OWN_ACTOR_CPUS, JOINED_ACTOR_CPUS = 16, 0.125, 1.0
 # A raylet waits 15 s for its agents to say which ports they found free, and then dies: on a busy machine one start in
 # some tens does.
 STARTS = 3
+NAMESPACE = "rlhf-harness"  # of the actors that are kept up
 PLACEMENT_S = 180.0  # the group is made in a second, and within minutes beside other jobs
 
 
@@ -57,10 +58,12 @@ class Seat:
 
 
 class Cluster:
-    """A context manager around one Ray cluster. `address`: join that cluster instead of starting one."""
+    """A context manager around one Ray cluster. `address`: join that cluster instead of starting one. `ours`: the one
+    to join was started by us too (`harness up`)."""
 
-    def __init__(self, address: str | None = None) -> None:
+    def __init__(self, address: str | None = None, *, ours: bool = False) -> None:
         self._address = address
+        self._ours = ours or address is None
         self._before: set[int] = set()
         self._actors: list[Any] = []
         self._placement: Any = None
@@ -110,15 +113,14 @@ class Cluster:
     def _begin(self) -> None:
         import ray
 
-        if self._address:
-            ray.init(address=self._address, log_to_driver=False, logging_level=logging.ERROR, job_config=job())
-        else:
-            # "local": a cluster of our own even where `ray start` or RAY_ADDRESS offers another one.
-            with on_loopback():
-                ray.init(
-                    address="local", num_cpus=OWN_CLUSTER_CPUS, include_dashboard=False, log_to_driver=False,
-                    logging_level=logging.ERROR, job_config=job(),
-                )  # fmt: skip
+        options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "job_config": job()}
+        if not self._ours:
+            ray.init(address=self._address, **options)
+            return
+        # "local": a cluster of our own even where `ray start` or RAY_ADDRESS offers another one.
+        start = {"num_cpus": OWN_CLUSTER_CPUS, "include_dashboard": False} if self._address is None else {}
+        with on_loopback():
+            ray.init(address=self._address or "local", namespace=NAMESPACE, **start, **options)
 
     def __exit__(self, *exc: object) -> None:
         import ray
@@ -133,7 +135,7 @@ class Cluster:
 
     @property
     def actor_cpus(self) -> float:
-        return JOINED_ACTOR_CPUS if self._address else OWN_ACTOR_CPUS
+        return OWN_ACTOR_CPUS if self._ours else JOINED_ACTOR_CPUS
 
     def gpus(self) -> float:
         import ray
@@ -174,9 +176,18 @@ class Cluster:
             )
         }
 
-    def actor(self, target: str, seat: Seat, *args: Any, urgent: tuple[str, ...] = (), **kwargs: Any) -> Remote:
+    @staticmethod
+    def named(name: str) -> Remote:
+        """The actor of that name. Raises ValueError where it has ended."""
+        import ray
+
+        return Remote(ray.get_actor(name, namespace=NAMESPACE))
+
+    def actor(
+        self, target: str, seat: Seat, *args: Any, urgent: tuple[str, ...] = (), name: str = "", **kwargs: Any
+    ) -> Remote:
         """Start one actor of class `target` ("module:Class"); returns at once, errors of its start come with the first
-        call."""
+        call. With a `name` it is kept up when this process ends, as long as the cluster."""
         import ray
 
         options: dict[str, Any] = {
@@ -186,10 +197,13 @@ class Cluster:
             "runtime_env": {"py_executable": shlex.quote(seat.python), "env_vars": seat.env},
         }
         options |= self._strategy(seat)
+        if name:
+            options |= {"name": name, "namespace": NAMESPACE, "lifetime": "detached"}
         decorate: Any = ray.remote
         remote = decorate(concurrency_groups={"urgent": 1})(Host) if urgent else decorate(Host)
         handle = remote.options(**options).remote(target, *args, **kwargs)
-        self._actors.append(handle)
+        if not name:
+            self._actors.append(handle)
         return Remote(handle, urgent)
 
     def _end_processes(self) -> None:

@@ -44,8 +44,9 @@ class Side:
         folder = self.run_dir / FOLDER
         return replace(self, scenario=lifted(self.scenario), run_dir=folder, lifted=told)
 
-    def manifest(self, *, command: str, gpus: float) -> dict[str, Any]:
-        """The fields of run.json (docs/reference/format.md). `command` makes the same runs again."""
+    def manifest(self, *, command: str, gpus: float, warm: dict[str, Any] | None = None) -> dict[str, Any]:
+        """The fields of run.json (docs/reference/format.md). `command` makes the same runs again. `warm`: of an engine
+        that was up before."""
         scenario = self.scenario
         return {
             "scenario": scenario.to_json(),
@@ -65,6 +66,7 @@ class Side:
             },
             **({"replay": self.replay} if self.replay is not None else {}),
             **({"lifted": self.lifted} if self.lifted is not None else {}),
+            **({"warm": warm} if warm is not None else {}),
             "mapping": self.parameter_map,
             "planted": {"name": self.plants.name, "summary": self.plants.summary} if self.plants.name else {},
             "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

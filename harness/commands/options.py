@@ -47,6 +47,7 @@ Address = Annotated[str, typer.Option(help="join this Ray cluster instead of sta
 Device = Annotated[
     Literal["auto", "cpu", "cuda"], typer.Option(help="of the learner; auto: CUDA where the cluster has it")
 ]
+Cold = Annotated[bool, typer.Option("--cold", help="start engines, even where some that fit are up (harness up)")]
 Stall = Annotated[
     str, typer.Option(help="without progress for so long, a run is looked at and ended if it hangs; 0: never")
 ]

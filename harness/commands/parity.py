@@ -9,6 +9,7 @@ import typer
 from harness.commands.options import (
     Address,
     Cap,
+    Cold,
     Device,
     Format,
     Mode,
@@ -90,6 +91,7 @@ def parity(
     out: Out = "",
     address: Address = "",
     device: Device = "auto",
+    cold: Cold = False,
     stall: Stall = "60s",
     format: Format = "text",
     verbose: Verbose = False,
@@ -137,6 +139,7 @@ def parity(
             out=out or None,
             address=address or None,
             device=device,
+            cold=cold,
             stall_s=stall_seconds(stall),
             progress=view.update,
         )

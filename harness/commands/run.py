@@ -8,6 +8,7 @@ import typer
 
 from harness.commands.options import (
     Address,
+    Cold,
     Device,
     Mode,
     Model,
@@ -48,6 +49,7 @@ def run(
     out: Out = "",
     address: Address = "",
     device: Device = "auto",
+    cold: Cold = False,
     stall: Stall = "60s",
     format: Annotated[str, format_option("run", "of what is printed: the directory, or its steps")] = "text",
 ) -> None:
@@ -67,6 +69,7 @@ def run(
             out=out or None,
             address=address or None,
             device=device,
+            cold=cold,
             stall_s=stall_seconds(stall),
             progress=view.update,
         )

@@ -147,7 +147,7 @@ class Cell:
         words = ["parity", *(pair or what.pair), *words, *(["--mode", what.mode] if what.mode else [])]
         if isinstance(what, Job):
             return [*words, "--framework", what.framework, "--", *what.command]
-        words += ["--scenario", what.scenario, *(["--model", what.model] if what.model else [])]
+        words += ["--cold", "--scenario", what.scenario, *(["--model", what.model] if what.model else [])]
         words += [word for setting in _settings(what) for word in ("--set", setting)]
         own = what.candidate_settings if pair is None else ()
         words += [word for setting in own for word in ("--candidate-set", setting)]

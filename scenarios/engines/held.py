@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from scenarios.engines import leftovers
+
 # Modules of a checkpoint that an engine holds as one, rows below rows in this order. A model's own mapping goes first.
 FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 PADDED = ("Embedding", "LMHead")  # classes of modules whose rows an engine may pad
@@ -47,10 +49,13 @@ def answer(model: Any, order: bytes, saved: dict[str, torch.Tensor] | None = Non
     {"shapes": {name: sizes}}: {"rows": {name: digests of its rows}, "dtypes", "unreadable": {name: reason}}. With
     "values": names, those tensors too. {"buffers": rows}: {"buffers": {name: the first rows of it}}. {"write": {name:
     tensor}}: these first rows of buffers are overwritten. {"watch": True}: forward passes are watched from now on;
-    {"watch": False}: {"ids", "positions", "keys"} that they were given since.
+    {"watch": False}: {"ids", "positions", "keys"} that they were given since. {"leftovers": True}: {"leftovers": what
+    has changed in this process and its model since the order was first given}.
     """
     asked = unpacked(order)
     found: dict[str, Any] = {}
+    if "leftovers" in asked:
+        found["leftovers"] = leftovers.of_process() + leftovers.of_model(model)
     if asked.get("watch"):
         object.__setattr__(model, WITNESS, Witness(model))
     elif "watch" in asked:

@@ -27,6 +27,11 @@ class Load:
         self._prompt_tokens = self._cached_tokens = self._generated_tokens = 0
         self._generating = False
 
+    @property
+    def busy(self) -> bool:
+        """Whether a batch is being generated."""
+        return self._generating
+
     @contextmanager
     def generating(self) -> Iterator[None]:
         self._generating = True

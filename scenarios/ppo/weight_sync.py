@@ -152,7 +152,7 @@ class WeightSync:
             raise
         seconds = time.perf_counter() - started
         with recorder.span("proof", step=step, version=version):
-            synced = self._prove(report, step)
+            synced = self.prove(report, step)
         recorder.event(
             "sync", step=step, version=version, ok=report.ok, message=report.message, seconds=seconds,
             engine_seconds=report.seconds, tensors=len(sent), bytes=sum(map(size, sent)),
@@ -172,7 +172,8 @@ class WeightSync:
         """How many log-probabilities each proof compares."""
         return sum(len(sequence) - 1 for sequence in self._sequences)
 
-    def _prove(self, report: SyncReport, step: int) -> Synced:
+    def prove(self, report: SyncReport, step: int = -1) -> Synced:
+        """Compare the engine's log-probabilities of the fixed sequences with the learner's, as the weights are now."""
         engines = fleet.members(self._session)
         futures = [
             self._actor.submit("teacher_forced", self._sequences),

@@ -49,7 +49,7 @@ class RunOptions(LaunchOptions):
     """A scenario's run; None: as the scenario has it.
 
     `overrides`: section.key=value, any iterable. `mapping`: a parameter mapping of your own, a file
-    (docs/reference/parameters.md).
+    (docs/reference/parameters.md). `cold`: use no engine that `harness up` keeps.
     """
 
     overrides: Iterable[str] = field(default=(), metadata=_option("set"))
@@ -58,6 +58,7 @@ class RunOptions(LaunchOptions):
     steps: int | None = None
     rollout_only: bool = False
     mapping: str | None = None
+    cold: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "overrides", tuple(self.overrides))

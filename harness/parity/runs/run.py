@@ -22,6 +22,7 @@ from harness.parity.runs.options import JudgeOptions, ParityOptions, RunOptions,
 from harness.parity.runs.preflight import check_pair, check_resume, preflight
 from harness.parity.runs.recording import compacted, guarded, judged, recording_in, written
 from harness.triage.watch.guard import Guard
+from harness.warm.pool import Pool, claim
 from reports.model import Finding, Verdict
 from reports.progress import ProgressEvent
 from scenarios.plants import NOTHING, Plants
@@ -103,10 +104,11 @@ def run_scenario(
         check_resume(resume, base)
     with recording_in(options.out, f"run-{base.name}-{backend}") as folder:
         side = Side("run", str(envs.parse(backend)), envs.resolve(backend), base, folder, mapping=map_of_user)
-        with guarded(folder, options) as guard, Cluster(options.address) as cluster:
+        with guarded(folder, options) as guard, _engines([side], options) as warm, _cluster(options, warm) as cluster:
             experiment = Experiment(
-                cluster, [side], progress=options.progress, device=options.device, guard=guard, command=command
-            )
+                cluster, [side], progress=options.progress, device=options.device, guard=guard, command=command,
+                warm=warm,
+            )  # fmt: skip
             experiment.begin()
             experiment.record(side, resume=resume)
         compacted(side.run_dir)
@@ -164,13 +166,18 @@ def _record_pair(
     lifting: Lifting | None = None
     clock = _Clock(figures)
     try:
-        with guarded as guard, Cluster(options.address) as cluster:
+        native = options.native and left.scenario.native.samples > 0
+        refused = "the lifted stage starts engines in float32 (--no-lifted runs without)" if lift else ""
+        refused = "a fault is planted in an engine of its own" if options.fault else refused
+        warmth = _engines([left, right], options, native=native, refused=refused)
+        with guarded as guard, warmth as warm, _cluster(options, warm) as cluster:
             experiment = Experiment(
-                cluster, [left, right], progress=options.progress, device=options.device, guard=guard, command=command
-            )
+                cluster, [left, right], progress=options.progress, device=options.device, guard=guard, command=command,
+                warm=warm,
+            )  # fmt: skip
             experiment.begin()
             clock.lap("start_s")
-            native = options.native and left.scenario.native.samples > 0
+            figures["warm"] = warm is not None
             policy = experiment.record(left)
             clock.lap("baseline_s")
             lifting = Lifting(experiment, left, right, options.lifted is True) if lift else None
@@ -204,6 +211,24 @@ def _record_pair(
     except RunCut as cut:
         return cut, attribution, lifting
     return None, attribution, lifting
+
+
+def _engines(
+    sides: list[Side], options: RunOptions, *, native: bool = False, refused: str = ""
+) -> contextlib.AbstractContextManager[Pool | None]:
+    """The engines that `harness up` keeps, claimed for these sides; None where they must be started."""
+    if options.cold or options.address:
+        return contextlib.nullcontext()
+    if any(side.mapping for side in sides):
+        refused = "a mapping of your own starts an engine of its own"
+    if any(side.scenario.engine.engines > 1 for side in sides):
+        refused = "this run has several engines on a side"
+    say = lambda line: options.progress(ProgressEvent("", "", message=line))  # noqa: E731
+    return claim(sides, device=options.device, native=native, refused=refused, say=say)
+
+
+def _cluster(options: RunOptions, warm: Pool | None) -> Cluster:
+    return Cluster(options.address) if warm is None else Cluster(warm.address, ours=True)
 
 
 def _clean(run: Path, *, cap: float | None) -> bool:

@@ -53,6 +53,10 @@ class Guard:
         """The variables of one actor, with the probes switched on in it and in the processes that it starts."""
         return watched({**variables, "RLHF_HARNESS_ROLE": role}, self.directory, self._sockets)
 
+    def follow(self, pid: int) -> None:
+        """Watch the processes below this one too: those of a cluster that was up before."""
+        self._dog.observer.roots = (*self._dog.observer.roots, pid)
+
     def _run(self) -> None:
         try:
             while not self._ended.wait(PERIOD_S) and self.stall is None:

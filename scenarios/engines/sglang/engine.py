@@ -251,6 +251,11 @@ class SGLangEngine:
             self._engine.collective_rpc("harness_held", order=str(asked), path=str(answered))
             return answered.read_bytes()
 
+    def reload(self, path: str) -> None:
+        """Load the weights in this directory in place."""
+        success, message, *_ = self._engine.update_weights_from_disk(path)
+        _checked("update_weights_from_disk", (success, message))
+
     def flush(self) -> None:
         answer = self._engine.flush_cache()
         if not getattr(answer, "success", True):

@@ -205,6 +205,10 @@ class VLLMEngine:
         found: bytes = self._llm.collective_rpc("harness_held", args=(order,))[0]
         return found
 
+    def reload(self, path: str) -> None:
+        """Load the weights in this directory in place."""
+        self._llm.collective_rpc("reload_weights", kwargs={"weights_path": path})
+
     def flush(self) -> None:
         if not self._llm.reset_prefix_cache():
             raise EngineError("vLLM refused to reset its prefix cache: requests are still running")

@@ -1,0 +1,81 @@
+"""`harness up`, `harness ps` and `harness down`: engines that are kept up between comparisons."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Literal
+
+import typer
+
+from harness.commands.options import Device, Mode, Model, Prompts, Scenario, Seed, Set, overrides, seconds
+from harness.commands.showing import say
+
+
+def up(
+    backends: Annotated[
+        list[str], typer.Argument(help="engine or engine@environment, one for each side of a comparison")
+    ],
+    scenario: Scenario = "ppo-tiny",
+    set: Set = [],  # noqa: B006
+    model: Model = "",
+    prompts: Prompts = "",
+    mode: Mode = None,
+    seed: Seed = None,
+    native: Annotated[
+        bool, typer.Option("--native/--no-native", help="a second engine for the native stage of each")
+    ] = True,
+    device: Device = "auto",
+    idle: Annotated[str, typer.Option(help="end the engines when nobody has used them for so long")] = "30m",
+) -> None:
+    """Start engines and keep them up: parity and run use those that fit instead of starting their own."""
+    from harness.parity.runs.options import RunOptions
+    from harness.warm.up import up as start
+
+    options = RunOptions(overrides=overrides(set, model, prompts), mode=mode, seed=seed)
+    idle_s = seconds(idle, "--idle")
+    kept = start(backends, options.settings(scenario), native=native, device=device, idle_s=idle_s, say=say)
+    print(f"{kept.names} up; they end after {idle} without use, or with: harness down")
+
+
+def ps(
+    format: Annotated[Literal["text", "json"], typer.Option("--format", help="text or json")] = "text",
+) -> None:
+    """List the engines that are kept up."""
+    import json
+
+    from harness.warm.up import listed
+
+    rows = listed(say)
+    if format == "json":
+        import msgspec
+
+        print(json.dumps(msgspec.to_builtins(rows), indent=2))
+        return
+    if not rows:
+        print("No engines are up. Start some with: harness up vllm sglang")
+        return
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from reports.pipe import outlive_reader
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("backend", "stage", "version", "pid", "memory", "since", "ends in", "used by"):
+        table.add_column(column)
+    for row in rows:
+        ends = "-" if row.used_by else f"{row.ends_in_s / 60:.0f} min"
+        memory, user = f"{row.memory_bytes / 2**20:.0f} MiB", f"pid {row.used_by}" if row.used_by else "-"
+        cells = row.backend, row.stage, row.version, str(row.pid), memory, row.since, ends, user
+        table.add_row(*map(escape, cells))
+    console = Console() if sys.stdout.isatty() else Console(width=160)
+    with outlive_reader(console):
+        console.print(table)
+
+
+def down() -> None:
+    """End the engines that are kept up."""
+    from harness.warm.up import down as end
+
+    kept = end(say)
+    print(f"{kept.names} ended" if kept is not None else "No engines are up.")

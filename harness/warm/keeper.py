@@ -1,0 +1,191 @@
+"""The process that keeps engines up: it owns their Ray cluster, and ends both when told to or after an idle time.
+
+`harness up` starts it in a session of its own, so that it outlives the terminal, and gives it an order on standard
+input. Until the engines are up that pipe is a lifeline: when `up` ends, however it does, so does everything here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TextIO
+
+import msgspec
+
+from harness.cluster.experiment import session
+from harness.cluster.launch import Cluster, driver_seat
+from harness.cluster.side import Side
+from harness.cluster.waiting import Waiting
+from harness.envs import home
+from harness.envs.environment import Environment
+from harness.errors import HarnessError, Terminated
+from harness.warm import state
+from harness.warm.fit import facts
+from scenarios.remote import Remote
+from scenarios.settings import Scenario
+
+LOOK_S = 1.0
+NOTE_S = 10.0  # how often the processes are noted, for whoever cleans up after a keeper that was killed
+
+
+@dataclasses.dataclass(frozen=True)
+class Order:
+    """What to keep up. `scenario` and `environments` as their `to_json` has them; `native`: its native engines too."""
+
+    backends: list[str]
+    environments: list[dict[str, Any]]
+    scenario: dict[str, Any]
+    native: bool
+    device: str
+    idle_s: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Word:
+    """One line from the keeper to `harness up`. `exit_code`: of an error."""
+
+    say: str = ""
+    ready: bool = False
+    error: str = ""
+    fix: str | None = None
+    exit_code: int = 0
+
+
+def main() -> int:
+    order = msgspec.json.decode(sys.stdin.buffer.readline(), type=Order)
+    up = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    log = os.open(state.folder() / state.LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    for stream in (1, 2):
+        os.dup2(log, stream)
+    for ignored in (signal.SIGINT, signal.SIGHUP):  # of a terminal that is none of ours
+        signal.signal(ignored, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _terminated)
+    scenario = Scenario.from_json(order.scenario)
+    sides = [
+        Side("kept", backend, Environment.from_json(environment), scenario, state.folder())
+        for backend, environment in zip(order.backends, order.environments, strict=True)
+    ]
+    wanted = [facts(side, order.device) for side in sides]  # before Ray sets variables of its own
+    ready = threading.Event()
+    threading.Thread(target=_lifeline, args=(ready,), daemon=True).start()
+    code = 0
+    try:
+        with Cluster() as cluster:
+            try:
+                kept = _started(cluster, order, sides, wanted, lambda line: _tell(up, Word(say=line)))
+                state.write(kept)
+                ready.set()
+                _tell(up, Word(ready=True))
+                up.close()
+                _keep(kept)
+            finally:
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what follows is the end that it asks for
+                state.remove()
+    except HarnessError as error:
+        _tell(up, Word(error=error.message, fix=error.fix, exit_code=error.exit_code))
+        code = error.exit_code
+    except Terminated:
+        pass
+    return code
+
+
+def _started(
+    cluster: Cluster, order: Order, sides: list[Side], wanted: list[dict[str, str]], say: Callable[[str], None]
+) -> state.Kept:
+    import ray
+
+    waiting = Waiting(None, lambda side, phase, step: None)
+    device = order.device if order.device != "auto" else ("cuda" if cluster.gpus() else "cpu")
+    say("preparing the model")
+    maker = cluster.actor("scenarios.stage:Stage", driver_seat(), str(home.directory("models")))
+    model = waiting.result(maker.submit("prepare", order.scenario), sides[0], "preparing the scenario")["policy"]
+    maker.stop()
+    engines: list[state.KeptEngine] = []
+    stages: tuple[state.Stage, ...] = ("coupled", "native") if order.native else ("coupled",)
+    for stage in stages:
+        say(f"starting {', '.join(order.backends)}" + (" for the native stage" if stage == "native" else ""))
+        names = [f"{side.environment.engine}-{stage}-{place}" for place, side in enumerate(sides)]
+        actors = [start(cluster, side, model, device, stage, name) for side, name in zip(sides, names, strict=True)]
+        for actor, side, name, agreed in zip(actors, sides, names, wanted, strict=True):
+            version, process = settled(actor, side, stage, waiting)
+            engines.append(
+                state.KeptEngine(side.backend, version, side.environment.name, stage, name, process, model, agreed)
+            )
+    return state.Kept(
+        state.boot(), ray.get_runtime_context().gcs_address,
+        datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), order.idle_s, device,
+        state.Process.of(os.getpid()), state.Process.of(_raylet()), state.below(os.getpid()), tuple(engines),
+    )  # fmt: skip
+
+
+def start(cluster: Cluster, side: Side, model: str, device: str, stage: state.Stage, name: str) -> Remote:
+    """The actor of one engine that is kept up; returns at once."""
+    own = dataclasses.replace(side, scenario=natively(side.scenario)) if stage == "native" else side
+    return session(cluster, own, model, driver_seat(), device, name=name, pure=stage == "native")
+
+
+def settled(actor: Remote, side: Side, stage: state.Stage, waiting: Waiting) -> tuple[str, state.Process]:
+    """Wait until the engine is up and let it take note of itself; returns its version and its process."""
+    scenario, doing = natively(side.scenario) if stage == "native" else side.scenario, f"starting {side.backend}"
+    waiting.result(actor.submit("adopt", scenario.to_json()), side, doing)
+    live = waiting.result(actor.submit("snapshot"), side, doing)
+    return live["version"], state.Process.of(live["pid"])
+
+
+def natively(scenario: Scenario) -> Scenario:
+    """The scenario as the engine of its native stage is started."""
+    return dataclasses.replace(scenario, rollout=dataclasses.replace(scenario.rollout, mode="native"))
+
+
+def _keep(kept: state.Kept) -> None:
+    """Return when nobody has used the engines for the idle time, or their cluster has ended."""
+    up, noted = time.time(), time.monotonic()
+    while kept.raylet.alive:
+        time.sleep(LOOK_S)
+        with state.claimed(0.0, used=False) as ours:
+            if ours and time.time() - max(up, state.last_use()) > kept.idle_s:
+                state.remove()  # while nobody can take them
+                return
+            if ours and time.monotonic() - noted > NOTE_S:
+                noted = time.monotonic()
+                now = state.current(lambda line: None)
+                if now is not None:
+                    state.write(dataclasses.replace(now, processes=state.below(os.getpid())))
+
+
+def _raylet() -> int:
+    for one in state.below(os.getpid()):
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{one.pid}/comm").read_text().strip() == "raylet":
+                return one.pid
+    raise HarnessError("the Ray cluster ended while its engines were started", fix="harness up …   # again")
+
+
+def _tell(up: TextIO, word: Word) -> None:
+    with contextlib.suppress(OSError, ValueError):  # nobody listens any more
+        up.write(msgspec.json.encode(word).decode() + "\n")
+        up.flush()
+
+
+def _lifeline(ready: threading.Event) -> None:
+    while sys.stdin.buffer.read(1):
+        pass
+    if not ready.is_set():
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _terminated(signum: int, frame: Any) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise Terminated()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

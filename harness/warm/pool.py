@@ -1,0 +1,146 @@
+"""The engines that are up, as one run uses them: chosen by what they fit, looked at before they are used, and started
+anew where they carry something over from an earlier run."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from harness.cluster import launch
+from harness.cluster.launch import Cluster
+from harness.cluster.side import Side
+from harness.cluster.waiting import Waiting
+from harness.warm import state
+from harness.warm.fit import difference, facts
+from harness.warm.keeper import natively, settled, start
+from scenarios.remote import Future, Remote
+
+LOOK_S = 120.0  # a look at an engine takes 1 to 3 s; one that is still in a call of an ended run does not answer
+
+Place = tuple[str, state.Stage]  # the name of a side, and which of its engines
+
+
+class Pool:
+    """What one run has claimed. `say` takes one line for the user."""
+
+    def __init__(self, kept: state.Kept, chosen: dict[Place, state.KeptEngine], say: Callable[[str], None]) -> None:
+        self._kept, self._chosen, self._say = kept, chosen, say
+        self._started_anew: dict[Place, str] = {}
+        self.address, self.raylet = kept.address, kept.raylet.pid
+
+    def has(self, side: Side, stage: state.Stage) -> bool:
+        return (side.name, stage) in self._chosen
+
+    def look(self, side: Side, stage: state.Stage) -> tuple[Remote | None, Future | None]:
+        """Begin to look at an engine; `adopt` waits for what is found."""
+        scenario = natively(side.scenario) if stage == "native" else side.scenario
+        try:
+            actor = Cluster.named(self._chosen[side.name, stage].actor)
+        except ValueError:  # it has ended
+            return None, None
+        return actor, actor.submit("adopt", scenario.to_json(), side.plants.engine, side.parameter_map or None)
+
+    def adopt(
+        self, cluster: Cluster, side: Side, stage: state.Stage, looked: tuple[Remote | None, Future | None],
+        waiting: Waiting, check: Callable[[Remote], str] = lambda actor: "",
+    ) -> Remote:  # fmt: skip
+        """The engine, as sound as a fresh one: the same where nothing is left of earlier runs and `check` has no
+        objection, else one that is started anew in its place."""
+        actor, looking = looked
+        why = _left(looking)
+        if actor is not None and not why:
+            why = check(actor)
+            if not why:
+                return actor
+        self._say(f"{side.backend} is up but not used, and started anew: {why}")
+        self._started_anew[side.name, stage] = why
+        return self._renew(cluster, side, stage, waiting)
+
+    def renewed(self, side: Side, stage: state.Stage) -> bool:
+        """Whether the engine was started anew for this run."""
+        return (side.name, stage) in self._started_anew
+
+    def facts(self, side: Side) -> dict[str, Any]:
+        """For run.json: since when the engines are up, and which of them were started anew for this run, and why."""
+        anew = {stage: why for (name, stage), why in self._started_anew.items() if name == side.name}
+        return {"since": self._kept.since, "started_anew": anew}
+
+    def _renew(self, cluster: Cluster, side: Side, stage: state.Stage, waiting: Waiting) -> Remote:
+        old = self._chosen[side.name, stage]
+        if old.process.alive:
+            launch.end([old.process.pid])
+        with contextlib.suppress(ValueError):
+            Cluster.named(old.actor).stop()
+        prefix, _, number = old.actor.partition("+")
+        name = f"{prefix}+{int(number or 0) + 1}"
+        actor = start(cluster, side, old.model, self._kept.device, stage, name)
+        version, process = settled(actor, side, stage, waiting)
+        new = dataclasses.replace(old, version=version, process=process, actor=name)
+        self._chosen[side.name, stage] = new
+        engines = tuple(new if one == old else one for one in self._kept.engines)
+        self._kept = dataclasses.replace(self._kept, engines=engines)
+        state.write(self._kept)
+        return actor
+
+
+@contextlib.contextmanager
+def claim(
+    sides: Sequence[Side], *, device: str, native: bool, refused: str = "", say: Callable[[str], None]
+) -> Iterator[Pool | None]:
+    """The engines that are up, where every side finds one that fits; else None, and one line says why. `refused`: why
+    this run must not use any."""
+    kept = state.current(say)
+    if kept is None:
+        yield None
+        return
+    with state.claimed() as free:
+        kept = state.current(say)  # it may have ended before it was ours
+        why = refused or ("" if free else f"a run (pid {state.holder()}) uses them")
+        chosen: dict[Place, state.KeptEngine] = {}
+        if kept is not None and not why:
+            chosen, why = _chosen(kept, sides, device, native)
+        if kept is None or why:
+            say(f"the engines that are up are not used: {why}")
+            yield None
+            return
+        say(f"warm: {', '.join(side.backend for side in sides)}, up since {kept.since}")
+        yield Pool(kept, chosen, say)
+
+
+def _chosen(
+    kept: state.Kept, sides: Sequence[Side], device: str, native: bool
+) -> tuple[dict[Place, state.KeptEngine], str]:
+    """An engine of its own for each side and stage; or why there is none."""
+    chosen: dict[Place, state.KeptEngine] = {}
+    for side in sides:
+        stages: tuple[state.Stage, ...] = ("coupled", "native") if native else ("coupled",)
+        wanted = facts(side, device)
+        for stage in stages:
+            of_stage = [one for one in kept.engines if one.backend == side.backend and one.stage == stage]
+            free = [one for one in of_stage if one not in chosen.values()]
+            fitting = [one for one in free if not difference(one.facts, wanted)]
+            if not fitting:
+                kind = "native " if stage == "native" else ""
+                if not of_stage:
+                    return {}, f"there is no {kind}{side.backend} (there are: {kept.names})"
+                if not free:
+                    return {}, f"there is one {kind}{side.backend}, and two are needed"
+                return {}, f"{side.backend}: {difference(free[0].facts, wanted)}"
+            chosen[side.name, stage] = fitting[0]
+    return chosen, ""
+
+
+def _left(looking: Future | None) -> str:
+    if looking is None:
+        return "it has ended"
+    import ray.exceptions as failures
+
+    try:
+        return "; ".join(looking.result(timeout=LOOK_S))
+    except failures.GetTimeoutError:
+        return f"it gave no answer in {LOOK_S:.0f} s"
+    except failures.RayError as error:
+        lines = str(getattr(error, "cause", None) or error).strip().splitlines()
+        return f"a look at it failed: {lines[-1] if lines else type(error).__name__}"

@@ -1,0 +1,179 @@
+"""What is kept up, as the file that says it: private to the user, and checked against the processes that there are."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from harness.cluster import launch
+from harness.envs import home
+from probes.files import write_whole
+from scenarios.engines.processes import alive, descendants
+
+CLAIM_S = 1.0  # the keeper looks at the lock once a second, for microseconds
+STATE, LOCK, LOG = "state.json", "lock", "keeper.log"
+Stage = Literal["coupled", "native"]
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process, told from a later one of its number. `started`: ticks since the machine started."""
+
+    pid: int
+    started: int
+
+    @staticmethod
+    def of(pid: int) -> Process:
+        return Process(pid, _started(pid))
+
+    @property
+    def alive(self) -> bool:
+        return alive(self.pid) and _started(self.pid) == self.started
+
+
+@dataclass(frozen=True)
+class KeptEngine:
+    """One engine. `stage`: coupled, or native with nothing of ours loaded. `actor`: its name on the cluster. `facts`:
+    what a run must agree with to use it (`harness.warm.fit`)."""
+
+    backend: str
+    version: str
+    environment: str
+    stage: Stage
+    actor: str
+    process: Process
+    model: str
+    facts: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Everything that is up. `boot`: of the machine, since pids mean nothing after another one. `processes`: the keeper
+    and those below it, as they were last noted."""
+
+    boot: str
+    address: str
+    since: str
+    idle_s: float
+    device: str
+    keeper: Process
+    raylet: Process
+    processes: tuple[Process, ...]
+    engines: tuple[KeptEngine, ...]
+
+    @property
+    def names(self) -> str:
+        return ", ".join(engine.backend for engine in self.engines if engine.stage == "coupled")
+
+
+def folder() -> Path:
+    """Where the state is, readable by the user alone."""
+    path = home.directory("warm")
+    path.chmod(0o700)
+    return path
+
+
+def boot() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def write(kept: Kept) -> None:
+    write_whole(folder() / STATE, msgspec.json.format(msgspec.json.encode(kept)))
+
+
+def remove() -> None:
+    (folder() / STATE).unlink(missing_ok=True)
+
+
+def current(say: Callable[[str], None]) -> Kept | None:
+    """What is up now; None for nothing. What is left of engines whose keeper has ended is ended too, and told."""
+    if not (home.home() / "warm" / STATE).exists():
+        return None
+    path = folder() / STATE
+    try:
+        kept = msgspec.json.decode(path.read_bytes(), type=Kept)
+    except FileNotFoundError:
+        return None
+    except msgspec.DecodeError as error:
+        remove()
+        say(f"{path} could not be read ({error}) and was removed: engines that it spoke of are not used")
+        return None
+    if kept.boot == boot() and kept.keeper.alive:
+        return kept
+    left = [] if kept.boot != boot() else [one.pid for one in kept.processes if one.alive]
+    launch.end(left)
+    remove()
+    why = "the machine was started anew" if kept.boot != boot() else f"their keeper (pid {kept.keeper.pid}) is gone"
+    also = f"; {len(left)} processes of theirs were ended" if left else ""
+    say(f"the engines of an earlier `harness up` ({kept.names}) are up no more: {why}{also}")
+    return None
+
+
+def below(pid: int) -> tuple[Process, ...]:
+    """The process and those below it, as they are now."""
+    found = []
+    for one in descendants(pid):
+        with contextlib.suppress(OSError, IndexError):  # it ended while we looked
+            found.append(Process.of(one))
+    return tuple(found)
+
+
+@contextlib.contextmanager
+def claimed(wait_s: float = CLAIM_S, *, used: bool = True) -> Iterator[bool]:
+    """Hold the engines for this process; False where another one does. `used`: their idle time begins anew at the
+    end."""
+    descriptor = os.open(folder() / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        if not _locked(descriptor, wait_s):
+            yield False
+            return
+        try:
+            if used:
+                os.pwrite(descriptor, f"{os.getpid():<10}".encode(), 0)
+            yield True
+        finally:
+            if used:
+                os.utime(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def last_use() -> float:
+    """When a run last left the engines, in seconds since the epoch; 0 for never."""
+    try:
+        return (folder() / LOCK).stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
+def holder() -> int:
+    """The pid of the run that uses the engines now; 0 for none."""
+    with claimed(used=False) as free:
+        return 0 if free else int((folder() / LOCK).read_text() or 0)
+
+
+def _locked(descriptor: int, wait_s: float) -> bool:
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.05)
+
+
+def _started(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    except (OSError, IndexError):
+        return -1

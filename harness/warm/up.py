@@ -1,0 +1,145 @@
+"""`harness up` and `harness down`: start the keeper and wait for its engines, end it and see that nothing is left."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from harness import envs
+from harness.cluster import launch
+from harness.cluster.launch import driver_seat
+from harness.errors import BadInput, HarnessError
+from harness.parity.runs.preflight import preflight
+from harness.warm import state
+from harness.warm.keeper import Order, Word
+from scenarios.settings import Scenario
+
+END_S = 30.0  # a keeper ends its engines within 7 s (TERM, KILL); a busy machine takes longer
+Say = Callable[[str], None]
+
+
+class StartFailed(HarnessError):
+    """The engines could not be started; nothing of them is left."""
+
+
+def up(
+    backends: Sequence[str], scenario: Scenario, *, native: bool = True, device: str = "auto", idle_s: float, say: Say
+) -> state.Kept:
+    """Start these engines, and return when all of them can be used. Raises BadInput, StartFailed."""
+    if scenario.rollout.mode == "native":
+        raise BadInput("rollout.mode = native: engines of whole native runs are not kept up", fix="--mode coupled")
+    if scenario.engine.engines > 1:
+        raise BadInput(
+            f"engine.engines = {scenario.engine.engines}: one engine of each name is kept up", fix="harness up A A"
+        )
+    there = state.current(say)
+    if there is not None:
+        raise BadInput(f"engines are up already ({there.names}, since {there.since})", fix="harness down")
+    for backend in backends:
+        preflight(scenario, backend)
+    order = Order(
+        [str(envs.parse(backend)) for backend in backends], [envs.resolve(one).to_json() for one in backends],
+        scenario.to_json(), native and scenario.native.samples > 0, device, idle_s,
+    )  # fmt: skip
+    root = driver_seat().env["PYTHONPATH"]
+    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
+    keeper = subprocess.Popen(
+        [sys.executable, "-m", "harness.warm.keeper"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": path}, start_new_session=True,
+    )  # fmt: skip
+    assert keeper.stdin is not None and keeper.stdout is not None
+    try:
+        keeper.stdin.write(msgspec.json.encode(order) + b"\n")
+        keeper.stdin.flush()
+        for line in keeper.stdout:
+            word = msgspec.json.decode(line, type=Word)
+            if word.ready:
+                kept = state.current(say)
+                if kept is not None:
+                    return kept
+                break
+            if word.error:
+                failed = StartFailed(word.error, fix=word.fix)
+                failed.exit_code = word.exit_code
+                raise failed
+            say(word.say)
+        log = state.folder() / state.LOG
+        raise StartFailed(f"the engines did not come up: their keeper ended without a word; its log is {log}")
+    except BaseException:
+        _end(state.Process.of(keeper.pid))
+        keeper.wait()
+        raise
+
+
+def down(say: Say) -> state.Kept | None:
+    """End what is up, and whatever is left of it; None where nothing is up."""
+    kept = state.current(say)
+    if kept is not None:
+        if holder := state.holder():
+            say(f"a run (pid {holder}) loses its engines")
+        _end(kept.keeper, kept.processes)
+        state.remove()
+    return kept
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One engine as `harness ps` shows it. `memory_bytes`: resident, of its processes together. `used_by`: the pid of
+    the run that uses it now, 0 for none. `ends_in_s`: seconds until it ends unless it is used."""
+
+    backend: str
+    version: str
+    environment: str
+    stage: state.Stage
+    pid: int
+    memory_bytes: int
+    since: str
+    idle_s: float
+    ends_in_s: float
+    used_by: int
+
+
+def listed(say: Say) -> list[Listed]:
+    """The engines that are up."""
+    kept = state.current(say)
+    if kept is None:
+        return []
+    used_by, used = state.holder(), max(state.last_use(), datetime.datetime.fromisoformat(kept.since).timestamp())
+    ends_in_s = kept.idle_s if used_by else max(0.0, round(used + kept.idle_s - time.time(), 1))
+    return [
+        Listed(
+            one.backend, one.version, one.environment, one.stage, one.process.pid, _memory(one.process.pid),
+            kept.since, kept.idle_s, ends_in_s, used_by,
+        )
+        for one in kept.engines
+    ]  # fmt: skip
+
+
+def _memory(pid: int) -> int:
+    pages = 0
+    for one in state.below(pid):
+        with contextlib.suppress(OSError):
+            pages += int(Path(f"/proc/{one.pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _end(keeper: state.Process, noted: Sequence[state.Process] = ()) -> None:
+    """Let the keeper end its engines, and end what is left of them."""
+    below = {*noted, *(state.below(keeper.pid) if keeper.alive else ())}
+    with contextlib.suppress(ProcessLookupError):
+        if keeper.alive:
+            os.kill(keeper.pid, signal.SIGTERM)
+    deadline = time.monotonic() + END_S
+    while keeper.alive and time.monotonic() < deadline:
+        time.sleep(0.05)
+    launch.end([one.pid for one in below if one.alive])

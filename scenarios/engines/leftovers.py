@@ -1,0 +1,145 @@
+"""What an engine that is kept up carries over from one comparison to the next, beside the weights, which are synced.
+
+Runs in the engine's own processes. The first look at a process, a model or an object takes note of it as it is; each
+later one compares. Code is compared by the code objects of functions, so that a patched function, method or hook is
+found wherever it was put; modules that were imported since the first look are only noted.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import random
+import sys
+import types
+from typing import Any
+
+# Packages whose functions compute something of a rollout.
+CODE = ("scenarios", "probes", "transformers", "vllm", "sglang", "torch.nn", "torch.functional", "torch._tensor")
+PROBE_TOKENS = 48  # of the prompt that proves an empty cache: several blocks of SGLang's and vLLM's caches on a GPU
+MOST_NAMED = 3  # of what has changed, in one sentence
+_noted: dict[str, dict[str, Any]] = {}
+_random: list[Any] = []
+
+
+def of_process(*packages: str) -> list[str]:
+    """What has changed in this process: code of `CODE` and of `packages`, variables, switches of torch. The states of
+    the random number generators become those of the first look."""
+    import torch
+
+    found = _changed("code", _code((*CODE, *packages)), grows=True)
+    found += _changed("the variable", dict(os.environ))
+    found += _changed("torch's", {
+        "default dtype": torch.get_default_dtype(), "number of threads": torch.get_num_threads(),
+        "precision of products": torch.get_float32_matmul_precision(),
+        "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
+        "oneDNN": torch.backends.mkldnn.enabled, "TF32": torch.backends.cuda.matmul.allow_tf32,
+    })  # fmt: skip
+    if not _random:
+        _random[:] = random.getstate(), torch.get_rng_state()
+    random.setstate(_random[0])
+    torch.set_rng_state(_random[1])
+    return found
+
+
+def of_model(model: Any) -> list[str]:
+    """What has changed of a model beside its parameters' values: modules, hooks, replaced methods, buffers."""
+    from probes.weights import digest
+
+    parts: dict[str, Any] = {}
+    for name, module in model.named_modules():
+        own = vars(module)
+        hooks = {key: [codes(hook) for hook in value.values()] for key, value in own.items() if key.endswith("_hooks")}
+        methods = {key: codes(value) for key, value in own.items() if isinstance(value, _FUNCTIONS)}
+        parts[f"module {name or 'itself'}"] = type(module), hooks, methods
+    parts |= {f"parameter {name}": (tuple(one.shape), one.dtype) for name, one in model.named_parameters()}
+    parts |= {f"buffer {name}": digest(one.detach().cpu()) for name, one in model.named_buffers()}
+    return _changed("the model's", parts)
+
+
+def of_settings(what: str, thing: Any, model_path: str) -> list[str]:
+    """What has changed of an object's plain settings, beside the directory of the weights."""
+    settings = {name: repr(value).replace(model_path, "") for name, value in vars(thing).items() if _plain(value)}
+    return _changed(f"{what}'s setting", settings, grows=True)
+
+
+def of_methods(what: str, thing: Any) -> list[str]:
+    """Methods that were put over those of an object's class."""
+    methods = {name: codes(value) for name, value in vars(thing).items() if isinstance(value, _FUNCTIONS)}
+    return _changed(f"{what}'s method", methods)
+
+
+def probe_prompt(vocabulary: int) -> tuple[int, ...]:
+    """The prompt that is drawn from whenever the engine is looked at: a cache that was not emptied knows it."""
+    return tuple(random.Random(0).choices(range(vocabulary), k=PROBE_TOKENS))
+
+
+def codes(function: Any, depth: int = 3) -> tuple[Any, ...]:
+    """The code objects of a function, and of those that it wraps or closes over."""
+    if isinstance(function, (staticmethod, classmethod, types.MethodType)):
+        return codes(function.__func__, depth)
+    if isinstance(function, property):
+        return tuple(codes(one, depth) for one in (function.fget, function.fset))
+    if isinstance(function, functools._lru_cache_wrapper):
+        return codes(function.__wrapped__, depth)
+    if isinstance(function, functools.partial):
+        return codes(function.func, depth)
+    if not isinstance(function, types.FunctionType):
+        return (type(function),)
+    inside = []
+    for cell in (function.__closure__ or ()) if depth else ():
+        try:
+            value = cell.cell_contents
+        except ValueError:  # not bound yet
+            continue
+        if isinstance(value, _FUNCTIONS):
+            inside.append(codes(value, depth - 1))
+    return (function.__code__, *inside)
+
+
+_FUNCTIONS = (
+    types.FunctionType, types.MethodType, staticmethod, classmethod, property, functools.partial,
+    functools._lru_cache_wrapper,
+)  # fmt: skip
+
+
+def _code(packages: tuple[str, ...]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    heads = tuple(f"{package}." for package in packages)
+    for name, module in list(sys.modules.items()):
+        if not (name in packages or name.startswith(heads)) or not isinstance(module, types.ModuleType):
+            continue
+        for key, value in list(vars(module).items()):
+            if isinstance(value, type):
+                found[f"{name}.{key}"] = value
+                if value.__module__ == name:
+                    found |= {
+                        f"{name}.{key}.{method}": codes(one)
+                        for method, one in list(vars(value).items())
+                        if isinstance(one, _FUNCTIONS)
+                    }
+            elif isinstance(value, _FUNCTIONS):
+                found[f"{name}.{key}"] = codes(value)
+    return found
+
+
+def _changed(what: str, now: dict[str, Any], *, grows: bool = False) -> list[str]:
+    """One sentence's part about what differs from the first look; `grows`: names that are new or gone do not count."""
+    before = _noted.setdefault(what, now)
+    names = before.keys() & now.keys() if grows else before.keys() | now.keys()
+    absent = object()
+    changed = sorted(name for name in names if before.get(name, absent) != now.get(name, absent))
+    if grows:
+        _noted[what] = now | before
+    if not changed:
+        return []
+    more = f" and {len(changed) - MOST_NAMED} more" if len(changed) > MOST_NAMED else ""
+    return [f"{what} {', '.join(changed[:MOST_NAMED])}{more} changed"]
+
+
+def _plain(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(_plain(key) and _plain(one) for key, one in value.items())
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return all(map(_plain, value))
+    return value is None or isinstance(value, (bool, int, float, str, bytes))

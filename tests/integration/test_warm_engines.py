@@ -1,0 +1,150 @@
+"""Engines that are kept up: the same verdict and figures as cold, leftovers found, nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ppo_support import random_models
+
+from harness import envs
+from harness.cluster.launch import Cluster
+from harness.cluster.side import Side
+from harness.cluster.waiting import Waiting
+from harness.parity.runs.options import ParityOptions
+from harness.parity.runs.run import run_parity
+from harness.warm import pool, state, up
+from scenarios.planted import leftovers
+from scenarios.settings import Scenario
+
+ROOT = Path(__file__).parents[2]
+LIMIT_S = 120.0
+
+
+@pytest.fixture(scope="module")
+def options(tmp_path_factory: pytest.TempPathFactory) -> ParityOptions:
+    models = random_models(tmp_path_factory.mktemp("models"))
+    settings = {
+        "model.path": models["policy"], "model.reward": models["reward"], "native.samples": 32,
+        "rollout.prompts_per_step": 4, "sampling.max_tokens": 8, "ppo.train_batch_size": 8,
+    }  # fmt: skip
+    return ParityOptions(overrides=[f"{key}={json.dumps(value)}" for key, value in settings.items()], steps=2)
+
+
+@pytest.fixture(scope="module")
+def scenario(options: ParityOptions) -> Scenario:
+    return options.settings("ppo-tiny")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with pytest.MonkeyPatch.context() as patch:
+        path = tmp_path_factory.mktemp("home")
+        patch.setenv("HARNESS_HOME", str(path))
+        yield path
+        up.down(print)
+
+
+def wait_until(true: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_warm_and_cold_say_the_same_and_down_leaves_nothing(
+    options: ParityOptions, scenario: Scenario, tmp_path: Path
+) -> None:
+    cold = run_parity("hf", "hf", options, out=tmp_path / "cold", cold=True)
+    said: list[str] = []
+    kept = up.up(["hf", "hf"], scenario, idle_s=3600, say=said.append)
+    try:
+        told: list[str] = []
+        for number in range(2):  # the second one finds what the first one left
+            told.clear()
+            warm = run_parity(
+                "hf", "hf", options, out=tmp_path / f"warm-{number}", progress=lambda event: told.append(event.message)
+            )
+            assert warm.verdict == cold.verdict == "EQUIVALENT"
+            assert warm.parity is not None and cold.parity is not None
+            assert warm.parity.metrics == cold.parity.metrics and warm.parity.floor == cold.parity.floor
+            assert [line for line in told if line] == [f"warm: hf, hf, up since {kept.since}"]
+            assert warm.figures["warm"] is True and cold.figures["warm"] is False
+            manifest = json.loads((tmp_path / f"warm-{number}" / "candidate" / "run.json").read_text())
+            assert manifest["warm"] == {"since": kept.since, "started_anew": {}}
+        assert [row.stage for row in up.listed(pytest.fail)] == ["coupled", "coupled", "native", "native"]
+    finally:
+        there = state.below(kept.keeper.pid)
+        up.down(said.append)
+    assert len(there) > 4 and not [one for one in there if one.alive]
+    assert up.listed(pytest.fail) == []
+
+
+def test_leftovers_are_found_and_the_engine_started_anew(scenario: Scenario, tmp_path: Path) -> None:
+    side = Side("run", "hf", envs.resolve("hf"), scenario, tmp_path)
+    up.up(["hf"], scenario, native=False, idle_s=3600, say=print)
+    told: list[str] = []
+    with pool.claim([side], device="auto", native=False, say=told.append) as taken:
+        assert taken is not None
+        with Cluster(taken.address, ours=True) as cluster:
+            waiting = Waiting(None, lambda side, phase, step: None)
+
+            def after(plant: Callable[[Any], None]) -> list[str]:
+                """What is told of an engine in which this was planted."""
+                told.clear()
+                actor = Cluster.named(state.current(pytest.fail).engines[0].actor)  # type: ignore[union-attr]
+                import ray
+
+                ray.get(actor.handle.__ray_call__.remote(plant))
+                adopted = taken.adopt(cluster, side, "coupled", taken.look(side, "coupled"), waiting)
+                assert adopted.submit("adopt", scenario.to_json()).result() == []  # sound again, whatever it was
+                return told.copy()
+
+            for control in leftovers.CONTROLS:
+                assert after(control) == []
+            for name, words in leftovers.LEFT.items():
+                [line] = after(getattr(leftovers, name))
+                assert line.startswith("hf is up but not used, and started anew: ") and words in line
+    up.down(print)
+
+
+def test_engines_that_nobody_uses_end_by_themselves(scenario: Scenario) -> None:
+    kept = up.up(["hf"], scenario, native=False, idle_s=1.0, say=print)
+    there = state.below(kept.keeper.pid)
+    wait_until(lambda: not any(one.alive for one in there))
+    assert state.current(pytest.fail) is None
+
+
+def test_a_keeper_that_was_killed_leaves_nothing_after_the_next_look(scenario: Scenario) -> None:
+    kept = up.up(["hf"], scenario, native=False, idle_s=3600, say=print)
+    there = state.below(kept.keeper.pid)
+    os.kill(kept.keeper.pid, signal.SIGKILL)
+    said: list[str] = []
+    wait_until(lambda: not kept.keeper.alive)
+    assert state.current(said.append) is None and len(said) == 1 and "keeper" in said[0]
+    wait_until(lambda: not any(one.alive for one in there))
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_an_up_that_is_interrupted_leaves_nothing(how: signal.Signals, options: ParityOptions) -> None:
+    words = [word for setting in options.overrides for word in ("--set", setting)]
+    starting = subprocess.Popen(
+        [sys.executable, "-m", "harness.entry", "up", "hf", *words], stderr=subprocess.PIPE, text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert starting.stderr is not None and "preparing" in starting.stderr.readline()
+    there = [one for one in state.below(starting.pid) if one.pid != starting.pid]
+    assert there
+    starting.send_signal(how)
+    starting.wait(LIMIT_S)
+    wait_until(lambda: not any(one.alive for one in there))
+    assert starting.returncode in (130, -signal.SIGKILL) and up.listed(pytest.fail) == []
+    starting.stderr.close()
