@@ -15,14 +15,11 @@ from harness.cluster.launch import driver_seat
 from harness.cluster.side import Side
 from scenarios.engines import registry
 
-# Variables that engines, torch and Ray read. Only digests are kept: a token may be among them.
+# Variables that engines and torch read. Only digests are kept: a token may be among them.
 VARIABLES = (
     "VLLM_", "SGLANG_", "SGL_", "TORCH", "PYTORCH_", "CUDA_", "CUBLAS_", "NVIDIA_", "NCCL_", "GLOO_", "OMP_", "MKL_",
-    "KMP_", "HF_", "TRANSFORMERS_", "TOKENIZERS_", "TRITON_", "FLASHINFER_", "RAY_", "LD_", "HARNESS_HOME",
+    "KMP_", "HF_", "TRANSFORMERS_", "TOKENIZERS_", "TRITON_", "FLASHINFER_", "LD_", "HARNESS_HOME",
 )  # fmt: skip
-# Set by the harness itself when it starts a cluster.
-OWN_VARIABLES = ("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "RAY_USAGE_STATS_ENABLED", "RAY_worker_niceness",
-                 "RAY_ENABLE_UV_RUN_RUNTIME_ENV")  # fmt: skip
 
 
 def facts(side: Side, device: str) -> dict[str, str]:
@@ -44,7 +41,7 @@ def facts(side: Side, device: str) -> dict[str, str]:
         found |= {f"{section}.{name}": json.dumps(value) for name, value in settings.items() if name != "reward"}
     if scenario.model.path.startswith("builtin:"):
         found["seed"] = str(scenario.seed)  # from which the model is made
-    names = [name for name in os.environ if name.startswith(VARIABLES) and name not in OWN_VARIABLES]
+    names = [name for name in os.environ if name.startswith(VARIABLES)]
     return found | {f"the variable {name}": _digest(os.environ[name]) for name in names}
 
 
