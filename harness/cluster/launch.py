@@ -118,9 +118,11 @@ class Cluster:
             ray.init(address=self._address, **options)
             return
         # "local": a cluster of our own even where `ray start` or RAY_ADDRESS offers another one.
-        start = {"num_cpus": OWN_CLUSTER_CPUS, "include_dashboard": False} if self._address is None else {}
+        own: dict[str, Any] = {"num_cpus": OWN_CLUSTER_CPUS, "include_dashboard": False}
         with on_loopback():
-            ray.init(address=self._address or "local", namespace=NAMESPACE, **start, **options)
+            ray.init(
+                address=self._address or "local", namespace=NAMESPACE, **({} if self._address else own), **options
+            )  # fmt: skip
 
     def __exit__(self, *exc: object) -> None:
         import ray

@@ -94,8 +94,8 @@ def another_start(host: Any) -> None:
 
 
 def death(host: Any) -> None:
-    """The process ends."""
-    threading.Timer(0.2, os._exit, (1,)).start()
+    """The process ends: whoever called sees that the actor died."""
+    os._exit(1)
 
 
 def weights(host: Any) -> None:
