@@ -14,8 +14,9 @@ def triage(
     what: Annotated[
         list[str] | None,
         typer.Argument(
-            help="a run directory, pids, a Ray address, an evidence directory or its zip, a bundle, a directory of "
-            "flight recorder dumps; default: the Ray cluster of this host",
+            help="a run directory, pids, a Ray address, an evidence directory or its zip, the directories of all nodes "
+            "of a job (or the one that holds them), a bundle, a directory of flight recorder dumps; default: the Ray "
+            "cluster of this host",
             show_default=False,
         ),
     ] = None,

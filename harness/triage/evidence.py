@@ -215,3 +215,4 @@ class Evidence:
     expected_world: int | None = None  # ranks that the launcher was asked for
     threshold_s: float = 0.0  # after how long without progress the watch looks; 0 where nobody watched
     notes: tuple[str, ...] = ()
+    directories: tuple[str, ...] = ()  # of the nodes whose evidence was united; then no ages of two hosts are compared

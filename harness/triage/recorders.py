@@ -23,7 +23,7 @@ def comparison_of(evidence: Evidence) -> Comparison | None:
     """All dumps of the evidence side by side; None where there is none. A dump that cannot be read is a note."""
     if evidence.source == "dumps":
         return flight.compare(flight.load_directory(evidence.path))
-    taken_ns = _taken_ns(evidence.taken)
+    taken_ns = nanoseconds(evidence.taken)
     worlds: dict[World, list[Process]] = {}
     for process in evidence.processes:
         if process.dump:
@@ -147,7 +147,8 @@ def _joined(parts: list[Comparison]) -> Comparison:
     )
 
 
-def _taken_ns(taken: str) -> int | None:
+def nanoseconds(taken: str) -> int | None:
+    """The wall clock of an evidence; None where it says none."""
     try:
         return int(datetime.fromisoformat(taken).timestamp() * 1e9)
     except ValueError:

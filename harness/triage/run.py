@@ -18,7 +18,8 @@ from probes.files import make_folder, write_whole
 from reports.model import Verdict
 
 WHAT = (
-    "a run directory, pids, a Ray address, an evidence directory or its zip, a bundle, or a directory of recorder dumps"
+    "a run directory, pids, a Ray address, an evidence directory or its zip, a directory of each node, a bundle, or a "
+    "directory of recorder dumps"
 )
 LIVE = "events", "beats"
 SIDES, WATCH = ("baseline", "candidate"), "watch"  # of a directory of harness parity
@@ -56,7 +57,11 @@ def _evidence(what: list[str], out: Path | None) -> tuple[Evidence, bool]:
     paths = [resolve(one) for one in what]
     there = [path for path in paths if path.exists() and not str(path).isdigit()]
     if there and len(what) > 1:
-        raise BadInput(f"{' '.join(what)}: one directory at a time, or several pids", fix=f"harness triage {what[0]}")
+        if absent := [word for word, path in zip(what, paths, strict=True) if path not in there]:
+            raise BadInput(f"{absent[0]}: no such directory; a directory of each node, or pids", fix=f"ls {absent[0]}")
+        return _nodes(paths), False
+    if there and (nodes := _of_nodes(there[0])):
+        return _nodes(nodes), False
     if there:
         path = there[0]
         if path.is_file() and path.suffix != ".zip" and not zipfile.is_zipfile(path):
@@ -81,6 +86,46 @@ def _evidence(what: list[str], out: Path | None) -> tuple[Evidence, bool]:
     return _live(what, out), True
 
 
+def _of_nodes(path: Path) -> list[Path]:
+    """The evidence and watch directories right below one that is neither: of the nodes of a job. Empty for others."""
+    from harness.triage import directory
+
+    if not path.is_dir() or directory.is_evidence(path) or any((path / name).is_dir() for name in (*LIVE, *SIDES)):
+        return []
+    found = [below for below in sorted(path.iterdir()) if below.is_dir() and (
+        directory.is_evidence(below) or any((below / name).is_dir() for name in LIVE)
+    )]  # fmt: skip
+    return found if len(found) > 1 else []
+
+
+def _nodes(paths: list[Path]) -> Evidence:
+    """The newest evidence of each node's directory, as of one job; where none was taken, the last words of its
+    processes: that they have ended by now says nothing of the time at which the others were looked at."""
+    from harness.triage import directory
+    from harness.triage.nodes import unite
+
+    parts: dict[Path, Evidence] = {}
+    ended: set[Path] = set()
+    for path in paths:
+        if path in parts:
+            raise BadInput(f"{path} is given twice", fix="harness triage DIR DIR ...")
+        taken = path if directory.is_evidence(path) else newest(path)
+        if taken is None and any((path / name).is_dir() for name in LIVE):
+            parts[path] = _live([str(path)], None)
+            ended |= set() if _alive(parts[path]) else {path}
+        else:
+            parts[path] = directory.read(taken or path)
+    if len(ended) < len(parts):
+        for path in ended:
+            last_words = tuple(dataclasses.replace(one, samples=()) for one in parts[path].processes)
+            parts[path] = dataclasses.replace(parts[path], processes=last_words)
+    return unite(parts)
+
+
+def _alive(evidence: Evidence) -> bool:
+    return any(one.samples and one.samples[-1].state not in ENDED for one in evidence.processes)
+
+
 def _watched(path: Path) -> Path:
     """Of a directory of `harness parity`, its `watch/`: there both runs are watched. Any other path as it is."""
     sides = [path / name for name in SIDES]
@@ -101,8 +146,7 @@ def _run(run: Path, taken: Path | None, out: Path | None) -> tuple[Evidence, boo
     from harness.triage import directory
 
     evidence = _live([str(run)], out)
-    alive = [one for one in evidence.processes if one.samples and one.samples[-1].state not in ENDED]
-    if not alive and taken is not None:
+    if not _alive(evidence) and taken is not None:
         return directory.read(taken), False
     return evidence, True
 

@@ -130,10 +130,10 @@ def group(
         key = f"{HOST}:{100 + number}" if keyed else f"rank{number}.json"
         if isinstance(place, tuple):
             pending = Collective(name, place[0], place[1], False, number not in unstarted, age_s=60.0)
-            ranks[number] = RankState(number, place[0], place[0] - 1, pending, pending, key)
+            ranks[number] = RankState(number, place[0], place[0] - 1, place[0] - 1, pending, pending, key)
         elif place is not None:
             last = Collective(name, place, op, True)
-            ranks[number] = RankState(number, place, place, None, last, key)
+            ranks[number] = RankState(number, place, place, place, None, last, key)
     silent = tuple(number for number, place in at.items() if place is None)
     return GroupState(
         Group(name, members, "gloo", "", len(members)), ranks, tuple(missing), silent, _mismatches(name, at)

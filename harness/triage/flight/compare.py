@@ -15,7 +15,7 @@ from harness.triage.flight.flight import Flight, Part, Status
 from harness.triage.flight.loading import Flights
 from harness.triage.flight.mismatches import DEFAULT, against_siblings, mismatches, named
 from harness.triage.flight.model import Collective, Comparison, GroupState, Mismatch, RankState
-from harness.triage.flight.worlds import apart_s, worlds
+from harness.triage.flight.worlds import MUTUAL, apart_s, worlds
 
 NCCL = "nccl"  # the one backend whose pg_status can be trusted
 
@@ -226,6 +226,15 @@ def _rank_state(group: Group, rank: int, part: Part, standing: Mapping[str, Stat
     return replace(state, enqueued=enqueued, completed=completed, pending=pending)
 
 
+def _joint(part: Part, finished: int) -> int:
+    """Of the operations done, up to the place `finished`, the last in which everybody waits for everybody."""
+    while finished >= 0:
+        if part.done[finished] and part.table[part.kinds[finished]].op.startswith(MUTUAL):
+            return part.seqs[finished]
+        finished -= 1
+    return -1
+
+
 def _held(rank: int, part: Part) -> RankState:
     if not len(part.seqs):
         return RankState(rank, key=part.flight.name)
@@ -235,6 +244,7 @@ def _held(rank: int, part: Part) -> RankState:
         rank,
         enqueued=part.seqs[-1],
         completed=part.seqs[finished] if finished >= 0 else -1,
+        joint=_joint(part, finished),
         pending=part.flight.collective(part.rows[pending]) if pending >= 0 else None,
         last=part.flight.collective(part.rows[-1]),
         key=part.flight.name,

@@ -31,6 +31,7 @@ class RankState:
     rank: int
     enqueued: int = -1  # seq of the last operation enqueued
     completed: int = -1  # seq of the last operation done
+    joint: int = -1  # seq of the last operation done of those that end for nobody before every member has come
     pending: Collective | None = None  # the oldest that is not done
     last: Collective | None = None  # the last enqueued, done or not
     key: str = ""  # Process.key or the dump's name

@@ -11,7 +11,7 @@ from harness.triage.flight.mismatches import DEFAULT
 CLOCKS_S = 60.0  # by which the clocks of two hosts may differ
 TIMEOUT_S = 3600.0  # of an operation whose dump does not say
 TOGETHER = 16  # operations in which everybody waits for everybody: none of so many is enqueued before the peer's first
-_MUTUAL = ("all_", "_all", "barrier", "reduce_scatter", "_reduce_scatter")
+MUTUAL = ("all_", "_all", "barrier", "reduce_scatter", "_reduce_scatter")
 
 
 def worlds(flights: Mapping[str, Flight]) -> tuple[dict[str, Flight], ...]:
@@ -83,7 +83,7 @@ def _apart_s(one: Flight, group: int, other: Flight, its: int) -> float | None:
     disjoint = 0.0
     if one.backend == "gloo":  # NCCL's host may run far ahead of its device
         part = one.part(group)
-        mutual = [seq for seq in both if (kind := part.at(seq)) is not None and kind.op.startswith(_MUTUAL)]
+        mutual = [seq for seq in both if (kind := part.at(seq)) is not None and kind.op.startswith(MUTUAL)]
         if len(mutual) >= TOGETHER:
             here, there = ([at[seq] for seq in mutual] for at in (mine, theirs))
             disjoint = max(min(here) - max(there), min(there) - max(here))

@@ -1,5 +1,6 @@
 """The rules, in the order in which they are asked; the first that answers decides.
 
+0. *The evidence of several nodes*: a directory that is missing, or is of another time, says nothing of its ranks.
 1. *A person, a run in motion, a lost process*: a debugger is no hang, nor is a run that moved a moment ago. A process
    that refused a call, that the kernel or the interpreter lock holds, or that has died explains its waiters, whatever
    they wait in: the first local error comes before its peers' timeouts.
@@ -15,12 +16,15 @@ in its place here.
 from __future__ import annotations
 
 from harness.triage.rules import absence as absence
-from harness.triage.rules import builds, calls, closed, engines, forming, over, pauses, processes
+from harness.triage.rules import builds, calls, closed, engines, forming, nodes, over, pauses, processes
 from harness.triage.rules import groups as groups
 from harness.triage.rules.ruling import Case, Rule, Ruling
 
 RULES: tuple[Rule, ...] = (
+    nodes.incomplete,  # INSUFFICIENT
     over.over,
+    nodes.unlooked,  # INSUFFICIENT
+    nodes.moments,  # INSUFFICIENT
     pauses.debugger,
     pauses.flowing,
     engines.refused,  # K13
@@ -34,6 +38,7 @@ RULES: tuple[Rule, ...] = (
     groups.inverted,  # K2
     calls.ring,  # K6
     pauses.slow,  # K7
+    nodes.between,  # INSUFFICIENT
     engines.branch,  # K3
     absence.left_loop,  # K1
     absence.outside,  # K4

@@ -31,7 +31,8 @@ def refused(case: Case) -> Ruling | None:
             continue
         if not (one.doing.idle or one.doing.within("scheduler", "queue", "lock", "select")):
             continue
-        if call.age_s > waited_s + AFTER_S:
+        beside = [each for each in waiting if each.process and one.process and each.process.host == one.process.host]
+        if call.age_s > (_waited_s(case, beside) if case.evidence.directories else waited_s) + AFTER_S:
             continue  # nobody waited yet: work went on after it
         beyond = [wait for wait in case.graph.waits if wait.target.startswith("rank ")]  # engines without a recorder
         open_ended = beyond or any(each.key != one.key for each in nowhere)
@@ -56,7 +57,8 @@ def refused(case: Case) -> Ruling | None:
 
 
 def _waited_s(case: Case, waiting: list[Subject]) -> float:
-    """How long the longest of the waiters has stood still; endless where nothing says it."""
+    """How long the longest of the waiters has stood still; endless where nothing says it, and nothing at all where the
+    waiters were looked at at another time than the call's engine."""
     ages = [wait.since_s for wait in case.graph.waits if wait.since_s is not None]
     for one in waiting:
         if one.pending is not None and one.pending.age_s is not None:
@@ -64,7 +66,7 @@ def _waited_s(case: Case, waiting: list[Subject]) -> float:
         if one.process is not None and one.process.beat is not None:
             ages.append(one.process.beat.progress_age_s)
     ages += [case.evidence.stall_s] if case.evidence.stall_s else []
-    return max(ages, default=float("inf"))
+    return max(ages, default=0.0 if case.evidence.directories else float("inf"))
 
 
 def last_refusal(one: Subject) -> Call | None:

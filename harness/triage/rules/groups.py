@@ -222,10 +222,12 @@ def wedged(case: Case) -> Ruling | None:
         assert first is not None
         them = "both" if len(members) == 2 else f"all {len(members)}"
         place = f"{first.op} #{first.seq} of {title(group)}"
+        hosts = sorted({one.process.host for one in subjects if one.process})
+        fabric = "fabric" if len(hosts) < 2 else f"network between {', '.join(hosts[:-1])} and {hosts[-1]}"
         return Ruling(
             "HUNG",
             f"{them} ranks of {title(group)} are in {first.op} #{first.seq} and none comes out: the "
-            "fabric or a device, not a rank",
+            f"{fabric} or a device, not a rank",
             "K12",
             place=place,
             next=(

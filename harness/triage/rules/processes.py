@@ -95,8 +95,7 @@ def died(case: Case) -> Ruling | None:
         return None
     first = [one for one in dead if one.process and local_error(one.process)]
     if first:
-        age = {one.key: _age(one.process) for one in first if one.process}
-        chosen = [one for one in first if age[one.key] == max(age.values())]
+        chosen = _first(first, apart=bool(case.evidence.directories))
     else:
         chosen = [one for one in dead if one.process and _unclean(one.process)] or dead
     why = {one.key: _why(one) for one in chosen}
@@ -106,6 +105,14 @@ def died(case: Case) -> Ruling | None:
     if any(one.process and one.process.exit_code == -9 for one in chosen):
         steps.append("SIGKILL is how the kernel ends a process when memory runs out: dmesg | grep -i oom")
     return Ruling("HUNG", reason, "K4", why, place=where, next=tuple(steps))
+
+
+def _first(failed: list[Subject], *, apart: bool) -> list[Subject]:
+    """Those that failed first. `apart`: on each host, for nothing tells which host's error was the first."""
+    age = {one.key: _age(one.process) for one in failed if one.process}
+    hosts = {one.key: one.process.host if apart and one.process else "" for one in failed}
+    oldest = {host: max(age[key] for key in age if hosts[key] == host) for host in hosts.values()}
+    return [one for one in failed if age[one.key] == oldest[hosts[one.key]]]
 
 
 def _missed(one: Subject, waiting: list[Subject]) -> bool:

@@ -56,8 +56,11 @@ class Case:
         return [self.subject(key) for key in keys if self.subject(key).progress]
 
     def names(self, keys: Iterable[str]) -> str:
-        """ "rank 1 (actor) and rank 2"."""
-        labels = [self.subject(key).label for key in keys]
+        """ "rank 1 (actor) and rank 2"; of a job of several hosts "rank 1 on node7"."""
+        several = len({process.host for process in self.evidence.processes}) > 1
+        ends = [self.subject(key) for key in keys]
+        hosts = [f" on {one.process.host}" if several and one.process and one.rank is not None else "" for one in ends]
+        labels = [f"{one.label}{host}" for one, host in zip(ends, hosts, strict=True)]
         if len(labels) > 4:
             labels = [*labels[:3], f"{len(labels) - 3} more"]
         return " and ".join([", ".join(labels[:-1]), labels[-1]] if len(labels) > 1 else labels)

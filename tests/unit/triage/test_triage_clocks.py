@@ -101,7 +101,7 @@ def evidence(folder: Path, *, step_s: float, taken_ns: int | None, age_s: float)
 
 def ages(given: Evidence) -> tuple[set[float | None], list[str]]:
     notes: list[str] = []
-    [flight] = recorders._loaded(given, recorders._taken_ns(given.taken), notes).values()
+    [flight] = recorders._loaded(given, recorders.nanoseconds(given.taken), notes).values()
     return {one.age_s if one.age_s is None else round(one.age_s) for one in flight.collectives()}, notes
 
 
@@ -117,7 +117,7 @@ def test_ages_of_operations_are_left_out_where_the_clock_was_set(step_s: float, 
 
 def test_a_dump_that_says_when_it_was_taken_is_aged_by_that(tmp_path: Path) -> None:
     given = evidence(tmp_path, step_s=HOUR, taken_ns=None, age_s=0.0)
-    before_ns = recorders._taken_ns(given.taken) - int(HOUR * 1e9)  # type: ignore[operator]
+    before_ns = recorders.nanoseconds(given.taken) - int(HOUR * 1e9)  # type: ignore[operator]
     [process] = given.processes
     again = Evidence(given.path, "watch", given.taken, 30.0, (directory.decode(Process, {
         **directory.plain(process), "dump_taken_ns": before_ns}),))  # fmt: skip

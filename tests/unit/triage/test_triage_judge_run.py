@@ -115,7 +115,7 @@ def gone() -> str:
         (["missing.zip"], "no such file"),
         (["{empty}"], "empty"),
         (["{text}"], "dump"),
-        (["{empty}", "{text}"], "one directory at a time"),
+        (["{empty}", "{text}"], "is empty"),
         (["{gone}"], "no process"),
         (["what is this"], "no process id"),
         (["127.0.0.1:1"], "127.0.0.1:1"),

@@ -1,0 +1,155 @@
+"""The evidence of several nodes, a directory each, as the evidence of one job.
+
+A host and a pid name a process. Clocks of hosts are never compared: every age is one of its own host, measured when
+that host was looked at, and what puts the hosts in order is the numbers of their collectives (`rules/nodes.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shlex
+from collections.abc import Iterator, Mapping
+from itertools import combinations
+from pathlib import Path
+
+from harness.errors import BadInput
+from harness.triage.evidence import Evidence, Process
+from harness.triage.graph.subjects import ended
+from harness.triage.graph.worlds import met_at
+
+World = tuple[tuple[str, ...], str, int]  # where its ranks meet, engine, size
+
+
+def unite(parts: Mapping[Path, Evidence]) -> Evidence:
+    """One evidence of what the directories hold; BadInput where they cannot be of one moment of one job.
+
+    A process that was looked at on its own host counts, and not what another directory says of it from afar.
+    """
+    only_dumps = [path for path, part in parts.items() if part.source == "dumps"]
+    if only_dumps:
+        raise BadInput(
+            f"{only_dumps[0]} holds recorder dumps alone, which do not say of which node they are",
+            fix="put the dumps of all ranks into one directory: harness triage DIR",
+        )
+    _refuse_twice(parts)
+    for (one, first), (other, second) in combinations(parts.items(), 2):
+        _refuse_two_jobs(one, first, other, second)
+    common = Path(os.path.commonpath([Path(part.path).resolve() for part in parts.values()]))
+    processes: dict[str, Process] = {}
+    for part in parts.values():
+        for process in part.processes:
+            if process.key not in processes or process.samples:
+                processes[process.key] = _placed(process, part, common)
+    dumps = {
+        f"{path.name}/{name}": os.path.relpath(Path(part.path).resolve() / dump, common)
+        for path, part in parts.items()
+        for name, dump in part.dumps.items()
+    }
+    everybody = list(parts.values())
+    stalls = [part.stall_s for part in everybody if any(process.samples for process in part.processes)]
+    return Evidence(
+        str(common),
+        "live" if any(part.source == "live" and 0.0 in stalls for part in everybody) else everybody[0].source,
+        "",  # each host has a clock of its own
+        min(stalls, default=0.0),
+        tuple(processes.values()),
+        tuple(dict.fromkeys(actor for part in everybody for actor in part.ray_actors)),
+        tuple(dict.fromkeys(task for part in everybody for task in part.ray_tasks)),
+        tuple(dict.fromkeys(gpu for part in everybody for gpu in part.gpus)),
+        {host: answer for part in everybody for host, answer in part.ras.items()},
+        dumps,
+        max((part.expected_world or 0 for part in everybody), default=0) or None,
+        max(part.threshold_s for part in everybody),
+        tuple(dict.fromkeys(f"{path.name}: {note}" for path, part in parts.items() for note in part.notes)),
+        tuple(str(path) for path in parts),
+    )
+
+
+def missing_ranks(evidence: Evidence) -> dict[World, list[int]]:
+    """World -> its ranks that no process holds, of the worlds that lack any."""
+    found = {}
+    for world, ranks in worlds(evidence).items():
+        if missing := [rank for rank in range(world[2]) if rank not in ranks]:
+            found[world] = missing
+    return found
+
+
+def worlds(evidence: Evidence) -> dict[World, dict[int, Process]]:
+    """World -> its ranks, of the processes that know where they met and how many they are."""
+    found: dict[World, dict[int, Process]] = {}
+    for process in evidence.processes:
+        if process.rank is not None and process.world_size and met_at(process):
+            place = found.setdefault((met_at(process), process.engine, process.world_size), {})
+            if process.rank not in place or ended(place[process.rank]):
+                place[process.rank] = process
+    return found
+
+
+def _placed(process: Process, part: Evidence, common: Path) -> Process:
+    """With its dump where it lies, and the time of that dump by the clock of its host."""
+    from harness.triage.recorders import nanoseconds
+
+    if not process.dump:
+        return process
+    taken_ns = (nanoseconds(part.taken) or 0) if process.dump_taken_ns is None else process.dump_taken_ns
+    dump = os.path.relpath(Path(part.path).resolve() / process.dump, common)
+    return dataclasses.replace(process, dump=dump, dump_taken_ns=taken_ns)
+
+
+def _refuse_twice(parts: Mapping[Path, Evidence]) -> None:
+    """Whether two directories hold one process, or one rank of one world on two processes that both live."""
+    holders: dict[str, Path] = {}
+    ranks: dict[tuple[World, int], tuple[Path, Process]] = {}
+    for path, part in parts.items():
+        for process in part.processes:
+            if not process.samples:
+                continue
+            before = holders.setdefault(process.key, path)
+            if before != path:
+                raise BadInput(
+                    f"{before} and {path} are both evidence of {process.host} (process {process.pid} is in both)",
+                    fix=_without(parts, before),
+                )
+        for world, its in worlds(part).items():
+            for rank, process in its.items():
+                if not process.samples:
+                    continue
+                first, other = ranks.setdefault((world, rank), (path, process))
+                if other.key != process.key and first != path:
+                    raise BadInput(
+                        f"rank {rank} is process {other.key} in {first} and {process.key} in {path}: one of them is of "
+                        "another job, or of an older attempt of this one",
+                        fix=_without(parts, first),
+                    )
+
+
+def _refuse_two_jobs(one: Path, first: Evidence, other: Path, second: Evidence) -> None:
+    """Two jobs: worlds of one kind that met at different places, have worked, and lack ranks. While they still form,
+    another address is a fault of one job (K5)."""
+    for (world, ranks), (its, others) in _pairs(worlds(first), worlds(second)):
+        alike = world[0] != its[0] and world[1:] == its[1:]
+        if alike and len(ranks) < world[2] > len(others) and _worked(ranks) and _worked(others):
+            raise BadInput(
+                f"{one} and {other} are of two jobs: their ranks meet at {':'.join(world[0])} and at "
+                f"{':'.join(its[0])}",
+                fix=f"harness triage {shlex.quote(str(one))}",
+            )
+
+
+def _pairs(
+    first: dict[World, dict[int, Process]], second: dict[World, dict[int, Process]]
+) -> Iterator[tuple[tuple[World, dict[int, Process]], tuple[World, dict[int, Process]]]]:
+    """Worlds of the one directory with those of the other, but not a world that both have a part of."""
+    for mine in first.items():
+        for its in second.items():
+            if mine[0] not in second and its[0] not in first:
+                yield mine, its
+
+
+def _worked(ranks: dict[int, Process]) -> bool:
+    return any(process.beat is not None and any(process.beat.sequences.values()) for process in ranks.values())
+
+
+def _without(parts: Mapping[Path, Evidence], left: Path) -> str:
+    return shlex.join(["harness", "triage", *(str(path) for path in parts if path != left)])

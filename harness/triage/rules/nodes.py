@@ -1,0 +1,140 @@
+"""The evidence of several nodes together: is all of it there, is it of one moment, and is it the network between them?
+
+No ages of two hosts are compared. What two hosts both know is the numbers of their collectives: an operation in which
+everybody waits for everybody ends nowhere before every member has enqueued it. So evidence by which it ended on one
+host, and was not even enqueued on another, is not of one moment; and where it ended on one host and is pending on all
+of another, every rank has come to it, and none of them is to blame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import permutations
+
+from harness.triage.flight.model import GroupState, RankState
+from harness.triage.graph import Subject
+from harness.triage.graph.edges import Names, title
+from harness.triage.nodes import World, missing_ranks, worlds
+from harness.triage.rules.ruling import Case, Ruling
+
+AGAIN = "take the evidence of all nodes at one time: harness triage PID --out DIR on each, while the job stands still"
+
+
+def incomplete(case: Case) -> Ruling | None:
+    """INSUFFICIENT: a rank of the world is in none of the directories. It may be why the others wait."""
+    if not case.evidence.directories:
+        return None
+    missing = missing_ranks(case.evidence)
+    if not missing:
+        return None
+    told = [f"rank {_runs(ranks)} of {world[2]}{_node(case, world, ranks)}" for world, ranks in missing.items()]
+    seen = ", ".join(_hosts(case))
+    return Ruling(
+        "INSUFFICIENT",
+        f"no directory holds {'; '.join(told)}; those given are of {seen}",
+        missing=tuple(f"nothing from {one}" for one in told),
+        next=("give the directory of every node: harness triage DIR DIR ...",),
+    )
+
+
+def unlooked(case: Case) -> Ruling | None:
+    """INSUFFICIENT: nobody looked at a host that has ranks; its directory holds their last words alone."""
+    if not case.evidence.directories:
+        return None
+    ranks: dict[str, list[Subject]] = {}
+    for one in case.graph.subjects.values():
+        if one.process is not None and one.rank is not None:
+            ranks.setdefault(one.process.host, []).append(one)
+    blind = {host: its for host, its in ranks.items() if not any(one.process and one.process.samples for one in its)}
+    if not blind or len(blind) == len(ranks):
+        return None
+    told = "; ".join(
+        f"{host} (rank {_runs([one.rank for one in its if one.rank is not None])})" for host, its in blind.items()
+    )
+    return Ruling(
+        "INSUFFICIENT",
+        f"no evidence was taken on {told}: only the last heartbeats of its processes are there. The host died, was cut "
+        "off, or its job was ended before anybody looked",
+        missing=tuple(f"a look at {host}" for host in blind),
+        next=(f"is {next(iter(blind))} up? its console, dmesg and the scheduler's log say how it ended", AGAIN),
+    )
+
+
+def moments(case: Case) -> Ruling | None:
+    """INSUFFICIENT: the directories show one job at two different times."""
+    for group, ahead, behind, one, other in _across(case):
+        failed = one.process is not None and (one.process.error or (one.process.journal and one.process.journal.errors))
+        if behind.enqueued < ahead.joint and not failed:  # gloo's recorder calls a failed operation done
+            return Ruling(
+                "INSUFFICIENT",
+                f"the evidence is not of one moment: {case.names([one.key])} was through with #{ahead.joint} of "
+                f"{title(group)}, which {case.names([other.key])} had not even begun (its last: #{behind.enqueued}): "
+                "one directory is older, or of another attempt",
+                next=(AGAIN,),
+            )
+    return None
+
+
+def between(case: Case) -> Ruling | None:
+    """INSUFFICIENT: all ranks have come to an operation, which ended on one host and on no rank of another."""
+    names = Names.of(case.evidence, case.comparison)
+    for group, ahead, behind, one, other in _across(case):
+        if behind.pending is None or one.progress or other.progress:
+            continue
+        seq = behind.pending.seq
+        if seq > ahead.joint or (ahead.pending is not None and ahead.pending.seq <= seq):
+            continue
+        beside = [its for rank, its in group.ranks.items() if _of(case.subject(names.key(group, rank))) == _of(other)]
+        if any(its.pending is None or its.pending.seq > seq for its in beside):
+            continue  # a rank beside it is through: it is not the network between the hosts
+        place = f"{behind.pending.op} #{seq} of {title(group)}"
+        return Ruling(
+            "INSUFFICIENT",
+            f"every rank has come to {place}, which ended on {_of(one)} and not on {_of(other)}: the network between "
+            f"them lost it, or the evidence of {_of(other)} is older",
+            place=place,
+            next=(f"ping {_of(one)} from {_of(other)}; compare their interfaces, routes and firewalls", AGAIN),
+        )
+    return None
+
+
+def _across(case: Case) -> Iterator[tuple[GroupState, RankState, RankState, Subject, Subject]]:
+    """Of each group and pair of hosts, the furthest rank of the one and the least far of the other: by operations in
+    which everybody waits for everybody."""
+    if not case.evidence.directories:
+        return
+    names = Names.of(case.evidence, case.comparison)
+    for group in case.groups:
+        by_host: dict[str, list[RankState]] = {}
+        for rank, state in group.ranks.items():
+            by_host.setdefault(_of(case.subject(names.key(group, rank))), []).append(state)
+        by_host.pop("", None)
+        far = {host: max(its, key=lambda state: state.joint) for host, its in by_host.items()}
+        least = {host: min(its, key=lambda state: (state.enqueued, state.completed)) for host, its in by_host.items()}
+        for here, there in permutations(by_host, 2):
+            one, other = (case.subject(names.key(group, state.rank)) for state in (far[here], least[there]))
+            yield group, far[here], least[there], one, other
+
+
+def _of(one: Subject) -> str:
+    return one.process.host if one.process is not None else ""
+
+
+def _hosts(case: Case) -> list[str]:
+    return sorted({process.host for process in case.evidence.processes})
+
+
+def _node(case: Case, world: World, missing: list[int]) -> str:
+    """Which node of the launch that is, where its ranks are numbered node by node; empty where nobody said."""
+    sizes = {one.environ.get("LOCAL_WORLD_SIZE", "") for one in worlds(case.evidence)[world].values()}
+    if len(sizes) != 1 or not (size := next(iter(sizes))).isdigit() or not int(size) or world[2] % int(size):
+        return ""
+    nodes = sorted({rank // int(size) for rank in missing})
+    return f" (node {_runs(nodes)} of {world[2] // int(size)}, counted from 0)"
+
+
+def _runs(numbers: list[int]) -> str:
+    """In few words: "0, 2-7"."""
+    from reports.sections.triage import ranks
+
+    return ranks(numbers)

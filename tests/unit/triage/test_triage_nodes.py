@@ -1,0 +1,252 @@
+"""The evidence of several nodes, a directory each, judged together: planted faults, and controls that blame nobody."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import triage_evidence as make
+
+from harness.errors import BadInput
+from harness.triage import directory, run
+from harness.triage.evidence import Evidence, Process
+from harness.triage.flight import synthesis
+from harness.triage.flight.synthesis import Fault
+from reports.model import Verdict
+
+HOUR_NS = 3600 * 10**9
+HOSTS = ("a", "b")
+WAIT = "main:10 step:42 all_reduce"
+TAKEN = "2026-01-01T00:00:00+00:00"
+
+
+@dataclasses.dataclass
+class Cluster:
+    """A job of 2 hosts x 2 ranks as it stands at #60, whose rank 3 does `stack` when `fault` strikes."""
+
+    root: Path
+    fault: Fault | None = dataclasses.field(default_factory=lambda: Fault("dead", rank=3, at=56))
+    stack: str = "main:10 step:44 keep_alive"
+    entries: int = 120
+    port: str = "29500"
+    world: int = 4
+    beats: bool = False
+
+    def process(self, rank: int, host: str, **more: object) -> Process:
+        """The pids of both hosts are the same."""
+        environ = {
+            "MASTER_ADDR": "a", "MASTER_PORT": self.port, "WORLD_SIZE": str(self.world), "LOCAL_WORLD_SIZE": "2",
+            "RANK": str(rank),
+        }  # fmt: skip
+        stack = self.stack if self.fault and rank == self.fault.rank else WAIT
+        one = make.rank(rank, stack, world=self.world, environ=environ, **more)
+        beat = dataclasses.replace(one.beat, sequences={"0": 50})
+        return dataclasses.replace(one, host=host, pid=100 + rank % 2, beat=beat)
+
+    def node(self, host: str, **more: object) -> Path:
+        """The evidence directory of one host."""
+        folder = self.root / f"node-{host}"
+        (folder / "recorder").mkdir(parents=True)
+        job = synthesis.simulate(self.world, self.entries, self.fault)
+        processes = []
+        for rank in (2 * HOSTS.index(host), 2 * HOSTS.index(host) + 1):
+            one = self.process(rank, host)
+            dump = f"recorder/{directory.file_name(host, one.pid)}"
+            (folder / dump).write_bytes(synthesis.encoded(job, rank, "json"))
+            processes.append(dataclasses.replace(one, dump=dump))
+        fields = {"stall_s": 30.0, "expected_world": self.world, **more}
+        directory.write(Evidence(str(folder), "watch", TAKEN, processes=tuple(processes), **fields), folder)  # type: ignore[arg-type]
+        return folder
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Callable[..., Cluster]:
+    return lambda name="job", **more: Cluster(tmp_path / name, **more)
+
+
+def triage(*folders: Path) -> Verdict:
+    return run.triage([str(folder) for folder in folders])
+
+
+def hang(verdict: Verdict) -> str:
+    return verdict.triage.hang if verdict.triage else ""
+
+
+def culprits(verdict: Verdict) -> list[tuple[int | None, str, int | None]]:
+    assert verdict.triage is not None
+    return [(one.rank, one.host, one.pid) for one in verdict.triage.culprits]
+
+
+def test_the_culprit_on_another_node_is_named_with_its_host(job: Callable[..., Cluster]) -> None:
+    cluster = job()
+    here, there = cluster.node("a"), cluster.node("b")
+    alone = triage(here)
+    assert alone.verdict == "INSUFFICIENT" and not culprits(alone), "the control: its own node says nothing of rank 3"
+    both = triage(here, there)
+    assert (both.verdict, hang(both)) == ("HUNG", "K4"), both.reason
+    assert culprits(both) == [(3, "b", 101)] and "rank 3 on b" in both.reason
+    assert both.triage and {one.rank for one in both.triage.victims} == {0, 1, 2}, "a:100 and b:100 are two processes"
+    assert both.coverage["hosts"] == 2 and both.coverage["with_recorder"] == 4
+
+
+def test_the_directory_above_those_of_the_nodes_is_as_good(job: Callable[..., Cluster]) -> None:
+    cluster = job()
+    both = triage(cluster.node("a"), cluster.node("b"))
+    assert dataclasses.replace(triage(cluster.root), reproduce="", figures={}) == dataclasses.replace(
+        both, reproduce="", figures={}
+    )
+
+
+def test_zips_of_nodes(job: Callable[..., Cluster]) -> None:
+    cluster = job()
+    assert culprits(triage(*map(directory.pack, (cluster.node("a"), cluster.node("b"))))) == [(3, "b", 101)]
+
+
+@pytest.mark.parametrize("skew_ns", [HOUR_NS, -HOUR_NS])
+def test_a_clock_that_is_an_hour_off_changes_nothing(job: Callable[..., Cluster], skew_ns: int) -> None:
+    cluster = job()
+    here, there = cluster.node("a"), cluster.node("b")
+    sound = triage(here, there)
+    skew(there, skew_ns)
+    skewed = triage(here, there)
+    assert culprits(skewed) == culprits(sound) == [(3, "b", 101)] and skewed.reason == sound.reason
+
+
+def skew(folder: Path, by_ns: int) -> None:
+    """Set the wall clock of a host: every time in its recorders, and the one at which its evidence was taken."""
+    for dump in (folder / "recorder").iterdir():
+        moved = re.sub(
+            rb'"(time_\w+_ns)":([1-9]\d+)', lambda hit: b'"%s":%d' % (hit[1], int(hit[2]) + by_ns), dump.read_bytes()
+        )
+        dump.write_bytes(moved)
+    index = json.loads((folder / "evidence.json").read_text())
+    index["taken"] = "2026-01-01T01:00:00+00:00" if by_ns > 0 else "2025-12-31T23:00:00+00:00"
+    (folder / "evidence.json").write_text(json.dumps(index))
+
+
+def test_a_missing_directory_is_named_and_nobody_is_blamed(job: Callable[..., Cluster]) -> None:
+    """Rank 3 of 6 would be blamed; ranks 4 and 5, of which nothing is known, may be why it is where it is."""
+    cluster = job(world=6)
+    verdict = triage(cluster.node("a"), cluster.node("b"))
+    assert verdict.verdict == "INSUFFICIENT" and not culprits(verdict)
+    assert "rank 4-5 of 6 (node 2 of 3, counted from 0)" in verdict.reason and "a, b" in verdict.reason
+    assert any("rank 4-5" in item for item in verdict.missing)
+
+
+def test_a_host_of_which_only_heartbeats_are_left_is_named(job: Callable[..., Cluster]) -> None:
+    cluster = job()
+    here, there = cluster.node("a"), cluster.node("b")
+    for file in (there / "processes").iterdir():
+        file.write_text(json.dumps({**json.loads(file.read_text()), "samples": [], "dump": ""}))
+    verdict = triage(here, there)
+    assert verdict.verdict == "INSUFFICIENT" and not culprits(verdict)
+    assert "no evidence was taken on b (rank 2-3)" in verdict.reason
+
+
+def test_evidence_of_two_moments_blames_nobody(job: Callable[..., Cluster]) -> None:
+    """Host a was looked at during a pause early on, host b much later."""
+    early, late = job("early", fault=Fault("dead", rank=3, at=20)), job("late", fault=Fault("dead", rank=3, at=110))
+    here, there = early.node("a"), late.node("b")
+    for one, other in ((here, there), (there, here)):
+        verdict = triage(one, other)
+        assert verdict.verdict == "INSUFFICIENT" and not culprits(verdict)
+        assert "not of one moment" in verdict.reason and "older" in verdict.reason
+
+
+def test_an_operation_that_ended_on_one_host_alone_is_the_networks(job: Callable[..., Cluster]) -> None:
+    """Everybody has come to it. Host b got what it waited for; host a's last packets were lost."""
+    cluster = job(fault=Fault("wedge", rank=0, at=56), stack=WAIT)
+    here, there = cluster.node("a"), cluster.node("b")
+    wedged = triage(here, there)
+    assert (wedged.verdict, hang(wedged)) == ("HUNG", "K12") and not culprits(wedged)
+    assert "the network between a and b or a device, not a rank" in wedged.reason
+    for dump in (there / "recorder").iterdir():
+        dump.write_bytes(
+            dump.read_bytes()
+            .replace(b'"state":"started"', b'"state":"completed"')
+            .replace(b'"retired":false', b'"retired":true')
+        )
+    lost = triage(here, there)
+    assert lost.verdict == "INSUFFICIENT" and not culprits(lost)
+    assert "ended on b and not on a: the network between them" in lost.reason
+
+
+def test_a_rank_that_computes_on_another_host_is_slow(job: Callable[..., Cluster]) -> None:
+    cluster = job(stack="main:10 step:44 compute:7")
+    here, there = cluster.node("a"), cluster.node("b")
+    file = there / "processes" / "b-101.json"
+    looks = make.samples("main:10 step:44 compute:7", "main:10 step:44 compute:9 inner:3", cpu_s=1.4)
+    file.write_text(json.dumps({**json.loads(file.read_text()), "samples": directory.plain(looks)}))
+    verdict = triage(here, there)
+    assert verdict.verdict == "SLOW" and not culprits(verdict) and "rank 3" in verdict.reason
+
+
+def test_one_host_twice(job: Callable[..., Cluster]) -> None:
+    one, again = job().node("a"), job("again").node("a")
+    with pytest.raises(BadInput, match=r"node-a and .*node-a are both evidence of a \(process 100 is in both\)$"):
+        triage(one, again)
+    with pytest.raises(BadInput, match="is given twice"):
+        triage(one, one)
+
+
+def test_two_jobs(job: Callable[..., Cluster]) -> None:
+    with pytest.raises(BadInput, match=r"are of two jobs: their ranks meet at a:29500 and at a:29501$"):
+        triage(job().node("a"), job("other", port="29501").node("b"))
+
+
+def test_an_older_attempt(job: Callable[..., Cluster]) -> None:
+    """The job was started again and its node b is on another host: ranks 2 and 3 are on b and on c."""
+    cluster = job()
+    older, here = cluster.node("b"), cluster.node("a")
+    newer = job("newer").node("b")
+    for file in (newer / "processes").iterdir():
+        file.write_text(json.dumps({**json.loads(file.read_text()), "host": "c"}))
+    with pytest.raises(BadInput, match=r"rank 2 is process b:100 in .* and c:100 in .*: one of them is of another job"):
+        triage(here, older, newer)
+
+
+def test_ranks_that_meet_at_two_addresses_are_one_job_while_they_form(job: Callable[..., Cluster]) -> None:
+    """What MASTER_PORT says differs by mistake: K5, and no bad input."""
+    cluster, other = job(), job("other", port="29501")
+    folders = cluster.node("a"), other.node("b")
+    for folder in folders:
+        for file in (folder / "processes").iterdir():
+            fields = json.loads(file.read_text())
+            forming = make.rank(fields["rank"], "main:5 init_process_group", world=4)
+            fields |= {"samples": directory.plain(forming.samples), "dump": "", "beat": directory.plain(forming.beat)}
+            file.write_text(json.dumps(fields))
+    verdict = triage(*folders)
+    assert not culprits(verdict) and verdict.verdict in ("HUNG", "INSUFFICIENT"), verdict.reason
+
+
+def test_dumps_alone_do_not_say_of_which_node_they_are(job: Callable[..., Cluster], tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    list(synthesis.write(synthesis.simulate(2, 20), bare, "json"))
+    with pytest.raises(BadInput, match="holds recorder dumps alone"):
+        triage(job().node("a"), bare)
+    with pytest.raises(BadInput, match="no such directory"):
+        run.triage([str(bare), str(tmp_path / "nowhere")])
+
+
+def test_a_local_error_on_two_hosts_has_no_first_one(job: Callable[..., Cluster]) -> None:
+    """An error that is older by its own host's clock is not the earlier one."""
+    cluster = job()
+    folders = cluster.node("a"), cluster.node("b")
+    ages = {"a": 500.0, "b": 40.0}
+    for folder in folders:
+        for file in (folder / "processes").glob("*-101.json"):
+            fields = json.loads(file.read_text())
+            stack = make.samples("main:10 step:44 keep_alive")
+            fields |= {
+                "error": "ValueError: no loss",
+                "error_age_s": ages[fields["host"]],
+                "samples": directory.plain(stack),
+            }
+            file.write_text(json.dumps(fields))
+    verdict = triage(*folders)
+    assert verdict.verdict == "HUNG" and {host for _, host, _ in culprits(verdict)} != {"a"}, verdict.reason
