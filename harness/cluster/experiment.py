@@ -18,7 +18,6 @@ from harness.errors import HarnessError
 from harness.triage.watch.guard import Guard
 from probes import format as recording
 from reports.progress import ProgressEvent
-from scenarios.engines import registry
 from scenarios.fleet import Fleet, members
 from scenarios.plants import INSIDE
 from scenarios.remote import Actor, Future, Remote
@@ -195,7 +194,7 @@ class Experiment:
         engine = sides[0].scenario.engine
         future = self._stage.submit(
             "no_room", roles["actor"][0], engines=len(sides), share=engine.memory_fraction,
-            workers=registry.get(sides[0].backend).workers(engine), device=self._device,
+            workers=sides[0].spec.workers(engine), device=self._device,
         )  # fmt: skip
         found: str = self._wait(future, sides[0], "looking for memory")
         return found
@@ -246,7 +245,7 @@ class Experiment:
                 "actor": roles["actor"][0],
                 "policy": self._policies[side.name],
                 "version": side.scenario.steps if side.scenario.train else 0,
-                "workers": registry.get(side.backend).workers(dataclasses.replace(side.scenario.engine, engines=1)),
+                "workers": side.spec.workers(dataclasses.replace(side.scenario.engine, engines=1)),
             }
         asked = self._now(self._sides[0]).scenario.to_json()
         options = {"device": self._device, "sync_backend": self._sync_backend}
@@ -416,7 +415,7 @@ def session(
     """The actor of one side's engine, with the weights in `policy`, in the interpreter of its environment.
     `options`: of `Cluster.actor` and `EngineSession`."""
     environment = side.environment
-    embedded = registry.get(environment.engine).embedded
+    embedded = side.spec.embedded
     if not embedded:
         variables = dict(environment.env, PYTHONPATH=str(envs.bundle(plugins=True)), OMP_NUM_THREADS="1")
         if side.plants.inside:

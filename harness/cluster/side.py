@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.envs.environment import Environment
+from scenarios.engines import registry
+from scenarios.engines.spec import EngineSpec
 from scenarios.lifted import FOLDER, lifted, steps
 from scenarios.plants import NOTHING, Plants
 from scenarios.settings import Scenario
@@ -30,6 +32,11 @@ class Side:
     mapping: dict[str, Any] = field(default_factory=dict)
     replay: dict[str, Any] | None = None  # of run.json: which recorded run drives this one, and from which step on
     lifted: dict[str, Any] | None = None  # of run.json: this is the lifted stage of a run, or why there is none
+
+    @property
+    def spec(self) -> EngineSpec:
+        """Of the engine, which `backend` names with an environment or a version behind it."""
+        return registry.get(self.environment.engine)
 
     @property
     def parameter_map(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ Format = Annotated[Literal["text", "json"], typer.Option("--format", help="text 
 
 @app.command()
 def create(
-    engine: Annotated[str, typer.Argument(help="vllm or sglang", show_default=False)],
+    engine: Annotated[str, typer.Argument(help="vllm or sglang, or with a version: vllm@0.31", show_default=False)],
     version: Annotated[str, typer.Option(help="of the engine, such as 0.31.0 or 0.31; default: the recipe's")] = "",
     name: Annotated[
         str, typer.Option(help="of the environment; default: the engine, with the version if one is asked")
@@ -32,7 +32,8 @@ def create(
     from harness import envs
     from harness.envs.progress import console
 
-    wanted = envs.order(engine, version=version, name=name, device=device, python=python)
+    engine, _, release = engine.partition("@")
+    wanted = envs.order(engine, version=version or release, name=name, device=device, python=python)
     made, new = envs.create(wanted, recreate=recreate, progress=console(f"environment {wanted.name}"))
     state = "made" if new else "is there already"
     print(f"environment {made.name} {state}: {_described(made)}")

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from harness.cluster.launch import driver_seat
 from harness.cluster.side import Side
-from scenarios.engines import registry
 
 # Variables that engines and torch read. Only digests are kept: a token may be among them.
 VARIABLES = (
@@ -25,7 +24,7 @@ VARIABLES = (
 def facts(side: Side, device: str) -> dict[str, str]:
     """What the engine of this side is made from, by the name under which a difference is told."""
     scenario, environment = side.scenario, side.environment
-    embedded = registry.get(environment.engine).embedded
+    embedded = side.spec.embedded
     found = {
         "the harness's code": _code(),
         "the harness's interpreter": sys.executable,

@@ -101,12 +101,12 @@ def claim(
         chosen: dict[Place, state.KeptEngine] = {}
         if kept is not None and not why:
             chosen, why = _chosen(kept, sides, device, native)
-        if kept is None or why:
-            say(f"the engines that are up are not used: {why}")
-            yield None
+        if kept is not None and not why:
+            say(f"warm: {', '.join(side.backend for side in sides)}, up since {kept.since}")
+            yield Pool(kept, chosen, say)
             return
-        say(f"warm: {', '.join(side.backend for side in sides)}, up since {kept.since}")
-        yield Pool(kept, chosen, say)
+    say(f"the engines that are up are not used: {why or 'they have ended'}")
+    yield None
 
 
 def _chosen(

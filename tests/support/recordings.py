@@ -280,7 +280,7 @@ def make(
         logs["native"] = Log("rollout", pid + 3)
         _opened(logs["native"], side, engine=True, environment=environment)
         _described(logs["native"], plan, backend, "native")
-        _native(logs["native"], trainer, plan, own, noise, engine_seed=0 if side == "baseline" else 1)
+        _native(logs["native"], trainer, plan, own, noise, backend)
     manifest = {
         "scenario": plan.to_json(),
         "backend": backend,
@@ -655,7 +655,8 @@ def _trained(trainer: Log, plan: Scenario, truth: Step, other: bool) -> None:
     )
 
 
-def _native(log: Log, trainer: Log, plan: Scenario, own: np.random.Generator, noise: float, engine_seed: int) -> None:
+def _native(log: Log, trainer: Log, plan: Scenario, own: np.random.Generator, noise: float, backend: str) -> None:
+    engine_seed, request_seed = (0, "honoured") if backend == "vllm" else (1, "ignored")
     shared = np.random.default_rng([plan.seed, 99])
     prompts, group, longest = 64, 4, plan.sampling.max_tokens
     prompt = jagged([np.concatenate([[BOS], shared.integers(3, VOCABULARY, 10)]) for _ in range(prompts)])
@@ -689,7 +690,7 @@ def _native(log: Log, trainer: Log, plan: Scenario, own: np.random.Generator, no
     )
     reward = (0.05 * lengths + own.normal(0, 1, n)).astype(np.float32)
     again = FrameRecord(
-        "repeat", -1, {**log.frames[-1].fields, "request_seed": "honoured"}, dict(log.frames[-1].arrays)
+        "repeat", -1, {**log.frames[-1].fields, "request_seed": request_seed}, dict(log.frames[-1].arrays)
     )  # fmt: skip
     again.take(list(range(16)))
     log.frames.append(again)

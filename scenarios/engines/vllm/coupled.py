@@ -11,9 +11,13 @@ from typing import Any
 
 import torch
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDirectionality
-from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsProcessor as SlotLogitsProcessor
 
 from scenarios.engines.coupling import Draw, choose, force
+
+try:
+    from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsProcessor as SlotLogitsProcessor
+except ModuleNotFoundError:  # before 0.31: its Model Runner V2 takes no processors, so V1 runs
+    SlotLogitsProcessor = object
 
 KEY = "rlhf_harness_draw"
 

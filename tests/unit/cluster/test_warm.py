@@ -130,6 +130,8 @@ def test_a_run_that_nothing_fits_says_why(sides: list[Side], native: bool, refus
     said: list[str] = []
     with pool.claim(sides, device="auto", native=native, refused=refused, say=said.append) as none:
         assert none is None
+        with state.claimed() as free:
+            assert free  # for a run that they fit
     assert len(said) == 1 and said[0].startswith(f"the engines that are up are not used: {why}")
 
 
