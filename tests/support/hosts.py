@@ -1,0 +1,174 @@
+"""A laboratory of two hosts on this one: each a network namespace with an address and a host name of its own, with a
+cable between them. Whatever it made is removed at its end.
+
+A second link, on request, delays and loses packets: two TUN devices and a thread between them, since not every kernel
+has netem.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import heapq
+import itertools
+import os
+import random
+import select
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+NAMES = ("hosta", "hostb")
+INTERFACE = "rlhf0"
+ADDRESSES = ("10.213.77.1", "10.213.77.2")
+SLOW, SLOW_ADDRESSES = "rlhf1", ("10.213.78.1", "10.213.78.2")
+TUNSETIFF, IFF_TUN_NO_PI = 0x400454CA, 0x1001
+
+
+def why_not() -> str:
+    """Why the laboratory cannot be built here; empty where it can."""
+    lacking = [program for program in ("ip", "unshare", "hostname") if shutil.which(program) is None]
+    if os.geteuid() != 0:
+        return "needs root, to make network namespaces"
+    if lacking:
+        return f"needs {', '.join(lacking)}: apt install iproute2 util-linux hostname"
+    tried = f"rh{os.getpid()}t"
+    if subprocess.run(["ip", "netns", "add", tried], capture_output=True).returncode:
+        return "network namespaces cannot be made here"
+    subprocess.run(["ip", "netns", "del", tried], check=True)
+    return ""
+
+
+@dataclass
+class Hosts:
+    """The hosts by number, 0 and 1, and the processes started on them."""
+
+    namespaces: tuple[str, str]
+    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def start(self, host: int, command: Sequence[str], log: Path, **environ: str) -> subprocess.Popen[bytes]:
+        """A process on a host, in a session of its own; what it prints goes to `log`."""
+        named = f'hostname {NAMES[host]} && exec "$@"'
+        words = ["ip", "netns", "exec", self.namespaces[host], "unshare", "--uts", "sh", "-c", named, "sh", *command]
+        environment = {
+            **os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": INTERFACE,
+            "TP_SOCKET_IFNAME": INTERFACE, **environ,
+        }  # fmt: skip
+        with log.open("wb") as stream:
+            process = subprocess.Popen(
+                words, env=environment, cwd=log.parent, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream,
+                start_new_session=True,
+            )  # fmt: skip
+        self.started.append(process)
+        return process
+
+    def inside(self, host: int, *words: str) -> None:
+        """A command in a host's network."""
+        subprocess.run(["ip", "netns", "exec", self.namespaces[host], *words], check=True, capture_output=True)
+
+    def cut(self, host: int) -> None:
+        """Pull the cable: packets are lost, and no connection is closed."""
+        self.inside(host, "ip", "link", "set", INTERFACE, "down")
+
+    def mend(self, host: int) -> None:
+        self.inside(host, "ip", "link", "set", INTERFACE, "up")
+
+    def kill(self, host: int) -> None:
+        """End every process on a host at once, as a power cut does."""
+        shown = subprocess.run(["ip", "netns", "pids", self.namespaces[host]], capture_output=True, text=True)
+        for pid in map(int, shown.stdout.split()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def end(self) -> None:
+        """End every process on all hosts."""
+        for host in range(len(NAMES)):
+            self.kill(host)
+        for process in self.started:
+            process.wait(20)
+        self.started.clear()
+
+
+_NUMBERS = itertools.count()
+
+
+@contextlib.contextmanager
+def laboratory() -> Iterator[Hosts]:
+    number = next(_NUMBERS)
+    names = (f"rh{os.getpid()}a{number}", f"rh{os.getpid()}b{number}")
+    hosts = Hosts(names)
+    try:
+        for name in names:
+            subprocess.run(["ip", "netns", "add", name], check=True, capture_output=True)
+        pair = ["type", "veth", "peer", "name", INTERFACE, "netns", names[1]]
+        subprocess.run(["ip", "-n", names[0], "link", "add", INTERFACE, *pair], check=True, capture_output=True)
+        for host, address in enumerate(ADDRESSES):
+            hosts.inside(host, "ip", "addr", "add", f"{address}/24", "dev", INTERFACE)
+            for device in ("lo", INTERFACE):
+                hosts.inside(host, "ip", "link", "set", device, "up")
+        yield hosts
+    finally:
+        hosts.end()
+        for name in names:
+            subprocess.run(["ip", "netns", "del", name], capture_output=True)
+
+
+@contextlib.contextmanager
+def slow_link(hosts: Hosts, *, delay_s: float, loss: float) -> Iterator[None]:
+    """A second link between the hosts, SLOW, on which a packet takes so long and is lost so often."""
+    ends: list[int] = []
+    over = threading.Event()
+    relay = threading.Thread(target=_relay, args=(ends, delay_s, loss, over), daemon=True)
+    try:
+        for host, address in enumerate(SLOW_ADDRESSES):
+            ends.append(os.open("/dev/net/tun", os.O_RDWR))
+            made = f"{hosts.namespaces[host]}t"[-15:]
+            fcntl.ioctl(ends[-1], TUNSETIFF, struct.pack("16sH", made.encode(), IFF_TUN_NO_PI))
+            subprocess.run(["ip", "link", "set", made, "netns", hosts.namespaces[host], "name", SLOW], check=True)
+            hosts.inside(host, "ip", "addr", "add", f"{address}/24", "dev", SLOW)
+            hosts.inside(host, "ip", "link", "set", SLOW, "up")
+        relay.start()
+        yield
+    finally:
+        over.set()
+        if relay.is_alive():
+            relay.join(5)
+        for end in ends:
+            os.close(end)  # the device goes with it
+
+
+def _relay(ends: Sequence[int], delay_s: float, loss: float, over: threading.Event) -> None:
+    """Carry packets from each end to the other, late, and not all of them."""
+    chance, order, flying = random.Random(0), itertools.count(), list[tuple[float, int, int, bytes]]()
+    while not over.is_set():
+        wait_s = max(0.0, min(flying[0][0] - time.monotonic(), 0.2)) if flying else 0.2
+        for end in select.select(ends, [], [], wait_s)[0]:
+            packet, other = os.read(end, 1 << 16), ends[1 - ends.index(end)]
+            if chance.random() >= loss:
+                heapq.heappush(flying, (time.monotonic() + delay_s, next(order), other, packet))
+        while flying and flying[0][0] <= time.monotonic():
+            os.write(flying[0][2], flying[0][3])
+            heapq.heappop(flying)
+
+
+def torchrun(host: int, script: Path, *words: str, master: str) -> list[str]:
+    """One node of a job of 2 hosts x 2 ranks, as the Slurm launcher starts it."""
+    return [
+        sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--node-rank", str(host),
+        "--nproc-per-node", "2", "--master-addr", master, "--master-port", "29500", str(script), *words,
+    ]  # fmt: skip
+
+
+def wait_for(condition: Callable[[], object], seconds: float, what: Callable[[], str]) -> None:
+    by = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < by, f"not within {seconds:.0f} s: {what()}"
+        time.sleep(0.1)
