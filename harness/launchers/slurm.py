@@ -33,14 +33,15 @@ def command(
     """Write a batch script for Slurm.
 
     It runs harness doctor on every node and starts nothing where that fails; it runs the command under harness watch
-    on every node and ends it when it hangs (exit code 86); and before the time limit it takes evidence on every node.
-    $SLURM_... and $MASTER_... in the command are those of the job.
+    on every node and ends it when it hangs (exit code 86), also when only the evidence of all nodes together says so;
+    and before the time limit it takes evidence on every node and judges it. $SLURM_... and $MASTER_... in the command
+    are those of the job.
     """
     from harness.commands.options import seconds
     from harness.errors import BadInput
     from harness.launchers import write
 
-    seconds(stall)  # refuses what is no time
+    stall_s = seconds(stall)
     wrong = next((one for one in sbatch or () if not re.fullmatch(r"--?[A-Za-z][\w-]*(=.*)?", one)), None)
     if wrong is not None:
         raise BadInput(f"{wrong!r} is no option of sbatch", fix="--sbatch=--gpus-per-node=8")
@@ -58,7 +59,7 @@ def command(
     script = _SCRIPT.format(
         options="\n".join(f"#SBATCH {one}" for one in (f"--job-name={name}", "--output=%x-%j.log", *asked)),
         early=early, setup=setup or "true", doctor=doctor, stall=shlex.quote(stall),
-        command=" ".join(map(_word, words)),
+        stall_s=f"{stall_s:g}", command=" ".join(map(_word, words)),
     )  # fmt: skip
     write({f"{name}.sbatch": script}, out, again)
 
@@ -100,11 +101,40 @@ job() {{
     exec harness watch --stall {stall} --on-stall end --out "$HARNESS_OUT/$SLURMD_NODENAME" -- {command}
 }}
 
-look_last() {{
+look() {{
     {setup}
-    harness triage --out "$HARNESS_OUT/$SLURMD_NODENAME-at-the-limit" "$(cat "$HARNESS_OUT/$SLURMD_NODENAME.pid")"
+    harness triage --out "$LOOK/$SLURMD_NODENAME" "$(cat "$HARNESS_OUT/$SLURMD_NODENAME.pid")" > /dev/null
 }}
-export -f look_first job look_last
+export -f look_first job look
+
+look_together() {{ # at the job on all nodes at one time; its exit code is 1 where it hangs
+    export LOOK="$HARNESS_OUT/$1"
+    mkdir -p "$LOOK"
+    on_every_node look
+    (
+        {setup}
+        harness triage --out "$LOOK" "$LOOK"/*/ > "$LOOK/verdict.txt"
+    )
+}}
+
+hangs() {{
+    look_together "look-$1"
+    [ $? = 1 ] && [ -e "$HARNESS_OUT/look-$1/verdict.json" ]
+}}
+
+end_across_nodes() {{ # a hang whose culprit is on another node; it is told twice, as in harness watch
+    looked=$(echo "$HARNESS_OUT"/*/evidence/*/verdict.json) number=0
+    while sleep 5; do # until a watch has looked: what it left is not of one moment, so all nodes are looked at again
+        seen=$(echo "$HARNESS_OUT"/*/evidence/*/verdict.json)
+        [ "$seen" = "$looked" ] && continue
+        looked=$seen number=$((number + 2))
+        if hangs $((number - 1)) && sleep {stall_s} && hangs "$number"; then
+            cat "$HARNESS_OUT/look-$number/verdict.txt" >&2
+            kill -USR2 $$
+            return
+        fi
+    done
+}}
 
 if ! on_every_node look_first; then
     echo "harness: the job was not started: see $HARNESS_OUT/doctor-*.txt" >&2
@@ -113,12 +143,15 @@ fi
 
 at_the_limit() {{
     echo "harness: the time limit is {early} s away; evidence is taken in $HARNESS_OUT" >&2
-    on_every_node look_last >&2
+    look_together at-the-limit
+    cat "$HARNESS_OUT/at-the-limit/verdict.txt" >&2
 }}
 trap at_the_limit USR1
+trap 'echo "harness: the job hangs and is ended" >&2; exit 86' USR2
 
 on_every_node job &
 step=$!
+[ "$SLURM_JOB_NUM_NODES" = 1 ] || end_across_nodes &
 wait "$step"
 code=$?
 while kill -0 "$step" 2> /dev/null; do # a signal ended the wait, and not the job

@@ -52,16 +52,34 @@ KillWait=5
 PartitionName=all Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP
 """
 JOB = """\
-import datetime, sys, time
+import datetime, os, sys, time
+from pathlib import Path
 import torch
 import torch.distributed as dist
 
+mode = sys.argv[1]
+
+def judged(look):
+    return Path(os.environ["HARNESS_OUT"], f"look-{look}", "verdict.json").exists()
+
+def keep_alive():
+    while mode == "stops" or not judged(1):
+        time.sleep(1)
+
 dist.init_process_group("gloo", timeout=datetime.timedelta(minutes=30))
-for _ in range(5 if sys.argv[1] == "hang" else 10_000):
+for _ in range(10_000 if mode == "slow" else 5):
     dist.all_reduce(torch.ones(4))
-    if sys.argv[1] == "slow":
+    if mode == "slow":
         time.sleep(0.2)
-if dist.get_rank() == 1:
+if mode in ("stops", "pauses"):
+    if dist.get_rank() == 1:
+        keep_alive()
+    working = torch.ones(1)
+    while working:
+        time.sleep(0.2)
+        working = torch.tensor(float(not judged(2)))
+        dist.all_reduce(working, op=dist.ReduceOp.MIN)
+elif dist.get_rank() == 1:
     dist.barrier()
 else:
     dist.all_reduce(torch.ones(4))
@@ -133,7 +151,9 @@ def test_a_job_that_hangs_is_named_and_ended_in_its_allocation(tmp_path: Path, s
     assert [one["rank"] for one in verdict["triage"]["culprits"]] == [1]
 
 
-def test_a_job_that_meets_its_time_limit_leaves_evidence_of_every_node(tmp_path: Path, slurm: dict[str, str]) -> None:
+@pytest.fixture
+def across() -> tuple[list[str], str]:
+    """Options and launch of one job of two ranks, one on each node."""
     address = subprocess.run(["hostname", "-I"], capture_output=True, text=True).stdout.split()[0]
     interface = next(
         line.split()[1]
@@ -141,15 +161,44 @@ def test_a_job_that_meets_its_time_limit_leaves_evidence_of_every_node(tmp_path:
         if f" {address}/" in line
     )
     launch = "--nnodes $SLURM_JOB_NUM_NODES --node-rank $SLURM_NODEID --nproc-per-node 1 --master-port $MASTER_PORT"
-    code, log, kept = submitted(
-        tmp_path, slurm, "--nodes", "2", "--time", "2", "--early", "45", "--stall", "10m",
-        "--setup", f"export GLOO_SOCKET_IFNAME={interface}; {SETUP}",
-        job="slow", launch=f"{launch} --master-addr {address}",
-    )  # fmt: skip
+    options = ["--nodes", "2", "--setup", f"export GLOO_SOCKET_IFNAME={interface}; {SETUP}"]
+    return options, f"{launch} --master-addr {address}"
+
+
+def test_a_hang_whose_culprit_is_on_another_node_is_named_and_ended(
+    tmp_path: Path, slurm: dict[str, str], across: tuple[list[str], str]
+) -> None:
+    options, launch = across
+    code, log, kept = submitted(tmp_path, slurm, *options, "--stall", "5s", job="stops", launch=launch)
+    assert code == 86 and "the job hangs and is ended" in log, log
+    assert "HUNG" not in {json.loads(file.read_text())["verdict"] for file in kept.glob("n?/verdict.json")}
+    for look in (1, 2):
+        verdict = json.loads((kept / f"look-{look}" / "verdict.json").read_text())
+        assert verdict["verdict"] == "HUNG" and verdict["coverage"]["ranks"] == 2, verdict["reason"]
+        assert [one["rank"] for one in verdict["triage"]["culprits"]] == [1]
+
+
+def test_a_pause_that_is_over_at_the_second_look_ends_nothing(
+    tmp_path: Path, slurm: dict[str, str], across: tuple[list[str], str]
+) -> None:
+    options, launch = across
+    code, log, kept = submitted(tmp_path, slurm, *options, "--stall", "5s", job="pauses", launch=launch)
+    assert code == 0 and "is ended" not in log, log
+    first, second = (json.loads((kept / f"look-{look}" / "verdict.json").read_text())["verdict"] for look in (1, 2))
+    assert first == "HUNG" != second
+
+
+def test_a_job_that_meets_its_time_limit_leaves_evidence_of_every_node(
+    tmp_path: Path, slurm: dict[str, str], across: tuple[list[str], str]
+) -> None:
+    options, launch = across
+    limit = ["--time", "2", "--early", "45", "--stall", "10m"]
+    code, log, kept = submitted(tmp_path, slurm, *options, *limit, job="slow", launch=launch)
     assert code != 0 and "the time limit is 45 s away" in log, log
-    for node in ("n1", "n2"):
-        seen = json.loads((kept / f"{node}-at-the-limit" / "verdict.json").read_text())
-        assert seen["verdict"] != "HUNG" and not seen["triage"]["culprits"], seen["reason"]
+    assert {path.name for path in (kept / "at-the-limit").iterdir() if path.is_dir()} == {"n1", "n2"}
+    together = json.loads((kept / "at-the-limit" / "verdict.json").read_text())
+    assert together["verdict"] != "HUNG" and not together["triage"]["culprits"], together["reason"]
+    assert together["coverage"]["ranks"] == 2
 
 
 def test_a_node_that_will_fail_is_told_before_anything_starts(tmp_path: Path, slurm: dict[str, str]) -> None:
