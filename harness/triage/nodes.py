@@ -18,7 +18,7 @@ from harness.triage.evidence import Evidence, Process
 from harness.triage.graph.subjects import ended
 from harness.triage.graph.worlds import met_at
 
-World = tuple[tuple[str, ...], str, int]  # where its ranks meet, engine, size
+World = tuple[tuple[str, ...], str, int]  # where its ranks meet (empty: nobody noted it), engine, size
 
 
 def unite(parts: Mapping[Path, Evidence]) -> Evidence:
@@ -69,18 +69,24 @@ def unite(parts: Mapping[Path, Evidence]) -> Evidence:
 def missing_ranks(evidence: Evidence) -> dict[World, list[int]]:
     """World -> its ranks that no process holds, of the worlds that lack any."""
     found = {}
-    for world, ranks in worlds(evidence).items():
-        if missing := [rank for rank in range(world[2]) if rank not in ranks]:
+    known = worlds(evidence)
+    for world, ranks in known.items():
+        held = set(ranks)
+        for other, others in known.items():  # one job, of which not every process noted where its ranks meet
+            if other[1:] == world[1:] and not (other[0] and world[0]):
+                held |= set(others)
+        if missing := [rank for rank in range(world[2]) if rank not in held]:
             found[world] = missing
     return found
 
 
 def worlds(evidence: Evidence) -> dict[World, dict[int, Process]]:
-    """World -> its ranks, of the processes that know where they met and how many they are."""
+    """World -> its ranks, of the processes that know their rank in it, and how many they are."""
     found: dict[World, dict[int, Process]] = {}
     for process in evidence.processes:
-        if process.rank is not None and process.world_size and met_at(process):
-            place = found.setdefault((met_at(process), process.engine, process.world_size), {})
+        size = process.world_size or (0 if process.engine else evidence.expected_world)
+        if process.rank is not None and size:
+            place = found.setdefault((met_at(process), process.engine, size), {})
             if process.rank not in place or ended(place[process.rank]):
                 place[process.rank] = process
     return found
@@ -113,7 +119,7 @@ def _refuse_twice(parts: Mapping[Path, Evidence]) -> None:
                 )
         for world, its in worlds(part).items():
             for rank, process in its.items():
-                if not process.samples:
+                if not process.samples or not world[0]:  # two engines without an address both have a rank 0
                     continue
                 first, other = ranks.setdefault((world, rank), (path, process))
                 if other.key != process.key and first != path:
@@ -128,7 +134,7 @@ def _refuse_two_jobs(one: Path, first: Evidence, other: Path, second: Evidence) 
     """Two jobs: worlds of one kind that met at different places, have worked, and lack ranks. While they still form,
     another address is a fault of one job (K5)."""
     for (world, ranks), (its, others) in _pairs(worlds(first), worlds(second)):
-        alike = world[0] != its[0] and world[1:] == its[1:]
+        alike = bool(world[0] and its[0]) and world[0] != its[0] and world[1:] == its[1:]
         if alike and len(ranks) < world[2] > len(others) and _worked(ranks) and _worked(others):
             raise BadInput(
                 f"{one} and {other} are of two jobs: their ranks meet at {':'.join(world[0])} and at "

@@ -25,9 +25,13 @@ def incomplete(case: Case) -> Ruling | None:
     if not case.evidence.directories:
         return None
     missing = missing_ranks(case.evidence)
-    if not missing:
-        return None
     told = [f"rank {_runs(ranks)} of {world[2]}{_node(case, world, ranks)}" for world, ranks in missing.items()]
+    held = {process.rank for process in case.evidence.processes}
+    members = {rank for group in case.groups if not group.joined for rank in group.absent}
+    if not told and members - held:
+        told = [f"rank {_runs(sorted(members - held))}, a member of a group of the recorders"]
+    if not told:
+        return None
     seen = ", ".join(_hosts(case))
     return Ruling(
         "INSUFFICIENT",

@@ -137,6 +137,47 @@ def test_a_missing_directory_is_named_and_nobody_is_blamed(job: Callable[..., Cl
     assert any("rank 4-5" in item for item in verdict.missing)
 
 
+@pytest.mark.parametrize("world_size", [6, None])
+def test_a_missing_directory_of_ranks_that_did_not_note_where_they_meet(
+    job: Callable[..., Cluster], world_size: int | None
+) -> None:
+    """As workers of Ray, which set MASTER_ADDR themselves. The groups in the recorders still have six members."""
+    cluster = job(world=6)
+    folders = cluster.node("a"), cluster.node("b")
+    for folder in folders:
+        unplaced(folder, world_size=world_size)
+        index = json.loads((folder / "evidence.json").read_text())
+        (folder / "evidence.json").write_text(json.dumps({**index, "expected_world": world_size}))
+    verdict = triage(*folders)
+    assert verdict.verdict == "INSUFFICIENT" and not culprits(verdict), verdict.reason
+    assert "no directory holds rank 4-5" in verdict.reason
+
+
+def test_all_directories_of_ranks_that_did_not_all_note_where_they_meet(job: Callable[..., Cluster]) -> None:
+    cluster = job()
+    here, there = cluster.node("a"), cluster.node("b")
+    for folder in (there, here):  # one node's first, then both
+        unplaced(folder, world_size=4)
+        assert culprits(triage(here, there)) == [(3, "b", 101)]
+
+
+def test_engines_of_two_hosts_without_an_address_may_have_the_same_ranks(job: Callable[..., Cluster]) -> None:
+    cluster = job()
+    here, there = cluster.node("a"), cluster.node("b")
+    for folder in (here, there):
+        for file in (folder / "processes").iterdir():
+            fields = json.loads(file.read_text())
+            more = {"environ": {}, "engine": "vllm", "rank": fields["rank"] % 2, "world_size": 2, "dump": ""}
+            file.write_text(json.dumps({**fields, **more}))
+    assert "no directory holds" not in triage(here, there).reason
+
+
+def unplaced(folder: Path, *, world_size: int | None) -> None:
+    """The evidence of processes whose environment does not say where they meet."""
+    for file in (folder / "processes").iterdir():
+        file.write_text(json.dumps({**json.loads(file.read_text()), "environ": {}, "world_size": world_size}))
+
+
 def test_a_host_of_which_only_heartbeats_are_left_is_named(job: Callable[..., Cluster]) -> None:
     cluster = job()
     here, there = cluster.node("a"), cluster.node("b")
