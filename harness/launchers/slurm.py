@@ -122,13 +122,22 @@ hangs() {{
     [ $? = 1 ] && [ -e "$HARNESS_OUT/look-$1/verdict.json" ]
 }}
 
+pause() {{ # which a signal can end
+    sleep "$1" &
+    sleeper=$!
+    wait "$sleeper"
+}}
+
 end_across_nodes() {{ # a hang whose culprit is on another node; it is told twice, as in harness watch
+    sleeper=
+    trap 'kill $sleeper 2> /dev/null; exit' TERM
+    [ "$SLURM_JOB_NUM_NODES" = 1 ] && return
     looked=$(echo "$HARNESS_OUT"/*/evidence/*/verdict.json) number=0
-    while sleep 5; do # until a watch has looked: what it left is not of one moment, so all nodes are looked at again
+    while pause 5; do # until a watch has looked: what it left is not of one moment, so all nodes are looked at again
         seen=$(echo "$HARNESS_OUT"/*/evidence/*/verdict.json)
         [ "$seen" = "$looked" ] && continue
         looked=$seen number=$((number + 2))
-        if hangs $((number - 1)) && sleep {stall_s} && hangs "$number"; then
+        if hangs $((number - 1)) && pause {stall_s} && hangs "$number"; then
             cat "$HARNESS_OUT/look-$number/verdict.txt" >&2
             kill -USR2 $$
             return
@@ -151,7 +160,9 @@ trap 'echo "harness: the job hangs and is ended" >&2; exit 86' USR2
 
 on_every_node job &
 step=$!
-[ "$SLURM_JOB_NUM_NODES" = 1 ] || end_across_nodes &
+end_across_nodes &
+judge=$!
+trap 'kill "$judge" 2> /dev/null' EXIT
 wait "$step"
 code=$?
 while kill -0 "$step" 2> /dev/null; do # a signal ended the wait, and not the job

@@ -3,6 +3,7 @@ evidence, and a node that will fail is told before the start."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -129,6 +130,20 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
                 daemon.wait(30)
 
 
+def left_over(kept: Path) -> list[str]:
+    """Processes of a batch script that are alive 10 s after its end."""
+    by = time.monotonic() + 10
+    while True:
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if (process / "cwd").samefile(kept.parent):
+                    found.append((process / "cmdline").read_text().replace("\0", " "))
+        if not found or time.monotonic() > by:
+            return found
+        time.sleep(0.5)
+
+
 def submitted(folder: Path, environment: dict[str, str], *options: str, job: str, launch: str) -> tuple[int, str, Path]:
     """(exit code, log, what the harness left) of a job of `JOB`."""
     (folder / "job.py").write_text(JOB)
@@ -176,6 +191,7 @@ def test_a_hang_whose_culprit_is_on_another_node_is_named_and_ended(
         verdict = json.loads((kept / f"look-{look}" / "verdict.json").read_text())
         assert verdict["verdict"] == "HUNG" and verdict["coverage"]["ranks"] == 2, verdict["reason"]
         assert [one["rank"] for one in verdict["triage"]["culprits"]] == [1]
+    assert not left_over(kept)
 
 
 def test_a_pause_that_is_over_at_the_second_look_ends_nothing(
@@ -186,6 +202,7 @@ def test_a_pause_that_is_over_at_the_second_look_ends_nothing(
     assert code == 0 and "is ended" not in log, log
     first, second = (json.loads((kept / f"look-{look}" / "verdict.json").read_text())["verdict"] for look in (1, 2))
     assert first == "HUNG" != second
+    assert not left_over(kept)
 
 
 def test_a_job_that_meets_its_time_limit_leaves_evidence_of_every_node(
