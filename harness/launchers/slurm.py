@@ -97,13 +97,12 @@ look_first() {{
 
 job() {{
     {setup}
-    echo $$ > "$HARNESS_OUT/$SLURMD_NODENAME.pid"
     exec harness watch --stall {stall} --on-stall end --out "$HARNESS_OUT/$SLURMD_NODENAME" -- {command}
 }}
 
 look() {{
     {setup}
-    harness triage --out "$LOOK/$SLURMD_NODENAME" "$(cat "$HARNESS_OUT/$SLURMD_NODENAME.pid")" > /dev/null
+    harness triage --out "$LOOK/$SLURMD_NODENAME" "$HARNESS_OUT/$SLURMD_NODENAME" > /dev/null
 }}
 export -f look_first job look
 

@@ -215,7 +215,7 @@ def test_a_job_that_meets_its_time_limit_leaves_evidence_of_every_node(
     assert {path.name for path in (kept / "at-the-limit").iterdir() if path.is_dir()} == {"n1", "n2"}
     together = json.loads((kept / "at-the-limit" / "verdict.json").read_text())
     assert together["verdict"] != "HUNG" and not together["triage"]["culprits"], together["reason"]
-    assert together["coverage"]["ranks"] == 2
+    assert together["coverage"]["ranks"] == 2 <= together["coverage"]["with_heartbeat"], "not by stacks alone"
 
 
 def test_a_node_that_will_fail_is_told_before_anything_starts(tmp_path: Path, slurm: dict[str, str]) -> None:
