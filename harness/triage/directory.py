@@ -173,7 +173,7 @@ def _processes(folder: Path, listed: Any, notes: list[str]) -> tuple[Process, ..
 
 def _decoded(kind: type[Any], fields: dict[str, Any], name: str, notes: list[str]) -> Any:
     """`decode`, with fields that do not fit left at their defaults and named."""
-    hints = typing.get_type_hints(kind)
+    hints = _hints(kind)
     kept = {"source": "directory", "taken": "", "stall_s": 0.0}
     for key, value in fields.items():
         if key in hints:
@@ -271,7 +271,7 @@ def _as(kind: Any, value: Any, where: str) -> Any:
     if origin is dict and isinstance(value, dict):
         return {key: _as(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
     if dataclasses.is_dataclass(kind) and isinstance(value, dict):
-        hints = typing.get_type_hints(kind)
+        hints = _hints(kind)
         known = {key: _as(hints[key], item, f"{where}.{key}") for key, item in value.items() if key in hints}
         try:
             return kind(**known)  # type: ignore[operator]
@@ -285,6 +285,16 @@ def _as(kind: Any, value: Any, where: str) -> Any:
     if kind in (int, bool, str) and type(value) is kind:
         return value[:MAX_TEXT] if isinstance(value, str) else value
     raise ValueError(f"{where} is {str(value)[:50]!r}, not {getattr(kind, '__name__', kind)}")
+
+
+_HINTS: dict[Any, dict[str, Any]] = {}
+
+
+def _hints(kind: Any) -> dict[str, Any]:
+    """The types of a dataclass's fields, worked out once: they are asked for each of a large job's million frames."""
+    if kind not in _HINTS:
+        _HINTS[kind] = typing.get_type_hints(kind)
+    return _HINTS[kind]
 
 
 def _bounded(value: Any, where: str, depth: int) -> Any:

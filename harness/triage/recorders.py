@@ -47,14 +47,12 @@ def _world(process: Process) -> World:
 
 def _loaded(evidence: Evidence, taken_ns: int | None, notes: list[str]) -> dict[str, flight.Flight]:
     """Process -> its dump."""
+    dumped = [process for process in evidence.processes if process.dump]
+    read = flight.load_each([(Path(evidence.path) / process.dump, process.rank) for process in dumped])
     found = {}
-    for process in evidence.processes:
-        if not process.dump:
-            continue
-        try:
-            loaded = flight.load(Path(evidence.path) / process.dump, rank=process.rank)
-        except flight.FlightError as error:
-            notes.append(error.message)
+    for process, loaded in zip(dumped, read, strict=True):
+        if isinstance(loaded, flight.FlightError):
+            notes.append(loaded.message)
             continue
         at_ns = taken_ns if process.dump_taken_ns is None else process.dump_taken_ns
         if at_ns is not None and not _one_clock(loaded, at_ns, process.age_s):

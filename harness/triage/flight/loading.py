@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from harness.triage.flight.flight import Flight, FlightError, NotADump
@@ -38,16 +38,28 @@ def load(
     nobody (None). `series`: what tells this job's or this world's dumps from those of others. `taken_ns`: wall clock
     when it was taken, without which operations have no age. Raises FlightError.
     """
-    [found] = read_all([Path(path)], deadline_s=deadline_s)
+    [found] = load_each([(Path(path), rank)], deadline_s=deadline_s)
     if isinstance(found, FlightError):
         raise found
-    flight = _ranked(found, Path(path).name) if rank is None else dataclasses.replace(found, rank=rank)
     return dataclasses.replace(
-        flight,
-        world_size=flight.world_size if world_size is None else world_size,
-        series=flight.series if series is None else series,
+        found,
+        world_size=found.world_size if world_size is None else world_size,
+        series=found.series if series is None else series,
         taken_ns=taken_ns,
     )
+
+
+def load_each(
+    files: Sequence[tuple[Path, int | None]], *, deadline_s: float = DEADLINE_S
+) -> list[Flight | FlightError]:
+    """Many dumps, each with its rank where that is known, read side by side; in the order given."""
+    found = read_all([path for path, _ in files], deadline_s=deadline_s)
+    return [
+        one if isinstance(one, FlightError)
+        else _ranked(one, path.name) if rank is None
+        else dataclasses.replace(one, rank=rank)
+        for (path, rank), one in zip(files, found, strict=True)
+    ]  # fmt: skip
 
 
 def load_directory(
