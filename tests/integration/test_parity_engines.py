@@ -45,9 +45,11 @@ def equivalent(recordings: Path) -> Verdict:
 
 @pytest.fixture(scope="module")
 def planted(recordings: Path) -> dict[str, Outcome]:
-    """The control and each fault on engines that stay up, five steps each."""
+    """The control and each fault on engines that stay up, five steps each; the engines named by their environments."""
     faults = [named(name) for name in PLANTED]
-    found = outcomes("vllm", "sglang", faults, scenario=config.load("ppo-tiny", steps=5), out=recordings / "faults")
+    found = outcomes(
+        "vllm@vllm", "sglang@sglang", faults, scenario=config.load("ppo-tiny", steps=5), out=recordings / "faults"
+    )
     return {outcome.fault.name: outcome for outcome in found}
 
 
@@ -113,6 +115,6 @@ def test_a_recording_torn_in_the_middle_is_inconclusive(
     shutil.copytree(recordings / "faults" / "control" / "candidate", torn)
     tokens = next((torn / "tokens").glob("rollout-*.bin"))
     tokens.write_bytes(tokens.read_bytes()[: tokens.stat().st_size // 2])
-    verdict = judge(recordings / "faults" / "baseline-vllm-sglang", torn)
+    verdict = judge(recordings / "faults" / "baseline-vllm@vllm-sglang@sglang", torn)
     assert verdict.verdict == "INCONCLUSIVE" and verdict.exit_code == 3
     assert tokens.name in verdict.reason or any(tokens.name in item for item in verdict.missing)
