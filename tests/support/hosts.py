@@ -93,6 +93,9 @@ class Hosts:
         for host in range(len(NAMES)):
             self.kill(host)
         for process in self.started:
+            # One that has only just been started is not in its namespace yet, and nobody else has waited for its pid.
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait(20)
         self.started.clear()
 
