@@ -314,8 +314,9 @@ class EngineSession:
             frames.floor(self._recorder, rows, step=step, variant=variant, version=version)
         return [c.output_ids for c in base]
 
-    def native(self, requests: list[Request], *, version: int) -> list[Completion]:
-        """Draw with the engine's own sampler and record it, a few samples twice. The session must be in native mode."""
+    def native(self, requests: list[Request], *, version: int, step: int) -> list[Completion]:
+        """Draw with the engine's own sampler and record it under `step`: in the first draw (-1) a few samples twice.
+        The session must be in native mode."""
         if not self._pure:
             raise EngineError("the native stage needs an engine with nothing of ours loaded: call become_pure() first")
         limit = self._limit()
@@ -330,10 +331,11 @@ class EngineSession:
                 "native",
                 requests,
                 completions,
-                step=-1,
+                step=step,
                 version=version,
                 fields={"engine_seed": self._scenario.engine.seed},
             )
+        if self._recorder is not None and step == -1:
             few = requests[:: -(-len(requests) // REPEATS)]
             seeds = self._engine.info().resolved.get("request_seed", "not reported")
             frames.samples(

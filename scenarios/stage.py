@@ -182,18 +182,20 @@ class Stage:
         run_dir: str,
         policy: str,
         version: int,
+        draw: int,
     ) -> None:
         """Draw with the engine's own sampler at the weights in `policy`, score with the learner at the same weights,
-        record both."""
+        record both. `draw`: the first (1) or a fresh one (2), of other sample numbers."""
         settings = Scenario.from_json(scenario)
         batch = prompts.load(settings, models.load_tokenizer(policy))
         wanted = settings.native.samples
         # Steps beyond the run's own, so that the native stage never sees a prompt-and-number pair of the coupled one.
-        numbered = [pair for step in range(settings.steps, settings.steps + wanted) for pair in batch.batch(step)][
-            :wanted
-        ]
+        steps = range(settings.steps + (draw - 1) * wanted, settings.steps + draw * wanted)
+        numbered = [pair for step in steps for pair in batch.batch(step)][:wanted]
         call(session, "record_to", run_dir)
-        completions = call(session, "native", [Request(number, ids) for number, ids in numbered], version=version)
+        completions = call(
+            session, "native", [Request(number, ids) for number, ids in numbered], version=version, step=-draw
+        )
         call(session, "end_recording")
         samples = [Sample(c.sample, ids, c.output_ids) for c, (_, ids) in zip(completions, numbered, strict=True)]
         actor = roles["actor"][0]
@@ -214,7 +216,7 @@ class Stage:
         fits = call(actor, "fit_native", samples, asked) if suspect(views) else []
         with install.start(run_dir, role="trainer", rank=1) as recorder:
             fields = {"weight_version": version, "sampling": asked, "fits": fits}
-            recorder.frame("native_score", step=-1, fields=fields, arrays=arrays)
+            recorder.frame("native_score", step=-draw, fields=fields, arrays=arrays)
 
     def apart(self, scenario: dict[str, Any], roles: dict[str, list[Actor]], session: Actor, policy: str) -> float:
         """How far the log-probabilities of an engine that loaded `policy` itself are from the learner's with these

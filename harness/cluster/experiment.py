@@ -62,6 +62,7 @@ class Experiment:
         self._policies: dict[str, str] = {}
         self._native: dict[str, Future] = {}
         self._looks: dict[str, tuple[Remote | None, Future | None]] = {}  # at warm native engines, by side
+        self._warm_natives: dict[str, Actor] = {}  # those that passed it
         self._lifted: dict[str, tuple[Side, Future]] = {}  # sides in their lifted stage, and the start of their engines
         self._pool: dict[tuple[int, tuple[str, ...]], dict[str, list[Actor]]] = {}  # of suites: by size and names
         self._taught: dict[int, Scenario] = {}  # id of a set of roles -> what they learn by
@@ -273,20 +274,20 @@ class Experiment:
             return
         self._native[side.name] = self._sessions[side.name].submit("become_pure", policy, side.scenario.to_json())
 
-    def native(self, side: Side, policy: str) -> None:
-        """The native stage of one side, after `begin_native`."""
-        self.tell(side, "native stage", step=side.scenario.steps - 1)
+    def native(self, side: Side, policy: str, *, draw: int = 1) -> None:
+        """The native stage of one side, after `begin_native`. `draw`: 2 for fresh samples after a first stage."""
+        self.tell(side, "native stage" if draw == 1 else "native stage: a second draw", step=side.scenario.steps - 1)
         _, roles = self._roles[side.name]
         self._teach(side)
         scenario = dataclasses.replace(side.scenario, rollout=dataclasses.replace(side.scenario.rollout, mode="native"))
-        session: Actor
         if side.name in self._looks:
-            session = self._warm_native(side, policy, scenario)
-        else:
-            self._wait(self._native[side.name], side, f"starting {side.backend} for the native stage")
-            session = self._sessions[side.name]
+            self._warm_natives[side.name] = self._warm_native(side, policy, scenario)
+            del self._looks[side.name]
+        elif side.name in self._native:
+            self._wait(self._native.pop(side.name), side, f"starting {side.backend} for the native stage")
+        session = self._warm_natives.get(side.name) or self._sessions[side.name]
         future = self._stage.submit(
-            "native", scenario.to_json(), roles, session, str(side.run_dir), policy, side.scenario.steps
+            "native", scenario.to_json(), roles, session, str(side.run_dir), policy, side.scenario.steps, draw
         )
         self._wait(future, side, "the native stage")
 

@@ -46,7 +46,7 @@ from harness.parity.facts.shares import too_small
 from harness.parity.facts.unknowns import unknowns
 from harness.parity.gather import gather
 from harness.parity.lifted import lifted_said, lifted_stage, stage_steps
-from harness.parity.native.stage import samplers_said
+from harness.parity.native.stage import in_doubt, samplers_said
 from harness.parity.rules.suspected import confirm_suspicions
 from harness.recordings.store import Recording
 from probes.format import FormatError, Run
@@ -197,7 +197,7 @@ def _decide(
     if not stop_free and coupled(e):
         stop_free = too_small(e, minimum.share)
     parted, unknown = second_run.irreproducible(e), [*failed_jobs(e), *refused_calls(e)]
-    unknown += unknowns(e)
+    unknown += [*unknowns(e), *in_doubt(e)]
     odd = [*contradictions(e), *copies_of_numbers(e), *odd_margins(e)]
     if stop:
         verdict, reason = "INCONCLUSIVE", stop[0]

@@ -219,3 +219,30 @@ def test_samples_of_a_foreign_learner_say_what_is_missing(tmp_path: Path) -> Non
     assert verdict.verdict == "EQUIVALENT", verdict.reason
     assert any("sampler should have drawn" in item for item in verdict.missing)
     assert any("drawn twice" in item for item in verdict.missing)
+
+
+def twice(folder: Path, did: Hypothesis, seed: int, *, second: bool) -> Verdict:
+    """A candidate that draws as `did`, once or twice, by an alpha that chance reaches often."""
+    planned = dataclasses.replace(plan(Sampling()), native=Native(samples=384, margin=MARGIN, alpha=0.2))
+    both = make("baseline", planned), make("candidate", planned)
+    for recording, how, number in zip(both, (PLAIN, did), (seed, seed + 2), strict=True):
+        give(recording, Stage(how, seed=number), Stage(how, seed=number + 1) if second else None)
+    return put(folder, *both)
+
+
+def test_a_difference_that_a_second_draw_does_not_repeat_was_chance(tmp_path: Path) -> None:
+    chance = 1024  # of 100 seeds, 11 are such: alpha is 0.2 here
+    alone = twice(tmp_path / "alone", PLAIN, chance, second=False)
+    assert alone.verdict == "INCONCLUSIVE" and "one draw differs, which may be chance" in alone.reason
+    assert check(alone, "native").state == "not tested" and not alone.causes
+    verdict = twice(tmp_path / "twice", PLAIN, chance, second=True)
+    assert verdict.verdict == "EQUIVALENT" and check(verdict, "native").state == "ruled out"
+    assert any("a second does not" in finding.summary for finding in verdict.findings)
+
+
+def test_a_small_difference_is_told_by_a_second_draw(tmp_path: Path) -> None:
+    small = Hypothesis(Sampling(temperature=0.93))
+    alone = twice(tmp_path / "alone", small, 1072, second=False)
+    assert alone.verdict == "INCONCLUSIVE", alone.reason
+    verdict = twice(tmp_path / "twice", small, 1072, second=True)
+    assert verdict.verdict == "DIVERGENT" and check(verdict, "native").details["first_draw"]

@@ -115,10 +115,14 @@ def frames(stage: Stage, version: int) -> list[FrameRecord]:
     return [native, repeat, FrameRecord("native_score", -1, fields, arrays)]
 
 
-def give(recording: Recording, stage: Stage) -> None:
-    """Replace the native stage of a recording."""
+def give(recording: Recording, stage: Stage, second: Stage | None = None) -> None:
+    """Replace the native stage of a recording. `second`: what a second draw is of; None without one."""
     version = next(recording.frames("native")).fields["weight_version"]
     recording.drop("native", "repeat", "native_score")
     drawn, repeat, score = frames(stage, version)
     recording.logs["native"].frames += [drawn, repeat]
     recording.logs["trainer"].frames.append(score)
+    if second is not None:
+        drawn, _, score = (dataclasses.replace(one, step=-2) for one in frames(second, version))
+        recording.logs["native"].frames.append(drawn)
+        recording.logs["trainer"].frames.append(score)

@@ -278,7 +278,7 @@ def native(e: Evidence) -> Outcome:
         state, text = "not tested", f"{result.skipped}: the engines' own samplers"
         missing = []
     elif not result.adequate:
-        state, text = "not tested", f"insufficient: {text}"
+        state, text = "not tested", text if result.doubtful else f"insufficient: {text}"
         missing = [f"native: {text}", *missing]
     elif result.unread:
         missing = [*(f"native: {one}" for one in result.unread), *missing]

@@ -20,10 +20,15 @@ class NativeResult:
     """`tests`: of a difference: name -> statistic, p, p_holm. `quantities`: name -> outcome (`equal`, `different`,
     `too little data`) with the numbers of its equivalence test. `sampler`, `semantics`, `repeats`: side -> what is in
     the module of that name. `enough`: samples a side that would show equality of every quantity.
+
+    `rejected`: tests that show a difference. `doubtful`: those that one draw rejects, which may be chance, and that no
+    second draw has tested. `first_draw`: the tests of the first draw, where `tests` are those of a second.
     """
 
     tests: Tests = field(default_factory=dict)
     rejected: list[str] = field(default_factory=list)
+    doubtful: list[str] = field(default_factory=list)
+    first_draw: Tests = field(default_factory=dict)
     quantities: dict[str, dict[str, Any]] = field(default_factory=dict)
     margin: float = MARGIN
     alpha: float = 0.01
@@ -62,6 +67,8 @@ class NativeResult:
         """One line on what the distributions showed."""
         if self.skipped:
             return self.skipped
+        if self.doubtful:
+            return f"one draw differs, which may be chance: {self.shown(self.doubtful, self.tests)}"
         groups = [(outcome, [name for name, one in self.outcomes.items() if one == outcome])
                   for outcome in (DIFFERENT, EQUAL, TOO_LITTLE)]  # fmt: skip
         words = {
@@ -73,3 +80,9 @@ class NativeResult:
         return (
             f"{' and '.join(map(str, self.samples))} samples of {self.prompts} prompts; {shown or 'nothing compared'}"
         )
+
+    @staticmethod
+    def shown(names: list[str], tests: Tests) -> str:
+        """The tests of these names with their p, the smallest first."""
+        ranked = sorted(names, key=lambda name: tests[name]["p_holm"])
+        return ", ".join(f"{name} (p = {figure(tests[name]['p_holm'])})" for name in ranked)

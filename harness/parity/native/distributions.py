@@ -27,16 +27,18 @@ from reports.model import Place
 from reports.text import figure
 
 MOST_SAMPLES = 20_000
+# A difference of means is this many standard deviations of the permuted ones: p = 2e-9 if those are normal. It is taken
+# for alpha² = 1e-4 of a family of 11, which is 4.4, so that heavier tails do no harm.
+SURE_ERRORS = 6.0
 
 
-def distributions(e: Evidence, one: Samples, two: Samples, result: NativeResult) -> None:
-    """Fill the tests and quantities of `result`, `result.tests` holding those of the samplers, and note differences."""
+def distributions(e: Evidence, one: Samples, two: Samples, result: NativeResult) -> dict[str, Equivalence]:
+    """Add the tests of a difference to `result`; returns each quantity's test of equality."""
     shared_prompts = sorted(set(one.prompt) & set(two.prompt))
     result.prompts = len(shared_prompts)
     if not shared_prompts:
         result.skipped = "the two stages have no prompt in common"
-        _reject(e, result)
-        return
+        return {}
     if len(one) + len(two) > MOST_SAMPLES:
         shared_prompts = shared_prompts[: max(1, len(shared_prompts) * MOST_SAMPLES // (len(one) + len(two)))]
         result.not_compared.append(
@@ -69,18 +71,13 @@ def distributions(e: Evidence, one: Samples, two: Samples, result: NativeResult)
     shared_numbers = np.isin(two.sample, one.sample)
     result.identical_expected = float(np.exp(np.nan_to_num(two.likelihood[shared_numbers], nan=-np.inf)).sum())
     result.tests |= statistics_of(permuted_labels(baseline, stratum), stratum, usable, finish if known else None)
-    _reject(e, result)
     means = dict(usable)
     if known:
         means["finish"] = (finish == _commonest(finish)).astype(np.float64)
-    found = {
+    return {
         name: equivalence(values, stratum, baseline, margin=result.margin, family=len(means))
         for name, values in means.items()
     }
-    _quantities(result, found)
-    for name in result.rejected:
-        if ":" not in name or name.split(":")[0] in QUANTITIES:
-            _note(e, Kind.NATIVE.of(), name, result)
 
 
 def _commonest(finish: np.ndarray) -> object:
@@ -88,14 +85,54 @@ def _commonest(finish: np.ndarray) -> object:
     return reasons[np.argmax(counts)]
 
 
-def _reject(e: Evidence, result: NativeResult) -> None:
-    """Correct the whole family, and note the samplers that do not draw what they were asked."""
+def reject(result: NativeResult) -> None:
+    """Correct the whole family, and say what is different and what is in doubt.
+
+    One draw that rejects at alpha² is as sure as two that reject at alpha each. One that rejects at alpha only may be
+    chance, which a gate of many comparisons meets every week. It counts where a second draw rejects too, or where it
+    is of the difference between two samplers of which one is surely wrong.
+    """
     holm(result.tests)
-    result.rejected = [name for name, test in result.tests.items() if test["p_holm"] <= result.alpha]
+    below = [name for name, test in result.tests.items() if test["p_holm"] <= result.alpha]
+    if result.first_draw:
+        result.rejected = below
+        return
+    sure = [name for name in below if _is_sure(result.tests[name], result.alpha)]
+    result.rejected = [name for name in below if name in sure or (sure and not _sampler_of(name))]
+    result.doubtful = [] if sure else below
+
+
+def _is_sure(test: dict[str, float], alpha: float) -> bool:
+    return test["p_holm"] <= alpha**2 or test.get("errors", 0.0) >= SURE_ERRORS
+
+
+def again(result: NativeResult) -> NativeResult:
+    """An empty result for a second draw, whose tests are those in doubt after the first."""
+    doubted = {name: result.tests[name] for name in result.doubtful}
+    return NativeResult(alpha=result.alpha, margin=result.margin, first_draw=doubted)
+
+
+def keep_doubted(result: NativeResult) -> None:
+    """Of a second draw, leave the tests that the first one asked for: the others have had their test."""
+    result.tests = {name: test for name, test in result.tests.items() if name in result.first_draw}
+
+
+def note(e: Evidence, result: NativeResult) -> None:
+    """Note what the rejected tests show: samplers that do not draw what they were asked, and those that draw unlike."""
     for name in result.rejected:
-        side = name.partition(" sampler: ")[0]
-        if side in result.sampler:
-            _note(e, Kind.NATIVE_SAMPLER.of(side), name, result)
+        side = _sampler_of(name)
+        _note(e, Kind.NATIVE_SAMPLER.of(side) if side else Kind.NATIVE.of(), name, result)
+
+
+def _is_of(name: str, quantity: str) -> bool:
+    """Whether a test is one of a quantity's."""
+    return name.startswith("finish reasons") if quantity == "finish" else name.split(":")[0] == quantity
+
+
+def _sampler_of(name: str) -> str:
+    """The side whose sampler a test is of; empty where it is of both."""
+    side, sampler, _ = name.partition(" sampler: ")
+    return side if sampler else ""
 
 
 def _note(e: Evidence, key: DivergenceKey, name: str, result: NativeResult) -> None:
@@ -105,14 +142,14 @@ def _note(e: Evidence, key: DivergenceKey, name: str, result: NativeResult) -> N
     e.diverges(key, [], place, phase="native")
 
 
-def _quantities(result: NativeResult, found: dict[str, Equivalence]) -> None:
+def quantities(result: NativeResult, found: dict[str, Equivalence]) -> None:
+    """What is equal, different, or neither shown, after `reject`."""
     corrected: Tests = {name: {"p": one.p} for name, one in found.items()}
     holm(corrected)
-    tested = {name: [key for key in result.rejected if key.split(":")[0] == name] for name in found}
-    tested["finish"] = [key for key in result.rejected if key.startswith("finish reasons")]
     for name, one in found.items():
-        equal = corrected[name]["p_holm"] <= result.equivalence_alpha
-        outcome = DIFFERENT if tested[name] else EQUAL if equal else TOO_LITTLE
+        rejected, doubtful = (any(_is_of(key, name) for key in keys) for keys in (result.rejected, result.doubtful))
+        equal = corrected[name]["p_holm"] <= result.equivalence_alpha and not doubtful
+        outcome = DIFFERENT if rejected else EQUAL if equal else TOO_LITTLE
         seen = quantile_sum(result.alpha, len(result.tests)) * one.error  # by the strictest test of a difference
         numbers = dataclasses.asdict(one) | {"p_holm": corrected[name]["p_holm"], "detectable": seen}
         result.quantities[name] = {"outcome": outcome} | numbers

@@ -16,7 +16,7 @@ from scipy import stats
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.native_result import NativeResult
-from harness.parity.native.samples import Samples, Tokens, tables
+from harness.parity.native.samples import FIRST, Samples, Tokens, tables
 from reports.model import Place
 
 SLACK = 1e-3  # nats, at least: a token this near to the boundary of the support may have been let in by rounding
@@ -60,7 +60,7 @@ def unread(side: Side, samples: Samples) -> list[str]:
     """What the engine and the learner did not say of a side's native samples, by the names of the format; [] where they
     said all.
     """
-    stage, scores = tables(side, "native"), tables(side, "native_score")
+    stage, scores = tables(side, "native", FIRST), tables(side, "native_score", FIRST)
     if len(samples.tokens) < len(stage):
         return ["`learner_logprob` of every sample"]
     known = [_numbers(one) for one in samples.tokens]

@@ -11,6 +11,7 @@ from harness.parity.facts.align import Grid, Match, shared
 from harness.parity.facts.evidence import Side
 from harness.recordings.tables import Rows, Table
 
+FIRST, SECOND = -1, -2  # the steps of the frames of a first draw, and of the one that a difference in it asks for
 QUANTITIES = ("length", "reward", "surprisal")
 # What the learner may say of a token beside its plain log-probability (docs/reference/format.md).
 VIEWS = ("tempered_logprob", "processed_logprob", "joint_logprob", "blind_logprob")
@@ -55,14 +56,15 @@ class Samples:
         return len(self.output)
 
 
-def tables(side: Side, kind: str) -> list[Table]:
-    """Every frame of a kind, joined by step."""
-    found = [side.recording.table(kind, step) for step in side.recording.steps(kind)]
+def tables(side: Side, kind: str, draw: int | None = None) -> list[Table]:
+    """Every frame of a kind, joined by step; with `draw`, of that draw only."""
+    steps = [step for step in side.recording.steps(kind) if draw is None or (step == SECOND) == (draw == SECOND)]
+    found = [side.recording.table(kind, step) for step in steps]
     return [table for table in found if table is not None]
 
 
-def samples_of(side: Side) -> Samples:
-    """The native stage of one side; empty when there was none."""
+def samples_of(side: Side, draw: int = FIRST) -> Samples:
+    """What one side drew in the native stage; empty when there was none."""
     missing: list[str] = []
     prompts: list[bytes] = []
     outputs: list[bytes] = []
@@ -70,7 +72,7 @@ def samples_of(side: Side) -> Samples:
     parts: dict[str, list[np.ndarray]] = {name: [] for name in (*QUANTITIES, "likelihood", "sample")}
     scored: list[Tokens] = []
     fits: list[dict[str, Any]] = []
-    for table in tables(side, "native"):
+    for table in tables(side, "native", draw):
         prompt, output = table.rows("prompt"), table.rows("output")
         if prompt is None or output is None:
             continue

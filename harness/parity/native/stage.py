@@ -4,20 +4,25 @@
 - `sampler`: each against the learner's own distribution: which of the two does not draw what it was asked.
 - `semantics`: what the log-probabilities that an engine reports mean.
 - `repeats`: clones, and seeds that are not honoured.
+
+A difference that one draw shows and that may be chance is asked of a second, fresh draw, where there is one.
 """
 
 from __future__ import annotations
 
+import dataclasses
+
 from harness.parity.facts import prompts_seen
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.native_result import MARGIN, NativeResult
-from harness.parity.native import semantics
-from harness.parity.native.distributions import distributions
+from harness.parity.native import distributions, semantics
 from harness.parity.native.repeats import PROMISES, collisions, repeats
 from harness.parity.native.sampler import sampler, unread
-from harness.parity.native.samples import Samples, samples_of, tables
+from harness.parity.native.samples import FIRST, SECOND, Samples, samples_of, tables
 from harness.recordings.store import Recording
 from harness.recordings.tables import Table, mapping, number
+from reports.model import Finding
+from reports.text import figure
 
 NOT_RUN = "not run"
 
@@ -49,8 +54,52 @@ def native_stage(e: Evidence, *, alpha: float) -> None:
     everything = e.confounded("everything")
     if everything is not None:
         result.skipped = f"the runs differ in {everything.finding.name}"
-    if not result.skipped:
-        distributions(e, samples[0], samples[1], result)
+    e.native = _compared(e, samples, result)
+    distributions.note(e, e.native)
+
+
+def _compared(e: Evidence, samples: list[Samples], result: NativeResult) -> NativeResult:
+    """`result` with the two samplers held against each other; of a second draw, where the first one leaves a doubt that
+    it answers."""
+    equalities = {} if result.skipped else distributions.distributions(e, samples[0], samples[1], result)
+    distributions.reject(result)
+    distributions.quantities(result, equalities)
+    if not result.doubtful or not all(tables(side, "native", SECOND) for side in e.sides):
+        return result
+    drawn = [samples_of(side, SECOND) for side in e.sides]
+    second = distributions.again(result)
+    for side, one in zip(e.sides, drawn, strict=True):
+        sampler(e, side, one, second)
+    equalities = {} if result.skipped else distributions.distributions(e, drawn[0], drawn[1], second)
+    distributions.keep_doubted(second)
+    if lacking := sorted(set(second.first_draw) - set(second.tests)):
+        result.not_compared.append(f"in a second draw: {', '.join(lacking)}")
+        return result
+    distributions.reject(second)
+    distributions.quantities(second, equalities)
+    return dataclasses.replace(
+        result, tests=second.tests, first_draw=second.first_draw, rejected=second.rejected, doubtful=[],
+        quantities=second.quantities, enough=second.enough, prompts=second.prompts,
+        samples=(len(drawn[0]), len(drawn[1])), not_compared=[*result.not_compared, *second.not_compared],
+        findings=[*result.findings, *_chance(second)],
+    )  # fmt: skip
+
+
+def _chance(second: NativeResult) -> list[Finding]:
+    """What the first draw showed and the second did not."""
+    gone = [name for name in second.first_draw if name not in second.rejected]
+    if not gone:
+        return []
+    text = f"a first draw differed, a second does not: {second.shown(gone, second.first_draw)} at first"
+    return [Finding("native samples", text, "chance, which a family of tests at "
+                    f"alpha = {figure(second.alpha)} meets as often")]  # fmt: skip
+
+
+def in_doubt(e: Evidence) -> list[str]:
+    """The sentence on a difference between the native stages that may be chance; [] without one."""
+    if e.native is None or not e.native.doubtful:
+        return []
+    return [f"the engines' own samplers: {e.native.said()}; no second draw was recorded"]
 
 
 def _unread(side: Side, samples: Samples, result: NativeResult) -> list[str]:
@@ -62,7 +111,8 @@ def _unread(side: Side, samples: Samples, result: NativeResult) -> list[str]:
         lacking.append("`repeat` frames (samples drawn twice)")
     elif result.repeats[side.name]["request_seed"] not in PROMISES:
         lacking.append("`request_seed` of the samples drawn twice: whether the engine honours it")
-    if not all((seen := table.rows("prompt_seen")) and seen.lengths.all() for table in tables(side, "native")):
+    drawn = tables(side, "native", FIRST)
+    if not all((seen := table.rows("prompt_seen")) and seen.lengths.all() for table in drawn):
         lacking.append("`prompt_seen` of every sample")
     return [f"the {side.name}'s native stage has no {what}" for what in lacking]
 

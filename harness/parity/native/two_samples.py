@@ -45,6 +45,9 @@ def permuted_labels(
 def statistics_of(
     labels: np.ndarray, stratum: np.ndarray, quantities: dict[str, np.ndarray], finish: np.ndarray | None
 ) -> dict[str, dict[str, float]]:
+    """Name -> statistic, p and both means; of a difference of means `errors` too, in standard deviations of the
+    permuted ones: p is no smaller than one of the permutations, however far apart the means are.
+    """
     counts = labels[0].sum(), (~labels[0]).sum()
     # a row times values is the difference of means
     weight = np.where(labels, np.float32(1 / counts[0]), np.float32(-1 / counts[1]))
@@ -52,7 +55,10 @@ def statistics_of(
     for name, values in quantities.items():
         centred = values - (np.bincount(stratum, values) / np.maximum(np.bincount(stratum), 1))[stratum]
         means = {"baseline": float(values[labels[0]].mean()), "candidate": float(values[~labels[0]].mean())}
-        found[f"{name}: mean"] = _p_value(np.abs(weight @ centred.astype(weight.dtype))) | means
+        apart = np.abs(weight @ centred.astype(weight.dtype))
+        spread = float(np.sqrt(np.mean(np.square(apart[1:], dtype=np.float64))))
+        errors = float(apart[0]) / spread if spread > 0 else 0.0
+        found[f"{name}: mean"] = _p_value(apart) | {"errors": errors} | means
         places = np.unique(values)
         if len(places) > PLACES:
             places = np.unique(np.quantile(values, np.arange(1, PLACES) / PLACES, method="inverted_cdf"))

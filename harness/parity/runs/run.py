@@ -21,6 +21,7 @@ from harness.parity.runs.lifting import Lifting, wanted
 from harness.parity.runs.options import JudgeOptions, ParityOptions, RunOptions, command_options, silent
 from harness.parity.runs.preflight import check_pair, check_resume, preflight
 from harness.parity.runs.recording import compacted, guarded, judged, recording_in, written
+from harness.parity.runs.second_draw import second_draw
 from harness.triage.watch.guard import Guard
 from harness.warm.pool import Pool, claim
 from reports.model import Finding, Verdict
@@ -207,6 +208,8 @@ def _record_pair(
                 experiment.native(left, policy)
                 experiment.native(right, policy)
                 clock.lap("native_s")
+                if second_draw(experiment, left, right, policy, cap=options.cap):
+                    clock.lap("second_draw_s")
         clock.lap("teardown_s")
     except RunCut as cut:
         return cut, attribution, lifting

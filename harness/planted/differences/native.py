@@ -12,6 +12,7 @@ from harness import config
 from harness.cluster.experiment import Experiment
 from harness.cluster.side import Side
 from harness.errors import HarnessError
+from harness.parity.runs.second_draw import second_draw
 from harness.parity.verdict import judged
 from harness.planted.differences.files import reproduced_by
 from harness.planted.differences.outcome import Outcome, started_since
@@ -74,6 +75,7 @@ def natively(
             experiment.vary(side, manifest=False)
             experiment.native(side, policy)
             pure = True
+            second_draw(experiment, held, side, policy, cap=fault.cap)
         except HarnessError as error:
             yield Outcome(fault, None, round(time.monotonic() - started, 1), pair=pair, error=error.message)
             experiment.revive()
