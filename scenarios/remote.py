@@ -73,6 +73,9 @@ class _RayFuture:
         return bool(ready)
 
 
+TRACEBACK = "traceback.txt"  # in a run's directory: where the error was raised that cut it short
+
+
 class ActorFailed(Exception):
     """An error of an actor as plain data: `kind` is the exception's class name. Its own class may not be importable at
     the caller."""

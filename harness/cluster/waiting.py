@@ -15,10 +15,11 @@ from harness.errors import BadInput, HarnessError
 from harness.triage.watch import phase
 from harness.triage.watch.guard import Guard
 from probes import format as recording
+from probes import redaction
 from reports.model import Verdict
 from scenarios.engines import last_words
 from scenarios.engines.processes import alive, descendants
-from scenarios.remote import SIGNATURE, ActorFailed, Future
+from scenarios.remote import SIGNATURE, TRACEBACK, ActorFailed, Future
 
 # No single call of the built-in scenario takes a tenth of this; a call that does is hung, and a hung run is
 # INCONCLUSIVE.
@@ -72,7 +73,7 @@ class Waiting:
         except failures.RayTaskError as error:
             if isinstance(error.cause, ActorFailed):
                 raise self._failure(error.cause, place, side) from error
-            raise RunCut(f"{place}: {_last_line(error)}") from error
+            raise RunCut(f"{place}: {_last_line(error)}{_kept(str(error), side)}") from error
         except failures.OutOfDiskError as error:
             raise RunCut(f"{place}: {_full(str(error), side)}") from error
         except (failures.RayActorError, failures.NodeDiedError, failures.LocalRayletDiedError) as error:
@@ -95,7 +96,7 @@ class Waiting:
             )
         if cause.kind in ("ActorDiedError", "RayActorError", "ActorUnavailableError"):
             return RunCut(f"{place}: {self._death(side, cause)}")
-        return RunCut(f"{place}: {cause.kind}: {_last_line(Exception(cause.message))}")
+        return RunCut(f"{place}: {cause.kind}: {_last_line(Exception(cause.message))}{_kept(cause.trace, side)}")
 
     def _look(self, place: str, side: Side, deadline: float, error: Exception) -> None:
         """RunCut when the guard found a hang, or when the call took longer than any sound one."""
@@ -155,6 +156,16 @@ def _last_words(error: BaseException) -> str:
         if f"{SIGNATURE} {actor}" in log.read_text("utf-8", "replace"):
             return last_words.root_cause({log.with_suffix(".out"): 0, log: 0})
     return ""
+
+
+def _kept(trace: str, side: Side) -> str:
+    """Keep an actor's traceback beside the recording; returns where, for the end of a sentence."""
+    path = side.run_dir / TRACEBACK
+    try:
+        path.write_text(redaction.text(trace, 0), encoding="utf-8")
+    except OSError:  # the sentence itself must not be lost
+        return ""
+    return f"; its traceback is in {path}"
 
 
 def _full(message: str, side: Side) -> str:

@@ -237,7 +237,7 @@ def test_a_difference_that_a_second_draw_does_not_repeat_was_chance(tmp_path: Pa
     assert check(alone, "native").state == "not tested" and not alone.causes
     verdict = twice(tmp_path / "twice", PLAIN, chance, second=True)
     assert verdict.verdict == "EQUIVALENT" and check(verdict, "native").state == "ruled out"
-    assert any("a second does not" in finding.summary for finding in verdict.findings)
+    assert any("both draws do not" in finding.summary for finding in verdict.findings)
 
 
 def test_a_small_difference_is_told_by_a_second_draw(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ learner. Equality is of the mean, to within a margin; of a shape only a differen
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import numpy as np
 
@@ -86,35 +87,33 @@ def _commonest(finish: np.ndarray) -> object:
 
 
 def reject(result: NativeResult) -> None:
-    """Correct the whole family, and say what is different and what is in doubt.
+    """Correct the whole family, and say what one draw shows and what it leaves in doubt.
 
-    One draw that rejects at alpha² is as sure as two that reject at alpha each. One that rejects at alpha only may be
-    chance, which a gate of many comparisons meets every week. It counts where a second draw rejects too, or where it
-    is of the difference between two samplers of which one is surely wrong.
+    A test that is rejected at alpha may be chance, which a gate of many comparisons meets every week; at alpha² it is
+    none. Where one is sure, those at alpha say what else is different, and whose sampler is wrong.
     """
     holm(result.tests)
     below = [name for name, test in result.tests.items() if test["p_holm"] <= result.alpha]
-    if result.first_draw:
-        result.rejected = below
-        return
-    sure = [name for name in below if _is_sure(result.tests[name], result.alpha)]
-    result.rejected = [name for name in below if name in sure or (sure and not _sampler_of(name))]
-    result.doubtful = [] if sure else below
+    sure = any(_is_sure(result.tests[name], result.alpha) for name in below)
+    result.rejected, result.doubtful = (below, []) if sure else ([], below)
+
+
+def reject_both(first: NativeResult, second: NativeResult) -> None:
+    """The tests of two draws as those of one (Fisher 1925): in `second`, whose own tests they replace.
+
+    Both draws together are tested at alpha / 10, so that sound samplers differ once in some 900 comparisons at an alpha
+    of 0.01: at alpha / 10 here, or at alpha² in the first draw.
+    """
+    second.first_draw = first.tests
+    for name, test in second.tests.items():
+        product = max(first.tests[name]["p"] * test["p"], 1e-300) if name in first.tests else 1.0
+        test["p"] = product * (1 - math.log(product))
+    holm(second.tests)
+    second.rejected = [name for name, test in second.tests.items() if test["p_holm"] <= second.alpha / 10]
 
 
 def _is_sure(test: dict[str, float], alpha: float) -> bool:
     return test["p_holm"] <= alpha**2 or test.get("errors", 0.0) >= SURE_ERRORS
-
-
-def again(result: NativeResult) -> NativeResult:
-    """An empty result for a second draw, whose tests are those in doubt after the first."""
-    doubted = {name: result.tests[name] for name in result.doubtful}
-    return NativeResult(alpha=result.alpha, margin=result.margin, first_draw=doubted)
-
-
-def keep_doubted(result: NativeResult) -> None:
-    """Of a second draw, leave the tests that the first one asked for: the others have had their test."""
-    result.tests = {name: test for name, test in result.tests.items() if name in result.first_draw}
 
 
 def note(e: Evidence, result: NativeResult) -> None:

@@ -67,32 +67,31 @@ def _compared(e: Evidence, samples: list[Samples], result: NativeResult) -> Nati
     if not result.doubtful or not all(tables(side, "native", SECOND) for side in e.sides):
         return result
     drawn = [samples_of(side, SECOND) for side in e.sides]
-    second = distributions.again(result)
+    second = NativeResult(alpha=result.alpha, margin=result.margin, skipped=result.skipped)
     for side, one in zip(e.sides, drawn, strict=True):
         sampler(e, side, one, second)
     equalities = {} if result.skipped else distributions.distributions(e, drawn[0], drawn[1], second)
-    distributions.keep_doubted(second)
-    if lacking := sorted(set(second.first_draw) - set(second.tests)):
+    if lacking := sorted(set(result.tests) - set(second.tests)):
         result.not_compared.append(f"in a second draw: {', '.join(lacking)}")
         return result
-    distributions.reject(second)
+    distributions.reject_both(result, second)
     distributions.quantities(second, equalities)
     return dataclasses.replace(
         result, tests=second.tests, first_draw=second.first_draw, rejected=second.rejected, doubtful=[],
         quantities=second.quantities, enough=second.enough, prompts=second.prompts,
         samples=(len(drawn[0]), len(drawn[1])), not_compared=[*result.not_compared, *second.not_compared],
-        findings=[*result.findings, *_chance(second)],
+        findings=[*result.findings, *_chance(result, second)],
     )  # fmt: skip
 
 
-def _chance(second: NativeResult) -> list[Finding]:
-    """What the first draw showed and the second did not."""
-    gone = [name for name in second.first_draw if name not in second.rejected]
+def _chance(first: NativeResult, second: NativeResult) -> list[Finding]:
+    """What the first draw showed and both together do not."""
+    gone = [name for name in first.doubtful if name not in second.rejected]
     if not gone:
         return []
-    text = f"a first draw differed, a second does not: {second.shown(gone, second.first_draw)} at first"
-    return [Finding("native samples", text, "chance, which a family of tests at "
-                    f"alpha = {figure(second.alpha)} meets as often")]  # fmt: skip
+    text = f"a first draw differed, both draws do not: {first.shown(gone, first.tests)} at first"
+    return [Finding("native samples", text, "chance, which as many tests meet at "
+                    f"alpha = {figure(second.alpha)}")]  # fmt: skip
 
 
 def in_doubt(e: Evidence) -> list[str]:

@@ -24,7 +24,7 @@ from harness.cluster.experiment import Experiment
 from harness.cluster.launch import Cluster
 from harness.cluster.side import Side
 from harness.cluster.waiting import RunCut, Waiting
-from harness.errors import BadInput, Terminated
+from harness.errors import BadInput, HarnessError, Terminated
 from harness.parity.runs import run
 from harness.parity.runs.options import ParityOptions, RunOptions
 from probes import format as recording
@@ -152,11 +152,11 @@ def waiting(tmp_path: Path) -> tuple[Waiting, Side]:
     return made, Side("run", "hf", envs.resolve("hf"), Scenario(), tmp_path)
 
 
-def failed(kind: str, message: str, tmp_path: Path) -> BaseException:
+def failed(kind: str, message: str, tmp_path: Path, trace: str = "") -> HarnessError:
     from ray.exceptions import RayTaskError
 
     made, side = waiting(tmp_path)
-    cause = ActorFailed(kind, message)
+    cause = ActorFailed(kind, message, trace)
     with pytest.raises((BadInput, RunCut)) as caught:
         made.result(Answer(RayTaskError("call", "trace", cause)), side, "step 1")  # type: ignore[arg-type]
     return caught.value
@@ -180,8 +180,15 @@ def test_a_full_disk_is_one_case_whoever_wrote(kind: str, message: str, tmp_path
 def test_what_an_actor_raises_is_bad_input_only_where_the_user_can_mend_it(tmp_path: Path) -> None:
     for kind in ("ParameterRefused", "PromptError", "ModelError", "CheckpointError"):
         assert isinstance(failed(kind, "no", tmp_path), BadInput)
-    other = failed("RuntimeError", "trace\nlast words", tmp_path)
+    other = failed("RuntimeError", "trace\nlast words", tmp_path / "gone")
     assert isinstance(other, RunCut) and other.message == "run (hf), step 1: RuntimeError: last words"
+
+
+def test_an_actors_traceback_is_kept_without_secrets(tmp_path: Path) -> None:
+    error = failed("AttributeError", "no", tmp_path, trace="File x, line 3\n    login(token='hf_" + "a" * 34 + "')")
+    assert error.message.endswith(f"AttributeError: no; its traceback is in {tmp_path / 'traceback.txt'}")
+    kept = (tmp_path / "traceback.txt").read_text()
+    assert "File x, line 3" in kept and "aaaa" not in kept
 
 
 def test_the_end_of_the_ray_node_is_said_in_plain_words(tmp_path: Path) -> None:
