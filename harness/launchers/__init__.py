@@ -1,6 +1,7 @@
 """What starts the harness elsewhere: one launcher a file in this folder, each a command of `harness render`.
 
 The file's name is the command's. Its function `command` has options as Typer reads them, and ends with `write`.
+A file whose name begins with an underscore is no launcher: several share what is in it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ SHEBANG = "#!/bin/bash\n"  # stays the first line of a script
 
 def launchers() -> dict[str, Callable[..., None]]:
     """Every launcher by the name that a user types."""
-    names = sorted(module.name for module in pkgutil.iter_modules(__path__))
+    names = sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
     return {name.replace("_", "-"): importlib.import_module(f"{__name__}.{name}").command for name in names}
 
 

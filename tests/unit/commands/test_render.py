@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -107,30 +106,3 @@ def test_the_workflows_of_this_project_are_what_their_command_writes(
     command = shlex.split(second.removeprefix("# "))
     assert cli.main([*command[1:], "--out", str(tmp_path)]) == 0
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == own
-
-
-def test_a_batch_script_of_slurm_is_bash_and_replaces_only_variables_of_the_job(folder: Path) -> None:
-    words = ["torchrun", "--node-rank", "$SLURM_NODEID", "--rdzv-endpoint=${MASTER_ADDR}:1", "$HOME", "it's", "a b"]
-    options = ["--nodes", "2", "--time", "1:00:00", "--sbatch=--gpus-per-node=8", "--setup", "true"]
-    assert cli.main(["render", "slurm", *options, "--", *words]) == 0
-    script = (folder / "torchrun.sbatch").read_text()
-    assert script.startswith("#!/bin/bash\n" + WRITTEN_BY) and "#SBATCH --gpus-per-node=8\n" in script
-    assert (
-        """-- torchrun --node-rank "$SLURM_NODEID" --rdzv-endpoint="${MASTER_ADDR}":1 '$HOME' 'it'"'"'s' 'a b'\n"""
-        in script
-    )
-    assert subprocess.run(["bash", "-n", "torchrun.sbatch"], check=False).returncode == 0
-    again = shlex.split(script.splitlines()[2].removeprefix("# harness"))
-    assert cli.main(again) == 0 and (folder / "torchrun.sbatch").read_text() == script
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [(["--stall", "soon"], "soon"), (["--sbatch=gpus 8"], "no option of sbatch"), (["--nodes", "0"], "greater than")],
-)
-def test_bad_options_of_slurm_are_refused(
-    folder: Path, options: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["render", "slurm", *options, "--", "true"]) == 2
-    assert said in capsys.readouterr().err
-    assert not list(folder.glob("*.sbatch"))

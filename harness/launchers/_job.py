@@ -1,0 +1,198 @@
+"""The job that a launcher starts: its command, the options that all launchers share, and what its script does.
+
+A launcher adds what is its own: how a function runs on every node, and where what the harness leaves is kept.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+EARLY_S = 300  # before the time limit: a look takes some seconds a node, and a job may still save itself
+STALL = "5m"
+
+Words = Annotated[list[str], typer.Argument(metavar="COMMAND...", help="the job's command, the same on every node")]
+Nodes = Annotated[int, typer.Option(min=1, help="nodes")]
+Stall = Annotated[str, typer.Option(help="of harness watch: without progress for so long, it is looked at")]
+Setup = Annotated[
+    str, typer.Option(help="a line of shell before anything else, on every node: an environment is not active there")
+]
+Doctor = Annotated[str, typer.Option(help="options of harness doctor")]
+Early = Annotated[int, typer.Option(min=1, help="seconds before the time limit at which evidence is taken")]
+Record = Annotated[
+    bool, typer.Option("--record", help="harness record in place of harness watch: a job of OpenRLHF, verl or TRL")
+]
+Name = Annotated[str, typer.Option(help="of the job and its file; default: the command's first word")]
+Out = Annotated[Path, typer.Option(help="the folder of the script")]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A command and how it is watched. `variables`: patterns of names that are replaced on the node where the command
+    runs; nothing else in it is."""
+
+    words: Sequence[str]
+    stall: str = STALL
+    setup: str = ""
+    doctor: str = ""
+    early: int = EARLY_S
+    record: bool = False
+    name: str = ""
+    variables: str = ""
+
+    def __post_init__(self) -> None:
+        """Raises BadInput for what no script could run."""
+        from harness.errors import BadInput
+
+        if not self.words[0].strip():
+            raise BadInput("the command of the job is empty", fix="-- python train.py")
+        try:
+            shlex.split(self.doctor)
+        except ValueError as error:
+            raise BadInput(f"--doctor {self.doctor!r}: {error}", fix="--doctor '--strict --no-imports'") from error
+
+    @property
+    def title(self) -> str:
+        """A name that may be that of a file."""
+        return re.sub(r"[^\w.-]", "-", self.name or Path(self.words[0]).name, flags=re.ASCII)[:60] or "job"
+
+    def script(self, head: str, directives: str = "", launcher: str = "") -> str:
+        """The script. `head`: what is the launcher's own, in the shell. `launcher`: words of shell before the command,
+        torchrun and its options say."""
+        from harness.commands.options import seconds
+
+        command = " ".join([*([launcher] if launcher else []), *map(self._word, self.words)])
+        wrapper = "record" if self.record else "watch"
+        return _SCRIPT.format(
+            directives=directives, head=head, setup=self.setup or "true", early=self.early,
+            doctor=shlex.join(shlex.split(self.doctor)), stall_s=f"{seconds(self.stall):g}",
+            job=f'{wrapper} --stall {shlex.quote(self.stall)} --on-stall end --out "$HARNESS_OUT/$NODE" -- {command}',
+        )  # fmt: skip
+
+    def _word(self, word: str) -> str:
+        if not self.variables:
+            return shlex.quote(word)
+        parts = re.split(rf"(\$(?:{self.variables})(?!\w)|\$\{{(?:{self.variables})\}})", word)
+        return (
+            "".join(f'"{part}"' if number % 2 else shlex.quote(part) for number, part in enumerate(parts) if part)
+            or "''"
+        )
+
+
+def command_line(context: typer.Context) -> str:
+    """The command that writes the same file again, --out left out."""
+    options: list[str] = []
+    words: list[str] = []
+    for parameter in context.command.params:
+        value = context.params.get(parameter.name or "")
+        if parameter.param_type_name == "argument":
+            words = list(value or ())
+        elif parameter.name != "out" and value != parameter.default and value not in (None, "", []):
+            values = value if isinstance(value, list | tuple) else [value]
+            options += [parameter.opts[0] if one is True else f"{parameter.opts[0]}={one}" for one in values]
+    return shlex.join(["harness", "render", context.info_name or "", *options, "--", *words])
+
+
+# A launcher's head gives NODES, HARNESS_OUT and four functions: `first` and `start` run look_first and job on every
+# node, `look_everywhere` look, `stop` ends what a hang has left. NODE is set wherever those run.
+_SCRIPT = """\
+#!/bin/bash
+{directives}
+set -u
+
+refuse() {{ # CODE SENTENCE
+    echo "harness: $2" >&2
+    exit "$1"
+}}
+
+look_first() {{
+    {setup}
+    harness doctor {doctor} > "$HARNESS_OUT/doctor-$NODE.txt" 2>&1 && return
+    code=$?
+    sed "s/^/$NODE: /" "$HARNESS_OUT/doctor-$NODE.txt" >&2
+    exit "$code"
+}}
+
+job() {{
+    {setup}
+    exec harness {job}
+}}
+
+look() {{
+    {setup}
+    harness triage --out "$LOOK/$NODE" "$HARNESS_OUT/$NODE" > /dev/null
+}}
+export -f look_first job look
+
+judge() ( # FOLDER EVIDENCE...
+    {setup}
+    harness triage --out "$1" "${{@:2}}" > "$1/verdict.txt"
+)
+
+look_together() {{ # at the job on all nodes at one time; its exit code is 1 where it hangs
+    export LOOK="$HARNESS_OUT/$1"
+    mkdir -p "$LOOK"
+    look_everywhere
+    judge "$LOOK" "$LOOK"/*/
+}}
+
+hangs() {{
+    look_together "look-$1"
+    [ $? = 1 ] && [ -e "$HARNESS_OUT/look-$1/verdict.json" ]
+}}
+
+pause() {{ # which a signal can end
+    sleep "$1" &
+    sleeper=$!
+    wait "$sleeper"
+}}
+
+end_across_nodes() {{ # a hang whose culprit is on another node; it is told twice, as in harness watch
+    sleeper=
+    trap 'kill $sleeper 2> /dev/null; exit' TERM
+    [ "$NODES" = 1 ] && return
+    looked=$(echo "$HARNESS_OUT"/*/evidence/*/verdict.json) number=0
+    while pause 5; do # until a watch has looked: what it left is not of one moment, so all nodes are looked at again
+        seen=$(echo "$HARNESS_OUT"/*/evidence/*/verdict.json)
+        [ "$seen" = "$looked" ] && continue
+        looked=$seen number=$((number + 2))
+        if hangs $((number - 1)) && pause {stall_s} && hangs "$number"; then
+            cat "$HARNESS_OUT/look-$number/verdict.txt" >&2
+            kill -USR2 $$
+            return
+        fi
+    done
+}}
+
+at_the_limit() {{
+    echo "harness: the time limit is {early} s away; evidence is taken in $HARNESS_OUT" >&2
+    look_together at-the-limit
+    cat "$HARNESS_OUT/at-the-limit/verdict.txt" >&2
+}}
+
+{head}
+if ! first; then
+    refuse 1 "the job was not started: see $HARNESS_OUT/doctor-*.txt"
+fi
+trap at_the_limit USR1
+trap 'echo "harness: the job hangs and is ended" >&2; code=86; exit 86' USR2
+
+start &
+step=$!
+end_across_nodes &
+judge=$!
+trap 'kill "$judge" 2> /dev/null; stop' EXIT
+wait "$step"
+code=$?
+while kill -0 "$step" 2> /dev/null; do # a signal ended the wait, and not the job
+    wait "$step"
+    code=$?
+done
+exit "$code"
+"""

@@ -1,0 +1,128 @@
+"""The head of a script that runs once on each node, where nothing else reaches all nodes.
+
+Nodes that share a folder meet there: none starts before the doctor has passed on all of them, and they are looked at
+together. Nodes that do not are looked at each by itself.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import Annotated
+
+import typer
+
+Shared = Annotated[
+    str,
+    typer.Option(
+        help="a folder that all nodes can write: none starts before the doctor has passed on all, and a hang across "
+        "nodes is found; default: what the harness leaves is kept where the script runs, each node by itself"
+    ),
+]
+Time = Annotated[str, typer.Option(help="the time limit, 90m or 12h, before whose end evidence is taken")]
+
+
+def limit_s(time: str, early: int) -> float:
+    """The time limit in seconds, 0 for none. Raises BadInput where evidence would be taken before the start."""
+    from harness.commands.options import seconds
+    from harness.errors import BadInput
+
+    limit = seconds(time) if time else 0.0
+    if time and limit <= early:
+        raise BadInput(
+            f"--time {time} is over before its last {early} s begin", fix="--early 60   # or a longer --time"
+        )
+    return limit
+
+
+def head(variables: str, *, nodes: int, shared: str, early: int, limit: float) -> str:
+    """`variables`: lines of shell that set NODES, NODE_RANK, RUN_ID and what the command needs besides; they may
+    refuse."""
+    after = f"{limit - early:.0f}" if limit else ""
+    return variables + _HEAD.format(nodes=nodes, shared=shlex.quote(shared), after=after)
+
+
+_HEAD = """
+[[ "$NODES" = {nodes} && "$NODE_RANK" =~ ^[0-9]+$ && "$NODE_RANK" -lt {nodes} ]] ||
+    refuse 2 "the script is of {nodes} node(s), numbered from 0, and this is node $NODE_RANK of $NODES; fix: --nodes"
+[[ "$RUN_ID" =~ ^[A-Za-z0-9_.-]+$ ]] || refuse 2 "RUN_ID is ${{RUN_ID@Q}}; fix: letters, digits, -, _ and ."
+SHARED={shared}
+[ "$NODES" = 1 ] && SHARED=
+export NODE="node-$NODE_RANK" HARNESS_OUT="${{SHARED:-$PWD}}/harness-$RUN_ID"
+mkdir -p "$HARNESS_OUT" || refuse 2 "$HARNESS_OUT cannot be written; fix: a folder of your own"
+[ -e "$HARNESS_OUT/doctor-$NODE.txt" ] && refuse 2 "$HARNESS_OUT is of an earlier run; fix: another RUN_ID"
+
+here() {{ # FUNCTION NAME: run it; its exit code is in NODE.NAME, for the other nodes
+    ("$1")
+    local code=$?
+    echo "$code" > "$HARNESS_OUT/$2.$NODE"
+    return "$code"
+}}
+
+all_nodes() {{ # NAME: whether each has left its exit code
+    local files=("$HARNESS_OUT/$1".node-*)
+    [ -e "${{files[0]}}" ] && [ "${{#files[@]}}" -ge "$NODES" ]
+}}
+
+first() {{
+    here look_first first || return
+    [ "$SHARED" ] || return 0
+    until all_nodes first; do
+        [ "$SECONDS" -lt 1800 ] || refuse 1 "not all of $NODES nodes are in $HARNESS_OUT after 30 min; fix: --shared"
+        sleep 1
+    done
+    ! grep -qvx 0 "$HARNESS_OUT"/first.node-*
+}}
+
+look_everywhere() {{ # each node answers; one that does not within a minute is missing from the verdict
+    local look=${{LOOK##*/}}
+    [ "$SHARED" ] || here look "$look"
+    for _ in {{1..60}}; do
+        [ -z "$SHARED" ] || all_nodes "$look" && return
+        sleep 1
+    done
+}}
+
+answer() {{ # looks that the first node asks for, and its verdict
+    [ "$SHARED" ] || return
+    while sleep 1 && kill -0 $$; do
+        for LOOK in "$HARNESS_OUT"/look-*/ "$HARNESS_OUT"/at-the-limit/; do
+            LOOK=${{LOOK%/}}
+            [ ! -d "$LOOK" ] || [ -e "$LOOK.$NODE" ] || here look "${{LOOK##*/}}"
+        done
+        [ "$NODE_RANK" != 0 ] && [ -e "$HARNESS_OUT/hangs" ] && kill -USR2 $$
+    done 2> /dev/null
+}}
+answer &
+answering=$!
+
+limit() {{
+    sleeper=
+    trap 'kill $sleeper 2> /dev/null; exit' TERM
+    [ "{after}" ] && pause "{after}" && kill -USR1 $$
+}}
+if [ -z "$SHARED" ] || [ "$NODE_RANK" = 0 ]; then
+    limit &
+    answering="$answering $!"
+fi
+[ "$SHARED" ] && [ "$NODE_RANK" = 0 ] || end_across_nodes() {{ :; }}
+
+start() {{ job; }}
+trap '[ "${{step:-}}" ] || exit 143; kill -TERM "$step" 2> /dev/null' TERM INT HUP
+trap 'kill $answering 2> /dev/null' EXIT # until the job starts
+stop() {{ # also of a job that hangs across nodes; then what each watch has left is judged together
+    if kill -TERM "$step" 2> /dev/null; then
+        touch "$HARNESS_OUT/hangs"
+        wait "$step"
+    fi
+    kill $answering 2> /dev/null
+    echo "$code" > "$HARNESS_OUT/ended.$NODE"
+    [ "$SHARED" ] && [ "$NODE_RANK" = 0 ] && [ "$code" != 0 ] || return
+    for _ in {{1..30}}; do
+        all_nodes ended && break
+        sleep 1
+    done
+    mkdir -p "$HARNESS_OUT/at-the-end"
+    judge "$HARNESS_OUT/at-the-end" "$HARNESS_OUT"/node-*/
+    cat "$HARNESS_OUT/at-the-end/verdict.txt" >&2
+}}
+"""

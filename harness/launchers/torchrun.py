@@ -1,0 +1,62 @@
+"""torchrun: a script that is run once on each node, by hand or by whatever starts jobs there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.launchers import _job, _node
+
+
+def command(
+    context: typer.Context,
+    words: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="what each rank runs: python train.py")],
+    nodes: _job.Nodes = 1,
+    nproc_per_node: Annotated[str, typer.Option(help="ranks on each node: a number, auto, gpu or cpu")] = "auto",
+    time: _node.Time = "",
+    shared: _node.Shared = "",
+    stall: _job.Stall = _job.STALL,
+    setup: _job.Setup = "",
+    doctor: _job.Doctor = "",
+    early: _job.Early = _job.EARLY_S,
+    record: _job.Record = False,
+    name: _job.Name = "",
+    out: _job.Out = Path("."),
+) -> None:
+    """Write a script that runs torchrun on a node; run it on each.
+
+    Before the start it runs harness doctor; it runs torchrun under harness watch and ends it when it hangs (exit code
+    86); before the time limit, and on SIGUSR1, it takes evidence. With several nodes, NODE_RANK, MASTER_ADDR and
+    RUN_ID are asked of the environment.
+    """
+    import shlex
+
+    from harness.errors import BadInput
+    from harness.launchers import write
+
+    if Path(words[0]).name == "torchrun" or words[1:3] == ["-m", "torch.distributed.run"]:
+        raise BadInput("the script runs torchrun itself", fix="what each rank runs alone: -- python train.py")
+    job = _job.Job(words, stall, setup, doctor, early, record, name)
+    meeting = (
+        '--node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT"'
+        if nodes > 1
+        else "--standalone"
+    )
+    torchrun = f"torchrun --nnodes {nodes} --nproc-per-node {shlex.quote(nproc_per_node)} {meeting} --no-python"
+    variables = (_SEVERAL if nodes > 1 else _ALONE).format(nodes=nodes)
+    head = _node.head(variables, nodes=nodes, shared=shared, early=early, limit=_node.limit_s(time, early))
+    write({f"{job.title}.torchrun.sh": job.script(head, launcher=torchrun)}, out, _job.command_line(context))
+
+
+_ALONE = """\
+NODES=1 NODE_RANK=${{NODE_RANK:-0}} RUN_ID=${{RUN_ID:-$(date +%Y%m%d-%H%M%S)-$$}}
+"""
+_SEVERAL = """\
+for variable in NODE_RANK MASTER_ADDR RUN_ID; do
+    [ "${{!variable:-}}" ] ||
+        refuse 2 "$variable is not set; fix: RUN_ID=first NODE_RANK=0 MASTER_ADDR=<node 0> bash $0   # on each node"
+done
+NODES={nodes} MASTER_PORT=${{MASTER_PORT:-29500}}
+"""

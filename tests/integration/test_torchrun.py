@@ -1,0 +1,80 @@
+"""The rendered torchrun script: the job's exit code, and a hang named and ended, on one node and across two."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness import cli
+from scenarios.ports import free_port
+
+ROOT = Path(__file__).parents[2]
+SETUP = f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH PYTHONPATH={shlex.quote(str(ROOT))}"
+JOB = """
+import sys, threading, time
+import torch
+import torch.distributed as dist
+
+mode = sys.argv[1]
+dist.init_process_group("gloo")
+for _ in range(3):
+    dist.all_reduce(torch.ones(4))
+if dist.get_rank() == 1:
+    if mode == "fails":
+        sys.exit(3)
+    if mode == "hangs":
+        lock = threading.Lock()
+        with lock, lock:
+            pass
+    while mode == "stops":
+        time.sleep(1)
+if mode != "succeeds":
+    dist.all_reduce(torch.ones(4))
+"""
+
+
+def rendered(folder: Path, mode: str, *options: str) -> Path:
+    (folder / "job.py").write_text(JOB)
+    common = ["--stall", "5s", "--doctor=--no-imports", "--setup", SETUP, "--out", str(folder)]
+    assert cli.main(["render", "torchrun", *common, *options, "--", "python", "job.py", mode]) == 0
+    return folder / "python.torchrun.sh"
+
+
+@pytest.mark.parametrize(("mode", "code"), [("succeeds", 0), ("fails", 1), ("hangs", 86)])
+def test_the_exit_code_is_torchrun_s_or_that_of_a_hang(tmp_path: Path, mode: str, code: int) -> None:
+    script = rendered(tmp_path, mode, "--nproc-per-node", "2")
+    with (tmp_path / "log").open("w") as log:
+        done = subprocess.run(
+            ["bash", script], cwd=tmp_path, env={**os.environ, "RUN_ID": "x"}, stdout=log, stderr=log, timeout=120
+        )
+    assert done.returncode == code, (tmp_path / "log").read_text()
+    if mode == "hangs":
+        verdict = json.loads((tmp_path / "harness-x" / "node-0" / "verdict.json").read_text())
+        assert verdict["verdict"] == "HUNG" and [party["rank"] for party in verdict["triage"]["culprits"]] == [1]
+
+
+def test_a_hang_across_nodes_that_share_a_folder_is_named_and_ended(tmp_path: Path) -> None:
+    options = ["--nodes", "2", "--nproc-per-node", "1", "--shared", str(tmp_path / "shared")]
+    script = rendered(tmp_path, "stops", *options)
+    given = {"RUN_ID": "x", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "GLOO_SOCKET_IFNAME": "lo"}
+    with (tmp_path / "log").open("w") as log:
+        nodes = [
+            subprocess.Popen(
+                ["bash", script], cwd=tmp_path, env={**os.environ, **given, "NODE_RANK": rank}, stdout=log, stderr=log
+            )
+            for rank in "01"
+        ]
+        codes = [node.wait(180) for node in nodes]
+    text = (tmp_path / "log").read_text()
+    assert codes == [86, 86] and "the job hangs and is ended" in text, text
+    kept = tmp_path / "shared" / "harness-x"
+    for look in ("look-1", "look-2"):
+        verdict = json.loads((kept / look / "verdict.json").read_text())
+        assert verdict["verdict"] == "HUNG" and verdict["coverage"]["ranks"] == 2, verdict["reason"]
+        assert [party["rank"] for party in verdict["triage"]["culprits"]] == [1]
