@@ -121,6 +121,7 @@ _RANGES: dict[str, tuple[float | None, float | None]] = {
     "rollout.samples_per_prompt": (1, None),
     **{f"{one.part}.{one.name}": (one.low, one.high) for one in BY_NAME.values() if one.low is not None},
     "engine.engines": (1, None),
+    "engine.sleep_level": (0, 2),
     "ppo.world_size": (1, None),
     "ppo.epochs": (1, None),
     "ppo.train_batch_size": (1, None),

@@ -13,7 +13,8 @@ from scenarios.session import RolloutResult
 
 # What every engine does, and no answer of which differs between them.
 EVERY = frozenset({
-    "record_to", "end_recording", "flush", "configure", "become_pure", "serve", "put_back", "restart", "set", "close",
+    "record_to", "end_recording", "flush", "sleep", "wake", "configure", "become_pure", "serve", "put_back", "restart",
+    "set", "close",
 })  # fmt: skip
 
 

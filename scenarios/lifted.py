@@ -38,6 +38,7 @@ def lifted(scenario: Scenario) -> Scenario:
         steps=scenario.steps + (2 if scenario.train else 1),
         train=False,
         model=dataclasses.replace(scenario.model, dtype="float32", held=held),
+        engine=dataclasses.replace(scenario.engine, sleep_level=0),
         rollout=drawn,
         sampling=dataclasses.replace(own, max_tokens=max(own.min_tokens, min(own.max_tokens, stage.max_tokens))),
     )

@@ -42,6 +42,13 @@ def free() -> int | None:
     return min(found, default=None)
 
 
+def unused() -> int | None:
+    """Bytes of this process's accelerator that nobody holds; None without one."""
+    import torch
+
+    return int(torch.cuda.mem_get_info()[0]) if torch.cuda.is_available() else None
+
+
 def accelerator() -> int | None:
     """Bytes of the accelerator of this process, all of them; None without one."""
     import torch

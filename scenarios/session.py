@@ -13,13 +13,14 @@ import dataclasses
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from probes import install, memory
+from scenarios import memory as device_memory
 from scenarios.engines import frames, guided, last_words, leftovers, parameters, registry
-from scenarios.engines.engine import Completion, Engine, EngineError, Request, SyncGroup, SyncReport, WeightMeta
+from scenarios.engines.engine import Completion, Engine, EngineError, Part, Request, SyncGroup, SyncReport, WeightMeta
 from scenarios.engines.make import make_engine, resolve_device
 from scenarios.engines.mapping import ParameterMap, described
 from scenarios.engines.processes import first_to_end, title
@@ -73,6 +74,7 @@ class EngineSession:
         self._started_s = 0.0
         self._starts = (0, 0.0)  # how many, and seconds of all of them
         self._up = False  # an engine is there to be closed
+        self._asleep: set[Part] = set()
         self._engine = self._start()
 
     def _start(self) -> Engine:
@@ -92,6 +94,7 @@ class EngineSession:
             if cause == error.reason or cause in error.what:
                 raise
             raise EngineError(error.what, cause) from error
+        self._asleep = set()
         self._started_s = time.perf_counter() - started
         self._starts = self._starts[0] + 1, self._starts[1] + self._started_s
         self._up = True
@@ -155,11 +158,13 @@ class EngineSession:
             "generate", step, lambda: self._engine.generate(requests, self._scenario.sampling, seed=self._scenario.seed)
         )
 
-    def _called(self, name: str, step: int, work: Callable[[], Any]) -> Any:
-        """Run one engine call and record its own status; the exception goes on to the caller."""
+    def _called(self, name: str, step: int, work: Callable[[], Any], fields: Mapping[str, Any] | None = None) -> Any:
+        """Run one engine call and record its own status with `fields`; the exception goes on to the caller."""
         started = time.perf_counter()
         ok, message = True, ""
         try:
+            if name in ("generate", "rescore"):
+                self._awake(name)
             return work()
         except Exception as error:
             ok, message = False, f"{type(error).__name__}: {error}"
@@ -172,7 +177,9 @@ class EngineSession:
             if self._recorder is not None:
                 with self._recorder.own_time():
                     held = self._memory()
-                self._recorder.event("call", name=name, step=step, ok=ok, message=message, seconds=seconds, **held)
+                self._recorder.event(
+                    "call", name=name, step=step, ok=ok, message=message, seconds=seconds, **(fields or {}), **held
+                )
 
     def _memory(self) -> dict[str, Any]:
         """What this process, the engine's own and /dev/shm hold: fields of a `call` event."""
@@ -268,6 +275,31 @@ class EngineSession:
 
     def flush(self) -> None:
         self._called("flush", -1, self._engine.flush)
+
+    def sleep(self, level: int, *, step: int) -> None:
+        """Put the engine to sleep; until `wake` of both parts it refuses to draw."""
+        before = device_memory.unused()
+        fields: dict[str, Any] = {"level": level}
+
+        def put() -> None:
+            self._engine.sleep(level)
+            if before is not None:
+                fields["freed"] = (device_memory.unused() or before) - before
+
+        self._called("sleep", step, put, fields)
+        self._asleep = set(Part)
+
+    def wake(self, part: str, *, step: int) -> None:
+        one = Part(part)
+        self._called("wake", step, lambda: self._engine.wake(one), {"part": part})
+        self._asleep.discard(one)
+
+    def _awake(self, what: str) -> None:
+        """Refuse what an engine must not be asked in its sleep: some answer with what is in released memory, some
+        never."""
+        if self._asleep:
+            parts = " and ".join(sorted(self._asleep))
+            raise EngineError(f"{self.backend} is asleep and was asked to {what}: its {parts} must be woken first")
 
     def join(self, group: SyncGroup) -> None:
         self._called("join", -1, lambda: self._engine.join(group))
@@ -378,7 +410,7 @@ class EngineSession:
         self._wrap = wrap
         if self._pure and self._scenario.rollout.mode != "native":  # a suite goes on after a native stage
             self._pure = False
-        if before == self._read_at_start():
+        if before == self._read_at_start() and not self._asleep:
             self._check_sampling()
             self._bare.remap(self._mapping)
             self._engine = self._wrapped()

@@ -129,6 +129,9 @@ class Engine:
     kv_cache_tokens: int = 16384  # CPU: size of the KV pool in tokens
     tensor_parallel: int = 1
     engines: int = 1
+    sleep_level: int = (
+        0  # while the learner trains: 0 awake; 1 weights are kept aside; 2 weights and cache are given up
+    )
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from harness.parity.facts.confounders import find as find_confounders
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.floor import CAPS, Tolerance, measure
 from harness.parity.facts.learners import learners
+from harness.parity.facts.missteps import missteps
 from harness.parity.facts.modes import REPLAY, drawn_in, unclear
 from harness.parity.facts.one_engine import note_floors
 from harness.parity.facts.parameters import engine_infos
@@ -78,6 +79,7 @@ def gather(
     note_floors(e)
     compare(e, tell)
     weight_syncs(e)
+    missteps(e)
     learners(e)
     experience.settle(e)
     if native:

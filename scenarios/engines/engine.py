@@ -8,6 +8,7 @@ before penalties, top-k and temperature, whatever the sampling was.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -94,6 +95,13 @@ class SyncReport:
     received: dict[str, str] = field(default_factory=dict)  # name -> digest, where the engine can give it
 
 
+class Part(StrEnum):
+    """What an engine gives up while it sleeps, and takes back by itself or one after the other."""
+
+    WEIGHTS = "weights"
+    CACHE = "cache"
+
+
 @dataclass(frozen=True)
 class EngineInfo:
     """What the engine resolved, against what it was asked: the raw material of the engine-parameter-map check."""
@@ -129,6 +137,8 @@ class Engine(Protocol):
     def flush(self) -> None: ...
     def join(self, group: SyncGroup) -> None: ...
     def receive(self, group: SyncGroup, weights: list[WeightMeta]) -> SyncReport: ...
+    def sleep(self, level: int) -> None: ...  # 1: the weights are kept aside, 2: given up; the cache is given up
+    def wake(self, part: Part) -> None: ...
     def info(self) -> EngineInfo: ...
     def stats(self) -> dict[str, float]: ...  # since the last call; what the engine does not say is left out
     def close(self) -> None: ...

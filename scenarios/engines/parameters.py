@@ -40,6 +40,14 @@ def check_engines(scenario: Scenario) -> None:
         )
 
 
+def check_sleep(scenario: Scenario) -> None:
+    """Refuse an engine that would wake without weights; raises ParameterRefused."""
+    if scenario.engine.sleep_level == 2 and not scenario.train:
+        raise ParameterRefused(
+            "engine.sleep_level = 2 gives the weights up, and a run that does not train sends no others; use 1"
+        )
+
+
 def check_sampling(engine: str, sampling: Sampling, mode: Mode, *, ours: bool = True) -> None:
     """Refuse what `engine` cannot sample faithfully in `mode`; raises ParameterRefused.
 
@@ -75,7 +83,7 @@ def engine_asked(model: str, dtype: str, engine: Engine, *, device: str) -> dict
 def canonical_engine(asked: dict[str, Any]) -> dict[str, Any]:
     """What is held against the engine afterwards: without what this device does not use, with what is never asked
     otherwise."""
-    unused = {"model", "device", "memory_fraction" if asked["device"] == "cpu" else "kv_cache_tokens"}
+    unused = {"model", "device", "sleep_level", "memory_fraction" if asked["device"] == "cpu" else "kv_cache_tokens"}
     kept = {name: value for name, value in asked.items() if name not in unused}
     return kept | {"generation_config": False, "graph_padding": True}
 

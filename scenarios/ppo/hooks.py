@@ -6,7 +6,10 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
+from scenarios.engines.engine import Part
 from scenarios.plants import Injection
+
+SYNC = "sync"
 
 
 class Hooks:
@@ -27,6 +30,14 @@ class Hooks:
     def change(self, version: int) -> Injection | None:
         """What changes the tensors that this sync sends: see `ActorRole.send_weights`."""
         return None
+
+    def sleeps(self, step: int) -> bool:
+        """Whether the engine is put to sleep after this step's rollout, where the scenario says so."""
+        return True
+
+    def waking(self, version: int) -> tuple[str, ...]:
+        """What wakes an engine for these weights, in order: its parts, and the sync between them."""
+        return (Part.WEIGHTS, SYNC, Part.CACHE)
 
     def split(self, items: Iterable[Any], ranks: int) -> list[list[Any]]:
         """Consecutive shares of as equal a size as can be; later ones may be empty."""

@@ -22,14 +22,14 @@ from probes import install, weights
 from probes.format import Flat, Ragged
 from scenarios import models, prompts
 from scenarios.engines import parameters
-from scenarios.engines.engine import Completion, EngineError, Request
+from scenarios.engines.engine import Completion, EngineError, Part, Request
 from scenarios.engines.guided import Guide
 from scenarios.plants import Injection
 from scenarios.ppo import batches, checkpoint, experience
 from scenarios.ppo.actor import Scored
 from scenarios.ppo.batches import Sample
 from scenarios.ppo.experience import Experience
-from scenarios.ppo.hooks import Hooks
+from scenarios.ppo.hooks import SYNC, Hooks
 from scenarios.ppo.role import MiniBatch, Rows, Trained
 from scenarios.ppo.weight_sync import Synced, WeightSync
 from scenarios.remote import Actor, Future, call, gather
@@ -73,6 +73,7 @@ class Trainer:
         self._draw = "replay" if replay else "rollout"
         self._recorder = install.OFF
         self._resumed = False
+        self._asleep = False
         self._saved = -1  # the version that the last checkpoint holds
         self._tokenizer: Any = models.load_tokenizer(policy or call(self._roles["actor"][0], "policy_path"))
         self._specials = set(self._tokenizer.all_special_ids)
@@ -160,6 +161,7 @@ class Trainer:
         began = time.perf_counter()
         with _timed(seconds, "rollout"):
             samples, finish, cached = self._rollout(index, guide)
+            self._sleep(index)
         with _timed(seconds, "experience"), self._recorder.span("experience", step=index):
             made = self._experience(index, samples, finish)
         metrics = experience.metrics(made) | {"cached_tokens": float(cached)}
@@ -175,6 +177,8 @@ class Trainer:
             every = self.scenario.ppo.checkpoint_every
             if every and self.version % every == 0:
                 self.save(self._checkpoint_path())
+        elif self._asleep:
+            self._wake(index, tuple(Part))
         metrics |= {f"seconds_{phase}": value for phase, value in seconds.items()}
         metrics["seconds"] = time.perf_counter() - began
         metrics = {name: value for name, value in metrics.items() if np.isfinite(value)}  # absent roles give NaN
@@ -289,10 +293,27 @@ class Trainer:
     # --- parts ------------------------------------------------------------------------------------------------------
 
     def _send(self, step: int) -> Synced:
+        """Send the weights to the engines, which wake for them where they sleep: a sync needs their weights, its proof
+        their cache."""
         hooks, version = self._hooks, self.version
+        order = hooks.waking(version) if self._asleep else (SYNC,)
+        at = order.index(SYNC)
+        self._wake(step, order[:at])
         return self._sync(
-            self._recorder, step=step, version=version, omit=hooks.omitted(version), change=hooks.change(version)
-        )
+            self._recorder, step=step, version=version, omit=hooks.omitted(version), change=hooks.change(version),
+            loaded=lambda: self._wake(step, order[at + 1 :]),
+        )  # fmt: skip
+
+    def _sleep(self, step: int) -> None:
+        level = self.scenario.engine.sleep_level
+        if level and self._hooks.sleeps(step):
+            call(self._session, "sleep", level, step=step)
+            self._asleep = True
+
+    def _wake(self, step: int, parts: Sequence[str]) -> None:
+        for part in parts:
+            call(self._session, "wake", part, step=step)
+        self._asleep = False
 
     def _actors(self) -> list[Actor]:
         return [actor for actors in self._roles.values() for actor in actors]

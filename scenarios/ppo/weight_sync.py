@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -133,8 +134,10 @@ class WeightSync:
         version: int,
         omit: tuple[str, ...] = (),
         change: Injection | None = None,
+        loaded: Callable[[], None] = lambda: None,
     ) -> Synced:
-        """Send weight version `version`, prove it, record it. `omit`, `change`: as in `WeightLink.send`.
+        """Send weight version `version`, prove it, record it. `omit`, `change`: as in `WeightLink.send`. `loaded`: is
+        called before the proof.
 
         Raises SyncFailed, after the other side was stopped.
         """
@@ -151,6 +154,7 @@ class WeightSync:
                            seconds=time.perf_counter() - started)  # fmt: skip
             raise
         seconds = time.perf_counter() - started
+        loaded()
         with recorder.span("proof", step=step, version=version):
             synced = self.prove(report, step)
         recorder.event(

@@ -49,6 +49,7 @@ class Kind(Enum):
     SYNC = ("sync", "sync in the {side}")
     FLOOR = ("floor", "noise in the {side}")
     VERSION = ("version", "version")
+    LIFECYCLE = ("lifecycle", "sleep and wake in the {side}")
     # learner against learner, and against float32
     EXPERIENCE = ("experience", "experience")
     REWARD = ("reward", "reward")

@@ -20,6 +20,7 @@ from harness.parity.facts.clusters import Clusters
 from harness.parity.facts.confounders import Confounder, Weights
 from harness.parity.facts.divergence import Divergence, DivergenceKey, Kind, Stage
 from harness.parity.facts.floor import EngineFloor, Tolerance
+from harness.parity.facts.lifecycle import Lifecycle, lifecycle
 from harness.parity.facts.lifted_result import LiftedResult
 from harness.parity.facts.margin_counts import Margins
 from harness.parity.facts.memory import Held, recorded
@@ -67,6 +68,11 @@ class Side:
     def memory(self) -> list[Held]:
         """What each process held, step by step."""
         return recorded(self.recording)
+
+    @cached_property
+    def lifecycle(self) -> Lifecycle | None:
+        """What its engines did in their sleep; None where they are to stay awake."""
+        return lifecycle(self.recording)
 
     def paired(self, own: Any, reference: Any) -> tuple[Any, Any]:
         """(baseline's value, candidate's value) of a place where this side's own stands against a reference."""

@@ -31,6 +31,7 @@ def preflight(scenario: Scenario, backend: str, mapping: dict[str, Any] | None =
     try:
         parameters.check_room(None, scenario.sampling, scenario.engine)
         parameters.check_engines(scenario)
+        parameters.check_sleep(scenario)
         ours = not user_mapping.defines(mapping or {}, f"{engine}_sampling")
         parameters.check_sampling(engine, scenario.sampling, scenario.rollout.mode, ours=ours)
         if scenario.prompts.path != prompts.BUILTIN and not prompts.check(scenario.prompts):

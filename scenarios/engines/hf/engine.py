@@ -15,7 +15,16 @@ import transformers
 from scenarios.engines import held, parameters
 from scenarios.engines.canonical import DRAWN
 from scenarios.engines.coupling import Draw, adjusted, choose, reported
-from scenarios.engines.engine import Completion, EngineError, EngineInfo, Request, SyncGroup, SyncReport, WeightMeta
+from scenarios.engines.engine import (
+    Completion,
+    EngineError,
+    EngineInfo,
+    Part,
+    Request,
+    SyncGroup,
+    SyncReport,
+    WeightMeta,
+)
 from scenarios.engines.hf import parameters as own_parameters
 from scenarios.engines.layers import projections
 from scenarios.engines.load import Load
@@ -189,6 +198,12 @@ class HFEngine:
 
     def flush(self) -> None:
         """Nothing is cached between calls."""
+
+    def sleep(self, level: int) -> None:
+        """Nothing is given up: the learner's process has no other memory."""
+
+    def wake(self, part: Part) -> None:
+        """As `sleep`."""
 
     def join(self, group: SyncGroup) -> None:
         self._group = join(group, group.rank_offset)

@@ -17,6 +17,7 @@ from scenarios.engines.engine import (
     Completion,
     EngineError,
     EngineInfo,
+    Part,
     Request,
     SyncGroup,
     SyncReport,
@@ -31,6 +32,7 @@ from scenarios.engines.sglang import parameters as own_parameters
 from scenarios.engines.sglang.plugin import DIGESTS, SWITCH
 from scenarios.settings import Mode, Sampling, Scenario
 
+DRAIN_S = 30.0  # within which the scheduler has let go of requests that were answered: milliseconds, measured
 LOOK_S = 0.02  # how often a batch that runs is looked at
 CORES = "SGLANG_CPU_OMP_THREADS_BIND"
 SLEEP = "sleep_on_idle"
@@ -260,6 +262,22 @@ class SGLangEngine:
         answer = self._engine.flush_cache()
         if not getattr(answer, "success", True):
             raise EngineError("SGLang refused to flush its radix cache: requests are still running")
+
+    def sleep(self, level: int) -> None:
+        """Give up everything, after the last request has left the scheduler: it dies of an order to release memory that
+        comes earlier (seen in 0.5.23, "should be called only when server is idle")."""
+        until = time.monotonic() + DRAIN_S
+        while not getattr(self._engine.flush_cache(), "success", True):
+            if time.monotonic() > until:
+                raise EngineError(
+                    f"SGLang is not idle {DRAIN_S:.0f} s after its last answer: it cannot be put to sleep"
+                )
+            time.sleep(LOOK_S)
+        self._engine.release_memory_occupation()
+
+    def wake(self, part: Part) -> None:
+        """A graph belongs to the addresses of the cache."""
+        self._engine.resume_memory_occupation(tags=["kv_cache", "cuda_graph"] if part is Part.CACHE else ["weights"])
 
     def join(self, group: SyncGroup) -> None:
         _checked(

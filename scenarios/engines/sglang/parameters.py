@@ -102,6 +102,9 @@ def engine(asked: dict[str, Any], *, longest_context: int) -> dict[str, Any]:
 def machine(asked: dict[str, Any]) -> dict[str, Any]:
     """What the harness itself needs of `sglang.Engine`, whatever the mapping: used where the mapping says nothing."""
     arguments: dict[str, Any] = {"disable_overlap_schedule": True, "log_level": "error"}
+    if asked["sleep_level"] and asked["device"] != "cpu":  # there is no memory saver on a CPU
+        arguments["enable_memory_saver"] = True
+        arguments["enable_weights_cpu_backup"] = asked["sleep_level"] == 1
     if asked["device"] == "cpu":
         arguments |= {
             "attention_backend": "torch_native",

@@ -14,6 +14,7 @@ from scenarios.engines.engine import (
     Completion,
     EngineError,
     EngineInfo,
+    Part,
     Request,
     SyncGroup,
     SyncReport,
@@ -152,6 +153,9 @@ class VLLMEngine:
                 {"prompt": request.text} if request.text is not None else {"prompt_token_ids": list(request.prompt_ids)}
             )
             prompts.append(prompt | ({"cache_salt": request.salt} if request.salt else {}))
+        if self._llm.llm_engine.is_sleeping():
+            # It would take the requests, and turn its loop for ever without scheduling one (seen in 0.32.0).
+            raise EngineError("vLLM is asleep, and would answer no request: wake its weights and its cache first")
         with self.load.generating():
             outputs = self._llm.generate(prompts, params, use_tqdm=False)
         if len(outputs) != len(requests):
@@ -212,6 +216,12 @@ class VLLMEngine:
     def flush(self) -> None:
         if not self._llm.reset_prefix_cache():
             raise EngineError("vLLM refused to reset its prefix cache: requests are still running")
+
+    def sleep(self, level: int) -> None:
+        self._llm.sleep(level=level)
+
+    def wake(self, part: Part) -> None:
+        self._llm.wake_up(tags=["kv_cache" if part is Part.CACHE else "weights"])
 
     def join(self, group: SyncGroup) -> None:
         self._llm.collective_rpc("harness_join", args=(dataclasses.asdict(group),))

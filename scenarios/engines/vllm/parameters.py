@@ -92,6 +92,8 @@ def machine(asked: dict[str, Any]) -> dict[str, Any]:
         # raw_logprobs is the default today; asked explicitly because everything compares them
         "logprobs_mode": "raw_logprobs",
     }
+    if asked["sleep_level"] and asked["device"] != "cpu":  # refused on a CPU, where sleep is bookkeeping
+        arguments["enable_sleep_mode"] = True
     if asked["device"] == "cpu":
         # The CPU default of 128 tokens a block would never reuse a short prefix.
         arguments["block_size"] = CPU_BLOCK

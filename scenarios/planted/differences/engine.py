@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from scenarios.engines.engine import Completion, Engine, EngineInfo, Request, SyncGroup, SyncReport, WeightMeta
+from scenarios.engines.engine import Completion, Engine, EngineInfo, Part, Request, SyncGroup, SyncReport, WeightMeta
 from scenarios.engines.load import Load
 from scenarios.planted.differences import draws, inside, prompts, responses, weights
 from scenarios.planted.differences.foreign import imported
@@ -80,6 +80,12 @@ class Wrapper:
 
     def receive(self, group: SyncGroup, weights: list[WeightMeta]) -> SyncReport:
         return self.engine.receive(group, weights)
+
+    def sleep(self, level: int) -> None:
+        self.engine.sleep(level)
+
+    def wake(self, part: Part) -> None:
+        self.engine.wake(part)
 
     def info(self) -> EngineInfo:
         return self.engine.info()

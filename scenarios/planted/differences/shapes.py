@@ -58,6 +58,8 @@ PLANTS: dict[str, Shape] = {
 }
 TRAINER: dict[str, Shape] = {
     "omit_tensors": {int: [str]},
+    "awake_in": [int],
+    "wakes": {int: [str]},
     "omit_from": int,
     "omit_names": [str],
     "alter": {str: ("revision", "halves")},

@@ -22,7 +22,8 @@ class TrainerPlants(Hooks):
     are left out of every sync. alter: {tensor: "revision" | "halves"}, sent otherwise than it is from version
     `alter_from` on, see `altered`. behind_from: from the sync after this version's on each sends what the one before it
     had to send. scale: the actor's log-probabilities are multiplied by it. shift: they stand so many positions late.
-    first_share: of the samples, what the first rank gets (0 to 1). first_step: earlier steps are sound.
+    first_share: of the samples, what the first rank gets (0 to 1). first_step: earlier steps are sound. awake_in: steps
+    after whose rollout the engine is not put to sleep. wakes: {weight version: how the engine wakes for it}.
     """
 
     omit_tensors: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
@@ -35,6 +36,14 @@ class TrainerPlants(Hooks):
     shift: int = 0
     first_share: float = 0.0
     first_step: int = 0
+    awake_in: tuple[int, ...] = ()
+    wakes: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+
+    def sleeps(self, step: int) -> bool:
+        return step not in self.awake_in
+
+    def waking(self, version: int) -> tuple[str, ...]:
+        return tuple(self.wakes.get(version, super().waking(version)))
 
     def omitted(self, version: int) -> tuple[str, ...]:
         """Tensors that the sync of this weight version leaves out."""

@@ -21,7 +21,7 @@ def test_every_engine_parameter_has_an_image_in_both_engines() -> None:
         "max_model_len": 96, "seed": 5, "prefix_caching": False, "enforce_eager": False, "max_num_seqs": 3,
         "chunked_prefill": False, "memory_fraction": 0.3, "tensor_parallel": 2, "kv_cache_tokens": 512,
     }  # fmt: skip
-    assert set(changed) | {"engines"} == {f.name for f in dataclasses.fields(Engine)}
+    assert set(changed) | {"engines", "sleep_level"} == {f.name for f in dataclasses.fields(Engine)}
     for device in ("cpu", "cuda"):
         for key, value in changed.items():
             other = dataclasses.replace(base, **{key: value})

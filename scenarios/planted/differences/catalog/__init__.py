@@ -13,6 +13,7 @@ from scenarios.planted.differences.catalog import (
     prompts,
     responses,
     sampling,
+    sleep,
     users,
     weights,
 )
@@ -30,6 +31,7 @@ FAMILIES: dict[str, tuple[Fault, ...]] = {
     "combined": combined.FAULTS,
     "a user's mapping": users.FAULTS,
     "one of several engines": engines.FAULTS,
+    "sleep and wake": sleep.FAULTS,
     "native": native.FAULTS,
     "half precision": lifted.FAULTS,
     "controls": controls.FAULTS,

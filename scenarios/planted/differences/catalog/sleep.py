@@ -1,0 +1,46 @@
+"""Engines that sleep while the learner trains: what is asked of them in their sleep, and sound ones."""
+
+from __future__ import annotations
+
+from scenarios.planted.differences.fault import Fault
+
+ASLEEP = ("engine.sleep_level=1", "steps=4")
+GIVEN_UP = ("engine.sleep_level=2", "steps=4")
+
+FAULTS = (
+    Fault(
+        "sleep-synced-asleep",
+        "the third sync is sent before the engine's weights are woken",
+        scenario=GIVEN_UP,
+        trainer={"wakes": {3: ("sync", "weights", "cache")}},
+        causes=("LIFECYCLE(synced asleep)",),
+        party="candidate",
+    ),
+    Fault(
+        "sleep-not",
+        "the engine is not put to sleep after the second rollout",
+        scenario=ASLEEP,
+        trainer={"awake_in": (1,)},
+        causes=("LIFECYCLE(stayed awake)",),
+        party="candidate",
+    ),
+    Fault(
+        "sleep-level-1",
+        "a control: both engines sleep and keep their weights aside",
+        scenario=ASLEEP,
+        expected="EQUIVALENT",
+    ),
+    Fault(
+        "sleep-level-2",
+        "a control: both engines sleep and give their weights up",
+        scenario=GIVEN_UP,
+        expected="EQUIVALENT",
+    ),
+    Fault(
+        "sleep-one-side",
+        "a control: one engine sleeps, the other stays awake",
+        settings=("engine.sleep_level=2",),
+        scenario=("steps=4",),
+        expected="EQUIVALENT",
+    ),
+)

@@ -1,0 +1,114 @@
+"""An engine that sleeps while the learner trains: what it is asked in its sleep is found in its recorded calls."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from recordings import Recording, causes, check, make, put, scenario
+
+from harness.parity.facts.lifecycle import What, _missteps
+from scenarios.engines.engine import EngineError
+from scenarios.session import EngineSession
+from scenarios.settings import Scenario
+
+Calls = list[dict[str, Any]]
+
+
+def sound(step: int) -> Calls:
+    """What a step asks of an engine."""
+    return [
+        {"name": "generate", "step": step},
+        {"name": "sleep", "step": step, "level": 2},
+        {"name": "wake", "step": step, "part": "weights"},
+        {"name": "sync", "step": step},
+        {"name": "wake", "step": step, "part": "cache"},
+        {"name": "rescore", "step": step},
+    ]
+
+
+def run(side: str, level: int, change: Any = None) -> Recording:
+    base = scenario(steps=4)
+    made = make(side, dataclasses.replace(base, engine=dataclasses.replace(base.engine, sleep_level=level)))
+    for step in range(4) if level else ():
+        calls = sound(step)
+        for call in calls if change is None or step != 2 else change(calls):
+            made.logs["rollout"].event("call", **call, ok=True, message="", seconds=0.1)
+    return made
+
+
+def test_sound_sleep_is_ruled_out_and_what_it_freed_is_said(tmp_path: Path) -> None:
+    verdict = put(tmp_path, run("baseline", 2), run("candidate", 2))
+    assert verdict.verdict == "EQUIVALENT", verdict.reason
+    shown = check(verdict, "lifecycle")
+    assert shown.state == "ruled out" and "asleep 4 times at level 2" in shown.evidence
+    assert "nothing, on this device" in shown.evidence
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda calls: [*calls[:2], calls[3], calls[2], *calls[4:]], "LIFECYCLE(synced asleep)"),
+        (lambda calls: [*calls[:4], calls[5], calls[4]], "LIFECYCLE(drawn asleep)"),
+        (lambda calls: [calls[0], *calls[3:]], "LIFECYCLE(stayed awake)"),
+    ],
+)
+def test_what_an_engine_is_asked_in_its_sleep_is_named(change: Any, named: str, tmp_path: Path) -> None:
+    verdict = put(tmp_path, run("baseline", 2), run("candidate", 2, change))
+    assert verdict.verdict == "DIVERGENT" and causes(verdict) == [named]
+    assert verdict.causes[0].party == "candidate" and verdict.parity is not None
+    assert verdict.parity.first_divergence is not None and verdict.parity.first_divergence.step == 2
+
+
+def test_sleep_that_nobody_recorded_is_not_tested(tmp_path: Path) -> None:
+    candidate = run("candidate", 2)
+    candidate.drop("call")
+    verdict = put(tmp_path, run("baseline", 2), candidate)
+    assert verdict.verdict == "INCONCLUSIVE" and check(verdict, "lifecycle").state == "not tested"
+
+
+def test_engines_that_stay_awake_have_no_such_check(tmp_path: Path) -> None:
+    verdict = put(tmp_path, run("baseline", 0), run("candidate", 0))
+    assert verdict.parity is not None and "lifecycle" not in {one.name for one in verdict.parity.checks}
+
+
+@given(st.permutations(range(6)))
+def test_only_the_order_of_a_sound_step_has_no_misstep(order: list[int]) -> None:
+    calls = [sound(0)[place] for place in order]
+    places = {name: order.index(place) for place, name in enumerate(["draw", "sleep", "w", "sync", "c", "score"])}
+    asleep = {
+        "weights": range(places["sleep"], max(places["w"], places["sleep"])) if places["w"] > places["sleep"] else
+        range(places["sleep"], 6),
+        "cache": range(places["sleep"], places["c"]) if places["c"] > places["sleep"] else range(places["sleep"], 6),
+    }  # fmt: skip
+    expected = [What.SYNCED] * (places["sync"] in asleep["weights"])
+    drawn = [places[name] in asleep["weights"] or places[name] in asleep["cache"] for name in ("draw", "score")]
+    assert sorted(one.what for one in _missteps(0, calls, [0])) == sorted([*expected, *[What.DRAWN] * sum(drawn)])
+
+
+def test_a_session_refuses_what_a_sleeping_engine_cannot_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Engine:
+        def info(self) -> Any:
+            return type("Info", (), {"pids": ()})
+
+        def sleep(self, level: int) -> None: ...
+
+        def wake(self, part: str) -> None: ...
+
+        def rescore(self, sequences: Any) -> Any:
+            return [[0.0] * (len(one) - 1) for one in sequences]
+
+    monkeypatch.setattr("scenarios.session.make_engine", lambda *_, **__: Engine())
+    session = EngineSession("hf", "model", Scenario().to_json(), device="cpu")
+    session.sleep(1, step=0)
+    with pytest.raises(EngineError, match="asleep and was asked to rescore: its cache and weights must be woken"):
+        session.rescore([(1, 2)])
+    session.wake("weights", step=0)
+    with pytest.raises(EngineError, match="its cache must be woken"):
+        session.rescore([(1, 2)])
+    session.wake("cache", step=0)
+    assert session.rescore([(1, 2)]) == [[0.0]]
