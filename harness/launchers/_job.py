@@ -62,16 +62,16 @@ class Job:
         """A name that may be that of a file."""
         return re.sub(r"[^\w.-]", "-", self.name or Path(self.words[0]).name, flags=re.ASCII)[:60] or "job"
 
-    def script(self, head: str, directives: str = "", launcher: str = "") -> str:
+    def script(self, head: str, directives: str = "", launcher: str = "", doctor: str = "") -> str:
         """The script. `head`: what is the launcher's own, in the shell. `launcher`: words of shell before the command,
-        torchrun and its options say."""
+        torchrun and its options say; `doctor`: of its options, before the user's."""
         from harness.commands.options import seconds
 
-        command = " ".join([*([launcher] if launcher else []), *map(self._word, self.words)])
+        command = f"{launcher} {' '.join(map(self._word, self.words))}".strip()
         wrapper = "record" if self.record else "watch"
         return _SCRIPT.format(
             directives=directives, head=head, setup=self.setup or "true", early=self.early,
-            doctor=shlex.join(shlex.split(self.doctor)), stall_s=f"{seconds(self.stall):g}",
+            doctor=f"{doctor} {shlex.join(shlex.split(self.doctor))}".strip(), stall_s=f"{seconds(self.stall):g}",
             job=f'{wrapper} --stall {shlex.quote(self.stall)} --on-stall end --out "$HARNESS_OUT/$NODE" -- {command}',
         )  # fmt: skip
 

@@ -46,8 +46,8 @@ _HEAD = """
     refuse 2 "the script is of {nodes} node(s), numbered from 0, and this is node $NODE_RANK of $NODES; fix: --nodes"
 [[ "$RUN_ID" =~ ^[A-Za-z0-9_.-]+$ ]] || refuse 2 "RUN_ID is ${{RUN_ID@Q}}; fix: letters, digits, -, _ and ."
 SHARED={shared}
-[ "$NODES" = 1 ] && SHARED=
 export NODE="node-$NODE_RANK" HARNESS_OUT="${{SHARED:-$PWD}}/harness-$RUN_ID"
+[ "$NODES" = 1 ] && SHARED=
 mkdir -p "$HARNESS_OUT" || refuse 2 "$HARNESS_OUT cannot be written; fix: a folder of your own"
 [ -e "$HARNESS_OUT/doctor-$NODE.txt" ] && refuse 2 "$HARNESS_OUT is of an earlier run; fix: another RUN_ID"
 

@@ -25,6 +25,7 @@ PROGRAMS = {
     "torchrun": """
         printf "%s\\n" "$@" > "$DONE/torchrun"
         while [ "$1" != --no-python ]; do shift; done; shift; exec "$@" """,
+    "ray": 'while [ "$1" != -- ]; do shift; done; shift; RAY_ADDRESS=here:1 exec "$@"',
     "keep": 'printf "%s\\0" "$@" > "$DONE/words"; exit "${CODE:-0}"',
 }
 
@@ -59,14 +60,19 @@ WORDS = st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_charac
 SHELL = '$HOME|`id`|$(id)|it\'s|a "b"|a\nb||*|~|\\|!!|{1..3}|-|--|#x|;&<>'
 
 
+SCRIPTS = {"torchrun": "keep.torchrun.sh", "ray-job": "keep.ray-job.sh"}
+
+
+@pytest.mark.parametrize("launcher", SCRIPTS)
 @given(words=WORDS)
 @example(words=SHELL.split("|"))
 def test_the_words_of_a_command_arrive_as_they_were_given(
-    words: list[str], programs: Path, tmp_path_factory: pytest.TempPathFactory
+    launcher: str, words: list[str], programs: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("words")
-    assert cli.main(["render", "torchrun", "--out", str(folder), "--", "keep", *words]) == 0
-    assert run(folder / "keep.torchrun.sh", programs, folder / "done")[0] == 0
+    options = ["--results", str(folder)] if launcher == "ray-job" else []
+    assert cli.main(["render", launcher, *options, "--out", str(folder), "--", "keep", *words]) == 0
+    assert run(folder / SCRIPTS[launcher], programs, folder / "done")[0] == 0
     assert (folder / "done" / "words").read_bytes().decode().split("\0")[:-1] == (words or [""])
 
 
@@ -75,6 +81,23 @@ def test_the_exit_code_is_the_command_s(folder: Path, programs: Path) -> None:
     assert run(folder / "keep.torchrun.sh", programs, folder / "done", CODE="7")[0] == 7
     asked = (folder / "done" / "torchrun").read_text().split()
     assert asked == ["--nnodes", "1", "--nproc-per-node", "2", "--standalone", "--no-python", "keep"]
+
+
+def test_a_ray_job_is_submitted_with_its_folder_and_what_was_asked(folder: Path, programs: Path) -> None:
+    options = ["--results", str(folder / "kept"), "--submit=--entrypoint-num-cpus=1", "--doctor=--strict"]
+    assert cli.main(["render", "ray-job", *options, "--address", "http://head:8265", "--", "keep"]) == 0
+    text = (folder / "keep.ray-job.sh").read_text()
+    assert "ADDRESS=http://head:8265\n" in text and "--working-dir . --entrypoint-num-cpus=1 -- \\\n" in text
+    assert 'harness doctor --address "$RAY_ADDRESS" --strict >' in text
+    code, log = run(folder / "keep.ray-job.sh", programs, folder / "done", RUN_ID="x", CODE="7")
+    assert code == 7 and "no job reached a Ray cluster at http://head:8265; fix: ray start --head" in log
+    assert (folder / "kept" / "harness-x" / "doctor-node-0.txt").exists()
+
+
+def test_a_ray_job_without_ray_is_refused(folder: Path, programs: Path) -> None:
+    assert cli.main(["render", "ray-job", "--", "keep"]) == 0
+    code, log = run(folder / "keep.ray-job.sh", programs, folder / "done", PATH="/usr/bin:/bin")
+    assert code == 127 and "there is no ray here to submit with; fix: pip install" in log
 
 
 def test_evidence_is_taken_before_the_time_limit(folder: Path, programs: Path) -> None:
@@ -144,6 +167,7 @@ def test_a_batch_script_outside_slurm_is_refused(folder: Path, programs: Path) -
         (["torchrun", "--", ""], "the command of the job is empty"),
         (["torchrun", "--", "torchrun", "train.py"], "the script runs torchrun itself"),
         (["torchrun", "--", "python", "-m", "torch.distributed.run", "x"], "the script runs torchrun itself"),
+        (["ray-job", "--submit=no option", "--", "x"], "is no option of ray job submit"),
         (["torchrun", "--time", "4m", "--", "x"], "--time 4m is over before its last 300 s begin"),
         (["torchrun", "--doctor", "it's", "--", "x"], "No closing quotation"),
     ],

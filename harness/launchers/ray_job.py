@@ -1,0 +1,76 @@
+"""Ray jobs: a script that submits itself to a cluster, where it asks every node first and watches the command."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.launchers import _job, _node
+
+DOCTOR = '--address "$RAY_ADDRESS"'  # Ray sets it for a job; the doctor asks a worker on each of the cluster's nodes
+
+
+def command(
+    context: typer.Context,
+    words: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="the job's command, run on the head")],
+    address: Annotated[
+        str, typer.Option(help="of the cluster's dashboard; default: $RAY_API_SERVER_ADDRESS or http://127.0.0.1:8265")
+    ] = "",
+    submit: Annotated[
+        list[str] | None, typer.Option(help="another option of ray job submit, --entrypoint-num-cpus=1 say")
+    ] = None,
+    results: Annotated[str, typer.Option(help="a folder for what the harness leaves, on the cluster")] = "/tmp",
+    time: _node.Time = "",
+    stall: _job.Stall = _job.STALL,
+    setup: _job.Setup = "",
+    doctor: _job.Doctor = "",
+    early: _job.Early = _job.EARLY_S,
+    record: _job.Record = False,
+    name: _job.Name = "",
+    out: _job.Out = Path("."),
+) -> None:
+    """Write a script that submits a job to a Ray cluster, and waits for it.
+
+    In the cluster it runs harness doctor on every node before the start; it runs the command under harness watch and
+    ends it when it hangs (exit code 86); before the time limit, and on SIGUSR1, it takes evidence. Its folder is the
+    job's working directory.
+    """
+    from harness.errors import BadInput
+    from harness.launchers import write
+
+    wrong = next((option for option in submit or () if not re.fullmatch(r"--[a-z][a-z-]*(=.*)?", option, re.S)), None)
+    if wrong is not None:
+        raise BadInput(f"{wrong!r} is no option of ray job submit", fix="--submit=--entrypoint-num-cpus=1")
+    job = _job.Job(words, stall, setup, doctor, early, record, name)
+    file = f"{job.title}.ray-job.sh"
+    to = shlex.quote(address) if address else '"${RAY_API_SERVER_ADDRESS:-http://127.0.0.1:8265}"'
+    submitting = _SUBMIT.format(address=to, submit=shlex.join(submit or ()), file=file)
+    head = _node.head(submitting, nodes=1, shared=results, early=early, limit=_node.limit_s(time, early))
+    write({file: job.script(head, doctor=DOCTOR)}, out, _job.command_line(context))
+
+
+_SUBMIT = """\
+if [ "${{1:-}}" != in-the-job ]; then
+    ADDRESS={address}
+    RUN_ID=${{RUN_ID:-harness-$(date +%Y%m%d-%H%M%S)-$$}}
+    ray=$(command -v ray) || refuse 127 "there is no ray here to submit with; fix: pip install 'ray[default]'"
+    cd "$(dirname "$0")" || exit
+    "$ray" job submit --address "$ADDRESS" --submission-id "$RUN_ID" --working-dir . {submit} -- \\
+        bash ./{file} in-the-job "$RUN_ID"
+    code=$?
+    [ "$code" = 0 ] && exit # ray says 1 of every job that failed
+    exited=$("$(dirname "$ray")/python" - "$ADDRESS" "$RUN_ID" 2> /dev/null << 'END'
+import sys
+from ray.job_submission import JobSubmissionClient
+print(JobSubmissionClient(sys.argv[1]).get_job_info(sys.argv[2]).driver_exit_code)
+END
+    ) || refuse "$code" "no job reached a Ray cluster at $ADDRESS; fix: ray start --head, or --address http://HEAD:8265"
+    [[ "$exited" =~ ^[0-9]+$ ]] && exit "$exited"
+    exit "$code"
+fi
+NODES=1 NODE_RANK=0 RUN_ID=$2
+"""
