@@ -60,7 +60,11 @@ def gather(
     dtype = str(mapping(baseline.scenario.get("model")).get("dtype") or "")
     floors = [side.floor for side in sides if not repeated or side.name in repeated or side.floor.measured]
     scale = _scale(baseline)
-    rounding = Rounding.of(baseline, CAPS[dtype] if cap is None else cap, candidate) if dtype in HALF else None
+    believed = CAPS.get(dtype, CAPS["float32"]) if cap is None else cap
+    if dtype in HALF:
+        rounding = Rounding.of(baseline, believed, candidate)
+    else:
+        rounding = Rounding.of_float32((baseline, candidate), believed)
     tolerance = Tolerance.of(dtype, floors, scale=scale, temperature=temperature, cap=cap, rounding=rounding)
     if cap is not None:  # what single tokens may differ by is then what the user says
         tolerance = replace(tolerance, within=float("nan"))

@@ -34,6 +34,6 @@ LIFECYCLE = CauseFamily(
     "LIFECYCLE",
     fix="after every rollout put the engine to sleep; wake its weights before a sync, and its cache after it",
     alone="the engine's own calls are recorded in their order",
-    rules=(Turn(used_asleep, "collisions", "what is drawn with memory that was given up explains whatever it likes"),),
+    rules=(Turn(used_asleep, "arithmetic", "it explains its own divergence alone, whatever else is open"),),
 )
 FAMILIES = (LIFECYCLE,)

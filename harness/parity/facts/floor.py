@@ -219,7 +219,7 @@ class Tolerance:
 
     def farthest(self, rounding: float) -> float:
         """The same where the learner rounds by so many nats at most."""
-        return max(EXTREME_HALF * self.cap, FARTHEST * rounding) if self.half else EXTREME * self.cap
+        return max((EXTREME_HALF if self.half else EXTREME) * self.cap, FARTHEST * rounding)
 
     def spared(self, tokens: int) -> int:
         """How many of so many tokens may lie beyond `extreme`: none of as many as the rounding was measured on, and one
@@ -264,16 +264,16 @@ class Tolerance:
         rounding: Rounding | None = None,
     ) -> Tolerance:
         """`scale`: largest |log-probability| of the learner, clipped to [1, 20] so that a broken number cannot widen
-        its own tolerance. `rounding`: of the learner, in half precision; without it no floor is known there.
+        its own tolerance. `rounding`: of the learner; in half precision no floor is known without it.
         """
         measured = [one.level for one in floors if one.measured]
         floor = max(measured) if len(measured) == len(floors) else float("nan")
         known = dtype if dtype in CAPS else "float32"  # an unknown dtype gets the strictest
         scale = min(max(scale, 1.0), 20.0) if np.isfinite(scale) else 1.0
         cap = CAPS[known] if cap is None else cap
-        if known not in HALF:
-            return Tolerance(known, cap, RESOLUTION * EPSILON * scale, floor, temperature)
         rounding = rounding or Rounding()
+        if known not in HALF:
+            return Tolerance(known, cap, RESOLUTION * EPSILON * scale, floor, temperature, rounding=rounding)
         within, share = HEADROOM * floor, THOUSANDTH
         if rounding.measured:
             floor, within, share = max(floor, rounding.level), float("nan"), rounding.share

@@ -7,6 +7,7 @@ rounding, at the tokens that are compared, says what other kernels may differ by
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,6 +80,17 @@ class Rounding:
         known = len(native) >= LEAST and np.quantile(native, BULK) <= cap
         own = share_of(native, cap) if known else None
         return Rounding(float(size.mean()), level, len(size), share, drawn, largest, own)
+
+    @staticmethod
+    def of_float32(recordings: Iterable[Recording], cap: float) -> Rounding:
+        """In float32, where it bounds single tokens only: the learners' own in the sequences of the floor, held against
+        float64.
+
+        Of the built-in model after 4 steps at a learning rate of 1e-3 and micro-batches of 4, one learner was 6.2e-5
+        nats from float64 at one token of 2,000, and the embedded engine's prefill 1.6e-4 from its decode at another.
+        """
+        largest = max((largest_of_the_floor(one, cap) for one in recordings), default=0.0)
+        return Rounding(drawn=largest, largest=largest)
 
     def facts(self) -> dict[str, Any]:
         """For the report."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from recordings import Recording, jagged, make, scenario
+from recordings import FrameRecord, Jagged, Recording, jagged, make, pair, put, scenario
 
 from harness.parity.facts.floor import CAPS, EngineFloor, Tolerance, measure
 from harness.parity.facts.rounding import Rounding
@@ -154,3 +154,37 @@ def test_an_unknown_dtype_gets_the_strictest_cap() -> None:
 
 def test_a_colder_temperature_widens_the_margin_of_a_flip() -> None:
     assert tolerance(4e-6, temperature=0.5).margin == pytest.approx(2 * 4e-5 / 0.5)
+
+
+def ill_conditioned(rounding: float) -> list[Recording]:
+    """A sound pair whose engines score one token of the floor 1.6e-4 nats otherwise than they drew it, and whose
+    learner rounds as far at another token."""
+    both = list(pair())
+    for recording in both:
+        base, other = (next(recording.frames("floor", variant=variant)) for variant in ("base", "prefill"))
+        column = other.arrays["logprob"]
+        assert isinstance(column, Jagged)
+        column.values[5] = base.arrays["logprob"].values[5] + 1.6e-4  # type: ignore[union-attr]
+        rows = [np.zeros(len(row) + 1, np.float32) for row in column.rows()]
+        rows[-1][0] = rounding
+        fields = {**base.fields, "variant": "rounding"}
+        arrays = {"sample": base.arrays["sample"], "rounding": jagged(rows)}
+        recording.logs["trainer"].frames.append(FrameRecord("floor", base.step, fields, arrays))
+    return both
+
+
+@pytest.mark.parametrize(
+    ("rounding", "verdict"),
+    [(6e-5, "EQUIVALENT"), (2e-6, "DIVERGENT"), (0.5, "EQUIVALENT"), (float("nan"), "DIVERGENT")],
+)
+def test_a_token_may_round_in_float32_as_far_as_the_learners_own(rounding: float, verdict: str, tmp_path: Path) -> None:
+    baseline, candidate = ill_conditioned(rounding)
+    assert put(tmp_path, baseline, candidate).verdict == verdict
+
+
+def test_no_rounding_of_the_learner_excuses_more_than_ten_caps(tmp_path: Path) -> None:
+    both = ill_conditioned(0.5)
+    for recording in both:
+        for frame in recording.frames("floor", variant="prefill"):
+            frame.arrays["logprob"].values[5] += 0.1  # type: ignore[union-attr]
+    assert put(tmp_path, *both).verdict == "DIVERGENT"
