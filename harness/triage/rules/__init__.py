@@ -5,7 +5,8 @@
    that refused a call, that the kernel or the interpreter lock holds, or that has died explains its waiters, whatever
    they wait in: the first local error comes before its peers' timeouts.
 2. *Certain divergence*: an engine in a transition, a group that does not form, operations that differ, rings.
-3. *Motion*: if waiting ends at something that advances, the run is slow and nobody is blamed.
+3. *Motion*: if waiting ends at something that advances, the run is slow and nobody is blamed; nor is anybody where
+   nothing but stacks was seen, and data went through a moment ago.
 4. *Absence*: who has not come, and why; then a wedge without anybody to name.
 5. Nothing is pending: healthy. Else the evidence is insufficient, by name.
 
@@ -38,6 +39,7 @@ RULES: tuple[Rule, ...] = (
     groups.inverted,  # K2
     calls.ring,  # K6
     pauses.slow,  # K7
+    pauses.fresh,  # INSUFFICIENT
     nodes.between,  # INSUFFICIENT
     engines.branch,  # K3
     absence.left_loop,  # K1

@@ -7,6 +7,9 @@ from harness.triage.rules.ruling import Case, Ruling
 from harness.triage.rules.untested import unnamed, untested
 
 MOMENT_S = 2.0  # two periods of the heartbeat
+# A step of a job in motion sends something at least that often, or its straggler is found by a second look; a hang that
+# is younger need not be named yet.
+FRESH_S = 10.0
 
 
 def debugger(case: Case) -> Ruling | None:
@@ -72,6 +75,33 @@ def slow_because(case: Case, key: str) -> Ruling:
         next=(
             "look again later: harness triage takes two looks each time",
             f"profile it: py-spy top --pid {one.process.pid}" if one.process else "",
+        ),
+    )
+
+
+def fresh(case: Case) -> Ruling | None:
+    """Nobody watched, and whoever waits in a collective had data a moment ago: two looks at a job of short collectives
+    show the same frames, whether it stands in the one or has gone from one to the next.
+
+    The kernel says when data last went through a connection. A heartbeat, a journal or a recorder says more, and a
+    worker of Ray talks to Ray for ever.
+    """
+    waiting = [one for one in case.graph.stuck() if one.doing.kind == "collective" and one.pending is None]
+    processes = [one.process for one in waiting if one.process is not None]
+    if case.evidence.stall_s or case.evidence.threshold_s or any(one.beat or one.journal for one in processes):
+        return None
+    looks = [one.samples[-1] for one in processes if one.samples and not one.title.startswith("ray::")]
+    quiet_s = min((look.net_quiet_s for look in looks if look.net_quiet_s is not None), default=FRESH_S)
+    if quiet_s >= FRESH_S:
+        return None
+    return Ruling(
+        "INSUFFICIENT",
+        f"data went to or from {case.names(one.key for one in waiting)} {quiet_s:.1f} s ago: nobody watched, so "
+        "whether waiting is for one collective or for many is not known",
+        missing=("heartbeats, a journal or flight recorder dumps of the ranks that wait",),
+        next=(
+            f"look again in {FRESH_S:.0f} s: a job that stands still has none of that data then",
+            "harness watch PID waits until nothing moves any more",
         ),
     )
 
