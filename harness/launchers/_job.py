@@ -96,7 +96,20 @@ def command_line(context: typer.Context) -> str:
         elif parameter.name != "out" and value != parameter.default and value not in (None, "", []):
             values = value if isinstance(value, list | tuple) else [value]
             options += [parameter.opts[0] if one is True else f"{parameter.opts[0]}={one}" for one in values]
-    return shlex.join(["harness", "render", context.info_name or "", *options, "--", *words])
+    return " ".join(map(_shown, ["harness", "render", context.info_name or "", *options, "--", *words]))
+
+
+def _shown(word: str) -> str:
+    """The word as bash takes it, in characters that a comment may hold."""
+    if word.isprintable():
+        return shlex.quote(word)
+    return "$'" + "".join(char if char.isprintable() and char not in "\\'" else _escape(char) for char in word) + "'"
+
+
+def _escape(char: str) -> str:
+    if char in "\\'":
+        return "\\" + char
+    return "".join(f"\\x{byte:02x}" for byte in char.encode())
 
 
 # A launcher's head gives NODES, HARNESS_OUT and four functions: `first` and `start` run look_first and job on every

@@ -11,12 +11,18 @@ from typing import Annotated
 
 import typer
 
+# Of harness doctor. Ray sets the variable for a job; the doctor asks a worker on each of the cluster's nodes.
+IN_A_RAY_JOB = '--address "$RAY_ADDRESS"'
+
 Shared = Annotated[
     str,
     typer.Option(
         help="a folder that all nodes can write: none starts before the doctor has passed on all, and a hang across "
         "nodes is found; default: what the harness leaves is kept where the script runs, each node by itself"
     ),
+]
+Ray = Annotated[
+    bool, typer.Option("--ray", help="start Ray on all nodes, and the command on the first when they have joined")
 ]
 Time = Annotated[str, typer.Option(help="the time limit, 90m or 12h, before whose end evidence is taken")]
 
@@ -34,11 +40,12 @@ def limit_s(time: str, early: int) -> float:
     return limit
 
 
-def head(variables: str, *, nodes: int, shared: str, early: int, limit: float) -> str:
+def head(variables: str, *, nodes: int, shared: str, early: int, limit: float, ray: str | None = None) -> str:
     """`variables`: lines of shell that set NODES, NODE_RANK, RUN_ID and what the command needs besides; they may
-    refuse."""
+    refuse. `ray`: the line of shell before Ray is started; None: it is not, and the command runs on every node."""
     after = f"{limit - early:.0f}" if limit else ""
-    return variables + _HEAD.format(nodes=nodes, shared=shlex.quote(shared), after=after)
+    start = "start() { job; }\n" if ray is None else _RAY.replace("SETUP", ray or "true")
+    return variables + _HEAD.format(nodes=nodes, shared=shlex.quote(shared), after=after) + start
 
 
 _HEAD = """
@@ -106,7 +113,6 @@ if [ -z "$SHARED" ] || [ "$NODE_RANK" = 0 ]; then
 fi
 [ "$SHARED" ] && [ "$NODE_RANK" = 0 ] || end_across_nodes() {{ :; }}
 
-start() {{ job; }}
 trap '[ "${{step:-}}" ] || exit 143; kill -TERM "$step" 2> /dev/null' TERM INT HUP
 trap 'kill $answering 2> /dev/null' EXIT # until the job starts
 stop() {{ # also of a job that hangs across nodes; then what each watch has left is judged together
@@ -125,4 +131,61 @@ stop() {{ # also of a job that hangs across nodes; then what each watch has left
     judge "$HARNESS_OUT/at-the-end" "$HARNESS_OUT"/node-*/
     cat "$HARNESS_OUT/at-the-end/verdict.txt" >&2
 }}
+"""
+
+# Nothing calls `ray stop`: it would end every Ray of the node, SkyPilot's own too. With --block, Ray ends when told.
+_RAY = """\
+RAY_PORT=${RAY_PORT:-6379}
+
+start() { # the other nodes only join, until the first is gone
+    SETUP
+    export RAY_ADDRESS="$MASTER_ADDR:$RAY_PORT"
+    [ "$NODE_RANK" = 0 ] || { joined; return; }
+    ray start --head --block --port "$RAY_PORT" --node-ip-address "$MASTER_ADDR" --disable-usage-stats &
+    local ray=$! running= code
+    trap 'kill -TERM $running 2> /dev/null' TERM
+    until_there && python -c "$ALL_NODES" "$NODES" && {
+        job &
+        running=$!
+        wait "$running"
+        code=$?
+        while kill -0 "$running" 2> /dev/null; do
+            wait "$running"
+            code=$?
+        done
+    }
+    kill "$ray"
+    wait "$ray"
+    forget
+    return "${code:-1}"
+}
+
+forget() { # where Ray notes the cluster that a later ray.init() on this node would look for
+    local note=/tmp/ray/ray_current_cluster
+    if grep -q ":$RAY_PORT$" "$note" 2> /dev/null; then rm -f "$note"; fi
+}
+
+is_there() { timeout 20 ray health-check --address "$RAY_ADDRESS" > /dev/null 2>&1; }
+
+until_there() {
+    until is_there; do
+        [ "$SECONDS" -lt 1800 ] || refuse 1 "no Ray at $RAY_ADDRESS after 30 min; fix: see the log of the first node"
+        sleep 2
+    done
+}
+
+joined() {
+    until_there
+    ray start --block --address "$RAY_ADDRESS" --disable-usage-stats
+    local code=$?
+    forget
+    ! is_there || return "$code"
+}
+
+ALL_NODES="
+import sys, time, ray
+ray.init(log_to_driver=False)
+while sum(node['Alive'] for node in ray.nodes()) < int(sys.argv[1]):
+    time.sleep(1)
+"
 """

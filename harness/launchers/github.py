@@ -42,10 +42,8 @@ def command(
     Each cell of the matrix is a job with a history of its own; the repository's secret HARNESS_HISTORY may name a
     PostgreSQL database for all of them.
     """
-    import yaml
-
     from harness.errors import BadInput
-    from harness.launchers import write
+    from harness.launchers import _manifest, write
     from harness.nightly import matrix as matrices
 
     _, cells = matrices.load(matrix)
@@ -75,10 +73,7 @@ def command(
             },
         ),
     }
-    texts = {
-        name: yaml.dump(value, Dumper=_dumper(yaml), sort_keys=False, width=120, allow_unicode=True)
-        for name, value in files.items()
-    }
+    texts = {name: _manifest.text(value) for name, value in files.items()}
     write(texts, out, shlex.join(["harness", "render", "github", str(matrix), *words]))
 
 
@@ -160,20 +155,3 @@ def _named(cells: Sequence[Cell]) -> list[dict[str, str]]:
         key = re.sub(r"[^A-Za-z0-9._]+", "-", cell.name)[:80]
         keys.append(f"{key}-{keys.count(key) + 1}" if key in keys else key)
     return [{"cell": cell.name, "key": key} for cell, key in zip(cells, keys, strict=True)]
-
-
-def _dumper(yaml: Any) -> Any:
-    """YAML as people write it: no anchors, nothing for nothing, lines of a script as lines."""
-
-    class Dumper(yaml.SafeDumper):  # type: ignore[name-defined,misc]
-        def ignore_aliases(self, data: Any) -> bool:
-            return True
-
-    Dumper.add_representer(type(None), lambda dumper, _: dumper.represent_scalar("tag:yaml.org,2002:null", ""))
-    Dumper.add_representer(
-        str,
-        lambda dumper, text: dumper.represent_scalar(
-            "tag:yaml.org,2002:str", text, style="|" if "\n" in text else None
-        ),
-    )
-    return Dumper

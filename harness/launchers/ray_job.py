@@ -11,8 +11,6 @@ import typer
 
 from harness.launchers import _job, _node
 
-DOCTOR = '--address "$RAY_ADDRESS"'  # Ray sets it for a job; the doctor asks a worker on each of the cluster's nodes
-
 
 def command(
     context: typer.Context,
@@ -50,7 +48,7 @@ def command(
     to = shlex.quote(address) if address else '"${RAY_API_SERVER_ADDRESS:-http://127.0.0.1:8265}"'
     submitting = _SUBMIT.format(address=to, submit=shlex.join(submit or ()), file=file)
     head = _node.head(submitting, nodes=1, shared=results, early=early, limit=_node.limit_s(time, early))
-    write({file: job.script(head, doctor=DOCTOR)}, out, _job.command_line(context))
+    write({file: job.script(head, doctor=_node.IN_A_RAY_JOB)}, out, _job.command_line(context))
 
 
 _SUBMIT = """\

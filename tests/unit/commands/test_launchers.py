@@ -3,17 +3,23 @@ with the right exit code."""
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
 from pathlib import Path
 
+import jsonschema
 import pytest
+import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from harness import cli
-from harness.launchers import WRITTEN_BY
+from harness.launchers import WRITTEN_BY, dstack, kuberay, skypilot
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+CHECKED = {"kuberay": kuberay.CHECKED, "dstack": dstack.CHECKED, "skypilot": skypilot.CHECKED}
 
 # A harness and a torchrun that do nothing but start what they are given, and a command that keeps its words.
 PROGRAMS = {
@@ -25,7 +31,11 @@ PROGRAMS = {
     "torchrun": """
         printf "%s\\n" "$@" > "$DONE/torchrun"
         while [ "$1" != --no-python ]; do shift; done; shift; exec "$@" """,
-    "ray": 'while [ "$1" != -- ]; do shift; done; shift; RAY_ADDRESS=here:1 exec "$@"',
+    "ray": """
+        [ "$1" = health-check ] && exec test -e "$DONE/ray"
+        [ "$1" = start ] && echo "$*" >> "$DONE/ray" && exec sleep 60
+        while [ "$1" != -- ]; do shift; done; shift; RAY_ADDRESS=here:1 exec "$@" """,
+    "python": '[ "$1" = -c ]',  # that all nodes have joined Ray
     "keep": 'printf "%s\\0" "$@" > "$DONE/words"; exit "${CODE:-0}"',
 }
 
@@ -60,20 +70,142 @@ WORDS = st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_charac
 SHELL = '$HOME|`id`|$(id)|it\'s|a "b"|a\nb||*|~|\\|!!|{1..3}|-|--|#x|;&<>'
 
 
-SCRIPTS = {"torchrun": "keep.torchrun.sh", "ray-job": "keep.ray-job.sh"}
+# What a scheduler says to a script.
+SAID = {
+    "torchrun": {},
+    "ray-job": {},
+    "kuberay": {"RAY_ADDRESS": "here:1"},
+    "dstack": {"DSTACK_RUN_NAME": "x"},
+    "skypilot": {"SKYPILOT_TASK_ID": "sky-1_x:y", "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2"},
+}
 
 
-@pytest.mark.parametrize("launcher", SCRIPTS)
+def rendered(launcher: str, folder: Path, *words: str) -> Path:
+    """The script of a launcher, what it leaves below `folder`."""
+    options = {"ray-job": ["--results", str(folder)], "kuberay": ["--image", "ray:1"]}.get(launcher, [])
+    assert cli.main(["render", launcher, *options, "--out", str(folder), *words]) == 0
+    if launcher != "kuberay":
+        return next(folder.glob(f"*.{launcher}.sh"))
+    _, config = yaml.safe_load_all(next(folder.glob("*.yaml")).read_text())
+    script = folder / "job.sh"
+    script.write_text(config["data"]["job.sh"].replace("SHARED=/tmp\n", f"SHARED={folder}\n"))
+    return script
+
+
+@pytest.mark.parametrize("launcher", SAID)
 @given(words=WORDS)
 @example(words=SHELL.split("|"))
 def test_the_words_of_a_command_arrive_as_they_were_given(
     launcher: str, words: list[str], programs: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("words")
-    options = ["--results", str(folder)] if launcher == "ray-job" else []
-    assert cli.main(["render", launcher, *options, "--out", str(folder), "--", "keep", *words]) == 0
-    assert run(folder / SCRIPTS[launcher], programs, folder / "done")[0] == 0
+    assert run(rendered(launcher, folder, "--", "keep", *words), programs, folder / "done", **SAID[launcher])[0] == 0
     assert (folder / "done" / "words").read_bytes().decode().split("\0")[:-1] == (words or [""])
+
+
+@pytest.mark.parametrize("launcher", [name for name, variables in SAID.items() if variables])
+def test_a_script_that_its_scheduler_does_not_run_says_so(launcher: str, folder: Path, programs: Path) -> None:
+    code, log = run(rendered(launcher, folder, "--", "keep"), programs, folder / "done")
+    assert code == 2 and "runs this script; fix: " in log and not (folder / "done" / "words").exists()
+
+
+@pytest.mark.parametrize("launcher", ["dstack", "skypilot"])
+def test_variables_of_a_job_are_replaced_on_its_node(launcher: str, folder: Path, programs: Path) -> None:
+    script = rendered(launcher, folder, "--", "keep", "$NODE_RANK", "a=${MASTER_PORT}", "$NODE_RANKS", "$HOME")
+    assert run(script, programs, folder / "done", **SAID[launcher])[0] == 0
+    assert (folder / "done" / "words").read_text().split("\0")[:-1] == ["0", "a=29500", "$NODE_RANKS", "$HOME"]
+
+
+@pytest.mark.parametrize("launcher", ["dstack", "skypilot"])
+def test_ray_is_started_before_the_command_and_ends_with_it(launcher: str, folder: Path, programs: Path) -> None:
+    script = rendered(launcher, folder, "--ray", "--", "keep")
+    assert run(script, programs, folder / "done", **SAID[launcher], CODE="7")[0] == 7
+    address = "10.0.0.1" if launcher == "skypilot" else "127.0.0.1"
+    assert f"--head --block --port 6379 --node-ip-address {address} " in (folder / "done" / "ray").read_text()
+
+
+MANIFEST = {
+    "kuberay": "",
+    "dstack": "type: task\nname: mine\nimage: ray:1\nresources: {gpu: 'H100:8'}\nfiles: ['./data:/data']\n",
+    "skypilot": "name: mine\nworkdir: ../code\nresources: {accelerators: 'H100:8'}\nenvs: {A: b}\n",
+}
+
+
+def manifest(launcher: str, folder: Path, *options: str) -> Path:
+    (folder / "own.yaml").write_text(MANIFEST[launcher])
+    assert cli.main(["render", launcher, "--nodes", "2", "--time", "2h", *options, "--", "python", "train.py"]) == 0
+    path = next(folder.glob(f"python.{launcher}.y*ml"))
+    assert f"# Validated against the schema of {CHECKED[launcher]}, not run.\n" in path.read_text()
+    return path
+
+
+def test_a_ray_job_of_kuberay_fits_its_custom_resource(folder: Path) -> None:
+    path = manifest("kuberay", folder, "--image", "ray:1", "--gpus", "8", "--claim", "runs")
+    job, config = yaml.safe_load_all(path.read_text())
+    jsonschema.validate(job, json.loads((FIXTURES / "kuberay-rayjob-1.7.0.json").read_text()))
+    assert job["spec"]["activeDeadlineSeconds"] - job["spec"]["preRunningDeadlineSeconds"] == 7200
+    assert config["metadata"]["name"] == job["metadata"]["name"] == "python"
+    job["spec"]["rayClusterSpec"]["headGroupSpec"]["tmplate"] = {}
+    with pytest.raises(jsonschema.ValidationError, match="tmplate"):
+        jsonschema.validate(job, json.loads((FIXTURES / "kuberay-rayjob-1.7.0.json").read_text()))
+
+
+def test_a_ray_job_of_one_s_own_keeps_its_cluster(folder: Path) -> None:
+    path = manifest("kuberay", folder, "--image", "ray:1")
+    job, _ = yaml.safe_load_all(path.read_text())
+    job["metadata"] = {"name": "mine", "namespace": "team"}
+    (folder / "mine.yaml").write_text(yaml.safe_dump(job))
+    assert cli.main(["render", "kuberay", "--base", "mine.yaml", "--name", "two", "--", "python"]) == 0
+    job, config = yaml.safe_load_all((folder / "two.kuberay.yaml").read_text())
+    assert job["metadata"] == {"name": "mine", "namespace": "team"} and config["metadata"]["namespace"] == "team"
+    assert job["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["replicas"] == 1
+
+
+@pytest.mark.parametrize(
+    ("launcher", "text", "message"),
+    [
+        ("kuberay", "spec: x", "own.yaml: spec is a str, not a dict"),
+        ("kuberay", "spec: {rayClusterSpec: {headGroupSpec: {}}}", "own.yaml has no pod with a container"),
+        ("dstack", "files: x", "own.yaml: files is a str, not a list"),
+        ("dstack", "a: [", "own.yaml cannot be read as a manifest"),
+        ("skypilot", "resources: [x]", "own.yaml: resources is a list, not a dict"),
+    ],
+)
+def test_a_manifest_that_is_none_is_refused(
+    folder: Path, launcher: str, text: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "own.yaml").write_text(text)
+    assert cli.main(["render", launcher, "--base", "own.yaml", "--", "x"]) == 2
+    assert message in " ".join(capsys.readouterr().err.split()) and len(list(folder.iterdir())) == 1
+
+
+def test_a_task_of_dstack_is_read_by_dstack(folder: Path) -> None:
+    models = pytest.importorskip("dstack._internal.core.models.configurations", reason="pip install dstack==0.22.5")
+    path = manifest("dstack", folder, "--base", "own.yaml")
+    task = models.parse_apply_configuration(yaml.safe_load(path.read_text()))
+    assert (task.nodes, task.max_duration, task.image) == (2, 7200, "ray:1")
+    assert [file.path for file in task.files] == ["/data", "/tmp/python.dstack.sh"]
+
+
+def test_a_task_of_skypilot_is_read_by_skypilot(folder: Path) -> None:
+    sky = pytest.importorskip("sky", reason="pip install skypilot==0.14.1")
+    path = manifest("skypilot", folder, "--base", "own.yaml", "--autostop", "10")
+    task = sky.Task.from_yaml(str(path))
+    [resources] = task.resources
+    assert task.num_nodes == 2 and resources.autostop_config.idle_minutes == 10
+    assert resources.accelerators == {"H100": 8} and "~/python.skypilot.sh" in task.file_mounts
+
+
+@given(words=WORDS)
+@example(words=SHELL.split("|"))
+def test_a_script_names_the_command_that_writes_it_again(
+    words: list[str], programs: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("again")
+    script = rendered("torchrun", folder, "--time", "2h", "--", "keep", *words)
+    (folder / "again").write_text("keep" + script.read_text().split("\n")[2].removeprefix("# harness render"))
+    assert run(folder / "again", programs, folder)[0] == 0
+    assert (folder / "words").read_bytes().decode().split("\0")[:-1] == ["torchrun", "--time=2h", "--", "keep", *words]
 
 
 def test_the_exit_code_is_the_command_s(folder: Path, programs: Path) -> None:
@@ -168,6 +300,9 @@ def test_a_batch_script_outside_slurm_is_refused(folder: Path, programs: Path) -
         (["torchrun", "--", "torchrun", "train.py"], "the script runs torchrun itself"),
         (["torchrun", "--", "python", "-m", "torch.distributed.run", "x"], "the script runs torchrun itself"),
         (["ray-job", "--submit=no option", "--", "x"], "is no option of ray job submit"),
+        (["kuberay", "--", "x"], "a RayJob needs an image"),
+        (["dstack", "--base", "none.yaml", "--", "x"], "none.yaml cannot be read as a manifest: No such file"),
+        (["dstack", "--base", "/dev/null", "--", "x"], "/dev/null holds no manifest"),
         (["torchrun", "--time", "4m", "--", "x"], "--time 4m is over before its last 300 s begin"),
         (["torchrun", "--doctor", "it's", "--", "x"], "No closing quotation"),
     ],

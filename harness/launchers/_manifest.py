@@ -1,0 +1,71 @@
+"""Manifests: YAML as people write it, on top of one of the user's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+Base = Annotated[
+    Path | None,
+    typer.Option(help="a manifest of your own, whose resources, image, environment and the rest are kept"),
+]
+
+
+_BREAKS = set("\r\x85\u2028\u2029")  # which a block of lines would give back as other ends of lines
+
+
+def text(value: object, checked: str = "") -> str:
+    """A document. `checked`: the schema that it was held against, for one that no test has run."""
+    import yaml
+
+    said = f"# Validated against the schema of {checked}, not run.\n" if checked else ""
+    return said + str(yaml.dump(value, Dumper=_dumper(yaml), sort_keys=False, width=120, allow_unicode=True))
+
+
+def load(base: Path | None) -> dict[str, Any]:
+    """The user's manifest, empty without one. Raises BadInput where it is none."""
+    import yaml
+
+    from harness.errors import BadInput
+
+    if base is None:
+        return {}
+    try:
+        value = yaml.safe_load(base.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        reason = " ".join(str(getattr(error, "strerror", None) or error).split())
+        raise BadInput(f"{base} cannot be read as a manifest: {reason}", fix="--base task.yaml") from error
+    if not isinstance(value, dict):
+        raise BadInput(f"{base} holds no manifest: it is no mapping of one document", fix="--base task.yaml")
+    return value
+
+
+def part(own: dict[str, Any], key: str, kind: type, base: Path | None) -> Any:
+    """A copy of what the user's manifest has there, empty where it has nothing. Raises BadInput for another kind."""
+    from harness.errors import BadInput
+
+    value = own.get(key) or kind()
+    if not isinstance(value, kind):
+        raise BadInput(
+            f"{base}: {key} is a {type(value).__name__}, not a {kind.__name__}", fix=f"correct {key} in {base}"
+        )
+    return kind(value)
+
+
+def _dumper(yaml: Any) -> Any:
+    """No anchors, nothing for nothing, lines of a script as lines."""
+
+    class Dumper(yaml.SafeDumper):  # type: ignore[name-defined,misc]
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
+
+    Dumper.add_representer(type(None), lambda dumper, _: dumper.represent_scalar("tag:yaml.org,2002:null", ""))
+    Dumper.add_representer(
+        str,
+        lambda dumper, text: dumper.represent_scalar(
+            "tag:yaml.org,2002:str", text, style="|" if "\n" in text and not _BREAKS & set(text) else None
+        ),
+    )
+    return Dumper

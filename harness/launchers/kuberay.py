@@ -1,0 +1,117 @@
+"""KubeRay: a RayJob, and the config map that holds the script which its head runs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from harness.launchers import _job, _manifest, _node
+
+CHECKED = "KubeRay 1.7.0"
+START_S = 1800  # for pods to be scheduled and images pulled: the deadline counts from before
+RESULTS = "/harness-results"
+
+
+def command(
+    context: typer.Context,
+    words: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="the job's command, run on the head")],
+    image: Annotated[str, typer.Option(help="of every pod, with Ray and the harness; --base may name it")] = "",
+    nodes: _job.Nodes = 1,
+    gpus: Annotated[int, typer.Option(min=0, help="of NVIDIA, on each node")] = 0,
+    claim: Annotated[
+        str, typer.Option(help="a persistent volume claim for what the harness leaves; without it the pods are kept")
+    ] = "",
+    time: _node.Time = "",
+    stall: _job.Stall = _job.STALL,
+    setup: _job.Setup = "",
+    doctor: _job.Doctor = "",
+    early: _job.Early = _job.EARLY_S,
+    record: _job.Record = False,
+    name: _job.Name = "",
+    base: _manifest.Base = None,
+    out: _job.Out = Path("."),
+) -> None:
+    """Write a RayJob of KubeRay.
+
+    It runs harness doctor on every node before the start; it runs the command under harness watch and ends it when it
+    hangs (exit code 86); before activeDeadlineSeconds it takes evidence. The manifest was held against KubeRay's own
+    schema, not run.
+    """
+    from harness.errors import BadInput
+    from harness.launchers import write
+
+    job = _job.Job(words, stall, setup, doctor, early, record, name)
+    limit = _node.limit_s(time, early)
+    results = RESULTS if claim else "/tmp"
+    head = _node.head(_VARIABLES, nodes=1, shared=results, early=early, limit=limit)
+    title = re.sub(r"[^a-z0-9]+", "-", job.title.lower()).strip("-")[:40].strip("-") or "job"
+    own = _manifest.load(base)
+    spec = _manifest.part(own, "spec", dict, base)
+    if spec.get("rayClusterSpec") and (image or gpus or nodes > 1):
+        raise BadInput(f"{base} has a cluster of its own", fix="leave out --image, --nodes and --gpus")
+    cluster = spec.get("rayClusterSpec") or _cluster(image, nodes, gpus)
+    _mount(cluster, title, claim, base)
+    metadata = {"name": title, **_manifest.part(own, "metadata", dict, base)}
+    manifest = {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayJob",
+        "metadata": metadata,
+        "spec": {
+            "shutdownAfterJobFinishes": bool(claim),
+            **spec,
+            "entrypoint": "bash /harness/job.sh",
+            **({"preRunningDeadlineSeconds": START_S, "activeDeadlineSeconds": START_S + int(limit)} if limit else {}),
+            "rayClusterSpec": cluster,
+        },
+    }
+    script = job.script(head, doctor=_node.IN_A_RAY_JOB)
+    place = {key: metadata[key] for key in ("namespace",) if key in metadata}
+    config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": title, **place}, "data": {"job.sh": script}}
+    text = _manifest.text(manifest, CHECKED) + "---\n" + _manifest.text(config)
+    write({f"{title}.kuberay.yaml": text}, out, _job.command_line(context))
+
+
+def _cluster(image: str, nodes: int, gpus: int) -> dict[str, Any]:
+    """A head and, for more than one node, a group of workers."""
+    from harness.errors import BadInput
+
+    if not image:
+        raise BadInput("a RayJob needs an image with Ray and the harness", fix="--image IMAGE, or --base rayjob.yaml")
+
+    def group(name: str) -> dict[str, Any]:
+        resources = {"resources": {"limits": {"nvidia.com/gpu": gpus}}} if gpus else {}
+        return {
+            "rayStartParams": {},
+            "template": {"spec": {"containers": [{"name": name, "image": image, **resources}]}},
+        }
+
+    replicas = {"groupName": "workers", "replicas": nodes - 1, "minReplicas": nodes - 1, "maxReplicas": nodes - 1}
+    workers = [{**replicas, **group("ray-worker")}] if nodes > 1 else []
+    return {"headGroupSpec": group("ray-head"), **({"workerGroupSpecs": workers} if workers else {})}
+
+
+def _mount(cluster: dict[str, Any], title: str, claim: str, base: Path | None) -> None:
+    """The script on the head, the claim on every node."""
+    from harness.errors import BadInput
+
+    script = ({"name": "harness", "configMap": {"name": title}}, "/harness")
+    results = ({"name": "harness-results", "persistentVolumeClaim": {"claimName": claim}}, RESULTS)
+    try:
+        pods = [cluster["headGroupSpec"], *cluster.get("workerGroupSpecs", [])]
+        for number, pod in enumerate(pods):
+            spec = pod["template"]["spec"]
+            for volume, path in [*([] if number else [script]), *([results] if claim else [])]:
+                spec.setdefault("volumes", []).append(volume)
+                mounts = spec["containers"][0].setdefault("volumeMounts", [])
+                mounts.append({"name": volume["name"], "mountPath": path})
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
+        raise BadInput(f"{base} has no pod with a container in spec.rayClusterSpec", fix="--image IMAGE") from error
+
+
+_VARIABLES = """\
+[ "${RAY_ADDRESS:-}" ] || refuse 2 "no Ray job runs this script; fix: kubectl apply -f the manifest that holds it"
+NODES=1 NODE_RANK=0 RUN_ID=$(hostname)-$(date +%Y%m%d-%H%M%S)
+"""

@@ -1,0 +1,67 @@
+"""SkyPilot: a task, and the script that it runs on each node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.launchers import _job, _manifest, _node
+
+CHECKED = "skypilot 0.14.1"
+
+
+def command(
+    context: typer.Context,
+    words: _job.Words,
+    nodes: _job.Nodes = 1,
+    autostop: Annotated[
+        int, typer.Option(min=0, help="minutes without a job after which the cluster stops; 0: it does not")
+    ] = 0,
+    time: _node.Time = "",
+    shared: _node.Shared = "",
+    ray: _node.Ray = False,
+    stall: _job.Stall = _job.STALL,
+    setup: _job.Setup = "",
+    doctor: _job.Doctor = "",
+    early: _job.Early = _job.EARLY_S,
+    record: _job.Record = False,
+    name: _job.Name = "",
+    base: _manifest.Base = None,
+    out: _job.Out = Path("."),
+) -> None:
+    """Write a task of SkyPilot.
+
+    On each node it runs harness doctor before the start; it runs the command under harness watch and ends it when it
+    hangs (exit code 86); before the time limit it takes evidence. $SKYPILOT_..., $NODE_RANK, $MASTER_ADDR and
+    $MASTER_PORT in the command are those of the job. The task was held against SkyPilot's own schema, not run.
+    """
+    from harness.launchers import write
+
+    variables = r"SKYPILOT_\w+|NODE_RANK|MASTER_ADDR|MASTER_PORT"
+    job = _job.Job(words, stall, setup, doctor, early, record, name, variables)
+    limit = _node.limit_s(time, early)
+    head = _node.head(_VARIABLES, nodes=nodes, shared=shared, early=early, limit=limit, ray=setup if ray else None)
+    own, script = _manifest.load(base), f"{job.title}.skypilot.sh"
+    resources = _manifest.part(own, "resources", dict, base)
+    if autostop:
+        resources["autostop"] = {"idle_minutes": autostop}
+    task = {
+        "workdir": ".",
+        **own,
+        "num_nodes": nodes,
+        **({"resources": resources} if resources else {}),
+        "file_mounts": {**_manifest.part(own, "file_mounts", dict, base), f"~/{script}": f"./{script}"},
+        "run": f"bash ~/{script}\n",
+    }
+    files = {script: job.script(head), f"{job.title}.skypilot.yaml": _manifest.text(task, CHECKED)}
+    write(files, out, _job.command_line(context))
+
+
+# Ray of a job has a port that is not SkyPilot's own, 6380.
+_VARIABLES = """\
+[ "${SKYPILOT_TASK_ID:-}" ] || refuse 2 "no SkyPilot runs this script; fix: sky launch ${0%.sh}.yaml"
+NODES=${SKYPILOT_NUM_NODES:-1} NODE_RANK=${SKYPILOT_NODE_RANK:-0} RUN_ID=${SKYPILOT_TASK_ID//[^A-Za-z0-9_.-]/-}
+export NODE_RANK MASTER_ADDR=${SKYPILOT_NODE_IPS%%$'\\n'*} MASTER_PORT=${MASTER_PORT:-29500}
+"""
