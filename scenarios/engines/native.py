@@ -34,6 +34,19 @@ class Native:
         return self.default if value is None else self.read(value, native)
 
 
+_WITH = " with "
+
+
+def together(*names: str) -> str:
+    """The name, in recordings, of canonical parameters that mean something else in each other's company."""
+    return _WITH.join(names)
+
+
+def apart(name: str) -> tuple[str, ...]:
+    """The parameters of such a name."""
+    return tuple(name.split(_WITH))
+
+
 def negated(value: Any, native: Values) -> bool:
     return not value
 

@@ -33,6 +33,7 @@ from reports.text import counted, figure
 from scenarios.engines import given as native_terms
 from scenarios.engines import registry
 from scenarios.engines.canonical import BY_NAME
+from scenarios.engines.native import apart
 from scenarios.settings import Engine
 
 # A parameter that shows under another name where it cuts samples short.
@@ -288,7 +289,8 @@ def _sampling(e: Evidence, side: Side) -> Iterator[Finding]:
             text = lost(key, engine, asked[key], got.get(key), native, dropped=True) + "; it is what was asked here"
             yield _finding(side, key, text, {"name": key, "asked": asked[key]}, "info", cause=sampling_key(key))
         for key, what in mapping(event.get("unlike")).items():
-            cause = JOINT if key == "top_k with top_p" else sampling_key(key.split(" ")[0])
+            names_of = apart(key)
+            cause = JOINT if names_of == ("top_k", "top_p") else sampling_key(names_of[0])
             yield _finding(side, key, f"{key} in {title(engine)}: {what}", {"name": key, "mode": mode}, cause=cause)
         for key, (a, b) in (differences(scenario, asked) if scenario else {}).items():
             if a is not None and key not in told and not (mode == "native" and _of_both(e, mode, key, b)):

@@ -379,13 +379,14 @@ class Evidence:
         found = [one for one in self.confounders if one.scope in scopes and (step is None or one.step <= step)]
         return min(found, key=lambda one: one.step) if found else None
 
-    def unpaired(self, match: Match, only_a: str, only_b: str) -> None:
+    def unpaired(self, match: Match, where: str, only_a: str, only_b: str) -> None:
         """Note samples without a partner: missing evidence, never skipped in silence."""
         for what, samples in ((only_a, match.only_a), (only_b, match.only_b)):
             if len(samples):
-                self.unmatched.append(f"{what}: {counted(len(samples), 'sample')}, the first is {int(samples[0])}")
+                self.unmatched.append(
+                    f"{where}: {what}: {counted(len(samples), 'sample')}, the first is {int(samples[0])}"
+                )
         if len(match.repeated):
-            where = only_a.split(":")[0]
             self.repeated.append(f"{where}: sample {int(match.repeated[0])} was recorded more than once")
 
 

@@ -47,9 +47,7 @@ def experiences(e: Evidence, b: Table, c: Table) -> None:
     tokens, tokens2 = b.rows("tokens"), c.rows("tokens")
     if tokens is None or tokens2 is None or not len(match.sample):
         return
-    e.unpaired(
-        match, f"step {b.step}: trained on in the baseline only", f"step {b.step}: trained on in the candidate only"
-    )
+    e.unpaired(match, f"step {b.step}", "trained on in the baseline only", "trained on in the candidate only")
     alike = equal_rows(tokens, match.a, tokens2, match.b)
     if not alike.all():
         e.experience.other_tokens.append(b.step)

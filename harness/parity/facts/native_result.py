@@ -8,11 +8,35 @@ from typing import Any
 from reports.model import Finding
 from reports.text import counted, figure
 
+FINISH = "finish"  # the quantity: the share of the most common finish reason
 MARGIN = 0.2  # standard deviations: a small effect by Cohen (1988), the usual smallest effect of interest
 EQUIVALENCE_ALPHA = 0.05  # of two one-sided tests: the interval of 90 % lies within the margin
-Tests = dict[str, dict[str, float]]  # name -> statistic, p, p_holm, both means, detectable
+
+
+class Statistic(str):
+    """A test's name, as reports list it, and what it is of: a `quantity` of both stages, or one `side`'s sampler."""
+
+    quantity: str
+    side: str
+
+    @classmethod
+    def of(cls, quantity: str, what: str) -> Statistic:
+        return cls._made(f"finish reasons ({what})" if quantity == FINISH else f"{quantity}: {what}", quantity, "")
+
+    @classmethod
+    def of_sampler(cls, side: str, what: str) -> Statistic:
+        return cls._made(f"{side} sampler: {what} against the learner", "", side)
+
+    @classmethod
+    def _made(cls, text: str, quantity: str, side: str) -> Statistic:
+        made = cls(text)
+        made.quantity, made.side = quantity, side
+        return made
+
+
+Tests = dict[Statistic, dict[str, float]]  # statistic, p, p_holm, both means, detectable
 EQUAL, DIFFERENT, TOO_LITTLE = "equal", "different", "too little data"
-NEEDED = ("length", "surprisal", "finish")  # quantities whose equality the stage must show; reward where there is one
+NEEDED = ("length", "surprisal", FINISH)  # quantities whose equality the stage must show; reward where there is one
 
 
 @dataclass
@@ -26,8 +50,8 @@ class NativeResult:
     """
 
     tests: Tests = field(default_factory=dict)
-    rejected: list[str] = field(default_factory=list)
-    doubtful: list[str] = field(default_factory=list)
+    rejected: list[Statistic] = field(default_factory=list)
+    doubtful: list[Statistic] = field(default_factory=list)
     first_draw: Tests = field(default_factory=dict)
     quantities: dict[str, dict[str, Any]] = field(default_factory=dict)
     margin: float = MARGIN
@@ -82,7 +106,7 @@ class NativeResult:
         )
 
     @staticmethod
-    def shown(names: list[str], tests: Tests) -> str:
+    def shown(names: list[Statistic], tests: Tests) -> str:
         """The tests of these names with their p, the smallest first."""
         ranked = sorted(names, key=lambda name: tests[name]["p_holm"])
         return ", ".join(f"{name} (p = {figure(tests[name]['p_holm'])})" for name in ranked)

@@ -104,11 +104,8 @@ def _against_learner(e: Evidence, side: Side, rollout: Table, output: Rows, expe
         side.no_experience.append(rollout.step)
         return
     match = Match.of(rollout.sample, experience.sample)
-    e.unpaired(
-        match,
-        f"step {rollout.step}: {side.name}: rolled out but not trained on",
-        f"step {rollout.step}: {side.name}: trained on but not rolled out",
-    )
+    where = f"step {rollout.step}: {side.name}"
+    e.unpaired(match, where, "rolled out but not trained on", "trained on but not rolled out")
     told = rollout.fields.get("uncompared")
     if told and isinstance(told, str):  # of a framework's tools or environment; a number in our own runs
         side.uncompared = side.uncompared or (rollout.step, told)

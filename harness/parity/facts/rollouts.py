@@ -29,7 +29,7 @@ SERIES = ("step", "max_delta_logprob", "mean_delta_logprob", "flips", "flips_bey
 def rollouts(e: Evidence, b: Table, c: Table, trained: list[Table | None]) -> None:
     step = b.step
     match = Match.of(b.sample, c.sample)
-    e.unpaired(match, f"step {step}: in the baseline only", f"step {step}: in the candidate only")
+    e.unpaired(match, f"step {step}", "in the baseline only", "in the candidate only")
     judged = _judged_rows(e, b, c, match)
     for name in SERIES:
         e.series[name].append(float("nan") if name in SERIES[1:3] else 0.0)

@@ -14,7 +14,7 @@ import numpy as np
 
 from harness.parity.facts.divergence import DivergenceKey, Kind
 from harness.parity.facts.evidence import Evidence
-from harness.parity.facts.native_result import DIFFERENT, EQUAL, TOO_LITTLE, NativeResult, Tests
+from harness.parity.facts.native_result import DIFFERENT, EQUAL, FINISH, TOO_LITTLE, NativeResult, Statistic
 from harness.parity.native.samples import QUANTITIES, Samples
 from harness.parity.native.two_samples import (
     Equivalence,
@@ -74,7 +74,7 @@ def distributions(e: Evidence, one: Samples, two: Samples, result: NativeResult)
     result.tests |= statistics_of(permuted_labels(baseline, stratum), stratum, usable, finish if known else None)
     means = dict(usable)
     if known:
-        means["finish"] = (finish == _commonest(finish)).astype(np.float64)
+        means[FINISH] = (finish == _commonest(finish)).astype(np.float64)
     return {
         name: equivalence(values, stratum, baseline, margin=result.margin, family=len(means))
         for name, values in means.items()
@@ -119,22 +119,10 @@ def _is_sure(test: dict[str, float], alpha: float) -> bool:
 def note(e: Evidence, result: NativeResult) -> None:
     """Note what the rejected tests show: samplers that do not draw what they were asked, and those that draw unlike."""
     for name in result.rejected:
-        side = _sampler_of(name)
-        _note(e, Kind.NATIVE_SAMPLER.of(side) if side else Kind.NATIVE.of(), name, result)
+        _note(e, Kind.NATIVE_SAMPLER.of(name.side) if name.side else Kind.NATIVE.of(), name, result)
 
 
-def _is_of(name: str, quantity: str) -> bool:
-    """Whether a test is one of a quantity's."""
-    return name.startswith("finish reasons") if quantity == "finish" else name.split(":")[0] == quantity
-
-
-def _sampler_of(name: str) -> str:
-    """The side whose sampler a test is of; empty where it is of both."""
-    side, sampler, _ = name.partition(" sampler: ")
-    return side if sampler else ""
-
-
-def _note(e: Evidence, key: DivergenceKey, name: str, result: NativeResult) -> None:
+def _note(e: Evidence, key: DivergenceKey, name: Statistic, result: NativeResult) -> None:
     test = result.tests[name]
     text = f"p = {figure(test['p_holm'])} after Holm's correction, alpha {result.alpha}"
     place = Place(-1, "native", 0, -1, -1, name, test.get("baseline"), test.get("candidate"), context=text)
@@ -143,10 +131,12 @@ def _note(e: Evidence, key: DivergenceKey, name: str, result: NativeResult) -> N
 
 def quantities(result: NativeResult, found: dict[str, Equivalence]) -> None:
     """What is equal, different, or neither shown, after `reject`."""
-    corrected: Tests = {name: {"p": one.p} for name, one in found.items()}
+    corrected = {name: {"p": one.p} for name, one in found.items()}
     holm(corrected)
     for name, one in found.items():
-        rejected, doubtful = (any(_is_of(key, name) for key in keys) for keys in (result.rejected, result.doubtful))
+        rejected, doubtful = (
+            any(one.quantity == name for one in those) for those in (result.rejected, result.doubtful)
+        )
         equal = corrected[name]["p_holm"] <= result.equivalence_alpha and not doubtful
         outcome = DIFFERENT if rejected else EQUAL if equal else TOO_LITTLE
         seen = quantile_sum(result.alpha, len(result.tests)) * one.error  # by the strictest test of a difference

@@ -15,7 +15,7 @@ from scipy import stats
 
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Side
-from harness.parity.facts.native_result import NativeResult
+from harness.parity.facts.native_result import NativeResult, Statistic
 from harness.parity.native.samples import FIRST, Samples, Tokens, tables
 from reports.model import Place
 
@@ -48,10 +48,7 @@ def sampler(e: Evidence, side: Side, samples: Samples, result: NativeResult) -> 
         uniform = stats.kstest(np.clip(mass, 0.0, 1.0), "uniform")
         tests = {"surprisal": (off, 2 * float(stats.norm.sf(abs(off)))), "mass": (uniform.statistic, uniform.pvalue)}
         for name, (statistic, p) in tests.items():
-            result.tests[f"{side.name} sampler: {name} against the learner"] = {
-                "statistic": float(statistic),
-                "p": float(p),
-            }
+            result.tests[Statistic.of_sampler(side.name, name)] = {"statistic": float(statistic), "p": float(p)}
     if len(outside):
         _outside(e, side, parts, outside, len(chosen))
 

@@ -9,12 +9,14 @@ corrected by Holm.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy import stats
 
-from harness.parity.facts.native_result import EQUIVALENCE_ALPHA, MARGIN, Tests
+from harness.parity.facts.native_result import EQUIVALENCE_ALPHA, FINISH, MARGIN, Statistic, Tests
 
 PERMUTATIONS = 1999
 POWER = 0.8
@@ -44,31 +46,31 @@ def permuted_labels(
 
 def statistics_of(
     labels: np.ndarray, stratum: np.ndarray, quantities: dict[str, np.ndarray], finish: np.ndarray | None
-) -> dict[str, dict[str, float]]:
+) -> Tests:
     """Name -> statistic, p and both means; of a difference of means `errors` too, in standard deviations of the
     permuted ones: p is no smaller than one of the permutations, however far apart the means are.
     """
     counts = labels[0].sum(), (~labels[0]).sum()
     # a row times values is the difference of means
     weight = np.where(labels, np.float32(1 / counts[0]), np.float32(-1 / counts[1]))
-    found: dict[str, dict[str, float]] = {}
+    found: Tests = {}
     for name, values in quantities.items():
         centred = values - (np.bincount(stratum, values) / np.maximum(np.bincount(stratum), 1))[stratum]
         means = {"baseline": float(values[labels[0]].mean()), "candidate": float(values[~labels[0]].mean())}
         apart = np.abs(weight @ centred.astype(weight.dtype))
         spread = float(np.sqrt(np.mean(np.square(apart[1:], dtype=np.float64))))
         errors = float(apart[0]) / spread if spread > 0 else 0.0
-        found[f"{name}: mean"] = _p_value(apart) | {"errors": errors} | means
+        found[Statistic.of(name, "mean")] = _p_value(apart) | {"errors": errors} | means
         places = np.unique(values)
         if len(places) > PLACES:
             places = np.unique(np.quantile(values, np.arange(1, PLACES) / PLACES, method="inverted_cdf"))
         below = (values[:, None] <= places).astype(weight.dtype)
-        found[f"{name}: distribution (KS)"] = _p_value(np.abs(weight @ below).max(axis=1)) | means
+        found[Statistic.of(name, "distribution (KS)")] = _p_value(np.abs(weight @ below).max(axis=1)) | means
     if finish is not None:
         reasons = sorted(set(finish))
         shares = np.stack([(finish == reason).astype(weight.dtype) for reason in reasons], axis=1)
         pooled = shares.mean(axis=0)
-        found["finish reasons (chi²)"] = _p_value((((weight @ shares) ** 2) / pooled).sum(axis=1)) | {
+        found[Statistic.of(FINISH, "chi²")] = _p_value((((weight @ shares) ** 2) / pooled).sum(axis=1)) | {
             f"{side}: {reason}": float(shares[rows, i].mean())
             for side, rows in (("baseline", labels[0]), ("candidate", ~labels[0]))
             for i, reason in enumerate(reasons)
@@ -84,7 +86,7 @@ def _p_value(statistics: np.ndarray) -> dict[str, float]:
     return {"statistic": float(statistics[0]), "p": float(extreme / len(statistics))}
 
 
-def holm(tests: Tests) -> None:
+def holm(tests: Mapping[Any, dict[str, float]]) -> None:
     """Add `p_holm` to every test (Holm 1979)."""
     largest = 0.0
     for rank, name in enumerate(sorted(tests, key=lambda name: tests[name]["p"])):

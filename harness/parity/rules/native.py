@@ -29,6 +29,7 @@ from harness.recordings.tables import mapping, number
 from reports.model import Cause, Proof
 from reports.text import counted, figure
 from scenarios.engines import canonical
+from scenarios.engines.native import apart
 
 STRUCTURE = {
     "joint": JOINT,
@@ -223,7 +224,7 @@ def _party(side: Side, change: str) -> str:
             given, asked = mapping(event.get("given")), mapping(event.get("canonical"))
             if name in given and given[name] != asked.get(name):
                 return "mapping"
-            unlike = {word for key in mapping(event.get("unlike")) for word in key.split(" with ")}
+            unlike = {word for key in mapping(event.get("unlike")) for word in apart(key)}
             if event.get("mapping", "ours") != "ours" and name in unlike:
                 return "mapping"
     return side.name

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from scenarios.engines.native import Native, Values, negated, top_k
+from scenarios.engines.native import Native, Values, negated, together, top_k
 
 if TYPE_CHECKING:
     from scenarios.settings import Mode, Sampling
@@ -136,7 +136,7 @@ def unlike(given: Values) -> dict[str, str]:
     """Canonical parameters that mean something else in SGLang's own sampler: name -> what."""
     found = {}
     if given["top_k"] > 0 and given["top_p"] < 1.0:
-        found["top_k with top_p"] = "joint: top-p over the unfiltered mass, not over the renormalised top-k"
+        found[together("top_k", "top_p")] = "joint: top-p over the unfiltered mass, not over the renormalised top-k"
     if given["repetition_penalty"] != 1.0:
         found["repetition_penalty"] = "covers the output only, not prompt and output"
     return found

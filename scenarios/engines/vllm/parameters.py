@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from scenarios.engines.native import Native, Values, ids, top_k
+from scenarios.engines.native import Native, Values, ids, together, top_k
 
 if TYPE_CHECKING:
     from scenarios.settings import Mode, Sampling
@@ -116,5 +116,5 @@ def refusal(s: Sampling, mode: Mode, ours: bool) -> str:
 def unlike(given: Values) -> dict[str, str]:
     """Canonical parameters that mean something else in vLLM's own sampler: name -> what."""
     if given["min_p"] > 0.0 and given["top_p"] < 1.0:
-        return {"min_p with top_p": "min-p before top-p, not after it"}
+        return {together("min_p", "top_p"): "min-p before top-p, not after it"}
     return {}
