@@ -6,24 +6,18 @@ import dataclasses
 from typing import Any
 
 from harness.parity.attribution.outcome import Attribution
-from harness.parity.causes.arithmetic import ARITHMETIC
-from harness.parity.causes.arithmetic import STAGE as LIFTED
-from harness.parity.causes.family import Seen
-from harness.parity.causes.itself import is_itself
-from harness.parity.causes.mixed_version import MIXED_VERSION
-from harness.parity.causes.parameters import GENERATION_CONFIG, SAMPLING_PARAM
+from harness.parity.causes.family import OnBench, best
 from harness.parity.causes.registry import family
-from harness.parity.causes.stale_cache import STALE_KV
 from harness.parity.causes.unexplained import COMPUTATION, UNEXPLAINED
-from harness.parity.causes.weights import STALE_WEIGHTS, WEIGHTS
 from harness.parity.checks.parameter_maps import measured
 from harness.parity.explain import find
 from harness.parity.facts.evidence import Learned
+from harness.parity.facts.lifted_result import STAGE as LIFTED
 from harness.parity.interventions.situation import LEAST, RESIDUE, Named, Tried
 from harness.parity.rivals import noted, told_apart
 from harness.parity.rules.suspected import confirm_suspicions, in_words
 from harness.parity.verdict import Judged, reason_of
-from reports.model import Cause, CauseKey, Finding, Proof, Verdict
+from reports.model import Cause, CauseKey, Finding, Verdict
 from reports.text import figure
 
 SIDES = ("baseline", "candidate")
@@ -41,7 +35,7 @@ def merged(judged: Judged, found: Attribution) -> Verdict:
         recorded = find(e, judged.kinds)
     lifted = [one for one in recorded if one.details.get("stage") == LIFTED]  # of other engines: not found's to judge
     causes, fresh = _proven([one for one in recorded if one not in lifted], found)
-    causes = [_one_version(one, found) for one in causes]
+    causes = [_confirmed(one, found) for one in causes]
     withdrawn = [(cause, said) for cause in causes if (said := _contradicted(cause, found))]
     kept = [_noted(cause, found) for cause in causes if not _contradicted(cause, found)]
     explained = bool(fresh or (found.named and found.reproduced)) and _explained(found)
@@ -77,7 +71,7 @@ def _removed_by(causes: list[Cause]) -> list[str]:
 
 def same_cause(live: CauseKey, recorded: CauseKey) -> bool:
     """Do a cause that was proven live and one from the recordings mean the same, or the second a part of the first?"""
-    if live == recorded or (recorded == GENERATION_CONFIG and SAMPLING_PARAM.has(live)):
+    if live == recorded or family(recorded).covers(live, recorded):
         return True
     cure = family(live).cured_by
     alike = live.family == recorded.family or (bool(cure) and cure == family(recorded).cured_by)
@@ -97,13 +91,13 @@ def _settled(found: Attribution, side: str) -> bool:
     return first is not None and (not first.total or _gone(found, side))
 
 
-def _one_version(cause: Cause, found: Attribution) -> Cause:
-    """MIXED_VERSION with the proof that the bench makes by drawing at all: no sync comes between."""
-    side = _side(cause)
-    if not MIXED_VERSION.has(cause.key) or _live(cause) or not found.drawn or not _settled(found, side):
+def _confirmed(cause: Cause, found: Attribution) -> Cause:
+    """The cause with the proof that the bench makes without an intervention."""
+    shown = None if _live(cause) else family(cause.key).confirmed(_on_bench(cause, found))
+    if shown is None:
         return cause
-    proof = Proof("draw again with one version of the weights", found.drawn, 0, "samples", "live engines")
-    return noted(dataclasses.replace(cause, proofs=[*cause.proofs, proof]), [Seen.ONE_VERSION_AGREES])
+    proof, seen = shown
+    return noted(dataclasses.replace(cause, proofs=[*cause.proofs, proof]), [seen])
 
 
 def _proven(recorded: list[Cause], found: Attribution) -> tuple[list[Cause], list[Named]]:
@@ -152,30 +146,22 @@ def _contradicted(cause: Cause, found: Attribution) -> str:
         used = [str(one.cause) for one in found.named if one.side == side and family(one.cause).premise]
         if used:
             return f"its samples were held against a prompt or weights that the engine did not use: {', '.join(used)}"
-    if ARITHMETIC.has(cause.key) and _gone(found, side):  # the lifted stage has a sync of its own, which may cure it
-        used = [str(one.cause) for one in found.named if one.side == side]
-        if used:
-            return f"the differences go without arithmetic in another format: {', '.join(used)} explains them"
-    own = [one for one in found.tried if one.side == side and same_cause(one.cause, cause.key)]
-    if STALE_KV.has(cause.key) and own and not any(one.removed for one in own):
-        return f"{Seen.PAST_CACHE_DIFFERS}: {_outcome(own)}"
-    left = found.left.get(side)
-    if MIXED_VERSION.has(cause.key) and left is not None and not (found.first[side].noise or _settled(found, side)):
-        return f"drawn again with one version of the weights, the same samples differ in {left.total} places"
-    if _live(cause) or UNEXPLAINED.has(cause.key) or not _gone(found, side):
-        return ""
-    if STALE_WEIGHTS.has(cause.key) or WEIGHTS.has(cause.key):
-        return ""  # a digest that was recorded stands, whatever a sync does to the engine
-    if not own or any(one.removed for one in own):
-        return ""
-    others = ", ".join(str(named.cause) for named in found.named if named.side == side)
-    if not others:
-        return ""
-    if is_itself(cause.key):
-        if own[0].after:
-            return ""
-        return f"{others} explains it: without that, to {own[0].intervention} changes none of {own[0].before} tokens"
-    return f"{_outcome(own)}; {others} explains them all"
+    return "" if UNEXPLAINED.has(cause.key) else family(cause.key).contradicted(_on_bench(cause, found))
+
+
+def _on_bench(cause: Cause, found: Attribution) -> OnBench:
+    side = _side(cause)
+    first, left = found.first.get(side), found.left.get(side)
+    return OnBench(
+        tuple(one for one in found.tried if one.side == side and same_cause(one.cause, cause.key)),
+        tuple(one.cause for one in found.named if one.side == side),
+        _live(cause),
+        _gone(found, side),
+        _settled(found, side),
+        None if left is None else left.total,
+        first is not None and bool(first.noise),
+        found.drawn,
+    )
 
 
 def _noted(cause: Cause, found: Attribution) -> Cause:
@@ -199,11 +185,9 @@ def _noted(cause: Cause, found: Attribution) -> Cause:
 
 
 def _outcome(own: list[Tried]) -> str:
-    """What the best of a cause's own interventions did, in words. A count after it may be larger: it can add some."""
-    best = min(own, key=lambda one: one.after)
-    if is_itself(best.cause):
-        return f"{best.intervention}: {best.after} of {best.before} tokens and log-probabilities come out otherwise"
-    return f"{best.intervention}: {best.before} differences before, {best.after} after"
+    """What the best of a cause's own interventions did, in words."""
+    tried = best(own)
+    return family(tried.cause).in_words(tried)
 
 
 def _why_not(cause: Cause, side: str, found: Attribution) -> str:

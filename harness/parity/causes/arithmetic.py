@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from harness.parity.causes.family import CauseFamily
+from harness.parity.causes.family import CauseFamily, OnBench, contradicted
 from harness.parity.causes.turns import Turn
 from harness.parity.causes.unexplained import UNEXPLAINED
 from harness.parity.facts.divergence import DivergenceKey, Kind
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.explanation import Explained, Explanation
-from harness.parity.facts.lifted_result import LiftedResult
+from harness.parity.facts.lifted_result import STAGE, LiftedResult
 from harness.recordings.tables import Table
 from reports.model import Cause
 from reports.text import figure
@@ -21,7 +21,6 @@ from reports.text import figure
 # Two engines that round independently are 1.4 times as far from each other as each is from the exact value.
 BULK = 3.0
 NATIVE_TAIL = 0.01  # of the tokens; between vLLM and its learner, both in bfloat16, 4 of 1,158 lay beyond the cap
-STAGE = "lifted"
 # What a fault that moves log-probabilities shows in half precision beside what it shows in float32: in the mean of a
 # run, and in the native stage.
 _ALSO = frozenset({Kind.ENGINE_DRIFT, Kind.DRIFT, Kind.BEHIND, Kind.NATIVE_LEARNER})
@@ -109,8 +108,15 @@ def _rounding(side: Side) -> float:
     return float(values[np.isfinite(values)].mean()) if np.isfinite(values).any() else 0.0
 
 
+def _another_cause(bench: OnBench) -> str:
+    """The lifted stage has a sync of its own, which may cure what the run had."""
+    explains = f"the differences go without arithmetic in another format: {bench.others} explains them"
+    return explains if bench.gone and bench.named else contradicted(bench)
+
+
 ARITHMETIC = CauseFamily(
     "ARITHMETIC",
+    contradicted=_another_cause,
     fix="compute in a wider type: the difference is rounding beyond what was believed",
     alone="it is gone in float32, and was there in half precision",
     rules=(

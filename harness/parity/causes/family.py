@@ -7,12 +7,16 @@ docs/reference/causes.md, the table for readers, is generated from them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from harness.parity.causes.turns import Intervention, Turn
-from reports.model import CauseKey
+from reports.model import CauseKey, Proof
+
+if TYPE_CHECKING:
+    from harness.parity.interventions.situation import Tried
 
 
 class Seen(StrEnum):
@@ -60,6 +64,50 @@ class Rival:
 
 
 @dataclass(frozen=True)
+class OnBench:
+    """What live interventions showed of a recorded cause. `own`: those of that very cause; `named`: what others
+    proved on its side. `proven`: it was itself. `gone`: the side differed, and no longer does. `settled`: nothing of it
+    differs, or nothing any more; `left`: places that do, None where the side was not on the bench; `noise`: its engine
+    does not repeat itself. `drawn`: samples that were drawn again, with one version of the weights.
+    """
+
+    own: tuple[Tried, ...] = ()
+    named: tuple[CauseKey, ...] = ()
+    proven: bool = False
+    gone: bool = False
+    settled: bool = False
+    left: int | None = None
+    noise: bool = False
+    drawn: int = 0
+
+    @property
+    def removed(self) -> bool:
+        """Did an intervention of its own remove anything?"""
+        return any(one.removed for one in self.own)
+
+    @property
+    def others(self) -> str:
+        return ", ".join(map(str, self.named))
+
+
+def differences(tried: Tried) -> str:
+    """What an intervention did, in words. A count after it may be larger: it can add some."""
+    return f"{tried.intervention}: {tried.before} differences before, {tried.after} after"
+
+
+def contradicted(bench: OnBench) -> str:
+    """Why a recorded cause does not stand: its own interventions removed nothing, and others removed everything."""
+    if bench.proven or not bench.gone or not bench.own or bench.removed or not bench.named:
+        return ""
+    return f"{differences(best(bench.own))}; {bench.others} explains them all"
+
+
+def best(own: Iterable[Tried]) -> Tried:
+    """Of a cause's own interventions, the one that leaves the least."""
+    return min(own, key=lambda one: one.after)
+
+
+@dataclass(frozen=True)
 class CauseFamily:
     """All causes of one name; the parts of their keys tell them apart.
 
@@ -71,6 +119,10 @@ class CauseFamily:
     `rules`: how recordings show it: (evidence, what is explained so far) -> explanations. `trials`: mistakes that the
     reference is made to make: situation -> trials. `interventions`: what is undone on the engine of a situation. Each
     names the function that it follows. `package`: the entry point that brought it; empty for our own.
+
+    On a bench: `contradicted`: why a recorded cause does not stand, empty where it does. `confirmed`: the proof that the
+    bench makes without an intervention, and what it shows. `in_words`: what one of its interventions did. `covers`:
+    whether a recorded cause (second) means one of another name that was proven live.
     """
 
     name: str
@@ -86,6 +138,10 @@ class CauseFamily:
     trials: tuple[Turn, ...] = ()
     interventions: tuple[Intervention, ...] = ()
     package: str = ""
+    contradicted: Callable[[OnBench], str] = contradicted
+    confirmed: Callable[[OnBench], tuple[Proof, Seen] | None] = lambda bench: None
+    in_words: Callable[[Tried], str] = differences
+    covers: Callable[[CauseKey, CauseKey], bool] = lambda live, recorded: False
 
     def key(self, *parts: str, many: bool = False) -> CauseKey:
         """What a cause of this family is; `many`: its parts are counted, not named."""

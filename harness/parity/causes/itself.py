@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from harness.parity.causes.family import CauseFamily
+from harness.parity.causes.family import CauseFamily, OnBench, contradicted
 from harness.parity.causes.rng import RNG
 from harness.parity.causes.stale_cache import untried_cache
 from harness.parity.causes.turns import Turn
@@ -16,6 +17,9 @@ from harness.parity.facts.explanation import Explained, Explanation, among, scor
 from harness.parity.facts.floor import HEADROOM
 from reports.model import Cause, CauseKey
 from reports.text import figure
+
+if TYPE_CHECKING:
+    from harness.parity.interventions.situation import Tried
 
 
 def noisy(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
@@ -78,20 +82,31 @@ def itself(side: str) -> CauseKey:
     return (BASELINE_ITSELF if side == "baseline" else CANDIDATE_ITSELF).key()
 
 
-def is_itself(key: CauseKey) -> bool:
-    return any(one.has(key) for one in FAMILIES)
+def _in_words(tried: Tried) -> str:
+    return f"{tried.intervention}: {tried.after} of {tried.before} tokens and log-probabilities come out otherwise"
+
+
+def _repeats_itself(bench: OnBench) -> str:
+    if not contradicted(bench) or bench.own[0].after:
+        return ""
+    first = bench.own[0]
+    return f"{bench.others} explains it: without that, to {first.intervention} changes none of {first.before} tokens"
 
 
 BASELINE_ITSELF = CauseFamily(
     "baseline-itself",
     fix="make the baseline repeat itself first: it differs from itself under equal inputs",
     alone="the engine is held against itself",
+    contradicted=_repeats_itself,
+    in_words=_in_words,
     suspicion=4,
 )
 CANDIDATE_ITSELF = CauseFamily(
     "candidate-itself",
     fix="make the candidate repeat itself first: it differs from itself under equal inputs",
     alone="the engine is held against itself",
+    contradicted=_repeats_itself,
+    in_words=_in_words,
     rules=(
         Turn(
             noisy, "seeds", "noise explains differences of any kind: it may cover only what is left of all the others"

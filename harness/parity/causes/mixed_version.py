@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
-from harness.parity.causes.family import CauseFamily, Rival, Seen
+from harness.parity.causes.family import CauseFamily, OnBench, Rival, Seen, contradicted
+from reports.model import Proof
+
+
+def _one_version(bench: OnBench) -> tuple[Proof, Seen] | None:
+    """The bench draws with one version of the weights: no sync comes between."""
+    if not bench.drawn or not bench.settled:
+        return None
+    proof = Proof("draw again with one version of the weights", bench.drawn, 0, "samples", "live engines")
+    return proof, Seen.ONE_VERSION_AGREES
+
+
+def _still_differs(bench: OnBench) -> str:
+    if bench.left is not None and not (bench.noise or bench.settled):
+        return f"drawn again with one version of the weights, the same samples differ in {bench.left} places"
+    return contradicted(bench)
+
 
 MIXED_VERSION = CauseFamily(
     "MIXED_VERSION",
+    confirmed=_one_version,
+    contradicted=_still_differs,
     fix="pause generation during a weight sync, and sync every replica before the next request",
     rivals=(Rival("a fault of the position", (Seen.CUTS_VARY, Seen.ONE_VERSION_AGREES)),),
 )

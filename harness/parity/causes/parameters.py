@@ -256,6 +256,7 @@ SAMPLING_PARAM = CauseFamily(
 )
 CONFIG = CauseFamily(
     "CONFIG",
+    covers=lambda live, recorded: recorded == GENERATION_CONFIG and SAMPLING_PARAM.has(live),
     fix="set the named parameter to the same value on both engines",
     alone="its proof puts the parameter back, and takes it away again where others were put back beside it",
     suspicion=6,
@@ -268,7 +269,7 @@ CONFIG = CauseFamily(
     ),
 )
 
-GENERATION_CONFIG = CONFIG.key("generation_config")
+GENERATION_CONFIG: CauseKey = CONFIG.key("generation_config")
 _STOPS = {"stop_token_ids": STOP.key("other end set"), "ignore_eos": STOP.key("ignore_eos")}
 
 FAMILIES = (SAMPLING_PARAM, CONFIG)

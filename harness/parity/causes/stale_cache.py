@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from scipy import stats
 
-from harness.parity.causes.family import CauseFamily, Rival, Seen
+from harness.parity.causes.family import CauseFamily, OnBench, Rival, Seen, best, differences
 from harness.parity.causes.turns import Intervention, Turn
 from harness.parity.facts.divergence import ROLLOUT, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
@@ -153,8 +153,15 @@ def past_cache(s: Situation) -> None:
     add_cause(s, STALE_KV.key(), what, done, summary, details, (Seen.PAST_CACHE_AGREES,))
 
 
+def _past_cache_differs(bench: OnBench) -> str:
+    if bench.own and not bench.removed:
+        return f"{Seen.PAST_CACHE_DIFFERS}: {differences(best(bench.own))}"
+    return ""
+
+
 STALE_KV = CauseFamily(
     "STALE_KV",
+    contradicted=_past_cache_differs,
     fix="flush the prefix cache after every weight sync",
     rivals=(
         Rival("a fault of the place in the group", (Seen.PAST_CACHE_AGREES, Seen.CACHE_CROSSED)),

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from harness.parity.causes.family import CauseFamily, Rival, Seen
+from harness.parity.causes.family import CauseFamily, OnBench, Rival, Seen
 from harness.parity.causes.turns import Turn
 from harness.parity.facts.divergence import NATIVE, ROLLOUT, Kind, keys
 from harness.parity.facts.evidence import Evidence, Side
@@ -164,8 +164,16 @@ def steps_of(e: Evidence, side: Side, versions: tuple[int, ...]) -> set[int]:
 
 _HELD = (Seen.HELD_OTHERWISE, Seen.NOT_SENT, Seen.ARRIVED_OTHERWISE)
 _SENT_AGAIN = "the tensor is sent again"
+
+
+def _recorded_digest(bench: OnBench) -> str:
+    """A digest that was recorded stands, whatever a sync does to the engine."""
+    return ""
+
+
 STALE_WEIGHTS = CauseFamily(
     "STALE_WEIGHTS",
+    contradicted=_recorded_digest,
     fix="send the named tensors in every weight sync, and generate only after it has ended",
     rivals=(
         Rival("WEIGHTS", (Seen.NOT_SENT, Seen.REFUSED, Seen.OLDER_HELD, Seen.OLDER_AGREES)),
@@ -188,6 +196,7 @@ STALE_WEIGHTS = CauseFamily(
 )
 WEIGHTS = CauseFamily(
     "WEIGHTS",
+    contradicted=_recorded_digest,
     fix="check how the weight sync maps the named tensor: name, shard, order of rows, dtype",
     rivals=(
         Rival("STALE_WEIGHTS", (Seen.NEVER_LEARNERS, Seen.ARRIVED_OTHERWISE, Seen.CHANGED, Seen.REARRANGED)),

@@ -9,6 +9,8 @@ from harness.parity.facts.divergence import DivergenceKey
 from reports.model import Verdict
 from reports.text import counted, figure
 
+STAGE = "lifted"  # in the details of a cause: it is one of the lifted stage
+
 
 @dataclass
 class LiftedResult:
