@@ -194,7 +194,7 @@ if ! first; then
     refuse 1 "the job was not started: see $HARNESS_OUT/doctor-*.txt"
 fi
 trap at_the_limit USR1
-trap 'echo "harness: the job hangs and is ended" >&2; code=86; exit 86' USR2
+trap 'trap "" USR1 USR2; echo "harness: the job hangs and is ended" >&2; code=86; exit 86' USR2
 
 start &
 step=$!

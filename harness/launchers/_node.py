@@ -96,7 +96,7 @@ answer() {{ # looks that the first node asks for, and its verdict
             LOOK=${{LOOK%/}}
             [ ! -d "$LOOK" ] || [ -e "$LOOK.$NODE" ] || here look "${{LOOK##*/}}"
         done
-        [ "$NODE_RANK" != 0 ] && [ -e "$HARNESS_OUT/hangs" ] && kill -USR2 $$
+        [ "$NODE_RANK" != 0 ] && [ -e "$HARNESS_OUT/hangs" ] && kill -USR2 $$ && return
     done 2> /dev/null
 }}
 answer &

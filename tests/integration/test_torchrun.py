@@ -74,6 +74,7 @@ def test_a_hang_across_nodes_that_share_a_folder_is_named_and_ended(tmp_path: Pa
     text = (tmp_path / "log").read_text()
     assert codes == [86, 86] and "the job hangs and is ended" in text, text
     kept = tmp_path / "shared" / "harness-x"
+    assert [(kept / f"ended.node-{rank}").read_text() for rank in "01"] == ["86\n", "86\n"]
     for look in ("look-1", "look-2"):
         verdict = json.loads((kept / look / "verdict.json").read_text())
         assert verdict["verdict"] == "HUNG" and verdict["coverage"]["ranks"] == 2, verdict["reason"]

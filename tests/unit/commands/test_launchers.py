@@ -6,7 +6,9 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import subprocess
+import time
 from pathlib import Path
 
 import jsonschema
@@ -238,6 +240,24 @@ def test_evidence_is_taken_before_the_time_limit(folder: Path, programs: Path) -
     assert code == 0 and "the time limit is 1 s away" in log
     assert (folder / "done" / "harness").read_text().split() == ["doctor", "watch", "triage", "triage"]
     assert (folder / "done" / "harness-x" / "at-the-limit" / "verdict.txt").exists()
+
+
+def test_a_job_that_is_told_twice_that_it_hangs_ends_once(folder: Path, programs: Path) -> None:
+    slow = "trap 'sleep 2; touch $DONE/ended; exit' TERM; touch $DONE/up; while :; do sleep 0.1; done"
+    script = rendered("torchrun", folder, "--", "bash", "-c", slow)
+    environ = {"PATH": f"{programs}:{os.environ['PATH']}", "DONE": str(folder), "RUN_ID": "x"}
+    job = subprocess.Popen(["bash", str(script)], cwd=folder, env=environ, stderr=subprocess.DEVNULL)
+    try:
+        for name in ("up", "harness-x/hangs"):
+            by = time.monotonic() + 20
+            while not (folder / name).exists():
+                assert time.monotonic() < by, name
+                time.sleep(0.05)
+            job.send_signal(signal.SIGUSR2)
+        assert job.wait(20) == 86 and (folder / "ended").exists()
+        assert (folder / "harness-x" / "ended.node-0").read_text() == "86\n"
+    finally:
+        job.kill()
 
 
 def test_recording_takes_the_place_of_watching(folder: Path, programs: Path) -> None:
