@@ -11,7 +11,7 @@ from probes import redaction
 from reports import codec
 from reports.codec import Number
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 1  # of the doctor's JSON
 Severity = Literal["error", "warning", "info"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 

@@ -13,7 +13,7 @@ from probes import redaction
 from reports import codec
 from reports.codec import Number
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 1  # of the verdict's JSON
 
 CheckState = Literal["ruled out", "confirmed", "not tested"]
 

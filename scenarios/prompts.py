@@ -15,7 +15,7 @@ from typing import Any
 from scenarios.settings import Prompts, Scenario
 
 BUILTIN = "builtin:tiny"
-BUILTIN_COUNT = 256
+BUILTIN_COUNT = 256  # chosen: more than the 64 of eight steps, so that the native stage has others
 
 
 class PromptError(ValueError):

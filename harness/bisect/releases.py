@@ -18,7 +18,7 @@ from reports.bisect_model import Bisection
 
 # The first pip whose `index versions` prints JSON. uv runs it in an environment of its own: ours may have none.
 PIP = "pip>=25.1"
-ASK_S = 120.0
+ASK_S = 120.0  # chosen: for a person who waits
 
 
 def bisect(search: Search) -> Bisection:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-BUNDLE_VERSION = 1
+BUNDLE_VERSION = 1  # of the manifest's format
 NAME = "bundle.json"
 INDEX = "index.html"
 Kind = Literal["run", "pair", "evidence"]

@@ -16,7 +16,7 @@ from harness.bundle.manifest import BUNDLE_VERSION, NAME, Manifest, Member
 from harness.errors import BadInput
 from harness.triage import archive
 
-MAX_MANIFEST = 16 << 20
+MAX_MANIFEST = 16 << 20  # chosen: a line for each file
 _FIRST = b"PK\x03\x04"  # of a zip: the header of its first member, whose name begins 30 bytes on
 
 

@@ -29,8 +29,8 @@ from scenarios.engines.processes import alive, descendants
 from scenarios.ports import free_port
 from scenarios.remote import Host, Remote
 
-PR_SET_CHILD_SUBREAPER = 36
-TERM_GRACE_S = 3.0
+PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+TERM_GRACE_S = 3.0  # chosen: a process that does nothing when it is asked to end waits so long for SIGKILL
 SWEEPS = 5  # of what a command left: a process may have forked while the others were ended
 # On a cluster that we start the actors share the cores and Ray only counts them; on somebody else's each actor asks for
 # a core.

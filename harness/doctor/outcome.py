@@ -93,6 +93,9 @@ def comparison(name: str, *needs: str) -> Callable[[Compare], Compare]:
     return register
 
 
+GIB = 1 << 30  # bytes
+
+
 def bytes_(size: float) -> str:
     """64.0 MiB, 12 GiB: three digits and a binary unit."""
     for unit in ("B", "KiB", "MiB", "GiB"):

@@ -19,7 +19,7 @@ from harness.errors import EnvironmentUnusable
 
 # uv's exit codes, as seen: 1 when nothing satisfies the requirements, 2 when it could not ask the index
 UNSATISFIABLE = 1
-_GRACE_S = 5.0
+_GRACE_S = 5.0  # chosen: for an installer to end by itself
 
 
 class CommandFailed(Exception):

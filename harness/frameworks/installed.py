@@ -16,7 +16,7 @@ from typing import Any
 from harness.errors import BadInput
 from probes.adapters import Adapter
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 30.0  # chosen: for a question that imports the standard library only
 PARSER_S = 120.0  # TRL's parser imports transformers: half a minute was seen on a cold disk
 _PYTHON, _ANSWER = "rlhf-harness-python:", "rlhf-harness:"
 # Runs in the framework's interpreter, and says first that one is there: a program that is none does not get so far.

@@ -24,7 +24,7 @@ HEAD = rb'^\{"seq":\d+,"t_ns":-?\d+,"kind":"'
 # line would set off the garbage collector.
 _LINE = re.compile(HEAD + rb'(span","name":"[^"\\\n]*|[^"\\\n]+)"(?:,"[^\n]*)?\}$', re.MULTILINE)
 _SPAN = b'span","name":"'
-_SEQ = len('{"seq":')
+_SEQ = len('{"seq":')  # where a line's number begins
 
 
 class Irregular(Exception):

@@ -18,12 +18,12 @@ from harness.errors import BadInput
 from probes.files import mode_in
 
 MAX_BYTES = 4 << 30  # unpacked; 1,024 dumps of 2,000 entries are about 1 GiB
-MAX_FILES = 20_000
+MAX_FILES = 20_000  # chosen: 1,024 ranks with a dump and a process file each are a tenth of it
 MAX_DEPTH, MAX_NAME = 8, 1_000  # folders and characters of a member's path
 MEMORY_BYTES = 1 << 30  # of the process that unpacks; a directory of 20,000 members takes some 30 MiB
 DEADLINE_S = 300.0  # 4 GiB take 20 s
 INDEX = "evidence.json"
-BLOCK = 1 << 20
+BLOCK = 1 << 20  # bytes read at a time
 _ROOT = str(Path(__file__).resolve().parents[2])
 # -I: neither the current folder nor PYTHONPATH has a say in what is imported
 _START = f"import sys; sys.path.insert(0, {_ROOT!r}); from {__name__} import main; main(*sys.argv[1:])"

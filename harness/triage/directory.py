@@ -23,7 +23,7 @@ from probes import redaction
 from probes.files import make_folder, write_whole
 from probes.format import decode_json, encode_json
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 1  # of the evidence directory
 INDEX, PROCESSES, RECORDER = "evidence.json", "processes", "recorder"
 # A process with a thousand threads is under 1 MiB. 16 MiB of empty lists, the worst, take 395 MiB for a moment.
 MAX_JSON_BYTES = 16 << 20  # of the index
@@ -32,7 +32,7 @@ MAX_PROCESS_BYTES, MAX_PROCESSES_BYTES = 4 << 20, 256 << 20
 MAX_DUMP_BYTES = 256 << 20  # a ring of 2,000 takes 0.3 to 2 MB; this is one of more than 200,000
 MAX_TEXT, MAX_ITEMS, MAX_DEPTH = 20_000, 100_000, 12  # of a field: characters, items of a list or object, nesting
 MAX_PROCESSES, MAX_NOTES, MAX_NOTE = 20_000, 2_000, 1_000
-MAX_NUMBER = 1 << 63
+MAX_NUMBER = 1 << 63  # numbers of 64 bits
 COLLECT_AGAIN = "harness triage PID --out DIR"
 
 

@@ -18,7 +18,7 @@ from harness.triage.ranks import without_inherited
 from harness.triage.rules import RULES, Case, Ruling
 from reports.model import TRIAGE_EXIT_CODES, Finding, Node, Party, Triage, Verdict
 
-MAX_MISSING = 32
+MAX_MISSING = 32  # lines of a verdict; how many more there are is said
 
 
 def triage(

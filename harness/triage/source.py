@@ -14,7 +14,7 @@ from pathlib import Path
 
 from harness.triage.evidence import Frame
 
-MAX_BYTES = 2 << 20
+MAX_BYTES = 2 << 20  # of a program's text; a generated one is not read
 _RANK_WORDS = ("rank", "is_main", "is_master", "is_leader", "main_process", "is_first")
 
 

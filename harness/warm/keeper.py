@@ -32,7 +32,7 @@ from harness.warm.fit import facts
 from scenarios.remote import Remote
 from scenarios.settings import Scenario
 
-LOOK_S = 1.0
+LOOK_S = 1.0  # for orders, and whether its time is over
 NOTE_S = 10.0  # how often the processes are noted, for whoever cleans up after a keeper that was killed
 
 

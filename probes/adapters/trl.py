@@ -15,6 +15,7 @@ from typing import Any
 from probes import weights
 from probes.adapters.calls import Call
 from probes.adapters.reading import (
+    BOUNDARIES,
     COUPLED,
     engine_version,
     finishes,
@@ -33,7 +34,6 @@ VLLM = "trl.generation.vllm_generation:VLLMGeneration"
 STEP = "self.state.global_step"
 MARK = "rlhf_harness_drawn"  # on a colocated engine: its samples were drawn as scenarios.engines.coupling says
 SEEN = "rlhf_harness_seen"  # the same, with coupled sampling: the prompts of its last call as it saw them
-BOUNDARIES = 32  # samples of a batch whose boundaries are decoded
 
 # Settings that bear on no number: where results go, how often they are said, how the job is called.
 _ASIDE = (

@@ -10,12 +10,11 @@ from math import ceil
 from typing import Any
 
 from probes.adapters.calls import Call
-from probes.adapters.reading import finishes, plain, rollout_arrays, vllm_resolved
+from probes.adapters.reading import BOUNDARIES, finishes, plain, rollout_arrays, vllm_resolved
 from probes.adapters.verl_engine import request_key
 from probes.adapters.verl_values import container, each, scalar, tempered
 from probes.frames import Flat
 
-BOUNDARIES = 32  # samples of a step whose boundaries are recorded
 STALE = 8  # steps after which a prompt that is not done is given up
 DRAW = "rlhf_harness_draw"  # among a request's parameters: its sample is drawn as scenarios.engines.coupling says
 

@@ -25,7 +25,7 @@ from scenarios.settings import CoupledSampling, Sampling
 
 _M0, _M1 = 0xD2511F53, 0xCD9E8D57
 _W0, _W1 = 0x9E3779B9, 0xBB67AE85
-_MASK = 0xFFFFFFFF
+_MASK = 0xFFFFFFFF  # 32 bits: words of Philox 4x32
 EDGE = 0.02  # nats by which half precision moves the edge of a filter: four times the mean error of a log-probability
 
 

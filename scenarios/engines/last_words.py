@@ -32,7 +32,7 @@ _POINTER = re.compile(
 # What an engine's parent says of a child's exit code: vLLM ("Failed core proc(s): {'EngineCore_0': -9}"), SGLang.
 _CODE = re.compile(r"(?:\b[Ee]xit ?code:? |Failed core proc\(s\): \{[^}]{1,80}: )-(\d{1,2})\b")
 _FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
-LAST_LINES = 3
+LAST_LINES = 3  # chosen: an assertion and its place
 COLLECTED = "its log does not say why, and its parent collected its exit code before it could be read"
 # Who writes a line, where several processes share a file; a record of a logger; what a process says as it ends.
 _SPEAKER = re.compile(r"\bpid=\d+|\b(?:TP|DP|PP)\d+\b")

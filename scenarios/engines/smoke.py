@@ -23,9 +23,9 @@ from scenarios.engines.processes import descendants
 from scenarios.settings import Engine, Sampling, Scenario
 from scenarios.settings import Model as ModelSettings
 
-VOCABULARY = 512
+VOCABULARY = 512  # chosen: small
 PROMPT = (1, 5, 9, 13, 17, 21)
-TOKENS = 8
+TOKENS = 8  # chosen: a few decode steps
 
 
 def make_model(folder: Path) -> None:

@@ -22,7 +22,7 @@ BOS, EOS, PAD = "<|bos|>", "<|endoftext|>", "<|pad|>"
 SYSTEM, USER, ASSISTANT, END = "<|system|>", "<|user|>", "<|assistant|>", "<|end|>"
 SPECIALS = (PAD, BOS, EOS, SYSTEM, USER, ASSISTANT, END)
 VOCABULARY = 640  # an upper bound: the grammar runs out of merges near 600
-CONTEXT = 256
+CONTEXT = 256  # of the built-in models
 
 SPLIT = (  # transformers/models/qwen2/tokenization_qwen2.py
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"

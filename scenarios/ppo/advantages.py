@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 Rows = list[NDArray[np.float32]]
 
-WHITEN_EPSILON = 1e-8
+WHITEN_EPSILON = 1e-8  # as TRL and verl have it (masked_whiten)
 
 
 def token_rewards(kl: Rows, reward: NDArray[np.float32], kl_coef: float) -> Rows:

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-FORMAT = 1
+FORMAT = 1  # of the manifest
 POLICY, LEARNER, MANIFEST = "policy", "learner.pt", "manifest.json"
 
 

@@ -33,7 +33,7 @@ from scenarios.ppo.native_scores import (
 from scenarios.settings import Sampling
 
 GAIN = 10.0  # nats; by Wilks's theorem a useless parameter gains as much once in 130,000 samples
-ROUNDS = 3
+ROUNDS = 3  # of a finer search about the best: each looks on a grid between its neighbours
 FINE = 0.004  # share to which a parameter is sought
 PAIRED = 0.03  # share to which a temperature is sought beside a truncation
 # Logits that are read: 1,024 tokens of a vocabulary of 2,048, on which a temperature of 0.8 gains some 100 nats. A fit

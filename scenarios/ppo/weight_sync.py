@@ -23,7 +23,7 @@ from scenarios.remote import Actor, ActorFailed, Future, call, gather
 
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
 
-PROOF_SEQUENCES = 4
+PROOF_SEQUENCES = 4  # chosen: few, for they are scored after each sync
 PROOF_RESPONSE = 8  # drawn tokens after each prompt
 # An engine orders its sums otherwise than the learner does, so both round, each differently: several times the
 # learner's own error.

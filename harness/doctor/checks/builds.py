@@ -9,7 +9,7 @@ from harness.doctor.facts import Facts
 from harness.doctor.gather.builds import Builds
 from harness.doctor.outcome import Asked, Fine, Outcome, Problem, check, duration
 
-SHOWN = 4
+SHOWN = 4  # of a list in one line
 
 
 @check("build-locks", "builds", host=True)

@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from harness.doctor.facts import Facts
 from harness.doctor.gather.graphics import Gpus
 from harness.doctor.gather.software import Software
-from harness.doctor.outcome import Asked, Fine, Outcome, Problem, Unseen, bytes_, check
+from harness.doctor.outcome import GIB, Asked, Fine, Outcome, Problem, Unseen, bytes_, check
 
 _NONE = "no NVIDIA GPU here"
 _SICK, _ASK = "the GPU driver does not answer as it should (gpu-driver)", "nvidia-smi"
 _OLDEST_DRIVER = {"11": 450, "12": 525, "13": 580}  # for a CUDA major version (CUDA release notes, Linux)
-_GIB = 1 << 30
 
 
 @check("gpu-driver", "gpus", "software", host=True)
@@ -116,7 +115,7 @@ def held(facts: Facts, asked: Asked) -> Iterator[Outcome]:
                     f"ps -fp {pids.replace(' ', ',')}   # an earlier run's? kill {pids}",
                 )
             )
-        elif gpu.used > 2 * _GIB:
+        elif gpu.used > 2 * GIB:
             outcomes.append(
                 Problem(
                     "warning",

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from harness.doctor.facts import Facts
 from harness.doctor.gather.storage import Place
-from harness.doctor.outcome import Asked, Fine, Outcome, Problem, bytes_, check, duration
+from harness.doctor.outcome import GIB, Asked, Fine, Outcome, Problem, bytes_, check, duration
 
-_GIB = 1 << 30
 _RAY_SLOW = 10**10  # above it Ray refuses to start rather than use a disk (REQUIRE_SHM_SIZE_THRESHOLD)
 _RAY_SHARE, _RAY_MOST = 0.3, 200 * 10**9  # of the memory, for the object store (ray/_private/ray_constants.py)
+# Of Ray's longest, below its temporary directory.
 _SOCKET_NAME = len("/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store")
 _SOCKET_MOST = 107  # bytes of a Unix socket's path on Linux
 
@@ -27,10 +27,9 @@ def shared_memory(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     of = memory.limit or memory.total
     store = min(_RAY_SHARE * of, _RAY_MOST)
     fix = (
-        f"docker run --shm-size={max(8, int(store * 1.1 / _GIB) + 1)}g …   # or: "
-        "sudo mount -o remount,size=50% /dev/shm"
+        f"docker run --shm-size={max(8, int(store * 1.1 / GIB) + 1)}g …   # or: sudo mount -o remount,size=50% /dev/shm"
     )
-    if shm.total < _GIB:
+    if shm.total < GIB:
         yield Problem(
             "error",
             "/dev/shm is too small",
@@ -38,7 +37,7 @@ def shared_memory(facts: Facts, asked: Asked) -> Iterator[Outcome]:
             "NCCL's shared-memory transport and torch's data loaders fail or die of SIGBUS, often hours later",
             fix,
         )
-    elif shm.free < _GIB:
+    elif shm.free < GIB:
         yield Problem(
             "error",
             "/dev/shm is nearly full",
@@ -97,7 +96,7 @@ def space(facts: Facts, asked: Asked) -> Iterator[Outcome]:
         used = 1 - place.free / place.total if place.total else 0.0
         measured = f"{place.existing}: {bytes_(place.free)} of {bytes_(place.total)} free ({used:.0%} used)"
         ray = place.purpose.startswith("Ray")
-        if used > 0.95 or place.free < _GIB:
+        if used > 0.95 or place.free < GIB:
             why = (
                 "Ray refuses to spill above 95 % and its logs have no room; a full /tmp also locks ssh out"
                 if ray
@@ -105,7 +104,7 @@ def space(facts: Facts, asked: Asked) -> Iterator[Outcome]:
                 "ssh out"
             )
             problems.append(Problem("error", f"the disk of {place.purpose} is full", measured, why, _space_fix(ray)))
-        elif used > 0.85 and place.free < 50 * _GIB:
+        elif used > 0.85 and place.free < 50 * GIB:
             problems.append(
                 Problem(
                     "warning",
@@ -191,7 +190,7 @@ def old_sessions(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     ray = next((place for place in storage.places if place.purpose.startswith("Ray")), None)
     more = "at least " if storage.sessions_partial else ""
     measured = f"{storage.sessions} sessions, {more}{bytes_(storage.sessions_size)} in {storage.ray}"
-    large = ray is not None and storage.sessions_size > min(20 * _GIB, 0.1 * ray.total)
+    large = ray is not None and storage.sessions_size > min(20 * GIB, 0.1 * ray.total)
     if storage.sessions and (large or storage.sessions >= 20 or storage.sessions_partial):
         yield Problem(
             "warning" if large else "info",

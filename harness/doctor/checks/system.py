@@ -6,9 +6,8 @@ import time
 from collections.abc import Iterator
 
 from harness.doctor.facts import Facts
-from harness.doctor.outcome import Asked, Fine, Outcome, Problem, Unseen, bytes_, check, duration
+from harness.doctor.outcome import GIB, Asked, Fine, Outcome, Problem, Unseen, bytes_, check, duration
 
-_GIB = 1 << 30
 _STACKS = "at a hang nobody could say which line each process stands in: triage loses one of its three sources"
 
 
@@ -141,7 +140,7 @@ def memlock(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     measured = f"ulimit -l {'unlimited' if locked is None else bytes_(locked)}"
     if not facts.network.infiniband:
         yield Fine(f"{measured}, no RDMA device")
-    elif locked is not None and locked < _GIB:
+    elif locked is not None and locked < GIB:
         yield Problem(
             "error",
             "RDMA cannot pin memory",

@@ -30,7 +30,7 @@ class Gpus:
     error: str = ""  # why the driver could not be asked, where there is one
 
 
-_PATIENCE_S = 15.0
+_PATIENCE_S = 15.0  # chosen: nvidia-smi of a healthy host answers within a few seconds, also when it wakes the driver
 _FIELDS = (
     "index,uuid,name,driver_version,memory.used,memory.total,mig.mode.current,ecc.errors.uncorrected.volatile.total"
 )

@@ -60,7 +60,7 @@ _COMPILED = {  # distribution -> a module that pulls its compiled part in
     "torch": "torch", "flash-attn": "flash_attn_2_cuda", "xformers": "xformers.ops", "sgl-kernel": "sgl_kernel",
     "vllm": "vllm._C", "transformer-engine": "transformer_engine.pytorch", "apex": "amp_C", "deepspeed": "deepspeed",
 }  # fmt: skip
-_PATIENCE_S = 60.0
+_PATIENCE_S = 60.0  # chosen: an import that reads a GiB of libraries from a cold network disk
 _TRY = """
 import importlib, json, sys
 for name in sys.argv[1:]:

@@ -25,9 +25,9 @@ class Tracing:
     detail: str = ""
 
 
-_CAP_SYS_PTRACE = 1 << 19
+_CAP_SYS_PTRACE = 1 << 19  # bit 19, linux/capability.h
 _CHILD = "import sys; print(flush=True); sys.stdin.read()"
-_PATIENCE_S = 15.0
+_PATIENCE_S = 15.0  # chosen: py-spy takes a second or two of an interpreter that does nothing
 
 
 def tracing() -> dict[str, Any]:

@@ -11,11 +11,11 @@ from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.explanation import Explained
 from scenarios.bench.case import CaseSample
 
-OFFENDING = 24
+OFFENDING = 24  # chosen: every intervention draws all of them again
 EARLIEST = 8  # of those
-LATEST = 4
+LATEST = 4  # of those
 EACH = 4  # of those that show the same kinds; one more than vanish by chance (LEAST of `situation`)
-HEALTHY = 4
+HEALTHY = 4  # that differ in nothing, to see what an intervention breaks
 OPEN = 4  # of those that offend, from the last step, for what no recording explains
 
 

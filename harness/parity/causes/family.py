@@ -120,7 +120,7 @@ class CauseFamily:
     reference is made to make: situation -> trials. `interventions`: what is undone on the engine of a situation. Each
     names the function that it follows. `package`: the entry point that brought it; empty for our own.
 
-    On a bench: `contradicted`: why a recorded cause does not stand, empty where it does. `confirmed`: the proof that the
+    On a bench: `contradicted`: why a recorded cause does not stand, empty where it does. `confirmed`: the proof that a
     bench makes without an intervention, and what it shows. `in_words`: what one of its interventions did. `covers`:
     whether a recorded cause (second) means one of another name that was proven live.
     """

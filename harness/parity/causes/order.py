@@ -19,7 +19,7 @@ from reports.model import Cause, Proof
 from scenarios.bench.case import Symptoms
 
 MOST = 0.98  # of a step's differing responses that have another owner
-FEWEST = 2
+FEWEST = 2  # one response that is another's may be a short one by chance
 TOLD = 20  # tokens that agree, with their log-probabilities
 
 

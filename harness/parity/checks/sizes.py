@@ -117,7 +117,7 @@ def _name_longest(side: Side, skew: dict[str, Any]) -> None:
 
 
 SLOW = 5.0  # times the median step of the run
-SLOW_SECONDS = 5.0
+SLOW_SECONDS = 5.0  # beyond the median: of steps of a tenth of a second, five times as long is nothing
 ENOUGH = 8  # steps that a line through times and sizes needs before it says anything
 EXPLAINED = 0.5  # of a step's time beyond the median, by its size: then the size says why
 

@@ -18,7 +18,7 @@ from harness.recordings.store import Recording
 from harness.recordings.tables import mapping, number
 from reports.model import RunSummary
 
-NAN = float("nan")
+NAN = float("nan")  # in a step that has no number
 # series -> metric of the trainer's `step` event
 _METRICS = {
     "reward": "reward_mean",

@@ -240,7 +240,7 @@ _ESTIMATORS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "k3": lambda ratio: np.exp(-ratio) - 1 + ratio,
     "none": np.zeros_like,
 }
-CLAMP = 10.0
+CLAMP = 10.0  # to which frameworks clamp a KL estimate (verl core_algos.py, low_var_kl)
 
 
 # --- what the harness' own runs say twice -------------------------------------------------------------

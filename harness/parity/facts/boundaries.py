@@ -8,7 +8,7 @@ from typing import Any
 from harness.parity.facts.evidence import Evidence, Side
 from reports.model import Place
 
-FEW = 16
+FEW = 16  # samples that are worth a search of their own in the journal
 AROUND = 3  # ids shown on either side
 
 

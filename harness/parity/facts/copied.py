@@ -24,7 +24,7 @@ from harness.recordings.store import Recording
 from harness.recordings.tables import Table, number
 from scenarios.engines import registry
 
-MOST_ALIKE = 0.9
+MOST_ALIKE = 0.9  # chosen: of a run's tokens
 MOST_ALIKE_LIKELY = 2 / 3  # of a run's tokens between SIZEABLE and LIKELY
 ALIKE_LIKELY = 0.51  # the largest share of a step's likely tokens that was seen alike of two processes
 FEWEST = 64  # tokens of a step, below which a share says little

@@ -11,7 +11,7 @@ from harness.parity.facts.gaps import FINISH
 from harness.recordings.tables import Table
 from reports.model import Place
 
-MOST_ENDINGS = 100_000
+MOST_ENDINGS = 100_000  # that are kept, for memory; the counts go on
 GIVEN_UP = ("abort", "error")  # the engine ended the sample, not the model and not the limit
 
 

@@ -28,8 +28,8 @@ CAPS = {"float32": 1e-4, "bfloat16": 0.05, "float16": 0.05}
 EPSILON = 2.0**-23  # of float32
 VARIANTS = ("batch", "order", "prefill")
 MINIMUM_TOKENS = 64  # fewer say nothing about an extreme value
-HEADROOM = 10.0
-RESOLUTION = 16.0
+HEADROOM = 10.0  # times the floor: see `Tolerance.value`
+RESOLUTION = 16.0  # times the spacing of float32: see `Tolerance.value`
 Pair = tuple[int, str, Table, Table]  # step, variant, the base run's samples, the variant's
 IMPLAUSIBLE = 1e-6  # probability below which so many flips of an engine against itself are not ties
 

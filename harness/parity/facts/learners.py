@@ -14,7 +14,7 @@ from reports.model import Place
 
 # Equal updates have equal losses; where a framework sums those of its micro-batches in another order, this much apart.
 SAME_LOSS = 1e-6  # relative; a loss of normalised advantages cancels to nearly nothing, so this is absolute as well:
-NO_LOSS = 1e-7
+NO_LOSS = 1e-7  # as said above
 # Which digest parts first says where the runs parted.
 _DIGESTS = (("batch", "experience"), ("actor", "train"), ("critic", "train"))
 

@@ -22,7 +22,7 @@ WHAT = {
     "cuda_reserved": "reserved CUDA memory",
     "dev_shm": "/dev/shm of its host",
 }
-MIB = 2**20
+MIB = 2**20  # bytes
 
 # Chance of any alarm about one recording whose processes all wander without a drift, the noise that looks most like a
 # leak. Leaving out the largest rises makes it less: at most 0.2 % of 4,000 random walks of 16 to 200 steps.
@@ -31,7 +31,7 @@ LEAST = 1.0 * MIB  # bytes a step that matter: a thousand steps of it take a GiB
 WARM = 4  # one step in so many is warm-up: allocators, compiled kernels and caches fill up in the first steps
 BLOCKS = 12  # the other steps make 12 to 23 blocks, so there are at least this many, 16 with the warm-up
 JUMPS = 2  # largest rises from block to block that are left out: a buffer that is made once is no leak
-FEWEST = 16
+FEWEST = 16  # steps: BLOCKS of one step, JUMPS and the warm-up
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 Told = Callable[[str], None]  # takes what is being done, as often as it is done
 
-FIRST_S = 2.0
-EVERY_S = 5.0
+FIRST_S = 2.0  # chosen: nobody wonders what a command does before that
+EVERY_S = 5.0  # chosen: often enough to show that it is alive, and no flood of a log
 
 
 def nobody(doing: str) -> None:

@@ -21,8 +21,8 @@ from harness.parity.facts.align import Grid
 from reports.model import Place
 from reports.text import figure
 
-OUTLIERS = 1e-3
-FEWEST_OUTLIERS = 3
+OUTLIERS = 1e-3  # of the tokens: see above
+FEWEST_OUTLIERS = 3  # of a step, whose thousandth would be none
 EXTREME = 1.0  # times the cap: in float32 anything above 1e-4 is a defect, not noise
 # In half precision the tail goes on: of 600 tokens each, two float32 engines were 0.049 and 0.051 nats at most from
 # learners that computed in bfloat16, 0.0068 and 0.0067 on average. The cap is 0.05.

@@ -27,7 +27,7 @@ from harness.parity.native.two_samples import (
 from reports.model import Place
 from reports.text import figure
 
-MOST_SAMPLES = 20_000
+MOST_SAMPLES = 20_000  # of both stages: 1,999 permutations of as many booleans are 40 MB, their weights four times that
 # A difference of means is this many standard deviations of the permuted ones: p = 2e-9 if those are normal. It is taken
 # for alpha² = 1e-4 of a family of 11, which is 4.4, so that heavier tails do no harm.
 SURE_ERRORS = 6.0

@@ -26,7 +26,7 @@ BESIDE = 0.25  # and this one at most, next to tokens of its own
 CLEAR = 5  # tokens from which on a sample speaks for itself; shorter ones follow those of their step
 LEAST = 10  # tokens that a re-reading must have set right in all
 MOST_OF_IT = 0.1  # a re-reading that leaves less than this share of the nats is right, though more is wrong as well
-SAME_SCALE = 0.01
+SAME_SCALE = 0.01  # relative: two samples' factors that are nearer are one factor
 AT_ONE = 2  # tokens beside a position that are still at it
 MOST_SAMPLES = 0.9  # of those that differ in a step must show what is said of the step
 

@@ -8,7 +8,7 @@ from harness.parity.causes.registry import family
 from reports.model import SUSPICIONS, Cause, Check, Proof, Verdict
 from reports.text import figure
 
-ENVIRONMENT = 9
+ENVIRONMENT = 9  # the number of that suspicion
 _OWN = "without the causes"  # in a check's details: its own state and evidence, for when the causes change
 
 

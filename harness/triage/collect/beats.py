@@ -13,7 +13,7 @@ from harness.triage.collect import redact
 from harness.triage.evidence import Beat, OpenSpan
 
 FOLDER = "beats"
-MAX_BYTES = 1 << 16
+MAX_BYTES = 1 << 16  # chosen: a beat has a few KiB, its stack included
 
 
 @dataclass(frozen=True)

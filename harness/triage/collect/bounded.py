@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-REAP_S = 0.3
+REAP_S = 0.3  # for a child that was killed to be collected
 
 
 class NoThread(Exception):

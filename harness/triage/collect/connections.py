@@ -14,7 +14,7 @@ from harness.triage.collect.traffic import kept_s
 
 PROC = Path("/proc")
 ESTABLISHED, LISTEN = "01", "0A"  # include/net/tcp_states.h
-MAX_SHOWN = 200
+MAX_SHOWN = 200  # of one process, for evidence of a bounded size
 
 
 @dataclass

@@ -10,7 +10,7 @@ from pathlib import Path
 from harness.triage.collect import bounded
 from harness.triage.evidence import Gpu
 
-TIMEOUT_S = 5.0
+TIMEOUT_S = 5.0  # chosen: within the eight seconds of a look (`collect`); a driver that hangs takes for ever
 DRIVER = Path("/proc/driver/nvidia")
 FIELDS = "uuid,index,name,memory.used,memory.total,utilization.gpu"
 

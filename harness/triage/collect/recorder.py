@@ -21,7 +21,7 @@ from harness.triage.collect.stacks import Stacks, parse_faulthandler
 from harness.triage.directory import MAX_DUMP_BYTES, RECORDER, file_name
 from probes.files import make_folder, write_whole
 
-TIMEOUT_S = 2.0
+TIMEOUT_S = 2.0  # chosen: within the eight seconds of a look; a held interpreter never answers
 HANDLERS = ("dump_nccl_trace_json", "fr_trace_json")  # NCCL's recorder where the build has it, then c10d's (gloo)
 FILE_VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 

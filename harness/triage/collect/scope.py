@@ -13,8 +13,8 @@ from harness.errors import BadInput
 from harness.triage.collect import beats, journals, proc, ray, roles
 from probes.format import EVENTS
 
-RAY_PORT = 6379
-CLOCK_SET_S = 1.0
+RAY_PORT = 6379  # of the GCS, by default
+CLOCK_SET_S = 1.0  # a wall clock that moved by more beside the monotonic one was set, and did not drift
 
 
 @dataclass(frozen=True)

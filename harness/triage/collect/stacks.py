@@ -23,7 +23,7 @@ from typing import Any
 from harness.triage.collect import bounded, proc
 from harness.triage.evidence import Frame, Thread
 
-TIMEOUT_S = 4.0
+TIMEOUT_S = 4.0  # chosen: half of the eight seconds of a look (`collect`)
 YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 MAX_FRAMES = 200  # innermost ones: a runaway recursion has thousands
 MAX_NAME = 200  # a C++ template's name may have thousands of characters

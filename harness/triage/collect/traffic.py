@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 SOCK_DIAG, BY_FAMILY, DUMP = 4, 20, 0x301  # NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST | NLM_F_DUMP
 DONE, ERROR = 3, 2
-ESTABLISHED = 1 << 1
+ESTABLISHED = 1 << 1  # TCP_ESTABLISHED as a bit, net/tcp_states.h
 INFO = 2  # INET_DIAG_INFO: struct tcp_info of linux/tcp.h
 PORTS = 4  # idiag_sport and idiag_dport of struct inet_diag_msg, in the network's byte order
 SENT_MS, RECEIVED_MS = 44, 52  # tcpi_last_data_sent, tcpi_last_data_recv: milliseconds ago

@@ -19,7 +19,7 @@ from harness.triage.flight.pickling import torch_pickle
 
 FORMAT = "2.10"  # of the dumps of torch 2.13
 PREFIX = "nccl_trace_rank_"  # torch's own default of TORCH_FR_DUMP_TEMP_FILE, without its folder
-START_NS = 1_760_000_000_000_000_000
+START_NS = 1_760_000_000_000_000_000  # some moment in October 2025
 TICK_NS = 1_000_000  # between two operations of one rank
 
 Kind = Literal[

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from harness.triage.rules.bystanders import explains
 from harness.triage.rules.ruling import Case, Ruling
-from harness.triage.rules.untested import unnamed, untested
+from harness.triage.rules.untested import MOMENT_S, unnamed, untested
 
-MOMENT_S = 2.0  # two periods of the heartbeat
 # A step of a job in motion sends something at least that often, or its straggler is found by a second look; a hang that
 # is younger need not be named yet.
 FRESH_S = 10.0

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from reports.model import Verdict
 
 OnStall = Literal["report", "end", "exit"]
-STALLED = 86
+STALLED = 86  # the exit code: free, of sysexits.h and of shells
 NOT_FOUND, NOT_RUNNABLE = 127, 126  # as env, nice, timeout and every shell say it
 # What a process has to be told where it inherits nothing; probes/site/rlhf_harness_ray.py tells Ray's workers the same.
 TOLD = ("RLHF_HARNESS_WATCH", "RLHF_HARNESS_SOCKETS", "RLHF_HARNESS_ADAPTER", "RLHF_HARNESS_DIGESTS")

@@ -12,7 +12,7 @@ from harness.triage.watch.observe import Stat
 
 GRACE_S = 3.0  # between SIGTERM and SIGKILL: torchrun passes SIGTERM on and waits for its workers that long
 KILL_S = 10.0  # after SIGKILL: a process whose memory takes longer to free, or that sleeps in the kernel, is left
-LOOK_S = 0.05
+LOOK_S = 0.05  # whether a process has ended
 
 
 def end(

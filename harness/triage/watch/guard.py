@@ -13,7 +13,7 @@ from harness.triage.watch.watchdog import Stall, Watchdog
 from probes.files import make_folder
 from scenarios.engines.processes import descendants
 
-PERIOD_S = 1.0
+PERIOD_S = 1.0  # a heartbeat's own period
 
 
 class Guard:

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-GAP_S = 5.0
+GAP_S = 5.0  # chosen: several periods; a longer gap is of a host that slept
 BUSY = 0.2  # of one CPU: a spinning wait has one, a process that sleeps in a system call none
 QUIET = 0.02  # of one CPU: less than this is a timer, or a beat
 ALONE = frozenset({"collective", "backward", "device"})

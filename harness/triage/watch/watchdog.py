@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from reports.model import Verdict
 
 OWN_BEAT = "watchdog.json"
-BLOCK = 512
+BLOCK = 512  # bytes, written at once, so that a reader sees one beat whole
 MAX_SAID = 1_000  # lines that are remembered, so that each is said once: a week has no more that matter
 MOST_PATIENT = 16  # looks at one suspicion that is no hang come after 1, 2, 4, 8, 16, 16, ... times the threshold
 
