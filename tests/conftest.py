@@ -18,7 +18,15 @@ hypothesis.settings.register_profile(
     "nightly", hypothesis.settings.get_profile("day"), derandomize=False, max_examples=500
 )
 hypothesis.settings.load_profile(os.environ.get("TEST_PROFILE", "day"))
+NIGHT = os.environ.get("TEST_PROFILE") == "nightly"
 sys.path.insert(0, str(Path(__file__).resolve().parent / "support"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """By day the tests marked `night` are skipped: what they show is shown in part by a shorter one beside them."""
+    for item in items if not NIGHT else ():
+        if item.get_closest_marker("night"):
+            item.add_marker(pytest.mark.skip(reason="at night only: TEST_PROFILE=nightly"))
 
 
 @pytest.fixture(scope="session")

@@ -74,6 +74,7 @@ def bisected(out: Path, *words: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.night
 def test_a_cause_alone_and_an_interaction_of_two_among_harmless_settings(
     good: Path, tmp_path: Path, in_this_process: None
 ) -> None:
@@ -94,6 +95,7 @@ def test_a_cause_alone_and_an_interaction_of_two_among_harmless_settings(
     assert all((Path(step["recording"]) / "recording" / "report.html").is_file() for step in found["steps"])
 
 
+@pytest.mark.night
 def test_what_makes_a_recorded_run_another_one(
     good: Path, tmp_path: Path, in_this_process: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

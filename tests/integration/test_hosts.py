@@ -173,6 +173,7 @@ def test_a_host_that_dies_is_named_and_none_of_its_ranks_is_blamed(hosts: lab.Ho
     assert "no evidence was taken on hostb (rank 2-3)" in verdict.reason
 
 
+@pytest.mark.night
 def test_a_link_that_is_slow_and_loses_packets_is_no_stall(hosts: lab.Hosts, tmp_path: Path) -> None:
     with lab.slow_link(hosts, delay_s=0.1, loss=0.01):
         interface = {"GLOO_SOCKET_IFNAME": lab.SLOW, "TP_SOCKET_IFNAME": lab.SLOW}

@@ -41,7 +41,7 @@ def proven(verdict: Verdict, side: str) -> list[float]:
 
 @pytest.mark.parametrize(
     ("baseline", "candidate", "kind", "changes"),
-    [("hf", "vllm", "llama", {}), ("vllm", "sglang", "qwen3_moe", EXPERTS)],
+    [("hf", "vllm", "llama", {}), pytest.param("vllm", "sglang", "qwen3_moe", EXPERTS, marks=pytest.mark.night)],
 )
 def test_a_model_of_another_architecture_is_the_same_run_on_both_engines(
     baseline: str, candidate: str, kind: str, changes: dict[str, Any], built_in: dict[str, str], tmp_path: Path

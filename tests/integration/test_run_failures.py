@@ -56,7 +56,9 @@ def gone(processes: list[psutil.Process]) -> list[psutil.Process]:
     return [p for p in left if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 
 
-@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("signum", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.night)]
+)
 def test_an_interrupted_run_leaves_readable_events_and_no_process(
     tmp_path: Path, signum: signal.Signals, code: int
 ) -> None:
@@ -125,6 +127,7 @@ def test_an_address_without_a_cluster_is_said_in_one_sentence(tmp_path: Path) ->
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.night
 def test_a_tensor_parallel_rank_that_dies_at_its_start_is_told_in_its_own_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -180,6 +180,7 @@ def across() -> tuple[list[str], str]:
     return options, f"{launch} --master-addr {address}"
 
 
+@pytest.mark.night
 def test_a_hang_whose_culprit_is_on_another_node_is_named_and_ended(
     tmp_path: Path, slurm: dict[str, str], across: tuple[list[str], str]
 ) -> None:
@@ -194,6 +195,7 @@ def test_a_hang_whose_culprit_is_on_another_node_is_named_and_ended(
     assert not left_over(kept)
 
 
+@pytest.mark.night
 def test_a_pause_that_is_over_at_the_second_look_ends_nothing(
     tmp_path: Path, slurm: dict[str, str], across: tuple[list[str], str]
 ) -> None:
@@ -205,6 +207,7 @@ def test_a_pause_that_is_over_at_the_second_look_ends_nothing(
     assert not left_over(kept)
 
 
+@pytest.mark.night
 def test_a_job_that_meets_its_time_limit_leaves_evidence_of_every_node(
     tmp_path: Path, slurm: dict[str, str], across: tuple[list[str], str]
 ) -> None:

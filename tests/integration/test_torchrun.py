@@ -59,6 +59,7 @@ def test_the_exit_code_is_torchrun_s_or_that_of_a_hang(tmp_path: Path, mode: str
         assert verdict["verdict"] == "HUNG" and [party["rank"] for party in verdict["triage"]["culprits"]] == [1]
 
 
+@pytest.mark.night
 def test_a_hang_across_nodes_that_share_a_folder_is_named_and_ended(tmp_path: Path) -> None:
     options = ["--nodes", "2", "--nproc-per-node", "1", "--shared", str(tmp_path / "shared")]
     script = rendered(tmp_path, "stops", *options)

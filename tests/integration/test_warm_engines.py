@@ -89,6 +89,7 @@ def test_warm_and_cold_say_the_same_and_down_leaves_nothing(
     assert up.listed(pytest.fail) == []
 
 
+@pytest.mark.night
 def test_leftovers_are_found_and_the_engine_started_anew(scenario: Scenario, tmp_path: Path) -> None:
     side = Side("run", "hf", envs.resolve("hf"), scenario, tmp_path)
     up.up(["hf"], scenario, native=False, idle_s=3600, say=print)
