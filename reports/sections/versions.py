@@ -18,11 +18,6 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 1 << 20  # of run.json, and of the beginning of a journal
 FIRST_EVENTS = 8  # of a journal, among which the last `environment` is
-# Of some hundred packages those that maintainers ask for.
-PACKAGES = (
-    *("vllm", "sglang", "verl", "openrlhf", "trl", "torch", "transformers", "tokenizers", "ray", "triton"),
-    *("flashinfer-python", "flash-attn", "xgrammar", "numpy", "deepspeed", "rlhf-harness"),
-)
 
 
 def of(run: RunSummary) -> list[Fact]:
@@ -31,10 +26,10 @@ def of(run: RunSummary) -> list[Fact]:
     engine, machine, device = (_mapping(value) for value in (
         manifest.get("environment"), seen.get("machine"), seen.get("device"),
     ))  # fmt: skip
-    packages = _mapping(manifest.get("packages")) | _mapping(seen.get("packages"))
+    packages = _mapping(seen.get("packages")) or _mapping(manifest.get("packages"))
     version = engine.get("version") or run.rows.get("engine version")
     facts = [("engine", f"{run.backend} {version or ''}"), ("python", engine.get("python_version"))]
-    facts += [(name, packages.get(name)) for name in PACKAGES if name != engine.get("engine")]
+    facts += [(name, there) for name, there in packages.items() if name != engine.get("engine")]
     facts += [("system", machine.get("system")), ("processor", machine.get("cpu")), ("GPUs", machine.get("gpus"))]
     facts += [("device", device.get("name") or run.rows.get("device"))]
     facts += [(name, run.rows.get(name)) for name in ("model", "dtype", "attention backend")]

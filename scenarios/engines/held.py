@@ -55,7 +55,7 @@ def answer(model: Any, order: bytes, saved: dict[str, torch.Tensor] | None = Non
     asked = unpacked(order)
     found: dict[str, Any] = {}
     if "leftovers" in asked:
-        found["leftovers"] = leftovers.of_process() + leftovers.of_model(model)
+        found["leftovers"] = leftovers.of_process(type(model).__module__.partition(".")[0]) + leftovers.of_model(model)
     if asked.get("watch"):
         object.__setattr__(model, WITNESS, Witness(model))
     elif "watch" in asked:

@@ -14,8 +14,8 @@ import sys
 import types
 from typing import Any
 
-# Packages whose functions compute something of a rollout.
-CODE = ("scenarios", "probes", "transformers", "vllm", "sglang", "torch.nn", "torch.functional", "torch._tensor")
+# Packages whose functions compute something of a rollout, beside the engine's own.
+CODE = ("scenarios", "probes", "transformers", "torch.nn", "torch.functional", "torch._tensor")
 PROBE_TOKENS = 48  # of the prompt that proves an empty cache: several blocks of SGLang's and vLLM's caches on a GPU
 MOST_NAMED = 3  # of what has changed, in one sentence
 _noted: dict[str, dict[str, Any]] = {}

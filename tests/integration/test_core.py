@@ -40,7 +40,10 @@ def installed(home: Path, extra: str = "") -> Path:
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, home / "source")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", home / "wheel", home / "source"], check=True)
+    uv = [sys.executable, "-m", "uv", "--quiet"]
+    subprocess.run([*uv, "build", "--sdist", home / "source", "--out-dir", home / "sdist"], check=True)
+    [sdist] = (home / "sdist").glob("*.tar.gz")  # the wheel is built from it, so that one test of its files proves both
+    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", home / "wheel", sdist], check=True)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", home / "env"], check=True)
     [wheel] = (home / "wheel").glob("*.whl")
     subprocess.run([*pip, "--python", home / "env" / "bin" / "python", "install", f"{wheel}{extra}"], check=True)

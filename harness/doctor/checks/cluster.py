@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from harness.doctor.facts import Facts
 from harness.doctor.outcome import Asked, Fine, Outcome, Problem, comparison
+from scenarios.engines import registry
 
 Placed = tuple[str, Outcome]
 
@@ -18,7 +19,6 @@ _STEERING = re.compile(
     r"|CUDA_DEVICE_MAX_CONNECTIONS|CUDA_LAUNCH_BLOCKING|PYTHONHASHSEED"
 )
 _LOCAL = re.compile(r".*(IFNAME|IB_HCA|HOSTID|HOST_IP|_PORT)$")  # may rightly differ from node to node
-_WIRE = ("torch", "ray", "vllm", "sglang", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
 _SAME = re.compile(r"rlhf-harness|pandas|pyarrow")  # of no account to the workers
 
 
@@ -104,6 +104,8 @@ def packages(places: Sequence[Facts], asked: Asked) -> Iterator[Placed]:
     shell, *workers = places
     assert shell.software is not None
     alike = True
+    engines = {name for spec in registry.specs().values() if not spec.embedded for name in spec.distributions}
+    wire_formats = {"torch", "ray", "nvidia-nccl-cu12", "nvidia-nccl-cu13", *engines}
     for worker in workers:
         assert worker.software is not None
         ours, theirs = shell.software.packages, worker.software.packages
@@ -127,7 +129,7 @@ def packages(places: Sequence[Facts], asked: Asked) -> Iterator[Placed]:
         ]
         for name in different:
             alike = False
-            wire = name in _WIRE
+            wire = name in wire_formats
             yield (
                 worker.where,
                 Problem(
