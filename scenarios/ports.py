@@ -6,7 +6,7 @@ import random
 import socket
 from pathlib import Path
 
-LOWEST = 20_000  # above those that services are registered at and schedulers hand out
+LOWEST = 20_000  # chosen: above the ports of most services
 RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 

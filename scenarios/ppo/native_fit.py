@@ -3,6 +3,9 @@
 Samples that do not fit what was asked are read again with one parameter changed to its likeliest value (temperature,
 a truncation, a penalty), or with another meaning of it (top-p beside top-k over the unfiltered mass; a penalty blind to
 the prompt). The change that gains most likelihood is kept; another is sought while something is left to explain.
+
+Without common noise there are likelihoods and no constraints; `scenarios.bench.fit` has constraints, one a choice, and
+no likelihood. The two share the parameters' axes (`canonical.AXES`) and the sampler's arithmetic.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ from scenarios.ppo.native_scores import (
 from scenarios.settings import Sampling
 
 GAIN = 10.0  # nats; by Wilks's theorem a useless parameter gains as much once in 130,000 samples
-ROUNDS = 3  # of a finer search about the best: each looks on a grid between its neighbours
+ROUNDS = 3  # chosen: changes that are sought, one after the other
 FINE = 0.004  # share to which a parameter is sought
 PAIRED = 0.03  # share to which a temperature is sought beside a truncation
 # Logits that are read: 1,024 tokens of a vocabulary of 2,048, on which a temperature of 0.8 gains some 100 nats. A fit
