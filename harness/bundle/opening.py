@@ -42,13 +42,19 @@ def resolve_runs(*paths: str | os.PathLike[str]) -> list[Path]:
         if file is None and plain is not None:
             raise BadInput(f"{plain} is a file, and no bundle", fix="harness diff RUN RUN   # directories or bundles")
     found = [resolve(path) for path in paths]
-    keys = {_opened(file.resolve())[1].prompt_key if file is not None else "" for file in files}
+    keys = set(map(prompt_key, paths))
     if len(keys) > 1:
         raise BadInput(
             "the prompts of these runs were hashed apart: none of them could be equal",
             fix="harness bundle RUN RUN --hash-prompts",
         )
     return found
+
+
+def prompt_key(path: str | os.PathLike[str]) -> str:
+    """The key with which a bundle's prompts were hashed; empty where they are as they were, or it is no bundle."""
+    file = _file(Path(path))
+    return _opened(file.resolve())[1].prompt_key if file is not None else ""
 
 
 def is_bundle(path: str | os.PathLike[str]) -> bool:

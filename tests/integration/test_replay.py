@@ -118,6 +118,16 @@ def test_it_begins_at_the_last_checkpoint_and_arrives_at_the_same_weights(
     assert last[0].read_bytes() == last[1].read_bytes()
 
 
+def test_a_bundle_replays_unless_its_prompts_are_hashed(recorded: Path, tmp_path: Path) -> None:
+    whole, hashed = tmp_path / "whole.zip", tmp_path / "hashed.zip"
+    assert cli.main(["bundle", str(recorded), "--out", str(whole)]) == 0
+    assert cli.main(["bundle", str(recorded), "--out", str(hashed), "--hash-prompts"]) == 0
+    verdict = replayed(whole)
+    assert (verdict.verdict, verdict.coverage["steps"]) == ("EQUIVALENT", STEPS), verdict.reason
+    with pytest.raises(BadInput, match="were hashed"):
+        replayed(hashed)
+
+
 def test_it_ends_where_it_is_told_to(recorded: Path) -> None:
     verdict = replayed(recorded, steps=3)
     assert (verdict.verdict, verdict.coverage["steps"]) == ("EQUIVALENT", 3), verdict.reason

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from pathlib import Path
 from typing import Any
 
 from harness import envs
@@ -18,6 +17,7 @@ from harness.cluster.experiment import Experiment
 from harness.cluster.launch import Cluster
 from harness.cluster.side import Side
 from harness.cluster.waiting import RunCut
+from harness.errors import BadInput
 from harness.parity.facts.replayed import halves
 from harness.parity.runs.command_line import command_line
 from harness.parity.runs.options import LaunchOptions, command_options
@@ -39,16 +39,20 @@ def run_replay(
     cap: float | None = None,
     **changes: Any,
 ) -> Verdict:
-    """Replay the recorded run in `run` on `backend`, and judge the replay against it.
+    """Replay the recorded run in `run`, which may be a bundle, on `backend`, and judge the replay against it.
 
     `steps`: replay so many steps of the run, counted from its beginning; None: all that it holds whole. `from_step`:
     begin at the last checkpoint that the run wrote before this step (at step 0 without one). `changes`: fields of
     LaunchOptions, instead of or on top of `options`. Raises BadInput for a run that cannot be replayed; a replay that
     was cut short is INCONCLUSIVE, not an exception.
     """
+    from harness.bundle.opening import prompt_key, resolve_runs
+
     started = time.monotonic()
     options = dataclasses.replace(options or LaunchOptions(), **changes)
-    known = source(Path(run).resolve())
+    known = source(resolve_runs(run)[0].resolve())
+    if prompt_key(run):
+        raise BadInput(f"the prompts of {run} were hashed: no engine can score them", fix="harness bundle RUN")
     window = known.window(from_step, steps)
     checkpoint = known.checkpoint(from_step)
     first = int(checkpoint.name.removeprefix("step-")) if checkpoint is not None else 0
