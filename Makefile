@@ -9,7 +9,7 @@ HARNESS := $(VENV)/bin/harness
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help parity test docs test-frameworks faults unit lint install engines frameworks clean
+.PHONY: help parity test gpu docs test-frameworks faults unit lint install engines frameworks clean
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' Makefile
@@ -32,6 +32,9 @@ faults: engines ## every planted hang, every planted difference in float32 and i
 
 unit: $(READY) ## the fast tests, without engines
 	@$(VENV)/bin/python -m pytest -n 2 tests/unit tests/contract
+
+gpu: $(READY) ## what only a CUDA device shows: waits that spin, NCCL's dumps, rounding, coupled draws, the cost of probes
+	@$(VENV)/bin/python -m pytest --confcutdir tests/gpu tests/gpu
 
 lint: $(READY) ## ruff, mypy, import contracts
 	@$(VENV)/bin/ruff check harness probes scenarios reports tests docs/generate.py
