@@ -219,8 +219,9 @@ class History:
         with self._write() as connection:
             connection.execute(nights.update().where(nights.c.id == night).values(values))
 
-    def add(self, night: int, observation: Observation, result: CellResult) -> None:
-        """A cell of a night with all that belongs to it, in one transaction."""
+    def add(self, night: int, observation: Observation, result: CellResult, folder: Path | None = None) -> None:
+        """A cell of a night with all that belongs to it, in one transaction. `folder`: where its recording and those of
+        its second runs are."""
         changes = {name: codec.builtins(getattr(result, name))
                    for name in ("new", "standing", "gone", "explains", "known", "confirmation")}  # fmt: skip
         with self._write() as connection:
@@ -238,7 +239,7 @@ class History:
             if observation.recording:
                 connection.execute(recordings.insert().values(
                     verdict_id=row, machine=socket.gethostname(), changed=result.status not in ("OK", "KNOWN"),
-                    **_on_disk(Path(observation.recording)),
+                    **_on_disk(Path(observation.recording), folder),
                 ))  # fmt: skip
 
     @staticmethod
@@ -329,8 +330,9 @@ class History:
     # --- retention
 
     def prune(self, keep: Retention, below: Path, *, today: datetime.datetime | None = None) -> int:
-        """Remove recordings of this machine that are older, more, or larger than is kept; returns how many. Those that
-        do not lie below `below` belong to another --out: they are neither counted nor touched."""
+        """Remove recordings of this machine that are older, more, or larger than is kept, with what lies beside them in
+        their cell's folder of a night (second runs, failed attempts); returns how many. Those that do not lie below
+        `below` belong to another --out: they are neither counted nor touched."""
         today, root = today or datetime.datetime.now(datetime.UTC), below.resolve()
         query = (
             sa.select(recordings, nights.c.started).join_from(recordings, verdicts).join(nights)
@@ -351,7 +353,7 @@ class History:
             if not (old or more or large):
                 count, total = count + 1, total + row.bytes
                 continue
-            shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(_of_cell(folder, root), ignore_errors=True)
             if folder.exists():  # not ours to remove, or in use: the next night tries again
                 continue
             with self._write() as connection:
@@ -359,6 +361,12 @@ class History:
                 connection.execute(gone.values(removed=now()))
             removed += 1
         return removed
+
+
+def _of_cell(recording: Path, root: Path) -> Path:
+    """What goes with a recording below `root`: its cell's folder, night-N/CELL; itself where it lies elsewhere."""
+    inside = recording.resolve().relative_to(root).parts
+    return root.joinpath(*inside[:2]) if len(inside) > 2 and inside[0].startswith("night-") else recording
 
 
 def now() -> str:
@@ -413,8 +421,9 @@ def _durable(connection: Any, record: Any) -> None:
     connection.execute("PRAGMA foreign_keys=ON")
 
 
-def _on_disk(folder: Path) -> dict[str, Any]:
-    size = sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+def _on_disk(folder: Path, of_cell: Path | None) -> dict[str, Any]:
+    every = (of_cell or folder).rglob("*")
+    size = sum(path.lstat().st_size for path in every if path.is_file() and not path.is_symlink())
     try:
         digest = hashlib.sha256((folder / "verdict.json").read_bytes()).hexdigest()
     except OSError:

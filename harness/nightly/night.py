@@ -84,7 +84,7 @@ class Nightly:
             report=to_read(tonight.recording, tonight.verdict),
         )  # fmt: skip
         result = accepted(result, self.entries, self.today())
-        self.history.add(number, tonight, result)
+        self.history.add(number, tonight, result, folder)
         return result
 
 

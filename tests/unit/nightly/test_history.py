@@ -297,6 +297,24 @@ def test_recordings_go_and_verdicts_stay(tmp_path: Path) -> None:
         assert history.night(5).results[0].report == f"{outside}/report.html", "it lies below another --out, and stays"
 
 
+def test_second_runs_go_with_the_recording_of_their_cell(tmp_path: Path) -> None:
+    root = tmp_path / "runs"
+    cell = root / "night-00001" / "hf_hf"
+    for part in ("attempt-1/recording", "again/attempt-1/recording", "itself/attempt-1/recording"):
+        (cell / part).mkdir(parents=True)
+        (cell / part / "tokens").write_bytes(b"x" * 1000)
+    (root / "night-00001" / "night.md").write_text("kept")
+    later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=90)
+    with History.at(str(tmp_path / "history.db")) as history:
+        one = dataclasses.replace(support.observation(), recording=str(cell / "attempt-1" / "recording"))
+        result = CellResult("a", "REGRESSED", "DIVERGENT", "x", 2.0)
+        history.add(history.begin("trial", [], []), one, result, cell)
+        assert history.prune(Retention(days=14, size=3000), root) == 0
+        assert history.prune(Retention(days=14, size=2999), root) == 1, "the second runs count"
+        assert not cell.exists() and (root / "night-00001" / "night.md").exists()
+        assert history.prune(Retention(days=14), root, today=later) == 0
+
+
 def test_a_recording_that_cannot_be_removed_is_not_called_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
