@@ -40,9 +40,11 @@ def effect(e: Evidence) -> str:
 
 @check(SUSPICIONS[5], 5)
 def collective_backend(e: Evidence) -> Outcome:
-    """gloo against nccl, per group; group names lose their digits, because runs number them."""
+    """gloo against nccl, per group; group names lose their digits, because runs number them. Sizes are compared where
+    both runs were asked for as many processes."""
     name, number = SUSPICIONS[5], 5
-    one, two = (_groups(side) for side in e.sides)
+    as_many = _processes(e.baseline) == _processes(e.candidate)
+    one, two = (_groups(side, sizes=as_many) for side in e.sides)
     both = sorted(set(one) & set(two))
     if not both:
         return outcome(name, "not tested", "no process group that both runs recorded", number=number)
@@ -60,14 +62,17 @@ def collective_backend(e: Evidence) -> Outcome:
             findings=[Finding("collective backend", text, effect(e))],
         )
     alone = sorted((set(one) ^ set(two)) - {key for key in (*one, *two) if key[0] in _ENGINES})
-    if alone:
+    if alone and as_many:
         role, group = alone[0]
         text = f"{len(alone)} of the learners' groups were recorded in one run only, first {group} of {role}, in the "
         text += "baseline" if alone[0] in one else "candidate"
         return outcome(name, "not tested", text, number=number)
     backends = sorted({backend for key in both for backend, _ in one[key]})
     return outcome(
-        name, "ruled out", f"{', '.join(backends)} in both runs, {len(both)} groups of equal size", number=number
+        name,
+        "ruled out",
+        f"{', '.join(backends)} in both runs, {len(both)} groups{' of equal size' if as_many else ''}",
+        number=number,
     )
 
 
@@ -75,18 +80,26 @@ def collective_backend(e: Evidence) -> Outcome:
 _ENGINES = {"rollout", "process"}
 
 
-def _groups(side: Side) -> dict[tuple[str, str], set[tuple[str, int]]]:
+def _processes(side: Side) -> tuple[Any, ...]:
+    """How many a run was asked for: workers of an engine, engines, ranks of a learner."""
+    engine, ppo = (mapping(side.recording.scenario.get(part)) for part in ("engine", "ppo"))
+    return engine.get("tensor_parallel"), engine.get("engines"), ppo.get("world_size")
+
+
+def _groups(side: Side, *, sizes: bool) -> dict[tuple[str, str], set[tuple[str, int]]]:
     found: dict[tuple[str, str], set[tuple[str, int]]] = {}
     for event in side.recording.all("group"):
         if event.get("backend") is None:
             continue
         key = (str(event.get("role")), re.sub(r"[0-9a-f]{8,}|\d+", "#", str(event.get("name"))))
-        found.setdefault(key, set()).add((str(event.get("backend")), int(number(event.get("world_size"), 0))))
+        found.setdefault(key, set()).add(
+            (str(event.get("backend")), int(number(event.get("world_size"), 0)) if sizes else 0)
+        )
     return found
 
 
 def _group(group: set[tuple[str, int]]) -> str:
-    return ", ".join(f"{backend} of {size}" for backend, size in sorted(group))
+    return ", ".join(f"{backend} of {size}" if size else backend for backend, size in sorted(group))
 
 
 @check(SUSPICIONS[8], 8)

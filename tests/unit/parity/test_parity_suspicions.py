@@ -128,6 +128,16 @@ def test_nccl_against_gloo(tmp_path: Path) -> None:
     assert found.state == "confirmed" and "gloo" in found.evidence and "nccl" in found.evidence
 
 
+def test_another_number_of_workers_makes_other_groups(tmp_path: Path) -> None:
+    baseline, candidate = plain()
+    for event in candidate.events("group"):
+        event["world_size"] = 3
+    found = check(put(tmp_path / "unasked", baseline, candidate), "collective-backend")
+    assert found.state == "confirmed" and "gloo of 1 against gloo of 3" in found.evidence
+    candidate.manifest["scenario"]["engine"]["tensor_parallel"] = 2
+    assert check(put(tmp_path / "asked", baseline, candidate), "collective-backend").state == "ruled out"
+
+
 def test_a_sampling_parameter_that_was_dropped_is_a_warning_without_a_divergence(tmp_path: Path) -> None:
     baseline, candidate = plain()
     candidate.manifest["scenario"]["sampling"]["min_tokens"] = 4
