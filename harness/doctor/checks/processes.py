@@ -41,24 +41,18 @@ def engines(facts: Facts, asked: Asked) -> Iterator[Outcome]:
             )
         )
     if ended:
-        outcomes.append(
-            Problem(
-                "info",
-                "engine processes have ended, and their parent has not collected them",
-                _shown(ended),
-                "they hold nothing, unless a thread of theirs is stuck in a driver",
-                f"ps -o ppid= -p {_pids(ended).replace(' ', ',')}   # it goes when that process does",
-            )
-        )
+        outcomes.append(_uncollected("engine processes", ended))
     yield from outcomes or [Fine("no engine process is running")]
 
 
 @check("leftover-ray", "processes", host=True)
 def ray(facts: Facts, asked: Asked) -> Iterator[Outcome]:
     """Lists Ray's processes. Error for workers whose raylet has ended, info for a cluster that runs here and
-    was not asked for."""
+    was not asked for, and for processes that have ended and whose parent has not collected them."""
     assert facts.processes is not None
-    found = [item for item in facts.processes.found if item.kind == "ray"]
+    every = [item for item in facts.processes.found if item.kind == "ray"]
+    ended = [item for item in every if item.zombie]
+    found = [item for item in every if not item.zombie]
     orphans = [item for item in found if item.orphan and item.title.startswith("ray::")]
     daemons = [item for item in found if not item.title.startswith("ray::")]
     outcomes: list[Outcome] = []
@@ -83,7 +77,19 @@ def ray(facts: Facts, asked: Asked) -> Iterator[Outcome]:
                 f"harness doctor --address auto   # to examine it; to end it: kill {_pids(daemons)}",
             )
         )
+    if ended:
+        outcomes.append(_uncollected("processes of Ray", ended))
     yield from outcomes or [Fine(f"{len(found)} processes of the cluster itself" if found else "Ray is not running")]
+
+
+def _uncollected(what: str, ended: list[Leftover]) -> Problem:
+    return Problem(
+        "info",
+        f"{what} have ended, and their parent has not collected them",
+        _shown(ended),
+        "they hold nothing, unless a thread of theirs is stuck in a driver",
+        f"ps -o ppid= -p {_pids(ended).replace(' ', ',')}   # it goes when that process does",
+    )
 
 
 def _shown(items: list[Leftover]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,14 +31,24 @@ class Processes:
     shell_age_s: float = 0.0
 
 
+FOLLOW_S = 2.0  # chosen: within which a process that sees its parent's end has ended too
 # Names that the programs give themselves: SGLang and vLLM with setproctitle, Ray's workers as ray::<task>.
 _ENGINE = re.compile(r"^(sglang::|VLLM::|sgl_diffusion::)|(-m |/)(sglang\.launch_server|vllm\.entrypoints)\b")
 _RAY = re.compile(r"^ray::|/raylet/raylet\b|/gcs/gcs_server\b|^raylet\b|^gcs_server\b")
 
 
 def processes() -> dict[str, Any]:
-    """The fields of `Processes`. The doctor and everything above it are left out."""
+    """The fields of `Processes`. The doctor and everything above it are left out. Orphans are looked at once more after
+    a moment: a worker of Ray whose raylet has ended follows it by itself."""
     above = _ancestors(os.getpid())
+    found = _now(above)
+    if any(one["orphan"] and not one["zombie"] for one in found):
+        time.sleep(FOLLOW_S)
+        found = _now(above)
+    return {"found": found, "shell_age_s": age(os.getppid())}
+
+
+def _now(above: set[int]) -> list[dict[str, Any]]:
     found = []
     for pid in pids():
         if pid in above:
@@ -51,7 +62,7 @@ def processes() -> dict[str, Any]:
             "mine": about.get("Uid", "").split()[:2][-1:] == [str(os.geteuid())],
             "zombie": about.get("State", "").startswith("Z"),
         })  # fmt: skip
-    return {"found": found, "shell_age_s": age(os.getppid())}
+    return found
 
 
 def _short(name: str) -> str:

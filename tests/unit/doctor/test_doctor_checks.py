@@ -242,6 +242,9 @@ def test_py_spy_that_is_absent_is_not_checked() -> None:
 def test_an_engine_of_a_living_run_is_told_and_not_blamed() -> None:
     zombie = Leftover(79, "sglang::scheduler", "engine", 90.0, orphan=True, zombie=True)  # no signal ends it
     assert [item.severity for item in problems("leftover-engines", healthy(processes={"found": (zombie,)}))] == ["info"]
+    worker = Leftover(81, "ray::RuntimeEnv", "ray", 1.0, orphan=True, zombie=True)
+    [found] = problems("leftover-ray", healthy(processes={"found": (worker,)}))
+    assert found.severity == "info" and "not collected" in found.what
     engine = Leftover(78, "VLLM::EngineCore", "engine", 90.0, orphan=False)
     assert [item.severity for item in problems("leftover-engines", healthy(processes={"found": (engine,)}))] == ["info"]
 
