@@ -185,6 +185,17 @@ class RayTask:
     actor_id: str = ""
     caller_pid: int = 0  # the process that submitted it, 0 where Ray does not say
     error: str = ""
+    caller_host: str = ""
+
+
+@dataclass(frozen=True)
+class RayNode:
+    """A node of the Ray cluster as its GCS knows it."""
+
+    host: str
+    alive: bool
+    death: str = ""  # why it is dead, as Ray says it
+    silent: str = ""  # why a look at it was asked for and did not come
 
 
 @dataclass(frozen=True)
@@ -215,4 +226,5 @@ class Evidence:
     expected_world: int | None = None  # ranks that the launcher was asked for
     threshold_s: float = 0.0  # after how long without progress the watch looks; 0 where nobody watched
     notes: tuple[str, ...] = ()
+    ray_nodes: tuple[RayNode, ...] = ()
     directories: tuple[str, ...] = ()  # of the nodes whose evidence was united; then no ages of two hosts are compared

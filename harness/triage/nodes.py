@@ -62,6 +62,7 @@ def unite(parts: Mapping[Path, Evidence]) -> Evidence:
         max((part.expected_world or 0 for part in everybody), default=0) or None,
         max(part.threshold_s for part in everybody),
         tuple(dict.fromkeys(f"{path.name}: {note}" for path, part in parts.items() for note in part.notes)),
+        tuple(dict.fromkeys(node for part in everybody for node in part.ray_nodes)),
         tuple(str(path) for path in parts),
     )
 

@@ -3,6 +3,7 @@ nothing from the driver, and are told the watch directory through their runtime 
 runtime environment has a PYTHONPATH of its own, which replaces the one that they would inherit."""
 
 import os
+import sys
 
 _TOLD = ("RLHF_HARNESS_WATCH", "RLHF_HARNESS_SOCKETS", "RLHF_HARNESS_ADAPTER", "RLHF_HARNESS_DIGESTS")
 _FILE = "/tmp/ray/ray_current_cluster"  # where Ray notes the cluster that a plain `ray.init()` joins
@@ -12,7 +13,8 @@ def environment(runtime_env):
     """The job's runtime environment with the variables of the watch; a cluster of its own inherits them already."""
     if os.environ.get("RAY_RUNTIME_ENV_HOOK") == f"{__name__}.environment":
         del os.environ["RAY_RUNTIME_ENV_HOOK"]  # the processes that Ray starts next would inherit it
-    joined = os.environ.get("RAY_ADDRESS") or os.path.exists(_FILE)
+    asked = _asked()
+    joined = asked != "local" and (asked or os.environ.get("RAY_ADDRESS") or os.path.exists(_FILE))
     directory = os.environ.get("RLHF_HARNESS_WATCH")
     found = dict(runtime_env or {})
     given = dict(found.get("env_vars") or {})
@@ -25,3 +27,11 @@ def environment(runtime_env):
     given["PYTHONPATH"] = here + os.pathsep + given.get("PYTHONPATH", "${PYTHONPATH}")
     found["env_vars"] = given
     return found
+
+
+def _asked():
+    """The address that `ray.init` was called with, which Ray does not hand to its hook; None without one."""
+    frame = sys._getframe(1).f_back
+    while frame is not None and frame.f_code.co_name != "init":
+        frame = frame.f_back
+    return frame.f_locals.get("address") if frame is not None else None

@@ -314,7 +314,7 @@ def test_a_ray_cluster_without_a_dashboard(start: Start, tmp_path: Path) -> None
         folder = tmp_path / "nodes"
         folder.mkdir()
         options = {"gap_s": 0.2, "native": False, "nodes": False, "deadline_s": 6.0}
-        assert ray.other_nodes(address, folder, here="", timeout_s=600, options=options) == []
+        assert ray.other_nodes(address, folder, here="", timeout_s=600, options=options) == {}
         [part] = folder.iterdir()
         elsewhere = directory.read(part)
         assert {roles["Engine"].pid, roles["Trainer"].pid} <= {one.pid for one in elsewhere.processes}

@@ -1,5 +1,5 @@
-"""A laboratory of two hosts on this one: each a network namespace with an address and a host name of its own, with a
-cable between them. Whatever it made is removed at its end.
+"""A laboratory of two hosts on this one: each a network namespace with an address, a host name, processes and temporary
+files of its own, with a cable between them. Whatever it made is removed at its end.
 
 A second link, on request, delays and loses packets: two TUN devices and a thread between them, since not every kernel
 has netem.
@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import heapq
 import itertools
+import json
 import os
 import random
 import select
@@ -19,6 +20,7 @@ import signal
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +37,7 @@ TUNSETIFF, IFF_TUN_NO_PI = 0x400454CA, 0x1001
 
 def why_not() -> str:
     """Why the laboratory cannot be built here; empty where it can."""
-    lacking = [program for program in ("ip", "unshare", "hostname") if shutil.which(program) is None]
+    lacking = [program for program in ("ip", "unshare", "nsenter", "hostname") if shutil.which(program) is None]
     if os.geteuid() != 0:
         return "needs root, to make network namespaces"
     if lacking:
@@ -53,11 +55,12 @@ class Hosts:
 
     namespaces: tuple[str, str]
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    inits: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)  # host -> what ends all below it
 
     def start(self, host: int, command: Sequence[str], log: Path, **environ: str) -> subprocess.Popen[bytes]:
         """A process on a host, in a session of its own; what it prints goes to `log`."""
-        named = f'hostname {NAMES[host]} && exec "$@"'
-        words = ["ip", "netns", "exec", self.namespaces[host], "unshare", "--uts", "sh", "-c", named, "sh", *command]
+        entered = ["nsenter", "--target", str(self._running(host)), "--net", "--uts", "--pid", "--mount"]
+        words = [*entered, f"--wd={log.parent}", *command]
         environment = {
             **os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": INTERFACE,
             "TP_SOCKET_IFNAME": INTERFACE, **environ,
@@ -70,9 +73,27 @@ class Hosts:
         self.started.append(process)
         return process
 
+    def _running(self, host: int) -> int:
+        """The first process of a host, as this machine counts; the host is started where it is off."""
+        init = self.inits.get(host)
+        if init is None or init.poll() is not None:
+            script = f"hostname {NAMES[host]} && mount -t tmpfs tmpfs /dev/shm && echo up && exec sleep infinity"
+            init = self.inits[host] = subprocess.Popen(
+                ["ip", "netns", "exec", self.namespaces[host], "unshare", "--uts", "--pid", "--fork", "--mount-proc",
+                 "--kill-child", "sh", "-c", script],
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True,
+            )  # fmt: skip
+            assert init.stdout is not None and init.stdout.readline() == b"up\n"
+        [first] = Path(f"/proc/{init.pid}/task/{init.pid}/children").read_text().split()
+        return int(first)
+
     def inside(self, host: int, *words: str) -> None:
         """A command in a host's network."""
         subprocess.run(["ip", "netns", "exec", self.namespaces[host], *words], check=True, capture_output=True)
+
+    def hide(self, host: int, folder: Path) -> None:
+        """Give a host an empty folder of its own in the place of one that both have."""
+        self.start(host, ["mount", "-t", "tmpfs", "tmpfs", str(folder)], folder.parent / "mount.log").wait(20)
 
     def cut(self, host: int) -> None:
         """Pull the cable: packets are lost, and no connection is closed."""
@@ -83,17 +104,16 @@ class Hosts:
 
     def kill(self, host: int) -> None:
         """End every process on a host at once, as a power cut does."""
-        shown = subprocess.run(["ip", "netns", "pids", self.namespaces[host]], capture_output=True, text=True)
-        for pid in map(int, shown.stdout.split()):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        if init := self.inits.pop(host, None):
+            init.kill()  # its child is ended with it, and with that one the kernel ends all of the host's
+            init.wait(20)
 
     def end(self) -> None:
         """End every process on all hosts."""
         for host in range(len(NAMES)):
             self.kill(host)
         for process in self.started:
-            # One that has only just been started is not in its namespace yet, and nobody else has waited for its pid.
+            # One that has only just been started is not on its host yet, and nobody else has waited for its pid.
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait(20)
@@ -175,3 +195,32 @@ def wait_for(condition: Callable[[], object], seconds: float, what: Callable[[],
     while not condition():
         assert time.monotonic() < by, f"not within {seconds:.0f} s: {what()}"
         time.sleep(0.1)
+
+
+RAY_PORT = 6379
+RAY_RESOURCES = ("learner", "engine")  # by host: a custom resource that its node alone has
+
+
+@contextlib.contextmanager
+def ray_cluster(hosts: Hosts, root: Path) -> Iterator[str]:
+    """The address of a Ray cluster of one node on each host, the head on the first, with temporary files of their own.
+    At the end both hosts are ended."""
+    address = f"{ADDRESSES[0]}:{RAY_PORT}"
+    with tempfile.TemporaryDirectory(prefix="rh", dir="/tmp", ignore_cleanup_errors=True) as files:  # sockets: short
+        try:
+            for host, resource in enumerate(RAY_RESOURCES):
+                log = root / f"ray-{NAMES[host]}.log"
+                head = ["--head", "--port", str(RAY_PORT), "--include-dashboard", "false"]
+                offered = json.dumps({resource: 16})
+                hosts.start(
+                    host,
+                    [str(Path(sys.executable).with_name("ray")), "start", *(["--address", address] if host else head),
+                     "--node-ip-address", ADDRESSES[host], "--num-cpus", "16", "--resources", offered,
+                     "--object-store-memory", "80000000", "--temp-dir", f"{files}/{NAMES[host]}",
+                     "--disable-usage-stats", "--block"],
+                    log, RAY_AUTH_MODE="disabled", RAY_USAGE_STATS_ENABLED="0", RAY_worker_niceness="0",
+                )  # fmt: skip
+                wait_for(lambda: "Ray runtime started" in log.read_text(), 60, lambda: log.read_text()[-2000:])  # noqa: B023
+            yield address
+        finally:
+            hosts.end()

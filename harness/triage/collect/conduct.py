@@ -21,9 +21,10 @@ from harness.triage import directory
 from harness.triage.collect import beats, bounded, connections, gpus, journals, proc, ras, ray, recorder, stacks
 from harness.triage.collect.draft import Draft, absent
 from harness.triage.collect.scope import Cast, Scope, cast
-from harness.triage.evidence import ENDED, Evidence, Gpu, Process, Sample, Thread
+from harness.triage.evidence import ENDED, Evidence, Gpu, Process, RayNode, Sample, Thread
 from probes.files import make_folder
 
+NODES = "the cluster's other nodes"
 CLOSING_S = 0.4  # kept of the deadline for putting together what came in
 AT_LEAST_S = 0.05  # that every source is waited for
 # The journals are waited for beyond the deadline, so many seconds for all of them: one of a few MiB is read in 0.1 s. A
@@ -94,18 +95,18 @@ def _gather(empty: Evidence, scope: Scope, there: Cast, terms: _Terms, nodes_s: 
         for key, paths in there.journals.items()
     }
     cards = bounded.start("GPUs", gpus.look, host)
-    cluster, parts = ray.Cluster(), ()
+    cluster, parts, silent = ray.Cluster(), (), dict[str, str]()
     if address:
         state = bounded.start("Ray state", lambda: ray.state(address, timeout_s=terms.left() - 2 * bounded.REAP_S))
         later = dataclasses.replace(terms, deadline_s=max(nodes_s, terms.deadline_s))
         cluster = _result(state, terms, cluster, notes)
-        elsewhere = bounded.start("other nodes", _elsewhere, there, scope, cluster.hosts, later) if nodes_s else None
+        elsewhere = bounded.start("other nodes", _elsewhere, there, scope, cluster.nodes, later) if nodes_s else None
         notes += [cluster.note] if cluster.note else []
         if there.clock_set_s:  # Ray's times are the wall clock's: no task's age is known
             tasks = tuple(dataclasses.replace(task, age_s=0.0) for task in cluster.tasks)
             cluster = dataclasses.replace(cluster, tasks=tasks)
-        for pid in cluster.drivers:  # those that no root has below it
-            if pid not in drafts and proc.alive(pid) and pid != os.getpid():
+        for at, pid in cluster.drivers:  # those that no root has below it
+            if at in ("", host) and pid not in drafts and proc.alive(pid) and pid != os.getpid():
                 drafts[pid] = Draft(host, pid, there.pulses.get((host, pid)))
                 work.append(bounded.start(f"process {pid}", _look, drafts[pid], terms))
     for future in work:
@@ -122,8 +123,10 @@ def _gather(empty: Evidence, scope: Scope, there: Cast, terms: _Terms, nodes_s: 
     notes += [said] if said else []
     answers = _ras(host, drafts, terms, notes)
     if address and elsewhere:
-        parts, missing = _result(elsewhere, later, ((), ()), notes)
-        notes += missing
+        parts, silent = _result(elsewhere, later, ((), {}), notes)
+        notes += [f"no evidence from {f'node {at}' if at else NODES}: {why}" for at, why in silent.items()]
+        told = [dataclasses.replace(one, silent=silent.get(one.host, "") if one.alive else "") for one in cluster.nodes]
+        cluster = dataclasses.replace(cluster, nodes=tuple(told))
     far = {key: beats.again(one, time.monotonic_ns()) for key, one in there.pulses.items() if key[0] != host}
     there = dataclasses.replace(there, pulses={**there.pulses, **far})
     processes = [draft.freeze(cluster, drafts) for draft in drafts.values()]
@@ -252,23 +255,25 @@ def _record(draft: Draft, terms: _Terms, clock_set_s: float) -> None:
         draft.dump_taken_ns = 0
 
 
-def _elsewhere(there: Cast, scope: Scope, hosts: Sequence[str], terms: _Terms) -> tuple[list[Evidence], list[str]]:
-    """What the cluster's other nodes collected, unpacked into the same directory."""
-    if not [host for host in hosts if host != there.host]:
-        return [], []
+def _elsewhere(
+    there: Cast, scope: Scope, nodes: Sequence[RayNode], terms: _Terms
+) -> tuple[list[Evidence], dict[str, str]]:
+    """What the cluster's other nodes collected, unpacked into the same directory; host -> why one sent nothing."""
+    if not [node for node in nodes if node.alive and node.host != there.host]:
+        return [], {}
     folder = terms.out / "nodes"
     make_folder(folder)
     options = {
         "samples": terms.samples, "gap_s": terms.gap_s, "native": terms.native, "nodes": False,
         "deadline_s": max(2.0, terms.left() / 2), "directory": str(scope.directory or ""),
     }  # fmt: skip
-    notes = ray.other_nodes(there.ray_address, folder, here=there.host, timeout_s=terms.left() - 0.3, options=options)
+    silent = ray.other_nodes(there.ray_address, folder, here=there.host, timeout_s=terms.left() - 0.3, options=options)
     parts = []
     for file in sorted(folder.glob("*.zip")):
         parts.append(directory.adopt(file, terms.out))
         file.unlink()
     folder.rmdir()
-    return parts, notes
+    return parts, silent
 
 
 def _whole(
@@ -302,6 +307,7 @@ def _whole(
     return dataclasses.replace(
         empty, processes=tuple(everyone.values()), ray_actors=cluster.actors, ray_tasks=cluster.tasks, gpus=cards,
         ras=answers, dumps=dumps, expected_world=max(worlds, default=None), notes=tuple(dict.fromkeys(notes)),
+        ray_nodes=cluster.nodes,
     )  # fmt: skip
 
 

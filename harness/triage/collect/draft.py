@@ -90,7 +90,7 @@ class Draft:
         mine = self.pulse.role if self.pulse else ""
         said = [one for one in (self.recording.roles if self.recording else ()) if one not in (mine, *roles.PLAIN)]
         role = roles.role_of(facts, journal=said[0] if said else "", beat=mine, actor=actor)
-        if role == "process" and self.pid in cluster.drivers:
+        if role == "process" and ({(self.host, self.pid), ("", self.pid)} & {*cluster.drivers}):
             role = "driver"
         # of a process that has ended /proc has none; its own rank is not told by it, for that may be its parent's
         environ = facts.environ or (dict(self.recording.environ) if self.recording else {})

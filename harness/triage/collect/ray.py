@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.triage.collect import bounded, proc, redact, roles
-from harness.triage.evidence import RayActor, RayTask
+from harness.triage.evidence import RayActor, RayNode, RayTask
 
 ROOT = Path(__file__).resolve().parents[3]
 # The question about state is asked by the job's own Python and Ray, which may be older than the harness's, or the only
@@ -31,12 +31,13 @@ _NODES = ("-P", "-m", f"{__package__}.ray_nodes")
 
 @dataclass(frozen=True)
 class Cluster:
-    """What a cluster says of itself. `drivers`: pids of live drivers. `classes`: (host, pid) -> class of the actor."""
+    """What a cluster says of itself. `drivers`: (host, pid) of live drivers, the host empty
+    where no node has its address. `classes`: (host, pid) -> class of the actor."""
 
     actors: tuple[RayActor, ...] = ()
     tasks: tuple[RayTask, ...] = ()
-    hosts: tuple[str, ...] = ()  # of live nodes
-    drivers: tuple[int, ...] = ()
+    nodes: tuple[RayNode, ...] = ()
+    drivers: tuple[tuple[str, int], ...] = ()
     classes: Mapping[tuple[str, int], str] = field(default_factory=dict)
     note: str = ""
 
@@ -56,17 +57,18 @@ def state(address: str, *, timeout_s: float) -> Cluster:
         return Cluster(note=f"no Ray state from {address}: its answer cannot be read ({type(error).__name__})")
 
 
-def other_nodes(address: str, out: Path, *, here: str, timeout_s: float, options: Mapping[str, Any]) -> list[str]:
-    """Collect on every live node but this host, one Ray task a node, into `out` as `<node>.zip`; what to note.
+def other_nodes(address: str, out: Path, *, here: str, timeout_s: float, options: Mapping[str, Any]) -> dict[str, str]:
+    """Collect on every live node but this host, one Ray task a node, into `out` as `<node>.zip`; host -> why nothing
+    came from it, "" of all of them.
 
     `options`: keyword arguments of `collect` there. `here`: empty to ask this host's nodes too.
     """
     given = json.dumps({"out": str(out), "here": here, "timeout_s": timeout_s - 1.0, "options": dict(options)})
     try:
-        notes: list[str] = json.loads(_run(sys.executable, _NODES, [address, given], timeout_s))["notes"]
+        silent: dict[str, str] = json.loads(_run(sys.executable, _NODES, [address, given], timeout_s))["silent"]
     except _Failed as error:
-        return [f"no evidence from the cluster's other nodes: {error}"]
-    return notes
+        return {"": str(error)}
+    return silent
 
 
 def local_raylets(address: str = "") -> dict[int, str]:
@@ -123,6 +125,6 @@ def _cluster(said: dict[str, Any]) -> Cluster:
     )
     tasks = tuple(RayTask(**{**one, "error": redact.text(one["error"])}) for one in said["tasks"])
     classes = {(one["host"], one["pid"]): one["class"] for one in said["actors"] if one["pid"]}
-    hosts = tuple(dict.fromkeys(node["host"] for node in said["nodes"] if node["alive"]))
-    drivers = tuple(one["pid"] for one in said["drivers"].values() if not one["dead"])
-    return Cluster(actors, tasks, hosts, drivers, classes)
+    nodes = tuple(RayNode(node["host"], node["alive"], redact.text(node["death"])) for node in said["nodes"])
+    drivers = tuple((one["host"], one["pid"]) for one in said["drivers"].values() if not one["dead"])
+    return Cluster(actors, tasks, nodes, drivers, classes)

@@ -30,7 +30,7 @@ def harness_collect(options: dict[str, Any]) -> bytes:
 
 
 def main(address: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Ask every live node but the one called `here`; {notes}."""
+    """Ask every live node but the one called `here`; {silent: host -> why nothing came from it}."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -44,7 +44,7 @@ def main(address: str, given: dict[str, Any]) -> dict[str, Any]:
     code = {"py_modules": [str(root / "harness"), str(root / "probes")]}
     ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, runtime_env=code, job_config=job())
     warnings_aside()
-    notes = []
+    silent = {}
     nodes = {
         node["NodeID"]: node["NodeManagerHostname"]
         for node in ray.nodes()
@@ -64,9 +64,8 @@ def main(address: str, given: dict[str, Any]) -> dict[str, Any]:
                 (Path(given["out"]) / f"{tasks[one]}.zip").write_bytes(ray.get(one))
             except Exception as error:  # Ray wraps what went wrong there in one of many types; all mean: no part
                 said = str(error).strip().splitlines()
-                notes.append(f"no evidence from node {nodes[tasks[one]]}: {said[-1] if said else type(error).__name__}")
-    notes += [f"no evidence from node {nodes[tasks[one]]}: no answer in time" for one in left]
-    return {"notes": notes}
+                silent[nodes[tasks[one]]] = said[-1] if said else type(error).__name__
+    return {"silent": {**silent, **{nodes[tasks[one]]: "no answer in time" for one in left}}}
 
 
 if __name__ == "__main__":

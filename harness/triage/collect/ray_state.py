@@ -28,16 +28,19 @@ def main(address: str) -> dict[str, Any]:
     accessor = raylet.GlobalStateAccessor(_options(raylet.GcsClientOptions, address))
     if not accessor.connect():
         raise ConnectionError("the GCS refused the connection")
-    hosts = {node["NodeID"]: node["NodeManagerHostname"] for node in accessor.get_node_table()}
+    table = accessor.get_node_table()
+    hosts = {node["NodeID"]: node["NodeManagerHostname"] for node in table}
+    at = {node["NodeManagerAddress"]: node["NodeManagerHostname"] for node in table}
     nodes = [
-        {"id": node["NodeID"], "host": node["NodeManagerHostname"], "alive": node["Alive"]}
-        for node in accessor.get_node_table()
-    ]
+        {"id": node["NodeID"], "host": node["NodeManagerHostname"], "alive": node["Alive"],
+         "death": str(node.get("DeathReasonMessage") or "")}
+        for node in table
+    ]  # fmt: skip
     drivers = {}
     for row in _jobs(accessor):
         job = gcs.JobTableData.FromString(row)
         drivers[job.job_id.hex()] = {
-            "pid": job.driver_pid, "dead": job.is_dead, "ip": job.driver_ip_address,
+            "pid": job.driver_pid, "dead": job.is_dead, "host": at.get(job.driver_ip_address, ""),
             "command": str(getattr(job, "entrypoint", "")),
         }  # fmt: skip
     actors = [_actor(gcs.ActorTableData.FromString(row), hosts) for row in accessor.get_actor_table(None, None)]
@@ -78,7 +81,11 @@ def _tasks(events: list[Any], hosts: dict[str, str], drivers: dict[str, Any]) ->
 
     common: Any = _common  # as above
     now_ns = time.time_ns()
-    pids = {event.task_id: event.state_updates.worker_pid for event in events if event.state_updates.worker_pid}
+    callers = {
+        event.task_id: (hosts.get(event.state_updates.node_id.hex(), ""), event.state_updates.worker_pid)
+        for event in events
+        if event.state_updates.worker_pid
+    }
     found = []
     for event in events:
         info, updates = event.task_info, event.state_updates
@@ -89,15 +96,17 @@ def _tasks(events: list[Any], hosts: dict[str, str], drivers: dict[str, Any]) ->
         # Several states may carry one time; the later state of the protocol is the later in truth.
         at, state = stamps[-1]
         parent = info.parent_task_id
-        caller = pids.get(parent, 0)
-        if not caller and parent[:-4] == b"\xff" * (len(parent) - 4):  # the driver's own task: ones, then its job
-            caller = drivers.get(parent[-4:].hex(), {}).get("pid", 0)
+        caller = callers.get(parent, ("", 0))
+        if not caller[1] and parent[:-4] == b"\xff" * (len(parent) - 4):  # the driver's own task: ones, then its job
+            driver = drivers.get(parent[-4:].hex(), {})
+            caller = driver.get("host", ""), driver.get("pid", 0)
         node = updates.node_id.hex()
         found.append({
             "task_id": event.task_id.hex(), "name": name,
             "state": common.TaskStatus.Name(state), "age_s": max(0.0, (now_ns - at) / 1e9),
             "host": hosts.get(node, ""), "pid": updates.worker_pid, "actor_id": info.actor_id.hex(),
-            "caller_pid": caller, "error": COLOUR.sub("", updates.error_info.error_message),
+            "caller_host": caller[0], "caller_pid": caller[1],
+            "error": COLOUR.sub("", updates.error_info.error_message),
         })  # fmt: skip
     found.sort(key=lambda task: (task["state"] in ENDED, task["age_s"]))
     return found[:MAX_TASKS]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.errors import BadInput
-from harness.triage.collect import beats, journals, proc, ray, roles
+from harness.triage.collect import beats, connections, journals, proc, ray, roles
 from probes.format import EVENTS
 
 RAY_PORT = 6379  # of the GCS, by default
@@ -176,8 +176,14 @@ def _cluster(text: str) -> Scope:
 
 
 def _address_of(pids: list[int], table: dict[int, int]) -> str:
-    """The cluster of a raylet among these processes or right above them (a Ray worker's parent is its raylet)."""
+    """The cluster of a raylet among these processes or right above them (a Ray worker's parent is its raylet), else
+    that whose GCS one of them is connected to: a driver that joined it."""
     for pid in dict.fromkeys([*pids, *(table[pid] for pid in pids if pid in table)]):
         if address := roles.raylet_address(proc.arguments(pid)):
             return address
+    if clusters := set(ray.local_raylets().values()):
+        sockets = connections.Sockets()
+        for pid in pids:
+            if joined := clusters.intersection(sockets.of(pid)[1]):
+                return min(joined)
     return ""

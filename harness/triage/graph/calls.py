@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 
 from harness.triage.evidence import Evidence, Process, RayTask
@@ -18,41 +17,55 @@ FINISHED_TASKS = frozenset({"FINISHED", "FAILED"})
 def ray(evidence: Evidence, subjects: dict[str, Subject], known: list[Wait]) -> tuple[list[Wait], dict[str, Subject]]:
     """ray.get of a process: for whoever executes, or should execute, the tasks that it submitted."""
     actors = {actor.actor_id: actor for actor in evidence.ray_actors}
-    by_pid: dict[int, str] = {one.process.pid: key for key, one in subjects.items() if one.process}
     open_tasks = [task for task in evidence.ray_tasks if task.state not in FINISHED_TASKS]
     unplaced = _unplaced(open_tasks)
     waiting = {
         key: one
         for key, one in subjects.items()
-        if one.doing.kind == "ray_get" and one.pending is None and not (one.process and one.process.pid in unplaced)
+        if one.doing.kind == "ray_get" and one.pending is None and not _among(one, unplaced)
     }
     found = []
-    unclaimed: list[RayTask] = []
+    unclaimed: dict[str, RayTask] = {}
     for task in open_tasks:
-        pid = task.pid or (actors[task.actor_id].pid if task.actor_id in actors else 0)
-        target = by_pid.get(pid, "")
-        caller = by_pid.get(task.caller_pid, "") if task.caller_pid else ""
+        place = task if task.pid else actors.get(task.actor_id, task)
+        target = _at(place.host, place.pid, subjects)
+        caller = _at(task.caller_host, task.caller_pid, subjects)
         if target and caller in waiting:
             found.append(Wait(caller, target, "ray", f"ray.get of {task.name} ({task.state})", task.age_s or None))
         elif target and not task.caller_pid:
-            unclaimed.append(dataclasses.replace(task, pid=pid))
+            unclaimed[target] = task
     for key in waiting:  # where Ray does not say who asked: only if a single process can be meant
         if any(wait.waiter == key for wait in found):
             continue
-        targets = {by_pid[task.pid]: task for task in unclaimed} if unclaimed else {}
-        targets.pop(key, None)
+        targets = {target: task for target, task in unclaimed.items() if target != key}
         if len(targets) == 1:
             target, task = next(iter(targets.items()))
             found.append(Wait(key, target, "ray", f"ray.get, and only {task.name} is unfinished", task.age_s or None))
     return found, subjects
 
 
-def _unplaced(tasks: list[RayTask]) -> set[int]:
-    """Who may wait for nodes: he asked for an actor, a task or a placement group that has no place, and none of its
-    kind that he asked for has one. Tasks that queue behind their like wait for those."""
-    placed = {(task.caller_pid, task.name) for task in tasks if task.pid}
+def _at(host: str, pid: int, subjects: dict[str, Subject]) -> str:
+    """The key of a process of Ray's; of any host where Ray does not say which. Empty where there is none."""
+    if not pid or (host and f"{host}:{pid}" in subjects):
+        return f"{host}:{pid}" if pid else ""
+    keys = [key for key, one in subjects.items() if one.process and one.process.pid == pid]
+    return keys[-1] if keys and not host else ""
+
+
+def _among(one: Subject, callers: set[tuple[str, int]]) -> bool:
+    return one.process is not None and bool({(one.process.host, one.process.pid), ("", one.process.pid)} & callers)
+
+
+def _unplaced(tasks: list[RayTask]) -> set[tuple[str, int]]:
+    """(host, pid) of who may wait for nodes: he asked for an actor, a task or a placement group that has no place, and
+    none of its kind that he asked for has one. Tasks that queue behind their like wait for those."""
+    asked = {task.task_id: (task.caller_host, task.caller_pid) for task in tasks if task.caller_pid}
+    placed = {(asked.get(task.task_id), task.name) for task in tasks if task.pid}
     pending = [task for task in tasks if task.state == "PENDING_NODE_ASSIGNMENT" and not task.pid]
-    return {task.caller_pid for task in pending if task.caller_pid and (task.caller_pid, task.name) not in placed}
+    return {
+        asked[task.task_id] for task in pending
+        if task.task_id in asked and (asked[task.task_id], task.name) not in placed
+    }  # fmt: skip
 
 
 def http(evidence: Evidence, subjects: dict[str, Subject], known: list[Wait]) -> tuple[list[Wait], dict[str, Subject]]:

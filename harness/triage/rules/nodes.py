@@ -13,6 +13,7 @@ from itertools import permutations
 
 from harness.triage.flight.model import GroupState, RankState
 from harness.triage.graph import Subject
+from harness.triage.graph.calls import FINISHED_TASKS
 from harness.triage.graph.edges import Names, title
 from harness.triage.nodes import World, missing_ranks, worlds
 from harness.triage.rules.ruling import Case, Ruling
@@ -100,6 +101,45 @@ def between(case: Case) -> Ruling | None:
             next=(f"ping {_of(one)} from {_of(other)}; compare their interfaces, routes and firewalls", AGAIN),
         )
     return None
+
+
+def lost(case: Case) -> Ruling | None:
+    """INSUFFICIENT: others wait, and a node of the Ray cluster that runs a part of the job is dead or does not answer.
+
+    It may have died, or the network to it; none of its processes was seen, so that none of them is blamed.
+    """
+    seen = {process.host for process in case.evidence.processes if process.samples}
+    seen |= {node.host for node in case.evidence.ray_nodes if node.alive and not node.silent}
+    away = {
+        node.host: f"did not answer ({node.silent})"
+        if node.alive
+        else f"is dead: {node.death or 'Ray does not say why'}"
+        for node in case.evidence.ray_nodes
+        if node.host not in seen and (node.silent or not node.alive)
+    }
+    held: dict[str, dict[str, None]] = {}
+    for task in case.evidence.ray_tasks:
+        if task.host in away and task.state not in FINISHED_TASKS:
+            held.setdefault(task.host, {})[task.name] = None
+    for actor in case.evidence.ray_actors:
+        if actor.host in away and (actor.state != "DEAD" or actor.host not in held):
+            held.setdefault(actor.host, {})[actor.name] = None
+    waiters = [one for one in case.graph.stuck() if not one.progress]
+    if not held or not waiters:
+        return None
+    told = "; ".join(f"{host} {away[host]}, and {_some(list(its))} ran there" for host, its in held.items())
+    host = next(iter(held))
+    return Ruling(
+        "INSUFFICIENT",
+        f"a node of the Ray cluster is lost: {told}, while {case.names(one.key for one in waiters)} waited. The host "
+        "died, or the network to it is cut",
+        missing=tuple(f"a look at {host}" for host in held),
+        next=(f"is {host} up? ping {host}; ray status; its console and dmesg say how it ended", AGAIN),
+    )
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join([*names[:3], *([f"{len(names) - 3} more"] if len(names) > 3 else [])])
 
 
 def _across(case: Case) -> Iterator[tuple[GroupState, RankState, RankState, Subject, Subject]]:

@@ -230,6 +230,22 @@ def test_a_runtime_environment_with_a_path_of_its_own_keeps_the_probes(
     assert environment({"env_vars": {"PYTHONPATH": "/mine"}})["env_vars"] == {"PYTHONPATH": "/mine"}
 
 
+def test_the_workers_of_a_cluster_that_is_named_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Path(probes.__file__).parent / "site" / "rlhf_harness_ray.py"
+    environment = runpy.run_path(str(place))["environment"]
+    monkeypatch.setitem(environment.__globals__, "_FILE", str(tmp_path / "no cluster"))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RLHF_HARNESS_WATCH", "/watch")
+
+    def init(address: str | None = None) -> Any:  # the name by which the hook knows ray.init
+        return environment({})
+
+    assert init("10.0.0.1:6379")["env_vars"]["RLHF_HARNESS_WATCH"] == "/watch"
+    assert init() == {}
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    assert init() and init("local") == {}, "a cluster of its own, whatever RAY_ADDRESS names"
+
+
 def test_a_file_in_the_place_of_the_recording_is_refused_before_the_job_starts(tmp_path: Path) -> None:
     command, environ = job(tmp_path, "raise SystemExit('started')")
     (tmp_path / "afile").touch()

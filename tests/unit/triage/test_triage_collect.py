@@ -523,3 +523,13 @@ def test_a_rank_alone_in_its_world_has_its_number_on_a_busy_host(
         child.kill()
     [process] = [one for one in found.processes if one.pid == child.pid]
     assert (process.role, process.rank) == ("actor", 0), found.notes
+
+
+def test_a_driver_is_of_the_cluster_that_it_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of Ray is below or above it; it is connected to the cluster's GCS."""
+    with socket.create_server(("127.0.0.1", 0)) as gcs:
+        address = f"127.0.0.1:{gcs.getsockname()[1]}"
+        monkeypatch.setattr(ray, "local_raylets", lambda where="": {1 << 22: address, 1 + (1 << 22): "10.0.0.9:6379"})
+        assert scope._address_of([os.getpid()], {}) == ""
+        with socket.create_connection(gcs.getsockname()):
+            assert scope._address_of([os.getpid()], {}) == address

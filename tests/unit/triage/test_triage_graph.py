@@ -121,6 +121,16 @@ def test_ray_edges_by_caller_or_only_where_a_single_one_can_be_meant():
     assert edges(build(evidence(one, two, ray_actors=actors, ray_tasks=(done,)), None)) == set()
 
 
+def test_ray_edges_lead_to_the_host_of_the_task_where_two_hosts_have_the_same_pids():
+    here = [process(n, f"Stage{n}", "main_loop work ray.get") for n in (1, 2)]
+    there = [dataclasses.replace(one, host="hostb") for one in here]
+    task = RayTask("t", "Stage.work", "RUNNING", 5.0, "hostb", 2, "", 1, caller_host=HOST)
+    graph = build(evidence(*here, *there, ray_tasks=(task,)), None)
+    assert {(wait.waiter, wait.target) for wait in graph.waits if wait.layer == "ray"} == {(f"{HOST}:1", "hostb:2")}
+    unseen = build(evidence(*here, ray_tasks=(task,)), None)
+    assert not edges(unseen, "ray"), "the process that runs it was not looked at, and another has its number"
+
+
 def test_http_edges_follow_the_connection_not_the_collectives():
     client = process(1, "trainer", "main getresponse", peers=("127.0.0.1:9001", "127.0.0.1:7000"))
     server = process(2, "engine", "main serve_forever", listening=("127.0.0.1:9001",))
