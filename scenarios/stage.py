@@ -22,7 +22,7 @@ from scenarios.ppo.batches import Sample
 from scenarios.ppo.native_scores import suspect
 from scenarios.ppo.trainer import Trainer
 from scenarios.ppo.weight_sync import WeightSync
-from scenarios.remote import Actor, call
+from scenarios.remote import Actor, Future, call, gather
 from scenarios.settings import Scenario
 
 # The floor needs extremes, not means: so many samples of the last step are drawn again in each variant.
@@ -41,6 +41,8 @@ class Stage:
         self._bench: Any = None
         self._recorded: Recorded | None = None  # the run that guides the open one, or drives it
         self._replay = False
+        # Native draws under way, by run and draw: weight version, what was asked, the calls that draw and record it.
+        self._drawing: dict[tuple[str, int], tuple[int, list[Request], tuple[Future, ...]]] = {}
 
     def prepare(self, scenario: dict[str, Any]) -> dict[str, Any]:
         """Make or find the models, encode every prompt, refuse a context that cannot hold them; returns where the
@@ -174,46 +176,48 @@ class Stage:
             return self._policy
         return str(path / "policy")
 
-    def native(
-        self,
-        scenario: dict[str, Any],
-        roles: dict[str, list[Actor]],
-        session: Actor,
-        run_dir: str,
-        policy: str,
-        version: int,
-        draw: int,
+    def draw_native(
+        self, scenario: dict[str, Any], session: Actor, run_dir: str, policy: str, version: int, draw: int
     ) -> None:
-        """Draw with the engine's own sampler at the weights in `policy`, score with the learner at the same weights,
-        record both. `draw`: the first (1) or a fresh one (2), of other sample numbers."""
+        """Let the engine draw with its own sampler at the weights in `policy`, and record it; returns at once, and
+        `score_native` waits. `draw`: the first (1) or a fresh one (2), of other sample numbers."""
         settings = Scenario.from_json(scenario)
         batch = prompts.load(settings, models.load_tokenizer(policy))
         wanted = settings.native.samples
         # Steps beyond the run's own, so that the native stage never sees a prompt-and-number pair of the coupled one.
         steps = range(settings.steps + (draw - 1) * wanted, settings.steps + draw * wanted)
         numbered = [pair for step in steps for pair in batch.batch(step)][:wanted]
-        call(session, "record_to", run_dir)
-        completions = call(
-            session, "native", [Request(number, ids) for number, ids in numbered], version=version, step=-draw
-        )
-        call(session, "end_recording")
-        samples = [Sample(c.sample, ids, c.output_ids) for c, (_, ids) in zip(completions, numbered, strict=True)]
+        requests = [Request(number, ids) for number, ids in numbered]
+        opened = session.submit("record_to", run_dir)
+        drawn = session.submit("native", requests, version=version, step=-draw)
+        self._drawing[run_dir, draw] = version, requests, (opened, drawn, session.submit("end_recording"))
+
+    def score_native(
+        self, scenario: dict[str, Any], roles: dict[str, list[Actor]], run_dir: str, policy: str, draw: int
+    ) -> None:
+        """Score what `draw_native` drew with the learner at the same weights, and record that too."""
+        settings = Scenario.from_json(scenario)
+        version, requests, calls = self._drawing.pop((run_dir, draw))
+        _, completions, _ = gather(calls)
+        samples = [
+            Sample(c.sample, request.prompt_ids, c.output_ids) for c, request in zip(completions, requests, strict=True)
+        ]
+        asked = dataclasses.asdict(settings.sampling)
+        rewarded = roles["reward"][0].submit("rewards", -1, samples) if roles.get("reward") else None
         actor = roles["actor"][0]
         call(actor, "adopt", policy)
-        scored = call(actor, "score", -1, samples)
+        scored = call(actor, "score_native", samples, asked)
         arrays: dict[str, Flat | Ragged] = {
             "sample": Flat.of([s.number for s in samples], "i8"),
             "learner_logprob": Ragged.of(scored.logprob, "f4"),
         }
         if scored.exact:
             arrays["exact_logprob"] = Ragged.of(scored.exact, "f4")
-        asked = dataclasses.asdict(settings.sampling)
-        views = call(actor, "score_native", samples, asked)
-        for name in views[0]:
-            arrays[name] = Ragged.of([view[name] for view in views], "f4")
-        if roles.get("reward"):
-            arrays["reward"] = Flat.of(call(roles["reward"][0], "rewards", -1, samples), "f4")
-        fits = call(actor, "fit_native", samples, asked) if suspect(views) else []
+        for name in scored.views[0]:
+            arrays[name] = Ragged.of([view[name] for view in scored.views], "f4")
+        if rewarded is not None:
+            arrays["reward"] = Flat.of(rewarded.result(), "f4")
+        fits = call(actor, "fit_native", samples, asked) if suspect(scored.views) else []
         with install.start(run_dir, role="trainer", rank=1) as recorder:
             fields = {"weight_version": version, "sampling": asked, "fits": fits}
             recorder.frame("native_score", step=-draw, fields=fields, arrays=arrays)

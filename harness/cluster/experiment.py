@@ -274,22 +274,40 @@ class Experiment:
             return
         self._native[side.name] = self._sessions[side.name].submit("become_pure", policy, side.scenario.to_json())
 
-    def native(self, side: Side, policy: str, *, draw: int = 1) -> None:
-        """The native stage of one side, after `begin_native`. `draw`: 2 for fresh samples after a first stage."""
-        self.tell(side, "native stage" if draw == 1 else "native stage: a second draw", step=side.scenario.steps - 1)
-        _, roles = self._roles[side.name]
+    def native(self, *sides: Side, policy: str, draw: int = 1) -> None:
+        """The native stages of these sides, after `begin_native` of each. What is up draws while another side is
+        scored. `draw`: 2 for fresh samples after a first stage."""
+        for side in sides:
+            if side.name not in self._native:
+                self._draw_native(side, policy, draw)
+        for side in sides:
+            if side.name in self._native:
+                self._draw_native(side, policy, draw)
+            self.tell(side, self._native_phase(draw), step=side.scenario.steps - 1)
+            self._teach(side)
+            scenario, roles = natively(side.scenario), self._roles[side.name][1]
+            scored = self._stage.submit("score_native", scenario.to_json(), roles, str(side.run_dir), policy, draw)
+            self._wait(scored, side, "the native stage")
+
+    def _draw_native(self, side: Side, policy: str, draw: int) -> None:
+        """Let the engine of one side begin to draw, once it is up."""
+        self.tell(side, self._native_phase(draw), step=side.scenario.steps - 1)
         self._teach(side)
-        scenario = dataclasses.replace(side.scenario, rollout=dataclasses.replace(side.scenario.rollout, mode="native"))
+        scenario = natively(side.scenario)
         if side.name in self._looks:
             self._warm_natives[side.name] = self._warm_native(side, policy, scenario)
             del self._looks[side.name]
         elif side.name in self._native:
             self._wait(self._native.pop(side.name), side, f"starting {side.backend} for the native stage")
         session = self._warm_natives.get(side.name) or self._sessions[side.name]
-        future = self._stage.submit(
-            "native", scenario.to_json(), roles, session, str(side.run_dir), policy, side.scenario.steps, draw
+        begun = self._stage.submit(
+            "draw_native", scenario.to_json(), session, str(side.run_dir), policy, side.scenario.steps, draw
         )
-        self._wait(future, side, "the native stage")
+        self._wait(begun, side, "the native stage")
+
+    @staticmethod
+    def _native_phase(draw: int) -> str:
+        return "native stage" if draw == 1 else "native stage: a second draw"
 
     def _warm_native(self, side: Side, policy: str, scenario: Scenario) -> Remote:
         """The native engine that is up, with the weights in `policy`, which the learner's log-probabilities prove."""
@@ -433,6 +451,11 @@ def session(
         mapping=side.parameter_map or None,
         **options,
     )
+
+
+def natively(scenario: Scenario) -> Scenario:
+    """The scenario as the engine of its native stage is started."""
+    return dataclasses.replace(scenario, rollout=dataclasses.replace(scenario.rollout, mode="native"))
 
 
 def _learner(scenario: Scenario) -> Scenario:

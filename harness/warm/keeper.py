@@ -20,7 +20,7 @@ from typing import Any, TextIO
 
 import msgspec
 
-from harness.cluster.experiment import session
+from harness.cluster.experiment import natively, session
 from harness.cluster.launch import Cluster, driver_seat
 from harness.cluster.side import Side
 from harness.cluster.waiting import Waiting
@@ -138,11 +138,6 @@ def settled(actor: Remote, side: Side, stage: state.Stage, waiting: Waiting) -> 
     waiting.result(actor.submit("adopt", scenario.to_json()), side, doing)
     live = waiting.result(actor.submit("snapshot"), side, doing)
     return live["version"], state.Process.of(live["pid"])
-
-
-def natively(scenario: Scenario) -> Scenario:
-    """The scenario as the engine of its native stage is started."""
-    return dataclasses.replace(scenario, rollout=dataclasses.replace(scenario.rollout, mode="native"))
 
 
 def _keep(kept: state.Kept) -> None:

@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from harness.cluster import launch
+from harness.cluster.experiment import natively
 from harness.cluster.launch import Cluster
 from harness.cluster.side import Side
 from harness.cluster.waiting import Waiting
 from harness.warm import state
 from harness.warm.fit import difference, facts
-from harness.warm.keeper import natively, settled, start
+from harness.warm.keeper import settled, start
 from scenarios.remote import Future, Remote
 
 LOOK_S = 120.0  # a look at an engine takes 1 to 3 s; one that is still in a call of an ended run does not answer

@@ -52,6 +52,16 @@ class Scored:
     behind_exact: Rows = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class NativeScored:
+    """What the actor says of native samples: `logprob` and `exact` as in `Scored`, and the arrays of
+    `native_scores.scores` of each sample."""
+
+    logprob: Rows
+    exact: Rows
+    views: list[dict[str, NDArray[np.float32]]]
+
+
 class ActorRole(Role):
     """The policy that learns, its optimizer, and the sending end of the weight sync."""
 
@@ -127,16 +137,20 @@ class ActorRole(Role):
         return rows
 
     @torch.no_grad()
-    def score_native(self, samples: list[Sample], sampling: dict[str, Any]) -> list[dict[str, NDArray[np.float32]]]:
-        """What the learner says of samples that a sampler drew by itself, asked for `sampling`: see `native_scores`."""
+    def score_native(self, samples: list[Sample], sampling: dict[str, Any]) -> NativeScored:
+        """What the learner says of samples that a sampler drew by itself, asked for `sampling`."""
         asked = Sampling(**sampling)
         ends = self._ends(asked)
-        rows = []
+        scored = NativeScored([], [], [])
         for part in self._micro(samples):
             batch = self._batch(samples[part], self.model.dtype)
-            logits = batch.split(response_logits(self.model, batch))
-            rows += [native_scores.scores(*one, asked, ends) for one in zip(samples[part], logits, strict=True)]
-        return rows
+            logits = response_logits(self.model, batch)
+            scored.logprob.extend(to_rows(batch.split(token_logprobs(logits, batch.target))))
+            own = zip(samples[part], batch.split(logits), strict=True)
+            scored.views.extend(native_scores.scores(*one, asked, ends) for one in own)
+        if self._half():
+            scored.exact.extend(self._in_float32(samples, self.model))
+        return scored
 
     @torch.no_grad()
     def fit_native(self, samples: list[Sample], sampling: dict[str, Any]) -> list[dict[str, Any]]:

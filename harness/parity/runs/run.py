@@ -205,8 +205,7 @@ def _record_pair(
                 if lifting is not None or not early:
                     experiment.begin_native(left, policy)
                 experiment.begin_native(right, policy)
-                experiment.native(left, policy)
-                experiment.native(right, policy)
+                experiment.native(left, right, policy=policy)
                 clock.lap("native_s")
                 if second_draw(experiment, left, right, policy, cap=options.cap):
                     clock.lap("second_draw_s")

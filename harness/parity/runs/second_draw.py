@@ -16,7 +16,7 @@ def second_draw(experiment: Experiment, left: Side, right: Side, policy: str, *,
     e = judged(left.run_dir, right.run_dir, cap=cap).evidence
     if e is None or not in_doubt(e):
         return False
-    for side, own in ((left, e.baseline), (right, e.candidate)):
-        if SECOND not in own.recording.steps("native"):
-            experiment.native(side, policy, draw=2)
+    runs = (left, e.baseline), (right, e.candidate)
+    lacking = [side for side, own in runs if SECOND not in own.recording.steps("native")]
+    experiment.native(*lacking, policy=policy, draw=2)
     return True

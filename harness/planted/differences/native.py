@@ -45,7 +45,7 @@ def natively(
         if any(fault.native for fault in faults):
             shutil.copytree(one.run_dir, _coupled(shared))
         experiment.begin_native(one, policy)
-        experiment.native(one, policy)
+        experiment.native(one, policy=policy)
     except HarnessError as error:
         for fault in faults:
             yield Outcome(fault, None, pair=pair, error=error.message)
@@ -71,9 +71,9 @@ def natively(
                 )
                 shutil.copytree(_coupled(shared), held.run_dir)
                 experiment.vary(held, manifest=False)
-                experiment.native(held, policy)
+                experiment.native(held, policy=policy)
             experiment.vary(side, manifest=False)
-            experiment.native(side, policy)
+            experiment.native(side, policy=policy)
             pure = True
             second_draw(experiment, held, side, policy, cap=fault.cap)
         except HarnessError as error:
