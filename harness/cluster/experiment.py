@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from harness.warm.pool import Pool
 
 ROLES = ("actor", "critic", "reward", "reference")
+URGENT = ("abort_sync",)  # what a learner must do beside a call that it is in
 
 
 class Experiment:
@@ -78,7 +79,7 @@ class Experiment:
             self.tell(side, "preparing the model and the prompts")
         width = (
             1
-            + sum(len(self._names(s.scenario)) * s.scenario.ppo.world_size for s in self._sides if self._own_roles(s))
+            + sum(len(roles_of(s.scenario)) * s.scenario.ppo.world_size for s in self._sides if self._own_roles(s))
             + sum(s.scenario.engine.engines for s in self._sides)
             + spare
         )
@@ -87,7 +88,7 @@ class Experiment:
         self._share = share
         self._cluster.reserve([bundle] * width)
 
-        self._stage = self._cluster.actor("scenarios.stage:Stage", self._seat("trainer"), str(home.directory("models")))
+        self._stage = self._learner_actor("scenarios.stage:Stage", self._seat("trainer"), str(home.directory("models")))
         self._prepared = self._wait(
             self._stage.submit("prepare", first.scenario.to_json()), first, "preparing the scenario"
         )
@@ -340,10 +341,10 @@ class Experiment:
 
     def _learners(self, side: Side) -> dict[str, list[Actor]]:
         """Role processes for `side`: those that there are, taught its scenario, where their number fits."""
-        key = (side.scenario.ppo.world_size, self._names(side.scenario))
+        key = (side.scenario.ppo.world_size, roles_of(side.scenario))
         if key not in self._pool:
             for scenario, roles in self._roles.values():
-                self._pool.setdefault((scenario.ppo.world_size, self._names(scenario)), roles)
+                self._pool.setdefault((scenario.ppo.world_size, roles_of(scenario)), roles)
         if key not in self._pool:
             self._pool[key] = self._start_roles(side)
         return self._pool[key]
@@ -359,18 +360,14 @@ class Experiment:
                     self._wait(actor.submit("configure", side.scenario.to_json()), side, "configuring the learner")
             self._taught[id(roles)] = wanted
 
-    @staticmethod
-    def _names(scenario: Scenario) -> tuple[str, ...]:
-        return ROLES if scenario.train else ("actor",)
-
     def _start_roles(self, side: Side) -> dict[str, list[Actor]]:
         size = side.scenario.ppo.world_size
         started: dict[str, list[Actor]] = {}
-        for name in self._names(side.scenario):
+        for name in roles_of(side.scenario):
             seats = [self._seat(name) for _ in range(size)]
             address, port = self._cluster.rendezvous(seats[0]) if size > 1 else ("127.0.0.1", 0)
             started[name] = [
-                self._cluster.actor(
+                self._learner_actor(
                     f"scenarios.ppo.roles:{name.capitalize()}Role",
                     seat,
                     side.scenario.to_json(),
@@ -383,12 +380,17 @@ class Experiment:
                         "master_port": port,
                         "device": self._device,
                     },
-                    urgent=("abort_sync",) if name == "actor" else (),
+                    urgent=URGENT if name == "actor" else (),
                 )
                 for rank, seat in enumerate(seats)
             ]
         self._taught[id(started)] = _learner(side.scenario)
         return started
+
+    def _learner_actor(self, target: str, seat: Seat, *args: Any, **kwargs: Any) -> Remote:
+        if self._warm is None:
+            return self._cluster.actor(target, seat, *args, **kwargs)
+        return self._warm.learner(self._cluster, target, seat, *args, **kwargs)
 
     def _start_session(self, side: Side) -> None:
         engines: list[Actor] = [
@@ -451,6 +453,11 @@ def session(
         mapping=side.parameter_map or None,
         **options,
     )
+
+
+def roles_of(scenario: Scenario) -> tuple[str, ...]:
+    """The learner's roles of a run, by name."""
+    return ROLES if scenario.train else ("actor",)
 
 
 def natively(scenario: Scenario) -> Scenario:

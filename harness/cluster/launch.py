@@ -185,6 +185,12 @@ class Cluster:
 
         return Remote(ray.get_actor(name, namespace=NAMESPACE))
 
+    def adopt(self, name: str, urgent: tuple[str, ...] = ()) -> Remote:
+        """The actor of that name, which ends with this process from now on. Raises ValueError where it has ended."""
+        handle = self.named(name).handle
+        self._actors.append(handle)
+        return Remote(handle, urgent)
+
     def actor(
         self, target: str, seat: Seat, *args: Any, urgent: tuple[str, ...] = (), name: str = "", **kwargs: Any
     ) -> Remote:

@@ -29,10 +29,12 @@ from harness.envs.environment import Environment
 from harness.errors import HarnessError, Terminated
 from harness.warm import state
 from harness.warm.fit import facts
+from harness.warm.spares import Spares
 from scenarios.remote import Remote
 from scenarios.settings import Scenario
 
 LOOK_S = 1.0  # for orders, and whether its time is over
+SPARE_S = 5.0  # after a run's end, before its learners are replaced: it still judges and prints for 3 s
 NOTE_S = 10.0  # how often the processes are noted, for whoever cleans up after a keeper that was killed
 
 
@@ -80,12 +82,12 @@ def main() -> int:
     try:
         with Cluster() as cluster:
             try:
-                kept = _started(cluster, order, sides, wanted, lambda line: _tell(up, Word(say=line)))
+                kept, spares = _started(cluster, order, sides, wanted, lambda line: _tell(up, Word(say=line)))
                 state.write(kept)
                 ready.set()
                 _tell(up, Word(ready=True))
                 up.close()
-                _keep(kept)
+                _keep(kept, spares)
             finally:
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what follows is the end that it asks for
                 state.remove()
@@ -99,7 +101,7 @@ def main() -> int:
 
 def _started(
     cluster: Cluster, order: Order, sides: list[Side], wanted: list[dict[str, str]], say: Callable[[str], None]
-) -> state.Kept:
+) -> tuple[state.Kept, Spares | None]:
     import ray
 
     waiting = Waiting(None, lambda side, phase, step: None)
@@ -108,6 +110,8 @@ def _started(
     maker = cluster.actor("scenarios.stage:Stage", driver_seat(), str(home.directory("models")))
     model = waiting.result(maker.submit("prepare", order.scenario), sides[0], "preparing the scenario")["policy"]
     maker.stop()
+    # A learner on a GPU needs a share of it, which a process without a run does not have.
+    spares = Spares(cluster, sides[0].scenario, model) if device == "cpu" else None
     engines: list[state.KeptEngine] = []
     stages: tuple[state.Stage, ...] = ("coupled", "native") if order.native else ("coupled",)
     for stage in stages:
@@ -119,11 +123,15 @@ def _started(
             engines.append(
                 state.KeptEngine(side.backend, version, side.environment.name, stage, name, process, model, agreed)
             )
-    return state.Kept(
+    for actor in spares.actors if spares is not None else ():
+        waiting.result(actor.submit("ready"), sides[0], "starting the learners' processes")
+    kept = state.Kept(
         state.boot(), ray.get_runtime_context().gcs_address,
         datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), order.idle_s, device,
         state.Process.of(os.getpid()), state.Process.of(_raylet()), state.below(os.getpid()), tuple(engines),
+        spares.names if spares is not None else (),
     )  # fmt: skip
+    return kept, spares
 
 
 def start(cluster: Cluster, side: Side, model: str, device: str, stage: state.Stage, name: str) -> Remote:
@@ -140,20 +148,25 @@ def settled(actor: Remote, side: Side, stage: state.Stage, waiting: Waiting) -> 
     return live["version"], state.Process.of(live["pid"])
 
 
-def _keep(kept: state.Kept) -> None:
+def _keep(kept: state.Kept, spares: Spares | None) -> None:
     """Return when nobody has used the engines for the idle time, or their cluster has ended."""
     up, noted = time.time(), time.monotonic()
     while kept.raylet.alive:
         time.sleep(LOOK_S)
         with state.claimed(0.0, used=False) as ours:
-            if ours and time.time() - max(up, state.last_use()) > kept.idle_s:
+            idle_s = time.time() - max(up, state.last_use())
+            if ours and idle_s > kept.idle_s:
                 state.remove()  # while nobody can take them
                 return
-            if ours and time.monotonic() - noted > NOTE_S:
+            now = state.current(lambda line: None) if ours else None
+            if now is None:
+                continue
+            if spares is not None and spares.lacking(now.spares) and idle_s > SPARE_S:
+                now = dataclasses.replace(now, spares=spares.replace(now.spares))
+                state.write(now)
+            if time.monotonic() - noted > NOTE_S:
                 noted = time.monotonic()
-                now = state.current(lambda line: None)
-                if now is not None:
-                    state.write(dataclasses.replace(now, processes=state.below(os.getpid())))
+                state.write(dataclasses.replace(now, processes=state.below(os.getpid())))
 
 
 def _raylet() -> int:

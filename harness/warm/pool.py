@@ -10,7 +10,7 @@ from typing import Any
 
 from harness.cluster import launch
 from harness.cluster.experiment import natively
-from harness.cluster.launch import Cluster
+from harness.cluster.launch import Cluster, Seat
 from harness.cluster.side import Side
 from harness.cluster.waiting import Waiting
 from harness.warm import state
@@ -58,6 +58,20 @@ class Pool:
         self._say(f"{side.backend} is up but not used, and started anew: {why}")
         self._started_anew[side.name, stage] = why
         return self._renew(cluster, side, stage, waiting)
+
+    def learner(
+        self, cluster: Cluster, target: str, seat: Seat, *args: Any, urgent: tuple[str, ...] = (), **kwargs: Any
+    ) -> Remote:
+        """An actor as `Cluster.actor` starts it, in a process that is up already where there is one left."""
+        while self._kept.spares:
+            name, *rest = self._kept.spares
+            self._kept = dataclasses.replace(self._kept, spares=tuple(rest))
+            state.write(self._kept)
+            with contextlib.suppress(ValueError):  # it has ended
+                actor = cluster.adopt(name, urgent)
+                actor.handle.become.remote(target, seat.env, *args, **kwargs)
+                return actor
+        return cluster.actor(target, seat, *args, urgent=urgent, **kwargs)
 
     def renewed(self, side: Side, stage: state.Stage) -> bool:
         """Whether the engine was started anew for this run."""

@@ -57,7 +57,7 @@ class KeptEngine:
 @dataclass(frozen=True)
 class Kept:
     """Everything that is up. `boot`: of the machine, since pids mean nothing after another one. `processes`: the keeper
-    and those below it, as they were last noted."""
+    and those below it, as they were last noted. `spares`: actors that become a run's learners, by name."""
 
     boot: str
     address: str
@@ -68,6 +68,7 @@ class Kept:
     raylet: Process
     processes: tuple[Process, ...]
     engines: tuple[KeptEngine, ...]
+    spares: tuple[str, ...] = ()
 
     @property
     def names(self) -> str:

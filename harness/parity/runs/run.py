@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -176,6 +177,7 @@ def _record_pair(
                 cluster, [left, right], progress=options.progress, device=options.device, guard=guard, command=command,
                 warm=warm,
             )  # fmt: skip
+            threading.Thread(target=_load_judge, name="load-judge", daemon=True).start()
             experiment.begin()
             clock.lap("start_s")
             figures["warm"] = warm is not None
@@ -231,6 +233,15 @@ def _engines(
 
 def _cluster(options: RunOptions, warm: Pool | None) -> Cluster:
     return Cluster(options.address) if warm is None else Cluster(warm.address, ours=True)
+
+
+def _load_judge() -> None:
+    """Import what judges and shows the runs, which takes a second or two, while they are made."""
+    import importlib
+
+    for module in ("harness.parity.attribution.clean", "matplotlib.figure"):
+        with contextlib.suppress(ImportError):  # told where it is needed
+            importlib.import_module(module)
 
 
 def _clean(run: Path, *, cap: float | None) -> bool:

@@ -1,0 +1,45 @@
+"""Processes that become the learners of a run: everything is imported in them. Each serves one run, so that nothing can
+be carried over; the keeper starts new ones when it is over."""
+
+from __future__ import annotations
+
+import contextlib
+
+from harness.cluster.experiment import URGENT, roles_of
+from harness.cluster.launch import Cluster, driver_seat
+from scenarios.remote import Remote
+from scenarios.settings import Scenario
+
+
+class Spares:
+    """As many processes as a run of `scenario` has learners, with its stage. `model`: a directory with a model like
+    those that they will load. `names`: of those that nobody has taken."""
+
+    def __init__(self, cluster: Cluster, scenario: Scenario, model: str) -> None:
+        self._cluster, self._model = cluster, model
+        self._wanted = 1 + len(roles_of(scenario)) * scenario.ppo.world_size
+        self._made = 0
+        self.names: tuple[str, ...] = ()
+        self.actors = self._start(self._wanted)
+
+    def lacking(self, left: tuple[str, ...]) -> bool:
+        """Whether a run has taken some; `left`: those that it did not."""
+        return len(left) < self._wanted
+
+    def replace(self, left: tuple[str, ...]) -> tuple[str, ...]:
+        """End what a run has taken, if it did not do so itself, and start others instead; returns the names of all."""
+        for name in {*self.names} - {*left}:
+            with contextlib.suppress(ValueError):  # it has ended
+                Cluster.named(name).stop()
+        self.names = left
+        self._start(self._wanted - len(left))
+        return self.names
+
+    def _start(self, number: int) -> list[Remote]:
+        names = [f"spare-{self._made + count}" for count in range(number)]
+        self._made += number
+        self.names = (*self.names, *names)
+        return [
+            self._cluster.actor("scenarios.spare:Spare", driver_seat(), self._model, urgent=URGENT, name=name)
+            for name in names
+        ]

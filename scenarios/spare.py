@@ -1,0 +1,19 @@
+"""A learner's process before it is known what it will be: everything is imported, and nothing is made."""
+
+from __future__ import annotations
+
+
+class Spare:
+    """Imports what `scenarios.stage` and the roles of PPO need of a model like that in the directory `policy`, which
+    takes seconds."""
+
+    def __init__(self, policy: str) -> None:
+        from transformers import AutoConfig, AutoModelForCausalLM
+
+        import scenarios.ppo.roles
+        import scenarios.stage  # noqa: F401
+
+        AutoModelForCausalLM._model_mapping[type(AutoConfig.from_pretrained(policy))]  # imports the model's module
+
+    def ready(self) -> None:
+        """Answer once everything is imported."""
