@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,13 +88,14 @@ def make(
     value: Rows,
     reward: NDArray[np.float32],
     ppo: PPO,
+    whiten: Callable[[Rows], Rows] = advantages.whiten,
 ) -> Experience:
-    """KL penalty (k1) at every token, reward at the last, GAE, and whitening."""
+    """KL penalty (k1) at every token, reward at the last, GAE, and whitening by `whiten`."""
     kl = [own - other for own, other in zip(scored.logprob, reference, strict=True)]
     per_token = advantages.token_rewards(kl, reward, ppo.kl_coef)
     advantage, returns = advantages.gae(per_token, value, gamma=ppo.gamma, lam=ppo.gae_lambda)
     if ppo.normalize_advantages:
-        advantage = advantages.whiten(advantage)
+        advantage = whiten(advantage)
     return Experience(samples, finish, scored, reference, value, reward, kl, advantage, returns)
 
 

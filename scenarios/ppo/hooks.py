@@ -6,8 +6,12 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from scenarios.engines.engine import Part
 from scenarios.plants import Injection
+from scenarios.ppo import advantages
 
 SYNC = "sync"
 
@@ -38,6 +42,26 @@ class Hooks:
     def waking(self, version: int) -> tuple[str, ...]:
         """What wakes an engine for these weights, in order: its parts, and the sync between them."""
         return (Part.WEIGHTS, SYNC, Part.CACHE)
+
+    def inside(self, role: str, rank: int) -> Injection | None:
+        """What alters one rank of a role before its first step: see `Role.plant`."""
+        return None
+
+    def dealt(self, items: Iterable[Any], ranks: int, step: int) -> list[list[Any]]:
+        """What each rank trains on of one mini-batch."""
+        return self.split(items, ranks)
+
+    def count(self, tokens: int, own: int, ranks: int) -> int:
+        """What a rank that trains on `own` of a mini-batch's response tokens divides its loss by."""
+        return tokens
+
+    def gathered(self, role: str, parts: list[Any]) -> list[Any]:
+        """What the ranks of a role answered, a part each, in the order of the samples."""
+        return [row for part in parts for row in part]
+
+    def whiten(self, rows: list[NDArray[np.float32]], ranks: int) -> list[NDArray[np.float32]]:
+        """The advantages of a whole batch, normalised."""
+        return advantages.whiten(rows)
 
     def split(self, items: Iterable[Any], ranks: int) -> list[list[Any]]:
         """Consecutive shares of as equal a size as can be; later ones may be empty."""

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from probes import install, weights
 from scenarios import models
+from scenarios.plants import Injection
 from scenarios.ppo import batches
 from scenarios.ppo.batches import Batch, Sample
 from scenarios.ppo.losses import Loss
@@ -75,6 +76,11 @@ class Role:
         if not self.pristine:
             self.load()
             self.pristine = True
+
+    def plant(self, change: Injection) -> None:
+        """Let `change`, which is called with this role, alter it until the next `reset`."""
+        self.pristine = False
+        change(self)
 
     def configure(self, scenario: dict[str, Any]) -> None:
         """Serve runs of another scenario from the next `reset` on. The world size and the models stay."""

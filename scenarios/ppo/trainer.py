@@ -92,6 +92,7 @@ class Trainer:
         self._recorder = install.start(self.run_dir, role="trainer")
         if not self._resumed:
             gather([actor.submit("reset") for actor in self._actors()])
+        self._plant()
         gather([actor.submit("record_to", str(self.run_dir)) for actor in self._actors()])
         self._recorder.event("tokenizer", **prompts.described(self._tokenizer))
         workers: int = call(self._session, "workers")
@@ -238,13 +239,15 @@ class Trainer:
         )
         # A rollout-only run may lack all roles but the actor.
         absent: Rows = [np.full(len(s.response), np.nan, np.float32) for s in samples]
-        rewards = [r for part in gather(reward) for r in part] or [float("nan")] * len(samples)
-        references: Rows = [row for part in gather(reference) for row in part] or absent
-        values: Rows = [row for part in gather(value) for row in part] or absent
+        gathered = self._hooks.gathered
+        rewards = gathered("reward", gather(reward)) or [float("nan")] * len(samples)
+        references: Rows = gathered("reference", gather(reference)) or absent
+        values: Rows = gathered("critic", gather(value)) or absent
         with self._recorder.span("advantages", step=step):
             made = experience.make(
                 samples, finish, scored=scored, reference=references, value=values,
                 reward=np.array(rewards, dtype=np.float32), ppo=self.scenario.ppo,
+                whiten=lambda rows: self._hooks.whiten(rows, len(self._roles["actor"])),
             )  # fmt: skip
         self._shapes("experience", step, samples, {
             "actor_logprob": np.concatenate(made.scored.logprob), "reference_logprob": np.concatenate(made.reference),
@@ -264,8 +267,9 @@ class Trainer:
             shares: list[list[MiniBatch]] = [[] for _ in actors]
             for mini in plan:
                 count = int(lengths[mini].sum())
-                for number, part in enumerate(self._hooks.split(mini, len(actors))):
-                    shares[number].append(made.share(part, old, target, count))
+                for number, part in enumerate(self._hooks.dealt(mini, len(actors), step)):
+                    divisor = self._hooks.count(count, int(lengths[part].sum()), len(actors))
+                    shares[number].append(made.share(part, old, target, divisor))
             futures[name] = [actor.submit("train", step, share) for actor, share in zip(actors, shares, strict=True)]
         trained: dict[str, list[Trained]] = {name: gather(waiting) for name, waiting in futures.items()}
         for name, ranks in trained.items():
@@ -314,6 +318,13 @@ class Trainer:
         for part in parts:
             call(self._session, "wake", part, step=step)
         self._asleep = False
+
+    def _plant(self) -> None:
+        for name, actors in self._roles.items():
+            for rank, actor in enumerate(actors):
+                change = self._hooks.inside(name, rank)
+                if change is not None:
+                    call(actor, "plant", change)
 
     def _actors(self) -> list[Actor]:
         return [actor for actors in self._roles.values() for actor in actors]

@@ -18,6 +18,7 @@ from scenarios.engines import held
 from scenarios.engines.engine import SyncGroup, WeightMeta
 from scenarios.engines.layers import Capture
 from scenarios.engines.sync import join, receive
+from scenarios.plants import inside
 
 
 class WeightReceiver:
@@ -55,6 +56,12 @@ class WeightReceiver:
 
     def harness_held(self, order: bytes) -> bytes:
         return held.answer(self.model_runner.model, order)
+
+    def harness_planted(self, what: str, modules: str, setting: str) -> None:
+        """A planted fault reaches this worker's model, as SGLang's plugin lets it."""
+        plants = inside()
+        assert plants is not None, "nothing may be planted in this engine"
+        plants.apply(self.model_runner.model, what, modules, setting)
 
     def harness_runner(self) -> str:
         kind = type(self.model_runner)

@@ -6,12 +6,14 @@ from __future__ import annotations
 import copy
 import functools
 import json
+import math
 from typing import Any
 
 from scenarios.engines.engine import SyncGroup, SyncReport, WeightMeta
 from scenarios.planted.differences.plant import Plant, Receive, Setting
 
 KEPT, HOOKED, TURNED, BASE = "_harness_kept", "_harness_hooked", "_harness_turned", "_harness_base"
+SPLIT_BY_COLUMNS = ("o_proj.weight", "down_proj.weight")  # what tensor parallelism splits by inputs; others by outputs
 ROTARY = ("cos_sin_cache", "inv_freq")  # buffers of vLLM and SGLang, and of Transformers
 
 
@@ -37,8 +39,9 @@ class KeptCopy(Plant):
 
 class Misloaded(Plant):
     """A tensor is loaded otherwise than it arrived, or not at all, while its digest is right. Setting: {"names":
-    [tensors], "how": "permuted" (its rows), "scaled" (by 1.02), "refused", or "late" (at the next sync; the embedded
-    engine's), "from": weight version}."""
+    [tensors], "how": "permuted" (its rows), "scaled" (by 1.02), "refused", "shard" (another tensor-parallel rank's), or
+    "late" (at the next sync; the embedded engine's), "from": weight version, "until": the first one that is sound
+    again, "rank": the tensor-parallel rank that does so; by default all}."""
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
@@ -52,7 +55,10 @@ class Misloaded(Plant):
         if self._version < int(self.value.get("from", 0)):
             return receive(group, weights)
         if engine.name != "hf":
-            reach(engine, misload, names, how=how)
+            if self._version == self.value.get("until"):
+                reach(engine, release, [])
+            elif self._version < self.value.get("until", math.inf):
+                reach(engine, misload, names, how=how, rank=self.value.get("rank"))
             return receive(group, weights)
         state = engine.model.state_dict()
         before = {name: state[name].clone() for name in names}
@@ -203,14 +209,16 @@ def bend(model: Any, modules: list[str], by: float) -> None:
         object.__setattr__(module, HOOKED, module.register_forward_hook(bent))
 
 
-def misload(model: Any, modules: list[str], how: str) -> None:
-    """From now on these tensors are loaded otherwise than they come, or not at all."""
+def misload(model: Any, modules: list[str], how: str, rank: int | None) -> None:
+    """From now on these tensors are loaded otherwise than they come, or not at all; by this rank, or by all."""
     model.__dict__.pop("load_weights", None)
+    if rank not in (None, torch_rank()[0]):
+        return
     load = model.load_weights
 
     def loading(weights: Any, *args: Any, **kwargs: Any) -> Any:
         wrong = (
-            (name, misread(tensor, how) if name in modules else tensor)
+            (name, misread(tensor, how, name) if name in modules else tensor)
             for name, tensor in weights
             if name not in modules or how != "refused"
         )
@@ -219,8 +227,19 @@ def misload(model: Any, modules: list[str], how: str) -> None:
     model.__dict__["load_weights"] = loading
 
 
-def misread(tensor: Any, how: str) -> Any:
-    """`tensor` with its rows in another order, or 2 % larger."""
+def torch_rank() -> tuple[int, int]:
+    """This process's rank in its engine, and how many there are: tensor-parallel ones, as no other are had here."""
+    import torch.distributed as dist
+
+    return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+
+
+def misread(tensor: Any, how: str, name: str = "") -> Any:
+    """`tensor` with its rows in another order, or 2 % larger, or so that each rank cuts the shard of the one before it
+    out."""
+    if how == "shard":
+        dim = 1 if name.endswith(SPLIT_BY_COLUMNS) else 0
+        return tensor.roll(tensor.shape[dim] // torch_rank()[1], dims=dim)
     return tensor.roll(3, dims=0) if how == "permuted" else tensor * 1.02
 
 
@@ -254,7 +273,8 @@ def reach(engine: Any, change: Any, modules: list[str], **setting: Any) -> None:
         case "hf":
             change(engine.model, modules, **setting)
         case "vllm":
-            engine._llm.apply_model(functools.partial(change, modules=modules, **setting))
+            order = change.__name__, json.dumps(modules), json.dumps(setting)
+            engine._llm.collective_rpc("harness_planted", args=order)
         case "sglang":
             engine._engine.collective_rpc(
                 "harness_planted", what=change.__name__, modules=json.dumps(modules), setting=json.dumps(setting)
@@ -275,7 +295,11 @@ def draw(**values: Any) -> Any:
 
 def planted(scheduler: Any, what: str, modules: str, setting: str) -> None:
     """SGLang's side of `reach`: a method of its scheduler."""
-    model = scheduler.tp_worker.model_runner.model
+    apply(scheduler.tp_worker.model_runner.model, what, modules, setting)
+
+
+def apply(model: Any, what: str, modules: str, setting: str) -> None:
+    """Apply the change of that name to a model in one of its engine's own processes."""
     changes: dict[str, Any] = {
         one.__name__: one for one in (keep, release, bend, misload, turn, coarsen, rebase, scale_row)
     }

@@ -49,7 +49,13 @@ PLANTS: dict[str, Shape] = {
     "drawn_before_sync": {"tokens": int, "from": int},
     "kept_copy": {"modules": [str], "from": int},
     "bent": {"modules": [str], "by": NUMBER},
-    "misloaded": {"names": [str], "how": ("permuted", "scaled", "refused", "late"), "from": int},
+    "misloaded": {
+        "names": [str],
+        "how": ("permuted", "scaled", "refused", "shard", "late"),
+        "from": int,
+        "until": int,
+        "rank": int,
+    },
     "rotary": {"by": NUMBER, "from": int},
     "moved": {"by": NUMBER, "position": int, "spared": int},
     "coarse": {"modules": [str], "bits": int},
@@ -69,10 +75,17 @@ TRAINER: dict[str, Shape] = {
     "shift": int,
     "first_share": NUMBER,
     "first_step": int,
+    "rank": int,
+    "dealing": ("another's", "twice"),
+    "divisor": ("times ranks", "own"),
+    "advantages": ("per rank",),
+    "exchanged": ("reward", "reference", "critic"),
+    "update": {"skipped": int, "own": str, "lost": str},
+    "revision": {("reward", "reference"): str},
 }
 RECORDING: dict[str, Shape] = {"keep": NUMBER, "packages": {str: str}}
 # Keys of a setting that may be left out.
-OPTIONAL = {"from", "position", "spared", "unsaid", *PLANTS["draw"]}
+OPTIONAL = {"from", "until", "rank", "skipped", "own", "lost", "position", "spared", "unsaid", *PLANTS["draw"]}
 
 
 def misfit(value: Any, shape: Shape) -> str:

@@ -3,14 +3,15 @@ how it shares samples among its ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from scenarios.plants import Injection
+from scenarios.ppo.advantages import whiten
 from scenarios.ppo.hooks import Hooks
 
-HERE = "scenarios.planted.differences.trainer"
+HERE, RANKS = "scenarios.planted.differences.trainer", "scenarios.planted.differences.ranks"
 KEPT = "_sent_before"  # on an actor role: its model, and what the last sync had to send
 
 
@@ -24,6 +25,12 @@ class TrainerPlants(Hooks):
     had to send. scale: the actor's log-probabilities are multiplied by it. shift: they stand so many positions late.
     first_share: of the samples, what the first rank gets (0 to 1). first_step: earlier steps are sound. awake_in: steps
     after whose rollout the engine is not put to sleep. wakes: {weight version: how the engine wakes for it}.
+
+    Of several ranks: `rank` is the one at fault. dealing: it trains on `another's` samples, those of rank 0, or on its
+    first one `twice` and not on its last. update: see `ranks.update`; it is the actor's. revision: {role: the tensor
+    of which that rank of it has another revision}. divisor: what a loss is divided by, `times ranks` or its rank's
+    `own` tokens. advantages: normalised `per rank`. exchanged: the role whose answers are gathered in the reverse order
+    of its ranks.
     """
 
     omit_tensors: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
@@ -38,6 +45,13 @@ class TrainerPlants(Hooks):
     first_step: int = 0
     awake_in: tuple[int, ...] = ()
     wakes: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    rank: int = 1
+    dealing: str = ""
+    update: Mapping[str, Any] = field(default_factory=dict)
+    revision: Mapping[str, str] = field(default_factory=dict)
+    divisor: str = ""
+    advantages: str = ""
+    exchanged: str = ""
 
     def sleeps(self, step: int) -> bool:
         return step not in self.awake_in
@@ -61,6 +75,31 @@ class TrainerPlants(Hooks):
             return super().bounds(items, ranks)
         lead = round(items * self.first_share)
         return [0, *(lead + (items - lead) * rank // (ranks - 1) for rank in range(ranks))]
+
+    def inside(self, role: str, rank: int) -> Injection | None:
+        if rank == self.rank and role == "actor" and self.update:
+            return Injection(f"{RANKS}:update", self.update)
+        if rank == self.rank and role in self.revision:
+            return Injection(f"{RANKS}:revision", {"name": self.revision[role]})
+        return None
+
+    def dealt(self, items: Iterable[Any], ranks: int, step: int) -> list[list[Any]]:
+        shares = super().dealt(items, ranks, step)
+        if self.dealing and step >= self.first_step and self.rank < ranks:
+            own = shares[self.rank]
+            shares[self.rank] = list(shares[0]) if self.dealing == "another's" else [own[0], *own[:-1]]
+        return shares
+
+    def count(self, tokens: int, own: int, ranks: int) -> int:
+        return {"times ranks": tokens * ranks, "own": own}.get(self.divisor, tokens)
+
+    def gathered(self, role: str, parts: list[Any]) -> list[Any]:
+        return super().gathered(role, parts[::-1] if role == self.exchanged else parts)
+
+    def whiten(self, rows: list[Any], ranks: int) -> list[Any]:
+        if not self.advantages:
+            return super().whiten(rows, ranks)
+        return [row for share in self.split(rows, ranks) for row in whiten(share)]
 
     def logprobs(self, rows: list[Any], step: int) -> list[Any]:
         """What the trainer takes for the actor's log-probabilities (arrays, one a sample)."""

@@ -1,0 +1,58 @@
+"""Planted faults of one learner rank: it skips an update, takes or lends another gradient, holds another revision.
+
+Each function runs in the rank's own process, called by `Role.plant` with the role and its settings; a `reset` undoes
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+
+class OtherGradient:
+    """A data-parallel group in which this rank keeps its `own` gradient of one parameter, or its gradient is `lost`."""
+
+    def __init__(self, parallel: Any, place: int, how: str) -> None:
+        self._parallel, self._place, self._how = parallel, place, how
+
+    def sum(self, tensors: list[torch.Tensor]) -> None:
+        chosen = tensors[self._place]
+        if self._how == "lost":
+            chosen.zero_()
+        own = chosen.clone()
+        self._parallel.sum(tensors)
+        if self._how == "own":
+            chosen.copy_(own)
+
+
+def update(role: Any, settings: Mapping[str, Any]) -> None:
+    """`skipped`: the number of an update that this rank does not apply. `own`, `lost`: the parameter whose gradient it
+    does not take from the others, or does not give them."""
+    optimizer = role.optimizer
+    if "skipped" in settings:
+        _skip(optimizer, int(settings["skipped"]))
+    names = [name for name, parameter in role.model.named_parameters() if parameter.requires_grad]
+    for how in {"own", "lost"} & set(settings):
+        optimizer._parallel = OtherGradient(optimizer._parallel, names.index(settings[how]), how)
+
+
+def _skip(optimizer: Any, number: int) -> None:
+    apply, updates = optimizer._adam.step, iter(range(number + 1))
+
+    def step() -> None:
+        if next(updates, None) != number:
+            apply()
+
+    optimizer._adam.step = step
+
+
+def revision(role: Any, settings: Mapping[str, Any]) -> None:
+    """This rank's model has another revision of the tensor `name`."""
+    from scenarios.planted.differences.trainer import altered
+
+    parameter = role.model.get_parameter(settings["name"])
+    with torch.no_grad():
+        parameter.copy_(altered(parameter, "revision"))
