@@ -135,6 +135,19 @@ class Engine:
 
 
 @dataclass(frozen=True)
+class Placement:
+    """Where the processes of a run go on a Ray cluster: nodes that offer this resource, one of `ray start --resources`
+    or Ray's own `node:ADDRESS`. Empty: any node."""
+
+    engine: str = ""
+    learner: str = ""  # the trainer and its roles
+
+    def of(self, role: str) -> str:
+        """The resource that a role's nodes offer, by the role of its recording."""
+        return self.engine if role == "rollout" else self.learner
+
+
+@dataclass(frozen=True)
 class PPO:
     """The learner. Batches are counted in samples; world sizes in processes of the data-parallel group."""
 
@@ -186,6 +199,7 @@ class Scenario:
     rollout: Rollout = field(default_factory=Rollout)
     sampling: Sampling = field(default_factory=Sampling)
     engine: Engine = field(default_factory=Engine)
+    placement: Placement = field(default_factory=Placement)
     ppo: PPO = field(default_factory=PPO)
     native: Native = field(default_factory=Native)
     lifted: Lifted = field(default_factory=Lifted)
@@ -202,6 +216,7 @@ class Scenario:
             "rollout": Rollout,
             "sampling": Sampling,
             "engine": Engine,
+            "placement": Placement,
             "ppo": PPO,
             "native": Native,
             "lifted": Lifted,

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from harness.parity.interventions.bench import Bench
     from harness.warm.pool import Pool
 
+SHARE = 0.001  # of the resource that a placement names: it says where, and does not count
 ROLES = ("actor", "critic", "reward", "reference")
 URGENT = ("abort_sync",)  # what a learner must do beside a call that it is in
 
@@ -67,7 +68,8 @@ class Experiment:
         self._lifted: dict[str, tuple[Side, Future]] = {}  # sides in their lifted stage, and the start of their engines
         self._pool: dict[tuple[int, tuple[str, ...]], dict[str, list[Actor]]] = {}  # of suites: by size and names
         self._taught: dict[int, Scenario] = {}  # id of a set of roles -> what they learn by
-        self._seats = 0
+        self._free: dict[str, list[int]] = {}  # resource -> bundles on nodes that offer it, "" for any node
+        self._hosts: dict[str, list[str]] = {}  # resource -> hosts that offer it
         self._waiting = Waiting(guard, self.tell)
         self._wait = self._waiting.result
 
@@ -77,18 +79,24 @@ class Experiment:
         first = self._sides[0]
         for side in self._sides:
             self.tell(side, "preparing the model and the prompts")
-        width = (
-            1
-            + sum(len(roles_of(s.scenario)) * s.scenario.ppo.world_size for s in self._sides if self._own_roles(s))
-            + sum(s.scenario.engine.engines for s in self._sides)
-            + spare
-        )
+        asked = [first.scenario.placement.learner, *[""] * spare]
+        for side in self._sides:
+            scenario = side.scenario
+            roles = len(roles_of(scenario)) * scenario.ppo.world_size if self._own_roles(side) else 0
+            asked += [scenario.placement.learner] * roles + [scenario.placement.engine] * scenario.engine.engines
+        width = len(asked)
+        self._hosts = {resource: self._cluster.offering(resource) for resource in {*asked} - {""}}
         share = min(1.0, int(100 * self._gpus / width) / 100) if self._gpus else 0.0
         bundle = {"CPU": self._cluster.actor_cpus} | ({"GPU": share} if share else {})
         self._share = share
-        self._cluster.reserve([bundle] * width)
+        self._cluster.reserve([bundle | ({resource: SHARE} if resource else {}) for resource in asked])
+        for number, resource in enumerate(asked):
+            self._free.setdefault(resource, []).append(number)
+        if self._hosts:
+            self._cluster.check_shared([*(side.run_dir for side in self._sides), home.directory("models")])
 
-        self._stage = self._learner_actor("scenarios.stage:Stage", self._seat("trainer"), str(home.directory("models")))
+        seat = self._seat("trainer", first)
+        self._stage = self._learner_actor("scenarios.stage:Stage", seat, str(home.directory("models")))
         self._prepared = self._wait(
             self._stage.submit("prepare", first.scenario.to_json()), first, "preparing the scenario"
         )
@@ -364,7 +372,7 @@ class Experiment:
         size = side.scenario.ppo.world_size
         started: dict[str, list[Actor]] = {}
         for name in roles_of(side.scenario):
-            seats = [self._seat(name) for _ in range(size)]
+            seats = [self._seat(name, side) for _ in range(size)]
             address, port = self._cluster.rendezvous(seats[0]) if size > 1 else ("127.0.0.1", 0)
             started[name] = [
                 self._learner_actor(
@@ -395,7 +403,7 @@ class Experiment:
     def _start_session(self, side: Side) -> None:
         engines: list[Actor] = [
             session(
-                self._cluster, side, self._prepared["policy"], self._seat("rollout"), self._device, self._guarded,
+                self._cluster, side, self._prepared["policy"], self._seat("rollout", side), self._device, self._guarded,
                 rank=number,
             )
             for number in range(side.scenario.engine.engines)
@@ -403,9 +411,9 @@ class Experiment:
         per_prompt = side.scenario.rollout.samples_per_prompt
         self._sessions[side.name] = engines[0] if len(engines) == 1 else Fleet(engines, per_prompt)
 
-    def _seat(self, role: str) -> Seat:
-        self._seats += 1
-        seat = driver_seat(self._share, self._seats - 1)
+    def _seat(self, role: str, side: Side) -> Seat:
+        free = self._free.get(side.scenario.placement.of(role)) or self._free[""]
+        seat = driver_seat(self._share, free.pop(0))
         return dataclasses.replace(seat, env=self._guarded(seat.env, role))
 
     def _guarded(self, variables: dict[str, str], role: str) -> dict[str, str]:
@@ -418,7 +426,12 @@ class Experiment:
     def _manifest(self, side: Side) -> None:
         try:
             warm = self._warm.facts(side) if self._warm is not None else None
-            manifest = side.manifest(command=self._command, gpus=self._gpus, warm=warm)
+            placement = {
+                kind: {"resource": resource, "hosts": self._hosts[resource]}
+                for kind, resource in dataclasses.asdict(side.scenario.placement).items()
+                if resource
+            }
+            manifest = side.manifest(command=self._command, gpus=self._gpus, warm=warm, placement=placement)
             recording.write_manifest(side.run_dir, manifest)
         except recording.RecordingError as error:
             raise RunCut(f"{side.name} ({side.backend}), beginning the recording: {error}") from error
@@ -466,5 +479,6 @@ def natively(scenario: Scenario) -> Scenario:
 
 
 def _learner(scenario: Scenario) -> Scenario:
-    """What the learners are made from: everything but the engine's own parameters."""
-    return dataclasses.replace(scenario, engine=Engine())
+    """What the learners are made from: everything but the engine's own parameters and its place."""
+    placement = dataclasses.replace(scenario.placement, engine="")
+    return dataclasses.replace(scenario, engine=Engine(), placement=placement)

@@ -14,9 +14,10 @@ import os
 import shlex
 import signal
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -159,6 +160,57 @@ class Cluster:
                 f"the cluster cannot hold {len(bundles)} actors of {bundles[0]}: free are {have}", fix="ray status"
             ) from error
 
+    def offering(self, resource: str) -> list[str]:
+        """Hosts of the live nodes that offer a resource, sorted. Raises LaunchFailed where none does."""
+        import ray
+
+        live = [node for node in ray.nodes() if node["Alive"]]
+        hosts = sorted({str(node["NodeManagerHostname"]) for node in live if node["Resources"].get(resource)})
+        if not hosts:
+            offered = sorted({name for node in live for name in node["Resources"] if not name.startswith("node:__")})
+            raise LaunchFailed(
+                f"no node of the cluster offers the resource {resource!r} that placement asks for; offered are "
+                f"{', '.join(offered)}",
+                fix=f"ray start --address HOST:PORT --resources '{{\"{resource}\": 1}}'   # on the node",
+            )
+        return hosts
+
+    def check_shared(self, folders: Sequence[Path]) -> None:
+        """Refuse a placement on a node that does not have these folders of ours: every process of a run writes its own
+        recording into the run's directory, and reads the model from the harness's home. Raises LaunchFailed."""
+        import ray
+        from ray.util.placement_group import placement_group_table
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        here = ray.get_runtime_context().get_node_id()
+        taken = {*placement_group_table(self._placement)["bundles_to_node_id"].values()} - {here}
+        hosts = {node["NodeID"]: node["NodeManagerHostname"] for node in ray.nodes()}
+        seat = driver_seat()
+        folders = [*dict.fromkeys(folder if folder.is_dir() else folder.parent for folder in folders)]
+        with contextlib.ExitStack() as marks:
+            files = [str(marks.enter_context(_mark(folder))) for folder in folders] if taken else []
+            looks = {}
+            for node in taken:
+                place = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
+                runtime = {"py_executable": shlex.quote(seat.python), "env_vars": seat.env}
+                task = ray.remote(_missing).options(num_cpus=0, scheduling_strategy=place, runtime_env=runtime)
+                looks[hosts[node]] = task.remote(files)
+            for host, look in looks.items():
+                try:
+                    missing = ray.get(look, timeout=PLACEMENT_S)
+                except ray.exceptions.RayError as error:
+                    raise LaunchFailed(
+                        f"{host} cannot run the harness: {_first_line(error)}",
+                        fix="install it at the same path on every node: harness doctor --address HOST:PORT",
+                    ) from error
+                if missing:
+                    folder = Path(missing[0]).parent
+                    raise LaunchFailed(
+                        f"{folder} is not shared with {host}, where a part of this run was placed: what is recorded "
+                        "there would be missing here",
+                        fix="put --out and HARNESS_HOME on a file system that every node has at the same path",
+                    )
+
     def rendezvous(self, seat: Seat) -> tuple[str, int]:
         """Address and a free port on the node where `seat` is: where the ranks of a data-parallel group meet."""
         import ray
@@ -276,6 +328,21 @@ def _reachable(address: str) -> None:
             f"the Ray cluster at {address} could not be joined: {error.strerror or error}",
             fix="ray status, or omit --address",
         ) from error
+
+
+@contextlib.contextmanager
+def _mark(folder: Path) -> Iterator[Path]:
+    """A file in a folder, for as long as another node looks for it."""
+    handle, name = tempfile.mkstemp(prefix=".shared-", dir=folder)
+    os.close(handle)
+    try:
+        yield Path(name)
+    finally:
+        os.unlink(name)
+
+
+def _missing(files: list[str]) -> list[str]:
+    return [file for file in files if not os.path.exists(file)]
 
 
 def _rendezvous() -> tuple[str, int]:

@@ -51,9 +51,16 @@ class Side:
         folder = self.run_dir / FOLDER
         return replace(self, scenario=lifted(self.scenario), run_dir=folder, lifted=told)
 
-    def manifest(self, *, command: str, gpus: float, warm: dict[str, Any] | None = None) -> dict[str, Any]:
+    def manifest(
+        self,
+        *,
+        command: str,
+        gpus: float,
+        warm: dict[str, Any] | None = None,
+        placement: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
         """The fields of run.json (docs/reference/format.md). `command` makes the same runs again. `warm`: of an engine
-        that was up before."""
+        that was up before. `placement`: which hosts were asked for."""
         scenario = self.scenario
         return {
             "scenario": scenario.to_json(),
@@ -74,6 +81,7 @@ class Side:
             **({"replay": self.replay} if self.replay is not None else {}),
             **({"lifted": self.lifted} if self.lifted is not None else {}),
             **({"warm": warm} if warm is not None else {}),
+            **({"placement": placement} if placement else {}),
             "mapping": self.parameter_map,
             "planted": {"name": self.plants.name, "summary": self.plants.summary} if self.plants.name else {},
             "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 from harness.cluster.side import Side
 from harness.errors import BadInput, HarnessError
+from harness.triage.collect import bounded
 from harness.triage.watch import phase
 from harness.triage.watch.guard import Guard
 from probes import format as recording
@@ -27,6 +29,8 @@ CALL_LIMIT_S = 600.0
 # What the errors of a full disk have in common, whoever wrote: Python, Rust (safetensors), the probes.
 FULL_DISK = ("No space left on device", "os error 28", "Disk quota exceeded", "the disk is full", "the disk quota is")
 NODE_GONE = ("raylet died", "node has died", "node is dead", "node was terminated")  # as Ray says it
+REACH_S = 3.0  # chosen: for a connection to another node, and a lost SYN is sent again after 1 s
+NODES_S = 10.0  # chosen: for the list of nodes, which takes some ms
 LOOK_S = 1.0  # how often a waiting controller asks the watchdog
 
 
@@ -48,12 +52,39 @@ class Waiting:
         self._guard = guard
         self._tell = tell
         self._raylets = _raylets()
+        self._nodes = {node["NodeID"]: node for node in _nodes() if node["Alive"]}
 
     def result(self, future: Future, side: Side, doing: str, step: int | None = None) -> Any:
         """The future's value; errors of actors become sentences for the user. `step`: tell its phases meanwhile."""
+        place = f"{side.name} ({side.backend}), {doing}"
+        try:
+            return self._await(future, side, place, step)
+        except RunCut as cut:
+            if lost := self._lost():
+                seen = cut.message.removeprefix(f"{place}: ")
+                raise RunCut(f"{place}: {lost}; it was seen by: {seen}", fix=cut.fix, triage=cut.triage) from cut
+            raise
+
+    def _lost(self) -> str:
+        """The node of a cluster of several that died since the start, or cannot be reached; empty without one. What its
+        end did to the others comes sooner than Ray's word, which takes up to half a minute."""
+        if len(self._nodes) < 2:
+            return ""
+        try:
+            now = {node["NodeID"]: node for node in bounded.start("nodes", _nodes).result(NODES_S)}
+        except TimeoutError:
+            return "the head node of the Ray cluster does not answer: its host died, or the network to it is cut"
+        looks = {key: bounded.start("node", _unreachable, node) for key, node in self._nodes.items()}
+        for key, node in self._nodes.items():
+            why = "Ray calls it dead" if not now.get(key, {}).get("Alive") else looks[key].result()
+            if why:
+                where = f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
+                return f"the Ray node on {where} is lost: {why}; its host died, or the network to it is cut"
+        return ""
+
+    def _await(self, future: Future, side: Side, place: str, step: int | None) -> Any:
         import ray.exceptions as failures
 
-        place = f"{side.name} ({side.backend}), {doing}"
         deadline, told = time.monotonic() + CALL_LIMIT_S, ""
         try:
             while True:
@@ -133,6 +164,23 @@ class Waiting:
         # Ray goes on with advice on its own options.
         said = own or _last_line(error).partition(" Some common causes")[0].rstrip(".")
         return f"{who} died: {said}; what was recorded until then is in {side.run_dir}"
+
+
+def _nodes() -> list[dict[str, Any]]:
+    """The nodes of the cluster that this process has joined, dead ones too; none without one."""
+    import ray
+
+    return list(ray.nodes()) if ray.is_initialized() else []
+
+
+def _unreachable(node: dict[str, Any]) -> str:
+    """Why nothing can be asked of a node's raylet; empty where it takes a connection."""
+    address = str(node["NodeManagerAddress"]), int(node["NodeManagerPort"])
+    try:
+        socket.create_connection(address, timeout=REACH_S).close()
+    except OSError as error:
+        return f"its raylet cannot be reached ({error.strerror or error})"
+    return ""
 
 
 def _raylets() -> list[int]:

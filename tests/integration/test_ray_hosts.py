@@ -1,5 +1,5 @@
-"""A Ray cluster of two nodes on two hosts that share no directory but the code: whose fault a hang is, and which host
-was lost.
+"""A Ray cluster of two nodes on two hosts: whose fault a hang is, which host was lost, and a comparison whose learner
+is on one host and whose engines are on the other.
 
 The hosts are network namespaces with processes of their own (tests/support/hosts.py): real raylets and real sockets.
 """
@@ -11,11 +11,12 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import hosts as lab
 import pytest
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.skipif(bool(lab.why_not()), reason=lab.why_not() or "-")]
+pytestmark = [pytest.mark.timeout(400), pytest.mark.skipif(bool(lab.why_not()), reason=lab.why_not() or "-")]
 
 HARNESS = [sys.executable, "-m", "harness.cli"]
 UNDER_WAY = 50  # steps
@@ -142,3 +143,71 @@ def test_a_host_that_is_cut_off_is_named_and_none_of_its_ranks_is_blamed(hosts: 
     assert verdict.verdict == "INSUFFICIENT" and not verdict.culprits, verdict.reason
     assert "a node of the Ray cluster is lost: hostb did not answer" in verdict.reason, verdict.reason
     assert "or the network to it is cut" in verdict.reason
+
+
+class Comparison:
+    """`harness parity hf hf` from the first host: the learner is placed there, the engines on the second."""
+
+    def __init__(self, hosts: lab.Hosts, root: Path, address: str, *, engine: str = "engine") -> None:
+        self.out, self.log = root / "run", root / "parity.log"
+        placed = ["--set", "placement.learner=learner", "--set", f"placement.engine={engine}"]
+        short = ["--steps", "2", "--no-native", "--no-attribution", "--set", "sampling.max_tokens=8"]
+        command = ["parity", "hf", "hf", *short, *placed, "--address", address, "--out", str(self.out)]
+        self.process = hosts.start(0, [*HARNESS, *command], self.log, RAY_AUTH_MODE="disabled")
+
+    def draws(self) -> None:
+        """Wait until an engine has drawn."""
+        lab.wait_for(lambda: any((self.out / "baseline" / "tokens").glob("rollout-*")), 240, self.said)
+
+    def said(self) -> str:
+        return self.log.read_text(errors="replace")[-3000:]
+
+    def verdict(self) -> dict[str, Any]:
+        self.process.wait(300)
+        path = self.out / "verdict.json"
+        assert path.exists(), self.said()
+        told: dict[str, Any] = json.loads(path.read_text())
+        return told
+
+
+def test_learner_and_engines_on_two_hosts_are_equivalent(hosts: lab.Hosts, tmp_path: Path) -> None:
+    with lab.ray_cluster(hosts, tmp_path) as address:
+        compared = Comparison(hosts, tmp_path, address)
+        verdict = compared.verdict()
+    assert verdict["verdict"] == "EQUIVALENT", verdict["reason"]
+    [told] = [one for one in verdict["parity"]["checks"] if one["name"] == "placement"]
+    assert told["state"] == "ruled out" and "candidate, engine: hostb" in told["evidence"], told
+    for side in ("baseline", "candidate"):
+        asked = json.loads((compared.out / side / "run.json").read_text())["placement"]
+        assert asked["engine"] == {"resource": "engine", "hosts": ["hostb"]}
+        opened = [next(iter(path.open())) for path in (compared.out / side / "events").glob("*.jsonl")]
+        ran = {event["role"]: event["host"] for event in map(json.loads, opened)}
+        roles = ("trainer", "actor", "critic", "reward", "reference")
+        assert ran == {"rollout": "hostb", **dict.fromkeys(roles, "hosta")}
+
+
+def test_a_placement_that_cannot_be_is_one_sentence(hosts: lab.Hosts, tmp_path: Path) -> None:
+    with lab.ray_cluster(hosts, tmp_path) as address:
+        unknown = Comparison(hosts, tmp_path, address, engine="h100")
+        assert unknown.process.wait(120) == 2 and "offers the resource 'h100'" in unknown.said(), unknown.said()
+        unknown.out.mkdir(exist_ok=True)
+        hosts.hide(1, unknown.out)
+        unshared = Comparison(hosts, tmp_path, address)
+        assert unshared.process.wait(120) == 2, unshared.said()
+    assert f"{unshared.out} is not shared with hostb" in unshared.said(), unshared.said()
+    assert not list(unshared.out.rglob(".shared-*")), "what was looked for is gone"
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("partition", [False, True])
+def test_a_run_that_loses_the_engines_host_names_it(hosts: lab.Hosts, tmp_path: Path, partition: bool) -> None:
+    with lab.ray_cluster(hosts, tmp_path) as address:
+        compared = Comparison(hosts, tmp_path, address)
+        compared.draws()
+        (hosts.cut if partition else hosts.kill)(1)
+        try:
+            verdict = compared.verdict()
+        finally:
+            hosts.mend(1)
+    assert verdict["verdict"] == "INCONCLUSIVE", verdict["reason"]
+    assert "hostb" in verdict["reason"] and "lost" in verdict["reason"], verdict["reason"]
