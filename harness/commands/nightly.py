@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +15,7 @@ from harness.commands.showing import format_option, say, show
 if TYPE_CHECKING:
     from harness.nightly.history import History
     from harness.nightly.matrix import Cell
+    from harness.nightly.place import Place
     from harness.nightly.plan import Plan
 
 HistoryAt = Annotated[
@@ -37,6 +39,9 @@ def nightly(
     list_: Annotated[bool, typer.Option("--list", help="print the names of the cells and leave")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print what would run, with an estimate of time")] = False,
     out: Annotated[Path, typer.Option(help="the folder of recordings and reports")] = Path("runs/nightly"),
+    address: Annotated[
+        str, typer.Option(help="run cells side by side over the nodes of this Ray cluster", show_default=False)
+    ] = "",
     format: NightFormat = "text",
 ) -> None:
     """Run the cells of a matrix, judge each against its earlier nights, and say what changed.
@@ -47,6 +52,7 @@ def nightly(
     from harness.nightly.history import History, Retention
     from harness.nightly.known import load as load_known
     from harness.nightly.night import Nightly
+    from harness.nightly.place import Here
     from harness.nightly.plan import plan
     from reports.text import clean
 
@@ -60,15 +66,24 @@ def nightly(
     if list_:
         typer.echo("\n".join(clean(cell.name) for cell in chosen))
         return
-    if dry_run:
-        _print_plan(_dry_run(history, loaded.name, chosen, resume, budget_s))
-        return
     started = time.monotonic()
-    _refuse_unusable(out)
-    with History.at(history) as past:
+    with contextlib.ExitStack() as opened:
+        place: Place = Here()
+        if not dry_run:
+            _refuse_unusable(out)
+        if address:
+            from harness.nightly import nodes
+
+            place = opened.enter_context(nodes.joined(address, say))
+        if dry_run:
+            _print_plan(_dry_run(history, loaded.name, chosen, resume, place, budget_s))
+            return
+        if address:
+            nodes.refuse_unshared(out)
+        past = opened.enter_context(History.at(history))
         number, chosen = _to_run(past, loaded.name, chosen, resume)
-        tonight = plan(chosen, past.seen(), matrices.machine(), budget_s)
-        ran = Nightly(past, out, entries, say)
+        tonight = plan(chosen, past.seen(), place, budget_s)
+        ran = Nightly(past, out, entries, say, place)
         if number is None:
             number = past.begin(loaded.name, [one.cell.name for one in tonight.chosen], tonight.left_out)
         late = ran.cells(
@@ -113,20 +128,19 @@ def _to_run(past: History, name: str, chosen: list[Cell], resume: bool) -> tuple
     return number, [cell for cell in chosen if cell.name in wanted]
 
 
-def _dry_run(place: str, name: str, chosen: list[Cell], resume: bool, budget_s: float | None) -> Plan:
+def _dry_run(history: str, name: str, chosen: list[Cell], resume: bool, place: Place, budget_s: float | None) -> Plan:
     """What would run; makes no history."""
-    from harness.nightly import matrix as matrices
     from harness.nightly.history import History, NoHistory
     from harness.nightly.plan import plan
 
     try:
-        with History.at(place, create=False) as past:
+        with History.at(history, create=False) as past:
             _, chosen = _to_run(past, name, chosen, resume)
-            return plan(chosen, past.seen(), matrices.machine(), budget_s)
+            return plan(chosen, past.seen(), place, budget_s)
     except NoHistory:
         if resume:
             raise
-        return plan(chosen, {}, matrices.machine(), budget_s)
+        return plan(chosen, {}, place, budget_s)
 
 
 def _print_plan(tonight: Plan) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.doctor.facts import Facts
 
-_PATIENCE_S = 90.0  # a worker takes 1 to 2 s to start, its imports of torch up to a minute on a cold network disk
+PATIENCE_S = 90.0  # a worker takes 1 to 2 s to start, its imports of torch up to a minute on a cold network disk
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def ask(skip: tuple[str, ...]) -> Found:
             for node in alive
         }  # fmt: skip
         places, silent = [], {}
-        until = time.monotonic() + _PATIENCE_S
+        until = time.monotonic() + PATIENCE_S
         for answer, node in asked.items():
             name = f"worker on {node['NodeManagerHostname']}"
             if len({other["NodeManagerHostname"] for other in alive}) < len(alive):

@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from harness.cluster.launch import nothing_left
@@ -18,17 +18,29 @@ from reports.model import Verdict
 
 GRACE_S = 30.0  # for a cell to end its cluster after SIGTERM; what is left of its process group is killed then
 COMMAND = (sys.executable, "-m", "harness.entry")
+Attempt = Callable[[Cell, Path, Pair | None], Observation]  # as `attempt`, here or on another machine
 
 
-def run(cell: Cell, folder: Path, *, pair: Pair | None = None) -> Observation:
-    """Run a cell and read the verdict that it wrote, again as often as it may where there is none. `folder` gets one
-    folder an attempt, each with the recording and the output. `pair`: other engines than the cell's."""
-    for attempt in range(cell.what.retries + 1):
-        place = folder / f"attempt-{attempt + 1}"
-        observation = _attempt(cell, place, pair)
+def run(cell: Cell, folder: Path, attempt: Attempt, *, pair: Pair | None = None) -> Observation:
+    """Run a cell, again as often as it may where it gave no verdict. `folder` gets one folder an attempt, each with the
+    recording and the output. `pair`: other engines than the cell's."""
+    for number in range(1, cell.what.retries + 2):
+        observation = attempt(cell, folder / f"attempt-{number}", pair)
         if not observation.error:
             break
     return observation
+
+
+def attempt(cell: Cell, place: Path, pair: Pair | None, command: Sequence[str] = ()) -> Observation:
+    """Run a cell once and read the verdict that it wrote. `command`: as for `launch`."""
+    recording = place / "recording"
+    code, seconds = launch(cell.arguments(recording, pair=pair), place, cell.limit_s, command=command)
+    if code is None:
+        return failed(f"ended at its limit of {cell.what.limit}", seconds=seconds, recording=str(place))
+    try:
+        return _read(cell, place, recording, seconds)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return failed(no_verdict(code, place, error), seconds=seconds, recording=str(place))
 
 
 def folder_name(cell: Cell) -> str:
@@ -37,16 +49,21 @@ def folder_name(cell: Cell) -> str:
 
 
 def launch(
-    words: Sequence[str], place: Path, limit_s: float, environ: Mapping[str, str] | None = None
+    words: Sequence[str],
+    place: Path,
+    limit_s: float,
+    environ: Mapping[str, str] | None = None,
+    command: Sequence[str] = (),
 ) -> tuple[int | None, float]:
     """(exit code, None at the time limit; seconds) of `harness WORDS` as a process of its own. All that it started ends
-    with it. Its output and log are in the new folder `place`."""
+    with it. Its output and log are in the new folder `place`. `command`: what is in place of `harness`; empty: COMMAND.
+    """
     place.mkdir(parents=True)
     started = time.monotonic()
     with nothing_left(), (place / "output.json").open("wb") as output, (place / "log.txt").open("wb") as log:
         process = subprocess.Popen(
-            [*COMMAND, *words], stdin=subprocess.DEVNULL, stdout=output, stderr=log, text=True, start_new_session=True,
-            env=environ,
+            [*(command or COMMAND), *words], stdin=subprocess.DEVNULL, stdout=output, stderr=log, text=True,
+            start_new_session=True, env=environ,
         )  # fmt: skip
         try:
             code: int | None = process.wait(timeout=limit_s)
@@ -63,17 +80,6 @@ def no_verdict(code: int, place: Path, error: Exception | None = None) -> str:
     said = _last_words(place / "log.txt")
     unread = "" if error is None or isinstance(error, FileNotFoundError) else f"unreadable: {error}"
     return f"{ended} and wrote no verdict" + (f": {said or unread}" if said or unread else "")
-
-
-def _attempt(cell: Cell, place: Path, pair: Pair | None) -> Observation:
-    recording = place / "recording"
-    code, seconds = launch(cell.arguments(recording, pair=pair), place, cell.limit_s)
-    if code is None:
-        return failed(f"ended at its limit of {cell.what.limit}", seconds=seconds, recording=str(place))
-    try:
-        return _read(cell, place, recording, seconds)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return failed(no_verdict(code, place, error), seconds=seconds, recording=str(place))
 
 
 def _read(cell: Cell, place: Path, recording: Path, seconds: float) -> Observation:

@@ -30,17 +30,21 @@ class Strict(pydantic.BaseModel):
 
 
 class Needs(Strict):
-    """What a machine must have for a cell."""
+    """What a machine must have for a cell; on a Ray cluster, what is reserved for it."""
 
     cpus: int = pydantic.Field(default=0, ge=0)
     gpus: int = pydantic.Field(default=0, ge=0)
     memory: str = ""
 
+    @property
+    def bytes(self) -> int:
+        return size(self.memory) if self.memory else 0
+
     def missing(self, cpus: int, gpus: int, memory: int) -> str:
         """What this machine lacks, in words; empty where it has all."""
         lacks = [f"{wanted} {name}" for name, wanted, there in (("CPUs", self.cpus, cpus), ("GPUs", self.gpus, gpus))
                  if there < wanted]  # fmt: skip
-        if self.memory and memory < size(self.memory):
+        if memory < self.bytes:
             lacks.append(f"{self.memory} of memory")
         return " and ".join(lacks)
 

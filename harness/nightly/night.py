@@ -3,44 +3,53 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from harness.nightly import cells, known
+from harness.nightly.cells import Attempt
 from harness.nightly.history import History
 from harness.nightly.judge import judge, settle
 from harness.nightly.known import Known
 from harness.nightly.matrix import Cell, Pair, Suite
-from harness.nightly.observation import Observation, to_read
+from harness.nightly.observation import to_read
+from harness.nightly.place import Here, Place
 from probes.files import write_whole
 from reports.nightly_model import CellResult, Night
-
-Run = Callable[..., Observation]  # of `cells.run`: (cell, folder, *, pair)
 
 
 @dataclass
 class Nightly:
-    """What a night needs. `run` and `clock` are passed in by tests. `out`: the folder of all nights."""
+    """What a night needs. `out`: the folder of all nights. `place`: where its cells run. `today` is passed in by
+    tests."""
 
     history: History
     out: Path
     entries: Sequence[Known] = ()
     say: Callable[[str], None] = lambda line: None
-    run: Run = cells.run
+    place: Place = field(default_factory=Here)
     today: Callable[[], datetime.date] = field(default=datetime.date.today)
 
     def cells(self, number: int, chosen: Sequence[Cell], may_start: Callable[[], bool] = lambda: True) -> list[Cell]:
         """Run the cells of a night; returns those that were not started because the time was over."""
-        late = []
-        for index, cell in enumerate(chosen, 1):
-            if index > 1 and not may_start():
-                late.append(cell)
-                continue
-            self.say(f"{index}/{len(chosen)} {cell.name}")
-            result = self._cell(number, cell)
-            self.say(f"{index}/{len(chosen)} {cell.name}: {result.status} ({result.verdict}, {result.seconds:.0f} s)")
-        return late
+        waiting = list(chosen)
+        while waiting:
+            cell, attempt = self.place.room(waiting)
+            if len(waiting) < len(chosen) and not may_start():
+                break
+            waiting.remove(cell)
+            name = f"{chosen.index(cell) + 1}/{len(chosen)} {cell.name}"
+            self.place.start(cell, partial(self._tell_cell, name, number, cell, attempt))
+        self.place.wait()
+        return waiting
+
+    def _tell_cell(self, name: str, number: int, cell: Cell, attempt: Attempt) -> None:
+        self.say(name)
+        result = self._cell(number, cell, attempt)
+        self.say(f"{name}: {result.status} ({result.verdict}, {result.seconds:.0f} s)")
 
     def finish(self, number: int, left_out: Sequence[tuple[str, str]]) -> Night:
         """End the night; its report is written beside its recordings in every format of a CI system."""
@@ -57,25 +66,21 @@ class Nightly:
     def _folder(self, number: int) -> Path:
         return (self.out / f"night-{number:05d}").resolve()
 
-    def _cell(self, number: int, cell: Cell) -> CellResult:
-        """Run, judge and keep one cell. A folder of a run that was cut gets a neighbour."""
-        base = folder = self._folder(number) / cells.folder_name(cell)
-        for again in range(2, 1000):
-            if not folder.exists():
-                break
-            folder = base.with_name(f"{base.name}.{again}")
+    def _cell(self, number: int, cell: Cell, attempt: Attempt) -> CellResult:
+        """Run, judge and keep one cell."""
+        folder = _new(self._folder(number) / cells.folder_name(cell))
         past = self.history.past(cell.name)
-        tonight = self.run(cell, folder)
+        tonight = cells.run(cell, folder, attempt)
         first = judge(tonight, past)
         again_judged, itself = None, None
         fresh, _, _ = known.split(cell.name, first.new, self.entries, self.today())
         if not tonight.error and (fresh or first.gone):
             self.say(f"{cell.name}: changed; once more")
-            again_judged = judge(self.run(cell, folder / "again"), past)
+            again_judged = judge(cells.run(cell, folder / "again", attempt), past)
             alone = _itself(cell)
             if alone and any(again_judged.shows(one) for one in fresh):
                 self.say(f"{cell.name}: {alone[0]} against itself")
-                itself = self.run(cell, folder / "itself", pair=alone)
+                itself = cells.run(cell, folder / "itself", attempt, pair=alone)
         settled = settle(first, again_judged, itself)
         result = CellResult(
             cell.name, settled.status, tonight.verdict, tonight.reason, tonight.seconds, new=settled.new,
@@ -101,6 +106,18 @@ def accepted(result: CellResult, entries: Sequence[Known], today: datetime.date)
         return replace(told, status="KNOWN")
     fresh = tuple(one for one in result.new if one in unknown)
     return told if fresh or result.status != "REGRESSED" else replace(told, status="STILL FAILING")
+
+
+def _new(folder: Path) -> Path:
+    """A new folder of that name, or beside the one of a run that was cut."""
+    for number in itertools.count(1):
+        try:
+            made = folder if number == 1 else folder.with_name(f"{folder.name}.{number}")
+            made.mkdir(parents=True)
+            break
+        except FileExistsError:
+            continue
+    return made
 
 
 def _itself(cell: Cell) -> Pair | None:

@@ -7,16 +7,24 @@ from dataclasses import dataclass
 
 from harness.nightly.history import Seen
 from harness.nightly.matrix import Cell
+from harness.nightly.place import Place
 from reports.nightly_model import CHANGED
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A cell with what is known of it. `estimate_s`: its last night's time, or its limit where it never ran."""
+    """A cell with what is known of it. `estimate_s`: its last night's time, or its limit where it never ran.
+    `at_once`: how many like it run side by side."""
 
     cell: Cell
     estimate_s: float
     seen: Seen | None
+    at_once: int = 1
+
+    @property
+    def share_s(self) -> float:
+        """What it adds to the night."""
+        return self.estimate_s / self.at_once
 
 
 @dataclass(frozen=True)
@@ -28,31 +36,31 @@ class Plan:
 
     @property
     def estimate_s(self) -> float:
-        return sum(one.estimate_s for one in self.chosen)
+        """Of the night, where the cells that run side by side leave no gap; at least as long as its longest cell."""
+        return max([sum(one.share_s for one in self.chosen), *(one.estimate_s for one in self.chosen)], default=0.0)
 
 
-def plan(
-    cells: Sequence[Cell], seen: Mapping[str, Seen], machine: tuple[int, int, int], budget_s: float | None = None
-) -> Plan:
-    """Without a budget every cell that this machine can run, in the matrix's order. With one, first those that changed
-    on their last night, then those that were longest not run, as long as the estimates fit; at least one."""
+def plan(cells: Sequence[Cell], seen: Mapping[str, Seen], place: Place, budget_s: float | None = None) -> Plan:
+    """Without a budget every cell that can run there, in the matrix's order. With one, first those that changed on
+    their last night, then those that were longest not run, as long as the estimates fit; at least one."""
     left_out, able = [], []
     for cell in cells:
-        if lacking := cell.what.needs.missing(*machine):
-            left_out.append((cell.name, f"this machine has not the {lacking} that it needs"))
+        needs = cell.what.needs
+        if lacking := place.lacking(needs):
+            left_out.append((cell.name, lacking))
         else:
             last = seen.get(cell.name)
-            able.append(Planned(cell, last.seconds if last else cell.limit_s, last))
+            able.append(Planned(cell, last.seconds if last else cell.limit_s, last, place.at_once(needs)))
     if budget_s is None:
         return Plan(tuple(able), tuple(left_out))
     chosen: list[Planned] = []
     total = 0.0
     for one in sorted(able, key=_urgency):
-        if chosen and total + one.estimate_s > budget_s:
+        if chosen and (total + one.share_s > budget_s or one.estimate_s > budget_s):
             left_out.append((one.cell.name, "beyond the budget"))
         else:
             chosen.append(one)
-            total += one.estimate_s
+            total += one.share_s
     return Plan(tuple(chosen), tuple(left_out))
 
 

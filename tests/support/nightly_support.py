@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from harness.nightly.judge import Past
 from harness.nightly.observation import Facts, Observation
 from reports.model import EXIT_CODES, Cause, Check, Parity, RunSummary, Verdict
 from reports.nightly_model import CellResult
+from scenarios.engines.processes import title
 
 if TYPE_CHECKING:
     from harness.nightly.history import History
@@ -38,6 +40,11 @@ if played == "orphans":  # of another session, without this environment, and one
     subprocess.Popen([sys.executable, "-c", program, str(out), "1"], start_new_session=True, env={})
     (out.parent / "orphans").write_text("started")
     os.kill(os.getpid(), 9)
+if played == "meet":  # two cells wait for each other
+    (out.parents[2] / f"here-{os.getpid()}").touch()
+    while len(list(out.parents[2].glob("here-*"))) < 2:
+        time.sleep(0.05)
+    played = script["equal"]
 if played == "die":
     os.kill(os.getpid(), 9)
 if played == "refuse":
@@ -45,6 +52,15 @@ if played == "refuse":
 out.mkdir(parents=True)
 (out / "verdict.json").write_text(json.dumps(played))
 (out / "report.html").write_text("a report")
+"""
+
+# `harness nightly` with cells that the player plays, as a process of its own.
+PLAYED = """
+import sys
+from harness import entry
+from harness.nightly import cells
+cells.COMMAND = (sys.executable, sys.argv.pop(1), sys.argv.pop(1))
+entry.main()
 """
 
 MATRIX = """
@@ -85,6 +101,14 @@ def script(file: Path, **pairs: Verdict | str | list[Verdict | str]) -> None:
     file.write_text(json.dumps(values), encoding="utf-8")
 
 
+def play(folder: Path, **pairs: Verdict | str) -> None:
+    """The player, and the matrix where there is none, with EQUIVALENT for each pair that is not given."""
+    (folder / "player.py").write_text(PLAYER)
+    if not (folder / "matrix.toml").exists():
+        (folder / "matrix.toml").write_text(MATRIX)
+    script(folder / "script.json", **{**dict.fromkeys(("equal", "hf_hf", "hf_vllm", "hf_sglang"), verdict()), **pairs})
+
+
 def observation(verdict: str = "EQUIVALENT", **metrics: float) -> Observation:
     facts = Facts({"check": "ruled out"}, {}, {"engine: vllm": "0.31"}, {"seed": "0"})
     return Observation(
@@ -94,6 +118,12 @@ def observation(verdict: str = "EQUIVALENT", **metrics: float) -> Observation:
 
 def keep(history: History, night: int, cell: str, one: Observation, status: str = "OK") -> None:
     history.add(night, one, CellResult(cell, status, one.verdict, one.reason, one.seconds))  # type: ignore[arg-type]
+
+
+def running(word: str) -> list[str]:
+    """The command lines of this machine that hold a word."""
+    lines = [title(int(pid)) for pid in os.listdir("/proc") if pid.isdigit()]
+    return [line for line in lines if word in line]
 
 
 def problems(past: list[Past]) -> list[set[str]]:

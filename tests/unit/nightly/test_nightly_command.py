@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import sys
 import tempfile
 import time
@@ -108,21 +106,11 @@ def test_a_cell_that_dies_ends_itself_only(folder: Path, played: str, words: str
     assert Path(dead["report"]).name == "log.txt" and Path(dead["report"]).is_file()
 
 
-def running(word: str) -> list[str]:
-    """The command lines of this machine that hold a word."""
-    lines = [Path("/proc") / pid / "cmdline" for pid in os.listdir("/proc") if pid.isdigit()]
-    found = []
-    for line in lines:
-        with contextlib.suppress(OSError):
-            found.append(line.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
-    return [line for line in found if word in line]
-
-
 def test_a_cell_that_is_killed_leaves_no_process_in_any_session(folder: Path) -> None:
     support.script(folder / "script.json", hf_hf="orphans", hf_vllm="orphans", hf_sglang=support.verdict())
     assert run() == 2 and statuses(1)["hf-sglang/ppo-tiny"] == "NEW"
     assert len(list(folder.rglob("attempt-1/orphans"))) == 2
-    assert running(str(folder)) == []
+    assert support.running(str(folder)) == []
 
 
 def test_a_cell_is_ended_at_its_limit_with_its_children_and_tried_again(folder: Path) -> None:
@@ -134,7 +122,7 @@ def test_a_cell_is_ended_at_its_limit_with_its_children_and_tried_again(folder: 
     assert run() == 2 and time.monotonic() - began < 60
     attempts = sorted(path.name for path in Path("runs/nightly/night-00001/hf-vllm_ppo-tiny").iterdir())
     assert attempts == ["attempt-1", "attempt-2"]
-    assert running(str(folder / "player.py")) == []
+    assert support.running(str(folder / "player.py")) == []
 
 
 def test_known_differences_do_not_count_until_they_expire(folder: Path) -> None:
@@ -157,10 +145,10 @@ def test_a_night_that_was_cut_is_resumed(folder: Path, monkeypatch: pytest.Monke
 
     kept = Nightly._cell
 
-    def cut(self: Nightly, number: int, cell: matrix.Cell) -> object:
+    def cut(self: Nightly, number: int, cell: matrix.Cell, attempt: cells.Attempt) -> object:
         if "sglang" in cell.name:
             raise KeyboardInterrupt
-        return kept(self, number, cell)
+        return kept(self, number, cell, attempt)
 
     monkeypatch.setattr(Nightly, "_cell", cut)
     assert run() == 130
@@ -204,7 +192,7 @@ def test_an_older_night_that_was_cut_is_resumed_too(folder: Path, monkeypatch: p
     from harness.nightly.night import Nightly
 
     with monkeypatch.context() as patch:
-        patch.setattr(Nightly, "_cell", lambda self, number, cell: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(Nightly, "_cell", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
         assert run() == 130
     assert run("--only", "hf-vllm") == 0
     assert run("--resume") == 0 and set(statuses(1)) == {"hf-hf/ppo-tiny", "hf-sglang/ppo-tiny"}

@@ -1,0 +1,220 @@
+"""A night's cells side by side over the nodes of a Ray cluster. What a cell needs is reserved on one node for all its
+runs; a keeper (`harness.nightly.keeper`) runs it there. The history is written by the driver alone.
+
+Recordings lie in --out, which every node has at the same path.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from harness.cluster.launch import Cluster, driver_seat
+from harness.doctor.cluster import PATIENCE_S
+from harness.envs import home
+from harness.errors import BadInput
+from harness.nightly import cells, keeper
+from harness.nightly.cells import Attempt
+from harness.nightly.keeper import LOOK_S
+from harness.nightly.matrix import Cell, Needs, Pair
+from harness.nightly.observation import Observation, failed
+
+END_S = 2 * cells.GRACE_S + 10.0  # SIGTERM and SIGKILL each have the grace
+NAMES = ("CPU", "GPU", "memory")  # Ray's
+THREADS = 1000  # chosen: of the driver, one waits for each cell that runs
+
+
+class Cut(Exception):
+    """The night ended while the cell ran."""
+
+
+class Nodes:
+    """A `Place`. Opened by `joined`."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._threads = ThreadPoolExecutor(THREADS)
+        self._started: list[Future[None]] = []
+        self._runs: set[Any] = set()
+        self._reserved: dict[str, Any] = {}  # cell -> placement group
+        self._ending = False
+
+    def lacking(self, needs: Needs) -> str:
+        if self.at_once(needs):
+            return ""
+        missing = [needs.missing(*(int(one.get(name, 0)) for name in NAMES)) for one in _resources()]
+        return f"no node has the {min(missing, key=len, default='CPU')} that it needs"
+
+    def at_once(self, needs: Needs) -> int:
+        wanted = self._wanted(needs)
+        return sum(
+            min(int(there.get(name, 0) // amount) for name, amount in wanted.items()) for there in _resources()
+        )  # fmt: skip
+
+    def room(self, waiting: Sequence[Cell]) -> tuple[Cell, Attempt]:
+        """In order among the cells with the same needs. A cell whose needs are free is not kept back by one that waits
+        for others."""
+        from ray.util.placement_group import placement_group
+
+        first: dict[Needs, Cell] = {}
+        for cell in waiting:
+            first.setdefault(cell.what.needs, cell)
+        while True:
+            self._raise_errors()
+            for needs, cell in first.items():
+                if lacking := self.lacking(needs):  # its node is lost
+                    return cell, lambda cell, place, pair, why=lacking: failed(why)  # type: ignore[misc]
+                if cell.name not in self._reserved:
+                    self._reserved[cell.name] = placement_group([self._wanted(needs)])
+                if self._reserved[cell.name].wait(LOOK_S):
+                    return cell, self._attempt
+
+    def start(self, cell: Cell, work: Callable[[], None]) -> None:
+        self._started.append(self._threads.submit(self._work, cell, work))
+
+    def wait(self) -> None:
+        while any(not one.done() for one in self._started):
+            self._raise_errors()
+            time.sleep(LOOK_S)
+        self._raise_errors()
+
+    def end(self) -> None:
+        """End what still runs, and wait until nothing of it is left on its node."""
+        import ray
+
+        self._ending = True
+        runs = list(self._runs)
+        for run in runs:
+            ray.cancel(run)
+        if runs:
+            self._say("ending the cells that run")
+            ray.wait(runs, num_returns=len(runs), timeout=END_S)
+        self._threads.shutdown()
+
+    def _work(self, cell: Cell, work: Callable[[], None]) -> None:
+        from ray.util.placement_group import remove_placement_group
+
+        try:
+            work()
+        finally:
+            group = self._reserved.pop(cell.name, None)
+            if group is not None and not self._ending:  # then Ray frees it with the driver
+                remove_placement_group(group)
+
+    def _attempt(self, cell: Cell, place: Path, pair: Pair | None) -> Observation:
+        import ray
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        wanted = self._wanted(cell.what.needs)
+        reserved = PlacementGroupSchedulingStrategy(self._reserved[cell.name], placement_group_bundle_index=0)
+        task = _task(
+            keeper.keep, num_cpus=wanted["CPU"], num_gpus=wanted.get("GPU", 0), memory=wanted.get("memory"),
+            scheduling_strategy=reserved,
+        )  # fmt: skip
+        started = time.monotonic()
+        run = task.remote(cell, place, pair, cells.COMMAND, os.getcwd())
+        self._runs.add(run)
+        if self._ending:
+            ray.cancel(run)
+        try:
+            observation: Observation = ray.get(run)
+            return observation
+        except ray.exceptions.RayError as error:
+            if self._ending:
+                raise Cut from error
+            why = f"Ray lost it: {_last_line(error)}"
+            return failed(why, seconds=time.monotonic() - started, recording=str(place))
+        finally:
+            self._runs.discard(run)
+
+    def _wanted(self, needs: Needs) -> dict[str, float]:
+        """As Ray has it. Without a number of CPUs a cell has a node for itself: side by side, cells would disturb each
+        other's times and memory. Where nodes differ, that is as many CPUs as the smallest one has."""
+        smallest = min((one["CPU"] for one in _resources()), default=1)
+        wanted = zip(NAMES, (needs.cpus or smallest, needs.gpus, needs.bytes), strict=True)
+        return {name: float(amount) for name, amount in wanted if amount}
+
+    def _raise_errors(self) -> None:
+        for one in self._started:
+            if one.done():
+                one.result()
+
+
+@contextlib.contextmanager
+def joined(address: str, say: Callable[[str], None]) -> Iterator[Nodes]:
+    """The nodes of the cluster at that address. At the end nothing runs on them any more. Raises LaunchFailed."""
+    with Cluster(address):
+        nodes = Nodes(say)
+        try:
+            yield nodes
+        finally:
+            nodes.end()
+
+
+def refuse_unshared(out: Path) -> None:
+    """Raises BadInput unless every node sees `out` and the current folder, and writes into `out`."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    fix = "--out DIR   # on a file system that every node has at the same path"
+    with tempfile.TemporaryDirectory(prefix=".shared-", dir=out.resolve()) as folder:
+        asked = {}
+        for node in _nodes():
+            pinned = NodeAffinitySchedulingStrategy(node_id=node["NodeID"], soft=False)
+            task = _task(_sign, num_cpus=0, scheduling_strategy=pinned)
+            asked[task.remote(folder, node["NodeID"], os.getcwd())] = node
+        until = time.monotonic() + PATIENCE_S
+        for answer, node in asked.items():
+            name = f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
+            try:
+                unseen = ray.get(answer, timeout=max(1.0, until - time.monotonic()))
+            except ray.exceptions.GetTimeoutError as error:
+                message = f"node {name} started no worker within {PATIENCE_S:.0f} s"
+                raise BadInput(message, fix=f"ls {sys.executable}   # on that node") from error
+            except ray.exceptions.RayError as error:
+                raise BadInput(f"node {name} cannot run a cell: {_last_line(error)}") from error
+            if unseen:
+                raise BadInput(f"node {name} has no {unseen}", fix="cd to a folder that every node has")
+            if node["NodeID"] not in os.listdir(folder):
+                raise BadInput(f"--out {out} is not shared: node {name} does not write into it", fix=fix)
+
+
+def _nodes() -> list[dict[str, Any]]:
+    """Those that can run a cell."""
+    import ray
+
+    return [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
+
+
+def _resources() -> list[dict[str, float]]:
+    return [node["Resources"] for node in _nodes()]
+
+
+def _task(function: Callable[..., Any], **options: Any) -> Any:
+    """In this interpreter and with this harness, which every node has at the same path."""
+    import ray
+
+    variables = {"PYTHONPATH": driver_seat().env["PYTHONPATH"], "HARNESS_HOME": str(home.home())}
+    place = {"py_executable": shlex.quote(sys.executable), "env_vars": variables}
+    decorate: Any = ray.remote
+    return decorate(function).options(max_retries=0, runtime_env=place, **options)
+
+
+def _sign(folder: str, name: str, current: str) -> str:
+    """On a node: leave a file in the folder, if it is there. Returns the folder that the node lacks."""
+    with contextlib.suppress(OSError):
+        Path(folder, name).touch()
+    return "" if Path(current).is_dir() else current
+
+
+def _last_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
