@@ -1,4 +1,5 @@
-"""Over commits: each is checked out into a worktree of its own, where a command builds and judges."""
+"""Over commits: each is checked out into a worktree of its own. There a command builds and judges; or an engine is
+built from it and compared."""
 
 from __future__ import annotations
 
@@ -9,17 +10,17 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness import verdict_file
+from harness import envs, verdict_file
+from harness.bisect import builds
+from harness.bisect.builds import GIVES_UP
 from harness.bisect.judging import Judged
 from harness.bisect.search import Search
-from harness.cluster.launch import nothing_left
 from harness.commands.options import seconds
-from harness.envs.install import end
 from harness.errors import BadInput, HarnessError
-from harness.nightly.cells import GRACE_S
+from harness.nightly import cells
 from reports.bisect_model import Bisection
 
-SKIP = 125  # as `git bisect run` has it; from 128 on it gives up
+SKIP = 125  # as `git bisect run` has it
 OUT = "HARNESS_BISECT_OUT"  # a folder for the command's recording
 
 
@@ -27,21 +28,28 @@ def bisect(search: Search) -> Bisection:
     """Raises BadInput for a repository or a range that is none, HarnessError where the command gives up."""
     request = search.journal.request
     repo = Path(request.repo).resolve()
-    good, bad = (_commit(repo, end) for end in request.ends())
+    engine, names = request.engine_and_ends()
+    good, bad = (_commit(repo, name) for name in names)
     if _git(repo, "merge-base", "--is-ancestor", good, bad) is None or good == bad:
         raise BadInput(f"{request.what}: the good commit is no ancestor of the bad one", fix=f"git -C {repo} log")
-    told = _git(repo, "log", "--first-parent", "--reverse", "--format=%H", f"{good}..{bad}") or ""
-    commits = [good, *told.split()]
-    names = [_git(repo, "log", "-1", "--format=%h %s", commit) or commit for commit in commits]
+    listed = _git(repo, "log", "--first-parent", "--reverse", "--format=%H", f"{good}..{bad}") or ""
+    commits = [good, *listed.split()]
+    titles = [_git(repo, "log", "-1", "--format=%h %s", commit) or commit for commit in commits]
+
+    if engine:
+        envs.parse(request.against)
+        envs.resolve(engine)  # made before the search where it is missing
 
     def attempt(index: int, place: Path) -> Judged:
         with _checked_out(repo, commits[index], search.journal.folder / "tree") as tree:
+            if engine:
+                return builds.compare(search, engine, commits[index], tree, place)
             return _run(search, tree, place)
 
     merges = _git(repo, "rev-list", "--first-parent", "--merges", f"{good}..{bad}")
     if merges:
         search.notes = ("only first parents were searched: a merge stands for what it merged",)
-    return search.in_order(names, attempt)
+    return search.in_order(titles, attempt)
 
 
 @contextlib.contextmanager
@@ -66,34 +74,30 @@ def _run(search: Search, tree: Path, place: Path) -> Judged:
     request = search.journal.request
     place.mkdir()
     environ = {**os.environ, OUT: str(place / "recording")}
-    with nothing_left(), (place / "log.txt").open("wb") as log:
-        process = subprocess.Popen(
-            ["/bin/sh", "-c", request.run], cwd=tree, env=environ, stdin=subprocess.DEVNULL, stdout=log,
-            stderr=subprocess.STDOUT, start_new_session=True, text=True,
+    with (place / "log.txt").open("wb") as log:
+        code = cells.process(
+            ["/bin/sh", "-c", request.run], seconds(request.limit, "--limit"), output=log, log=log, environ=environ,
+            folder=tree,
         )  # fmt: skip
-        try:
-            code = process.wait(timeout=seconds(request.limit, "--limit"))
-        except subprocess.TimeoutExpired:
-            return Judged("skip", f"ended at its limit of {request.limit}")
-        finally:
-            end(process, GRACE_S)
+    if code is None:
+        return Judged("skip", f"ended at its limit of {request.limit}")
     if (place / "recording" / verdict_file.NAME).is_file():
         return search.judge.read(place / "recording")
     if request.metric or request.cause:
         return Judged("skip", f"the command left no verdict in ${OUT} (exit code {code})")
-    if code < 0 or code >= 128:
+    if code < 0 or code >= GIVES_UP:
         ended = f"signal {-code}" if code < 0 else f"exit code {code}"
         raise HarnessError(f"the command ended with {ended}, which ends the search", fix=f"see {place / 'log.txt'}")
     return Judged("good" if code == 0 else "skip" if code == SKIP else "bad", f"exit code {code}")
 
 
 def _commit(repo: Path, name: str) -> str:
-    found = _git(repo, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
-    if found is None:
+    commit = _git(repo, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
+    if commit is None:
         if _git(repo, "rev-parse", "--git-dir") is None:
             raise BadInput(f"{repo} is no git repository", fix="--repo DIR")
         raise BadInput(f"{repo} has no commit {name}", fix=f"git -C {repo} log --oneline")
-    return found
+    return commit
 
 
 def _git(repo: Path, *words: str) -> str | None:

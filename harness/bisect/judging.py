@@ -40,7 +40,7 @@ class Judge:
             return f"{self.request.metric} is above {self.request.above:g}"
         if self.request.cause:
             return f"the cause {self.request.cause} is found"
-        return "the command fails" if self.request.over == "commits" else "the verdict is DIVERGENT"
+        return "the command fails" if self.request.run else "the verdict is DIVERGENT"
 
     def call(self, verdict: Verdict, folder: Path) -> Judged:
         """`folder`: of the recordings."""
@@ -56,12 +56,18 @@ class Judge:
         return Judged("bad" if bad else "good" if decided else "skip", why)
 
     def pair(
-        self, baseline: str, candidate: str, place: Path, words: Sequence[str], environ: Mapping[str, str]
+        self,
+        baseline: str,
+        candidate: str,
+        place: Path,
+        words: Sequence[str],
+        environ: Mapping[str, str],
+        command: Sequence[str] = (),
     ) -> Judged:
-        """`harness parity` of two backends."""
+        """`harness parity` of two backends. `command`: as for `cells.launch`."""
         recording = place / "recording"
         own = ["--out", str(recording), "--format", "json", *words, *self.request.options]
-        failure = self._launch(["parity", baseline, candidate, *own], place, environ, (0, 1, 3))
+        failure = self._launch(["parity", baseline, candidate, *own], place, environ, (0, 1, 3), command)
         return failure or self.read(recording)
 
     def against_recording(
@@ -88,10 +94,15 @@ class Judge:
             return Judged("skip", error.message)
 
     def _launch(
-        self, words: Sequence[str], place: Path, environ: Mapping[str, str], codes: Container[int]
+        self,
+        words: Sequence[str],
+        place: Path,
+        environ: Mapping[str, str],
+        codes: Container[int],
+        command: Sequence[str] = (),
     ) -> Judged | None:
         """Why there is nothing to judge: it was ended, or its exit code is none of `codes`."""
-        code, _ = cells.launch(words, place, seconds(self.request.limit, "--limit"), environ)
+        code, _ = cells.launch(words, place, seconds(self.request.limit, "--limit"), environ, command)
         if code is None:
             return Judged("skip", f"ended at its limit of {self.request.limit}")
         return None if code in codes else Judged("skip", cells.no_verdict(code, place))

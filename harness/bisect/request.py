@@ -13,6 +13,7 @@ from harness.errors import BadInput
 from harness.nightly.observation import COUNTS, METRICS
 from harness.parity.runs.command_line import command_line
 from reports.bisect_model import Over
+from scenarios.engines import registry
 
 RANGE = re.compile(r"(?P<good>.+?)\.\.(?P<bad>.+)")
 
@@ -27,6 +28,7 @@ class Request:
     bad: str = ""
     repo: str = ""
     run: str = ""
+    build: str = ""
     metric: str = ""
     above: float | None = None
     cause: str = ""
@@ -53,9 +55,27 @@ class Request:
         """Both ends of WHAT, GOOD..BAD. Raises BadInput."""
         match = RANGE.fullmatch(self.what)
         if match is None:
-            example = "v1..v2 --repo DIR --run COMMAND" if self.repo else "vllm@0.29..0.32 --against sglang"
+            example = "vllm@0.29..0.32 --against sglang"
+            if self.repo:
+                example = (
+                    "vllm@v1..v2 --repo DIR --against sglang" if self.against else "v1..v2 --repo DIR --run COMMAND"
+                )
             raise BadInput(f"{self.what or 'nothing'!r} is no range GOOD..BAD", fix=f"harness bisect {example}")
         return match["good"], match["bad"]
+
+    def engine_and_ends(self) -> tuple[str, tuple[str, str]]:
+        """Over commits: the engine that is built from each, empty with --run; and both ends. Raises BadInput."""
+        good, bad = self.ends()
+        if self.run:
+            return "", (good, bad)
+        engine, at, good = good.partition("@")
+        if not at:
+            raise BadInput(
+                f"{self.what} names no engine", fix=f"harness bisect vllm@{self.what} --repo DIR --against ..."
+            )
+        if registry.find(engine) is None:
+            raise BadInput(f"there is no engine {engine!r} (there are: {', '.join(registry.names())})")
+        return engine, (good, bad)
 
     def check(self) -> None:
         """Raises BadInput for options that do not belong together, one sentence."""
@@ -74,23 +94,25 @@ class Request:
 
     def _check_over(self) -> None:
         over, needed = self.over, []
+        strange: dict[str, object] = {"--run": self.run, "--build": self.build}
         if over == "commits":
-            needed = [("--run", self.run)]
-            strange = {"--against": self.against, "--good": self.good, "--bad": self.bad, "--": self.options}
+            needed = [("--run, or --against with an engine", self.run or self.against)]
+            strange = {"--good": self.good, "--bad": self.bad}
+            if self.run:
+                strange |= {"--against": self.against, "--build": self.build, "--": self.options}
         elif over == "settings":
             needed = [("--good", self.good), ("--bad", self.bad)]
-            strange = {"--run": self.run}
         else:
             needed = [("--against", self.against)]
-            strange = {"--run": self.run}
             self.ends()
         for name, value in needed:
             if not value:
                 raise BadInput(f"a bisection over {over} needs {name}", fix="docs/how-to/bisect.md shows each kind")
         for name, other in strange.items():
             if other:
-                raise BadInput(f"{name} is of no use in a bisection over {over}")
-        if over != "commits":
+                beside = " with --run" if self.run and over == "commits" else ""
+                raise BadInput(f"{name} is of no use in a bisection over {over}{beside}")
+        if not self.run:
             alone = over == "settings" and not self.against
             check_options(self.options, "run" if alone else "parity", own_scenario=over == "settings")
 

@@ -16,8 +16,8 @@ def bisect(
     what: Annotated[
         str,
         typer.Argument(
-            help="engine@GOOD..BAD, of releases; GOOD..BAD, of commits; over settings the backend, by default the "
-            "recorded one or hf",
+            help="engine@GOOD..BAD, of releases, or of commits with --repo; GOOD..BAD, of commits with --run; over "
+            "settings the backend, by default the recorded one or hf",
             show_default=False,
         ),
     ] = "",
@@ -33,6 +33,13 @@ def bisect(
     run: Annotated[
         str,
         typer.Option(help="in a checkout of each commit; 0: good, 125: skip, 1 to 127: bad", show_default=False),
+    ] = "",
+    build: Annotated[
+        str,
+        typer.Option(
+            help="in a checkout of each commit: installs it for $HARNESS_BISECT_PYTHON; default: uv pip install",
+            show_default=False,
+        ),
     ] = "",
     metric: Annotated[
         str, typer.Option(help="bad where this metric is above --above, whatever the verdict", show_default=False)
@@ -64,8 +71,8 @@ def bisect(
     if what.startswith("-"):  # there was no WHAT before --
         what, words = "", (what, *words)
     request = Request(
-        what, against, _absolute(good), _absolute(bad), _absolute(repo), run, metric, above, cause, limit, keep_envs,
-        words,
+        what, against, _absolute(good), _absolute(bad), _absolute(repo), run, build, metric, above, cause, limit,
+        keep_envs, words,
     )  # fmt: skip
     if resume:
         if request != Request():

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 from harness.cluster.launch import nothing_left
 from harness.envs.install import end
@@ -55,23 +56,36 @@ def launch(
     environ: Mapping[str, str] | None = None,
     command: Sequence[str] = (),
 ) -> tuple[int | None, float]:
-    """(exit code, None at the time limit; seconds) of `harness WORDS` as a process of its own. All that it started ends
-    with it. Its output and log are in the new folder `place`. `command`: what is in place of `harness`; empty: COMMAND.
-    """
-    place.mkdir(parents=True)
+    """(exit code, None at the time limit; seconds) of `harness WORDS` as a process of its own; output and log lie in
+    `place`. `command`: what is in place of `harness`; empty: COMMAND."""
+    place.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
-    with nothing_left(), (place / "output.json").open("wb") as output, (place / "log.txt").open("wb") as log:
-        process = subprocess.Popen(
-            [*(command or COMMAND), *words], stdin=subprocess.DEVNULL, stdout=output, stderr=log, text=True,
-            start_new_session=True, env=environ,
+    with (place / "output.json").open("wb") as output, (place / "log.txt").open("wb") as log:
+        code = process([*(command or COMMAND), *words], limit_s, output=output, log=log, environ=environ)
+    return code, time.monotonic() - started
+
+
+def process(
+    argv: Sequence[str],
+    limit_s: float,
+    *,
+    output: IO[bytes],
+    log: IO[bytes],
+    environ: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+) -> int | None:
+    """The exit code of a process in a session of its own, None at the time limit. All that it started ends with it."""
+    with nothing_left():
+        started = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=output, stderr=log, text=True, start_new_session=True, env=environ,
+            cwd=folder,
         )  # fmt: skip
         try:
-            code: int | None = process.wait(timeout=limit_s)
+            return started.wait(timeout=limit_s)
         except subprocess.TimeoutExpired:
-            code = None
+            return None
         finally:
-            end(process, GRACE_S)  # also what an ended cell has left in its group
-    return code, time.monotonic() - started
+            end(started, GRACE_S)  # also what an ended process has left in its group
 
 
 def no_verdict(code: int, place: Path, error: Exception | None = None) -> str:

@@ -6,13 +6,11 @@ The package is built as a wheel outside the repository and installed into an env
 from __future__ import annotations
 
 import json
-import os
-import site
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from foreign_packages import environment_with, harness
 
 from probes.format import Run
 
@@ -150,25 +148,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, text in PACKAGE.items():
         (home / "source" / name).parent.mkdir(parents=True, exist_ok=True)
         (home / "source" / name).write_text(text.replace("\\\\", "\\"))
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", home / "wheel", home / "source"]
-    subprocess.run(build, check=True)
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", home / "env"], check=True)
-    python = home / "env" / "bin" / "python"
-    [packages] = (home / "env" / "lib").glob("python*/site-packages")
-    ours = "".join(f"import site; site.addsitedir({path!r})\n" for path in site.getsitepackages())
-    (packages / "ours.pth").write_text(ours)
-    [wheel] = (home / "wheel").glob("*.whl")
-    subprocess.run([*pip, "install", "--no-deps", "--target", packages, wheel], check=True)
-    return python
-
-
-def harness(python: Path, *words: str | Path, **environ: str) -> tuple[int, str, str]:
-    command = [python, "-c", "from harness.entry import main; main()", *words]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=600, env={**os.environ, **environ}, cwd=python.parent
-    )
-    return done.returncode, done.stdout, done.stderr
+    return environment_with(home / "source", home)
 
 
 def test_their_engine_is_compared_their_check_confirms_and_their_format_prints(python: Path, tmp_path: Path) -> None:

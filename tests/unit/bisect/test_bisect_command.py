@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import fake_environments
 import nightly_support as support
 import pytest
 
-from harness import cli
+from harness import cli, envs
 from harness.bisect import releases, settings
 from harness.bisect.journal import Journal
 from harness.bisect.judging import Judge, Judged
 from harness.bisect.request import Request
-from harness.envs import install
+from harness.envs import install, interpreter, layer
 from harness.envs.environment import Environment
 from harness.errors import BadInput, EnvironmentUnusable
 from harness.nightly import cells
@@ -165,8 +167,14 @@ def test_a_folder_is_searched_by_one_process_at_a_time(folder: Path, capsys: pyt
         (["bisect", "--good", "a.toml", "--bad", "b.toml", "--limit", "soon"], "--limit 'soon' is no duration"),
         (["bisect", "--good", "a.toml", "--bad", "b.toml", "--", "--no-such"], "behind --: No such option"),
         (["bisect", "hf", "--against", "hf", "--good", "a.toml", "--bad", "b.toml", "--", "--out", "x"], "out is set"),
-        (["bisect", "--repo", ".", "a..b"], "needs --run"),
+        (["bisect", "--repo", ".", "a..b"], "needs --run, or --against with an engine"),
         (["bisect", "--repo", ".", "a..b", "--run", "true", "--against", "hf"], "--against is of no use"),
+        (["bisect", "--repo", ".", "a..b", "--run", "true", "--build", "true"], "--build is of no use"),
+        (["bisect", "vllm@1..2", "--against", "hf", "--build", "true"], "--build is of no use in a bisection over rel"),
+        (["bisect", "--repo", ".", "a..b", "--against", "hf"], "a..b names no engine"),
+        (["bisect", "--repo", ".", "vlm@a..b", "--against", "hf"], "no engine 'vlm'"),
+        (["bisect", "--repo", ".", "hf@a..b", "--against", "hf", "--", "--no-such"], "behind --: No such option"),
+        (["bisect", "--repo", ".", "hf@a..b", "--against", "hf"], "is no git repository"),
         (["bisect", "--repo", ".", "a..b", "--run", "true"], "is no git repository"),
         (["bisect", "--resume", "nowhere"], "holds no bisection"),
         (["bisect", "vllm", "--resume", "nowhere"], "takes no other option"),
@@ -418,6 +426,83 @@ def test_a_verdict_that_the_command_leaves_decides(
     assert "is no ancestor of the bad one" in capsys.readouterr().err
     assert cli.main(["bisect", "v0..v99", "--repo", str(repository), "--run", "true"]) == 2
     assert "has no commit v99" in capsys.readouterr().err
+
+
+# Plays `harness parity` for an engine that was built from a checkout: DIVERGENT from `number` 5 on.
+BUILT_PLAYER = """
+import json, sys
+from pathlib import Path
+import pytest  # of the environment below
+from number import NUMBER
+words = sys.argv[2:]
+script = json.loads(Path(sys.argv[1]).read_text())
+out = Path(words[words.index("--out") + 1])
+out.mkdir(parents=True)
+(out / "verdict.json").write_text(json.dumps(script["other" if NUMBER >= 5 else "equal"]))
+"""
+INSTALL = 'own=$(echo "$VIRTUAL_ENV"/lib/python*/site-packages); echo "NUMBER = $(cat number)" > "$own/number.py"'
+
+
+def over_builds(repo: Path, folder: Path, command: str, *words: str) -> int:
+    play(folder)
+    (folder / "player.py").write_text(BUILT_PLAYER)
+    build = ["--build", command, "--limit", "1m"]
+    return cli.main(["bisect", "hf@v0..v9", "--repo", str(repo), "--against", "hf", *build, "--out", *words])
+
+
+def test_an_engine_is_built_from_each_commit_over_the_environment_that_it_has(
+    repository: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HARNESS_HOME", str(folder / "home"))
+    assert over_builds(repository, folder, f"echo $PWD; {INSTALL}", "out", "--", "--rollout-only") == 0
+    result = found(folder)
+    assert result["results"][0][0].endswith(" number 5") and result["last_good"].endswith(" number 4")
+    assert len(result["steps"]) <= 4 + 3 and result["question"] == "the verdict is DIVERGENT"
+    assert "--build" in result["reproduce"] and result["reproduce"].endswith("-- --rollout-only")
+    assert (folder / "out" / "step-001" / "build.txt").read_text() == f"{folder / 'out' / 'tree'}\n"
+    assert list((folder / "home" / "envs").iterdir()) == [] and not (folder / "out" / "tree").exists()
+
+
+def test_a_commit_whose_build_fails_or_installs_nothing_is_skipped(
+    repository: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HARNESS_HOME", str(folder / "home"))
+    fails = f"case $(cat number) in 4) exit 3;; 5) exit 0;; esac; {INSTALL}"
+    assert over_builds(repository, folder, fails, "out") == 3
+    assert [name[-1] for name in found(folder)["results"][0]] == ["4", "5", "6"]
+    why = {step["subject"][-1]: step["why"] for step in found(folder)["steps"] if step["call"] == "skip"}
+    assert why["4"].startswith("it cannot be built: exit code 3, see ") and "installed nothing" in why["5"]
+    assert over_builds(repository, folder, "exit 130", "ended") == 2
+    assert "the build ended with exit code 130, which ends the search" in capsys.readouterr().err
+    assert list((folder / "home" / "envs").iterdir()) == []
+
+
+def test_an_environment_over_another_sees_its_packages_behind_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HARNESS_HOME", str(tmp_path / "home"))
+    below = fake_environments.venv(tmp_path / "below")
+    before = fake_environments.snapshot(tmp_path / "below")
+    ask = "import vllm, ray; from importlib.metadata import version; print(vllm.__file__, version('vllm'))"
+    environ = interpreter.clean(os.environ, PYTHONDONTWRITEBYTECODE="1")
+
+    def answer(python: Path) -> str:
+        return subprocess.check_output([python, "-c", ask], text=True, env=environ)
+
+    base = envs.add("mine", "vllm", str(below))
+    with layer.over(base, "vllm-layer") as made:
+        assert made.is_empty and str(tmp_path / "below") in answer(made.python)
+        (made.packages / "vllm").mkdir()
+        (made.packages / "vllm" / "__init__.py").write_text("")
+        info = made.packages / "vllm-9.9.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 9.9\n")
+        assert not made.is_empty and answer(made.python) == f"{made.packages / 'vllm' / '__init__.py'} 9.9\n"
+        made.register()
+        found = envs.resolve("vllm@vllm-layer", create=False)
+        assert (found.version, found.python, found.owned) == ("9.9", str(made.python), True)
+    assert [one.name for one in envs.every()] == ["mine"]
+    assert fake_environments.snapshot(tmp_path / "below") == before
 
 
 def test_a_bisection_in_every_format() -> None:

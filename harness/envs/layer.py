@@ -1,0 +1,80 @@
+"""An environment over another one, which is left as it is: it sees all packages of that one, and its own come first."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from harness.envs import home, interpreter, recipe
+from harness.envs.environment import Environment, check_name, folder, now
+from harness.envs.indexes import pip_configuration, uv_environment
+from harness.envs.install import CommandFailed, run, uv_binary
+from harness.envs.interpreter import Driver
+from harness.errors import EnvironmentUnusable
+
+_ASK = "import json, sys; print(json.dumps([p for p in sys.path if p.endswith(('site-packages', 'dist-packages'))]))"
+_BELOW = "packages_below.pth"
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer:
+    """`python`: its interpreter. `packages`: where its own ones are installed."""
+
+    name: str
+    base: Environment
+    python: Path
+    packages: Path
+    empty: frozenset[str]  # names in `packages` before anything was installed
+
+    @property
+    def is_empty(self) -> bool:
+        return {path.name for path in self.packages.iterdir()} - {"__pycache__"} <= self.empty
+
+    def register(self) -> None:
+        """Let backends name it as an environment. Raises EnvironmentUnusable where it does not fit the driver."""
+        driver, base = Driver.here(), self.base
+        found = interpreter.inspect(self.python)
+        if reason := interpreter.misfit(found, base.engine, driver):
+            raise reason
+        plan = recipe.load(base.engine, base.device)
+        made = dataclasses.replace(
+            base, name=self.name, version=found.versions[base.engine], python=str(self.python), owned=True,
+            created=now(), digest=plan.digest(base.asked, driver.ray, driver.minor),
+        )  # fmt: skip
+        home.write_json(folder(self.name) / "env.json", made.to_json())
+
+
+@contextlib.contextmanager
+def over(base: Environment, name: str) -> Iterator[Layer]:
+    """A layer of that name over an environment; it is removed at the end. Raises EnvironmentUnusable."""
+    path = folder(check_name(name, base.engine))
+    with home.locked(f"env-{name}"):
+        home.directory("envs")
+        home.sweep(path)
+        home.remove_tree(path)  # of a search that was killed
+        try:
+            yield _make(base, name, path / "venv")
+        finally:
+            home.remove_tree(path)
+
+
+def _make(base: Environment, name: str, venv: Path) -> Layer:
+    environ = interpreter.clean(os.environ)
+    command = [uv_binary(), "venv", "--no-project", "--python", base.python, str(venv)]
+    try:
+        answer = subprocess.run([base.python, "-c", _ASK], env=environ, cwd="/", capture_output=True, check=True)
+        run(command, uv_environment(pip_configuration(), environ), lambda line: None, cwd=Path("/"))
+    except subprocess.CalledProcessError as error:
+        raise EnvironmentUnusable(f"{base.python} is not a Python interpreter that answers") from error
+    except CommandFailed as failure:
+        raise EnvironmentUnusable(f"{venv} cannot be made: {failure.reason()}") from failure
+    (packages,) = venv.glob("lib/python3*/site-packages")
+    lines = [f"import site; site.addsitedir({below!r})\n" for below in json.loads(answer.stdout)]
+    (packages / _BELOW).write_text("".join(lines), encoding="utf-8")
+    empty = frozenset(path.name for path in packages.iterdir())
+    return Layer(name, base, venv / "bin" / "python", packages, empty)
