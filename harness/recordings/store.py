@@ -155,7 +155,7 @@ class Recording(Run):
         if key in self._tables:
             self._tables.move_to_end(key)
             return self._tables[key]
-        found = [one for one in self._read(kind, step) if all(one.fields.get(k) == v for k, v in fields.items())]
+        found = [one for one in self.frames_of(kind, step) if all(one.fields.get(k) == v for k, v in fields.items())]
         table = table_of(found) if found else None
         if table is not None and kind == "rollout":
             table = self._seen.told(table)
@@ -183,7 +183,7 @@ class Recording(Run):
         places = [one for (kind, _), those in self._extents.items() if kind == "seen" for one in those]
         return Seen(places, self._frame)
 
-    def _read(self, kind: str, step: int) -> Iterator[FrameArrays]:
+    def frames_of(self, kind: str, step: int) -> Iterator[FrameArrays]:
         """`Run.frames`, checked by NumPy: checking offsets in Python took longer than the whole comparison."""
         for path, at in self._extents.get((kind, step), ()):
             yield self._frame(path, at)

@@ -110,6 +110,7 @@ class ActorRole(Role):
                     if self.model.dtype != torch.float32:
                         scored.edge.append(rows.edge)
                         scored.drawn_edge.append(rows.drawn_edge)
+        self._answered("actor_forward", step, samples, scored.logprob)
         if self._half():
             with self.recorder.span("actor_exact", step=step):
                 scored.exact.extend(self._in_float32(samples, self.model))
@@ -229,10 +230,13 @@ class ActorRole(Role):
                     self._shapes("actor_minibatch", step, batch, logits=logits)
                     self.optimizer.backward(loss.total)
                     report.add(loss)
-                report.grad_norms.append(self.optimizer.step())
+                report.grad_norms.append(self.optimizer.step(self.recorder.own_time))
         with self.recorder.own_time():
             self._digests = weights.digests(saved.tensors(self.model))
-        return report.close(self._digests)
+        trained = report.close(self._digests)
+        if self.optimizer.log is not None:
+            self.optimizer.log.record(self.recorder, self.name, step, shares, trained.digest)
+        return trained
 
     def _sent(self) -> dict[str, Tensor]:
         """What a sync sends: each tensor in the type that it was loaded in; the lifted stage computes in another."""

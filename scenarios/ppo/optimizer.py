@@ -7,12 +7,15 @@ would never move.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from scenarios.ppo.parallel import DataParallel
+from scenarios.ppo.updates import UpdateLog
 
 FLOAT16_SCALE = 1024.0  # keeps float16 gradients above 6e-8, the smallest subnormal; divided out before clipping
 
@@ -22,10 +25,11 @@ class DivergedError(RuntimeError):
 
 
 class Optimizer:
-    """AdamW(lr, no weight decay) on the parameters of `module`."""
+    """AdamW(lr, no weight decay) on the parameters of `module`. `log`: what updates did, where there are ranks."""
 
     def __init__(self, module: nn.Module, lr: float, max_grad_norm: float, parallel: DataParallel) -> None:
-        self._parameters = [p for p in module.parameters() if p.requires_grad]
+        named = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        self._parameters = list(named.values())
         self._masters = [
             p if p.dtype == torch.float32 else p.detach().float().requires_grad_() for p in self._parameters
         ]
@@ -33,18 +37,26 @@ class Optimizer:
         self._max_grad_norm = max_grad_norm
         self._parallel = parallel
         self._adam = torch.optim.AdamW(self._masters, lr=lr, weight_decay=0.0)
+        self.log = UpdateLog(list(named), self._masters) if parallel.world_size > 1 else None
 
     def backward(self, loss: Tensor) -> None:
         """Add the gradients of one micro-batch's loss."""
         (loss * self._scale).backward()
 
-    def step(self) -> float:
-        """Sum gradients across ranks, clip, update, clear; returns the norm before clipping. Raises DivergedError."""
+    def step(self, own_time: Callable[[], AbstractContextManager[None]] = nullcontext) -> float:
+        """Sum gradients across ranks, clip, update, clear; returns the norm before clipping. `own_time`: of the
+        recorder. Raises DivergedError."""
         grads = [
             torch.zeros_like(master) if p.grad is None else p.grad.float() / self._scale
             for p, master in zip(self._parameters, self._masters, strict=True)
         ]
+        if self.log is not None:
+            with own_time():
+                self.log.before(grads)
         self._parallel.sum(grads)
+        if self.log is not None:
+            with own_time():
+                self.log.after(grads)
         for parameter, master, grad in zip(self._parameters, self._masters, grads, strict=True):
             parameter.grad = None
             master.grad = grad
@@ -57,6 +69,9 @@ class Optimizer:
                 if master is not parameter:
                     parameter.copy_(master)
                 master.grad = None
+        if self.log is not None:
+            with own_time():
+                self.log.applied(norm)
         return norm
 
     def state_dict(self) -> dict[str, Any]:

@@ -109,6 +109,15 @@ class Role:
         self.end_recording()
         self.parallel.close()
 
+    def _answered(self, phase: str, step: int, samples: list[Sample], rows: Rows) -> None:
+        """Record which samples this rank of several was asked about, and the digest of its answer, rows end to end."""
+        if self.parallel.world_size == 1:
+            return
+        with self.recorder.own_time():
+            answer = weights.digest(np.concatenate([np.zeros(0, np.float32), *rows]))
+        numbers = [one.number for one in samples]
+        self.recorder.event("share", step=step, phase=phase, samples=numbers, digest=answer)
+
     def _batch(self, samples: list[Sample], dtype: torch.dtype) -> Batch:
         packing = self.scenario.ppo.packing
         return batches.make(samples, pad=self._pad, packing=packing, device=self.device, dtype=dtype)

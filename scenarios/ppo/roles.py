@@ -41,6 +41,7 @@ class ReferenceRole(Role):
                 logits = response_logits(self.model, batch)
                 self._shapes("reference_forward", step, batch, logits=logits)
                 rows += to_rows(batch.split(token_logprobs(logits, batch.target)))
+        self._answered("reference_forward", step, samples, rows)
         return rows
 
 
@@ -71,7 +72,9 @@ class RewardRole(Role):
                 output = self.model(input_ids=batch.ids, attention_mask=mask).logits[:, 0].float()
                 self._shapes("reward_forward", step, batch, reward=output)
                 rewards += output.tolist()
-        return np.array(rewards, dtype=np.float32)
+        answer = np.array(rewards, dtype=np.float32)
+        self._answered("reward_forward", step, samples, [answer])
+        return answer
 
     def _translated(self, sample: Sample) -> Sample:
         if self._other is None:
@@ -102,6 +105,7 @@ class CriticRole(Role):
                 values = self.model(**batch.inputs())[batch.row, batch.column]
                 self._shapes("critic_forward", step, batch, values=values)
                 rows += to_rows(batch.split(values))
+        self._answered("critic_forward", step, samples, rows)
         return rows
 
     def train(self, step: int, shares: list[MiniBatch]) -> Trained:
@@ -121,10 +125,13 @@ class CriticRole(Role):
                     self._shapes("critic_minibatch", step, batch, value=value)
                     self.optimizer.backward(loss.total)
                     report.add(loss)
-                report.grad_norms.append(self.optimizer.step())
+                report.grad_norms.append(self.optimizer.step(self.recorder.own_time))
         with self.recorder.own_time():
             digests = weights.digests(self.model.state_dict())
-        return report.close(digests)
+        trained = report.close(digests)
+        if self.optimizer.log is not None:
+            self.optimizer.log.record(self.recorder, self.name, step, shares, trained.digest)
+        return trained
 
     def learner_state(self) -> dict[str, Any]:
         """Weights and optimizer, on the CPU."""

@@ -38,6 +38,7 @@ TYPES = {
     "cached": "i4",
     "tokens": "i4",
     "runner_up": "i4",
+    **dict.fromkeys(("own", "size", "summed", "norm", "weights"), "f8"),
 }
 
 
@@ -273,6 +274,8 @@ def make(
         if plan.train:
             other = parted is not None and step + 1 >= parted
             _trained(trainer, plan, truth, other)
+            if plan.ppo.world_size > 1:
+                _by_ranks(logs, plan, truth)
             _synced(trainer, rollout, plan, step, step + 1, own, other)
         trainer.event("span", name="step", start_ns=0, dur_ns=int(2e9 + own.integers(1e8)), ok=True, step=step)
         trainer.event("probe_cost", step=step, self_ns=2_000_000 * (step + 1))
@@ -612,6 +615,42 @@ def _experience(trainer: Log, plan: Scenario, truth: Step) -> None:
         samples=n,
     )
     trainer.event("span", name="experience", start_ns=0, dur_ns=int(3e8), ok=True, step=truth.step)
+
+
+def _by_ranks(logs: dict[str, Log], plan: Scenario, truth: Step) -> None:
+    """What each rank of the learner records of itself: the samples that it was asked about and trained on, in one
+    mini-batch an epoch, and its gradients, whose sums are made up."""
+    ranks, epochs = range(plan.ppo.world_size), range(plan.ppo.epochs)
+    parts = np.array_split(np.arange(len(truth.sample)), len(ranks))
+    own = np.random.default_rng([plan.seed, truth.step, 8]).normal(0, 1, (len(ranks), len(epochs), len(TENSORS)))
+    experience = next(one for one in logs["trainer"].frames if one.kind == "experience" and one.step == truth.step)
+    for role, column in (
+        ("actor", "actor_logprob"),
+        ("reference", "reference_logprob"),
+        ("critic", "value"),
+        ("reward", "reward"),
+    ):
+        for rank, part in zip(ranks, parts, strict=True):
+            log, answers = logs[role if not rank else f"{role} {rank}"], experience.arrays[column]
+            values = answers.take(part).values if isinstance(answers, Jagged) else answers[part]
+            log.event(
+                "share", step=truth.step, phase=f"{role}_forward", samples=truth.sample[part].tolist(),
+                digest=weights.digest(np.ascontiguousarray(values, np.float32)),
+            )  # fmt: skip
+            if role not in ("actor", "critic"):
+                continue
+            lengths = truth.output.lengths
+            fields = {
+                "role": role, "parameters": list(TENSORS), "digest": digest(role, truth.step),
+                "samples": [truth.sample[part].tolist()] * len(epochs),
+                "tokens": [int(lengths[part].sum())] * len(epochs),
+                "divisors": [int(lengths.sum())] * len(epochs),
+            }  # fmt: skip
+            arrays = {
+                "own": own[rank].ravel(), "size": np.full(own[rank].size, 9.0), "summed": own.sum(axis=0).ravel(),
+                "norm": np.ones(len(epochs)), "weights": 10.0 * truth.step + np.arange(len(epochs) + 1),
+            }  # fmt: skip
+            log.frames.append(FrameRecord("updates", truth.step, fields, arrays))
 
 
 def _half(plan: Scenario, truth: Step) -> dict[str, Jagged]:

@@ -9,10 +9,5 @@ LOGPROB_SEMANTICS = CauseFamily(
     fix="ask the engine for raw log-probabilities, at temperature 1 and before any filter",
     alone="its proof gives every number again, from the whole distribution of its position",
 )
-TRAINER = CauseFamily(
-    "TRAINER",
-    fix="look at the trainer's code and settings: the rollouts are not the cause",
-    alone="its proof fits one factor to every number, which no engine reports",
-)
 
-FAMILIES = (LOGPROB_SEMANTICS, TRAINER)
+FAMILIES = (LOGPROB_SEMANTICS,)

@@ -43,7 +43,7 @@ SHAPE = CauseFamily(
     fix="check how samples are padded and batched before training",
     alone="the shapes themselves are recorded",
     suspicion=3,
-    rules=(Turn(shapes, "reasons", "it looks at what learners make of rollouts that nothing above explains"),),
+    rules=(Turn(shapes, "scaled_gradients", "unequal shares change how sums round; gradients show what does more"),),
 )
 
 FAMILIES = (SHAPE,)

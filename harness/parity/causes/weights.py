@@ -184,7 +184,7 @@ STALE_WEIGHTS = CauseFamily(
     rules=(
         Turn(
             stale_weights,
-            "",
+            "ranks",
             "a recorded sync says so; with other weights an engine differs in every way that the others read",
         ),
         Turn(

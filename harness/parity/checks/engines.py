@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections import Counter
 
 from harness.parity.checks.registry import Outcome, check, outcome
-from harness.parity.facts.engines import differing, drawn, engines
+from harness.parity.facts.engines import LEAST_OTHERS, differing, drawn, engines
 from harness.parity.facts.evidence import Evidence, Side
 from reports.model import Finding
 from reports.text import counted
 from scenarios.fleet import engine_of
-
-# Samples that another engine must have drawn, all of them equal, before one engine is named: that none of 16 differs
-# where half would is chance once in 65,536 times.
-LEAST = 16
 
 
 def _several(e: Evidence) -> bool:
@@ -51,7 +47,7 @@ def _alone(apart: Counter[int], drew: Counter[int]) -> int | None:
     if len(apart) != 1:
         return None
     (alone,) = apart
-    return alone if sum(drew.values()) - drew[alone] >= LEAST else None
+    return alone if sum(drew.values()) - drew[alone] >= LEAST_OTHERS else None
 
 
 def _astray(side: Side, by: dict[tuple[int, int], int]) -> list[str]:

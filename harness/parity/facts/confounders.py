@@ -39,6 +39,8 @@ _SCOPES: dict[str, Scope] = {
 # Of another framework's own settings nobody here knows what they touch.
 _SECTIONS: dict[str, Scope] = {"ppo": "train", "prompts": "prompts", "framework": "everything"}
 _HARMLESS = {"ppo.checkpoint_every"}
+# How a batch is cut for the same sums: they round otherwise, unless the cuts fall into each other.
+CUTS = {"ppo.world_size", "ppo.packing", "ppo.micro_batch_size"}
 # Installed beside the learner without a part in its numbers, beside the engines, which run in their own environments.
 _WITHOUT_NUMBERS = {
     "pandas",
@@ -99,12 +101,24 @@ def _framework(baseline: Recording, candidate: Recording) -> Iterator[Confounder
 def _configuration(baseline: Recording, candidate: Recording) -> Iterator[Confounder]:
     if not baseline.scenario or not candidate.scenario:
         return
+    harmless = _HARMLESS | (CUTS if _same_updates(baseline, candidate) else set())
     for key, (one, two) in differences(flatten(baseline.scenario), flatten(candidate.scenario)).items():
         scope = _SCOPES.get(key) or _SECTIONS.get(key.split(".")[0])
-        if scope is None or key in _HARMLESS:
+        if scope is None or key in harmless:
             continue
         summary = f"{key} is {one!r} in the baseline and {two!r} in the candidate"
         yield Confounder(Finding(key, summary, details={"baseline": one, "candidate": two}), scope)
+
+
+def _same_updates(baseline: Recording, candidate: Recording) -> bool:
+    """Did both learners make the same of every step, to the last bit of the batch, the actor and the critic?"""
+    one, two = Weights(baseline, candidate).updates
+    steps = {*baseline.steps("experience"), *candidate.steps("experience")}
+    return bool(steps) and all(
+        one.get(step, {}).get(part) is not None and one[step][part] == two.get(step, {}).get(part)
+        for step in steps
+        for part in ("batch", "actor", "critic")
+    )
 
 
 def learner_packages(recording: Recording) -> dict[str, str]:

@@ -55,6 +55,7 @@ class Kind(Enum):
     REWARD = ("reward", "reward")
     LEARNER = ("learner", "another learner")
     LOSS = ("loss", "other losses")
+    RANKS = ("ranks", "ranks of the {side}'s learner")
     TRAINER_DRIFT = ("trainer drift", "a learner away from what float32 makes of its weights")
     # the lifted stage, and the native one
     LIFTED = ("lifted", "other results in float32")
@@ -88,7 +89,7 @@ class Kind(Enum):
     @property
     def of_trainer(self) -> bool:
         """Is it the trainer that differs?"""
-        return self.downstream or self is Kind.TRAINER_DRIFT
+        return self.downstream or self in (Kind.TRAINER_DRIFT, Kind.RANKS)
 
     @property
     def systematic(self) -> bool:

@@ -6,6 +6,10 @@ from collections import Counter
 
 from harness.parity.facts.evidence import Evidence, Side
 
+# Samples that other engines, or other ranks, must have answered for, all of them equal, before one is named: that none
+# of 16 differs where half would is chance once in 65,536 times.
+LEAST_OTHERS = 16
+
 
 def engines(side: Side) -> int:
     """How many engines drew the samples of one of our own runs; 1 for a framework's, whose ranks are its trainers'."""

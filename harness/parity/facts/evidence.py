@@ -26,6 +26,8 @@ from harness.parity.facts.margin_counts import Margins
 from harness.parity.facts.memory import Held, recorded
 from harness.parity.facts.metrics import Mismatch
 from harness.parity.facts.native_result import NativeResult
+from harness.parity.facts.rank_faults import RankFault, rank_faults
+from harness.parity.facts.ranks import Ranks
 from harness.parity.facts.repeated import SecondRun
 from harness.parity.facts.reread import Readings
 from harness.parity.facts.sync_record import SyncRecord
@@ -73,6 +75,16 @@ class Side:
     def lifecycle(self) -> Lifecycle | None:
         """What its engines did in their sleep; None where they are to stay awake."""
         return lifecycle(self.recording)
+
+    @cached_property
+    def ranks(self) -> Ranks:
+        """What its learner's ranks recorded."""
+        return Ranks(self.recording)
+
+    @cached_property
+    def rank_faults(self) -> tuple[RankFault, ...]:
+        """What is wrong with them by that."""
+        return rank_faults(self.ranks)
 
     def paired(self, own: Any, reference: Any) -> tuple[Any, Any]:
         """(baseline's value, candidate's value) of a place where this side's own stands against a reference."""
@@ -127,6 +139,7 @@ class Learners:
     confounded: str = ""
     followed: int | None = None  # they trained on other tokens
     reordered: int | None = None  # they took the samples in another order
+    scaled: tuple[str, float, float, float] | None = None  # a norm of gradients, both values, the factor between them
     losses_differ: dict[str, int] = field(default_factory=dict)  # in their last digits: loss -> its first step
 
 

@@ -20,7 +20,8 @@ MARGIN, VERSION, CACHED = "margins", "weight version of the experience", "cached
 BATCH, CRITIC = "digest of the batch", "digest of the critic"
 # What the learner made of each token of a rollout.
 COLUMNS = ("actor_logprob", "reference_logprob", "value", "kl", "return", "advantage")
-LOSSES = ("policy_loss", "value_loss", "grad_norm", "critic_grad_norm")
+NORMS = ("grad_norm", "critic_grad_norm")
+LOSSES = ("policy_loss", "value_loss", *NORMS)
 # Recorded by every run of the harness' own that has it to record.
 _OWN = {FINISH, REWARD, TOKENS, MARGIN, VERSION, BATCH, CRITIC, *COLUMNS, "policy_loss", "value_loss"}
 # Check -> what it compares step by step.

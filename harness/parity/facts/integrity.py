@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from harness.parity.facts.evidence import Evidence, Side
+from harness.parity.facts.ranks import world_size
 from harness.recordings.store import Recording
 from harness.recordings.tables import mapping, number
 from scenarios.settings import Sampling
@@ -23,7 +24,6 @@ class Minimum:
 
 
 LEAST = Minimum()
-MOST_RANKS = 1 << 16  # a world of more is no number of ranks
 _RANKED = ("actor", "critic", "reference", "reward")
 # Settings that are counted with: another word in their place is a recording that nobody can read.
 _NUMBERS = {
@@ -156,10 +156,9 @@ def absent_processes(e: Evidence) -> list[str]:
     found = []
     for name, processes in known.items():
         expected = either | ({("trainer", 0)} if e.train else set())
-        world = mapping(e.side(name).recording.scenario.get("ppo")).get("world_size")
         if e.train:
-            ranks = world if isinstance(world, int) and 0 < world <= MOST_RANKS else 1
-            expected |= {(role, rank) for role in _RANKED for rank in range(ranks)}
+            ranks = range(world_size(e.side(name).recording))
+            expected |= {(role, rank) for role in _RANKED for rank in ranks}
         for role in sorted({role for role, _ in expected - processes}):
             absent = sorted(rank for one, rank in expected - processes if one == role)
             more = f" and {len(absent) - 1} more" if len(absent) > 1 else ""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from harness.parity.facts.confounders import CUTS
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence
-from harness.parity.facts.gaps import BATCH, CRITIC, LOSSES
+from harness.parity.facts.gaps import BATCH, CRITIC, LOSSES, NORMS
 from harness.recordings.store import Recording
 from harness.recordings.tables import mapping, number
 from reports.model import Place
@@ -15,6 +16,9 @@ from reports.model import Place
 # Equal updates have equal losses; where a framework sums those of its micro-batches in another order, this much apart.
 SAME_LOSS = 1e-6  # relative; a loss of normalised advantages cancels to nearly nothing, so this is absolute as well:
 NO_LOSS = 1e-7  # as said above
+# A step records the mean norm over its updates, of which all but the first have other weights by then. Measured over
+# two updates of a loss that was divided by two: the norms were halved but for 2e-6 (actor) and 2e-4 (critic) of them.
+SAME_NORM = 1e-2
 # Which digest parts first says where the runs parted.
 _DIGESTS = (("batch", "experience"), ("actor", "train"), ("critic", "train"))
 
@@ -44,7 +48,8 @@ def learners(e: Evidence) -> None:
         e.learners.equal = compared
         e.learners.parted = step
         confounder = e.confounded("everything", "prompts", "experience", "train", step=step)
-        if confounder is not None:
+        e.learners.scaled = _scaled(e, step) if wrong[0][0] != "batch" and _only_cut(e) else None
+        if confounder is not None and e.learners.scaled is None:
             e.learners.confounded = confounder.finding.summary
         elif not e.guided and _trained_apart(e, step):
             e.learners.followed = step
@@ -83,6 +88,24 @@ def _losses(e: Evidence, steps: list[int]) -> None:
                 e.diverges(Kind.LOSS.of(), [], Place(step, "train", 0, -1, -1, name, one, two, context=context))
             elif one != two and math.isfinite(one):
                 e.learners.losses_differ.setdefault(name, step)
+
+
+def _only_cut(e: Evidence) -> bool:
+    """Do the runs have the same to learn from, however they cut it into ranks and micro-batches?"""
+    return all(one.finding.name in CUTS for one in e.confounders)
+
+
+def _scaled(e: Evidence, step: int) -> tuple[str, float, float, float] | None:
+    """A norm of the gradients of equal weights on an equal batch that is as many times the other run's as there are
+    ranks; the norm of one sum, however many ranks make it. None where none is."""
+    factors = {times for side in e.sides for times in (side.ranks.world, 1 / side.ranks.world) if times != 1}
+    told = [[one for one in side.recording.all("step") if one.get("step") == step] for side in e.sides]
+    for name in NORMS if all(told) else ():
+        one, two = (number(mapping(events[0].get("metrics")).get(name)) for events in told)
+        for factor in sorted(factors):
+            if one > 0 and abs(two / (one * factor) - 1) <= SAME_NORM:
+                return name, one, two, factor
+    return None
 
 
 def _trained_apart(e: Evidence, step: int) -> bool:

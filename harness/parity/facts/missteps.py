@@ -1,4 +1,4 @@
-"""Engines that were used in their sleep, as divergences of the run."""
+"""What one side does wrong by its own records, as divergences of the run."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ from reports.model import Place
 
 
 def missteps(e: Evidence) -> None:
-    """Note each side's missteps."""
+    """Note what its engines were asked in their sleep, and what its learner's ranks did otherwise than together."""
     for side in e.sides:
+        for fault in side.rank_faults:
+            rank, values = next(iter(fault.ranks), 0), side.paired(str(fault.what), None)
+            place = Place(fault.steps[0], "train", rank, -1, -1, "ranks", *values, context=fault.text)
+            e.diverges(Kind.RANKS.of(side.name), [], place)
         for one in side.lifecycle.missteps if side.lifecycle is not None else ():
             text = f"engine {one.engine} of the {side.name} {one.what.words}"
             place = Place(

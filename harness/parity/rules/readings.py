@@ -10,7 +10,8 @@ from scipy import stats
 from harness.parity.causes.alignment import ALIGNMENT
 from harness.parity.causes.family import Seen
 from harness.parity.causes.mixed_version import MIXED_VERSION
-from harness.parity.causes.semantics import LOGPROB_SEMANTICS, TRAINER
+from harness.parity.causes.semantics import LOGPROB_SEMANTICS
+from harness.parity.causes.trainer import TRAINER
 from harness.parity.facts.divergence import SIDES, DivergenceKey, Kind, keys
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.explanation import Explained, Explanation, among, and_runs, keys_of, scored_otherwise, when

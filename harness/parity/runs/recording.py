@@ -57,6 +57,16 @@ def compacted(*runs: Path) -> None:
             compact(run)
 
 
+def check_ranks(run: Path) -> None:
+    """Raises HarnessError where the ranks of a run's learner did not do together what one process would."""
+    from harness.parity.facts.rank_faults import rank_faults
+    from harness.parity.facts.ranks import Ranks
+    from harness.recordings.store import Recording
+
+    for fault in rank_faults(Ranks(Recording(run))):
+        raise HarnessError(f"{fault.text}; the run was recorded in {run}", fix=f"harness report {run}")
+
+
 @contextlib.contextmanager
 def recording_in(out: str | os.PathLike[str] | None, name: str) -> Iterator[Path]:
     """The new directory of a recording. Leaves no empty one behind when nothing was recorded; an interrupt is told

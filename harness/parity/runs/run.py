@@ -21,7 +21,7 @@ from harness.parity.runs.command_line import command_line
 from harness.parity.runs.lifting import Lifting, wanted
 from harness.parity.runs.options import JudgeOptions, ParityOptions, RunOptions, command_options, silent
 from harness.parity.runs.preflight import check_pair, check_resume, preflight
-from harness.parity.runs.recording import compacted, guarded, judged, recording_in, written
+from harness.parity.runs.recording import check_ranks, compacted, guarded, judged, recording_in, written
 from harness.parity.runs.second_draw import second_draw
 from harness.triage.watch.guard import Guard
 from harness.warm.pool import Pool, claim
@@ -114,6 +114,7 @@ def run_scenario(
             experiment.begin()
             experiment.record(side, resume=resume)
         compacted(side.run_dir)
+        check_ranks(side.run_dir)
     return folder
 
 

@@ -49,6 +49,12 @@ def _skip(optimizer: Any, number: int) -> None:
     optimizer._adam.step = step
 
 
+def divided(role: Any, settings: Mapping[str, Any]) -> None:
+    """Losses are divided by the number of ranks once more, and what they are said to be divided by stays."""
+    backward = role.optimizer.backward
+    role.optimizer.backward = lambda loss: backward(loss / role.parallel.world_size)
+
+
 def revision(role: Any, settings: Mapping[str, Any]) -> None:
     """This rank's model has another revision of the tensor `name`."""
     from scenarios.planted.differences.trainer import altered

@@ -77,7 +77,7 @@ TRAINER: dict[str, Shape] = {
     "first_step": int,
     "rank": int,
     "dealing": ("another's", "twice"),
-    "divisor": ("times ranks", "own"),
+    "divisor": ("times ranks", "own", "unsaid"),
     "advantages": ("per rank",),
     "exchanged": ("reward", "reference", "critic"),
     "update": {"skipped": int, "own": str, "lost": str},

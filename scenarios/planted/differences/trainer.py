@@ -29,8 +29,8 @@ class TrainerPlants(Hooks):
     Of several ranks: `rank` is the one at fault. dealing: it trains on `another's` samples, those of rank 0, or on its
     first one `twice` and not on its last. update: see `ranks.update`; it is the actor's. revision: {role: the tensor
     of which that rank of it has another revision}. divisor: what a loss is divided by, `times ranks` or its rank's
-    `own` tokens. advantages: normalised `per rank`. exchanged: the role whose answers are gathered in the reverse order
-    of its ranks.
+    `own` tokens; `unsaid`: as `times ranks`, without a record. advantages: normalised `per rank`. exchanged: the role
+    whose answers are gathered in the reverse order of its ranks.
     """
 
     omit_tensors: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
@@ -79,6 +79,8 @@ class TrainerPlants(Hooks):
     def inside(self, role: str, rank: int) -> Injection | None:
         if rank == self.rank and role == "actor" and self.update:
             return Injection(f"{RANKS}:update", self.update)
+        if self.divisor == "unsaid" and role in ("actor", "critic"):
+            return Injection(f"{RANKS}:divided")
         if rank == self.rank and role in self.revision:
             return Injection(f"{RANKS}:revision", {"name": self.revision[role]})
         return None

@@ -27,7 +27,6 @@ def changed(**values: object) -> Scenario:
     [
         (changed(ppo=PPO(kl_coef=0.5)), "ppo.kl_coef"),
         (changed(ppo=PPO(actor_lr=1e-4)), "ppo.actor_lr"),
-        (changed(ppo=PPO(world_size=2)), "ppo.world_size"),
         (changed(model=Model(path="tiny", reward="other")), "model.reward"),
         (changed(rollout=Rollout(4, 4, "greedy")), "rollout.mode"),
     ],
@@ -36,6 +35,28 @@ def test_settings_that_must_be_equal(tmp_path: Path, plan: Scenario, name: str) 
     verdict = put(tmp_path, *sides(plan))
     assert verdict.verdict == "CONFOUNDED", verdict.reason
     assert [one.name for one in verdict.confounders] == [name]
+
+
+CUTS = [("world_size", 2), ("packing", True), ("micro_batch_size", 2)]
+
+
+@pytest.mark.parametrize(("name", "value"), CUTS)
+def test_another_cut_of_the_batch_that_rounds_otherwise(tmp_path: Path, name: str, value: object) -> None:
+    baseline, candidate = sides(changed(ppo=dataclasses.replace(scenario().ppo, **{name: value})))  # type: ignore[arg-type]
+    next(candidate.events("learner", step=5))["critic"] = "0" * 32
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "CONFOUNDED", verdict.reason
+    assert [one.name for one in verdict.confounders] == [f"ppo.{name}"]
+
+
+@pytest.mark.parametrize(("name", "value"), CUTS)
+def test_another_cut_of_the_batch_that_changed_no_bit_of_any_update(tmp_path: Path, name: str, value: object) -> None:
+    baseline, candidate = sides(changed(ppo=dataclasses.replace(scenario().ppo, **{name: value})))  # type: ignore[arg-type]
+    verdict = put(tmp_path / "told", baseline, candidate)
+    assert verdict.verdict == "EQUIVALENT" and not verdict.confounders, verdict.reason
+    next(candidate.events("learner", step=3)).pop("batch")
+    verdict = put(tmp_path / "untold", baseline, candidate)
+    assert verdict.verdict == "CONFOUNDED" and [one.name for one in verdict.confounders] == [f"ppo.{name}"]
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,8 @@ def test_only_that_rank_of_that_role_is_planted_in() -> None:
 class TwoRanks:
     """A data-parallel group whose other rank has gradients of one everywhere."""
 
+    world_size = 2
+
     def sum(self, tensors: list[torch.Tensor]) -> None:
         for tensor in tensors:
             tensor += 1.0
@@ -142,3 +144,19 @@ def test_one_rank_keeps_its_old_shard(monkeypatch: pytest.MonkeyPatch) -> None:
         inside.misload(model, [TENSOR], how="refused", rank=rank)
         model.load_weights([(TENSOR, torch.ones(2)), ("other", torch.ones(2))])
         assert set(model.loaded) == loaded
+
+
+def test_a_loss_is_divided_by_the_ranks_without_a_record(paths: dict[str, str]) -> None:
+    plants = TrainerPlants(divisor="unsaid")
+    role = ActorRole(scenario().to_json(), dict(paths))
+    role.parallel = TwoRanks()  # type: ignore[assignment]
+    loss = role.model.get_parameter(TENSOR).sum()
+    role.optimizer.backward(loss)
+    parameter = role.model.get_parameter(TENSOR)
+    assert parameter.grad is not None and (parameter.grad == 1.0).all()
+    parameter.grad = None
+    change = plants.inside("actor", 0)
+    assert change is not None and plants.count(90, 40, 2) == 90 and plants.inside("reward", 0) is None
+    role.plant(change)
+    role.optimizer.backward(role.model.get_parameter(TENSOR).sum())
+    assert (role.model.get_parameter(TENSOR).grad == 0.5).all()

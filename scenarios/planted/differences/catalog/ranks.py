@@ -82,6 +82,22 @@ FAULTS = (
         party="trainer",
     ),
     Fault(
+        "loss-divided-unsaid",
+        "one of two learners of two ranks does so inside, and records the right divisor",
+        scenario=WORLD,
+        trainer={"divisor": "unsaid"},
+        causes=("TRAINER",),
+        party="trainer",
+    ),
+    Fault(
+        "loss-divided-unsaid-against-one",
+        "the same beside a learner of one rank",
+        settings=WORLD,
+        trainer={"divisor": "unsaid"},
+        causes=("TRAINER",),
+        party="trainer",
+    ),
+    Fault(
         "gradients-summed",
         "gradients of two ranks are summed where each is one of the mean over its own tokens",
         scenario=WORLD,
