@@ -102,6 +102,7 @@ def dealt(role: str, step: int, group: Group, samples: Iterable[int], epochs: in
         parts = [f"{how} often on {counted(len(some), 'sample')} (sample {some[0]} for one)"
                  for how, some in (("more", more), ("less", less)) if some]  # fmt: skip
         text = f"in step {step} the {role}'s ranks trained {' and '.join(parts)} than once an epoch"
+        text += f"; {_named(twice)} had one twice in a mini-batch" if twice else ""
         yield RankFault(What.DEALT, role, twice, (step,), text)
 
 
