@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.cluster import ray_token
 from harness.cluster.ray_output import warnings_aside
 from harness.cluster.ray_start import job, on_loopback
-from harness.cluster.ray_token import authenticate
 from harness.errors import HarnessError
 from scenarios.engines.processes import alive, descendants
 from scenarios.ports import free_port
@@ -84,14 +84,14 @@ class Cluster:
         os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"
         if self._address:
             _reachable(self._address)
-            authenticate()
+            ray_token.authenticate()
         on_term = signal.getsignal(signal.SIGTERM)
         starts = 1 if self._address else STARTS
         for start in range(1, starts + 1):
             try:
                 self._begin()
                 break
-            except ModuleNotFoundError:
+            except (ModuleNotFoundError, LaunchFailed):
                 raise
             except Exception as error:  # Ray raises four unrelated types here, which mean the same to a user
                 self._end_processes()
@@ -117,6 +117,11 @@ class Cluster:
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "job_config": job()}
         if not self._ours:
             ray.init(address=self._address, **options)
+            if ray_token.unwanted():
+                raise LaunchFailed(
+                    f"the Ray cluster at {self._address} has no token, and this process sends one: no actor starts",
+                    fix="export RAY_AUTH_MODE=disabled",
+                )
             return
         # "local": a cluster of our own even where `ray start` or RAY_ADDRESS offers another one.
         own: dict[str, Any] = {"num_cpus": OWN_CLUSTER_CPUS, "include_dashboard": False}

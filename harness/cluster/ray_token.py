@@ -11,3 +11,23 @@ def authenticate() -> None:
     except ImportError:  # an older Ray has no tokens
         return
     setup.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+
+
+def unwanted() -> bool:
+    """Whether this process sends a token to a cluster, just joined, that has none. Tasks run there all the same; an
+    actor never starts, and Ray 2.60 says that all references to it were removed: the cluster asks the driver who holds
+    it, and the driver refuses whoever brings no token. A process that sent one cannot leave that off later."""
+    import ray
+
+    def in_use() -> bool:
+        from ray._private.authentication import authentication_utils
+
+        return authentication_utils.is_token_auth_enabled()
+
+    try:
+        if not in_use():
+            return False
+    except ImportError:
+        return False
+    remote = ray.remote(num_cpus=0)(in_use)  # type: ignore[call-overload]
+    return not ray.get(remote.remote())

@@ -153,7 +153,7 @@ class Comparison:
         placed = ["--set", "placement.learner=learner", "--set", f"placement.engine={engine}"]
         short = ["--steps", "2", "--no-native", "--no-attribution", "--set", "sampling.max_tokens=8"]
         command = ["parity", "hf", "hf", *short, *placed, "--address", address, "--out", str(self.out)]
-        self.process = hosts.start(0, [*HARNESS, *command], self.log, RAY_AUTH_MODE="disabled")
+        self.process = hosts.start(0, [*HARNESS, *command], self.log)
 
     def draws(self) -> None:
         """Wait until an engine has drawn."""
@@ -168,6 +168,16 @@ class Comparison:
         assert path.exists(), self.said()
         told: dict[str, Any] = json.loads(path.read_text())
         return told
+
+
+def test_a_token_that_the_cluster_does_not_have_is_refused_in_one_sentence(hosts: lab.Hosts, tmp_path: Path) -> None:
+    """Ray itself says that all references to the actor were removed."""
+    with lab.ray_cluster(hosts, tmp_path) as address:
+        command = [*HARNESS, "run", "ppo-tiny", "--backend", "hf", "--address", address, "--out", str(tmp_path / "run")]
+        token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0123456789abcdef" * 4}
+        ended = hosts.start(0, command, tmp_path / "run.log", **token).wait(120)
+    said = (tmp_path / "run.log").read_text()
+    assert ended == 2 and "has no token" in said and "export RAY_AUTH_MODE=disabled" in said, said
 
 
 def test_learner_and_engines_on_two_hosts_are_equivalent(hosts: lab.Hosts, tmp_path: Path) -> None:

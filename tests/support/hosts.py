@@ -61,9 +61,11 @@ class Hosts:
         """A process on a host, in a session of its own; what it prints goes to `log`."""
         entered = ["nsenter", "--target", str(self._running(host)), "--net", "--uts", "--pid", "--mount"]
         words = [*entered, f"--wd={log.parent}", *command]
+        # Of Ray's variables none is taken over: a process that finds a token in the home joins no cluster without one.
+        bare = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         environment = {
-            **os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": INTERFACE,
-            "TP_SOCKET_IFNAME": INTERFACE, **environ,
+            **bare, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": INTERFACE,
+            "TP_SOCKET_IFNAME": INTERFACE, "RAY_AUTH_MODE": "disabled", **environ,
         }  # fmt: skip
         with log.open("wb") as stream:
             process = subprocess.Popen(
@@ -218,7 +220,7 @@ def ray_cluster(hosts: Hosts, root: Path) -> Iterator[str]:
                      "--node-ip-address", ADDRESSES[host], "--num-cpus", "16", "--resources", offered,
                      "--object-store-memory", "80000000", "--temp-dir", f"{files}/{NAMES[host]}",
                      "--disable-usage-stats", "--block"],
-                    log, RAY_AUTH_MODE="disabled", RAY_USAGE_STATS_ENABLED="0", RAY_worker_niceness="0",
+                    log, RAY_USAGE_STATS_ENABLED="0", RAY_worker_niceness="0",
                 )  # fmt: skip
                 wait_for(lambda: "Ray runtime started" in log.read_text(), 60, lambda: log.read_text()[-2000:])  # noqa: B023
             yield address

@@ -1,12 +1,16 @@
 """What nothing was seen of, though nothing seen is pending: before anybody says HEALTHY.
 
-A lock and a queue do not say who has to release or to fill them. A helper that its parent feeds, a loop without an end
-of a program without a rank, and a main thread beside serving threads wait there for work, and are idle.
+A lock, a queue, a pipe and a socket do not say who has to release or to fill them. A helper that its parent feeds, a
+loop without an end of a program without a rank, and a main thread beside serving threads wait there for work, and are
+idle. Who waits for a process that it started stands as that one does.
 """
 
 from __future__ import annotations
 
+import re
+
 from harness.triage import source, stacks
+from harness.triage.evidence import Process
 from harness.triage.graph import Subject
 from harness.triage.graph.subjects import LAUNCHERS
 from harness.triage.places import users
@@ -16,6 +20,23 @@ from harness.triage.rules.ruling import Case
 MOMENT_S = 2.0  # two periods of the heartbeat
 MAX_RANKS = 1 << 16  # a world size is read from the environment, and may be anything
 _SERVES = frozenset({"scheduler", "ray_idle", "http_server"})
+_FILE_LOCK = "a lock of a file"
+_CHILD = "the end of a process that it started"
+# Where the kernel holds a thread whose stack ends in the user's own code, by /proc/PID/wchan of Linux 5.10 to 6.18.
+_KERNEL = tuple(
+    (re.compile(pattern), awaited)
+    for pattern, awaited in (
+        ("futex", "a lock"),
+        ("lock_inode_wait|_setlk", _FILE_LOCK),
+        ("pipe_read", "a pipe that is empty"),
+        ("pipe_write", "a pipe that is full"),
+        ("wait_for_partner", "the other end of a pipe"),
+        (r"^(kernel_)?do_wait$", _CHILD),
+        ("csk_accept|wait_for_connect", "a connection"),
+        ("wait_woken|sk_wait_data|unix_stream|skb_wait_for_more", "what has to come through a socket or a terminal"),
+        ("sigtimedwait", "a signal"),
+    )
+)
 
 
 def untested(case: Case) -> list[str]:
@@ -58,12 +79,23 @@ def _unnamed(case: Case, one: Subject) -> bool:
     if process is None or not process.samples or _moves(one):
         return False
     looks = ((one.doing, -1), (one.before, 0))
-    if not _in_tasks(one) and any(not _blocks(look, process.samples[at].wchan) for look, at in looks):
+    if not _in_tasks(one) and any(not _awaited(look, process.samples[at].wchan) for look, at in looks):
         return False
     threads = [stacks.classify(thread) for thread in process.samples[-1].threads if not thread.main]
     if any(thread.within(*_SERVES) for thread in threads) or not one.doing.frame:
         return False
-    return one.rank is not None or not (_fed(case, one) or _loops(one))
+    awaited = _awaited(one.doing, process.samples[-1].wchan)
+    if awaited == _CHILD and _judged_below(case, process):
+        return False
+    # whoever holds the lock of a file does not hand out work with it
+    return one.rank is not None or awaited == _FILE_LOCK or not (_fed(case, one) or _loops(one))
+
+
+def _judged_below(case: Case, process: Process) -> bool:
+    """Processes that it started are there to be judged: what it waits for is what they wait for."""
+    return any(
+        other.host == process.host and other.ppid == process.pid and other.samples for other in case.evidence.processes
+    )
 
 
 def _in_tasks(one: Subject) -> bool:
@@ -72,10 +104,15 @@ def _in_tasks(one: Subject) -> bool:
     return awaits_tasks(one) and not engine and not one.doing.within(*_SERVES)
 
 
-def _blocks(doing: stacks.Doing, wchan: str) -> bool:
+def _awaited(doing: stacks.Doing, wchan: str) -> str:
+    """What it waits for, in words, where nothing says from whom; empty where it does not stand in such a wait."""
     if doing.within(*_SERVES, "finished", "debugger", "compile"):
-        return False
-    return doing.kind in ("lock", "queue") or (doing.kind == "user" and not doing.active and "futex" in wchan)
+        return ""
+    if doing.kind in ("lock", "queue"):
+        return "a queue" if doing.within("queue") else "a lock"
+    if doing.kind != "user" or doing.active:
+        return ""
+    return next((awaited for pattern, awaited in _KERNEL if pattern.search(wchan)), "")
 
 
 def _fed(case: Case, one: Subject) -> bool:
@@ -100,6 +137,6 @@ def _loops(one: Subject) -> bool:
 def _told(one: Subject) -> str:
     if _in_tasks(one):
         return "waits in an event loop, and what its tasks await is in no stack"
-    what = "a queue" if one.doing.within("queue") else "a lock"
+    assert one.process is not None
     where = f" ({one.doing.frame})" if one.doing.frame else ""
-    return f"waits for {what}{where}, and nothing says who has to come"
+    return f"waits for {_awaited(one.doing, one.process.samples[-1].wchan)}{where}, and nothing says who has to come"

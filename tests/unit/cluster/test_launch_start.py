@@ -28,7 +28,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     monkeypatch.setattr(ray, "shutdown", lambda: None)
     monkeypatch.setattr(launch, "_become_reaper", lambda: None)
     monkeypatch.setattr(launch, "_reachable", lambda address: None)
-    monkeypatch.setattr(launch, "authenticate", lambda: None)
+    monkeypatch.setattr(launch.ray_token, "authenticate", lambda: None)
     monkeypatch.setattr(Cluster, "_end_processes", lambda self: None)
     monkeypatch.setattr(os, "environ", dict(os.environ))
     return calls

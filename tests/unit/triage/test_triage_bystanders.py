@@ -199,6 +199,12 @@ def test_ranks_without_a_stack_are_not_healthy() -> None:
         ("main step lock.wait", "", "a lock"),
         ("main step", "futex_do_wait", "a lock"),
         ("main:3 queue.get", "", "a queue"),
+        ("main step", "locks_lock_inode_wait", "a lock of a file"),
+        ("main step", "anon_pipe_read", "a pipe that is empty"),
+        ("main step", "pipe_write", "a pipe that is full"),
+        ("main step", "do_wait", "the end of a process that it started"),
+        ("main step", "inet_csk_accept", "a connection"),
+        ("main step", "wait_woken", "what has to come through a socket or a terminal"),
     ],
 )
 def test_a_main_thread_in_a_lock_or_a_queue_says_nothing_of_whom_it_waits_for(
@@ -223,6 +229,18 @@ def test_who_waits_for_work_is_idle() -> None:
     scheduler = process(403, "rollout", "main event_loop queue.get lock.wait", engine="sglang")
     assert triage(evidence(scheduler), None).verdict == "HEALTHY"
     assert triage(evidence(rank(0, "main pause", world=1, wchan="hrtimer_nanosleep")), None).verdict == "HEALTHY"
+
+
+def test_who_waits_for_a_process_that_it_started_stands_as_that_one_does() -> None:
+    parent = process(400, "process", "main step", wchan="do_wait")
+    asleep = process(401, "child", "main pause", ppid=400, wchan="hrtimer_nanosleep")
+    assert triage(evidence(parent, asleep), None).verdict == "HEALTHY"
+    locked = process(401, "child", "main step", ppid=400, wchan="locks_lock_inode_wait")
+    untested(triage(evidence(parent, locked), None), "a lock of a file")  # though a parent started it
+    reader = process(400, "process", "main step", wchan="anon_pipe_read")
+    untested(triage(evidence(reader, asleep), None), "a pipe that is empty")
+    working = process(401, "child", "main step", ppid=400, cpu_s=1.4)
+    assert triage(evidence(reader, working), None).verdict == "HEALTHY"
 
 
 def test_a_program_that_loops_for_ever_over_its_queue_is_idle(tmp_path: Path) -> None:
