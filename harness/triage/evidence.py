@@ -227,4 +227,7 @@ class Evidence:
     threshold_s: float = 0.0  # after how long without progress the watch looks; 0 where nobody watched
     notes: tuple[str, ...] = ()
     ray_nodes: tuple[RayNode, ...] = ()
+    ray_lost: str = (
+        ""  # the cluster's address and why nobody can connect to it; empty where somebody can, or none is known
+    )
     directories: tuple[str, ...] = ()  # of the nodes whose evidence was united; then no ages of two hosts are compared

@@ -63,6 +63,7 @@ def unite(parts: Mapping[Path, Evidence]) -> Evidence:
         max(part.threshold_s for part in everybody),
         tuple(dict.fromkeys(f"{path.name}: {note}" for path, part in parts.items() for note in part.notes)),
         tuple(dict.fromkeys(node for part in everybody for node in part.ray_nodes)),
+        next((part.ray_lost for part in everybody if part.ray_lost), ""),
         tuple(str(path) for path in parts),
     )
 

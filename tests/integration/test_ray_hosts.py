@@ -78,16 +78,16 @@ class Told:
 
 
 class Job:
-    """One job of two ranks, one on each host; its driver is on the first."""
+    """One job of two ranks, one on each host, with its driver on `host`."""
 
-    def __init__(self, hosts: lab.Hosts, root: Path, address: str, mode: str, *, watched: bool) -> None:
+    def __init__(self, hosts: lab.Hosts, root: Path, address: str, mode: str, *, watched: bool, host: int = 0) -> None:
         self.hosts, self.root, self.address, self.watch = hosts, root, address, root / "watch"
         (root / "job.py").write_text(JOB)
         self.watch.mkdir()
-        hosts.hide(1, self.watch)
+        hosts.hide(1 - host, self.watch)
         watch = [*HARNESS, "watch", "--stall", "4s", "--out", str(self.watch), "--"] if watched else []
         command = [sys.executable, str(root / "job.py"), address, mode, str(root)]
-        self.process = hosts.start(0, [*watch, *command], root / "job.log")
+        self.process = hosts.start(host, [*watch, *command], root / "job.log")
         lab.wait_for(lambda: len(list(root.glob("rank-?"))) == 2, 60, self.log)
         self.who = [tuple(one) for one in json.loads((root / "who").read_text())]
         assert [host for host, _ in self.who] == list(lab.NAMES)
@@ -143,6 +143,22 @@ def test_a_host_that_is_cut_off_is_named_and_none_of_its_ranks_is_blamed(hosts: 
     assert verdict.verdict == "INSUFFICIENT" and not verdict.culprits, verdict.reason
     assert "a node of the Ray cluster is lost: hostb did not answer" in verdict.reason, verdict.reason
     assert "or the network to it is cut" in verdict.reason
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_head_that_is_lost_is_named_by_the_watch_of_the_other_host(
+    hosts: lab.Hosts, tmp_path: Path, cut: bool
+) -> None:
+    with lab.ray_cluster(hosts, tmp_path) as address:
+        job = Job(hosts, tmp_path, address, "works", watched=True, host=1)
+        (hosts.cut if cut else hosts.kill)(0)
+        try:
+            verdict = job.verdict()
+        finally:
+            hosts.mend(0)
+    assert verdict.verdict == "INSUFFICIENT" and not verdict.culprits, verdict.reason
+    assert f"the head of the Ray cluster is lost: {address}" in verdict.reason, verdict.reason
 
 
 class Comparison:

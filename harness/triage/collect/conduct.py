@@ -97,7 +97,9 @@ def _gather(empty: Evidence, scope: Scope, there: Cast, terms: _Terms, nodes_s: 
     cards = bounded.start("GPUs", gpus.look, host)
     cluster, parts, silent = ray.Cluster(), (), dict[str, str]()
     if address:
-        state = bounded.start("Ray state", lambda: ray.state(address, timeout_s=terms.left() - 2 * bounded.REAP_S))
+        state = bounded.start(
+            "Ray state", lambda: ray.state(address, timeout_s=terms.left() - 2 * bounded.REAP_S - ray.CONNECT_S)
+        )
         later = dataclasses.replace(terms, deadline_s=max(nodes_s, terms.deadline_s))
         cluster = _result(state, terms, cluster, notes)
         elsewhere = bounded.start("other nodes", _elsewhere, there, scope, cluster.nodes, later) if nodes_s else None
@@ -307,7 +309,7 @@ def _whole(
     return dataclasses.replace(
         empty, processes=tuple(everyone.values()), ray_actors=cluster.actors, ray_tasks=cluster.tasks, gpus=cards,
         ras=answers, dumps=dumps, expected_world=max(worlds, default=None), notes=tuple(dict.fromkeys(notes)),
-        ray_nodes=cluster.nodes,
+        ray_nodes=cluster.nodes, ray_lost=cluster.lost,
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from typing import Any
 from harness.triage.collect import bounded, proc, redact, roles
 from harness.triage.evidence import RayActor, RayNode, RayTask
 
+CONNECT_S = 2.0  # two losses of a SYN: the kernel sends it again after 1 s (RFC 6298)
 ROOT = Path(__file__).resolve().parents[3]
 # The question about state is asked by the job's own Python and Ray, which may be older than the harness's, or the only
 # ones here. So nothing of the harness is on the path, and the current folder, which is anybody's, is taken off.
@@ -40,6 +42,7 @@ class Cluster:
     drivers: tuple[tuple[str, int], ...] = ()
     classes: Mapping[tuple[str, int], str] = field(default_factory=dict)
     note: str = ""
+    lost: str = ""  # its address and why it takes no connection
 
     @cached_property
     def deaths(self) -> dict[tuple[str, int], str]:
@@ -52,9 +55,21 @@ def state(address: str, *, timeout_s: float) -> Cluster:
     try:
         return _cluster(json.loads(_run(interpreter(address), _STATE, [address], timeout_s)))
     except _Failed as error:
-        return Cluster(note=f"no Ray state from {address}: {error}")
+        return Cluster(note=f"no Ray state from {address}: {error}", lost=_unreachable(address))
     except (ValueError, KeyError, TypeError) as error:
         return Cluster(note=f"no Ray state from {address}: its answer cannot be read ({type(error).__name__})")
+
+
+def _unreachable(address: str) -> str:
+    """The address with the reason why it takes no connection; empty where it takes one, or names no port."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
+    except OSError as error:
+        return f"{address} ({error.strerror or error})"
+    except ValueError:
+        pass
+    return ""
 
 
 def other_nodes(address: str, out: Path, *, here: str, timeout_s: float, options: Mapping[str, Any]) -> dict[str, str]:

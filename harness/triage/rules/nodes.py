@@ -17,6 +17,7 @@ from harness.triage.graph.calls import FINISHED_TASKS
 from harness.triage.graph.edges import Names, title
 from harness.triage.nodes import World, missing_ranks, worlds
 from harness.triage.rules.ruling import Case, Ruling
+from harness.triage.rules.untested import unseen
 
 AGAIN = "take the evidence of all nodes at one time: harness triage PID --out DIR on each, while the job stands still"
 
@@ -125,6 +126,16 @@ def lost(case: Case) -> Ruling | None:
         if actor.host in away and (actor.state != "DEAD" or actor.host not in held):
             held.setdefault(actor.host, {})[actor.name] = None
     waiters = [one for one in case.graph.stuck() if not one.progress]
+    if case.evidence.ray_lost and (waiters or unseen(case)):
+        blind = [f"rank {rank}" for rank in unseen(case)[:8]]
+        held_up = f"{case.names(one.key for one in waiters)} cannot go on without it" if waiters else ""
+        return Ruling(
+            "INSUFFICIENT",
+            f"the head of the Ray cluster is lost: {case.evidence.ray_lost}. Its host died, its Ray was stopped, or "
+            f"the network to it is cut; {held_up or f'nothing was seen of {_some(blind)}'}",
+            missing=("what the cluster's tasks and actors do", *blind),
+            next=("is that host up? ping it; ray status; its console and dmesg say how it ended", AGAIN),
+        )
     if not held or not waiters:
         return None
     told = "; ".join(f"{host} {away[host]}, and {_some(list(its))} ran there" for host, its in held.items())

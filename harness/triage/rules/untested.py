@@ -41,7 +41,7 @@ _KERNEL = tuple(
 
 def untested(case: Case) -> list[str]:
     """In words, what keeps this case from being healthy; empty where everything was looked at."""
-    found = [f"nothing is known of rank {rank}" for rank in _unseen(case)]
+    found = [f"nothing is known of rank {rank}" for rank in unseen(case)]
     if len(found) > 8:
         found = [*found[:8], f"nothing is known of {len(found) - 8} more ranks"]
     if case.comparison and not any(one.process for one in case.graph.subjects.values()):
@@ -55,7 +55,7 @@ def unnamed(case: Case) -> list[Subject]:
     return [one for one in case.live() if _unnamed(case, one)]
 
 
-def _unseen(case: Case) -> list[int]:
+def unseen(case: Case) -> list[int]:
     """Ranks that the job has, and of which neither stack, nor recorder, nor a moving heartbeat was had."""
     recorded = set(case.comparison.ranks) if case.comparison else set()
     seen = recorded | {one.rank for one in case.graph.subjects.values() if one.process and one.rank is not None}

@@ -49,6 +49,15 @@ def test_a_node_is_not_lost(sound: Evidence) -> None:
     assert "is lost" not in triage(sound, AT).reason
 
 
+def test_a_head_that_takes_no_connection_is_named() -> None:
+    lost = dataclasses.replace(cluster(), ray_nodes=(), ray_tasks=(), ray_lost="10.0.0.1:6379 (Connection refused)")
+    for waiting in (lost, dataclasses.replace(lost, processes=(process(10, "driver", "main step"), rank(1, world=2)))):
+        verdict = triage(waiting, None)
+        assert verdict.verdict == "INSUFFICIENT" and "head of the Ray cluster is lost: 10.0.0.1" in verdict.reason
+    busy = dataclasses.replace(lost, processes=(process(10, "driver", "main train", "main other", cpu_s=1.2),))
+    assert "is lost" not in triage(busy, None).reason
+
+
 def test_a_culprit_that_was_seen_is_named_all_the_same() -> None:
     stopped = rank(1, "main train", world=2, state="T")
     both = compared(group("0", {0: (9, "all_reduce"), 1: 8}))
