@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import sys
 import traceback
@@ -56,7 +57,28 @@ _ADDRESSED = {
 }
 
 
-class _Group(TyperGroup):
+class _Formatter(TyperGroup.context_class.formatter_class):  # type: ignore[name-defined, misc]
+    """Help in the terminal's width; on a narrow one it stands below the name that it is of."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        super().__init__(width=max(30, min(shutil.get_terminal_size().columns, 100) - 2))
+
+    def write_dl(self, rows: Any, col_max: int = 30, col_spacing: int = 2) -> None:
+        super().write_dl(rows, col_max if self.width > 60 else 4, col_spacing)
+
+
+TyperGroup.context_class.formatter_class = _Formatter  # of every command: their contexts have this class
+
+
+class _Commands(TyperGroup):
+    def get_command(self, *args: Any) -> Any:
+        command = super().get_command(*args)
+        if command is not None:  # the list of commands has all of the first paragraph, not its first words
+            command.short_help = " ".join((command.help or "").split("\n\n")[0].split())
+        return command
+
+
+class _Group(_Commands):
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
         with _scrubbed():
             return super().make_context(*args, **kwargs)
@@ -90,6 +112,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # Rich's tables cut what is wider than a column, in a pipe too
     help="Diagnostics and reproducibility harness for RLHF runs: why two rollout backends differ, and who is stuck.",
 )
 app.command()(parity.parity)
@@ -107,11 +130,11 @@ app.command()(bisect.bisect)
 app.command()(up.up)
 app.command()(up.ps)
 app.command()(up.down)
-app.add_typer(history.app, name="history")
-app.add_typer(faults.app, name="faults")
-app.add_typer(env.app, name="env")
-app.add_typer(adapters.app, name="adapters")
-app.add_typer(render.app, name="render")
+app.add_typer(history.app, name="history", cls=_Commands)
+app.add_typer(faults.app, name="faults", cls=_Commands)
+app.add_typer(env.app, name="env", cls=_Commands)
+app.add_typer(adapters.app, name="adapters", cls=_Commands)
+app.add_typer(render.app, name="render", cls=_Commands)
 
 
 def _version(asked: bool) -> None:
