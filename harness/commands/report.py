@@ -54,7 +54,7 @@ def report(
                 f"{run} is one recorded run without a verdict: an issue needs what two runs, or a hang, came to",
                 fix=f"harness diff BASELINE {run} --format issue",
             )
-        show(RecordedRun.of(path), format)
+        show(RecordedRun.of(path), format, verbose=verbose)
     show(verdict_file.read(path), format, verbose=verbose)
 
 

@@ -74,4 +74,7 @@ def run(
             progress=view.update,
         )
         folder = run_scenario(scenario, options, backend=backend, resume=resume or None)
+    if format == "text":  # a script reads it
+        print(folder)
+        return
     show(RecordedRun.of(folder), format)

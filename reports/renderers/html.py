@@ -15,11 +15,11 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any, cast
 
 from reports.renderers import Renderer
-from reports.sections import answer, samples
+from reports.sections import answer, recorded, samples
 from reports.sections import graph as triage_graph
 from reports.sections import parity as arrange
 from reports.sections import triage as triage_arrange
-from reports.text import clean, show
+from reports.text import clean
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -49,7 +49,7 @@ def _run(run: RecordedRun) -> str:
     from markupsafe import Markup
 
     css = resources.files("reports").joinpath("templates/report.css").read_text("utf-8")
-    names = list(dict.fromkeys(name for step in run.steps for name in step))
+    names, rows = recorded.table(run, whole=True)
     return (
         _environment()
         .get_template("run.html")
@@ -57,9 +57,11 @@ def _run(run: RecordedRun) -> str:
             run=run,
             css=Markup(css),
             css_hash=_digest(css),
+            title=recorded.title(run),
+            state=recorded.state(run),
             names=names,
-            rows=[[show(step[name]) if name in step else "" for name in names] for step in run.steps[:MOST_STEPS]],
-            left_out=max(0, len(run.steps) - MOST_STEPS),
+            rows=rows[:MOST_STEPS],
+            left_out=max(0, len(rows) - MOST_STEPS),
         )
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from reports.renderers import Renderer
-from reports.sections import answer, bisect, doctor, nightly, parity, triage
+from reports.sections import answer, bisect, doctor, nightly, parity, recorded, triage
 from reports.text import clean
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from reports.renderers import Subject
     from reports.run_model import RecordedRun
 
-_SHOWN = ("step", "reward_mean", "kl_mean", "length_mean", "seconds")  # of a recorded run
 _MARKS = {"ruled out": "✓", "confirmed": "✗", "not tested": "○"}
 # Behind these characters a mention, a reference, a URL or an address goes on; an entity's own # is none.
 LIVE = re.compile(r"(@|(?<!&)#(?=\d)|[A-Za-z](?=://)|mailto|www(?=\.)|GH(?=-\d))", re.IGNORECASE)
@@ -274,9 +273,10 @@ def _bisection(found: Bisection) -> list[str]:
 
 def _recorded(run: RecordedRun) -> list[str]:
     """A few of the metrics of each step."""
-    names = [name for name in _SHOWN if all(name in step for step in run.steps)]
-    rows = [[f"{float(step[name]):.4g}" for name in names] for step in run.steps]
-    return [f"{_command(run.command)} recorded in {_command(run.run)}", "", *table(names, rows)]
+    names, rows = recorded.table(run)
+    lines = [f"{_command(run.command)} recorded in {_command(run.run)}", ""]
+    lines += [] if run.complete else [escape(recorded.state(run)), ""]
+    return lines + (table([*map(escape, names)], [[*map(escape, row)] for row in rows]) if rows else [])
 
 
 def _command(text: str) -> str:

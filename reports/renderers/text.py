@@ -34,16 +34,15 @@ class TextRenderer(Renderer):
 
     def show(self, subject: Subject, console: Console, *, verbose: bool = False) -> None:
         """Print on a console; `verbose` adds the tables. A reader that closed the pipe is no error."""
-        from reports.run_model import RecordedRun
-
-        if isinstance(subject, RecordedRun):
-            console.print(subject.run, soft_wrap=True, highlight=False, markup=False, emoji=False)
-            return
         from reports.bisect_model import Bisection
         from reports.nightly_model import Night
+        from reports.run_model import RecordedRun
         from reports.sections import terminal
-        from reports.sections.terminal import bisect, nightly
+        from reports.sections.terminal import bisect, nightly, recorded
 
+        if isinstance(subject, RecordedRun):
+            recorded.show(subject, console, verbose=verbose)
+            return
         if isinstance(subject, Bisection):
             bisect.show(subject, console)
             return

@@ -1,0 +1,32 @@
+"""A recorded run in words: what ran, whether its recording is complete, and the metrics of its steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from reports.text import clean, counted, show
+
+if TYPE_CHECKING:
+    from reports.run_model import RecordedRun
+
+SHOWN = ("step", "reward_mean", "kl_mean", "length_mean", "seconds")
+
+
+def title(run: RecordedRun) -> str:
+    return f"{clean(run.backend or 'unknown backend')}, {counted(len(run.steps), 'step')}"
+
+
+def state(run: RecordedRun) -> str:
+    if run.complete:
+        return "Every process closed its recording."
+    return "The recording is incomplete: a process was ended, or still runs."
+
+
+def table(run: RecordedRun, *, whole: bool = False) -> tuple[list[str], list[list[str]]]:
+    """Names of metrics, and a row of their values for each step. Without `whole` a few that say how the run went; all
+    where it has none of those."""
+    names = list(dict.fromkeys(name for step in run.steps for name in step))
+    few = [name for name in SHOWN if name in names]
+    chosen = names if whole or len(few) < 2 else few
+    rows = [[show(step[name]) if name in step else "" for name in chosen] for step in run.steps]
+    return [clean(name) for name in chosen], rows
