@@ -48,6 +48,7 @@ from probes import redaction
 _ADDRESSED = {
     "probes.errors.FormatError",
     "probes.errors.RecordingError",
+    "probes.plugins.PluginError",
     "scenarios.models.load.ModelError",
     "scenarios.ppo.checkpoint.CheckpointError",
     "scenarios.ppo.optimizer.DivergedError",

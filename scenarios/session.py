@@ -165,7 +165,8 @@ class EngineSession:
         try:
             if name in ("generate", "rescore"):
                 self._awake(name)
-            return work()
+            with registry.guarded(self.backend):
+                return work()
         except Exception as error:
             ok, message = False, f"{type(error).__name__}: {error}"
             if not last_words.is_pointer(str(error)):

@@ -7,17 +7,21 @@ from typing import Annotated, Literal
 
 import typer
 
+from harness.commands.showing import say
+
 app = typer.Typer(no_args_is_help=True, help="The adapters of other frameworks: list them, check their symbols.")
 
 
 @app.command("list")
 def list_() -> None:
     """The frameworks, their tested versions, and how many hooks each has."""
-    from harness.frameworks.spec import frameworks
+    from harness.frameworks.spec import frameworks, refused
 
     for name, framework in frameworks().items():
         first, end = framework.adapter.versions
         print(f"{name:10} {first} to before {end:8} {len(framework.adapter.hooks)} hooks")
+    for error in refused():
+        say(str(error))
 
 
 @app.command()

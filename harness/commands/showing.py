@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import typer
 
 from probes import redaction
+from probes.plugins import PluginError
 from reports import renderers
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def format_option(kind: str, help: str = "of what is printed; progress goes to s
 
         try:
             renderers.find(format, kind)
-        except renderers.UnknownFormat as error:
+        except (renderers.UnknownFormat, PluginError) as error:
             raise BadInput(str(error), fix="--format text") from error
         return format
 
@@ -40,16 +41,21 @@ def show(subject: Subject, format: str, *, verbose: bool = False) -> NoReturn:
 
     try:
         reports.write(subject, format, sys.stdout, verbose=verbose)
-    except renderers.UnknownFormat as error:  # of a command that shows more than one kind
+    except (renderers.UnknownFormat, PluginError) as error:  # of a command that shows more than one kind; or it raises
         raise BadInput(str(error), fix="--format text") from error
     raise typer.Exit(getattr(subject, "exit_code", 0))
 
 
 def show_aside(subject: Subject, format: str) -> None:
-    """Print it to stderr, where stdout is the command's own."""
+    """Print it to stderr, where stdout is the command's own; as text where a plug-in's format raises, since that must
+    not end the command."""
     import reports
 
-    reports.write(subject, format, sys.stderr)
+    try:
+        reports.write(subject, format, sys.stderr)
+    except PluginError as error:
+        say(str(error))
+        reports.write(subject, "text", sys.stderr)
 
 
 @contextlib.contextmanager

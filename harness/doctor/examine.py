@@ -55,9 +55,10 @@ def examine(
         places += found.places
         asked = dataclasses.replace(asked, joined=bool(address), nodes=max(1, found.alive), dead=found.dead)
         unchecked += [Unchecked("worker", (where,), why, _JOIN) for where, why in found.silent.items()]
-    from harness.doctor import environments
+    from harness.doctor import environments, plugins
 
-    items = [*job, *judge(places, asked), *unchecked, *environments.look(imports=engines, progress=progress)]
+    items = [*job, *judge(places, asked), *unchecked, *plugins.look()]
+    items += environments.look(imports=engines, progress=progress)
     return report(items, [place.where for place in places], time.monotonic() - began, strict, reproduce)
 
 

@@ -34,7 +34,7 @@ def parse(backend: str) -> Backend:
     engine, at, rest = backend.partition("@")
     spec = registry.find(engine)
     if spec is None and (reason := registry.refusal(engine)):
-        raise BadInput(reason)
+        raise BadInput(reason, fix="update or uninstall the package of that plug-in")
     if spec is None:
         apart = registry.alternatives(registry.names(embedded=False))
         raise BadInput(

@@ -7,10 +7,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from harness.frameworks.examine import Item, trapped
+from harness.doctor.outcome import Unseen
+from harness.frameworks.examine import SETTINGS, Item, items, trapped
 from harness.frameworks.spec import Framework
 from probes.format import EVENTS, FormatError, Run
 from probes.lines import decode_json
+from probes.plugins import PluginError
 from reports.doctor_model import Hazard
 
 POLL_S = 0.5  # between two looks at the journals of a running job
@@ -89,5 +91,8 @@ def of_recording(framework: Framework, directory: Path) -> list[Item] | None:
 def _of(framework: Framework, events: Mapping[str, Mapping[str, Any]]) -> list[Item]:
     """The traps in what one process recorded: its configuration, its environment, and the version of the framework."""
     variables = (events.get(_ENVIRONMENT) or {}).get("env") or {}
-    settings = framework.configured(events[_CONFIGURATION], variables)
+    try:
+        settings = framework.configured(events[_CONFIGURATION], variables)
+    except PluginError as error:
+        return items(SETTINGS, [Unseen(str(error))])
     return trapped(framework, settings, str((events.get(_HOOKS) or {}).get("version") or ""))

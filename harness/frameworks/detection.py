@@ -14,7 +14,7 @@ from pathlib import Path
 
 from harness.errors import BadInput
 from harness.frameworks.installed import Installation, ask
-from harness.frameworks.spec import Framework, frameworks, names
+from harness.frameworks.spec import Framework, frameworks, names, refused
 from probes.adapters import DIGESTS, VARIABLE, Adapter
 
 AUTO = "auto"
@@ -59,7 +59,7 @@ def detect(command: Sequence[str], framework: str = AUTO, environ: Mapping[str, 
     candidates = recognised(command)
     if not candidates:
         raise BadInput(
-            f"neither the words of this command nor its scripts name one of: {names()}",
+            _with_refused(f"neither the words of this command nor its scripts name one of: {names()}"),
             fix="--framework NAME says which it is; harness watch -- … watches any command, without hooks",
         )
     if len(candidates) > 1:
@@ -73,8 +73,13 @@ def detect(command: Sequence[str], framework: str = AUTO, environ: Mapping[str, 
 def known(name: str) -> Framework:
     """The framework of that name. Raises BadInput where there is none."""
     if name not in frameworks():
-        raise BadInput(f"there is no adapter for {name!r} (there are: {names()})")
+        raise BadInput(_with_refused(f"there is no adapter for {name!r} (there are: {names()})", name))
     return frameworks()[name]
+
+
+def _with_refused(message: str, name: str = "") -> str:
+    """The message with why plug-ins, or those of that name, bring no framework."""
+    return "; ".join([message, *(str(error) for error in refused() if name in ("", error.name))])
 
 
 def recognised(command: Sequence[str]) -> list[Framework]:

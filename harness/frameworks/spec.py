@@ -11,18 +11,19 @@ import functools
 import importlib
 import importlib.util
 import pkgutil
-import warnings
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from importlib.metadata import entry_points
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from harness.doctor.outcome import Outcome
+from harness.doctor.outcome import Outcome, Unseen
 from harness.frameworks.argv import Start
 from harness.frameworks.installed import Installation
 from harness.frameworks.settings import Settings
+from probes import plugins
 from probes.adapters.table import Adapter, compare
+from probes.plugins import Plugin, PluginError
 from scenarios.engines.spec import FramePattern
 
 GROUP = "rlhf_harness.frameworks"
@@ -88,6 +89,12 @@ class Framework:
     traps: tuple[Trap, ...] = ()
     waits: tuple[FramePattern, ...] = ()
 
+    def __post_init__(self) -> None:
+        if isinstance(self.commands, str):
+            raise TypeError("`commands` is a tuple of patterns")
+        for pattern in (*self.commands, self.starts):
+            re.compile(pattern)
+
     @property
     def adapter(self) -> Adapter:
         """The table of its hooks."""
@@ -112,22 +119,62 @@ class Framework:
 
 
 @functools.cache
-def frameworks() -> dict[str, Framework]:
-    """Every framework by name, in the order of the names. One that cannot be loaded is warned about and left out."""
+def _loaded() -> tuple[dict[str, Framework], tuple[PluginError, ...]]:
     folder = str(Path(__file__).parent)
     own = [importlib.import_module(f"harness.frameworks.{one.name}").FRAMEWORK
            for one in pkgutil.iter_modules([folder]) if one.ispkg]  # fmt: skip
     known = {one.name: one for one in own}
-    for entry in entry_points(group=GROUP):
+    homes: dict[str, object] = {name: f"the harness (harness.frameworks.{name})" for name in known}
+
+    def take(plugin: Plugin, framework: Any) -> None:
+        if not isinstance(framework, Framework):
+            raise plugins.Unfit("it is no harness.frameworks.spec.Framework")
+        if not re.fullmatch(r"\w[\w-]*", framework.name):
+            raise plugins.Unfit(f"{framework.name!r} is no name of a framework: letters, digits, - and _")
+        if framework.name in known:
+            raise plugins.taken(framework.name, homes[framework.name])
+        if not isinstance(framework.adapter, Adapter):
+            raise plugins.Unfit(f"{framework.module}.ADAPTER is no probes.adapters.table.Adapter")
+        known[framework.name], homes[framework.name] = _guarded(framework, plugin), plugin
+
+    refused = plugins.load(GROUP, take)
+    return dict(sorted(known.items())), refused
+
+
+def frameworks() -> dict[str, Framework]:
+    """Every framework by name, in the order of the names. One that cannot be loaded is left out: see `refused`."""
+    return _loaded()[0]
+
+
+def refused() -> tuple[PluginError, ...]:
+    """The plug-ins that bring no framework, and why."""
+    return _loaded()[1]
+
+
+def _guarded(framework: Framework, plugin: Plugin) -> Framework:
+    """A framework of another package. What its code raises over a job's settings is not tested, and ends nothing."""
+
+    def examine(start: Start, installed: Installation | None) -> Examined:
         try:
-            framework = entry.load()
-            if not isinstance(framework, Framework):
-                raise TypeError(f"{entry.value} is no harness.frameworks.spec.Framework")
-        except Exception as error:  # another package's code: the frameworks that are there go on
-            warnings.warn(f"the framework {entry.name!r} cannot be loaded: {error}", stacklevel=2)
-            continue
-        known.setdefault(framework.name, framework)
-    return dict(sorted(known.items()))
+            with plugin.guarded():
+                found = framework.examine(start, installed)
+                return Examined(found.settings, tuple(found.options))
+        except PluginError as error:
+            return Examined(Settings(), (Unseen(str(error)),))
+
+    def looked_by(trap: Trap) -> Trap:
+        def look(settings: Settings) -> Iterator[Outcome]:
+            try:
+                with plugin.guarded():
+                    found = tuple(trap.look(settings))
+            except PluginError as error:
+                found = (Unseen(str(error)),)
+            yield from found
+
+        return replace(trap, look=look)
+
+    traps = tuple(map(looked_by, framework.traps))
+    return replace(framework, examine=examine, configured=plugin.guard(framework.configured), traps=traps)
 
 
 def names(found: Sequence[Framework] | None = None, between: str = ", ") -> str:

@@ -56,8 +56,12 @@ def rules() -> tuple[Turn, ...]:
 
 
 def find(e: Evidence, kinds: list[DivergenceKey]) -> list[Cause]:
+    """The causes of the divergences of these kinds."""
+    return named(explain(e, kinds), kinds)
+
+
+def named(found: Explained, kinds: list[DivergenceKey]) -> list[Cause]:
     """The causes of the divergences of these kinds; [] when there are none."""
-    found = explain(e, kinds)
     causes, open_ = [one.cause for one in found.explanations], remaining(found, kinds)
     causes += [unexplained(found, open_)] if open_ else []
     return [told_apart(one) for one in causes]

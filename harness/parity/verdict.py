@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 
 from harness.parity import explain
+from harness.parity.causes import registry as families
 from harness.parity.causes.unexplained import UNEXPLAINED
 from harness.parity.checks import parameter_maps
 from harness.parity.checks.completeness import require_completeness
 from harness.parity.checks.excused import excused
-from harness.parity.checks.registry import Outcome, Registered, checks, coupled, unless_native
+from harness.parity.checks.registry import Outcome, Registered, checks, coupled, not_brought, refused, unless_native
 from harness.parity.checks.summary import summary
 from harness.parity.coverage import coverage, failed_calls, limits, refused_calls
 from harness.parity.facts import second_run
@@ -131,7 +132,8 @@ def judged(
 
 def decided(e: Evidence, minimum: Minimum = LEAST, reproduce: str = "") -> Judged:
     """The verdict on evidence that was gathered, which it only reads."""
-    outcomes = [(one, require_completeness(e, excused(e, one.run(e)))) for one in checks() if one.applies(e)]
+    listed = (*checks(), *map(not_brought, (*refused(), *families.refused())))
+    outcomes = [(one, require_completeness(e, excused(e, one.run(e)))) for one in listed if one.applies(e)]
     kinds = _kinds(outcomes)
     return Judged(_decide(e, outcomes, kinds, minimum, reproduce), e, kinds)
 
@@ -176,7 +178,9 @@ def _decide(
         stop.append("the same recording twice proves nothing about the engines")
     stop += [*e.modes_unclear, *absent_processes(e), *strange_engines(sides), *too_little(e, minimum)]
     confirmed = [found for _, found in outcomes if found.decides and found.check.state == "confirmed"]
-    named = explain.find(e, kinds)
+    explained = explain.explain(e, kinds)
+    named = explain.named(explained, kinds)
+    outcomes = [*outcomes, *((one, one.run(e)) for one in map(not_brought, explained.failed))]
     ruled_out = {found.check.name for _, found in outcomes if found.check.state == "ruled out"}
     untested = [
         found.check

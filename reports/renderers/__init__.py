@@ -10,8 +10,11 @@ import inspect
 import pkgutil
 from abc import ABC, abstractmethod
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING, ClassVar, TextIO, TypeAlias
+from importlib.metadata import EntryPoint
+from typing import TYPE_CHECKING, Any, ClassVar, TextIO, TypeAlias
+
+from probes import plugins
+from probes.plugins import Plugin, PluginError
 
 if TYPE_CHECKING:
     from reports.bisect_model import Bisection
@@ -26,7 +29,7 @@ GROUP = "rlhf_harness.renderers"
 
 
 class UnknownFormat(ValueError):
-    """A format that does not exist, cannot be imported, or does not take this kind of verdict; one sentence."""
+    """A format that does not exist or does not take this kind of verdict; one sentence."""
 
 
 class Renderer(ABC):
@@ -55,12 +58,27 @@ def names(kind: str = "") -> list[str]:
 
 
 def find(format: str, kind: str = "") -> Renderer:
-    """The renderer named `format`, or the class at `package.module:Class`; UnknownFormat says what is wrong."""
-    renderer = _builtin().get(format) or _loaded(format, kind)
+    """The renderer named `format`, or the class at `package.module:Class`. UnknownFormat says what is wrong,
+    PluginError what is wrong with another package's."""
+    builtin = _builtin().get(format)
+    renderer = builtin() if builtin else _made(_plugin(format, kind))
     if kind and kind not in renderer.takes:
         others = f"it takes {', '.join(sorted(renderer.takes))}; {', '.join(names(kind))} do"
         raise UnknownFormat(f"format {format!r} does not take a verdict of {kind}: {others}")
-    return renderer()
+    return renderer
+
+
+def refused() -> tuple[PluginError, ...]:
+    """The plug-ins that bring no format, and why. Loads them all."""
+
+    def take(plugin: Plugin, renderer: Any) -> None:
+        if plugin.entry.name in _builtin():
+            raise plugins.taken(plugin.entry.name, f"the harness ({_builtin()[plugin.entry.name].__module__})")
+        if (first := _installed()[plugin.entry.name]) != plugin:
+            raise plugins.taken(plugin.entry.name, first)
+        _valid(renderer)
+
+    return plugins.load(GROUP, take)
 
 
 @cache
@@ -80,21 +98,56 @@ def _is_renderer(value: object, module: str) -> bool:
 
 
 @cache
-def _installed() -> dict[str, EntryPoint]:
-    return {point.name: point for point in entry_points(group=GROUP)}
+def _installed() -> dict[str, Plugin]:
+    """By name; of two with one name the first: see `refused`."""
+    return {plugin.entry.name: plugin for plugin in reversed(plugins.installed(GROUP))}
 
 
-def _loaded(format: str, kind: str) -> type[Renderer]:
-    point = _installed().get(format)
-    if point is None and ":" in format:
-        point = EntryPoint(format, format, GROUP)
-    if point is None:
+def _plugin(format: str, kind: str) -> Plugin:
+    plugin = _installed().get(format)
+    if plugin is None and ":" in format:
+        plugin = Plugin(EntryPoint(format, format, GROUP))
+    if plugin is None:
         known = ", ".join(names(kind))
         raise UnknownFormat(f"there is no format {format!r}: it is one of {known}, or package.module:Class")
-    try:
-        renderer = point.load()
-    except Exception as error:  # whatever a stranger's module raises while it is imported
-        raise UnknownFormat(f"format {format!r} cannot be loaded: {type(error).__name__}: {error}") from error
-    if not (inspect.isclass(renderer) and issubclass(renderer, Renderer)):
-        raise UnknownFormat(f"format {format!r}: {point.value} is no subclass of reports.renderers.Renderer")
-    return renderer
+    return plugin
+
+
+def _made(plugin: Plugin) -> Renderer:
+    kind = plugin.load()
+    with plugin.guarded("cannot be used:"):
+        return _guarded(_valid(kind), plugin)
+
+
+def _valid(kind: Any) -> Renderer:
+    """An instance of another package's renderer. Raises Unfit, and whatever its code raises."""
+    if not (inspect.isclass(kind) and issubclass(kind, Renderer)):
+        raise plugins.Unfit("it is no subclass of reports.renderers.Renderer")
+    made: Renderer = kind()
+    if isinstance(made.takes, str) or not all(isinstance(one, str) for one in made.takes):
+        raise plugins.Unfit("`takes` is no set of names")
+    return made
+
+
+def _guarded(renderer: Renderer, plugin: Plugin) -> Renderer:
+    """Another package's renderer, which raises nothing but PluginError."""
+
+    class Guarded(Renderer):
+        takes = renderer.takes
+        suffix = renderer.suffix
+
+        def render(self, subject: Subject) -> str:
+            with plugin.guarded():
+                text = renderer.render(subject)
+                if not isinstance(text, str):
+                    raise TypeError(f"render() returned {type(text).__name__}, which is no str")
+                return text
+
+        def write(self, subject: Subject, stream: TextIO, *, verbose: bool = False) -> None:
+            if type(renderer).write is Renderer.write:  # what the stream raises is not the plug-in's
+                super().write(subject, stream, verbose=verbose)
+            else:
+                with plugin.guarded():
+                    renderer.write(subject, stream, verbose=verbose)
+
+    return Guarded()

@@ -18,11 +18,10 @@ def make_engine(
     mapping: ParameterMap | None = None,
 ) -> Bare:
     """The engine named `backend`; `pure`: with no sampler, log-probabilities or weight loader of ours. Raises
-    UnknownEngine, a ParameterRefused."""
-    mode = scenario.rollout.mode
-    engine: Bare = registry.get(backend).make(
-        model_path, scenario, mode=mode, device=device, pure=pure, mapping=mapping
-    )
+    UnknownEngine, a ParameterRefused, and PluginError for an engine of another package that raises."""
+    mode, spec = scenario.rollout.mode, registry.get(backend)
+    with registry.guarded(backend):
+        engine: Bare = spec.make(model_path, scenario, mode=mode, device=device, pure=pure, mapping=mapping)
     return engine
 
 

@@ -8,13 +8,20 @@ from __future__ import annotations
 
 import functools
 import importlib
-from importlib.metadata import entry_points
+import re
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import Any
 
-from scenarios.engines.engine import ParameterRefused
+from probes import plugins
+from probes.plugins import Plugin, PluginError
+from scenarios.engines.engine import EngineError, ParameterRefused
 from scenarios.engines.spec import EngineSpec
 
 GROUP = "rlhf_harness.engines"
 BUILT_IN = ("hf", "vllm", "sglang")
+NAME = r"[\w.-]+"  # what may stand before an @ on the command line
+MEANT = (EngineError, ParameterRefused)  # what an engine's code raises on purpose
 
 
 class UnknownEngine(ParameterRefused):
@@ -22,31 +29,47 @@ class UnknownEngine(ParameterRefused):
 
 
 @functools.cache
-def _loaded() -> tuple[dict[str, EngineSpec], dict[str, str]]:
-    """Every engine by its name, ours first; and why an entry point brings none, by its name."""
+def _loaded() -> tuple[dict[str, EngineSpec], dict[str, Plugin], tuple[PluginError, ...]]:
+    """Every engine by its name, ours first; the plug-ins that brought the others; and why some bring none."""
     every = {name: importlib.import_module(f"scenarios.engines.{name}").SPEC for name in BUILT_IN}
-    refused: dict[str, str] = {}
-    for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
-        try:
-            spec = entry.load()
-        except Exception as error:  # somebody else's package may raise anything; its text is what fixes it
-            refused[entry.name] = f"the engine {entry.name!r} ({entry.value}) cannot be loaded: {error}"
-            continue
-        if isinstance(spec, EngineSpec) and spec.name == entry.name and entry.name not in every:
-            every[spec.name] = spec
-        else:
-            refused[entry.name] = f"the entry point {entry.name!r} ({entry.value}) is no new EngineSpec of that name"
-    return every, refused
+    homes: dict[str, Plugin] = {}
+
+    def take(plugin: Plugin, spec: Any) -> None:
+        if not isinstance(spec, EngineSpec):
+            raise plugins.Unfit("it is no scenarios.engines.spec.EngineSpec")
+        if spec.name != plugin.entry.name or not re.fullmatch(NAME, spec.name):
+            raise plugins.Unfit(f"its engine is named {spec.name!r}: an entry point has its engine's name, without @")
+        if spec.name in every:
+            raise plugins.taken(spec.name, homes.get(spec.name, f"the harness (scenarios.engines.{spec.name})"))
+        guard = functools.partial(plugin.guard, allowed=MEANT)
+        every[spec.name] = replace(
+            spec, refusal=guard(spec.refusal), unlike=guard(spec.unlike), most_scored=guard(spec.most_scored)
+        )
+        homes[spec.name] = plugin
+
+    refused = plugins.load(GROUP, take)
+    return every, homes, refused
 
 
 def specs() -> dict[str, EngineSpec]:
-    """Every engine by its name, ours first. A broken package of somebody else's is left out: see `refusal`."""
+    """Every engine by its name, ours first. A broken package of somebody else's is left out: see `refused`."""
     return _loaded()[0]
 
 
+def refused() -> tuple[PluginError, ...]:
+    """The plug-ins that bring no engine, and why."""
+    return _loaded()[2]
+
+
 def refusal(name: str) -> str:
-    """Why the entry point of that name brings no engine; empty where there is none, or it does."""
-    return _loaded()[1].get(name, "")
+    """Why a plug-in of that name brings no engine; empty where there is none, or it does."""
+    return "; ".join(str(error) for error in refused() if error.name == name)
+
+
+def guarded(name: str) -> AbstractContextManager[None]:
+    """Around the code of an engine: what another package's raises is a PluginError that names it."""
+    plugin = _loaded()[1].get(name)
+    return plugin.guarded(allowed=MEANT) if plugin is not None else nullcontext()
 
 
 def names(*, embedded: bool | None = None) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ imported only in its own interpreter.
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -32,6 +33,9 @@ class FramePattern:
     function: str
     file: str = ""
     op: str = ""
+
+    def __post_init__(self) -> None:
+        re.compile(self.function), re.compile(self.file)
 
 
 @dataclass(frozen=True)

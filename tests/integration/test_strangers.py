@@ -1,4 +1,5 @@
-"""Another package adds an engine, a check, a cause, a framework and a format, without a line changed here.
+"""Another package adds an engine, a check, a cause, a framework and a format, without a line changed here; and one of
+each kind that misbehaves, which is told with its package's name and disturbs nothing else.
 
 The package is built as a wheel outside the repository and installed into an environment that sees this one's packages.
 """
@@ -27,14 +28,21 @@ version = "1"
 [project.entry-points."rlhf_harness.engines"]
 theirs = "strangers.spec:SPEC"
 bits = "strangers.spec:BITS"
+dies = "strangers.spec:DIES"
+vllm = "strangers.spec:VLLM"
 [project.entry-points."rlhf_harness.checks"]
 theirs = "strangers.checks"
+leaves = "strangers.leaves"
 [project.entry-points."rlhf_harness.causes"]
 bits = "strangers.cause:IN_BITS"
+raises = "strangers.cause:RAISES"
+leaves = "strangers.leaves:CAUSE"
 [project.entry-points."rlhf_harness.frameworks"]
 little = "strangers.framework:FRAMEWORK"
+verl = "strangers.framework:VERL"
 [project.entry-points."rlhf_harness.renderers"]
 onion = "strangers.renderer:Onion"
+leaves = "strangers.renderer:Leaves"
 
 [tool.setuptools]
 packages = ["strangers"]
@@ -49,7 +57,10 @@ SPEC = replace(
     engine_arguments=given.table("engine", "hf"), sampling_arguments=given.table("sampling", "hf"),
 )
 BITS = replace(SPEC, name="bits", title="their engine of bits", factory="strangers.engine:Bits")
+DIES = replace(SPEC, name="dies", title="their engine that leaves", factory="strangers.engine:Dies")
+VLLM = replace(SPEC, name="vllm")
 """,
+    "strangers/leaves.py": "raise SystemExit(0)\n",
     "strangers/engine.py": """
 import dataclasses
 import math
@@ -74,6 +85,12 @@ class Bits(Theirs):
             dataclasses.replace(one, logprobs=tuple(number / math.log(2) for number in one.logprobs))
             for one in super().generate(*args, **named)
         ]
+
+class Dies(Theirs):
+    called = "dies"
+
+    def generate(self, *args, **named):
+        raise SystemExit(0)
 """,
     "strangers/checks.py": """
 from harness.parity.checks.registry import check, outcome
@@ -81,6 +98,18 @@ from harness.parity.checks.registry import check, outcome
 @check("their-check")
 def their_check(e):
     return outcome("their-check", "confirmed", f"{e.counts['samples']} samples", decides=False)
+
+@check("their-none")
+def none(e):
+    pass
+
+@check("their-required", required=lambda e: 1 / 0)
+def required(e):
+    return outcome("their-required", "ruled out", "nothing")
+
+@check("tokens")
+def tokens(e):
+    return outcome("tokens", "ruled out", "nothing was looked at")
 """,
     "strangers/cause.py": """
 import math
@@ -112,6 +141,13 @@ IN_BITS = CauseFamily(
     rules=(Turn(bits, "alignment", "before any other factor is fitted"),),
     trials=(Turn(report_bits, "parameters", "before any other factor is fitted"),),
 )
+
+def raises(*arguments):
+    raise KeyError("lost")
+
+RAISES = CauseFamily(
+    "RAISES", rules=(Turn(raises, "bits", "anywhere"),), trials=(Turn(raises, "parameters", "anywhere"),),
+)
 """,
     "strangers/framework.py": """
 from harness.frameworks.spec import Framework
@@ -120,6 +156,7 @@ FRAMEWORK = Framework(
     name="little", module="strangers.adapter", commands=(r"^import little_rlhf\\\\b",), starts=r"\\\\.py( |$)",
     engines=("theirs",),
 )
+VERL = Framework(name="verl", module="strangers.adapter", commands=("verl",), starts="verl", engines=("vllm",))
 """,
     "strangers/adapter.py": """
 from probes.adapters.table import Adapter, Hook
@@ -137,8 +174,16 @@ class Onion(Renderer):
 
     def render(self, subject):
         return f"area man finds two engines {subject.verdict}\\\\n"
+
+class Leaves(Onion):
+    name = "leaves"
+
+    def render(self, subject):
+        raise SystemExit(0)
 """,
 }
+
+REFUSED = ("strangers.leaves", "strangers.leaves:CAUSE", "tokens")  # of checks and causes
 
 
 @pytest.fixture(scope="module")
@@ -158,6 +203,11 @@ def test_their_engine_is_compared_their_check_confirms_and_their_format_prints(p
     verdict = json.loads((tmp_path / "run" / "verdict.json").read_text("utf-8"))
     checks = {check["name"]: check["state"] for check in verdict["parity"]["checks"]}
     assert checks["their-check"] == "confirmed" and checks["tokens"] == "ruled out"
+    broken = {"their-none", "their-required", *(f"plug-in strangers 1 ({one})" for one in REFUSED)}
+    assert {name for name in checks if name.startswith(("their-", "plug-in"))} == {"their-check", *broken}
+    assert {checks[name] for name in broken} == {"not tested"}
+    code, out, err = harness(python, "report", tmp_path / "run", "--format", "leaves")
+    assert (code, out) == (2, "") and "the renderer plug-in 'leaves' of strangers 1" in err.splitlines()[0], err
     assert Run(tmp_path / "run" / "candidate").manifest["backend"] == "theirs"
 
 
@@ -165,12 +215,38 @@ def test_their_cause_is_recognised_proven_by_their_trial_and_named_with_their_fi
     words = ("parity", "hf", "bits", "--rollout-only", "--steps", "3", "--no-native", "--out", tmp_path / "run")
     code, out, err = harness(python, *words)
     assert code == 1 and "IN_BITS, in the candidate, proven" in out and "ask the engine for nats" in out, err
-    [cause] = json.loads((tmp_path / "run" / "verdict.json").read_text("utf-8"))["causes"]
+    verdict = json.loads((tmp_path / "run" / "verdict.json").read_text("utf-8"))
+    said = "the cause plug-in 'raises' of strangers 1 (strangers.cause:RAISES) raised KeyError: 'lost'"
+    assert f"plug-in strangers 1 (strangers.cause:RAISES): {said}" in verdict["missing"]
+    assert said in next(one for one in verdict["findings"] if one["name"] == "live interventions")["details"]["notes"]
+    [cause] = verdict["causes"]
     assert cause["key"]["family"] == "IN_BITS"
     assert [(one["intervention"], one["on"]) for one in cause["proofs"]] == [
         ("multiply by ln 2", "recordings"),
         ("the reference reports bits", "live engines"),
     ]
+
+
+def test_their_engine_that_misbehaves_is_blamed_by_its_package(python: Path, tmp_path: Path) -> None:
+    words = ("parity", "hf", "dies", "--rollout-only", "--steps", "1", "--no-native", "--out", tmp_path / "run")
+    code, _, err = harness(python, *words)
+    reason = json.loads((tmp_path / "run" / "verdict.json").read_text("utf-8"))["reason"]
+    said = "PluginError: the engine plug-in 'dies' of strangers 1 (strangers.spec:DIES) raised SystemExit: 0"
+    assert code == 3 and reason.startswith(f"cut short: candidate (dies), step 0: {said}"), err
+
+
+def test_the_doctor_and_the_lists_name_what_is_refused(python: Path) -> None:
+    _, out, err = harness(python, "doctor", "--no-imports", "--format", "json")
+    hazards = [one["what"] for one in json.loads(out)["hazards"] if one["check"] == "plug-ins"]
+    taken = "of strangers 1 (strangers.{}) cannot be used: the name '{}' is taken by the harness ({})"
+    assert len(hazards) == 5 and all("of strangers 1 (" in one for one in hazards), err
+    for what in (
+        taken.format("spec:VLLM", "vllm", "scenarios.engines.vllm"),
+        taken.format("framework:VERL", "verl", "harness.frameworks.verl"),
+    ):
+        assert any(one.endswith(what) for one in hazards), hazards
+    code, out, err = harness(python, "adapters", "list")
+    assert code == 0 and "little" in out and "the framework plug-in 'verl' of strangers 1" in err
 
 
 def test_without_the_package_the_engine_is_refused_with_those_there_are(tmp_path: Path) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from harness.parity.attribution.outcome import Attribution
-from harness.parity.causes.family import OnBench, best
+from harness.parity.causes.family import OnBench, best, differences
 from harness.parity.causes.registry import family
 from harness.parity.causes.unexplained import COMPUTATION, UNEXPLAINED
 from harness.parity.checks.parameter_maps import measured
@@ -17,9 +18,11 @@ from harness.parity.interventions.situation import LEAST, RESIDUE, Named, Tried
 from harness.parity.rivals import noted, told_apart
 from harness.parity.rules.suspected import confirm_suspicions, in_words
 from harness.parity.verdict import Judged, reason_of
+from probes.plugins import PluginError
 from reports.model import Cause, CauseKey, Finding, Verdict
 from reports.text import figure
 
+T = TypeVar("T")
 SIDES = ("baseline", "candidate")
 
 
@@ -71,8 +74,11 @@ def _removed_by(causes: list[Cause]) -> list[str]:
 
 def same_cause(live: CauseKey, recorded: CauseKey) -> bool:
     """Do a cause that was proven live and one from the recordings mean the same, or the second a part of the first?"""
-    if live == recorded or family(recorded).covers(live, recorded):
-        return True
+    try:
+        if live == recorded or family(recorded).covers(live, recorded):
+            return True
+    except PluginError:  # then they are the same by the rules for every family
+        pass
     cure = family(live).cured_by
     alike = live.family == recorded.family or (bool(cure) and cure == family(recorded).cured_by)
     what, which = {*live.parts}, {*recorded.parts}
@@ -93,7 +99,7 @@ def _settled(found: Attribution, side: str) -> bool:
 
 def _confirmed(cause: Cause, found: Attribution) -> Cause:
     """The cause with the proof that the bench makes without an intervention."""
-    shown = None if _live(cause) else family(cause.key).confirmed(_on_bench(cause, found))
+    shown = None if _live(cause) else _asked(found, family(cause.key).confirmed, _on_bench(cause, found), None)
     if shown is None:
         return cause
     proof, seen = shown
@@ -146,7 +152,9 @@ def _contradicted(cause: Cause, found: Attribution) -> str:
         used = [str(one.cause) for one in found.named if one.side == side and family(one.cause).premise]
         if used:
             return f"its samples were held against a prompt or weights that the engine did not use: {', '.join(used)}"
-    return "" if UNEXPLAINED.has(cause.key) else family(cause.key).contradicted(_on_bench(cause, found))
+    if UNEXPLAINED.has(cause.key):
+        return ""
+    return _asked(found, family(cause.key).contradicted, _on_bench(cause, found), "")
 
 
 def _on_bench(cause: Cause, found: Attribution) -> OnBench:
@@ -174,7 +182,7 @@ def _noted(cause: Cause, found: Attribution) -> Cause:
     if side in found.first and not found.first[side].total:
         said = "the engine agrees with the reference at the last weights, so that only the recordings speak for it"
     elif own:
-        said = _outcome(own)
+        said = _outcome(own, found)
     elif cause.proofs:
         return cause  # what recordings prove needs no excuse
     else:
@@ -184,10 +192,20 @@ def _noted(cause: Cause, found: Attribution) -> Cause:
     return dataclasses.replace(cause, evidence="; ".join(filter(None, (cause.evidence, f"live: {said}"))))
 
 
-def _outcome(own: list[Tried]) -> str:
+def _outcome(own: list[Tried], found: Attribution) -> str:
     """What the best of a cause's own interventions did, in words."""
     tried = best(own)
-    return family(tried.cause).in_words(tried)
+    return _asked(found, family(tried.cause).in_words, tried, differences(tried))
+
+
+def _asked(found: Attribution, question: Callable[[Any], T], of: Any, otherwise: T) -> T:
+    """The answer of a family of causes; a note, and `otherwise`, where one of another package raises."""
+    try:
+        return question(of)
+    except PluginError as error:
+        if str(error) not in found.notes:
+            found.notes.append(str(error))
+        return otherwise
 
 
 def _why_not(cause: Cause, side: str, found: Attribution) -> str:

@@ -118,7 +118,7 @@ class CauseFamily:
 
     `rules`: how recordings show it: (evidence, what is explained so far) -> explanations. `trials`: mistakes that the
     reference is made to make: situation -> trials. `interventions`: what is undone on the engine of a situation. Each
-    names the function that it follows. `package`: the entry point that brought it; empty for our own.
+    names the function that it follows.
 
     On a bench: `contradicted`: why a recorded cause does not stand, empty where it does. `confirmed`: the proof that a
     bench makes without an intervention, and what it shows. `in_words`: what one of its interventions did. `covers`:
@@ -137,7 +137,6 @@ class CauseFamily:
     rules: tuple[Turn, ...] = ()
     trials: tuple[Turn, ...] = ()
     interventions: tuple[Intervention, ...] = ()
-    package: str = ""
     contradicted: Callable[[OnBench], str] = contradicted
     confirmed: Callable[[OnBench], tuple[Proof, Seen] | None] = lambda bench: None
     in_words: Callable[[Tried], str] = differences

@@ -1,7 +1,7 @@
 """Every family of causes: those of this folder, and another package's by its entry point.
 
 Each module of this folder that has `FAMILIES` is read, and each entry point of the group `rlhf_harness.causes`: a
-`CauseFamily` of another package.
+`CauseFamily` of another package. What one of those raises explains nothing, and is told.
 """
 
 from __future__ import annotations
@@ -9,25 +9,50 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, TypeVar
 
 from harness.parity.causes.family import CauseFamily
 from harness.parity.causes.turns import Intervention, Turn, in_order
-from reports.model import CauseKey
+from harness.parity.facts.evidence import Evidence
+from harness.parity.facts.explanation import Explained, Explanation
+from harness.parity.interventions.situation import Situation
+from harness.parity.interventions.trial import Trial
+from probes import plugins
+from probes.plugins import Plugin, PluginError
+from reports import codec
+from reports.model import Cause, CauseKey
 
 T = TypeVar("T", bound=Turn)
 GROUP = "rlhf_harness.causes"
 
 
 @functools.cache
+def _loaded() -> tuple[dict[str, CauseFamily], dict[str, Plugin], tuple[PluginError, ...]]:
+    """Every family by its name; the plug-ins that brought some; and why others bring none."""
+    every = {one.name: one for one in _ours()}
+    homes: dict[str, Plugin] = {}
+
+    def take(plugin: Plugin, family: Any) -> None:
+        if not isinstance(family, CauseFamily):
+            raise plugins.Unfit("it is no harness.parity.causes.family.CauseFamily")
+        if family.name in every:
+            raise plugins.taken(family.name, homes.get(family.name, "the harness (harness.parity.causes)"))
+        every[family.name], homes[family.name] = _guarded(family, plugin), plugin
+
+    return every, homes, plugins.load(GROUP, take)
+
+
 def families() -> dict[str, CauseFamily]:
     """Name -> family."""
-    return {one.name: one for one in (*_theirs(), *_ours())}
+    return _loaded()[0]
+
+
+def refused() -> tuple[PluginError, ...]:
+    """What plug-ins do not bring, and why."""
+    return _loaded()[2]
 
 
 def family(key: CauseKey) -> CauseFamily:
@@ -51,42 +76,90 @@ def interventions(ours: Iterable[Intervention]) -> tuple[Intervention, ...]:
 
 
 def _listed(ours: Iterable[T], of: Callable[[CauseFamily], tuple[T, ...]]) -> tuple[T, ...]:
-    every = families().values()
-    listed = [*ours, *(turn for one in every if not one.package for turn in of(one))]
-    for one in every:
-        if one.package:
-            with_theirs = [*listed, *(replace(turn, run=_guarded(turn.run, one.package)) for turn in of(one))]
-            try:
-                in_order(with_theirs)
-            except ValueError as error:
-                warnings.warn(f"the cause {one.package!r} has no place: {error}", stacklevel=2)
-            else:
-                listed = with_theirs
+    every, homes, _ = _loaded()
+    listed = [*ours, *(turn for name, one in every.items() if name not in homes for turn in of(one))]
+    for name, plugin in homes.items():
+        with_theirs = [*listed, *of(every[name])]
+        try:
+            in_order(with_theirs)
+        except ValueError as error:
+            lost = plugin.error(f"has no place among the others: {error}")
+            listed.append(replace(of(every[name])[0], run=_lost(lost), after=in_order(listed)[-1].name))
+        else:
+            listed = with_theirs
     return in_order(listed)
 
 
-def _guarded(run: Callable[..., Any], package: str) -> Callable[..., Any]:
-    """A function of another package. What it raises ends no verdict: it explains nothing then."""
+def _lost(error: PluginError) -> Callable[..., list[Any]]:
+    """What stands for functions that have no place."""
 
-    @functools.wraps(run)
-    def guarded(*arguments: Any) -> list[Any]:
-        try:
-            return list(run(*arguments) or ())
-        except Exception as error:  # another package's code
-            warnings.warn(f"the cause {package!r} raised {type(error).__name__}: {error}", stacklevel=2)
-            return []
+    def run(*arguments: Any) -> list[Any]:
+        _tell(error, *arguments)
+        return []
 
-    return guarded
+    run.__name__ = str(error)
+    return run
+
+
+def _guarded(family: CauseFamily, plugin: Plugin) -> CauseFamily:
+    """A family of another package. What its functions raise is told, and explains nothing."""
+
+    def explanations(found: Iterable[Any] | None, e: Evidence, so_far: Explained) -> list[Any]:
+        listed = list(found or ())
+        for one in listed:
+            if not isinstance(one, Explanation):
+                raise TypeError(f"it yields {type(one).__name__}, which is no Explanation")
+            codec.convert(codec.builtins(one.cause), Cause)
+            for kind in e.first:
+                one.covers(kind, e.found(kind))
+        return listed
+
+    def trials(found: Iterable[Any] | None, s: Situation) -> list[Any]:
+        listed = list(found or ())
+        for one in listed:
+            if not isinstance(one, Trial):
+                raise TypeError(f"it yields {type(one).__name__}, which is no Trial")
+            s.alteration.with_(**one.change)
+        return listed
+
+    def nothing(found: Any, s: Situation) -> list[Any]:
+        return []
+
+    def guarded(turn: T, valid: Callable[..., list[Any]]) -> T:
+        @functools.wraps(turn.run)
+        def run(*arguments: Any) -> list[Any]:
+            try:
+                with plugin.guarded():
+                    return valid(turn.run(*arguments), *arguments)
+            except PluginError as error:
+                _tell(error, *arguments)
+                return []
+
+        return replace(turn, run=run)
+
+    for turn in (*family.rules, *family.trials, *family.interventions):
+        if not isinstance(turn, Turn) or not isinstance(getattr(turn.run, "__name__", None), str):
+            raise plugins.Unfit(f"{turn!r} is no Turn of a function with a name")
+    return replace(
+        family,
+        rules=tuple(guarded(turn, explanations) for turn in family.rules),
+        trials=tuple(guarded(turn, trials) for turn in family.trials),
+        interventions=tuple(guarded(turn, nothing) for turn in family.interventions),
+        contradicted=plugin.guard(family.contradicted),
+        confirmed=plugin.guard(family.confirmed),
+        in_words=plugin.guard(family.in_words),
+        covers=plugin.guard(family.covers),
+    )
+
+
+def _tell(error: PluginError, *arguments: Any) -> None:
+    """To whom the turn was given: (evidence, what is explained so far), or a situation on a bench."""
+    asked = arguments[-1]
+    told: list[Any] = asked.failed if isinstance(asked, Explained) else asked.notes
+    if str(error) not in map(str, told):
+        told.append(error if isinstance(asked, Explained) else str(error))
 
 
 def _ours() -> Iterator[CauseFamily]:
     for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
         yield from getattr(importlib.import_module(f"{__package__}.{module.name}"), "FAMILIES", ())
-
-
-def _theirs() -> Iterator[CauseFamily]:
-    for entry in entry_points(group=GROUP):
-        try:
-            yield replace(entry.load(), package=entry.name)
-        except Exception as error:  # another package's code: our own causes go on
-            warnings.warn(f"the cause {entry.name!r} cannot be loaded: {error}", stacklevel=2)

@@ -2,7 +2,8 @@
 
 A check rules a difference out, confirms it, or says that it was not tested; one that finds no evidence is *not tested*,
 never a pass. Every module of this folder is read, and so is each entry point of the group `rlhf_harness.checks`: a
-module of another package that registers its checks in the same way.
+module of another package that registers its checks in the same way. Whatever is wrong with one of those is a check
+that was not tested, and disturbs no other.
 """
 
 from __future__ import annotations
@@ -10,15 +11,18 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
-import warnings
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
 from harness.parity.facts.divergence import DivergenceKey
 from harness.parity.facts.evidence import Evidence
+from probes import plugins
+from probes.plugins import Plugin, PluginError
+from reports import codec
 from reports.model import Check, CheckState, Finding
 
 
@@ -43,7 +47,7 @@ class Registered:
     run: Callable[[Evidence], Outcome]
     required: Callable[[Evidence], bool]
     applies: Callable[[Evidence], bool] = lambda e: True  # to these runs at all; else it is not listed
-    package: str = ""  # the entry point that brought it; empty for our own
+    home: str = __name__  # the module that registered it
 
 
 GROUP = "rlhf_harness.checks"
@@ -57,41 +61,106 @@ def check(
     applies: Callable[[Evidence], bool] = lambda e: True,
 ) -> Callable[[Callable[[Evidence], Outcome]], Callable[[Evidence], Outcome]]:
     """Register a check under a name; the number is its place among the eleven suspicions, 0 for others."""
+    if not (isinstance(name, str) and name):
+        raise TypeError("a check is registered with its name: @check('name')")
+    home = str(sys._getframe(1).f_globals.get("__name__"))  # a function may be wrapped, and say that it is another's
 
     def register(function: Callable[[Evidence], Outcome]) -> Callable[[Evidence], Outcome]:
-        _REGISTERED.append(Registered(name, number, function, required, applies))
+        _REGISTERED.append(Registered(name, number, function, required, applies, home))
         return function
 
     return register
 
 
 @functools.cache
-def checks() -> tuple[Registered, ...]:
-    """Every check, in the order in which they are listed: the numbered suspicions first."""
+def _loaded() -> tuple[tuple[Registered, ...], tuple[PluginError, ...]]:
     for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
         importlib.import_module(f"{__package__}.{module.name}")
-    for entry in entry_points(group=GROUP):
-        known = len(_REGISTERED)
-        try:
-            entry.load()
-        except Exception as error:  # another package's code: our own checks go on
-            warnings.warn(f"the checks of {entry.name!r} cannot be loaded: {error}", stacklevel=2)
-        _REGISTERED[known:] = [_guarded(one, entry.name) for one in _REGISTERED[known:]]
-    last = max(one.number for one in _REGISTERED) + 1
-    return tuple(sorted(_REGISTERED, key=lambda one: one.number or last))
+    silent: list[Plugin] = []
+    wrong = [*plugins.load(GROUP, lambda plugin, module: silent.append(plugin))]
+    known = {one.name: one for one in _REGISTERED if _is_ours(one)}
+    last = max(one.number for one in known.values()) + 1
+    for one in _REGISTERED:
+        if _is_ours(one):
+            continue
+        plugin = _bringing(one.home)
+        silent = [other for other in silent if other != plugin]
+        if one.name in known:
+            what = plugins.taken(one.name, known[one.name].home)
+            wrong.append(plugin.error(f"registers a check in {one.home} that cannot be used: {what}", one.name))
+        else:
+            known[one.name] = _guarded(one, plugin)
+    wrong += [plugin.error("registers no check") for plugin in silent]
+    return tuple(sorted(known.values(), key=lambda one: one.number or last)), tuple(wrong)
 
 
-def _guarded(one: Registered, package: str) -> Registered:
-    """A check of another package. What it raises ends no verdict: the check is *not tested* then."""
+def checks() -> tuple[Registered, ...]:
+    """Every check, in the order in which they are listed: the numbered suspicions first, those of plug-ins last."""
+    return _loaded()[0]
 
+
+def refused() -> tuple[PluginError, ...]:
+    """What plug-ins do not bring, and why."""
+    return _loaded()[1]
+
+
+def not_brought(error: PluginError) -> Registered:
+    """The place of what a plug-in should have brought."""
+    return Registered(error.title, 0, lambda e: outcome(error.title, "not tested", str(error)), lambda e: False)
+
+
+def _is_ours(one: Registered) -> bool:
+    return one.home.startswith(f"{__package__}.")
+
+
+def _bringing(module: str) -> Plugin:
+    """The plug-in whose package a module belongs to: that with most of its path."""
+    path = module.split(".")
+
+    def common(plugin: Plugin) -> int:
+        pairs = zip(path, plugin.entry.module.split("."), strict=False)
+        return next((at for at, (one, other) in enumerate(pairs) if one != other), len(path))
+
+    unknown = Plugin(EntryPoint(module, module, GROUP))  # registered by hand
+    return max((one for one in plugins.installed(GROUP) if common(one)), key=common, default=unknown)
+
+
+def _guarded(one: Registered, plugin: Plugin) -> Registered:
+    """A check of another package. Whatever is wrong with it, it is *not tested*, and disturbs no other check."""
+
+    @functools.wraps(one.run)
     def run(e: Evidence) -> Outcome:
         try:
-            return one.run(e)
-        except Exception as error:  # another package's code
-            raised = f"the check of {package!r} raised {type(error).__name__}: {error}"
-            return outcome(one.name, "not tested", raised, number=one.number)
+            with plugin.guarded():
+                for question in (one.applies, one.required):
+                    bool(question(e))
+                return _valid(e, one.run(e), one.name)
+        except PluginError as error:
+            return outcome(one.name, "not tested", str(error))
 
-    return replace(one, run=functools.wraps(one.run)(run), package=package)
+    def asked(question: Callable[[Evidence], bool], otherwise: bool) -> Callable[[Evidence], bool]:
+        def ask(e: Evidence) -> bool:
+            try:
+                return bool(plugin.guard(question)(e))
+            except PluginError:  # `run` says so
+                return otherwise
+
+        return ask
+
+    return Registered(one.name, 0, run, asked(one.required, False), asked(one.applies, True), one.home)
+
+
+def _valid(e: Evidence, found: Any, name: str) -> Outcome:
+    """What a check of another package returned, under its own name. Raises TypeError and ValueError."""
+    if not isinstance(found, Outcome):
+        raise TypeError(f"it returned {type(found).__name__}, which is no Outcome")
+    if unknown := [kind for kind in found.kinds if kind not in e.first]:
+        raise ValueError(f"these runs do not diverge in {unknown[0]}")
+    made = codec.convert(codec.builtins(found.check), Check)
+    findings = [codec.convert(codec.builtins(one), Finding) for one in found.findings]
+    return replace(
+        found, check=replace(made, name=name, number=0), findings=findings, missing=[str(one) for one in found.missing]
+    )
 
 
 def outcome(

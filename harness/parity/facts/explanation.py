@@ -10,6 +10,7 @@ import numpy as np
 
 from harness.parity.facts.divergence import DivergenceKey, Kind
 from harness.parity.facts.evidence import Evidence
+from probes.plugins import PluginError
 from reports.model import Cause, Proof
 
 _SAMPLES = 1 << 40  # sample numbers are below it; step * _SAMPLES + sample is one number for both
@@ -104,10 +105,12 @@ def when(e: Evidence, steps: Iterable[int]) -> str:
 
 @dataclass
 class Explained:
-    """What rules have named so far, in their order. Rules read it; `harness.parity.explain` adds to it."""
+    """What rules have named so far, in their order. Rules read it; `harness.parity.explain` adds to it. `failed`: rules
+    of other packages that explained nothing, since they raised."""
 
     evidence: Evidence
     explanations: list[Explanation] = field(default_factory=list)
+    failed: list[PluginError] = field(default_factory=list)
 
     def left(self, key: DivergenceKey) -> np.ndarray:
         """(step, sample) of the divergences of a kind that no cause named so far explains."""

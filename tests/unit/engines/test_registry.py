@@ -18,6 +18,7 @@ from harness import envs
 from harness.errors import BadInput
 from harness.parity.checks.semantics import title
 from harness.parity.runs.preflight import preflight
+from probes import plugins
 from scenarios.engines import given, registry
 from scenarios.engines.engine import Request
 from scenarios.engines.hf.engine import HFEngine
@@ -54,7 +55,7 @@ NAMELESS = EngineSpec(name="another", title="", factory="")
 def installed(monkeypatch: pytest.MonkeyPatch, **engines: str) -> None:
     """Entry points as packages would bring them: name -> "module:attribute"."""
     made = [EntryPoint(name, value, registry.GROUP) for name, value in engines.items()]
-    monkeypatch.setattr(registry, "entry_points", lambda group: made if group == registry.GROUP else [])
+    monkeypatch.setattr(plugins, "entry_points", lambda group: made if group == registry.GROUP else [])
     registry._loaded.cache_clear()
 
 

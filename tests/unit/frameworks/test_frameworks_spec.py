@@ -9,10 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from harness.errors import BadInput
+from harness.frameworks import spec
+from harness.frameworks.configured import _of as of_process
 from harness.frameworks.detection import detect
+from harness.frameworks.examine import look
 from harness.frameworks.record import record
-from harness.frameworks.spec import frameworks
+from harness.frameworks.spec import frameworks, refused
 from probes.format import Run
+from reports.doctor_model import Unchecked
 
 SPEC = """
 from harness.frameworks.spec import Framework
@@ -43,9 +48,9 @@ def little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path / "theirs"))
-    frameworks.cache_clear()
+    spec._loaded.cache_clear()
     yield tmp_path / "site"
-    frameworks.cache_clear()
+    spec._loaded.cache_clear()
     for name in [name for name in sys.modules if name.startswith("little_rlhf_harness")]:
         del sys.modules[name]
 
@@ -77,6 +82,53 @@ def test_a_framework_that_cannot_be_loaded_leaves_the_others(
     little: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "theirs" / "little_rlhf_harness" / "spec.py").write_text("raise RuntimeError('broken')\n")
-    with pytest.warns(UserWarning, match="'little' cannot be loaded: broken"):
-        assert "verl" in frameworks()
-    assert "little" not in frameworks()
+    assert "verl" in frameworks() and "little" not in frameworks()
+    [error] = map(str, refused())
+    named = "the framework plug-in 'little' of little 1 (little_rlhf_harness.spec:FRAMEWORK)"
+    assert error == f"{named} cannot be loaded: RuntimeError: broken"
+    for framework in ("little", "auto"):
+        with pytest.raises(BadInput, match="RuntimeError: broken"):
+            detect(["true"], framework)
+
+
+BROKEN = """
+from harness.frameworks.spec import Framework, Trap
+
+def raises(*arguments):
+    raise SystemExit(0)
+
+FRAMEWORK = Framework(
+    name="little", module="little_rlhf_harness.adapter", commands=(r"^import little_rlhf\\b",), starts=r"\\.py( |$)",
+    engines=("vllm",), examine=raises, configured=raises, traps=(Trap("little-trap", raises, "1"),),
+)
+"""
+
+
+def test_a_framework_that_misbehaves_is_not_checked(little: Path, tmp_path: Path) -> None:
+    (tmp_path / "theirs" / "little_rlhf_harness" / "spec.py").write_text(BROKEN)
+    script = tmp_path / "train.py"
+    script.write_text("import little_rlhf.trainer\n")
+    items = look([sys.executable, str(script)])
+    said = "the framework plug-in 'little' of little 1 (little_rlhf_harness.spec:FRAMEWORK) raised SystemExit: 0"
+    assert [one.check for one in items if isinstance(one, Unchecked) and one.reason == said] == ["little-trap"]
+    assert [one.reason for one in of_process(frameworks()["little"], {"configuration": {}})] == [said]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "why"),
+    [
+        ("name", "verl", "cannot be used: the name 'verl' is taken by the harness (harness.frameworks.verl)"),
+        ("name", "li|ttle", "cannot be used: 'li|ttle' is no name of a framework: letters, digits, - and _"),
+        ("commands", "import little", "cannot be loaded: TypeError: `commands` is a tuple of patterns"),
+        ("commands", ("(",), "cannot be loaded: error: missing ), unterminated subpattern at position 0"),
+        ("module", "little_rlhf_harness.absent", "cannot be used: ModuleNotFoundError: No module named "
+         "'little_rlhf_harness.absent'"),
+    ],
+)  # fmt: skip
+def test_a_framework_that_would_break_others_is_refused(
+    little: Path, tmp_path: Path, field: str, value: object, why: str
+) -> None:
+    changed = f"from dataclasses import replace\n{SPEC}\nFRAMEWORK = replace(FRAMEWORK, {field}={value!r})\n"
+    (tmp_path / "theirs" / "little_rlhf_harness" / "spec.py").write_text(changed)
+    assert [str(error).partition(") ")[2] for error in refused()] == [why]
+    assert frameworks()["verl"].module.startswith("probes.")

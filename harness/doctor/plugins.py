@@ -1,0 +1,43 @@
+"""The plug-ins of other packages in the harness's own interpreter: which of them bring nothing, and why."""
+
+from __future__ import annotations
+
+import importlib
+
+from probes import plugins
+from reports.doctor_model import Hazard, Passed, Unchecked
+
+# The registry of each entry point group; what it brings is not there where its plug-ins are refused.
+_REGISTRIES = {
+    "rlhf_harness.checks": "harness.parity.checks.registry",
+    "rlhf_harness.causes": "harness.parity.causes.registry",
+    "rlhf_harness.engines": "scenarios.engines.registry",
+    "rlhf_harness.frameworks": "harness.frameworks.spec",
+    "rlhf_harness.renderers": "reports.renderers",
+}
+_WHERE = ("harness",)
+
+
+def look() -> list[Hazard | Passed | Unchecked]:
+    """One answer a plug-in that is not used, and one for all others. Loads them all; nothing where there is none."""
+    found: list[Hazard | Passed | Unchecked] = []
+    good = []
+    for group, home in _REGISTRIES.items():
+        installed = plugins.installed(group)
+        if not installed:
+            continue
+        try:
+            refused = importlib.import_module(home).refused()
+        except ModuleNotFoundError as error:  # the core alone has no NumPy, and judges no runs
+            found += [Unchecked("plug-ins", _WHERE, f"{one}: {error}") for one in map(str, installed)]
+            continue
+        found += [_hazard(error) for error in refused]
+        names = {error.name for error in refused}
+        good += [str(one) for one in installed if one.entry.name not in names]
+    return [*found, *([Passed("plug-ins", _WHERE, ", ".join(good))] if good else [])]
+
+
+def _hazard(error: plugins.PluginError) -> Hazard:
+    return Hazard(
+        "plug-ins", "warning", str(error), _WHERE, "", "what it brings is missing", "update or uninstall its package"
+    )
