@@ -18,17 +18,19 @@ def read(path: Path) -> Verdict:
 
     Raises BadInput for what is no verdict of this version, or was edited.
     """
+    takes = "harness report RUN   # of harness run, parity or record, a verdict.json, or a bundle"
     file = path / NAME if path.is_dir() else path
     try:
         verdict = Verdict.from_dict(json.loads(file.read_text(encoding="utf-8")))
-    except FileNotFoundError as error:
-        raise BadInput(f"{file} does not exist", fix="harness parity … --out DIR writes one") from error
+    except (FileNotFoundError, NotADirectoryError) as error:
+        what = f"holds neither a verdict ({NAME}) nor a run (run.json)" if path.is_dir() else "does not exist"
+        raise BadInput(f"{path} {what}", fix=takes) from error
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         what = "is damaged: it is not JSON" if path.is_dir() else "is neither a verdict, which is JSON, nor a bundle"
-        raise BadInput(
-            f"{file} {what}", fix="harness report RUN   # a directory, its verdict.json, or a bundle"
-        ) from error
-    except (OSError, ValueError, RecursionError) as error:
+        raise BadInput(f"{file} {what}", fix=takes) from error
+    except OSError as error:
+        raise BadInput(f"{file} cannot be read: {error.strerror}", fix=takes) from error
+    except (ValueError, RecursionError) as error:
         raise BadInput(f"{file} is no verdict of this version: {error}") from error
     if verdict.kind == "parity" and verdict.exit_code != EXIT_CODES.get(verdict.verdict):
         raise BadInput(f"{file} says {verdict.verdict!r} with exit code {verdict.exit_code!r}: it was edited")

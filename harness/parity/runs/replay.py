@@ -18,12 +18,10 @@ from harness.cluster.launch import Cluster
 from harness.cluster.side import Side
 from harness.cluster.waiting import RunCut
 from harness.errors import BadInput
-from harness.parity.facts.replayed import halves
 from harness.parity.runs.command_line import command_line
 from harness.parity.runs.options import LaunchOptions, command_options
 from harness.parity.runs.preflight import preflight
 from harness.parity.runs.recording import compacted, guarded, judged, recording_in, written
-from harness.parity.runs.source import source
 from reports.model import Finding, Verdict
 from reports.progress import ProgressEvent
 from reports.text import counted
@@ -47,12 +45,20 @@ def run_replay(
     was cut short is INCONCLUSIVE, not an exception.
     """
     from harness.bundle.opening import prompt_key, resolve_runs
+    from harness.parity.runs.directory import is_run, no_run
 
     started = time.monotonic()
     options = dataclasses.replace(options or LaunchOptions(), **changes)
-    known = source(resolve_runs(run)[0].resolve())
+    path = resolve_runs(run)[0].resolve()
+    if not is_run(path):
+        raise no_run(path, "replay", run)
     if prompt_key(run):
         raise BadInput(f"the prompts of {run} were hashed: no engine can score them", fix="harness bundle RUN")
+    envs.parse(backend)
+    from harness.parity.facts.replayed import halves
+    from harness.parity.runs.source import source
+
+    known = source(path)
     window = known.window(from_step, steps)
     checkpoint = known.checkpoint(from_step)
     first = int(checkpoint.name.removeprefix("step-")) if checkpoint is not None else 0

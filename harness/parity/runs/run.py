@@ -130,18 +130,22 @@ def diff(
     may be a bundle. `again`: a second run of the baseline's job, with which its floor is measured. Raises BadInput for
     a directory that holds no run."""
     from harness.bundle.opening import resolve_runs
-    from harness.parity.facts.patience import Patience
-    from harness.parity.runs.source import no_run
-    from harness.parity.verdict import judge
+    from harness.parity.runs.directory import SIDES, is_run, no_pair, no_run
 
     words = [str(baseline)] if candidate is None else [str(baseline), str(candidate)]
     if candidate is None:
-        baseline, candidate = (Path(baseline) / side for side in ("baseline", "candidate"))
+        [alone] = resolve_runs(baseline)
+        if not all(is_run(alone / side) for side in SIDES):
+            raise no_pair(alone, baseline)
+        baseline, candidate = (Path(baseline) / side for side in SIDES)
     given = [baseline, candidate, *([again] if again is not None else [])]
     runs = resolve_runs(*given)
     for path, named in zip(runs, given, strict=True):
-        if not (path / "run.json").exists():
+        if not is_run(path):
             raise no_run(path, "diff", named)
+    from harness.parity.facts.patience import Patience
+    from harness.parity.verdict import judge
+
     tell = Patience(lambda doing: progress(ProgressEvent("", "", message=doing)))
     second = {"baseline": runs[2]} if again is not None else None
     verdict = judge(runs[0], runs[1], cap=cap, again=second, tell=tell)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,25 +54,8 @@ class Source:
         return found
 
 
-def no_run(path: Path, command: str, named: str | os.PathLike[str] = "") -> BadInput:
-    """The error of a path that is no run, which says so where it is the directory of a pair. `named`: as the user
-    calls it, where that is a bundle."""
-    sides = [side for side in ("baseline", "candidate") if (path / side / "run.json").exists()]
-    if not sides:
-        return BadInput(
-            f"{named or path} is no run directory: it has no run.json", fix="harness run SCENARIO --out DIR"
-        )
-    runs = " ".join(str(Path(named or path) / side) for side in (sides if command == "diff" else sides[:1]))
-    hint = f"it holds the runs {' and '.join(sides)}"
-    return BadInput(
-        f"{named or path} is no run directory: it has no run.json; {hint}", fix=f"harness {command} {runs} …"
-    )
-
-
 def source(path: Path) -> Source:
-    """Read the run in `path`. Raises BadInput where its rollouts cannot drive another one."""
-    if not (path / "run.json").exists():
-        raise no_run(path, "replay")
+    """Read the run directory `path`. Raises BadInput where its rollouts cannot drive another one."""
     try:
         recording = Recording(path)
     except FormatError as error:

@@ -11,7 +11,7 @@ def fault_of_a_run(name: str) -> Fault:
     try:
         fault = named(name)
     except ValueError as error:
-        raise BadInput(str(error)) from error
+        raise BadInput(str(error), fix="harness faults list --suite parity") from error
     if fault.native:
         raise BadInput(
             f"{name} has settings of the native stage alone, which a whole run does not take",

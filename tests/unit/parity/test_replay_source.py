@@ -68,7 +68,7 @@ def test_a_manifest_that_cannot_be_replayed(
 
 
 def test_what_is_no_run(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "is no run directory" in refused(capsys, tmp_path / "nothing")
+    assert "nothing does not exist" in refused(capsys, tmp_path / "nothing")
     pair = put_aside(run, tmp_path / "pair" / "baseline").parent
     assert "it holds the runs baseline" in refused(capsys, pair)
     assert cli.main(["diff", str(pair), str(run)]) == 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+
 from scenarios.planted.differences.catalog import (
     combined,
     configuration,
@@ -49,8 +51,9 @@ def family(fault: Fault) -> str:
 
 
 def named(name: str) -> Fault:
-    """The fault of that name; raises ValueError with the names there are."""
+    """The fault of that name; raises ValueError for one that there is not."""
     for fault in FAULTS:
         if fault.name == name:
             return fault
-    raise ValueError(f"there is no fault {name!r}; there are: {', '.join(f.name for f in FAULTS)}")
+    near = difflib.get_close_matches(name, [fault.name for fault in FAULTS])
+    raise ValueError(f"there is no fault {name!r}" + (f"; did you mean {' or '.join(near)}?" if near else ""))

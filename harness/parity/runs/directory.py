@@ -1,0 +1,54 @@
+"""A path that should be a run directory, and what to say where it is none.
+
+It needs nothing but the file system: a wrong argument is refused before an extra is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+
+from harness.errors import BadInput
+
+SIDES = ("baseline", "candidate")
+_TAKES = {"diff": "diff BASELINE CANDIDATE", "replay": "replay RUN"}
+_RUN = "a run: a directory with run.json, from harness run or harness record, or a bundle"
+
+
+def is_run(path: Path) -> bool:
+    return os.path.isfile(path / "run.json")  # false for what can be no path, where Path.is_file raises
+
+
+def no_run(path: Path, command: str, named: str | os.PathLike[str] = "") -> BadInput:
+    """The error of a path that is no run, which says so where it is the directory of a pair. `named`: as the user
+    calls it, where that is a bundle."""
+    name = str(named or path)
+    sides = [side for side in SIDES if is_run(path / side)]
+    if not sides:
+        return BadInput(f"{name} {_fault(path)}", fix=f"harness {_TAKES[command]}   # {_RUN}")
+    runs = shlex.join(str(Path(name) / side) for side in (sides if command == "diff" else sides[:1]))
+    other = " CANDIDATE" if command == "diff" and len(sides) == 1 else ""
+    return BadInput(
+        f"{name} is no run directory: it has no run.json; it holds the runs {' and '.join(sides)}",
+        fix=f"harness {command} {runs}{other}",
+    )
+
+
+def no_pair(path: Path, named: str | os.PathLike[str]) -> BadInput:
+    """The error of a path that was given alone and holds no pair of runs."""
+    if not is_run(path):
+        return no_run(path, "diff", named)
+    return BadInput(
+        f"{named} is one run, and a comparison takes two", fix=f"harness diff {shlex.quote(str(named))} CANDIDATE"
+    )
+
+
+def _fault(path: Path) -> str:
+    try:
+        os.listdir(path)
+    except FileNotFoundError:
+        return "does not exist"
+    except (OSError, ValueError) as error:
+        return f"cannot be read: {getattr(error, 'strerror', error)}"
+    return "is no run directory: it has no run.json"

@@ -1,0 +1,76 @@
+"""Paths that are none, and a run too few: a sentence, a fix and exit code 2, before an extra is asked for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from recordings import make
+
+from harness import cli
+
+ROOT = Path(__file__).parents[3]
+TAKES = "a run: a directory with run.json, from harness run or harness record, or a bundle"
+WITHOUT_EXTRAS = """
+import sys
+for name in ("numpy", "scipy", "pandas", "pyarrow", "torch", "ray"):
+    sys.modules[name] = None
+from harness import cli
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name in ("run", "half/baseline", "a b/baseline", "a b/candidate"):
+        make("baseline").write(tmp_path / name)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("x")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "told", "fix"),
+    [
+        (["diff", "run"], "run is one run, and a comparison takes two", "harness diff run CANDIDATE"),
+        (["diff", "absent"], "absent does not exist", f"harness diff BASELINE CANDIDATE   # {TAKES}"),
+        (["diff", "run", "absent"], "absent does not exist", f"harness diff BASELINE CANDIDATE   # {TAKES}"),
+        (["diff", "empty"], "empty is no run directory: it has no run.json", "harness diff BASELINE CANDIDATE   # "),
+        (["diff", "empty", "run"], "empty is no run directory: it has no run.json", "harness diff BASELINE CANDIDATE "),
+        (["diff", "half"], "half is no run directory: it has no run.json; it holds the runs baseline",
+         "harness diff half/baseline CANDIDATE"),
+        (["diff", "a b", "run"], "a b is no run directory: it has no run.json; it holds the runs baseline and ",
+         "harness diff 'a b/baseline' 'a b/candidate'"),
+        (["diff", "file"], "file is a file, and no bundle", "harness diff RUN RUN"),
+        (["replay", "absent"], "absent does not exist", f"harness replay RUN   # {TAKES}"),
+        (["replay", "a b"], "a b is no run directory: it has no run.json; it holds", "harness replay 'a b/baseline'"),
+        (["replay", "run", "--backend", "none"], "there is no backend 'none'", "harness env list"),
+        (["report", "absent"], "absent does not exist", "harness report RUN   # "),
+        (["report", "empty"], "empty holds neither a verdict (verdict.json) nor a run", "harness report RUN "),
+        (["parity", "hf", "hf", "--fault", "tempratur"], "there is no fault 'tempratur'", "harness faults list"),
+    ],
+)  # fmt: skip
+def test_a_wrong_argument_is_told_in_a_sentence(
+    words: list[str], told: str, fix: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith(f"harness: {told}") and second.startswith(f"  fix: {fix}")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["diff", "run"], "is one run"),
+        (["diff", "run", "absent"], "absent does not exist"),
+        (["replay", "absent"], "absent does not exist"),
+        (["diff", "run", "run"], "this needs numpy, which is not installed here"),
+    ],
+)
+def test_it_is_told_where_the_extra_is_missing(words: list[str], told: str, here: Path) -> None:
+    command = [sys.executable, "-c", WITHOUT_EXTRAS, words[0], *(str(here / word) for word in words[1:])]
+    answer = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert answer.returncode == 2 and told in answer.stderr.splitlines()[0]
