@@ -43,6 +43,7 @@ from harness.commands import (
 )
 from harness.errors import HarnessError, Interrupted, Terminated
 from probes import redaction
+from reports import places
 
 # Errors of the lower rooms that already speak to the user. By name: importing them would import what defines them.
 _ADDRESSED = {
@@ -203,9 +204,9 @@ def _tell(error: BaseException) -> int:
     else:
         message = f"a defect of the harness: {type(error).__name__}: {error}"
         fix, code = f"HARNESS_DEBUG=1 {_command_line()}   # shows where, for a bug report", 2
-    print(redaction.text(f"harness: {message}", 0), file=sys.stderr)
+    print(redaction.text(places.shown(f"harness: {message}"), 0), file=sys.stderr)
     if fix:
-        print(redaction.text(f"  fix: {fix}", 0), file=sys.stderr)
+        print(redaction.text(places.shown(f"  fix: {fix}"), 0), file=sys.stderr)
     return code
 
 

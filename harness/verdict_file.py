@@ -34,10 +34,22 @@ def read(path: Path) -> Verdict:
         raise BadInput(f"{file} is no verdict of this version: {error}") from error
     if verdict.kind == "parity" and verdict.exit_code != EXIT_CODES.get(verdict.verdict):
         raise BadInput(f"{file} says {verdict.verdict!r} with exit code {verdict.exit_code!r}: it was edited")
+    verdict = dataclasses.replace(verdict, paths=_moved(verdict.paths, file.parent))
     if verdict.parity is None:
         return verdict
     runs = [_beside(run, file.parent) for run in verdict.parity.runs]
     return dataclasses.replace(verdict, parity=dataclasses.replace(verdict.parity, runs=runs))
+
+
+def _moved(paths: dict[str, str], folder: Path) -> dict[str, str]:
+    """What lies beside the verdict, where it is now; what was not moved or packed with it is left out."""
+    root = "run" if "run" in paths else "evidence" if (folder / "evidence.json").is_file() else ""
+    sides = [name for name in paths if os.path.isdir(folder / name)]
+    if not (root or sides) or (root in paths and os.path.realpath(paths[root]) == os.path.realpath(folder)):
+        return paths
+    beside = {name: folder / (name if name in sides else Path(path).name) for name, path in paths.items()}
+    beside |= {root: folder} if root else {}
+    return {name: str(path) for name, path in beside.items() if os.path.exists(path)}
 
 
 def _beside(run: RunSummary, folder: Path) -> RunSummary:

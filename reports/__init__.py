@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TextIO
 
 from probes import redaction
+from reports import places
 
 if TYPE_CHECKING:
     from reports.renderers import Subject
@@ -15,11 +16,11 @@ def render(subject: Subject, format: str = "text") -> str:
     scrubbed of secrets; UnknownFormat, a ValueError, where there is no such format."""
     from reports import renderers
 
-    return renderers.find(format, subject.kind).render(redaction.scrub(subject))
+    return renderers.find(format, subject.kind).render(redaction.scrub(places.shown(subject)))
 
 
 def write(subject: Subject, format: str, stream: TextIO, *, verbose: bool = False) -> None:
     """The same onto a stream; text fits a terminal's width and has its colours."""
     from reports import renderers
 
-    renderers.find(format, subject.kind).write(redaction.scrub(subject), stream, verbose=verbose)
+    renderers.find(format, subject.kind).write(redaction.scrub(places.shown(subject)), stream, verbose=verbose)

@@ -30,7 +30,7 @@ def resolve(path: str | os.PathLike[str]) -> Path:
     inside = given.relative_to(file)
     if ".." in inside.parts:
         raise BadInput(f"{given} leads out of the bundle")
-    return _opened(file.resolve())[0] / inside
+    return _opened(file, file.resolve())[0] / inside
 
 
 def resolve_runs(*paths: str | os.PathLike[str]) -> list[Path]:
@@ -54,7 +54,7 @@ def resolve_runs(*paths: str | os.PathLike[str]) -> list[Path]:
 def prompt_key(path: str | os.PathLike[str]) -> str:
     """The key with which a bundle's prompts were hashed; empty where they are as they were, or it is no bundle."""
     file = _file(Path(path))
-    return _opened(file.resolve())[1].prompt_key if file is not None else ""
+    return _opened(file, file.resolve())[1].prompt_key if file is not None else ""
 
 
 def is_bundle(path: str | os.PathLike[str]) -> bool:
@@ -81,7 +81,8 @@ def _regular(path: Path) -> Path | None:
 
 
 @cache
-def _opened(file: Path) -> tuple[Path, Manifest]:
+def _opened(file: Path, target: Path) -> tuple[Path, Manifest]:
+    """What `file` holds. `target`: the same, wherever the working directory is."""
     folder = archive.unpack(file)
     manifest = _manifest(file, folder / NAME)
     there = {one.relative_to(folder).as_posix() for one in folder.rglob("*") if one.is_file()} - {NAME}

@@ -104,7 +104,7 @@ def _subject(held: Contents, staging: Path) -> Subject:
         return dataclasses.replace(RecordedRun.of(staging), run="this bundle")
     if (staging / VERDICT).is_file():
         return verdict_file.read(staging)
-    verdict = _judged(held, staging)
+    verdict = _within(_judged(held, staging), staging)
     (staging / VERDICT).write_text(verdict.to_json(), encoding="utf-8")
     return verdict
 
@@ -121,17 +121,24 @@ def _judged(held: Contents, staging: Path) -> Verdict:
     return dataclasses.replace(verdict, reproduce="harness diff BUNDLE")
 
 
+def _within(verdict: Verdict, staging: Path) -> Verdict:
+    """The verdict with the paths that its runs have within the bundle."""
+    if verdict.parity is None:
+        return dataclasses.replace(verdict, paths={})
+    runs = [
+        dataclasses.replace(run, path=run.side if (staging / run.side).is_dir() else run.path)
+        for run in verdict.parity.runs
+    ]
+    return dataclasses.replace(verdict, parity=dataclasses.replace(verdict.parity, runs=runs), paths={})
+
+
 def _page(subject: Subject, staging: Path) -> str:
     """The page, whose paths are those within the bundle."""
     import reports
     from reports.model import Verdict
 
-    if isinstance(subject, Verdict) and subject.parity is not None:
-        runs = [
-            dataclasses.replace(run, path=run.side if (staging / run.side).is_dir() else run.path)
-            for run in subject.parity.runs
-        ]
-        subject = dataclasses.replace(subject, parity=dataclasses.replace(subject.parity, runs=runs), paths={})
+    if isinstance(subject, Verdict):
+        subject = _within(subject, staging)
     with contextlib.chdir(staging):  # whose samples the page shows
         return reports.render(subject, "html")
 

@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 from harness import leaving
 from harness.errors import BadInput
 from probes.files import mode_in
+from reports import places
 
 MAX_BYTES = 4 << 30  # unpacked; 1,024 dumps of 2,000 entries are about 1 GiB
 MAX_FILES = 20_000  # chosen: 1,024 ranks with a dump and a process file each are a tenth of it
@@ -59,7 +60,7 @@ def unpack(file: Path, *, max_bytes: int = MAX_BYTES, max_files: int = MAX_FILES
     behind, for a file that is no zip, is damaged, is too large when unpacked, or has a member whose path would leave
     the directory.
     """
-    folder = Path(tempfile.mkdtemp(prefix="harness-evidence-"))
+    folder = Path(tempfile.mkdtemp(prefix="harness-evidence-")).resolve()
     words = [str(Path(file).resolve()), str(folder), str(max_bytes), str(max_files)]
     try:
         done = subprocess.run(
@@ -73,6 +74,7 @@ def unpack(file: Path, *, max_bytes: int = MAX_BYTES, max_files: int = MAX_FILES
         shutil.rmtree(folder, ignore_errors=True)
         raise BadInput(said["error"], fix=said.get("fix"))
     leaving.then(lambda: shutil.rmtree(folder, ignore_errors=True))
+    places.unpacked(str(folder), str(file))
     return folder
 
 

@@ -15,6 +15,7 @@ from harness.triage import judge
 from harness.triage.evidence import ENDED, Evidence
 from probes import redaction
 from probes.files import make_folder, write_whole
+from reports import places
 from reports.model import Verdict
 
 WHAT = (
@@ -33,7 +34,7 @@ def triage(what: list[str], out: str | os.PathLike[str] | None = None) -> Verdic
     for what is none of these.
     """
     evidence, fresh = _evidence(what, Path(out) if out else None)
-    verdict = judge.triage(evidence)
+    verdict = places.shown(judge.triage(evidence))
     reproduce = shlex.join(redaction.arguments(["harness", "triage", *([evidence.path] if fresh else what)]))
     verdict = dataclasses.replace(verdict, reproduce=reproduce)
     if out is None and not fresh:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 from probes.format import FormatError
+from reports import places
 from reports.renderers import Renderer
 from reports.sections import timeline, triage
 from reports.text import clean
@@ -46,13 +47,14 @@ def _processes(subject: Subject, notes: list[str]) -> Iterator[Process]:
     """Of each run, then of a hang. What is not there or is left out is noted."""
     made: list[Timeline] = []
     for side, path in _runs(subject):
-        if not path or not os.path.isdir(path):  # false for what can be no path, where Path.is_dir raises
+        place = places.of(path)
+        if not place or not os.path.isdir(place):  # false for what can be no path, where Path.is_dir raises
             notes.append(f"the recording {clean(path)} of the {clean(side) or 'run'} is not there")
             continue
         try:
-            made.append(timeline.of(path, clean(side)))
+            made.append(timeline.of(place, clean(side)))
         except (FormatError, OSError) as error:
-            notes.append(clean(error))
+            notes.append(clean(places.shown(str(error))))
     hang = cast("Verdict", subject).triage if subject.kind != "run" else None
     made += [timeline.waits(hang)] if hang is not None else []
     for one in made:

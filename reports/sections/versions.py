@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from probes import redaction
 from probes.format import EVENTS, MANIFEST, decode_json
+from reports import places
 from reports.sections.parity import Fact
 from reports.text import clean
 
@@ -22,7 +23,8 @@ FIRST_EVENTS = 8  # of a journal, among which the last `environment` is
 
 def of(run: RunSummary) -> list[Fact]:
     """Engine, interpreter, packages, system, processor and GPUs, as far as they were recorded."""
-    manifest, seen = _manifest(run.path), _environment(run.path)
+    place = places.of(run.path)
+    manifest, seen = _manifest(place), _environment(place)
     engine, machine, device = (_mapping(value) for value in (
         manifest.get("environment"), seen.get("machine"), seen.get("device"),
     ))  # fmt: skip

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 from harness import envs
@@ -22,6 +23,7 @@ from harness.parity.runs.command_line import command_line
 from harness.parity.runs.options import LaunchOptions, command_options
 from harness.parity.runs.preflight import preflight
 from harness.parity.runs.recording import compacted, guarded, judged, recording_in, written
+from reports import places
 from reports.model import Finding, Verdict
 from reports.progress import ProgressEvent
 from reports.text import counted
@@ -58,7 +60,7 @@ def run_replay(
     from harness.parity.facts.replayed import halves
     from harness.parity.runs.source import source
 
-    known = source(path)
+    known, name = source(path), places.shown(str(path))
     window = known.window(from_step, steps)
     checkpoint = known.checkpoint(from_step)
     first = int(checkpoint.name.removeprefix("step-")) if checkpoint is not None else 0
@@ -69,10 +71,10 @@ def run_replay(
         "replay", str(run), backend=backend, steps=steps, from_step=from_step or None, cap=cap,
         **command_options(options),
     )  # fmt: skip
-    with recording_in(options.out, f"replay-{known.path.name}-{backend}") as folder:
+    with recording_in(options.out, f"replay-{Path(name).name}-{backend}") as folder:
         side = Side(
             "candidate", str(envs.parse(backend)), environment, scenario, folder,
-            replay={"of": str(known.path), "first_step": first, "stop": window.stop},
+            replay={"of": name, "first_step": first, "stop": window.stop},
         )  # fmt: skip
         start = _start(first, from_step)
         if start is not None:
@@ -97,7 +99,7 @@ def run_replay(
         figures=verdict.figures | {"total_s": round(time.monotonic() - started, 1)},
         reproduce=reproduce,
     )
-    return written(verdict, folder)
+    return written(places.shown(verdict), folder)
 
 
 def _start(first: int, asked: int) -> Finding | None:

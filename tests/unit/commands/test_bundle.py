@@ -10,6 +10,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from recordings import make, pair, put
 from secret_catalogue import PLANTED
@@ -18,7 +19,7 @@ from triage_evidence import evidence, process
 from harness import cli
 from harness.bundle import opening
 from harness.bundle.contents import contents
-from harness.bundle.manifest import INDEX, NAME
+from harness.bundle.manifest import INDEX, NAME, Manifest, Member
 from harness.bundle.packing import pack
 from harness.bundle.prompts import PromptHash
 from harness.errors import BadInput
@@ -68,6 +69,47 @@ def test_two_runs_make_a_pair_and_are_judged(tmp_path: Path) -> None:
     manifest = pack(sides, tmp_path / "b.zip")
     assert manifest.kind == "pair"
     assert json.loads(zipfile.ZipFile(tmp_path / "b.zip").read("verdict.json"))["verdict"] == "EQUIVALENT"
+
+
+@pytest.mark.parametrize("format", ["text", "md", "json", "html", "perfetto", "issue"])
+def test_a_bundle_is_named_and_not_where_it_was_unpacked(
+    folder: Path, format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pack([folder], Path("pair.zip"))
+    pack([folder / "baseline"], Path("run.zip"))
+    directory.write(evidence(process(7, "trainer")), Path("evidence"))
+    pack([Path("evidence")], Path("hang.zip"))
+    recordings = ["report pair.zip", "diff pair.zip", "diff pair.zip/candidate run.zip"]
+    recordings += [] if format == "issue" else ["report run.zip"]
+    hangs = [] if format == "perfetto" else ["report hang.zip", "triage hang.zip"]
+    for line in recordings + hangs:
+        assert cli.main([*line.split(), "--format", format]) != 2
+        told = capsys.readouterr().out
+        assert "harness-evidence-" not in told, line
+        if format in ("text", "md", "json"):
+            assert line.split()[1].removesuffix("/candidate") in told, line
+        if format == "html" and "pair" in line:
+            assert 'id="samples"' in told and "not there" not in told
+        if format == "perfetto":
+            assert "not there" not in told and '"ph":"X"' in told.replace(" ", "")
+
+
+def test_what_is_damaged_in_a_bundle_is_named_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = make("baseline").write(tmp_path / "run")
+    (run / "run.json").write_text('{"format_version": 99}')
+    files = contents([run]).files
+    with zipfile.ZipFile("b.zip", "w") as zipped:
+        members = {name: Member.of(file) for name, file in files.items()}
+        zipped.writestr(NAME, msgspec.json.encode(Manifest(1, "run", "0", members)))
+        for name, file in files.items():
+            zipped.write(file, name)
+    assert cli.main(["report", "b.zip"]) == 2
+    told = capsys.readouterr().err
+    assert "b.zip" in told and "99" in told and "harness-evidence-" not in told
 
 
 def test_hashed_prompts_are_nowhere_in_it(folder: Path, tmp_path: Path) -> None:
