@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 Cell = str | Text
+_GAP = 2  # between the columns of a table
 
 _ASCII = {
     "–": "-",
@@ -107,6 +108,22 @@ class Page:
         else:
             self._stacked(cells, widths, names, gap)
 
+    def fits(self, names: Sequence[str], rows: Sequence[Sequence[Cell]]) -> bool:
+        """Whether `table` prints a line a row: always in a pipe, and on a terminal that is wide enough."""
+        return not self.console.is_terminal or _width(_column_widths(names, rows)) <= self.console.width
+
+    def table(self, names: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
+        """A head and a line a row. On a terminal that is too narrow for that, a line a cell, below the row's first."""
+        if not self.fits(names, rows):
+            for row in rows:
+                self._stacked(row, [0] * len(row), ["", *names[1:]], gap=0)
+            return
+        widths = _column_widths(names, rows)
+        for line in ([Text(name, "bold") for name in names], *rows):
+            padded = [Text.assemble(_text(cell), " " * (width - _text(cell).cell_len))
+                      for cell, width in zip(line, widths, strict=True)]  # fmt: skip
+            self.line(Text(" " * _GAP).join(padded))
+
     def _aligned(self, cells: Sequence[Cell], widths: Sequence[int], gap: int) -> None:
         parts = [wrap(cell, width) for cell, width in zip(cells, widths, strict=True)]
         for index in range(max(len(part) for part in parts)):
@@ -128,6 +145,14 @@ class Page:
             if name and _text(cell).plain:
                 label = Text.assemble(" " * indent, (name + " " * max(0, pad - cell_len(name)), "dim"), "  ")
                 self.prose(_text(cell), label)
+
+
+def _column_widths(names: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[int]:
+    return [max(_text(cell).cell_len for cell in column) for column in zip(names, *rows, strict=True)]
+
+
+def _width(widths: Sequence[int]) -> int:
+    return sum(widths) + _GAP * (len(widths) - 1)
 
 
 def label_width(names: Iterable[str]) -> int:

@@ -2,49 +2,41 @@
 
 from __future__ import annotations
 
-import sys
-
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from rich.text import Text
 
 from harness.envs import Check, Environment
+from reports.layout import Page
 from reports.pipe import outlive_reader
+from reports.text import clean
 
 _COLOURS = {"ok": "green", "failed": "bold red", "not run": "yellow"}
-
-
-def _console() -> Console:
-    """A terminal's own width; wide elsewhere, so that paths in a log or a pipe stay in one piece."""
-    return Console() if sys.stdout.isatty() else Console(width=240)
+_HEAD = ("name", "engine", "version", "python", "device", "owned", "path")
 
 
 def print_environments(environments: list[Environment], console: Console | None = None) -> None:
     """One row an environment; how to get one when there is none."""
-    console = console or _console()
-    if not environments:
-        console.print(
-            "No environments yet. They are made on first use, or now by: harness env create vllm", soft_wrap=True
-        )
-        return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("name", "engine", "version", "python", "device", "owned", "path"):
-        table.add_column(column, no_wrap=column != "path", overflow="fold")
-    for e in environments:
-        owned = "yes" if e.owned else "no"
-        table.add_row(*map(escape, (e.name, e.engine, e.version, e.python_version, e.device, owned, e.python)))
-    with outlive_reader(console):
-        console.print(table)
+    page = Page(console or Console())
+    with outlive_reader(page.console):
+        if not environments:
+            page.prose("No environments yet. They are made on first use, or now by: harness env create vllm")
+            return
+        rows = []
+        for e in environments:
+            owned = "yes" if e.owned else "no"
+            values = (e.name, e.engine, e.version, e.python_version, e.device, owned, e.python)
+            rows.append([clean(value) for value in values])
+        page.table(_HEAD, rows)
 
 
 def print_checks(environment: Environment, checks: list[Check], console: Console | None = None) -> None:
-    """One row a check, and below a failed one the command that fixes it."""
-    console = console or _console()
-    title = f"[bold]{escape(environment.name)}[/]  {escape(environment.python)}"
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    for item in checks:
-        fix = f"\n[dim]fix:[/] {escape(item.fix)}" if item.fix else ""
-        table.add_row(item.name, f"[{_COLOURS[item.outcome]}]{item.outcome}[/]", escape(item.found) + fix)
-    with outlive_reader(console):
-        console.print(title, soft_wrap=True, highlight=False)
-        console.print(table)
+    """One line a check, and below a failed one the command that fixes it."""
+    page = Page(console or Console())
+    width = max((len(item.name) for item in checks), default=0)
+    with outlive_reader(page.console):
+        page.path(clean(environment.python), Text(f"{clean(environment.name)}  ", "bold"))
+        for item in checks:
+            lead = Text.assemble(f"{item.name:{width}}  ", (f"{item.outcome:7}  ", _COLOURS[item.outcome]))
+            page.prose(clean(item.found), lead, "    ")
+            if item.fix:
+                page.command(clean(item.fix), Text("    fix: ", "dim"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -198,6 +199,7 @@ def _said(total: int) -> Any:
         nonlocal count
         count += 1
         if sys.stderr.isatty():
-            print(f"\r\033[K{count}/{total} {line}"[:120], end="\r", file=sys.stderr, flush=True)
+            shown = f"{count}/{total} {line}"[: shutil.get_terminal_size().columns - 1]
+            print(f"\r\033[K{shown}", end="\r", file=sys.stderr, flush=True)
 
     return say

@@ -148,12 +148,12 @@ def _print_plan(tonight: Plan) -> None:
 
     from reports.layout import Page
     from reports.sections.nightly import duration
-    from reports.text import counted
+    from reports.text import clean, counted
 
     page = Page(Console())
     for one in tonight.chosen:
         known = "" if one.seen else " at most; it never ran"
-        page.prose(f"{one.cell.name}  {duration(one.estimate_s)}{known}")
+        page.prose(f"{clean(one.cell.name)}  {duration(one.estimate_s)}{known}")
     for name, why in tonight.left_out:
-        page.prose(f"{name}  not run: {why}")
+        page.prose(f"{clean(name)}  not run: {clean(why)}")
     page.prose(f"{counted(len(tonight.chosen), 'cell')}, about {duration(tonight.estimate_s)} without second runs")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Literal
 
 import typer
@@ -55,22 +54,20 @@ def ps(
         print("No engines are up. Start some with: harness up vllm sglang")
         return
     from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
 
+    from reports.layout import Page
     from reports.pipe import outlive_reader
+    from reports.text import clean
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("backend", "stage", "version", "pid", "memory", "since", "ends in", "used by"):
-        table.add_column(column)
+    cells = []
     for row in rows:
         ends = "-" if row.used_by else f"{row.ends_in_s / 60:.0f} min"
         memory, user = f"{row.memory_bytes / 2**20:.0f} MiB", f"pid {row.used_by}" if row.used_by else "-"
-        cells = row.backend, row.stage, row.version, str(row.pid), memory, row.since, ends, user
-        table.add_row(*map(escape, cells))
-    console = Console() if sys.stdout.isatty() else Console(width=160)
-    with outlive_reader(console):
-        console.print(table)
+        values = row.backend, row.stage, row.version, row.pid, memory, row.since, ends, user
+        cells.append([clean(value) for value in values])
+    page = Page(Console())
+    with outlive_reader(page.console):
+        page.table(("backend", "stage", "version", "pid", "memory", "since", "ends in", "used by"), cells)
 
 
 def down() -> None:

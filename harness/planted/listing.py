@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
-from rich.padding import Padding
-from rich.table import Table
+from rich.text import Text
 
+from reports.layout import Page
 from reports.pipe import outlive_reader
+from reports.text import clean
 from scenarios.planted.differences.catalog import Fault
 from scenarios.planted.hangs.catalog import Hang
 
-NARROW = 160  # columns of a terminal below which a table leaves no room for what a fault is
 LIST = ("name", "suite", "kind", "expected", "culprits", "summary")
-
-
-def wide_console() -> Console:
-    """The terminal, or wide lines where the output goes elsewhere."""
-    return Console() if sys.stdout.isatty() else Console(width=200)
 
 
 def described(hang: Hang) -> dict[str, Any]:
@@ -53,20 +46,15 @@ def show_list(rows: list[dict[str, Any]], format: str) -> None:
     if format == "md":
         print(markdown(LIST, cells), end="")
         return
-    console = wide_console()
-    if console.width < NARROW:
-        with outlive_reader(console):
-            for name, suite, kind, expected, _, summary in cells:
-                console.print(f"[bold]{escape(name)}[/]  {suite}  {escape(expected)}", soft_wrap=True, highlight=False)
-                console.print(Padding(escape("; ".join(filter(None, (kind, summary)))), (0, 0, 0, 4)), highlight=False)
-        return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in LIST:
-        table.add_column(column, no_wrap=column != "summary", overflow="fold")
-    for row in cells:
-        table.add_row(*map(escape, row))
-    with outlive_reader(console):
-        console.print(table)
+    page = Page(Console())
+    cells = [[clean(cell) for cell in row] for row in cells]
+    with outlive_reader(page.console):
+        if page.fits(LIST, cells):
+            page.table(LIST, cells)
+            return
+        for name, suite, kind, expected, who, summary in cells:
+            page.prose(Text.assemble((name, "bold"), f"  {suite}  {expected}  culprits: {who}"), rest="    ")
+            page.prose("; ".join(filter(None, (kind, summary))), "    ", "    ")
 
 
 def markdown(head: tuple[str, ...], rows: list[list[str]]) -> str:

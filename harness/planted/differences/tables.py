@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,8 +25,7 @@ FAMILY = (
 
 def print_outcome(one: Outcome, *, aside: bool = False) -> None:
     """One line as soon as it is known, and what was wrong below it; `aside`: on the standard error."""
-    width = None if (sys.stderr if aside else sys.stdout).isatty() else 200
-    console = Console(width=width, stderr=aside)
+    console = Console(stderr=aside)
     colour = "green" if one.right else "bold red"
     causes = ", ".join(f"{c.name} ({c.party})" for c in one.causes) or "-"
     with outlive_reader(console):

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from rich.console import Console
 from rich.markup import escape
 
 from harness.planted.hangs.outcome import Outcome, Score
-from harness.planted.listing import markdown, party, wide_console, yes
+from harness.planted.listing import markdown, party, yes
 from reports.pipe import outlive_reader
 
 
 def print_outcome(outcome: Outcome) -> None:
     """One line as soon as it is known, and what was wrong below it."""
-    console, hang = wide_console(), outcome.hang
+    console, hang = Console(), outcome.hang
     colour = "green" if outcome.right else "bold red"
     cells = [
         f"[{colour}]{'ok' if outcome.right else 'WRONG':6}[/]{escape(hang.name):22}",

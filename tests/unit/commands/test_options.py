@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
+import pytest
+import typer
+
+from harness import cli
 from harness.commands.options import seconds, size, stall_seconds
 from harness.errors import BadInput
 
@@ -52,3 +56,26 @@ def test_sizes(text: str, value: int) -> None:
 def test_what_is_no_size(text: str) -> None:
     with pytest.raises(BadInput, match="no size"):
         size(text)
+
+
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_help_is_cut_nowhere(columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+
+    def walk(command: Any, words: tuple[str, ...]) -> None:
+        assert cli.main([*words, "--help"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        for line in lines:  # only a word that cannot be broken may be wider
+            assert len(line) <= columns or max(map(len, line.split())) > columns - 16, line
+        told = "".join("".join(lines).split())  # a line may end at any hyphen
+        texts = [(command.help or "").split("\n\n")[0], *(item.help or "" for item in command.params)]
+        options = [item for item in command.params if item.param_type_name == "option"]
+        names = [name for item in options for name in item.opts]
+        children = getattr(command, "commands", {})
+        texts += [(child.help or "").split("\n\n")[0] for child in children.values()]
+        for text in (*texts, *names, *children):
+            assert "".join(text.split()) in told, (words, text)
+        for name, child in children.items():
+            walk(child, (*words, name))
+
+    walk(typer.main.get_command(cli.app), ())

@@ -13,6 +13,7 @@ import reports_examples as examples
 from rich.console import Console
 
 from reports import render
+from reports.layout import Page
 from reports.model import SUSPICIONS, Finding, RunSummary
 from reports.nightly_model import CellResult, Change, Night
 from reports.renderers.text import TextRenderer
@@ -200,3 +201,16 @@ def test_the_console_is_left_as_it_was():
     console = Console(file=io.StringIO())
     print_verdict(examples.torn(), console)
     assert console.on_broken_pipe.__func__ is Console.on_broken_pipe and not console.quiet
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_a_table_loses_no_cell(width: int, terminal: bool) -> None:
+    rows = [[f"name-{row}", "two words", f"/{'long/' * 20}path-{row}", "汉字"] for row in range(3)]
+    file = io.StringIO()
+    page = Page(Console(file=file, width=width, force_terminal=terminal, color_system=None, legacy_windows=False))
+    page.table(("name", "kind", "path", "text"), rows)
+    lines = file.getvalue().splitlines()
+    assert all(cell in file.getvalue() for row in rows for cell in row)
+    for row in rows if not terminal or width == 200 else ():
+        assert [line for line in lines if line.startswith(row[0]) and all(cell in line for cell in row)]
