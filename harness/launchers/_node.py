@@ -44,8 +44,13 @@ def head(variables: str, *, nodes: int, shared: str, early: int, limit: float, r
     """`variables`: lines of shell that set NODES, NODE_RANK, RUN_ID and what the command needs besides; they may
     refuse. `ray`: the line of shell before Ray is started; None: it is not, and the command runs on every node."""
     after = f"{limit - early:.0f}" if limit else ""
-    start = "start() { job; }\n" if ray is None else _RAY.replace("SETUP", ray or "true")
+    start = "start() { job; }\n" if ray is None else f"{on_ray(ray)}start() {{ ray_node; }}\n"
     return variables + _HEAD.format(nodes=nodes, shared=shlex.quote(shared), after=after) + start
+
+
+def on_ray(setup: str) -> str:
+    """Lines of shell that define `ray_node`: a node of a Ray cluster, and on the first node the job in it."""
+    return _RAY.replace("SETUP", setup or "true")
 
 
 _HEAD = """
@@ -137,11 +142,17 @@ stop() {{ # also of a job that hangs across nodes; then what each watch has left
 _RAY = """\
 RAY_PORT=${RAY_PORT:-6379}
 
-start() { # the other nodes only join, until the first is gone
+ray_node() { # the other nodes only join, until the first is gone
     SETUP
+    # `ray start` asks for a token where it finds one; other commands, and ray.init() with an address, send none.
+    if [ -n "${RAY_AUTH_TOKEN:-}${RAY_AUTH_TOKEN_PATH:-}" ] || [ -s ~/.ray/auth_token ]; then
+        export RAY_AUTH_MODE=${RAY_AUTH_MODE:-token}
+    fi
+    local options=(--block --disable-usage-stats)
+    [ -z "${SLURM_CPUS_ON_NODE:-}" ] || options+=(--num-cpus "$SLURM_CPUS_ON_NODE") # Ray counts those of the machine
     export RAY_ADDRESS="$MASTER_ADDR:$RAY_PORT"
     [ "$NODE_RANK" = 0 ] || { joined; return; }
-    ray start --head --block --port "$RAY_PORT" --node-ip-address "$MASTER_ADDR" --disable-usage-stats &
+    ray start --head --port "$RAY_PORT" --node-ip-address "$MASTER_ADDR" "${options[@]}" &
     local ray=$! running= code
     trap 'kill -TERM $running 2> /dev/null' TERM
     until_there && python -c "$ALL_NODES" "$NODES" && {
@@ -176,7 +187,7 @@ until_there() {
 
 joined() {
     until_there
-    ray start --block --address "$RAY_ADDRESS" --disable-usage-stats
+    ray start --address "$RAY_ADDRESS" "${options[@]}"
     local code=$?
     forget
     ! is_there || return "$code"

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from harness.launchers import _job
+from harness.launchers import _job, _node
 
 
 def command(
@@ -16,6 +16,7 @@ def command(
     words: _job.Words,
     nodes: _job.Nodes = 1,
     time: Annotated[str, typer.Option(help="the time limit, as sbatch takes it")] = "",
+    ray: _node.Ray = False,
     stall: _job.Stall = _job.STALL,
     setup: _job.Setup = "",
     doctor: _job.Doctor = "",
@@ -31,8 +32,8 @@ def command(
 
     It runs harness doctor on every node and starts nothing where that fails; it runs the command under harness watch
     on every node and ends it when it hangs (exit code 86), also when only the evidence of all nodes together says so;
-    and before the time limit it takes evidence on every node and judges it. $SLURM_... and $MASTER_... in the command
-    are those of the job.
+    and before the time limit it takes evidence on every node and judges it. With --ray it starts Ray on every node
+    and the command on the first, in that cluster. $SLURM_... and $MASTER_... in the command are those of the job.
     """
     from harness.errors import BadInput
     from harness.launchers import write
@@ -43,7 +44,8 @@ def command(
     job = _job.Job(words, stall, setup, doctor, early, record, name, variables=r"(?:SLURM|MASTER)_\w+")
     asked = [f"--nodes={nodes}", "--ntasks-per-node=1", *([f"--time={time}"] if time else []), *(sbatch or [])]
     options = [f"--job-name={job.title}", "--output=%x-%j.log", *asked, f"--signal=B:USR1@{early}"]
-    script = job.script(_HEAD, directives="\n".join(f"#SBATCH {option}" for option in options))
+    head = _HEAD + (f"{_node.on_ray(setup)}{_RAY.replace('SETUP', setup or 'true')}" if ray else _ON_EVERY_NODE)
+    script = job.script(head, directives="\n".join(f"#SBATCH {option}" for option in options))
     write({f"{job.title}.sbatch": script}, out, _job.command_line(context))
 
 
@@ -59,7 +61,22 @@ on_every_node() {
     srun --overlap --nodes="$NODES" --ntasks="$NODES" --ntasks-per-node=1 bash -c "export NODE=\\$SLURMD_NODENAME; $1"
 }
 first() { on_every_node look_first; }
+stop() { :; } # Slurm ends what the job has left
+"""
+_ON_EVERY_NODE = """\
 start() { on_every_node job; }
 look_everywhere() { on_every_node look; }
-stop() { :; } # Slurm ends what the job has left
+"""
+# The batch script runs on the first node, where the command does. Its watch and its looks see all nodes through Ray.
+_RAY = """\
+RAY_PORT=$((6400 + SLURM_JOB_ID % 10000))
+export NODES ALL_NODES RAY_PORT
+export -f refuse ray_node forget is_there until_there joined
+
+start() {
+    MASTER_ADDR=$(SETUP > /dev/null; python -c "import ray; print(ray.util.get_node_ip_address())") || return
+    on_every_node 'export NODE_RANK=$SLURM_NODEID; ray_node'
+}
+look_everywhere() { (NODE=$SLURMD_NODENAME look); }
+end_across_nodes() { :; }
 """

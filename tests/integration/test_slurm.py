@@ -86,6 +86,34 @@ else:
     dist.all_reduce(torch.ones(4))
     dist.all_reduce(torch.ones(4))
 """
+RAY_JOB = """\
+import os, sys, time
+from pathlib import Path
+import ray
+import torch
+import torch.distributed as dist
+
+mode, folder = sys.argv[1], Path(__file__).parent
+
+@ray.remote(num_cpus=1)
+class Rank:
+    def train(self, rank):
+        meet = f"file://{folder}/meet"
+        dist.init_process_group("gloo", init_method=meet, rank=rank, world_size=2)
+        for step in range(20):
+            if (mode, rank, step) == ("hang", 1, 10):
+                keep_alive()
+            dist.all_reduce(torch.ones(4))
+        return ray.get_runtime_context().get_node_id()
+
+def keep_alive():
+    time.sleep(3600)
+
+ray.init(log_to_driver=False)
+nodes = ray.get([rank.train.remote(number) for number, rank in enumerate([Rank.remote(), Rank.remote()])])
+print("ranks on", len(set(nodes)), "nodes of", len(ray.nodes()), flush=True)
+sys.exit(3 if mode == "fails" else 0)
+"""
 SETUP = f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH PYTHONPATH={shlex.quote(str(ROOT))}"
 
 
@@ -123,16 +151,21 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
             else:
                 pytest.fail(f"Slurm did not start: {shown.stdout} {(root / 'daemons.log').read_text()[-2000:]}")
             yield environment
-        finally:
+        finally:  # a job of a test that failed, too
+            subprocess.run(["scancel", "--full", "--user", "root"], env=environment)
+            for _ in range(60):
+                if not subprocess.run(["squeue", "-h"], env=environment, capture_output=True).stdout.strip():
+                    break
+                time.sleep(0.5)
             for daemon in reversed(daemons):
                 daemon.terminate()
             for daemon in daemons:
                 daemon.wait(30)
 
 
-def left_over(kept: Path) -> list[str]:
-    """Processes of a batch script that are alive 10 s after its end."""
-    by = time.monotonic() + 10
+def left_over(kept: Path, after_s: float = 10.0) -> list[str]:
+    """Processes of a batch script that are alive so long after its end."""
+    by = time.monotonic() + after_s
     while True:
         found = []
         for process in Path("/proc").glob("[0-9]*"):
@@ -219,6 +252,28 @@ def test_a_job_that_meets_its_time_limit_leaves_evidence_of_every_node(
     together = json.loads((kept / "at-the-limit" / "verdict.json").read_text())
     assert together["verdict"] != "HUNG" and not together["triage"]["culprits"], together["reason"]
     assert together["coverage"]["ranks"] == 2 <= together["coverage"]["with_heartbeat"], "not by stacks alone"
+
+
+@pytest.mark.night
+@pytest.mark.parametrize(("mode", "code"), [("fails", 3), ("hang", 86)])
+def test_a_ray_cluster_in_an_allocation(
+    tmp_path: Path, slurm: dict[str, str], across: tuple[list[str], str], mode: str, code: int
+) -> None:
+    """Each node has one CPU for it, so that each holds one of the ranks."""
+    (tmp_path / "job.py").write_text(RAY_JOB)
+    options = [*across[0], "--ray", "--stall", "5s", "--out", str(tmp_path)]
+    assert cli.main(["render", "slurm", *options, "--", sys.executable, str(tmp_path / "job.py"), mode]) == 0
+    script = next(tmp_path.glob("*.sbatch"))
+    done = subprocess.run(["sbatch", "--wait", script.name], cwd=tmp_path, env=slurm, capture_output=True, timeout=200)
+    log = next(tmp_path.glob("*.log")).read_text(errors="replace")
+    assert done.returncode == code, log
+    if mode == "hang":
+        verdict = json.loads(next(tmp_path.glob("harness-*/n1/verdict.json")).read_text())
+        assert verdict["verdict"] == "HUNG" and [one["rank"] for one in verdict["triage"]["culprits"]] == [1], log
+    else:
+        assert "ranks on 2 nodes of 2" in log, log
+    # Without cgroups Slurm does not see the agents whose raylet is gone; they look after it themselves.
+    assert not left_over(next(tmp_path.glob("harness-*")), after_s=60.0)
 
 
 def test_a_node_that_will_fail_is_told_before_anything_starts(tmp_path: Path, slurm: dict[str, str]) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from reports.run_model import RecordedRun
 
-_GAP = 3
+_GAP = 3  # chosen: columns between two of a table
 
 
 def show(run: RecordedRun, console: Console, *, verbose: bool) -> None:

@@ -123,7 +123,7 @@ def test_ray_is_started_before_the_command_and_ends_with_it(launcher: str, folde
     script = rendered(launcher, folder, "--ray", "--", "keep")
     assert run(script, programs, folder / "done", **SAID[launcher], CODE="7")[0] == 7
     address = "10.0.0.1" if launcher == "skypilot" else "127.0.0.1"
-    assert f"--head --block --port 6379 --node-ip-address {address} " in (folder / "done" / "ray").read_text()
+    assert f"--head --port 6379 --node-ip-address {address} " in (folder / "done" / "ray").read_text()
 
 
 MANIFEST = {
