@@ -20,7 +20,6 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from harness import extras
 from harness.commands import (
     adapters,
     bisect,
@@ -184,6 +183,8 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 def _tell(error: BaseException) -> int:
     """Print the error for the user; returns the exit code."""
+    from harness import extras
+
     redaction.learn(os.environ)
     if os.environ.get("HARNESS_DEBUG", "") not in ("", "0"):
         print(redaction.text("".join(traceback.format_exception(error)), 0), end="", file=sys.stderr)
@@ -194,7 +195,7 @@ def _tell(error: BaseException) -> int:
         message, fix, code = str(getattr(error, "cause", None) or error), None, 2
     elif isinstance(error, ModuleNotFoundError) and (extra := extras.bringing(_module(error))):
         message, code = f"this needs {_module(error)}, which is not installed here", 2
-        fix = f"pip install '{extras.DISTRIBUTION}[{extra}]'"
+        fix = extras.install_command(extra)
     elif isinstance(error, OSError) and error.strerror and error.filename:  # of a path that was given
         message = f"{error.filename}: {error.strerror}"
         fix, code = f"HARNESS_DEBUG=1 {_command_line()}   # shows where", 2

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from harness import extras
 from harness.bundle.manifest import BUNDLE_VERSION, NAME, Manifest, Member
 from harness.errors import BadInput
 from harness.triage import archive
@@ -105,7 +106,7 @@ def _manifest(file: Path, path: Path) -> Manifest:
             raise BadInput(
                 f"{file} is a bundle of version {int(bytes(version))}; the newest that this installation reads is "
                 f"{BUNDLE_VERSION}",
-                fix="pip install --upgrade rlhf-harness",
+                fix=extras.upgrade_command(),
             )
         return msgspec.json.decode(data, type=Manifest)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:

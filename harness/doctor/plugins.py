@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 
+from harness import extras
 from probes import plugins
 from reports.doctor_model import Hazard, Passed, Unchecked
 
@@ -29,7 +30,8 @@ def look() -> list[Hazard | Passed | Unchecked]:
         try:
             refused = importlib.import_module(home).refused()
         except ModuleNotFoundError as error:  # the core alone has no NumPy, and judges no runs
-            found += [Unchecked("plug-ins", _WHERE, f"{one}: {error}") for one in map(str, installed)]
+            fix = extras.install_command(extras.bringing(str(error.name)) or "diff")
+            found += [Unchecked("plug-ins", _WHERE, f"{one}: {error}", fix) for one in map(str, installed)]
             continue
         found += [_hazard(error) for error in refused]
         names = {error.name for error in refused}

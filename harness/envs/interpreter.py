@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness import extras
 from harness.envs.install import CommandFailed, run
 from harness.errors import EnvironmentUnusable
 from scenarios.engines import registry
@@ -101,7 +102,7 @@ class Driver:
             return Driver(python=platform.python_version(), ray=importlib.metadata.version("ray"))
         except importlib.metadata.PackageNotFoundError as error:
             raise EnvironmentUnusable(
-                "ray is not installed in the harness's own environment", fix="pip install 'rlhf-harness[parity]'"
+                "ray is not installed in the harness's own environment", fix=extras.install_command("parity")
             ) from error
 
 

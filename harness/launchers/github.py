@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from probes.distribution import pip_install
+
 if TYPE_CHECKING:
     from harness.nightly.matrix import Cell
 
-SETUP = "pip install 'rlhf-harness[nightly,parity]'"
+SETUP = pip_install("nightly", "parity")
 OUT = Path(".github") / "workflows"
 MOST_JOBS = 256  # of a matrix: docs.github.com/actions/reference/limits
 MINUTES = 350  # a job on GitHub's own runners ends after 360: the artefacts are uploaded before

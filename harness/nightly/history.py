@@ -23,6 +23,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, make_url
 
+from harness import extras
 from harness.errors import HarnessError
 from harness.nightly.judge import WINDOW, Past
 from harness.nightly.observation import Facts, Observation, to_read
@@ -160,7 +161,7 @@ class History:
         if version > len(MIGRATIONS):
             raise HistoryUnusable(
                 f"{self.where} has version {version}; this installation knows {len(MIGRATIONS)}",
-                fix="pip install --upgrade rlhf-harness",
+                fix=extras.upgrade_command(),
             )
         for migration in MIGRATIONS[version:]:
             migration(connection)

@@ -16,6 +16,7 @@ import typing
 from pathlib import Path
 from typing import Any
 
+from harness import extras
 from harness.errors import BadInput
 from harness.triage import archive
 from harness.triage.evidence import Evidence, Process
@@ -130,7 +131,7 @@ def _index(folder: Path, notes: list[str]) -> dict[str, Any]:
         raise BadInput(
             f"{folder / INDEX}: format_version is {version}, the newest that this installation reads is "
             f"{FORMAT_VERSION}",
-            fix="pip install --upgrade rlhf-harness",
+            fix=extras.upgrade_command(),
         )
     if not index.pop("complete", True):
         notes.append("the collector was cut short: what it had by then is here")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
+from probes.distribution import pip_install
 from reports.model import HANGS
 from reports.renderers import Renderer
 from reports.renderers.markdown import LIVE, code, escape, fence, findings, first_divergence, hang, table
@@ -87,7 +88,7 @@ def _reproduction(verdict: Verdict) -> list[str]:
     if not verdict.reproduce:
         return [*lines, "The command was not recorded.", ""]
     command = clean(verdict.reproduce)
-    lines += [*fence(f"pip install 'rlhf-harness[parity]'\n{command}"), ""]
+    lines += [*fence(f"{pip_install('parity')}\n{command}"), ""]
     place = verdict.parity.first_divergence if verdict.parity else None
     if place is not None and place.step >= 0 and command.startswith("harness parity") and "--steps" not in command:
         lines += [f"The first divergence is in step {place.step}: {code(f'--steps {place.step + 1}')} is enough.", ""]

@@ -14,6 +14,8 @@ from interpreters import python
 from recordings import pair
 from triage_evidence import compared, evidence, group, rank
 
+from harness.envs import indexes
+from harness.envs.install import uv_binary
 from harness.triage import directory
 from harness.triage.judge import triage
 
@@ -87,7 +89,7 @@ def test_two_runs_are_judged_with_an_extra_and_reported_without(core: Path, with
     baseline.write(tmp_path / "a")
     candidate.write(tmp_path / "b")
     code, said = run(core, tmp_path, "diff", "a", "b")
-    assert code == 2 and "this needs numpy" in said and "pip install 'rlhf-harness[diff]'" in said, said
+    assert code == 2 and "this needs numpy" in said and "uv pip install --python" in said, said
     assert len(said.strip().splitlines()) == 2
     code, said = run(with_diff, tmp_path, "diff", "a", "b")
     assert code == 0 and "EQUIVALENT" in said, said
@@ -95,6 +97,40 @@ def test_two_runs_are_judged_with_an_extra_and_reported_without(core: Path, with
     (tmp_path / "verdict.json").write_text(verdict)
     code, page = run(core, tmp_path, "report", "verdict.json", "--format", "html")
     assert code == 0 and "Charts need matplotlib" in page
+
+
+@pytest.mark.parametrize("installer", ["uv tool", "pip", "uv pip"])
+def test_the_command_that_is_printed_adds_what_is_missing(core: Path, installer: str, tmp_path: Path) -> None:
+    """However the harness was installed; another extra is kept."""
+    bin, [wheel] = tmp_path / "bin", (core.parents[2] / "wheel").glob("*.whl")
+    uv = Path(uv_binary())
+    environ = indexes.uv_environment(indexes.pip_configuration())
+    environ |= {"UV_TOOL_DIR": str(tmp_path / "tools"), "UV_TOOL_BIN_DIR": str(bin)}
+    environ |= {"PATH": os.pathsep.join([str(uv.parent), environ["PATH"]])}
+    environ.pop("PYTHONPATH", None)
+    if installer == "uv tool":
+        tool = f"rlhf-harness[tensorboard] @ {wheel.as_uri()}"
+        subprocess.run([uv, "tool", "install", "--quiet", tool], env=environ, check=True)
+    else:
+        bin = tmp_path / "env" / "bin"
+        subprocess.run([sys.executable, "-m", "venv", tmp_path / "env"], check=True)
+        subprocess.run([bin / "python", "-m", "pip", "install", "--quiet", wheel], check=True)
+        if installer == "uv pip":
+            subprocess.run([bin / "python", "-m", "pip", "uninstall", "--quiet", "--yes", "pip"], check=True)
+    for name, recording in zip("ab", pair(), strict=True):
+        recording.write(tmp_path / name)
+
+    def diff() -> subprocess.CompletedProcess[str]:
+        command = [bin / "harness", "diff", "a", "b"]
+        return subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+
+    first, second = diff().stderr.splitlines()
+    assert first == "harness: this needs numpy, which is not installed here"
+    fix = second.removeprefix("  fix: ")
+    words = {"uv tool": "uv tool install", "pip": f"{bin}/python", "uv pip": f"uv pip install --python {bin}/python"}
+    assert fix.startswith(words[installer]) and ("tensorboard" in fix) == (installer == "uv tool")
+    subprocess.run(fix, shell=True, env=environ, cwd=tmp_path, check=True)
+    assert diff().returncode == 0
 
 
 JOB = """
@@ -134,7 +170,7 @@ def test_a_command_is_watched(core: Path, tmp_path: Path) -> None:
 def test_what_needs_an_extra_says_so(core: Path, tmp_path: Path) -> None:
     for words in (("parity", "vllm", "sglang"), ("run", "ppo-tiny"), ("faults", "run", "trip-micro")):
         code, said = run(core, tmp_path, *words)
-        assert code == 2 and "pip install 'rlhf-harness[parity]'" in said, said
+        assert code == 2 and "rlhf-harness[parity] @ file:" in said, said
         assert len(said.strip().splitlines()) == 2
 
 

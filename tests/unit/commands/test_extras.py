@@ -1,0 +1,100 @@
+"""The command that adds an extra, or a newer version, to this installation, however it was made."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness import extras
+from probes.distribution import pip_install
+
+PIP = [sys.executable, "-m", "pip", "install"]
+
+
+@pytest.fixture
+def prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of an environment with this distribution, as if it came from an index."""
+    installed_from(tmp_path, {})
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    return tmp_path
+
+
+def installed_from(prefix: Path, origin: dict[str, object]) -> None:
+    folder = prefix / "site" / "rlhf_harness-9.dist-info"
+    folder.mkdir(parents=True, exist_ok=True)
+    requires = 'Requires-Dist: numpy>=1.26; extra == "diff"\n'
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: rlhf-harness\nVersion: 9\n{requires}")
+    (folder / "direct_url.json").write_text(json.dumps(origin))
+
+
+def test_the_extra_of_a_module() -> None:
+    assert [extras.bringing(name) for name in ("numpy", "ray", "num", "nothing")] == ["diff", "parity", "", ""]
+
+
+@pytest.mark.parametrize(
+    ("origin", "words"),
+    [
+        ({}, ["rlhf-harness[diff]"]),
+        ({"url": "{prefix}"}, ["rlhf-harness[diff] @ {prefix}"]),
+        ({"url": "{prefix}/gone-1-py3-none-any.whl"}, ["rlhf-harness[diff]"]),
+        ({"url": "{prefix}", "dir_info": {"editable": True}}, ["--editable", "{path}[diff]"]),
+        ({"url": "https://host/it", "vcs_info": {"vcs": "git", "requested_revision": "main", "commit_id": "1"}},
+         ["rlhf-harness[diff] @ git+https://host/it@main"]),
+    ],
+    ids=["index", "path", "gone", "editable", "git"],
+)  # fmt: skip
+def test_an_extra_comes_from_the_same_source(prefix: Path, origin: dict[str, object], words: list[str]) -> None:
+    def filled(text: str) -> str:
+        return text.replace("{prefix}", prefix.as_uri()).replace("{path}", str(prefix))
+
+    installed_from(prefix, json.loads(filled(json.dumps(origin))))
+    assert shlex.split(extras.install_command("diff")) == [*PIP, *map(filled, words)]
+
+
+UV = """
+[tool]
+requirements = [
+    { name = "rlhf-harness", extras = ["nightly"] },
+    { name = "one", specifier = ">=2" },
+    { name = "two", extras = ["x"], path = "/wheels/two.whl" },
+    { name = "three", editable = "/three" },
+    { name = "four", git = "https://host/four?rev=main" },
+    { name = "five", directory = "/fi ve" },
+    { name = "six", url = "https://host/six.whl" },
+]
+"""
+
+
+def test_a_tool_of_uv_keeps_its_extras_and_its_plugins(prefix: Path) -> None:
+    (prefix / "uv-receipt.toml").write_text(UV)
+    assert shlex.split(extras.install_command("diff")) == [
+        "uv", "tool", "install", "rlhf-harness[diff,nightly]", "--with", "one>=2", "--with",
+        "two[x] @ file:///wheels/two.whl", "--with-editable", "/three", "--with", "four @ git+https://host/four@main",
+        "--with", "five @ file:///fi%20ve", "--with", "six @ https://host/six.whl",
+    ]  # fmt: skip
+    assert extras.upgrade_command() == "uv tool upgrade rlhf-harness"
+
+
+def test_pipx_keeps_its_extras(prefix: Path) -> None:
+    (prefix / "pipx_metadata.json").write_text('{"main_package": {"package_or_url": "rlhf-harness[nightly]==9"}}')
+    assert extras.install_command("diff") == "pipx install --force 'rlhf-harness[diff,nightly]'"
+    assert extras.upgrade_command() == "pipx upgrade rlhf-harness"
+
+
+@pytest.mark.parametrize("receipt", ["", "\0", '[tool]\nrequirements = ["rlhf-harness"]'])
+def test_a_receipt_that_nobody_can_read_ends_nothing(prefix: Path, receipt: str) -> None:
+    (prefix / "uv-receipt.toml").write_text(receipt)
+    assert "rlhf-harness[diff]" in extras.install_command("diff")
+
+
+def test_an_environment_with_pip_is_upgraded_by_its_own(prefix: Path) -> None:
+    assert shlex.split(extras.upgrade_command()) == [*PIP, "--upgrade", "rlhf-harness"]
+
+
+def test_other_machines_are_told_of_pip() -> None:
+    assert pip_install("nightly", "parity") == "pip install 'rlhf-harness[nightly,parity]'"
