@@ -75,7 +75,9 @@ def _read(scenario: str) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise BadInput(f"the scenario file {path} does not exist") from error
+        raise BadInput(
+            f"the scenario file {path} does not exist", fix=f"one that comes with the harness: {', '.join(catalog())}"
+        ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"the scenario file {path} cannot be read: {error}") from error
     except tomllib.TOMLDecodeError as error:
@@ -182,17 +184,28 @@ def _check_ranges(scenario: Scenario, where: str) -> None:
         raise BadInput(f"{where}: sampling.top_k = {s.top_k}: -1 switches it off, else at least 1")
     if s.min_tokens > s.max_tokens:
         raise BadInput(f"{where}: sampling.min_tokens = {s.min_tokens} exceeds sampling.max_tokens = {s.max_tokens}")
+    if scenario.train:
+        _check_batches(scenario, where)
+
+
+def _check_batches(scenario: Scenario, where: str) -> None:
     batch = scenario.rollout.prompts_per_step * scenario.rollout.samples_per_prompt
-    if scenario.train and batch % scenario.ppo.train_batch_size:
+    ppo = scenario.ppo
+    together = ppo.micro_batch_size * ppo.world_size
+    fitting = [size for size in range(together, batch + 1, together) if batch % size == 0]
+    nearest = min(fitting, key=lambda size: abs(size - ppo.train_batch_size), default=None)
+    fix = f"--set ppo.train_batch_size={nearest}" if nearest else None
+    if batch % ppo.train_batch_size:
         raise BadInput(
             f"{where}: a step draws {batch} samples (rollout.prompts_per_step x rollout.samples_per_prompt), which is "
-            f"no multiple of ppo.train_batch_size = {scenario.ppo.train_batch_size}"
+            f"no multiple of ppo.train_batch_size = {ppo.train_batch_size}",
+            fix=fix,
         )
-    if scenario.train and scenario.ppo.train_batch_size % (scenario.ppo.micro_batch_size * scenario.ppo.world_size):
+    if ppo.train_batch_size % together:
         raise BadInput(
-            f"{where}: ppo.train_batch_size = {scenario.ppo.train_batch_size} is no multiple of "
-            "ppo.micro_batch_size x ppo.world_size = "
-            f"{scenario.ppo.micro_batch_size * scenario.ppo.world_size}"
+            f"{where}: ppo.train_batch_size = {ppo.train_batch_size} is no multiple of "
+            f"ppo.micro_batch_size x ppo.world_size = {together}",
+            fix=fix,
         )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import signal
+from collections.abc import Iterable
 
 
 class HarnessError(Exception):
@@ -22,6 +24,12 @@ class BadInput(HarnessError):
 
 class EnvironmentUnusable(HarnessError):
     """An engine environment is missing, could not be made, or does not fit the driver."""
+
+
+def closest(name: str, known: Iterable[str]) -> str:
+    """The end of a sentence about an unknown name: which known ones it may stand for; empty where none is near."""
+    near = difflib.get_close_matches(name, list(known), n=3)
+    return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
 class Terminated(KeyboardInterrupt):

@@ -11,6 +11,7 @@ from harness.errors import BadInput
 from reports.model import EXIT_CODES, RunSummary, Verdict
 
 NAME = "verdict.json"
+AGAIN = "harness diff BASELINE CANDIDATE   # judges the recordings again"
 
 
 def read(path: Path) -> Verdict:
@@ -31,9 +32,11 @@ def read(path: Path) -> Verdict:
     except OSError as error:
         raise BadInput(f"{file} cannot be read: {error.strerror}", fix=takes) from error
     except (ValueError, RecursionError) as error:
-        raise BadInput(f"{file} is no verdict of this version: {error}") from error
+        raise BadInput(f"{file} is no verdict of this version: {error}", fix=AGAIN) from error
     if verdict.kind == "parity" and verdict.exit_code != EXIT_CODES.get(verdict.verdict):
-        raise BadInput(f"{file} says {verdict.verdict!r} with exit code {verdict.exit_code!r}: it was edited")
+        raise BadInput(
+            f"{file} says {verdict.verdict!r} with exit code {verdict.exit_code!r}: it was edited", fix=AGAIN
+        )
     verdict = dataclasses.replace(verdict, paths=_moved(verdict.paths, file.parent))
     if verdict.parity is None:
         return verdict

@@ -44,7 +44,7 @@ class Journal:
             folder.mkdir(parents=True, exist_ok=True)
             journal = Journal(folder, request, _locked(folder, os.O_CREAT))
         except OSError as error:
-            raise BadInput(f"{folder} cannot be written: {error.strerror}") from error
+            raise BadInput(f"{folder} cannot be written: {error.strerror}", fix="--out DIR") from error
         journal._append(codec.builtins(request))
         return journal
 

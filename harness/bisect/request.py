@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from harness.errors import BadInput
+from harness.errors import BadInput, closest
 from harness.nightly.observation import COUNTS, METRICS
 from harness.parity.runs.command_line import command_line
 from reports.bisect_model import Over
@@ -141,4 +141,6 @@ def _check_cause(name: str) -> None:
     from harness.parity.causes.registry import families
 
     if name.partition("(")[0] not in families():
-        raise BadInput(f"there is no cause {name!r} (there are: {', '.join(sorted(families()))})")
+        raise BadInput(
+            f"there is no cause {name!r}{closest(name, families())}", fix="docs/reference/causes.md lists them"
+        )

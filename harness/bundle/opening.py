@@ -17,6 +17,7 @@ from harness.bundle.manifest import BUNDLE_VERSION, NAME, Manifest, Member
 from harness.errors import BadInput
 from harness.triage import archive
 
+AGAIN = "harness bundle RUN   # pack it again where the run is"
 MAX_MANIFEST = 16 << 20  # chosen: a line for each file
 _FIRST = b"PK\x03\x04"  # of a zip: the header of its first member, whose name begins 30 bytes on
 
@@ -89,10 +90,12 @@ def _opened(file: Path, target: Path) -> tuple[Path, Manifest]:
     there = {one.relative_to(folder).as_posix() for one in folder.rglob("*") if one.is_file()} - {NAME}
     for name in sorted(there ^ set(manifest.files)):
         what = "is not in its manifest" if name in there else "is missing"
-        raise BadInput(f"{file}: the file {name[:100]!r} {what}: it was changed since it was packed")
+        raise BadInput(f"{file}: the file {name[:100]!r} {what}: it was changed since it was packed", fix=AGAIN)
     for name, member in manifest.files.items():
         if Member.of(folder / name) != member:
-            raise BadInput(f"{file}: the file {name[:100]!r} is not what its manifest says: it was changed or damaged")
+            raise BadInput(
+                f"{file}: the file {name[:100]!r} is not what its manifest says: it was changed or damaged", fix=AGAIN
+            )
     return folder, manifest
 
 

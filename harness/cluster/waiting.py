@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import socket
 import time
 from collections.abc import Callable
@@ -123,7 +124,8 @@ class Waiting:
         if "inline_container.cc" in cause.message:  # torch.save drops what the system said
             return RunCut(
                 f"{place}: a checkpoint could not be written, most likely because the disk is full; what was recorded "
-                f"until then is in {side.run_dir}"
+                f"until then is in {side.run_dir}",
+                fix=f"df -h {shlex.quote(str(side.run_dir))}   # free space, or run again with another --out",
             )
         if cause.kind in ("ActorDiedError", "RayActorError", "ActorUnavailableError"):
             return RunCut(f"{place}: {self._death(side, cause)}")
@@ -138,7 +140,8 @@ class Waiting:
             ) from error
         if time.monotonic() > deadline:
             raise RunCut(
-                f"{place}: no answer in {CALL_LIMIT_S:.0f} s, the run is hung; its recording is in {side.run_dir}"
+                f"{place}: no answer in {CALL_LIMIT_S:.0f} s, the run is hung; its recording is in {side.run_dir}",
+                fix=f"harness triage {shlex.quote(str(side.run_dir))}",
             ) from error
 
     def _death(self, side: Side, error: BaseException) -> str:

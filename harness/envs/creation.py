@@ -170,7 +170,9 @@ def _build(wanted: Order, partial: Path, log: Path, progress: Progress, lock: in
         if cpu or nvidia_gpu():  # a CUDA engine may be installed where no GPU is, on a login node
             progress.step(f"importing {plan.engine} once")
             if failure := interpreter.import_failure(str(python), plan.imports, variables, (lock,)):
-                raise EnvironmentUnusable(f"{plan.engine} cannot be imported: {failure}")
+                raise EnvironmentUnusable(
+                    f"{plan.engine} cannot be imported: {failure}", fix=f"{wanted.command} --recreate"
+                )
         found = interpreter.inspect(python)
         if reason := interpreter.misfit(found, plan.engine, wanted.driver):
             raise reason

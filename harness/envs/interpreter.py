@@ -122,7 +122,7 @@ def inspect(python: str | Path, environ: Mapping[str, str] = os.environ) -> Inte
     """Ask the interpreter. Takes about 0.2 s. Raises EnvironmentUnusable when it is not a Python that answers."""
     path = absolute(python)
     if not path.exists():
-        raise EnvironmentUnusable(f"there is no interpreter at {path}")
+        raise EnvironmentUnusable(f"there is no interpreter at {path}", fix="harness env list")
     engines = {name: registry.get(name).distributions or (name,) for name in registry.names(embedded=False)}
     try:
         answer = subprocess.run(
@@ -146,7 +146,9 @@ def inspect(python: str | Path, environ: Mapping[str, str] = os.environ) -> Inte
             tuple(facts["shims"]),
         )
     except (OSError, subprocess.TimeoutExpired, ValueError, IndexError, KeyError, TypeError) as error:
-        raise EnvironmentUnusable(f"{path} is not a Python interpreter that answers ({_why(error)})") from error
+        raise EnvironmentUnusable(
+            f"{path} is not a Python interpreter that answers ({_why(error)})", fix=f"{path} --version"
+        ) from error
 
 
 def import_failure(python: str, statement: str, variables: Mapping[str, str], keep_open: tuple[int, ...] = ()) -> str:

@@ -70,7 +70,7 @@ def _make(base: Environment, name: str, venv: Path) -> Layer:
         answer = subprocess.run([base.python, "-c", _ASK], env=environ, cwd="/", capture_output=True, check=True)
         run(command, uv_environment(pip_configuration(), environ), lambda line: None, cwd=Path("/"))
     except subprocess.CalledProcessError as error:
-        raise EnvironmentUnusable(f"{base.python} is not a Python interpreter that answers") from error
+        raise EnvironmentUnusable(f"{base.python} is not a Python interpreter that answers", fix=base.fix) from error
     except CommandFailed as failure:
         raise EnvironmentUnusable(f"{venv} cannot be made: {failure.reason()}") from failure
     (packages,) = venv.glob("lib/python3*/site-packages")

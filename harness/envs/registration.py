@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from harness.envs import home, interpreter, recipe
@@ -32,7 +33,8 @@ def add(name: str, engine: str, python: str) -> Environment:
         variables["RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL"] = "minor"
     untouched = {**variables, "PYTHONDONTWRITEBYTECODE": "1"}
     if failure := interpreter.import_failure(found.path, plan.imports, untouched):
-        raise EnvironmentUnusable(f"{engine} cannot be imported by {found.path}: {failure}")
+        statement = shlex.join([found.path, "-c", plan.imports])
+        raise EnvironmentUnusable(f"{engine} cannot be imported by {found.path}: {failure}", fix=statement)
     environment = Environment(
         name=name,
         engine=engine,

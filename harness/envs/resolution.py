@@ -43,9 +43,13 @@ def parse(backend: str) -> Backend:
             fix="harness env list",
         )
     if spec.embedded and at:
-        raise BadInput(f"backend {backend!r}: {engine} runs in the harness's own environment and takes no @")
+        raise BadInput(
+            f"backend {backend!r}: {engine} runs in the harness's own environment and takes no @", fix=f"use {engine}"
+        )
     if at and not rest:
-        raise BadInput(f"backend {backend!r}: an environment or a version is missing after the @")
+        raise BadInput(
+            f"backend {backend!r}: an environment or a version is missing after the @", fix="harness env list"
+        )
     if at and recipe.is_version(rest):
         return Backend(engine, version=rest)
     return Backend(engine, environment=environment.check_name(rest) if at else "")

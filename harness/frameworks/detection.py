@@ -73,7 +73,9 @@ def detect(command: Sequence[str], framework: str = AUTO, environ: Mapping[str, 
 def known(name: str) -> Framework:
     """The framework of that name. Raises BadInput where there is none."""
     if name not in frameworks():
-        raise BadInput(_with_refused(f"there is no adapter for {name!r} (there are: {names()})", name))
+        raise BadInput(
+            _with_refused(f"there is no adapter for {name!r} (there are: {names()})", name), fix="harness adapters list"
+        )
     return frameworks()[name]
 
 

@@ -129,7 +129,9 @@ class History:
             try:
                 file.parent.mkdir(parents=True, exist_ok=True)
             except OSError as error:
-                raise HistoryUnusable(f"{file.parent} cannot be made: {error.strerror}") from error
+                raise HistoryUnusable(
+                    f"{file.parent} cannot be made: {error.strerror}", fix="--history FILE"
+                ) from error
             _refuse_foreign(file)
         arguments: dict[str, Any] = {"timeout": _WAIT_S} if sqlite else {"connect_timeout": 10}
         engine = sa.create_engine(url, connect_args=arguments)
@@ -400,7 +402,9 @@ def _refuse_foreign(file: Path) -> None:
     except sqlite3.Error as error:
         raise HistoryUnusable(f"the history {file}: {error}") from error
     if tables and schema.name not in tables:
-        raise HistoryUnusable(f"{file} is a database, but no history of this harness")
+        raise HistoryUnusable(
+            f"{file} is a database, but no history of this harness", fix="--history FILE   # another one"
+        )
 
 
 @contextlib.contextmanager

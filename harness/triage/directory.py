@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import shlex
 import shutil
 import stat
 import types
@@ -71,7 +72,7 @@ def read(path: str | os.PathLike[str]) -> Evidence:
     """
     given = Path(path)
     if not given.exists():
-        raise BadInput(f"{given}: no such file or directory", fix="harness triage DIR")
+        raise BadInput(f"{given}: no such file or directory", fix=f"ls {shlex.quote(str(given.parent))}")
     folder = archive.unpack(given) if given.is_file() else given
     try:
         entries = sorted(entry.name for entry in folder.iterdir())

@@ -74,7 +74,7 @@ def up(
                 raise failed
             say(word.say)
         log = state.folder() / state.LOG
-        raise StartFailed(f"the engines did not come up: their keeper ended without a word; its log is {log}")
+        raise StartFailed("the engines did not come up: their keeper ended without a word", fix=f"tail {log}")
     except BaseException:
         _end(state.Process.of(keeper.pid))
         keeper.wait()

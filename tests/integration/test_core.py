@@ -109,7 +109,7 @@ def test_the_command_that_is_printed_adds_what_is_missing(core: Path, installer:
     environ |= {"PATH": os.pathsep.join([str(uv.parent), environ["PATH"]])}
     environ.pop("PYTHONPATH", None)
     if installer == "uv tool":
-        tool = f"rlhf-harness[tensorboard] @ {wheel.as_uri()}"
+        tool = f"rlhf-harness[nightly] @ {wheel.as_uri()}"
         subprocess.run([uv, "tool", "install", "--quiet", tool], env=environ, check=True)
     else:
         bin = tmp_path / "env" / "bin"
@@ -128,7 +128,7 @@ def test_the_command_that_is_printed_adds_what_is_missing(core: Path, installer:
     assert first == "harness: this needs numpy, which is not installed here"
     fix = second.removeprefix("  fix: ")
     words = {"uv tool": "uv tool install", "pip": f"{bin}/python", "uv pip": f"uv pip install --python {bin}/python"}
-    assert fix.startswith(words[installer]) and ("tensorboard" in fix) == (installer == "uv tool")
+    assert fix.startswith(words[installer]) and ("nightly" in fix) == (installer == "uv tool")
     subprocess.run(fix, shell=True, env=environ, cwd=tmp_path, check=True)
     assert diff().returncode == 0
 

@@ -76,7 +76,7 @@ def recording_in(out: str | os.PathLike[str] | None, name: str) -> Iterator[Path
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise BadInput(f"{folder} cannot be made: {error.strerror}") from error
+        raise BadInput(f"{folder} cannot be made: {error.strerror}", fix="--out DIR") from error
     try:
         yield folder
     except BaseException as error:

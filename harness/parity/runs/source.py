@@ -61,7 +61,10 @@ def source(path: Path) -> Source:
     except FormatError as error:
         raise BadInput(str(error)) from error
     if not recording.scenario:
-        raise BadInput(f"{path / 'run.json'} has no scenario: the harness cannot build this run's learner")
+        raise BadInput(
+            f"{path / 'run.json'} has no scenario: the harness cannot build this run's learner",
+            fix="harness replay RUN   # a run of harness run or parity",
+        )
     scenario = config.validate(recording.scenario, where=str(path / "run.json"))
     first = recording.manifest.get("replay")
     if isinstance(first, dict) and first.get("first_step"):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import config
-from harness.errors import BadInput
+from harness.errors import BadInput, closest
 from harness.parity.causes.registry import families
 from harness.planted.differences.damage import DAMAGES
 from harness.planted.foreign import executed, listed
@@ -51,7 +51,10 @@ def chosen(faults: Iterable[Fault], names: Iterable[str]) -> list[Fault]:
     for name in wanted:
         hits = [one for one in every if one.name == name] or [one for one in every if one.name.startswith(name)]
         if not hits:
-            raise BadInput(f"there is no planted fault {name!r}", fix="harness faults list --suite parity")
+            raise BadInput(
+                f"there is no planted fault {name!r}{closest(name, (one.name for one in every))}",
+                fix="harness faults list --suite parity",
+            )
         found += [one for one in hits if one not in found]
     return found
 

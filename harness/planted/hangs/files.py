@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from harness.errors import BadInput
+from harness.errors import BadInput, closest
 from harness.planted.foreign import listed
 from reports.model import HANGS as HANG_KINDS
 from scenarios.planted.hangs.catalog import CONDITIONS, HANGS, VARIANTS, Hang
@@ -36,7 +36,10 @@ def chosen(
         hits = exact or [hang for hang in kept if hang.name.startswith(name)]
         hits = hits or [hang for hang in every if name.startswith("+") and hang.name.endswith(name)]
         if not hits:
-            raise BadInput(f"there is no planted hang {name!r}", fix="harness faults list")
+            raise BadInput(
+                f"there is no planted hang {name!r}{closest(name, (one.name for one in every))}",
+                fix="harness faults list",
+            )
         found += [hang for hang in hits if hang not in found]
     return found
 

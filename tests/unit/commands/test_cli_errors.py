@@ -206,3 +206,24 @@ def test_an_output_that_takes_nothing_says_where_to_print_instead() -> None:
         "harness: the output: No space left on device\n"
         "  fix: harness env list > FILE   # FILE on a disk with free space (df -h)\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "fix"),
+    [
+        ("parity hf hf --fault stale-tensr", "there is no fault 'stale-tensr'; did you mean stale-tensor or ",
+         "harness faults list --suite parity"),
+        ("parity hf hf --fault 0", "there is no fault '0'", "harness faults list --suite parity"),
+        ("run ppo-tiny --set ppo.train_batch_size=7", "no multiple of ppo.train_batch_size = 7",
+         "--set ppo.train_batch_size=8"),
+        ("run ppo-tiny --set ppo.micro_batch_size=3 --set ppo.train_batch_size=8", "ppo.world_size = 3", ""),
+        ("adapters check --framework x", "there is no adapter for 'x'", "harness adapters list"),
+    ],
+)  # fmt: skip
+def test_a_wrong_word_comes_with_what_is_right(
+    words: str, said: str, fix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words.split()) == 2
+    first, *second = capsys.readouterr().err.splitlines()
+    assert said in first and len(first) < 250
+    assert second == ([f"  fix: {fix}"] if fix else [])
