@@ -9,12 +9,12 @@ import typer
 
 from harness.commands.showing import say
 
-app = typer.Typer(no_args_is_help=True, help="The adapters of other frameworks: list them, check their symbols.")
+app = typer.Typer(no_args_is_help=True, help="Adapters of RLHF frameworks: list them, check their symbols.")
 
 
 @app.command("list")
 def list_() -> None:
-    """The frameworks, their tested versions, and how many hooks each has."""
+    """List the frameworks, their tested versions, and how many hooks each has."""
     from harness.frameworks.spec import frameworks, refused
 
     for name, framework in frameworks().items():
@@ -27,14 +27,17 @@ def list_() -> None:
 @app.command()
 def check(
     framework: Annotated[
-        str, typer.Option(help="only this one; default: every framework that the interpreter has", show_default=False)
+        str,
+        typer.Option(help="check only this framework; default: every one that the interpreter has", show_default=False),
     ] = "",
     python: Annotated[
-        str, typer.Option(help="the interpreter of the framework; default: this one", show_default=False)
+        str, typer.Option(help="the Python interpreter that has the framework; default: this one", show_default=False)
     ] = "",
-    format: Annotated[Literal["text", "json"], typer.Option("--format", help="of what is printed")] = "text",
+    format: Annotated[
+        Literal["text", "json"], typer.Option("--format", help="the format: text for people, json for programs")
+    ] = "text",
 ) -> None:
-    """Look every symbol of the hooks up in the installed framework's source, without importing or running it."""
+    """Check that the installed framework has every symbol that the hooks need, without importing it."""
     from harness.errors import BadInput
     from harness.frameworks.detection import known
     from harness.frameworks.spec import frameworks, names

@@ -16,47 +16,69 @@ def bisect(
     what: Annotated[
         str,
         typer.Argument(
-            help="engine@GOOD..BAD, of releases, or of commits with --repo; GOOD..BAD, of commits with --run; over "
-            "settings the backend, by default the recorded one or hf",
+            help="ENGINE@GOOD..BAD to search releases, or commits with --repo; GOOD..BAD to search commits with --run; "
+            "a backend to search settings with --good and --bad, by default the recorded one or hf",
             show_default=False,
         ),
     ] = "",
     options: Annotated[
-        list[str] | None, typer.Argument(help="after --: options of `harness parity`, or of `harness run`")
+        list[str] | None,
+        typer.Argument(help="after --: options for each comparison, as harness parity or harness run takes them"),
     ] = None,
     against: Annotated[
-        str, typer.Option(help="the other backend, the baseline of each comparison", show_default=False)
+        str, typer.Option(help="the backend that is the baseline of each comparison", show_default=False)
     ] = "",
-    good: Annotated[str, typer.Option(help="a scenario (.toml) or a run directory", show_default=False)] = "",
-    bad: Annotated[str, typer.Option(help="the one that is searched for what matters", show_default=False)] = "",
+    good: Annotated[
+        str,
+        typer.Option(
+            help="the good end of a search over settings: a scenario (.toml) or a run directory", show_default=False
+        ),
+    ] = "",
+    bad: Annotated[
+        str,
+        typer.Option(
+            help="the bad end of a search over settings: a scenario (.toml) or a run directory", show_default=False
+        ),
+    ] = "",
     repo: Annotated[str, typer.Option(help="search the commits of this git repository", show_default=False)] = "",
     run: Annotated[
         str,
-        typer.Option(help="in a checkout of each commit; 0: good, 125: skip, 1 to 127: bad", show_default=False),
+        typer.Option(
+            help="a command to run in a checkout of each commit; it exits with 0 if the commit is good, 125 to skip "
+            "it, else up to 127 if it is bad",
+            show_default=False,
+        ),
     ] = "",
     build: Annotated[
         str,
         typer.Option(
-            help="in a checkout of each commit: installs it for $HARNESS_BISECT_PYTHON; default: uv pip install",
+            help="a command to run in a checkout of each commit, which installs it for $HARNESS_BISECT_PYTHON; "
+            "default: uv pip install",
             show_default=False,
         ),
     ] = "",
     metric: Annotated[
-        str, typer.Option(help="bad where this metric is above --above, whatever the verdict", show_default=False)
+        str,
+        typer.Option(
+            help="call a comparison bad if this metric is above --above, whatever its verdict", show_default=False
+        ),
     ] = "",
-    above: Annotated[float | None, typer.Option(help="the bound of --metric", show_default=False)] = None,
-    cause: Annotated[str, typer.Option(help="bad where this cause is found", show_default=False)] = "",
-    limit: Annotated[str, typer.Option(help="the longest that one comparison may take; it is skipped then")] = "30m",
-    keep_envs: Annotated[int, typer.Option(help="environments that it makes and keeps at a time", min=1)] = 3,
+    above: Annotated[float | None, typer.Option(help="the bound for --metric", show_default=False)] = None,
+    cause: Annotated[str, typer.Option(help="call a comparison bad if this cause is found", show_default=False)] = "",
+    limit: Annotated[str, typer.Option(help="skip a comparison that takes longer than this")] = "30m",
+    keep_envs: Annotated[int, typer.Option(help="how many environments to keep at a time", min=1)] = 3,
     out: Annotated[
-        str, typer.Option(help="its directory; the same command goes on there; default: a new one under runs/")
+        str,
+        typer.Option(
+            help="the directory of the search, in which the same command continues; default: a new one under runs/"
+        ),
     ] = "",
-    resume: Annotated[str, typer.Option(help="go on with the search in this directory", show_default=False)] = "",
+    resume: Annotated[str, typer.Option(help="continue the search in this directory", show_default=False)] = "",
     format: Annotated[str, format_option("bisect")] = "text",
 ) -> None:
     """Find the release, the commit or the smallest set of settings that made a comparison bad.
 
-    Exits 0 when it is found, 3 when the comparisons do not tell.
+    Exits with 0 if it is found, with 3 if the comparisons do not tell.
     """
     import reports
     from harness.bisect import commits, releases, settings

@@ -14,18 +14,21 @@ def bundle(
     what: Annotated[
         list[str],
         typer.Argument(
-            help="a run, two runs, a directory of harness parity, or evidence of a hang", show_default=False
+            help="one run, two runs, a directory of harness parity, or evidence of a hang", show_default=False
         ),
     ],
     out: Annotated[
-        str, typer.Option(help="the new file; default: NAME.bundle.zip in this directory", show_default=False)
+        str,
+        typer.Option(help="the file to write; default: NAME.bundle.zip in the current directory", show_default=False),
     ] = "",
     hash_prompts: Annotated[
         bool, typer.Option("--hash-prompts", help="replace prompts by hashes; outputs stay as they are")
     ] = False,
-    max_size: Annotated[str, typer.Option(help="of its files before they are packed")] = "1G",
+    max_size: Annotated[
+        str, typer.Option(help="the most bytes that its files may have before they are packed: 500M, 1G")
+    ] = "1G",
 ) -> None:
-    """Pack a run, a pair of runs or the evidence of a hang into one file without secrets, which opens as a page."""
+    """Pack a run, a pair of runs or the evidence of a hang into one file without secrets, which opens as a web page."""
     from pathlib import Path
 
     from harness.bundle.packing import pack

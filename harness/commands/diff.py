@@ -12,14 +12,21 @@ from harness.commands.showing import progress, show
 
 def diff(
     baseline: Annotated[
-        str, typer.Argument(help="a run directory or a bundle; alone: one of a pair of runs", show_default=False)
+        str,
+        typer.Argument(
+            help="the run to compare with: a run directory or a bundle; alone: a directory or bundle that holds a pair",
+            show_default=False,
+        ),
     ],
     candidate: Annotated[
-        str, typer.Argument(help="the run directory, or bundle, that is judged", show_default=False)
+        str, typer.Argument(help="the run that is judged: a run directory or a bundle", show_default=False)
     ] = "",
     again: Annotated[
         str,
-        typer.Option(help="a second run of the baseline's job, with which its floor is measured", show_default=False),
+        typer.Option(
+            help="a second run of the baseline's job, from which the noise between equal runs is measured",
+            show_default=False,
+        ),
     ] = "",
     cap: Cap = None,
     format: Format = "text",

@@ -13,27 +13,35 @@ from harness.commands.showing import format_option, show
 def doctor(
     command: Annotated[
         list[str] | None,
-        typer.Argument(help="of OpenRLHF, verl or TRL: what will break this job, found before it starts"),
+        typer.Argument(help="a job of OpenRLHF, verl or TRL, whose settings are checked too; it is not started"),
     ] = None,
     framework: Annotated[
-        str, typer.Option(help="its name in harness adapters list; auto: what the command and its scripts name")
+        str,
+        typer.Option(
+            help="the framework, as harness adapters list names it; auto: found from the command and its scripts"
+        ),
     ] = "auto",
     address: Annotated[
-        str, typer.Option(help="of a Ray cluster: ask a worker on each of its nodes too", show_default=False)
+        str,
+        typer.Option(
+            help="the address of a Ray cluster: also check each of its nodes, from a worker there", show_default=False
+        ),
     ] = "",
-    ray: Annotated[bool, typer.Option("--ray", help="start a local Ray and ask its worker (about 10 s)")] = False,
-    stall: Annotated[str, typer.Option(help="the threshold that you will give to harness watch")] = "60s",
-    imports: Annotated[
-        bool, typer.Option("--imports/--no-imports", help="import torch and other compiled packages")
-    ] = True,
-    engines: Annotated[bool, typer.Option("--engines", help="import the engines too, 10 to 40 s each")] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="exit 1 on a warning too")] = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="what was measured of each check that passed")
+    ray: Annotated[
+        bool, typer.Option("--ray", help="start a local Ray and also check a worker of it (about 10 s)")
     ] = False,
-    format: Annotated[str, format_option("doctor", "of what is printed")] = "text",
+    stall: Annotated[str, typer.Option(help="the --stall that you will give to harness watch")] = "60s",
+    imports: Annotated[
+        bool, typer.Option("--imports/--no-imports", help="try to import torch and other compiled packages")
+    ] = True,
+    engines: Annotated[bool, typer.Option("--engines", help="also try to import the engines, 10 to 40 s each")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="exit with 1 for a warning too")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="also print each check that passed, with what was measured")
+    ] = False,
+    format: Annotated[str, format_option("doctor")] = "text",
 ) -> None:
-    """Preflight: what will break an RLHF run on this machine or cluster. Exits 1 when something would, else 0."""
+    """Find what will break an RLHF run on this machine or cluster. Exits with 1 if anything will, else with 0."""
     import sys
 
     from harness.envs.progress import console

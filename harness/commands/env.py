@@ -12,23 +12,30 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Engine environments: one interpreter per rollout engine.")
 
-Format = Annotated[Literal["text", "json"], typer.Option("--format", help="text for people, json for programs")]
+Format = Annotated[
+    Literal["text", "json"], typer.Option("--format", help="the format: text for people, json for programs")
+]
 
 
 @app.command()
 def create(
-    engine: Annotated[str, typer.Argument(help="vllm or sglang, or with a version: vllm@0.31", show_default=False)],
-    version: Annotated[str, typer.Option(help="of the engine, such as 0.31.0 or 0.31; default: the recipe's")] = "",
+    engine: Annotated[
+        str, typer.Argument(help="the engine, vllm or sglang; with a version: vllm@0.31", show_default=False)
+    ],
+    version: Annotated[
+        str, typer.Option(help="the version of the engine, such as 0.31.0 or 0.31; default: the recipe's")
+    ] = "",
     name: Annotated[
-        str, typer.Option(help="of the environment; default: the engine, with the version if one is asked")
+        str, typer.Option(help="the name of the environment; default: the engine's, with the version if one is given")
     ] = "",
     device: Annotated[
-        Literal["auto", "cpu", "cuda"], typer.Option(help="auto: cuda where there is an NVIDIA GPU")
+        Literal["auto", "cpu", "cuda"],
+        typer.Option(help="the device to build for; auto: cuda where there is an NVIDIA GPU"),
     ] = "auto",
-    python: Annotated[str, typer.Option(help="interpreter to base it on; default: the harness's own")] = "",
-    recreate: Annotated[bool, typer.Option("--recreate", help="make it anew even if it is there")] = False,
+    python: Annotated[str, typer.Option(help="the Python interpreter to base it on; default: the harness's own")] = "",
+    recreate: Annotated[bool, typer.Option("--recreate", help="replace the environment if it exists")] = False,
 ) -> None:
-    """Make an environment for an engine, with its pinned packages. One that is there already is left alone."""
+    """Make an environment for an engine, with its pinned packages. One that exists is left as it is."""
     from harness import envs
     from harness.envs.progress import console
 
@@ -41,10 +48,11 @@ def create(
 
 @app.command()
 def add(
-    name: Annotated[str, typer.Argument(help="what to call it", show_default=False)],
-    engine: Annotated[str, typer.Option(help="vllm or sglang", show_default=False)],
+    name: Annotated[str, typer.Argument(help="the name of the new environment", show_default=False)],
+    engine: Annotated[str, typer.Option(help="the engine that it has: vllm or sglang", show_default=False)],
     python: Annotated[
-        str, typer.Option(help="an interpreter, or the directory of its environment", show_default=False)
+        str,
+        typer.Option(help="its Python interpreter, or the directory of the virtual environment", show_default=False),
     ],
 ) -> None:
     """Register an interpreter that you already have. Nothing is written into its environment."""
@@ -57,13 +65,15 @@ def add(
 
 @app.command()
 def check(
-    name: Annotated[str, typer.Argument(help="default: every environment", show_default=False)] = "",
+    name: Annotated[
+        str, typer.Argument(help="the environment to check; default: all of them", show_default=False)
+    ] = "",
     generate: Annotated[
-        bool, typer.Option("--generate/--no-generate", help="one prompt through the real engine")
+        bool, typer.Option("--generate/--no-generate", help="also generate from one prompt with the engine")
     ] = True,
     format: Format = "text",
 ) -> None:
-    """Check an environment: versions against the driver, shims, imports, generation. Exits 1 when one failed."""
+    """Check an environment: versions against the driver, shims, imports, generation. Exits with 1 if a check fails."""
     from harness import envs
     from harness.commands import env_tables
     from harness.envs.progress import console
@@ -102,7 +112,7 @@ def list_(format: Format = "text") -> None:
 
 
 @app.command()
-def path(name: Annotated[str, typer.Argument(help="of the environment", show_default=False)]) -> None:
+def path(name: Annotated[str, typer.Argument(help="the name of the environment", show_default=False)]) -> None:
     """Print the interpreter of an environment."""
     from harness import envs
 
@@ -110,7 +120,7 @@ def path(name: Annotated[str, typer.Argument(help="of the environment", show_def
 
 
 @app.command()
-def remove(name: Annotated[str, typer.Argument(help="of the environment", show_default=False)]) -> None:
+def remove(name: Annotated[str, typer.Argument(help="the name of the environment", show_default=False)]) -> None:
     """Remove an environment that the harness made, or forget a registered one (its interpreter stays untouched)."""
     from harness import envs
 

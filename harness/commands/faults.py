@@ -20,17 +20,24 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Planted faults: list them, run them, see what is found.")
 
 Suite = Literal["hang", "parity"]
-Format = Annotated[Literal["text", "json", "md"], typer.Option("--format", help="of what is printed")]
+Format = Annotated[Literal["text", "json", "md"], typer.Option("--format", help="the format of what is printed")]
 From = Annotated[
     str,
-    typer.Option("--from", help="a Python file with HANGS or FAULTS of your own; it is executed", show_default=False),
+    typer.Option(
+        "--from",
+        help="take the faults from a Python file of your own, with a list HANGS or FAULTS; it is executed",
+        show_default=False,
+    ),
 ]
-Chosen = Annotated[list[str] | None, typer.Argument(help="names, or beginnings of names", show_default=False)]
+Chosen = Annotated[
+    list[str] | None,
+    typer.Argument(help="the faults to run, by name or beginning of a name; default: all", show_default=False),
+]
 
 
 @app.command("list")
 def list_(
-    suite: Annotated[Literal["all", "hang", "parity"], typer.Option(help="of faults")] = "all",
+    suite: Annotated[Literal["all", "hang", "parity"], typer.Option(help="which planted faults to list")] = "all",
     source: From = "",
     format: Format = "text",
 ) -> None:
@@ -54,30 +61,38 @@ def list_(
 @app.command()
 def run(
     names: Chosen = None,
-    suite: Annotated[Suite, typer.Option(help="of faults")] = "hang",
+    suite: Annotated[Suite, typer.Option(help="which planted faults to run")] = "hang",
     source: From = "",
-    stall: Annotated[str, typer.Option(help="the watchdog's threshold: 5s, 1m")] = "5s",
+    stall: Annotated[str, typer.Option(help="the stall after which the watchdog looks: 5s, 1m")] = "5s",
     engines: Annotated[
-        bool, typer.Option("--engines", help="also the hangs of real engines, which take a minute each")
+        bool, typer.Option("--engines", help="also run the hangs of real engines, which take a minute each")
     ] = False,
     conditions: Annotated[
-        bool, typer.Option("--conditions", help="also each with spinning waits, a busy thread, a logger: two hours")
+        bool,
+        typer.Option(
+            "--conditions",
+            help="also run each hang with spinning waits, a busy thread and a logger, which takes two hours",
+        ),
     ] = False,
-    jobs: Annotated[int, typer.Option(min=1, help="hangs at a time; each is two to four processes")] = 1,
+    jobs: Annotated[
+        int, typer.Option(min=1, help="how many hangs to run at a time; each has two to four processes")
+    ] = 1,
     out: Annotated[
         str,
-        typer.Option(help="keep recordings, evidence and output here; default: nothing is kept", show_default=False),
+        typer.Option(
+            help="keep recordings, evidence and output in this directory; default: nothing is kept", show_default=False
+        ),
     ] = "",
     backends: Annotated[
-        tuple[str, str], typer.Option(help="of the parity suite: baseline and candidate", metavar="A B")
+        tuple[str, str], typer.Option(help="baseline and candidate of the parity suite", metavar="A B")
     ] = ("vllm", "sglang"),
     dtype: Annotated[
         Literal["float32", "bfloat16", "float16"],
-        typer.Option(help="of the parity suite: in which learner and engines compute"),
+        typer.Option(help="the dtype of learner and engines in the parity suite"),
     ] = "float32",
     format: Format = "text",
 ) -> None:
-    """Run planted faults and say of each what was found; exits 0 when all is as expected, 1 otherwise."""
+    """Run planted faults and say what was found of each. Exits with 0 if all is as expected, else with 1."""
     if suite == "parity":
         _parity(names or [], source, backends, dtype, out, format)
     from harness.extras import need

@@ -17,7 +17,7 @@ Cell = Annotated[str, typer.Argument(help="the name of a cell", show_default=Fal
 @app.command("list")
 def list_(
     history: HistoryAt = FILE,
-    limit: Annotated[int, typer.Option(min=1, help="nights, the newest first")] = 30,
+    limit: Annotated[int, typer.Option(min=1, help="how many nights to list, the newest first")] = 30,
 ) -> None:
     """List the last nights, each with how many cells had each status."""
     from harness.nightly.history import History
@@ -32,12 +32,14 @@ def list_(
 
 @app.command()
 def show(
-    night: Annotated[int | None, typer.Argument(help="its number; default: the last", show_default=False)] = None,
+    night: Annotated[
+        int | None, typer.Argument(help="the number of a night; default: the last", show_default=False)
+    ] = None,
     history: HistoryAt = FILE,
     format: NightFormat = "text",
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="also the cells that are as they were")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="also show the cells that did not change")] = False,
 ) -> None:
-    """Show a night again, in any format; exits as it did."""
+    """Show a night again, in any format; exits with the code that it had."""
     from harness.nightly.history import History
 
     with History.at(history, create=False) as past:
@@ -48,7 +50,7 @@ def show(
 @app.command()
 def compare(
     first: Annotated[int, typer.Argument(help="the number of a night", show_default=False)],
-    second: Annotated[int, typer.Argument(help="that of another", show_default=False)],
+    second: Annotated[int, typer.Argument(help="the number of another night", show_default=False)],
     history: HistoryAt = FILE,
 ) -> None:
     """Compare two nights: the cells whose verdict or problems differ."""
@@ -67,11 +69,13 @@ def compare(
 @app.command()
 def metric(
     cell: Cell,
-    name: Annotated[str, typer.Argument(help="a metric, or seconds", show_default=False)] = "max_delta_logprob",
+    name: Annotated[
+        str, typer.Argument(help="the name of a metric, or seconds for the time of the cell", show_default=False)
+    ] = "max_delta_logprob",
     history: HistoryAt = FILE,
-    nights: Annotated[int, typer.Option(min=1, help="the last so many")] = 60,
+    nights: Annotated[int, typer.Option(min=1, help="how many nights to show, up to the last")] = 60,
 ) -> None:
-    """Draw the course of a cell's metric over its nights."""
+    """Plot a metric of a cell over its nights."""
     from harness.errors import BadInput
     from harness.nightly.history import History
     from reports.sections.nightly import plot
@@ -90,9 +94,14 @@ def metric(
 
 @app.command()
 def html(
-    folder: Annotated[Path, typer.Argument(help="a new or empty one, or that of an earlier call", show_default=False)],
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            help="the directory to write: a new or empty one, or that of an earlier dashboard", show_default=False
+        ),
+    ],
     history: HistoryAt = FILE,
-    nights: Annotated[int, typer.Option(min=2, help="the last so many")] = 60,
+    nights: Annotated[int, typer.Option(min=2, help="how many nights to show, up to the last")] = 60,
 ) -> None:
     """Write a dashboard that opens offline: every cell over the nights, and a page for each cell."""
     from harness.errors import BadInput

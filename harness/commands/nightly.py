@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from harness.nightly.plan import Plan
 
 HistoryAt = Annotated[
-    str, typer.Option(help="of all nights: a SQLite file, or postgresql://USER@HOST/DATABASE", envvar="HARNESS_HISTORY")
+    str,
+    typer.Option(
+        help="the history of all nights: a SQLite file, or postgresql://USER@HOST/DATABASE", envvar="HARNESS_HISTORY"
+    ),
 ]
 NightFormat = Annotated[str, format_option("nightly")]
 FILE = "runs/nightly/history.db"
@@ -27,18 +30,32 @@ LEAST_BYTES = 1 << 20  # that must fit below --out before a night begins; a cell
 
 
 def nightly(
-    matrix: Annotated[Path, typer.Argument(help="a matrix in TOML (docs/how-to/nightly.md)", show_default=False)],
+    matrix: Annotated[
+        Path, typer.Argument(help="a matrix of comparisons, in TOML; see docs/how-to/nightly.md", show_default=False)
+    ],
     history: HistoryAt = FILE,
     only: Annotated[
-        list[str], typer.Option("--only", help="cells by wildcard or part of the name", show_default=False)
+        list[str],
+        typer.Option(
+            "--only",
+            help="run only the cells that match this wildcard or part of a name; may be repeated",
+            show_default=False,
+        ),
     ] = [],  # noqa: B006
     budget: Annotated[
-        str, typer.Option(help="take the cells that fit: changed last first, then longest not run", show_default=False)
+        str,
+        typer.Option(
+            help="run only what fits into this time, 90m or 8h: first the cells that changed most recently, then those "
+            "that have not run for longest",
+            show_default=False,
+        ),
     ] = "",
-    resume: Annotated[bool, typer.Option("--resume", help="go on with the last night, which was cut")] = False,
-    list_: Annotated[bool, typer.Option("--list", help="print the names of the cells and leave")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="print what would run, with an estimate of time")] = False,
-    out: Annotated[Path, typer.Option(help="the folder of recordings and reports")] = Path("runs/nightly"),
+    resume: Annotated[bool, typer.Option("--resume", help="continue the last night, which was interrupted")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="print the names of the cells, and run none")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="print what would run and how long it would take, and run nothing")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="the directory for recordings and reports")] = Path("runs/nightly"),
     address: Annotated[
         str, typer.Option(help="run cells side by side over the nodes of this Ray cluster", show_default=False)
     ] = "",
@@ -46,7 +63,7 @@ def nightly(
 ) -> None:
     """Run the cells of a matrix, judge each against its earlier nights, and say what changed.
 
-    Exits 1 when a cell regressed, else 2 when one could not run, else 0.
+    Exits with 1 if a cell regressed, else with 2 if one could not run, else with 0.
     """
     from harness.nightly import matrix as matrices
     from harness.nightly.history import History, Retention

@@ -25,36 +25,55 @@ def _finite(cap: float | None) -> float | None:
 
 Format = Annotated[str, format_option("parity")]
 Verbose = Annotated[
-    bool, typer.Option("--verbose", "-v", help="print the tables too: both runs, metrics, every check and finding")
+    bool,
+    typer.Option(
+        "--verbose",
+        "-v",
+        help="also print the tables: every metric of a run; both runs, every metric, check and finding of a comparison",
+    ),
 ]
-Scenario = Annotated[str, typer.Option(help="a scenario of the catalog, or the path of a .toml file")]
+Scenario = Annotated[str, typer.Option(help="the scenario: a name of the catalog, or the path of a .toml file")]
 Set = Annotated[
-    list[str], typer.Option("--set", help="section.key=value, on every side; may be repeated", show_default=False)
+    list[str],
+    typer.Option(
+        "--set",
+        help="a setting of the scenario, section.key=value, for every side; may be repeated",
+        show_default=False,
+    ),
 ]
-Model = Annotated[str, typer.Option(help="a Hugging Face directory; default: the scenario's", show_default=False)]
-Prompts = Annotated[str, typer.Option(help="a JSONL or Parquet file; default: the scenario's", show_default=False)]
+Model = Annotated[
+    str, typer.Option(help="the directory of a Hugging Face model; default: the scenario's model", show_default=False)
+]
+Prompts = Annotated[
+    str, typer.Option(help="a JSONL or Parquet file of prompts; default: the scenario's prompts", show_default=False)
+]
 Mode = Annotated[
     Literal["coupled", "native", "greedy"] | None,
-    typer.Option(help="of sampling; default: the scenario's", show_default=False),
+    typer.Option(help="how tokens are sampled; default: the scenario's mode", show_default=False),
 ]
-Steps = Annotated[int | None, typer.Option(help="PPO steps; default: the scenario's", show_default=False)]
-Seed = Annotated[int | None, typer.Option(help="of everything; default: the scenario's", show_default=False)]
-RolloutOnly = Annotated[bool, typer.Option("--rollout-only", help="no training: generation at fixed weights")]
+Steps = Annotated[
+    int | None, typer.Option(help="the number of PPO steps; default: the scenario's number", show_default=False)
+]
+Seed = Annotated[
+    int | None,
+    typer.Option(help="the seed of prompts, sampling and training; default: the scenario's seed", show_default=False),
+]
+RolloutOnly = Annotated[bool, typer.Option("--rollout-only", help="do not train: only generate, at fixed weights")]
 Out = Annotated[
-    str, typer.Option(help="directory of the recording; default: a new one under runs/", show_default=False)
+    str, typer.Option(help="the directory to record into; default: a new one under runs/", show_default=False)
 ]
 Address = Annotated[str, typer.Option(help="join this Ray cluster instead of starting one", show_default=False)]
 Device = Annotated[
-    Literal["auto", "cpu", "cuda"], typer.Option(help="of the learner; auto: CUDA where the cluster has it")
+    Literal["auto", "cpu", "cuda"], typer.Option(help="the device of the learner; auto: CUDA where the cluster has it")
 ]
-Cold = Annotated[bool, typer.Option("--cold", help="start engines, even where some that fit are up (harness up)")]
+Cold = Annotated[bool, typer.Option("--cold", help="start new engines, even where harness up keeps some that fit")]
 Stall = Annotated[
-    str, typer.Option(help="without progress for so long, a run is looked at and ended if it hangs; 0: never")
+    str, typer.Option(help="examine a run that made no progress for this long, and end it if it hangs; 0: never")
 ]
 Cap = Annotated[
     float | None,
     typer.Option(
-        help="largest rounding noise to believe, in nats; default: the dtype's",
+        help="the largest rounding noise to accept, in nats; default: that of the dtype",
         min=0,
         callback=_finite,
         show_default=False,

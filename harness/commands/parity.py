@@ -33,26 +33,41 @@ WITH_A_COMMAND = ("framework", "repeat", "out", "cap", "stall", "format", "verbo
 
 def parity(
     context: typer.Context,
-    baseline: Annotated[str, typer.Argument(help="engine or engine@environment or engine@version", show_default=False)],
-    candidate: Annotated[str, typer.Argument(help="the one that is judged", show_default=False)],
+    baseline: Annotated[
+        str,
+        typer.Argument(
+            help="the backend to compare with: ENGINE, ENGINE@ENVIRONMENT or ENGINE@VERSION", show_default=False
+        ),
+    ],
+    candidate: Annotated[
+        str, typer.Argument(help="the backend that is judged, named in the same way", show_default=False)
+    ],
     command: Annotated[
         list[str] | None,
         typer.Argument(
-            help="a job of OpenRLHF, verl or TRL, run on both instead of a scenario (docs/how-to/frameworks.md)"
+            help="a job of OpenRLHF, verl or TRL, which is run on both backends instead of a scenario; see "
+            "docs/how-to/frameworks.md"
         ),
     ] = None,
-    framework: Annotated[str, typer.Option(help="of the command; auto: what it and its scripts name")] = "auto",
+    framework: Annotated[
+        str, typer.Option(help="the framework of the command; auto: found from the command and its scripts")
+    ] = "auto",
     scenario: Scenario = "ppo-tiny",
     set: Set = [],  # noqa: B006
     candidate_set: Annotated[
-        list[str], typer.Option("--candidate-set", help="section.key=value, on the candidate only", show_default=False)
+        list[str],
+        typer.Option(
+            "--candidate-set",
+            help="a setting of the scenario, section.key=value, for the candidate only; may be repeated",
+            show_default=False,
+        ),
     ] = [],  # noqa: B006
     model: Model = "",
     prompts: Prompts = "",
     repeat: Annotated[
         Literal["baseline", "both", "none"] | None,
         typer.Option(
-            help="with a command: which sides are run a second time, for the floor; default: the baseline with --mode "
+            help="which sides of a job are run a second time, to measure the floor; default: the baseline with --mode "
             "coupled, else none",
             show_default=False,
         ),
@@ -61,32 +76,45 @@ def parity(
     steps: Steps = None,
     seed: Seed = None,
     rollout_only: RolloutOnly = False,
-    free: Annotated[bool, typer.Option("--free", help="let the runs part instead of guiding the candidate")] = False,
-    native: Annotated[bool, typer.Option("--native/--no-native", help="the short native stage at the end")] = True,
+    free: Annotated[
+        bool,
+        typer.Option("--free", help="let each run go its own way; else the candidate follows the baseline's tokens"),
+    ] = False,
+    native: Annotated[
+        bool, typer.Option("--native/--no-native", help="compare the engines' own samplers in a short stage at the end")
+    ] = True,
     lifted: Annotated[
         bool | None,
         typer.Option(
             "--lifted/--no-lifted",
-            help="compute once more in float32 with the weights of half precision; default: where they fit into memory",
+            help="repeat half precision's computation in float32 with the same weights; default: where memory allows",
             show_default=False,
         ),
     ] = None,
     attribution: Annotated[
         bool,
         typer.Option(
-            "--attribution/--no-attribution", help="intervene on the live engines to find the cause of a divergence"
+            "--attribution/--no-attribution",
+            help="look for the cause of a divergence by interventions on the live engines",
         ),
     ] = True,
     fault: Annotated[
-        str, typer.Option(help="plant this fault in the candidate (an unknown name lists them)", show_default=False)
+        str,
+        typer.Option(
+            help="plant this fault, to see that it is found; harness faults list --suite parity lists them",
+            show_default=False,
+        ),
     ] = "",
     mapping: Annotated[
         str,
         typer.Option(
-            help="the candidate's own parameter mapping, FILE.py (docs/reference/parameters.md)", show_default=False
+            help="a Python file with a parameter mapping for the candidate; see docs/reference/parameters.md",
+            show_default=False,
         ),
     ] = "",
-    baseline_mapping: Annotated[str, typer.Option(help="the same, of the baseline", show_default=False)] = "",
+    baseline_mapping: Annotated[
+        str, typer.Option(help="a Python file with a parameter mapping for the baseline", show_default=False)
+    ] = "",
     cap: Cap = None,
     out: Out = "",
     address: Address = "",
@@ -96,10 +124,10 @@ def parity(
     format: Format = "text",
     verbose: Verbose = False,
 ) -> None:
-    """Run one scenario, or a framework's own job, on two backends: do they agree; if not, where do they part, and why?
+    """Run one scenario, or a framework's own job, on two backends, and say whether, where and why they differ.
 
-    With a command after `--` only --framework, --repeat, --out, --cap, --stall, --format, --verbose, --seed and --mode
-    coupled count.
+    With a command after `--`, only these options are accepted: --framework, --repeat, --out, --cap, --stall, --format,
+    --verbose, --seed and --mode coupled.
     """
     _count(context, bool(command) or framework != "auto", mode)
     if command or framework != "auto":

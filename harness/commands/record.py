@@ -15,25 +15,32 @@ if TYPE_CHECKING:
 
 
 def record(
-    command: Annotated[list[str], typer.Argument(help="the command and its arguments", show_default=False)],
+    command: Annotated[list[str], typer.Argument(help="the command to run, with its arguments", show_default=False)],
     framework: Annotated[
-        str, typer.Option(help="its name in harness adapters list; auto: what the command and its scripts name")
+        str,
+        typer.Option(
+            help="the framework, as harness adapters list names it; auto: found from the command and its scripts"
+        ),
     ] = "auto",
     out: Annotated[
-        str, typer.Option(help="directory of the recording; default: a new one under runs/", show_default=False)
+        str, typer.Option(help="the directory to record into; default: a new one under runs/", show_default=False)
     ] = "",
     digests: Annotated[
-        bool, typer.Option("--digests", help="record digests of the weights too: every sync then reads all of them")
+        bool,
+        typer.Option("--digests", help="record digests of the weights too, for which every sync reads all weights"),
     ] = False,
     seed: Annotated[
         int | None,
-        typer.Option(help="of the order of OpenRLHF's prompts, which has none of its own", show_default=False),
+        typer.Option(
+            help="the seed of the order of prompts, for OpenRLHF, which has no such option", show_default=False
+        ),
     ] = None,
     stall: Annotated[
-        str, typer.Option(help="also watch it: without progress for so long, it is looked at; 0: never")
+        str, typer.Option(help="also examine the job when it made no progress for this long: 90s, 5m, 1h; 0: never")
     ] = "0",
     on_stall: Annotated[
-        Literal["report", "end", "exit"], typer.Option("--on-stall", help="as of harness watch")
+        Literal["report", "end", "exit"],
+        typer.Option("--on-stall", help="what to do after a stall, as for harness watch"),
     ] = "report",
 ) -> None:
     """Record a job of OpenRLHF, verl or TRL without editing it; its output and exit code pass through."""

@@ -6,7 +6,10 @@ import typer
 
 from harness.launchers import launchers
 
-app = typer.Typer(no_args_is_help=True, help="Write what starts the harness elsewhere: a workflow, a job's script.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Write the file that starts a job under the harness elsewhere: a workflow, a script, a manifest.",
+)
 for name, command in launchers().items():
     app.command(name)(command)
 

@@ -11,16 +11,19 @@ from harness.commands.showing import progress, show
 
 
 def replay(
-    run: Annotated[str, typer.Argument(help="a run directory, also a side of a parity directory", show_default=False)],
-    backend: Annotated[str, typer.Option(help="engine or engine@environment or engine@version: it only scores")] = "hf",
+    run: Annotated[
+        str, typer.Argument(help="a run directory, one side of a parity directory, or a bundle", show_default=False)
+    ],
+    backend: Annotated[
+        str,
+        typer.Option(help="the engine that scores the recorded tokens: ENGINE, ENGINE@ENVIRONMENT or ENGINE@VERSION"),
+    ] = "hf",
     steps: Annotated[
         int | None,
-        typer.Option(
-            help="so many steps of the run, counted from its beginning; default: all", min=1, show_default=False
-        ),
+        typer.Option(help="replay the run up to this number of steps; default: all of it", min=1, show_default=False),
     ] = None,
     from_step: Annotated[
-        int, typer.Option("--from-step", help="begin at the run's last checkpoint before this step", min=0)
+        int, typer.Option("--from-step", help="begin at the last checkpoint that the run saved before this step", min=0)
     ] = 0,
     cap: Cap = None,
     out: Out = "",

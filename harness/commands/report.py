@@ -19,20 +19,24 @@ def report(
     run: Annotated[
         str,
         typer.Argument(
-            help="a directory with a verdict.json, that file, a recorded run, or a bundle", show_default=False
+            help="a directory of harness run, parity, record or triage, a verdict.json, or a bundle", show_default=False
         ),
     ],
     format: Format = "text",
-    issue: Annotated[bool, typer.Option("--issue", help="the same as --format issue: to paste into a tracker")] = False,
+    issue: Annotated[
+        bool, typer.Option("--issue", help="the same as --format issue: text to paste into an engine's issue tracker")
+    ] = False,
     export: Annotated[
         str,
         typer.Option(
-            help="write a recorded run's metrics as this tracker's files instead; sends nothing",
+            help="write a recorded run's metrics as files of this tracker instead; nothing is sent",
             metavar="|".join(exporters.names()),
             show_default=False,
         ),
     ] = "",
-    out: Annotated[Path | None, typer.Option(help="the folder for --export", show_default=False)] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="the new folder that --export writes into", show_default=False)
+    ] = None,
     verbose: Verbose = False,
 ) -> None:
     """Show a verdict or a recorded run again, in any format; or export a run's metrics to a tracker."""

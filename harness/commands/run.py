@@ -27,9 +27,11 @@ from harness.commands.showing import format_option, progress, show
 
 def run(
     scenario: Annotated[
-        str, typer.Argument(help="a scenario of the catalog, or the path of a .toml file", show_default=False)
+        str, typer.Argument(help="the scenario: a name of the catalog, or the path of a .toml file", show_default=False)
     ],
-    backend: Annotated[str, typer.Option(help="engine or engine@environment or engine@version")] = "hf",
+    backend: Annotated[
+        str, typer.Option(help="the rollout engine: ENGINE, ENGINE@ENVIRONMENT or ENGINE@VERSION")
+    ] = "hf",
     set: Set = [],  # noqa: B006
     model: Model = "",
     prompts: Prompts = "",
@@ -40,18 +42,21 @@ def run(
     mapping: Annotated[
         str,
         typer.Option(
-            help="a parameter mapping of your own, FILE.py (docs/reference/parameters.md)", show_default=False
+            help="a Python file with a parameter mapping of your own; see docs/reference/parameters.md",
+            show_default=False,
         ),
     ] = "",
     resume: Annotated[
-        str, typer.Option(help="continue from this checkpoint (…/checkpoints/step-N)", show_default=False)
+        str, typer.Option(help="continue from this checkpoint: RUN/checkpoints/step-N", show_default=False)
     ] = "",
     out: Out = "",
     address: Address = "",
     device: Device = "auto",
     cold: Cold = False,
     stall: Stall = "60s",
-    format: Annotated[str, format_option("run", "of what is printed: the directory, or its steps")] = "text",
+    format: Annotated[
+        str, format_option("run", "the format of what is printed; text: the directory alone, for scripts")
+    ] = "text",
 ) -> None:
     """Record one run of a scenario on one backend."""
     from harness.parity.runs.options import RunOptions

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from reports.renderers import Subject
 
 
-def format_option(kind: str, help: str = "of what is printed; progress goes to stderr") -> Any:
+def format_option(kind: str, help: str = "the format of what is printed; progress goes to stderr") -> Any:
     """The option of a command that prints this kind of verdict; an unknown format is refused before anything starts."""
 
     def check(format: str) -> str:

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from harness.commands.options import Verbose
 from harness.commands.showing import format_option, show
 
 
@@ -14,18 +13,24 @@ def triage(
     what: Annotated[
         list[str] | None,
         typer.Argument(
-            help="a run directory, pids, a Ray address, an evidence directory or its zip, the directories of all nodes "
-            "of a job (or the one that holds them), a bundle, a directory of flight recorder dumps; default: the Ray "
-            "cluster of this host",
+            help="what to judge: pids, a Ray address, a run directory, an evidence directory or its zip, the evidence "
+            "directories of all nodes of a job (or the directory that holds them), a bundle, or a directory of flight "
+            "recorder dumps; default: the Ray cluster of this host",
             show_default=False,
         ),
     ] = None,
     out: Annotated[
         str,
-        typer.Option(help="keep evidence and verdict.json here; default: a temporary directory", show_default=False),
+        typer.Option(
+            help="write verdict.json, and evidence that is taken now, into this directory; default: a new one under "
+            "runs/ for live processes, none for recorded evidence",
+            show_default=False,
+        ),
     ] = "",
     format: Annotated[str, format_option("triage")] = "text",
-    verbose: Verbose = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="also print coverage, figures and every finding")
+    ] = False,
 ) -> None:
     """Say who is stuck in a job that stands still, who only waits, and why; or that the evidence is not enough."""
     from harness.triage.run import triage as run

@@ -12,7 +12,8 @@ from harness.commands.showing import say
 
 def up(
     backends: Annotated[
-        list[str], typer.Argument(help="engine or engine@environment, one for each side of a comparison")
+        list[str],
+        typer.Argument(help="the engines to start, ENGINE or ENGINE@ENVIRONMENT, one for each side of a comparison"),
     ],
     scenario: Scenario = "ppo-tiny",
     set: Set = [],  # noqa: B006
@@ -21,12 +22,14 @@ def up(
     mode: Mode = None,
     seed: Seed = None,
     native: Annotated[
-        bool, typer.Option("--native/--no-native", help="a second engine for the native stage of each")
+        bool, typer.Option("--native/--no-native", help="also start a second engine of each for the native stage")
     ] = True,
     device: Device = "auto",
-    idle: Annotated[str, typer.Option(help="end the engines when nobody has used them for so long")] = "30m",
+    idle: Annotated[
+        str, typer.Option(help="end the engines when nobody has used them for this long: 90s, 5m, 1h")
+    ] = "30m",
 ) -> None:
-    """Start engines and keep them up: parity and run use those that fit instead of starting their own."""
+    """Start engines and keep them up; harness parity and harness run then use those that fit."""
     from harness.parity.runs.options import RunOptions
     from harness.warm.up import up as start
 
@@ -37,7 +40,9 @@ def up(
 
 
 def ps(
-    format: Annotated[Literal["text", "json"], typer.Option("--format", help="text or json")] = "text",
+    format: Annotated[
+        Literal["text", "json"], typer.Option("--format", help="the format: text for people, json for programs")
+    ] = "text",
 ) -> None:
     """List the engines that are kept up."""
     import json

@@ -17,28 +17,38 @@ if TYPE_CHECKING:
 
 
 def watch(
-    command: Annotated[list[str], typer.Argument(help="the command and its arguments", show_default=False)],
-    stall: Annotated[str, typer.Option(help="without progress for so long, it is looked at: 90s, 5m, 1h")] = "60s",
+    command: Annotated[list[str], typer.Argument(help="the command to run, with its arguments", show_default=False)],
+    stall: Annotated[
+        str, typer.Option(help="examine the command when it made no progress for this long: 90s, 5m, 1h")
+    ] = "60s",
     out: Annotated[
         str,
-        typer.Option(help="directory of recordings, evidence, verdict; default: one under runs/", show_default=False),
+        typer.Option(
+            help="the directory for recordings, evidence and the verdict; default: a new one under runs/",
+            show_default=False,
+        ),
     ] = "",
     on_stall: Annotated[
         Literal["report", "end", "exit"],
         typer.Option(
             "--on-stall",
-            help="report: leave the command alone; end: end it; exit: leave it running. The last two exit with 86",
+            help="what to do about a hang. report: leave the command alone; end: end it and exit with 86; exit: leave "
+            "it running and exit with 86",
         ),
     ] = "report",
-    format: Annotated[str, format_option("triage", "of the verdict, which is printed to stderr")] = "text",
+    format: Annotated[str, format_option("triage", "the format of the verdict, which is printed to stderr")] = "text",
     keep: Annotated[
-        int, typer.Option(min=2, help="evidence directories that are kept; the first and the last always are")
+        int, typer.Option(min=2, help="how many evidence directories to keep, the first and the last among them")
     ] = 32,
     keep_size: Annotated[
-        str, typer.Option("--keep-size", help="bytes of evidence that are kept: 500M, 1G; the same two always are")
+        str,
+        typer.Option(
+            "--keep-size",
+            help="how many bytes of evidence to keep: 500M, 1G; the first and the last directory are always kept",
+        ),
     ] = "1G",
 ) -> None:
-    """Run any command under the watchdog; its output and exit code pass through, a stall is judged and reported."""
+    """Run any command under the watchdog; judge a stall and report it. Its output and exit code pass through."""
     from harness.frameworks.configured import Configured
     from harness.frameworks.detection import detect, recognised
     from harness.frameworks.record import finished

@@ -18,18 +18,17 @@ EARLY_S = 300  # before the time limit: a look takes some seconds a node, and a 
 STALL = "5m"
 
 Words = Annotated[list[str], typer.Argument(metavar="COMMAND...", help="the job's command, the same on every node")]
-Nodes = Annotated[int, typer.Option(min=1, help="nodes")]
-Stall = Annotated[str, typer.Option(help="of harness watch: without progress for so long, it is looked at")]
-Setup = Annotated[
-    str, typer.Option(help="a line of shell before anything else, on every node: an environment is not active there")
-]
-Doctor = Annotated[str, typer.Option(help="options of harness doctor")]
-Early = Annotated[int, typer.Option(min=1, help="seconds before the time limit at which evidence is taken")]
+Nodes = Annotated[int, typer.Option(min=1, help="the number of nodes")]
+Stall = Annotated[str, typer.Option(help="examine the job when it made no progress for this long: 90s, 5m, 1h")]
+Setup = Annotated[str, typer.Option(help="a line of shell to run first on every node, to activate an environment, say")]
+Doctor = Annotated[str, typer.Option(help="options for harness doctor, as one quoted text")]
+Early = Annotated[int, typer.Option(min=1, help="take evidence this many seconds before the time limit")]
 Record = Annotated[
-    bool, typer.Option("--record", help="harness record in place of harness watch: a job of OpenRLHF, verl or TRL")
+    bool,
+    typer.Option("--record", help="use harness record in place of harness watch, for a job of OpenRLHF, verl or TRL"),
 ]
-Name = Annotated[str, typer.Option(help="of the job and its file; default: the command's first word")]
-Out = Annotated[Path, typer.Option(help="the folder of the script")]
+Name = Annotated[str, typer.Option(help="the name of the job and of its file; default: the command's first word")]
+Out = Annotated[Path, typer.Option(help="the directory to write into")]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import typer
 
 Base = Annotated[
     Path | None,
-    typer.Option(help="a manifest of your own, whose resources, image, environment and the rest are kept"),
+    typer.Option(help="a manifest of your own to build on; its resources, image, environment and the rest are kept"),
 ]
 
 

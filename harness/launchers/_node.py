@@ -17,14 +17,15 @@ IN_A_RAY_JOB = '--address "$RAY_ADDRESS"'
 Shared = Annotated[
     str,
     typer.Option(
-        help="a folder that all nodes can write: none starts before the doctor has passed on all, and a hang across "
-        "nodes is found; default: what the harness leaves is kept where the script runs, each node by itself"
+        help="a directory that all nodes can write: no node starts before harness doctor has passed on all of them, and a "
+        "hang across nodes is found; default: each node keeps its evidence where its script runs"
     ),
 ]
 Ray = Annotated[
-    bool, typer.Option("--ray", help="start Ray on all nodes, and the command on the first when they have joined")
+    bool,
+    typer.Option("--ray", help="start Ray on all nodes, then run the command on the first one when all have joined"),
 ]
-Time = Annotated[str, typer.Option(help="the time limit, 90m or 12h, before whose end evidence is taken")]
+Time = Annotated[str, typer.Option(help="the time limit, 90m or 12h; evidence is taken before it")]
 
 
 def limit_s(time: str, early: int) -> float:

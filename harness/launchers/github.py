@@ -25,19 +25,23 @@ CACHE, RESTORE, SAVE = "actions/cache@v5", "actions/cache/restore@v5", "actions/
 
 
 def command(
-    matrix: Annotated[Path, typer.Argument(help="a matrix of harness nightly, from the repository's root")],
+    matrix: Annotated[
+        Path, typer.Argument(help="a matrix of harness nightly; its path is from the root of the repository")
+    ],
     on_push: Annotated[
         str,
-        typer.Option(help="what gates a push; default: harness parity of the matrix's first pair", show_default=False),
+        typer.Option(
+            help="the command that gates a push; default: harness parity of the matrix's first pair", show_default=False
+        ),
     ] = "",
     nightly: Annotated[
-        str, typer.Option(help="what runs every night besides, in a job of its own", show_default=False)
+        str, typer.Option(help="a command to run every night too, in a job of its own", show_default=False)
     ] = "",
-    setup: Annotated[str, typer.Option(help="what installs the harness on a runner")] = SETUP,
-    at: Annotated[str, typer.Option(help="when the night begins, as cron has it, in UTC")] = "17 2 * * *",
+    setup: Annotated[str, typer.Option(help="the command that installs the harness on a runner")] = SETUP,
+    at: Annotated[str, typer.Option(help="when the night begins, in the syntax of cron and in UTC")] = "17 2 * * *",
     runner: Annotated[str, typer.Option(help="the label of the runners")] = "ubuntu-latest",
     python: Annotated[str, typer.Option(help="the version of Python")] = "3.12",
-    out: Annotated[Path, typer.Option(help="the folder of the workflows")] = OUT,
+    out: Annotated[Path, typer.Option(help="the directory to write the workflows into")] = OUT,
 ) -> None:
     """Write the GitHub workflows of a project: on every push, and every night a matrix.
 

@@ -18,11 +18,16 @@ RESULTS = "/harness-results"
 def command(
     context: typer.Context,
     words: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="the job's command, run on the head")],
-    image: Annotated[str, typer.Option(help="of every pod, with Ray and the harness; --base may name it")] = "",
+    image: Annotated[
+        str, typer.Option(help="the image of every pod, with Ray and the harness; --base may name it instead")
+    ] = "",
     nodes: _job.Nodes = 1,
-    gpus: Annotated[int, typer.Option(min=0, help="of NVIDIA, on each node")] = 0,
+    gpus: Annotated[int, typer.Option(min=0, help="the number of NVIDIA GPUs on each node")] = 0,
     claim: Annotated[
-        str, typer.Option(help="a persistent volume claim for what the harness leaves; without it the pods are kept")
+        str,
+        typer.Option(
+            help="a persistent volume claim to write recordings and evidence to; without one the pods are kept"
+        ),
     ] = "",
     time: _node.Time = "",
     stall: _job.Stall = _job.STALL,

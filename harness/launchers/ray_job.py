@@ -16,12 +16,14 @@ def command(
     context: typer.Context,
     words: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="the job's command, run on the head")],
     address: Annotated[
-        str, typer.Option(help="of the cluster's dashboard; default: $RAY_API_SERVER_ADDRESS or http://127.0.0.1:8265")
+        str,
+        typer.Option(help="the address of the dashboard; default: $RAY_API_SERVER_ADDRESS or http://127.0.0.1:8265"),
     ] = "",
     submit: Annotated[
-        list[str] | None, typer.Option(help="another option of ray job submit, --entrypoint-num-cpus=1 say")
+        list[str] | None,
+        typer.Option(help="another option for ray job submit, such as --entrypoint-num-cpus=1; may be repeated"),
     ] = None,
-    results: Annotated[str, typer.Option(help="a folder for what the harness leaves, on the cluster")] = "/tmp",
+    results: Annotated[str, typer.Option(help="a directory on the cluster for recordings and evidence")] = "/tmp",
     time: _node.Time = "",
     stall: _job.Stall = _job.STALL,
     setup: _job.Setup = "",

@@ -17,7 +17,7 @@ def command(
     words: _job.Words,
     nodes: _job.Nodes = 1,
     autostop: Annotated[
-        int, typer.Option(min=0, help="minutes without a job after which the cluster stops; 0: it does not")
+        int, typer.Option(min=0, help="stop the cluster after this many minutes without a job; 0: never")
     ] = 0,
     time: _node.Time = "",
     shared: _node.Shared = "",

@@ -21,7 +21,7 @@ def command(
     setup: _job.Setup = "",
     doctor: _job.Doctor = "",
     sbatch: Annotated[
-        list[str] | None, typer.Option(help="another option of sbatch, --gpus-per-node=8 say; as often as needed")
+        list[str] | None, typer.Option(help="another option for sbatch, such as --gpus-per-node=8; may be repeated")
     ] = None,
     early: _job.Early = _job.EARLY_S,
     record: _job.Record = False,

@@ -12,7 +12,9 @@ from harness.launchers import _job, _node
 
 def command(
     context: typer.Context,
-    words: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="what each rank runs: python train.py")],
+    words: Annotated[
+        list[str], typer.Argument(metavar="COMMAND...", help="the command of each rank, such as python train.py")
+    ],
     nodes: _job.Nodes = 1,
     nproc_per_node: Annotated[str, typer.Option(help="ranks on each node: a number, auto, gpu or cpu")] = "auto",
     time: _node.Time = "",
