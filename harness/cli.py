@@ -43,6 +43,7 @@ from harness.commands import (
 from harness.errors import HarnessError, Interrupted, Terminated
 from probes import redaction
 from reports import places
+from reports.text import clean_lines
 
 # Errors of the lower rooms that already speak to the user. By name: importing them would import what defines them.
 _ADDRESSED = {
@@ -97,14 +98,14 @@ class _Group(_Commands):
 
 @contextlib.contextmanager
 def _scrubbed() -> Iterator[None]:
-    """What the parser says of a wrong argument quotes it."""
+    """What the parser says of a wrong argument quotes it: without secrets, and nothing in it drives the terminal."""
     try:
         yield
     except Exception as error:
         said: Any = error
         if hasattr(said, "format_message") and isinstance(getattr(said, "message", None), str):  # click's or Typer's
             redaction.learn(os.environ)
-            said.message = redaction.text(said.message, 0)
+            said.message = clean_lines(said.message)
         raise
 
 
@@ -205,9 +206,9 @@ def _tell(error: BaseException) -> int:
     else:
         message = f"a defect of the harness: {type(error).__name__}: {error}"
         fix, code = f"HARNESS_DEBUG=1 {_command_line()}   # shows where, for a bug report", 2
-    print(redaction.text(places.shown(f"harness: {message}"), 0), file=sys.stderr)
+    print(clean_lines(places.shown(f"harness: {message}")), file=sys.stderr)
     if fix:
-        print(redaction.text(places.shown(f"  fix: {fix}"), 0), file=sys.stderr)
+        print(clean_lines(places.shown(f"  fix: {fix}")), file=sys.stderr)
     return code
 
 

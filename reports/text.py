@@ -30,6 +30,11 @@ def clean(text: object) -> str:
     return shown if shown.isprintable() else "".join(char if char.isprintable() else _escape(char) for char in shown)
 
 
+def clean_lines(text: object) -> str:
+    """The text as `clean` shows it, with its line breaks, for a terminal."""
+    return "\n".join(map(clean, redaction.text(str(text), 0).split("\n")))
+
+
 def _escape(char: str) -> str:
     code = ord(char)
     if char in _ESCAPES:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
-from probes import redaction
 from probes.plugins import PluginError
 from reports import renderers
+from reports.text import clean_lines
 
 if TYPE_CHECKING:
     from reports.renderers import Subject
@@ -72,7 +72,7 @@ def progress() -> Iterator[Any]:
 def say(line: str) -> None:
     """Print a line for the user to stderr; once that was closed, what is printed there goes nowhere."""
     try:
-        print(redaction.text(f"harness: {line}", 0), file=sys.stderr, flush=True)
+        print(clean_lines(f"harness: {line}"), file=sys.stderr, flush=True)
     except (OSError, ValueError):
         with contextlib.suppress(OSError, ValueError):
             null = os.open(os.devnull, os.O_WRONLY)

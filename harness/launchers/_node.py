@@ -17,8 +17,8 @@ IN_A_RAY_JOB = '--address "$RAY_ADDRESS"'
 Shared = Annotated[
     str,
     typer.Option(
-        help="a directory that all nodes can write: no node starts before harness doctor has passed on all of them, and a "
-        "hang across nodes is found; default: each node keeps its evidence where its script runs"
+        help="a directory that all nodes can write: no node starts before harness doctor has passed on all, and "
+        "a hang across nodes is found; default: each node keeps its evidence where its script runs"
     ),
 ]
 Ray = Annotated[

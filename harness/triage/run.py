@@ -83,7 +83,7 @@ def _evidence(what: list[str], out: Path | None) -> tuple[Evidence, bool]:
             return directory.read(taken or path), False
         return _run(path, taken, out)
     if len(what) == 1 and _pathlike(what[0]):
-        raise BadInput(f"{what[0]}: no such file or directory", fix=f"harness triage takes {WHAT}")
+        raise BadInput(f"{what[0]}: no such file or directory", fix=f"harness triage WHAT   # {WHAT}")
     return _live(what, out), True
 
 

@@ -63,6 +63,19 @@ def test_an_error_is_one_sentence_and_its_exit_code(
     assert capsys.readouterr().err == text
 
 
+@pytest.mark.parametrize(
+    "words",
+    [["report", "{}"], ["diff", "{}", "x"], ["triage", "{}/x"], ["bundle", "{}"], ["{}"], ["run", "{}"],
+     ["nightly", "{}"], ["run", "ppo-tiny", "--backend", "{}"], ["env", "path", "{}"], ["env", "list", "{}"],
+     ["watch", "{}"], ["env", "list", "--format", "{}"], ["env", "{}"], ["faults", "list", "--from", "{}"]],
+)  # fmt: skip
+def test_an_argument_cannot_drive_the_terminal(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([word.format("a\x1b[2J\u202eb") for word in words]) in (2, 127)
+    told = capsys.readouterr()
+    assert all(char.isprintable() or char == "\n" for char in told.out + told.err)
+    assert "x1b[2J" in told.err
+
+
 def test_a_defect_is_no_verdict_and_says_how_to_see_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
