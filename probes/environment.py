@@ -18,14 +18,15 @@ from pathlib import Path
 from typing import Any
 
 from probes import redaction
+from probes.engines import ENGINES
 from probes.secret_names import is_secret
 
 PACKAGES = (
     "torch", "torchvision", "triton", "numpy", "transformers", "tokenizers", "safetensors", "accelerate", "peft", "ray",
-    "vllm", "sglang", "sgl-kernel", "sgl-kernel-cpu", "sglang-kernel", "sglang-kernel-cpu", "flashinfer-python",
-    "flash-attn", "xformers", "xgrammar", "deepspeed", "megatron-core", "trl", "verl", "openrlhf", "pandas", "pyarrow",
-    "pydantic", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13", "nvidia-cublas-cu12",
-    "nvidia-cublas", "rlhf-harness",
+    *(name for engine in ENGINES.values() for name in engine.packages),
+    "flashinfer-python", "flash-attn", "xformers", "xgrammar", "deepspeed", "megatron-core", "trl", "verl", "openrlhf",
+    "pandas", "pyarrow", "pydantic", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13",
+    "nvidia-cublas-cu12", "nvidia-cublas", "rlhf-harness",
 )  # fmt: skip
 # The one list of variables whose values are written down. Names of Ray are listed one by one: of those that begin with
 # RAY_, RAY_JOB_CONFIG_JSON_ENV_VAR holds the variables that the user gave to the whole job, keys included.
@@ -42,9 +43,10 @@ PLACE = re.compile(
     r"|RAY_ADDRESS|RAY_JOB_ID|RAY_RAYLET_PID|RAY_NODE_ID|RLHF_HARNESS_(WATCH|ROLE)"
     r"|(TORCH_FR|TORCH_NCCL|NCCL|GLOO)_[A-Z0-9_]+"
 )
+_OF_ENGINES = "|".join(name for engine in ENGINES.values() for name in engine.variables)
 _FAMILIES = (
-    r"(NCCL|GLOO|UCX|FI|TP|CUDA|CUDNN|CUBLAS|NVIDIA|HIP|ROCR|TORCH|PYTORCH|TORCHINDUCTOR|TRITON|OMP|MKL|KMP"
-    r"|VLLM|SGLANG|SGL|FLASHINFER|HF|TRANSFORMERS|TOKENIZERS)_.*"
+    r"((NCCL|GLOO|UCX|FI|TP|CUDA|CUDNN|CUBLAS|NVIDIA|HIP|ROCR|TORCH|PYTORCH|TORCHINDUCTOR|TRITON|OMP|MKL|KMP"
+    rf"|FLASHINFER|HF|TRANSFORMERS|TOKENIZERS)_|{_OF_ENGINES}).*"
 )
 # What can change a run: in a recording. The families are open, their values pass the scrubber.
 VARIABLES = re.compile(

@@ -22,6 +22,7 @@ from types import FrameType
 from typing import Any
 
 from probes import collectives, redaction
+from probes.engines import ENGINES
 from probes.files import make_folder, mode_in
 from probes.identity import started
 from probes.lines import encode_json
@@ -47,7 +48,7 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
     ("/torch/distributed/elastic/", "", "idle"),
     ("/torch/distributed/launcher/", "", "idle"),
     ("/torch/_inductor/compile_worker/", "", "idle"),
-    ("/vllm/v1/engine/core.py", "_process_input_queue", "idle"),
+    *((file, function, "idle") for engine in ENGINES.values() for file, function in engine.idle),
     ("/asyncio/base_events.py", "_run_once", "idle"),
     ("/asyncio/runners.py", "run", "idle"),
     ("/multiprocessing/queues.py", "get", "idle"),
@@ -68,7 +69,7 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
     ("/torch/multiprocessing/spawn.py", "join", "child"),
 )
 # Whatever a rank does in there, an endless row of broadcasts to its peers too, it waits for orders.
-_ORDERS = ("/sglang/srt/managers/scheduler.py", "recv_requests")
+_ORDERS = tuple(place for engine in ENGINES.values() for place in engine.orders)
 _BREAKPOINTS = {  # IPython's and pudb's are called debugger.py
     ("pdb.py", "interaction"), ("debugger.py", "interaction"), ("code.py", "interact"),
     ("pydevd.py", "do_wait_suspend"),
@@ -104,7 +105,7 @@ def place(frame: FrameType | None) -> Place:
         code = frame.f_code
         if depth < SHOWN:
             stack.append(f"{_short(code.co_filename)}:{frame.f_lineno} {code.co_name}"[:TEXT])
-        if code.co_name == _ORDERS[1] and code.co_filename.endswith(_ORDERS[0]):
+        if any(code.co_name == function and code.co_filename.endswith(file) for file, function in _ORDERS):
             wait = "idle"
         stopped = stopped or (os.path.basename(code.co_filename), code.co_name) in _BREAKPOINTS
         if not outside and not code.co_filename.endswith(_PASSED):

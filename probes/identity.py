@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from probes import collectives
+from probes.engines import TITLES
 
 ROLE = "RLHF_HARNESS_ROLE"
 IDLE = "worker"  # a process of Ray's that has no task or actor yet
@@ -35,7 +36,7 @@ def role_now() -> str:
         title = Path("/proc/self/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:  # not Linux
         title = ""
-    found = re.match(r"ray::([A-Za-z_]\w*)", title) or re.match(r"(sglang|VLLM|vllm)\b:*([A-Za-z_]\w*)?", title)
+    found = re.match(r"ray::([A-Za-z_]\w*)", title) or re.match(rf"(?i:({TITLES}))\b:*([A-Za-z_]\w*)?", title)
     if found:
         name = "_".join(part for part in found.groups() if part)
         return IDLE if name == "IDLE" else name

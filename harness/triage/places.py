@@ -22,6 +22,7 @@ IDLE = frozenset({"scheduler", "orders", "ray_idle", "http_server", "queue", "fi
 
 # A work frame of one engine lies inside its loop: the loop comes after it, whichever engine's pattern it is.
 _OF_ENGINES = ("transition", "compute", "orders", "scheduler", "engine_call")
+_ENGINES = "|".join(map(re.escape, names(embedded=False)))
 _TORCH = r"torch/distributed/"
 _COLLECTIVES = (
     "all_reduce|all_reduce_coalesced|all_gather|all_gather_into_tensor|all_gather_coalesced|all_gather_object"
@@ -65,7 +66,7 @@ TABLE: tuple[FramePattern, ...] = (
     FramePattern(
         "collective",
         r"all_reduce|all_gather|broadcast|broadcast_object_list|barrier|reduce_scatter|broadcast_pyobj",
-        rf"({'|'.join(names(embedded=False))}|megatron|deepspeed|verl)/",
+        rf"({_ENGINES}|megatron|deepspeed|verl)/",
     ),
     FramePattern(
         "collective",
@@ -191,7 +192,7 @@ _FOREIGN = re.compile(
 )
 # Shared objects, the interpreter itself, and source lines of compiled code, where its debug information is there.
 _COMPILED = re.compile(r"\.so(\.[\w.]+)?$|\.(c|cc|cpp|cxx|cu|cuh|h|hh|hpp|rs|pyx|pxd|S)$|(^|/)python[\d.]*$")
-_LIBRARY_SHORT = re.compile(r"^(torch|ray|vllm|sglang|transformers|threading|socket|selectors|asyncio)(/|\.py$)")
+_LIBRARY_SHORT = re.compile(rf"^(torch|ray|{_ENGINES}|transformers|threading|socket|selectors|asyncio)(/|\.py$)")
 
 
 @lru_cache(maxsize=65536)

@@ -13,10 +13,11 @@ from pathlib import Path
 
 from harness.cluster.launch import driver_seat
 from harness.cluster.side import Side
+from scenarios.engines import registry
 
 # Variables that engines and torch read. Only digests are kept: a token may be among them.
 VARIABLES = (
-    "VLLM_", "SGLANG_", "SGL_", "TORCH", "PYTORCH_", "CUDA_", "CUBLAS_", "NVIDIA_", "NCCL_", "GLOO_", "OMP_", "MKL_",
+    *registry.variables(), "TORCH", "PYTORCH_", "CUDA_", "CUBLAS_", "NVIDIA_", "NCCL_", "GLOO_", "OMP_", "MKL_",
     "KMP_", "HF_", "TRANSFORMERS_", "TOKENIZERS_", "TRITON_", "FLASHINFER_", "LD_", "HARNESS_HOME",
 )  # fmt: skip
 

@@ -77,6 +77,12 @@ def names(*, embedded: bool | None = None) -> tuple[str, ...]:
     return tuple(name for name, spec in specs().items() if embedded is None or spec.embedded == embedded)
 
 
+@functools.cache
+def variables() -> tuple[str, ...]:
+    """How the names of variables begin that only one engine's code reads."""
+    return tuple(name for spec in specs().values() for name in spec.process.variables)
+
+
 def find(name: str) -> EngineSpec | None:
     """The engine of that name, if there is one: recordings may name any."""
     return specs().get(name)

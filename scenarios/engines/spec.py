@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from probes.engines import EngineProcess
 from scenarios.engines.native import Native, Values
 
 if TYPE_CHECKING:
@@ -45,8 +46,7 @@ class EngineSpec:
 
     `embedded`: it runs in the harness's own interpreter and takes no environment. `recipes`: the folder of its
     environments' recipes, NAME-cpu.toml and NAME-cuda.toml; empty: `harness/recipes`. `distributions`: whose version is
-    the engine's, the first that is installed. `beside_the_learner`: distributions that may be installed in the
-    learner's interpreter without a part in its numbers. `entry_points`: of ours that its processes find, by group.
+    the engine's, the first that is installed. `entry_points`: of ours that its processes find, by group.
 
     `engine_arguments`, `sampling_arguments`: canonical name -> native argument. A sampling parameter that is not named
     has its canonical name and default in this engine too; None: the engine has no such parameter. `always`: native
@@ -58,8 +58,8 @@ class EngineSpec:
 
     `learners_code`: it computes with the learner's own code. `logprobs`: of which distribution its own sampler reports
     log-probabilities unless told otherwise. `reloads_modules`: a weight sync must hold all tensors of a module.
-    `defaults_at_endpoint_only`: generation_config.json counts at its OpenAI endpoint only. `process_title`: what its
-    processes call themselves. `frames`: where its processes compute, wait and sleep.
+    `defaults_at_endpoint_only`: generation_config.json counts at its OpenAI endpoint only. `process`: how its processes
+    are told. `frames`: where they compute, wait and sleep.
     """
 
     name: str
@@ -68,7 +68,6 @@ class EngineSpec:
     embedded: bool = False
     recipes: str = ""
     distributions: tuple[str, ...] = ()
-    beside_the_learner: tuple[str, ...] = ()
     entry_points: Mapping[str, str] = field(default_factory=dict)
     engine_arguments: Mapping[str, Native] = field(default_factory=dict)
     sampling_arguments: Mapping[str, Native | None] = field(default_factory=dict)
@@ -81,7 +80,7 @@ class EngineSpec:
     logprobs: Literal["raw", "tempered"] = "raw"
     reloads_modules: bool = False
     defaults_at_endpoint_only: bool = False
-    process_title: str = ""
+    process: EngineProcess = field(default_factory=EngineProcess)
     frames: tuple[FramePattern, ...] = ()
 
     def workers(self, engine: Engine) -> int:

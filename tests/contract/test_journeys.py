@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from scenarios.engines import registry
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = [file for room in ("harness", "scenarios", "reports", "probes") for file in sorted((ROOT / room).rglob("*"))
@@ -19,17 +23,50 @@ def places(pattern: str, *besides: str) -> set[str]:
 
 
 ADAPTERS = ("probes/adapters/", "harness/frameworks/", "scenarios/jobs/")  # what a framework says of its engines
-EXAMPLES = {"harness/nightly/matrix.py", "harness/commands/faults.py"}  # a default pair of engines
+# Where an engine may be named outside its folder: it has an entry in the first two, and none in those below them.
+NAMED = {
+    "scenarios/engines/registry.py": "the list of those that are built in",
+    "probes/engines.py": "how its processes are told: probes know no engine's folder",
+    "reports/renderers/issue.py": "what its maintainers ask for: reports know no engine",
+    "scenarios/engines/held.py": "where each engine keeps what its attention reads",
+    "harness/nightly/matrix.py": "a default pair of engines",
+    "harness/commands/faults.py": "a default pair of engines",
+}
 
 
-def test_a_built_in_engine_is_a_folder_a_line_and_its_recipes() -> None:
-    """An engine of a package is one folder: tests/integration/test_strangers.py."""
-    found = places(r'"sglang"', "scenarios/engines/sglang/", "harness/recipes/", *ADAPTERS) - EXAMPLES
-    assert found == {
-        "scenarios/engines/registry.py",
-        "probes/environment.py",  # packages that are recorded: probes know no engine
-        "reports/renderers/issue.py",  # what its maintainers ask for: reports know no engine
+def names_of_engines() -> re.Pattern[str]:
+    """What tells that a text is about one of the engines: its name, packages, variables or titles."""
+    apart = [spec for spec in registry.specs().values() if not spec.embedded]
+    assert apart
+    words = {
+        word.lower().rstrip("_")
+        for spec in apart
+        for word in (spec.name, *spec.process.packages, *spec.process.variables, *spec.process.titles)
     }
+    return re.compile(rf"(?<![a-z])({'|'.join(sorted(words))})(?![a-z])", re.IGNORECASE)
+
+
+def literals(file: Path) -> Iterator[str]:
+    """Its texts that are data: no docstring, and no sentence or command, which consist of words."""
+    tree = ast.parse(file.read_text("utf-8"))
+    told = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        text = node.value if isinstance(node, ast.Constant) and id(node) not in told else None
+        if isinstance(text, str) and (" " not in text or re.search(r"[\\^|]", text)):
+            yield text
+
+
+def test_an_engine_is_named_by_its_own_folder_and_its_entries_only() -> None:
+    """An engine of a package is one folder: tests/integration/test_strangers.py."""
+    engine = names_of_engines()
+    homes = (*ADAPTERS, "harness/recipes/", *(f"scenarios/engines/{name}/" for name in registry.BUILT_IN))
+    files = {file.relative_to(ROOT).as_posix(): file for file in FILES if file.suffix == ".py"}
+    found = {
+        name
+        for name, file in files.items()
+        if not name.startswith(homes) and any(engine.search(text) for text in literals(file))
+    }
+    assert found == set(NAMED)
 
 
 def test_a_framework_is_a_folder_and_an_adapter() -> None:

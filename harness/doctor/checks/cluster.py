@@ -15,8 +15,8 @@ Placed = tuple[str, Outcome]
 
 _LINKING = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH")
 _STEERING = re.compile(
-    r"(NCCL|GLOO|TORCH_NCCL|TORCH_FR|TORCH_DISTRIBUTED|TP_SOCKET|UCX|RCCL|VLLM|SGLANG|SGL|HF|FLASHINFER|PYTORCH)_.*"
-    r"|CUDA_DEVICE_MAX_CONNECTIONS|CUDA_LAUNCH_BLOCKING|PYTHONHASHSEED"
+    r"((NCCL|GLOO|TORCH_NCCL|TORCH_FR|TORCH_DISTRIBUTED|TP_SOCKET|UCX|RCCL|HF|FLASHINFER|PYTORCH)_"
+    rf"|{'|'.join(registry.variables())}).*|CUDA_DEVICE_MAX_CONNECTIONS|CUDA_LAUNCH_BLOCKING|PYTHONHASHSEED"
 )
 _LOCAL = re.compile(r".*(IFNAME|IB_HCA|HOSTID|HOST_IP|_PORT)$")  # may rightly differ from node to node
 _SAME = re.compile(r"rlhf-harness|pandas|pyarrow")  # of no account to the workers

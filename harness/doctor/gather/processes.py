@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.doctor.gather.files import age, pids, status, title
+from probes.engines import ENGINES, TITLES
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,9 @@ class Processes:
 
 
 FOLLOW_S = 2.0  # chosen: within which a process that sees its parent's end has ended too
-# Names that the programs give themselves: SGLang and vLLM with setproctitle, Ray's workers as ray::<task>.
-_ENGINE = re.compile(r"^(sglang::|VLLM::|sgl_diffusion::)|(-m |/)(sglang\.launch_server|vllm\.entrypoints)\b")
+# Names that the programs give themselves: engines with setproctitle, Ray's workers as ray::<task>.
+_MODULES = "|".join(re.escape(module) for engine in ENGINES.values() for module in engine.modules)
+_ENGINE = re.compile(rf"^({TITLES})::|(-m |/)({_MODULES})\b")
 _RAY = re.compile(r"^ray::|/raylet/raylet\b|/gcs/gcs_server\b|^raylet\b|^gcs_server\b")
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from probes import redaction
+from probes.engines import ENGINES
 from probes.environment import packages, variables
 from probes.secret_names import is_secret
 
@@ -57,8 +58,9 @@ _SHARED = re.compile(
     r"|nvJitLink|nvshmem_host|rccl)[-.].*so.*|libc10\.so|libtorch\.so"
 )
 _COMPILED = {  # distribution -> a module that pulls its compiled part in
-    "torch": "torch", "flash-attn": "flash_attn_2_cuda", "xformers": "xformers.ops", "sgl-kernel": "sgl_kernel",
-    "vllm": "vllm._C", "transformer-engine": "transformer_engine.pytorch", "apex": "amp_C", "deepspeed": "deepspeed",
+    "torch": "torch", "flash-attn": "flash_attn_2_cuda", "xformers": "xformers.ops",
+    **{name: module for engine in ENGINES.values() for name, module in engine.compiled.items()},
+    "transformer-engine": "transformer_engine.pytorch", "apex": "amp_C", "deepspeed": "deepspeed",
 }  # fmt: skip
 _PATIENCE_S = 60.0  # chosen: an import that reads a GiB of libraries from a cold network disk
 _TRY = """

@@ -19,6 +19,7 @@ from harness.parity.facts.explanation import Explained
 from harness.recordings.tables import mapping, number
 from reports.model import SUSPICIONS, CheckState, Finding
 from reports.text import counted, figure
+from scenarios.engines import registry
 
 _LEARNERS = {"trainer", "actor", "critic", "reference", "reward"}
 _NAMED = 6  # differing variables that a finding names; all of them with their values stand in its details
@@ -182,7 +183,8 @@ def environment(e: Evidence) -> Outcome:
     variables = differences(*(_variables(side) for side in e.sides))
     if variables:
         names = sorted(dict.fromkeys(key.partition(".")[2] for key in variables), key=_weight)
-        telling = [one for one in names if not _OF_ONE_ENGINE.match(one)]
+        # What an engine's own code alone reads says nothing about the other; it stands in the details.
+        telling = [one for one in names if not one.startswith(registry.variables())]
         rest = len(names) - min(len(telling), _NAMED)
         listed = ", ".join(telling[:_NAMED]) or "only such as one engine alone reads"
         listed += f" and {rest} more" if telling and rest else ""
@@ -236,13 +238,10 @@ def _engine_packages(side: Side) -> dict[str, str]:
     return found
 
 
-# vLLM draws a random name for its group and for its shared memory, and puts both into the environment of its process.
-_OWN_TO_A_PROCESS = re.compile(
-    r"RAY_.*|(LOCAL_)?RANK|MASTER_(ADDR|PORT)|.*_PORT|.*_PID|VIRTUAL_ENV|CONDA_.*|VLLM_DIST_IDENT|.*_SHM_BUFFER_NAME"
-    r"|RLHF_HARNESS_.*"
-)
-# What an engine's own code alone reads, and says nothing about the other; they stand in the details.
-_OF_ONE_ENGINE = re.compile(r"VLLM_|SGLANG_|SGL_")
+_OWN_TO_A_PROCESS = re.compile("|".join([
+    r"RAY_.*|(LOCAL_)?RANK|MASTER_(ADDR|PORT)|.*_PORT|.*_PID|VIRTUAL_ENV|CONDA_.*|RLHF_HARNESS_.*",
+    *(spec.process.random_variables for spec in registry.specs().values() if spec.process.random_variables),
+]))  # fmt: skip
 # What changes libraries, collectives or devices comes first; where caches lie changes no number and comes last.
 _HEAVY = re.compile(r"LD_|NCCL_|GLOO_|CUDA_|OMP_|TORCH_|PYTORCH_")
 _LIGHT = re.compile(r".*_CACHE_(DIR|PATH)|.*_WORKSPACE")

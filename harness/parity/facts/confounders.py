@@ -153,7 +153,7 @@ def learner_devices(recording: Recording) -> dict[str, list[str]]:
 
 def _environment(baseline: Recording, candidate: Recording) -> Iterator[Confounder]:
     one, two = learner_packages(baseline), learner_packages(candidate)
-    idle = _WITHOUT_NUMBERS.union(*(spec.beside_the_learner for spec in registry.specs().values()))
+    idle = _WITHOUT_NUMBERS.union(*(spec.process.packages for spec in registry.specs().values()))
     packages = {k: v for k, v in differences(one, two).items() if k not in idle} if one and two else {}
     devices = differences(learner_devices(baseline), learner_devices(candidate))
     devices = {key: pair for key, pair in devices.items() if None not in pair}

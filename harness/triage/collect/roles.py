@@ -67,7 +67,7 @@ def role_of(facts: Facts, *, journal: str = "", beat: str = "", actor: str = "")
 
 def engine_of(facts: Facts) -> str:
     """The engine's name, by the title or the module that was started; empty where it is none."""
-    titles = {spec.process_title.lower(): name for name, spec in registry.specs().items() if spec.process_title}
+    titles = {title.lower(): name for name, spec in registry.specs().items() for title in spec.process.titles}
     head = facts.title.partition("::")[0].lower()
     if head in titles:
         return titles[head]

