@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     Number = float
 else:
-    Number = numbers.Real  # a type that msgspec leaves to `_number`
+    Number = numbers.Real  # a type that msgspec leaves to `number`
 
 T = TypeVar("T")
 _NON_FINITE = ("nan", "inf", "-inf")
@@ -44,7 +44,7 @@ def convert(data: Any, kind: type[T], *, version: int | None = None) -> T:
         if found != version:
             raise ValueError(f"{name} schema {found!r} is not {version}, which this installation reads")
     try:
-        made = msgspec.convert(data, kind, dec_hook=_number)
+        made = msgspec.convert(data, kind, dec_hook=number)
     except msgspec.ValidationError as error:
         raise ValueError(f"{error}") from error
     if unknown := _unknown(data, msgspec.to_builtins(made, enc_hook=_foreign), name):
@@ -64,7 +64,8 @@ def _unknown(data: Any, kept: Any, place: str) -> str:
     return next((found for *part, known in parts if (found := _unknown(*part) if known else part[2])), "")
 
 
-def _number(kind: Any, value: Any) -> Any:
+def number(kind: Any, value: Any) -> Any:
+    """A value of type `Number`: a hook of msgspec. ValueError where it is none."""
     if value in _NON_FINITE:
         return float(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):

@@ -213,7 +213,8 @@ class Node:
 
 @dataclass(frozen=True)
 class Wait:
-    """An edge of the wait graph: `waiter` waits for `target`, at this layer, since, because."""
+    """An edge of the wait graph: `waiter` waits for `target`, at this layer, since, because. `operation`: what it waits
+    in, where that is known beside `because`, which begins with it."""
 
     waiter: str
     target: str
@@ -222,6 +223,12 @@ class Wait:
     since_s: Number | None = None
     group: str = ""
     seq: int | None = None
+    operation: str = ""
+
+    @property
+    def place(self) -> str:
+        """What it waits in, else all that is known."""
+        return self.operation or self.because
 
 
 @dataclass(frozen=True)

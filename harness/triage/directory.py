@@ -12,10 +12,11 @@ import re
 import shlex
 import shutil
 import stat
-import types
 import typing
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from harness import extras
 from harness.errors import BadInput
@@ -24,6 +25,7 @@ from harness.triage.evidence import Evidence, Process
 from probes import redaction
 from probes.files import make_folder, write_whole
 from probes.format import decode_json, encode_json
+from reports import codec
 
 FORMAT_VERSION = 1  # of the evidence directory
 INDEX, PROCESSES, RECORDER = "evidence.json", "processes", "recorder"
@@ -32,9 +34,11 @@ MAX_JSON_BYTES = 16 << 20  # of the index
 # Of one process, seen twice with 300 threads of 40 frames, and of all of them: 10,000 with 25 kB, as 60 threads have.
 MAX_PROCESS_BYTES, MAX_PROCESSES_BYTES = 4 << 20, 256 << 20
 MAX_DUMP_BYTES = 256 << 20  # a ring of 2,000 takes 0.3 to 2 MB; this is one of more than 200,000
-MAX_TEXT, MAX_ITEMS, MAX_DEPTH = 20_000, 100_000, 12  # of a field: characters, items of a list or object, nesting
+MAX_TEXT, MAX_ITEMS = 20_000, 100_000  # of a field: characters, items of a list or object
+MAX_DEPTH = 16  # nesting of a file
 MAX_PROCESSES, MAX_NOTES, MAX_NOTE = 20_000, 2_000, 1_000
 MAX_NUMBER = 1 << 63  # numbers of 64 bits
+T = TypeVar("T")
 COLLECT_AGAIN = "harness triage PID --out DIR"
 
 
@@ -49,14 +53,15 @@ def write(evidence: Evidence, directory: str | os.PathLike[str], *, complete: bo
         names[_free_name(process, names)] = process
     for name, process in names.items():
         write_process(process, folder, name)
-    fields = {key: value for key, value in _shallow(evidence).items() if key not in ("path", "processes")}
-    index = {"format_version": FORMAT_VERSION, "complete": complete, "processes": list(names), **fields}
+    fields = msgspec.to_builtins(dataclasses.replace(evidence, processes=()))
+    del fields["path"]
+    index = {"format_version": FORMAT_VERSION, "complete": complete, **fields, "processes": list(names)}
     _write(folder / INDEX, index)
 
 
 def write_process(process: Process, directory: str | os.PathLike[str], name: str = "") -> None:
     """Write the file of one process: what a collector does as soon as it has something."""
-    _write(Path(directory) / PROCESSES / (name or file_name(process.host, process.pid)), _shallow(process))
+    _write(Path(directory) / PROCESSES / (name or file_name(process.host, process.pid)), msgspec.to_builtins(process))
 
 
 def file_name(host: str, pid: int, suffix: str = ".json") -> str:
@@ -85,7 +90,7 @@ def read(path: str | os.PathLike[str]) -> Evidence:
     notes: list[str] = []
     index = _index(folder, notes)
     processes = _processes(folder, index.pop("processes", []), notes)
-    evidence = _decoded(Evidence, {**index, "path": str(folder)}, INDEX, notes)
+    evidence = _decoded({**index, "path": str(folder)}, notes)
     dumps = {name: dump for name, dump in evidence.dumps.items() if _inside(folder, dump, notes)}
     told = tuple(note[:MAX_NOTE] for note in (*evidence.notes, *notes)[:MAX_NOTES])
     return dataclasses.replace(evidence, processes=processes, dumps=dumps, notes=told)
@@ -173,17 +178,17 @@ def _processes(folder: Path, listed: Any, notes: list[str]) -> tuple[Process, ..
     return tuple(found)
 
 
-def _decoded(kind: type[Any], fields: dict[str, Any], name: str, notes: list[str]) -> Any:
-    """`decode`, with fields that do not fit left at their defaults and named."""
-    hints = _hints(kind)
+def _decoded(fields: dict[str, Any], notes: list[str]) -> Evidence:
+    """The evidence of an index, with fields that do not fit left at their defaults and named."""
+    hints = typing.get_type_hints(Evidence)
     kept = {"source": "directory", "taken": "", "stall_s": 0.0}
     for key, value in fields.items():
         if key in hints:
             try:
-                kept[key] = _as(hints[key], value, key)
+                kept[key] = decode(hints[key], value)
             except ValueError as error:
-                notes.append(f"{name}: {error}")
-    return kind(**kept)
+                notes.append(f"{INDEX}: {key}: {error}")
+    return Evidence(**kept)
 
 
 def _bare(folder: Path, given: Path) -> Evidence:
@@ -245,100 +250,41 @@ def _why(error: BaseException) -> str:
     return "nested too deeply" if isinstance(error, RecursionError) else str(error)[:200]
 
 
-# --- plain data to dataclasses and back
+# --- plain data to dataclasses
 
 
-def decode(kind: type[Any], value: Any) -> Any:
-    """A dataclass of harness.triage.evidence from JSON values; keys that it does not know are ignored.
+def decode(kind: type[T], value: Any) -> T:
+    """A type of harness.triage.evidence from JSON values; keys that it does not know are ignored.
 
-    Raises ValueError that names the field which does not fit.
+    Raises ValueError that names the place which does not fit, or is larger than its bound.
     """
-    return _as(kind, value, kind.__name__)
+    try:
+        return msgspec.convert(_bounded(value), kind, dec_hook=_number)
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from error
 
 
-def _as(kind: Any, value: Any, where: str) -> Any:
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if isinstance(value, (list, dict)) and len(value) > MAX_ITEMS:
-        raise ValueError(f"{where} has {len(value):,} items, at most {MAX_ITEMS:,} are read")
-    if isinstance(value, dict) and any(len(key) > MAX_TEXT for key in value):
-        raise ValueError(f"{where} has a key of more than {MAX_TEXT:,} characters")
-    if isinstance(value, int) and abs(value) > MAX_NUMBER:
-        raise ValueError(f"{where} is too large a number")
-    if kind is Any:
-        return _bounded(value, where, 0)
-    if origin in (types.UnionType, typing.Union):
-        return None if value is None else _as(arguments[0], value, where)
-    if origin is tuple:
-        return _tuple(arguments, value, where)
-    if origin is dict and isinstance(value, dict):
-        return {key: _as(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
-    if dataclasses.is_dataclass(kind) and isinstance(value, dict):
-        hints = _hints(kind)
-        known = {key: _as(hints[key], item, f"{where}.{key}") for key, item in value.items() if key in hints}
-        try:
-            return kind(**known)  # type: ignore[operator]
-        except TypeError as error:
-            raise ValueError(f"{where}: {error}") from error
-    if kind is float and not isinstance(value, bool) and (isinstance(value, (int, float)) or value in _NON_FINITE):
-        try:
-            return float(value)
-        except OverflowError as error:
-            raise ValueError(f"{where} is too large a number") from error
-    if kind in (int, bool, str) and type(value) is kind:
-        return value[:MAX_TEXT] if isinstance(value, str) else value
-    raise ValueError(f"{where} is {str(value)[:50]!r}, not {getattr(kind, '__name__', kind)}")
+def _number(kind: Any, value: Any) -> float:
+    return float(codec.number(kind, value))
 
 
-_HINTS: dict[Any, dict[str, Any]] = {}
-
-
-def _hints(kind: Any) -> dict[str, Any]:
-    """The types of a dataclass's fields, worked out once: they are asked for each of a large job's million frames."""
-    if kind not in _HINTS:
-        _HINTS[kind] = typing.get_type_hints(kind)
-    return _HINTS[kind]
-
-
-def _bounded(value: Any, where: str, depth: int) -> Any:
-    """A value of a free field, within the bounds of all fields."""
-    if depth > MAX_DEPTH:
-        raise ValueError(f"{where} is nested too deeply")
+def _bounded(value: Any, where: str = "$", depth: int = 0) -> Any:
+    """The same value with texts cut to their bound; ValueError for anything else that is larger than its own."""
     if isinstance(value, str):
         return value[:MAX_TEXT]
+    if isinstance(value, int) and abs(value) > MAX_NUMBER:
+        raise ValueError(f"{where} is too large a number")
+    if not isinstance(value, list | dict):
+        return value
+    if depth > MAX_DEPTH:
+        raise ValueError(f"{where} is nested too deeply")
+    if len(value) > MAX_ITEMS:
+        raise ValueError(f"{where} has {len(value):,} items, at most {MAX_ITEMS:,} are read")
     if isinstance(value, list):
-        return [_bounded(one, where, depth + 1) for one in value[:MAX_ITEMS]]
-    if isinstance(value, dict):
-        return {key[:MAX_TEXT]: _bounded(one, where, depth + 1) for key, one in list(value.items())[:MAX_ITEMS]}
-    return value
-
-
-_NON_FINITE = ("nan", "inf", "-inf")
-
-
-def _tuple(arguments: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:
-    if not isinstance(value, list):
-        raise ValueError(f"{where} is not a list")
-    if arguments[-1:] == (...,):
-        return tuple(_as(arguments[0], item, f"{where}[{number}]") for number, item in enumerate(value))
-    if len(value) != len(arguments):
-        raise ValueError(f"{where} has {len(value)} items, not {len(arguments)}")
-    pairs = zip(arguments, value, strict=True)
-    return tuple(_as(kind, item, f"{where}[{number}]") for number, (kind, item) in enumerate(pairs))
-
-
-def _shallow(record: Any) -> dict[str, Any]:
-    return {field.name: plain(getattr(record, field.name)) for field in dataclasses.fields(record)}
-
-
-def plain(value: Any) -> Any:
-    """Dataclasses as dicts and tuples as lists, all the way down."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _shallow(value)
-    if isinstance(value, (tuple, list)):
-        return [plain(item) for item in value]
-    if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
-    return value
+        return [_bounded(item, where, depth + 1) for item in value]
+    if any(len(key) > MAX_TEXT for key in value):
+        raise ValueError(f"{where} has a key of more than {MAX_TEXT:,} characters")
+    return {key: _bounded(item, f"{where}.{key}", depth + 1) for key, item in value.items()}
 
 
 def _free_name(process: Process, taken: dict[str, Process]) -> str:

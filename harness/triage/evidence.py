@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from reports.codec import Number
+
 
 @dataclass(frozen=True)
 class Frame:
@@ -31,9 +33,9 @@ class Thread:
     active: bool = False  # on a CPU when it was sampled
     gil: bool = False  # holds the interpreter lock
     native: bool = False
-    cpu_s: float | None = None  # user + system time of this thread so far
+    cpu_s: Number | None = None  # user + system time of this thread so far
     io_bytes: int | None = None  # that it read and wrote so far
-    delay_s: float | None = None  # that it was runnable so far and had no processor
+    delay_s: Number | None = None  # that it was runnable so far and had no processor
     wchan: str = ""  # kernel function that it sleeps in
 
 
@@ -44,22 +46,22 @@ ENDED = ("gone", "Z", "X")  # states of a process that is over
 class Sample:
     """One look at a process from outside. Two looks tell slow from stuck."""
 
-    at_s: float  # seconds since the first sample of this evidence
+    at_s: Number  # seconds since the first sample of this evidence
     state: str  # R, S, D, T, t, Z of /proc/PID/stat; "gone" when it ended meanwhile
-    cpu_s: float = 0.0  # user + system time so far, all threads
+    cpu_s: Number = 0.0  # user + system time so far, all threads
     switches: int = 0  # voluntary context switches of all threads so far
     io_bytes: int = 0  # read + written so far, from /proc/PID/io
     wchan: str = ""  # kernel function that the main thread sleeps in
     threads: tuple[Thread, ...] = ()
     net_bytes: int = 0  # through its open TCP connections so far, both ways
-    main_cpu_s: float | None = None  # of its main thread alone
+    main_cpu_s: Number | None = None  # of its main thread alone
     main_io_bytes: int | None = None
     main_switches: int | None = None  # voluntary ones of its main thread
-    net_quiet_s: float | None = None  # since data last went through one of its connections, but those to its store
-    main_delay_s: float | None = None  # that its main thread was runnable so far and had no processor
-    beat_delay_s: float | None = None  # the same of the thread that makes its heartbeat
+    net_quiet_s: Number | None = None  # since data last went through one of its connections, but those to its store
+    main_delay_s: Number | None = None  # that its main thread was runnable so far and had no processor
+    beat_delay_s: Number | None = None  # the same of the thread that makes its heartbeat
     beat_state: str = ""  # of that thread, as `state`
-    service_cpu_s: float = 0.0  # of its threads that only serve a device: CUDA's and NCCL's, which poll
+    service_cpu_s: Number = 0.0  # of its threads that only serve a device: CUDA's and NCCL's, which poll
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class OpenSpan:
     """A span of the process's own recorder that has begun and not ended."""
 
     name: str
-    age_s: float
+    age_s: Number
     fields: dict[str, Any] = field(default_factory=dict)  # step, version, ...
 
 
@@ -77,9 +79,9 @@ class Beat:
     (`progress_age_s`)."""
 
     count: int
-    age_s: float  # since the last beat; large while the GIL is held or the process is stopped
-    progress_age_s: float  # since the main thread's stack, a collective counter or the journal last changed
-    period_s: float = 1.0
+    age_s: Number  # since the last beat; large while the GIL is held or the process is stopped
+    progress_age_s: Number  # since the main thread's stack, a collective counter or the journal last changed
+    period_s: Number = 1.0
     open_spans: tuple[OpenSpan, ...] = ()
     sequences: dict[str, int] = field(default_factory=dict)  # process group -> collectives that this process enqueued
     breakpoint: bool = False  # the process sits in a debugger: nobody may call that a hang
@@ -98,7 +100,7 @@ class Call:
     name: str
     ok: bool
     message: str
-    age_s: float
+    age_s: Number
     step: int = -1
 
 
@@ -120,10 +122,10 @@ class Journal:
 
     path: str
     events: int
-    last_age_s: float  # since the last event
+    last_age_s: Number  # since the last event
     last_span: str = ""
     calls: tuple[Call, ...] = ()  # the last few engine calls, oldest first
-    errors: tuple[tuple[float, str], ...] = ()  # (age_s, text) of spans and calls that failed, oldest first
+    errors: tuple[tuple[Number, str], ...] = ()  # (age_s, text) of spans and calls that failed, oldest first
     groups: tuple[Group, ...] = ()
     closed: bool = False  # it ended its recording properly
     engine_stats: dict[str, Any] = field(default_factory=dict)  # the engine's last report: running, waiting, kv_usage
@@ -142,10 +144,10 @@ class Process:
     engine: str = ""  # vllm, sglang
     rank: int | None = None
     world_size: int | None = None
-    age_s: float = 0.0  # since it was started
+    age_s: Number = 0.0  # since it was started
     exit_code: int | None = None  # of a process that has ended, where known
     error: str = ""  # first error that it left: an actor's death cause, the tail of a traceback
-    error_age_s: float | None = None
+    error_age_s: Number | None = None
     samples: tuple[Sample, ...] = ()
     native: tuple[Thread, ...] = ()  # one native stack, where it was asked for and allowed
     beat: Beat | None = None
@@ -179,7 +181,7 @@ class RayTask:
     task_id: str
     name: str  # Class.method
     state: str  # PENDING_ARGS_AVAIL, PENDING_NODE_ASSIGNMENT, SUBMITTED_TO_WORKER, RUNNING, ...
-    age_s: float
+    age_s: Number
     host: str = ""  # where it runs
     pid: int = 0
     actor_id: str = ""
@@ -205,7 +207,7 @@ class Gpu:
     name: str
     used_bytes: int
     total_bytes: int
-    utilization: float  # 0 to 1
+    utilization: Number  # 0 to 1
     pids: tuple[int, ...] = ()
 
 
@@ -216,7 +218,7 @@ class Evidence:
     path: str
     source: str  # watch, live, directory, dumps
     taken: str  # ISO 8601, UTC
-    stall_s: float  # how long nothing had progressed when it was taken; 0 where nobody watched
+    stall_s: Number  # how long nothing had progressed when it was taken; 0 where nobody watched
     processes: tuple[Process, ...] = ()
     ray_actors: tuple[RayActor, ...] = ()
     ray_tasks: tuple[RayTask, ...] = ()
@@ -224,7 +226,7 @@ class Evidence:
     ras: dict[str, Any] = field(default_factory=dict)  # NCCL RAS, host -> answer
     dumps: dict[str, str] = field(default_factory=dict)  # dumps that belong to no seen process: name -> relative path
     expected_world: int | None = None  # ranks that the launcher was asked for
-    threshold_s: float = 0.0  # after how long without progress the watch looks; 0 where nobody watched
+    threshold_s: Number = 0.0  # after how long without progress the watch looks; 0 where nobody watched
     notes: tuple[str, ...] = ()
     ray_nodes: tuple[RayNode, ...] = ()
     ray_lost: str = (

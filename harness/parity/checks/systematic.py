@@ -39,9 +39,10 @@ def systematic_differences(e: Evidence) -> Outcome:
         text += f"; and {len(found) - 3} more" if len(found) > 3 else ""
         return outcome("systematic", "confirmed", text, kinds=kinds, decides=bool(kinds), **details)
     wanted = dict.fromkeys([*_expected(e), *results])
-    missing = [f"systematic: {means.words} was not compared" for means in wanted if not results.get(means)]
-    if missing:
-        return outcome("systematic", "not tested", missing[0].partition(": ")[2], missing=missing, **details)
+    absent = [f"{means.words} was not compared" for means in wanted if not results.get(means)]
+    if absent:
+        missing = [f"systematic: {one}" for one in absent]
+        return outcome("systematic", "not tested", absent[0], missing=missing, **details)
     unseen = max((found[0].smallest, means.label, means) for means, found in results.items())
     if not unseen[0] <= LARGEST_UNSEEN * e.tolerance.cap:
         run = results[unseen[2]][0]
@@ -49,6 +50,7 @@ def systematic_differences(e: Evidence) -> Outcome:
         return outcome("systematic", "not tested", f"{text}{figure(unseen[0])} nats would be found", **details)
     text = "; ".join(_power(means, found) for means, found in results.items() if means.compared is not Compared.TRAINER)
     text += f"; {len(tests)} tests, false alarms {systematic.FALSE_ALARM:g} together, power {systematic.POWER:g}"
+    missing = []
     if not e.tolerance.half and math.isnan(e.mean_floor):
         missing = ["systematic: the size of differences was not held against a floor: none was measured"]
     if e.tolerance.half and not e.tolerance.rounding.measured:

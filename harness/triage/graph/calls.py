@@ -82,7 +82,8 @@ def http(evidence: Evidence, subjects: dict[str, Subject], known: list[Wait]) ->
         # ranks are connected to each other for their collectives as well: only a server, or a client that may be one
         targets = {key: None for key in targets if _serves(subjects[key]) or _asks(subjects[key])}
         for target in targets:
-            found.append(Wait(one.key, target, "http", f"{one.doing.op}: no answer from {subjects[target].label}"))
+            because = f"{one.doing.op}: no answer from {subjects[target].label}"
+            found.append(Wait(one.key, target, "http", because, operation=one.doing.op))
         # an engine's own processes are its children; and who is connected elsewhere means no server here
         if not targets and one.doing.kind == "http_client" and not _peers(one):
             found += _answerers(one, subjects)
@@ -92,7 +93,7 @@ def http(evidence: Evidence, subjects: dict[str, Subject], known: list[Wait]) ->
         for key in dict.fromkeys(key for peer in _peers(one) for key in owners.get(peer, ())):
             if key != one.key and _is_service(subjects[key]):
                 because = f"waits at a socket: no answer from {subjects[key].label}"
-                found.append(Wait(one.key, key, "http", because))
+                found.append(Wait(one.key, key, "http", because, operation="waits at a socket"))
     return found, subjects
 
 
@@ -113,7 +114,8 @@ def _answerers(one: Subject, subjects: dict[str, Subject]) -> list[Wait]:
         servers = [other for other in subjects.values() if other.key != one.key and other.doing.kind == "http_client"]
     if len(servers) != 1:
         return []
-    return [Wait(one.key, servers[0].key, "http", f"{one.doing.op}: {servers[0].label} is the only other server")]
+    because = f"{one.doing.op}: {servers[0].label} is the only other server"
+    return [Wait(one.key, servers[0].key, "http", because, operation=one.doing.op)]
 
 
 def _asks(one: Subject) -> bool:
@@ -137,7 +139,7 @@ def children(
     is asked for something and awaits its engine, which no stack shows."""
     found = []
     waited = {wait.waiter for wait in known}
-    asked = {wait.target: wait.because for wait in known if wait.layer in ("ray", "http")}
+    asked = {wait.target: wait for wait in known if wait.layer in ("ray", "http")}
     for one in subjects.values():
         process = one.process
         if process is None or one.launcher or one.key in waited or one.pending is not None:
@@ -165,14 +167,20 @@ def children(
                     found.append(Wait(one.key, other.key, "process", f"its child {its.pid} is {other.blocked}"))
             elif awaits and its.engine and (other.blocked or not other.doing.idle):
                 # an idle engine has answered
-                found.append(Wait(one.key, other.key, layer, f"{asked[one.key]}; its engine {its.pid} is not idle"))
+                found.append(_behind(asked[one.key], one, other, layer, f"its engine {its.pid} is not idle"))
             elif stands and other.blocked:
-                found.append(Wait(one.key, other.key, "engine", f"{asked[one.key]}; its child {its.pid} is held"))
+                found.append(_behind(asked[one.key], one, other, "engine", f"its child {its.pid} is held"))
             elif layer == "process" and (_done(other) or (several and _rests(other))):
                 continue
             elif not awaits and not stands:
-                found.append(Wait(one.key, other.key, layer, f"{one.doing.op}: its child {its.pid}"))
+                because = f"{one.doing.op}: its child {its.pid}"
+                found.append(Wait(one.key, other.key, layer, because, operation=one.doing.op))
     return found, subjects
+
+
+def _behind(asked: Wait, one: Subject, child: Subject, layer: str, why: str) -> Wait:
+    """Who is asked waits for its child in turn."""
+    return Wait(one.key, child.key, layer, f"{asked.because}; {why}", operation=asked.operation)
 
 
 def _done(one: Subject) -> bool:

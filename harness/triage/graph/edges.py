@@ -110,15 +110,17 @@ def _group(group: GroupState, names: Names, subjects: dict[str, Subject]) -> lis
         for other, why in list(reasons.items())[:MAX_TARGETS]:
             waiter, target = names.key(group, rank), names.key(group, other)
             if waiter != target:
+                because = f"{operation}: rank {other} {why}"
                 found.append(
                     Wait(
                         waiter,
                         target,
                         "collective",
-                        f"{operation}: rank {other} {why}",
+                        because,
                         state.pending.age_s,
                         group.group.name,
                         seq,
+                        operation,
                     )
                 )
     return found
@@ -135,9 +137,10 @@ def _point_to_point(group: GroupState, names: Names) -> list[Wait]:
         if place is None or place >= len(group.group.members) or (ends, "recv" if what == "send" else "send") in halves:
             continue
         other = group.group.members[place]
-        because = f"{one.op} #{one.seq} of {title(group)}: rank {other} has not come"
+        operation = f"{one.op} #{one.seq} of {title(group)}"
+        because = f"{operation}: rank {other} has not come"
         waiter, target = names.key(group, rank), names.key(group, other)
-        found.append(Wait(waiter, target, "collective", because, one.age_s, group.group.name, one.seq))
+        found.append(Wait(waiter, target, "collective", because, one.age_s, group.group.name, one.seq, operation))
     return found
 
 
@@ -211,7 +214,8 @@ def store(evidence: Evidence, subjects: dict[str, Subject], known: list[Wait]) -
                 others = [subjects[name]]
             for other in others:
                 if other.key not in joining and other.key != key:
-                    found.append(Wait(key, other.key, "store", f"{what.op}: {other.label} has not come", what.age_s))
+                    because = f"{what.op}: {other.label} has not come"
+                    found.append(Wait(key, other.key, "store", because, what.age_s, operation=what.op))
     return found, subjects
 
 
@@ -337,7 +341,10 @@ def unresolved(
             continue  # they are of two worlds, or it is replaced: a trainer of one rank, and the engine that it started
         if alone.doing.waiting or not peers or not all(one.doing.kind in ("collective", "p2p") for one in peers):
             continue
-        found += [Wait(one.key, alone.key, "collective", f"{one.doing.op}: by the stacks alone") for one in peers]
+        found += [
+            Wait(one.key, alone.key, "collective", f"{one.doing.op}: by the stacks alone", operation=one.doing.op)
+            for one in peers
+        ]
     return found, subjects
 
 

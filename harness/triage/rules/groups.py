@@ -184,7 +184,7 @@ def inverted(case: Case) -> Ruling | None:
             next((wait for wait in waits if wait.waiter == key and wait.target == after), None)
             for key, after in zip(members, (*members[1:], members[0]), strict=True)
         ]
-        told = "; ".join(f"{case.names([step.waiter])} in {step.because.split(': ')[0]}" for step in steps if step)
+        told = "; ".join(f"{case.names([step.waiter])} in {step.place}" for step in steps if step)
         return Ruling(
             "HUNG",
             f"groups are used in different orders: {told}; a cycle, in which nobody is the single culprit",

@@ -70,7 +70,7 @@ class Case:
         targets = set(keys)
         for wait in self.graph.waits:
             if wait.target in targets and wait.layer != "process":
-                return wait.because.split(": ", 1)[0]
+                return wait.place
         for wait in self.graph.waits:  # no layer says in what: what the waiter does
             if wait.target in targets:
                 one = self.subject(wait.waiter)

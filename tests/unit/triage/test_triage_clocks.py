@@ -8,6 +8,7 @@ import os
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from harness.triage import directory, recorders
@@ -120,7 +121,7 @@ def test_a_dump_that_says_when_it_was_taken_is_aged_by_that(tmp_path: Path) -> N
     before_ns = recorders.nanoseconds(given.taken) - int(HOUR * 1e9)  # type: ignore[operator]
     [process] = given.processes
     again = Evidence(given.path, "watch", given.taken, 30.0, (directory.decode(Process, {
-        **directory.plain(process), "dump_taken_ns": before_ns}),))  # fmt: skip
+        **msgspec.to_builtins(process), "dump_taken_ns": before_ns}),))  # fmt: skip
     assert min(ages(again)[0]) == 30  # type: ignore[type-var]
 
 

@@ -20,6 +20,7 @@ from harness.errors import BadInput
 from harness.triage import archive, directory
 from harness.triage import evidence as evidence_types
 from harness.triage.evidence import Evidence, Frame, Process, Sample, Thread
+from reports.codec import Number
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
@@ -34,7 +35,7 @@ FLOATS = st.floats(allow_nan=False)  # NaN is not equal to itself; infinity trav
 def values(kind: Any) -> st.SearchStrategy[Any]:
     """Any value of a field's type; of dataclasses, every field filled."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if kind is float:
+    if kind is Number:
         return FLOATS
     if origin in (types.UnionType, typing.Union):
         return st.none() | values(arguments[0])

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 import triage_evidence as make
 
@@ -221,7 +222,7 @@ def test_a_rank_that_computes_on_another_host_is_slow(job: Callable[..., Cluster
     here, there = cluster.node("a"), cluster.node("b")
     file = there / "processes" / "b-101.json"
     looks = make.samples("main:10 step:44 compute:7", "main:10 step:44 compute:9 inner:3", cpu_s=1.4)
-    file.write_text(json.dumps({**json.loads(file.read_text()), "samples": directory.plain(looks)}))
+    file.write_text(json.dumps({**json.loads(file.read_text()), "samples": msgspec.to_builtins(looks)}))
     verdict = triage(here, there)
     assert verdict.verdict == "SLOW" and not culprits(verdict) and "rank 3" in verdict.reason
 
@@ -258,7 +259,11 @@ def test_ranks_that_meet_at_two_addresses_are_one_job_while_they_form(job: Calla
         for file in (folder / "processes").iterdir():
             fields = json.loads(file.read_text())
             forming = make.rank(fields["rank"], "main:5 init_process_group", world=4)
-            fields |= {"samples": directory.plain(forming.samples), "dump": "", "beat": directory.plain(forming.beat)}
+            fields |= {
+                "samples": msgspec.to_builtins(forming.samples),
+                "dump": "",
+                "beat": msgspec.to_builtins(forming.beat),
+            }
             file.write_text(json.dumps(fields))
     verdict = triage(*folders)
     assert not culprits(verdict) and verdict.verdict in ("HUNG", "INSUFFICIENT"), verdict.reason
@@ -286,7 +291,7 @@ def test_a_local_error_on_two_hosts_has_no_first_one(job: Callable[..., Cluster]
             fields |= {
                 "error": "ValueError: no loss",
                 "error_age_s": ages[fields["host"]],
-                "samples": directory.plain(stack),
+                "samples": msgspec.to_builtins(stack),
             }
             file.write_text(json.dumps(fields))
     verdict = triage(*folders)
