@@ -14,7 +14,9 @@ from harness import envs
 from harness.errors import BadInput
 from harness.frameworks.spec import Framework
 from probes.adapters import PLUGIN, SEED
+from probes.draws import COUPLED
 from probes.format import Run
+from scenarios.engines import registry
 
 
 def refuse(framework: Framework, *, seed: int | None, coupled: int | None) -> None:
@@ -43,10 +45,9 @@ def steered(
         return list(words), dict(environ)
     variables = dict(environ)
     if coupled is not None:
-        from scenarios.engines.sglang.plugin import SWITCH
-        from scenarios.engines.vllm.draws import COUPLED
-
-        variables |= {COUPLED: str(coupled), SWITCH: "1"}
+        variables[COUPLED] = str(coupled)
+        for spec in registry.specs().values():
+            variables |= spec.coupled_variables
     if framework.plugin:
         variables[PLUGIN] = framework.plugin
     if framework.seeds_prompts:

@@ -9,18 +9,14 @@ from typing import Any
 from probes.adapters.calls import Call
 from probes.adapters.reading import (
     BOUNDARIES,
-    COUPLED,
     plain,
     prompts_digest,
     rollout_arrays,
     tokenizer_fields,
     unpadded,
 )
+from probes.draws import COUPLED, DRAW, SEEDED, SEEN
 from probes.frames import Flat, Ragged
-
-DRAW = "rlhf_harness_draw"  # in an engine's response: its sample was drawn as scenarios.engines.coupling says
-SEEN = "rlhf_harness_seen"  # in an engine's response, with coupled sampling: the prompt as the engine saw it
-SEEDED = "rlhf_harness_seed"  # of a loader that shuffles with a seed of ours
 
 # Settings that bear on no number: where results go and how they are told.
 _ASIDE = (

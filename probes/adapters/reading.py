@@ -14,7 +14,6 @@ from probes.frames import Flat, Ragged
 from probes.lines import decode_json
 from probes.secret_names import is_harmless, is_secret
 
-COUPLED = "RLHF_HARNESS_COUPLED"  # the seed of coupled sampling, where `harness parity --mode coupled` runs the job
 BOUNDARIES = 32  # samples of a step whose boundaries are decoded and recorded
 
 

@@ -16,7 +16,6 @@ from probes import weights
 from probes.adapters.calls import Call
 from probes.adapters.reading import (
     BOUNDARIES,
-    COUPLED,
     engine_version,
     finishes,
     lists,
@@ -27,13 +26,12 @@ from probes.adapters.reading import (
     vllm_resolved,
 )
 from probes.adapters.table import Adapter, Hook
+from probes.draws import COUPLED, DRAWN, SEEN
 from probes.frames import Flat, Ragged
 
 TRAINER = "trl.trainer.grpo_trainer:GRPOTrainer"
 VLLM = "trl.generation.vllm_generation:VLLMGeneration"
 STEP = "self.state.global_step"
-MARK = "rlhf_harness_drawn"  # on a colocated engine: its samples were drawn as scenarios.engines.coupling says
-SEEN = "rlhf_harness_seen"  # the same, with coupled sampling: the prompts of its last call as it saw them
 
 # Settings that bear on no number: where results go, how often they are said, how the job is called.
 _ASIDE = (
@@ -127,7 +125,7 @@ def generated(call: Call) -> None:
     ends = [*trainer.eos_token_ids, trainer._tokenizer.pad_token_id]
     finish = finishes(outputs, ends)
     raw = None if _tempered(trainer) else logprobs
-    mode = "coupled" if _noted(trainer, MARK) else "native"
+    mode = "coupled" if _noted(trainer, DRAWN) else "native"
     fields = {"weight_version": call.step, "mode": mode, "guided": False, "finish": finish}
     if tool_mask is not None:
         fields["uncompared"] = "tools or an environment wrote a part of these outputs"

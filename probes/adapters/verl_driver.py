@@ -6,8 +6,9 @@ import os
 from typing import Any
 
 from probes.adapters.calls import Call
-from probes.adapters.reading import COUPLED, plain, prompts_digest, tokenizer_fields, unpadded
+from probes.adapters.reading import plain, prompts_digest, tokenizer_fields, unpadded
 from probes.adapters.verl_values import container, each, tempered
+from probes.draws import COUPLED
 from probes.frames import Flat, Ragged
 
 # Settings that bear on no number: where results go and how they are told.

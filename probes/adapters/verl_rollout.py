@@ -13,10 +13,10 @@ from probes.adapters.calls import Call
 from probes.adapters.reading import BOUNDARIES, finishes, plain, rollout_arrays, vllm_resolved
 from probes.adapters.verl_engine import request_key
 from probes.adapters.verl_values import container, each, scalar, tempered
+from probes.draws import DRAW
 from probes.frames import Flat
 
 STALE = 8  # steps after which a prompt that is not done is given up
-DRAW = "rlhf_harness_draw"  # among a request's parameters: its sample is drawn as scenarios.engines.coupling says
 
 _trajectory: ContextVar[dict[str, Any] | None] = ContextVar("rlhf_harness_trajectory", default=None)
 _requests: ContextVar[list[int] | None] = ContextVar("rlhf_harness_requests", default=None)

@@ -47,6 +47,7 @@ class EngineSpec:
     `embedded`: it runs in the harness's own interpreter and takes no environment. `recipes`: the folder of its
     environments' recipes, NAME-cpu.toml and NAME-cuda.toml; empty: `harness/recipes`. `distributions`: whose version is
     the engine's, the first that is installed. `entry_points`: of ours that its processes find, by group.
+    `coupled_variables`: by which a framework's own engine obeys the draws that its requests bring.
 
     `engine_arguments`, `sampling_arguments`: canonical name -> native argument. A sampling parameter that is not named
     has its canonical name and default in this engine too; None: the engine has no such parameter. `always`: native
@@ -69,6 +70,7 @@ class EngineSpec:
     recipes: str = ""
     distributions: tuple[str, ...] = ()
     entry_points: Mapping[str, str] = field(default_factory=dict)
+    coupled_variables: Mapping[str, str] = field(default_factory=dict)
     engine_arguments: Mapping[str, Native] = field(default_factory=dict)
     sampling_arguments: Mapping[str, Native | None] = field(default_factory=dict)
     always: Values = field(default_factory=dict)

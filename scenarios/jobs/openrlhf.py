@@ -20,11 +20,10 @@ from typing import Any
 
 from probes.adapters import SEED
 from probes.adapters.imports import Finder
-from scenarios.engines.vllm.draws import COUPLED, KEY, drawn
+from probes.draws import COUPLED, DRAW, SEEDED, SEEN
+from scenarios.engines.vllm.draws import drawn
 
 PLAIN = "--rollout.temperature 1 --rollout.top_p 1, or --algo.advantage.is_correction_level off"
-SEEN = "rlhf_harness_seen"  # in a response: the prompt as the engine's answer gives it back
-MARK = "rlhf_harness_seed"  # on a loader whose order is of that seed: the recording says so
 LOADERS = "openrlhf.utils.deepspeed.deepspeed"
 SAMPLES = "openrlhf.trainer.ppo_utils.samples_generator"
 ENGINES = "openrlhf.trainer.ray.vllm_engine"
@@ -34,11 +33,11 @@ _TURN = 20  # bits of a position that are its place in one answer; the rest coun
 
 def placed(params: Any, *, sample: int = 0, offset: int = 0) -> Any:
     """A copy of parameters with a draw, of another sample of the group or of a later position; others as they are."""
-    draw = (getattr(params, "extra_args", None) or {}).get(KEY)
+    draw = (getattr(params, "extra_args", None) or {}).get(DRAW)
     if draw is None:
         return params
     told = deepcopy(params)
-    told.extra_args[KEY] = {**draw, "sample": draw["sample"] + sample, "offset": draw.get("offset", 0) + offset}
+    told.extra_args[DRAW] = {**draw, "sample": draw["sample"] + sample, "offset": draw.get("offset", 0) + offset}
     return told
 
 
@@ -72,7 +71,7 @@ def _seeded(original: Any, seed: int) -> Any:
             transformers.set_seed(seed)
         loader = original(self, *args, **kwargs)
         if not grouped:
-            setattr(loader, MARK, seed)
+            setattr(loader, SEEDED, seed)
         return loader
 
     return setup_dataloader
@@ -96,8 +95,8 @@ def _numbered(original: Any) -> Any:
     @functools.wraps(original)
     def _process_response_into_experience(self: Any, response: Any, **kwargs: Any) -> Any:
         made = original(self, response, **kwargs)
-        if KEY in response:
-            self.__dict__.setdefault("_rlhf_harness_made", []).append((made, response[KEY]))
+        if DRAW in response:
+            self.__dict__.setdefault("_rlhf_harness_made", []).append((made, response[DRAW]))
         return made
 
     return _process_response_into_experience
@@ -138,10 +137,10 @@ def _grouped(original: Any) -> Any:
         async def one(place: int) -> Any:
             params = own.placed(sampling_params, sample=place)
             [response] = await original(self, *args, sampling_params=params, num_samples=1, **kw)
-            draw = (getattr(params, "extra_args", None) or {}).get(own.KEY)
+            draw = (getattr(params, "extra_args", None) or {}).get(DRAW)
             if draw is not None and self.__dict__.get("_rlhf_harness_turns", {}).pop(draw["sample"], 0):
-                response[own.KEY] = draw["sample"]
-                response[own.SEEN] = self.__dict__["_rlhf_harness_prompts"].pop(draw["sample"], None)
+                response[DRAW] = draw["sample"]
+                response[SEEN] = self.__dict__["_rlhf_harness_prompts"].pop(draw["sample"], None)
             return response
 
         return await asyncio.gather(*(one(place) for place in range(num_samples)))
@@ -154,7 +153,7 @@ def _generated(original: Any) -> Any:
     async def generate(self: Any, prompt_token_ids: Any, sampling_params: Any, *args: Any, **kwargs: Any) -> Any:
         from scenarios.jobs import openrlhf as own
 
-        draw = (getattr(sampling_params, "extra_args", None) or {}).get(own.KEY)
+        draw = (getattr(sampling_params, "extra_args", None) or {}).get(DRAW)
         if draw is None:
             return await original(self, prompt_token_ids, sampling_params, *args, **kwargs)
         turns = self.__dict__.setdefault("_rlhf_harness_turns", {})

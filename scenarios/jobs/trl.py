@@ -16,11 +16,10 @@ from types import ModuleType
 from typing import Any
 
 from probes.adapters.imports import Finder
-from scenarios.engines.vllm.draws import COUPLED, KEY, coupled_engine, drawn
+from probes.draws import COUPLED, DRAW, DRAWN, SEEN
+from scenarios.engines.vllm.draws import coupled_engine, drawn
 
 ENGINES = "trl.generation.vllm_generation"
-MARK = "rlhf_harness_drawn"  # on the engine: was every sample since the adapter last asked drawn as it was told
-SEEN = "rlhf_harness_seen"  # on the engine: the prompts of its last call as its answers give them back
 PLAIN = "temperature=1.0, top_p=1.0, top_k=0 and no min_p in GRPOConfig"
 _ENGINE = 40  # bits of a sample's number that count the samples of one engine
 
@@ -47,8 +46,8 @@ def _told(engine: Any, seed: int, first: int) -> Any:
             raise ValueError("coupled sampling draws one sample for each prompt that the engine is given: n=1")
         told = [drawn(seed, sent[0] + place, one, otherwise=PLAIN) for place, one in enumerate(asked)]
         sent[0] += len(told)
-        every = all(KEY in (one.extra_args or {}) for one in told)
-        setattr(engine, MARK, getattr(engine, MARK, True) and every)
+        every = all(DRAW in (one.extra_args or {}) for one in told)
+        setattr(engine, DRAWN, getattr(engine, DRAWN, True) and every)
         answers = original(prompts, sampling_params=told, **rest)
         setattr(engine, SEEN, [list(getattr(one, "prompt_token_ids", None) or ()) for one in answers])
         return answers

@@ -18,9 +18,8 @@ from types import ModuleType
 from typing import Any
 
 from probes.adapters.imports import Finder
+from probes.draws import COUPLED, DRAW
 
-SEED = "RLHF_HARNESS_COUPLED"
-KEY = "rlhf_harness_draw"  # as in the engines' processors, which cannot be imported without their engine
 LOOPS = "verl.experimental.agent_loop.agent_loop"
 REQUESTS = "sglang.srt.managers.io_struct"
 TRAINER = "verl.trainer.ppo.v1.trainer_base"
@@ -43,7 +42,7 @@ def drawn(seed: int, config: Any, asked: dict[str, Any], trajectory: dict[str, A
     # The processors leave one token, which the engine's own sampler then takes: it is given nothing to filter.
     plain = {**asked, "temperature": 1.0, "top_k": -1, "top_p": 1.0}
     name = "custom_params" if config.actor_rollout_ref.rollout.name == "sglang" else "extra_args"
-    return {**plain, name: {**(asked.get(name) or {}), KEY: draw}}
+    return {**plain, name: {**(asked.get(name) or {}), DRAW: draw}}
 
 
 def _imported(module: ModuleType) -> None:
@@ -99,7 +98,7 @@ def _told(original: Any) -> Any:
 
         if not trajectory["validate"]:
             sampling_params = own.drawn(
-                int(os.environ[own.SEED]), self.config, sampling_params, trajectory, int(kwargs.get("session_id", 0))
+                int(os.environ[COUPLED]), self.config, sampling_params, trajectory, int(kwargs.get("session_id", 0))
             )
         return await original(self, sampling_params, trajectory, *args, **kwargs)
 
@@ -110,7 +109,7 @@ def _processed(original: Any) -> Any:
     @functools.wraps(original)
     def normalize_batch_and_arguments(self: Any, *args: Any, **kwargs: Any) -> Any:
         asked = self.sampling_params
-        if isinstance(asked, dict) and KEY in (asked.get("custom_params") or {}):
+        if isinstance(asked, dict) and DRAW in (asked.get("custom_params") or {}):
             from scenarios.engines.sglang.coupled import Coupled
 
             self.custom_logit_processor = Coupled.to_str()
@@ -119,5 +118,5 @@ def _processed(original: Any) -> Any:
     return normalize_batch_and_arguments
 
 
-if os.environ.get(SEED):
+if os.environ.get(COUPLED):
     Finder({LOOPS, REQUESTS, TRAINER, BUFFER}, _imported).install()

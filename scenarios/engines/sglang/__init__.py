@@ -2,6 +2,7 @@
 
 from probes.engines import ENGINES
 from scenarios.engines.sglang import parameters
+from scenarios.engines.sglang.plugin import SWITCH
 from scenarios.engines.spec import EngineSpec, FramePattern
 
 PROCESS = ENGINES["sglang"]
@@ -11,6 +12,7 @@ SPEC = EngineSpec(
     factory="scenarios.engines.sglang.engine:SGLangEngine",
     distributions=("sglang",),
     entry_points={"sglang.srt.plugins": "scenarios.engines.sglang.plugin:register"},
+    coupled_variables={SWITCH: "1"},
     engine_arguments=parameters.ENGINE,
     sampling_arguments=parameters.SAMPLING,
     always=parameters.ALWAYS,

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
 
-KEY = "rlhf_harness_draw"
+from probes.draws import DRAW
 
 
 class Coupled(CustomLogitProcessor):
@@ -18,10 +18,10 @@ class Coupled(CustomLogitProcessor):
         from scenarios.engines.coupling import Draw, choose, force
 
         params = custom_param_list or []
-        rows = [i for i, item in enumerate(params) if item and KEY in item]
+        rows = [i for i, item in enumerate(params) if item and DRAW in item]
         if not rows:
             return logits
-        draws = [Draw.from_json(params[i][KEY]) for i in rows]
+        draws = [Draw.from_json(params[i][DRAW]) for i in rows]
         positions = [draw.offset + len(params[i]["__req__"].output_ids) for draw, i in zip(draws, rows, strict=True)]
         picked = torch.tensor(rows, device=logits.device)
         logits[picked] = force(logits[picked], choose(logits[picked], draws, positions))

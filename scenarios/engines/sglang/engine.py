@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from probes.draws import DRAW
 from scenarios.engines import parameters
 from scenarios.engines.engine import (
     Completion,
@@ -130,9 +131,9 @@ class SGLangEngine:
                 min_new_tokens=max(mapped.given.min_tokens - request.offset, 0),
             )
             if self._mode == "coupled":
-                from scenarios.engines.sglang.coupled import KEY, Coupled
+                from scenarios.engines.sglang.coupled import Coupled
 
-                one["custom_params"] = {KEY: draw_of(request, mapped, seed).to_json()}
+                one["custom_params"] = {DRAW: draw_of(request, mapped, seed).to_json()}
                 processors.append(Coupled.to_str())
             params.append(one)
         answers: list[Any] = [None] * len(requests)

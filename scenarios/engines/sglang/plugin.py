@@ -15,6 +15,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from probes.draws import DRAW
 from scenarios.plants import inside
 
 SWITCH = "RLHF_HARNESS_SGLANG_PLUGIN"
@@ -104,9 +105,8 @@ def raw_logprobs(
 
 def _reported(raw: Any, params: list[dict[str, Any] | None] | None) -> Any:
     from scenarios.engines.coupling import Draw, reported
-    from scenarios.engines.sglang.coupled import KEY
 
-    drawn = [(item or {}).get(KEY) for item in params or []]
+    drawn = [(item or {}).get(DRAW) for item in params or []]
     return reported(raw, [Draw.from_json(one) if one else Draw(0, 0) for one in drawn])
 
 

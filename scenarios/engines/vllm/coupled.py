@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDirectionality
 
+from probes.draws import DRAW
 from scenarios.engines.coupling import Draw, choose, force
 
 try:
@@ -19,11 +20,9 @@ try:
 except ModuleNotFoundError:  # before 0.31: its Model Runner V2 takes no processors, so V1 runs
     SlotLogitsProcessor = object
 
-KEY = "rlhf_harness_draw"
-
 
 def _draw(params: Any) -> Draw | None:
-    data = (getattr(params, "extra_args", None) or {}).get(KEY)
+    data = (getattr(params, "extra_args", None) or {}).get(DRAW)
     return Draw.from_json(data) if data else None
 
 

@@ -9,13 +9,12 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
+from probes.draws import DRAW
 from scenarios.engines import canonical
 from scenarios.engines.given import sampling_given
 from scenarios.engines.vllm.parameters import SAMPLING
 from scenarios.settings import Sampling
 
-COUPLED = "RLHF_HARNESS_COUPLED"  # the seed of coupled sampling, for every process of a job
-KEY = "rlhf_harness_draw"  # among `extra_args`, as in the processor
 PROCESSOR = "scenarios.engines.vllm.coupled:Coupled"
 
 
@@ -51,5 +50,5 @@ def drawn(seed: int, sample: int, params: Any, *, otherwise: str) -> Any:
     # The processor leaves one token, which the engine's own sampler then takes: it is given nothing to filter.
     for name in canonical.COUPLED:
         setattr(told, name, SAMPLING[name].write(getattr(neutral, name)))
-    told.extra_args = {**(told.extra_args or {}), KEY: draw}
+    told.extra_args = {**(told.extra_args or {}), DRAW: draw}
     return told

@@ -9,6 +9,7 @@ import os
 import time
 from typing import Any
 
+from probes.draws import DRAW
 from scenarios.engines import parameters
 from scenarios.engines.engine import (
     Completion,
@@ -136,9 +137,7 @@ class VLLMEngine:
         for request in requests:
             extra: dict[str, Any] = {}
             if self._mode == "coupled":
-                from scenarios.engines.vllm.coupled import KEY
-
-                extra["extra_args"] = {KEY: draw_of(request, mapped, seed).to_json()}
+                extra["extra_args"] = {DRAW: draw_of(request, mapped, seed).to_json()}
             elif self._mode == "native":
                 # vLLM without request seeds does not repeat across engine starts (measured).
                 extra["seed"] = (self._seed * 1_000_003 + request.sample) % 2**31

@@ -124,7 +124,7 @@ def _draws(module: Any) -> None:
 
     def warm(*args: Any, **options: Any) -> Any:
         told = drawn(*args, **options)
-        told.extra_args[module.KEY]["temperature"] = WARM
+        told.extra_args[module.DRAW]["temperature"] = WARM
         return told
 
     if os.environ.get("FRAMEWORKS_PLANT") == "engine-warm":

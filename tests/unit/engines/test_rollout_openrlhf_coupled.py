@@ -12,10 +12,9 @@ import pytest
 import torch
 from drawing import asked
 
+from probes.draws import DRAW, SEEDED, SEEN
 from scenarios.engines.vllm.draws import PROCESSOR
 from scenarios.jobs import openrlhf as plugin
-
-KEY = plugin.KEY
 
 
 class Handle:
@@ -62,19 +61,19 @@ def test_each_prompt_is_sent_with_a_draw_of_its_own_whichever_engine_takes_it(sa
     generator._dispatch_prompts_to_vllm(["a", "b", "a"], ["", "", ""])
     generator._dispatch_prompts_to_vllm(["c"], [""])
     assert generator.vllm_engines == [one, two]
-    draws = {given["prompt"]: given["sampling_params"].extra_args[KEY] for given in one.sent[2:] + two.sent}
-    everyone = [given["sampling_params"].extra_args[KEY]["sample"] for given in one.sent + two.sent]
+    draws = {given["prompt"]: given["sampling_params"].extra_args[DRAW] for given in one.sent[2:] + two.sent}
+    everyone = [given["sampling_params"].extra_args[DRAW]["sample"] for given in one.sent + two.sent]
     assert sorted(number >> 12 for number in everyone) == [0, 1, 2, 3]
     assert draws["c"]["sample"] >> 12 == 3 and draws["c"]["seed"] == 4
 
 
 def test_samples_are_handed_on_in_the_order_of_their_prompts(samples: Any) -> None:
-    made, count, _ = samples()._generate_vllm([{KEY: 8192}, {KEY: 1}, {KEY: 4096}, {KEY: 0}])
-    assert [one.response[KEY] for one in made] == [0, 1, 4096, 8192] and count == 4
+    made, count, _ = samples()._generate_vllm([{DRAW: 8192}, {DRAW: 1}, {DRAW: 4096}, {DRAW: 0}])
+    assert [one.response[DRAW] for one in made] == [0, 1, 4096, 8192] and count == 4
 
 
 def test_samples_without_a_draw_stay_in_the_order_of_their_arrival(samples: Any) -> None:
-    made, _, _ = samples()._generate_vllm([{KEY: 1, "at": 0}, {"at": 1}, {KEY: 0, "at": 2}])
+    made, _, _ = samples()._generate_vllm([{DRAW: 1, "at": 0}, {"at": 1}, {DRAW: 0, "at": 2}])
     assert [one.response["at"] for one in made] == [0, 1, 2]
 
 
@@ -88,7 +87,7 @@ class Rollout:
         self.kwargs, self.seen = kwargs, []
 
     async def generate(self, prompt_token_ids: Any, sampling_params: Any, multi_modal_data: Any = None) -> Any:
-        self.seen.append((sampling_params.extra_args or {}).get(KEY))
+        self.seen.append((sampling_params.extra_args or {}).get(DRAW))
         return SimpleNamespace(prompt_token_ids=self.answers.pop(0) if self.answers else None)
 
     async def generate_responses(self, prompt: str, label: str, sampling_params: Any, num_samples: int = 1) -> Any:
@@ -128,7 +127,7 @@ def test_each_sample_of_a_group_has_its_draw_and_says_so() -> None:
 
     actor, responses = asyncio.run(work())
     first = 5 << 12
-    assert [one[KEY] for one in responses] == [first, first + 1, first + 2]
+    assert [one[DRAW] for one in responses] == [first, first + 1, first + 2]
     assert [(one["sample"], one["offset"]) for one in actor.seen] == [(first, 0), (first + 1, 0), (first + 2, 0)]
 
 
@@ -141,7 +140,7 @@ def test_the_prompt_that_the_engine_saw_comes_with_each_sample_that_was_drawn() 
         told = plugin.drawn(7, 5 << 12, asked(), otherwise="")
         return await actor.generate_responses(prompt="p", label="", sampling_params=told, num_samples=2)
 
-    assert sorted(one[plugin.SEEN] for one in asyncio.run(work())) in ([[1, 2], [1, 4]], [[1, 2], [3]])
+    assert sorted(one[SEEN] for one in asyncio.run(work())) in ([[1, 2], [1, 4]], [[1, 2], [3]])
 
 
 def test_a_sample_without_a_draw_says_nothing() -> None:
@@ -192,7 +191,7 @@ def test_the_driver_shuffles_with_the_seed_and_says_so(strategy: Any) -> None:
     torch.manual_seed(2)
     two = strategy.setup_dataloader("data")
     assert (one.order, one.other) == (two.order, two.other) and one.data == "data"
-    assert getattr(one, plugin.MARK) == 11
+    assert getattr(one, SEEDED) == 11
 
 
 def test_a_training_actor_keeps_its_own_seed(strategy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,4 +200,4 @@ def test_a_training_actor_keeps_its_own_seed(strategy: Any, monkeypatch: pytest.
     one = strategy.setup_dataloader("data")
     torch.manual_seed(2)
     two = strategy.setup_dataloader("data")
-    assert one.order != two.order and not hasattr(one, plugin.MARK)
+    assert one.order != two.order and not hasattr(one, SEEDED)

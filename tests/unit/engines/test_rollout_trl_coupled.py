@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from drawing import asked
 
-from scenarios.engines.vllm.draws import COUPLED, KEY, PROCESSOR
+from probes.draws import COUPLED, DRAW, DRAWN, SEEN
+from scenarios.engines.vllm.draws import PROCESSOR
 from scenarios.jobs import trl as plugin
 
 
@@ -35,7 +36,7 @@ def prompts(*rows: list[int]) -> list[dict[str, list[int]]]:
 
 
 def draws(engine: LLM, call: int) -> list[dict[str, Any]]:
-    return [one.extra_args[KEY] for one in engine.calls[call][1]]
+    return [one.extra_args[DRAW] for one in engine.calls[call][1]]
 
 
 def test_the_engine_is_started_with_the_processor_and_each_prompt_brings_a_draw(module: ModuleType) -> None:
@@ -43,11 +44,11 @@ def test_the_engine_is_started_with_the_processor_and_each_prompt_brings_a_draw(
     assert isinstance(engine, LLM) and engine.options["logits_processors"] == [PROCESSOR]
     assert engine.options["logprobs_mode"] == "raw_logprobs" and engine.options["async_scheduling"] is False
     answers = engine.generate(prompts([1, 2], [3]), sampling_params=asked(logprobs=0), use_tqdm=False)
-    assert [one.prompt_token_ids for one in answers] == getattr(engine, plugin.SEEN) == [[1, 2], [3]]
+    assert [one.prompt_token_ids for one in answers] == getattr(engine, SEEN) == [[1, 2], [3]]
     engine.generate(prompts([4]), asked(logprobs=0))
     assert [(one["seed"], one["sample"]) for one in draws(engine, 0)] == [(7, 0), (7, 1)]
     assert [one["sample"] for one in draws(engine, 1)] == [2] and engine.calls[0][2] is False
-    assert getattr(engine, plugin.MARK) is True
+    assert getattr(engine, DRAWN) is True
 
 
 def test_engines_of_other_ranks_draw_other_samples_and_a_tensor_parallel_group_the_same(module: ModuleType) -> None:
@@ -62,7 +63,7 @@ def test_a_greedy_batch_is_left_alone_and_not_called_coupled(module: ModuleType)
     engine = module.LLM()
     engine.generate(prompts([1]), asked())
     engine.generate(prompts([1]), asked(temperature=0))
-    assert engine.calls[1][1][0].extra_args is None and getattr(engine, plugin.MARK) is False
+    assert engine.calls[1][1][0].extra_args is None and getattr(engine, DRAWN) is False
 
 
 def test_several_samples_of_one_request_are_refused(module: ModuleType) -> None:

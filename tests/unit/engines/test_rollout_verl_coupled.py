@@ -10,7 +10,7 @@ import pytest
 
 from scenarios.engines.coupling import Draw
 from scenarios.jobs import verl as verl_coupled
-from scenarios.jobs.verl import KEY, drawn
+from scenarios.jobs.verl import DRAW, drawn
 
 ASKED = {"temperature": 0.7, "top_p": 0.9, "top_k": 40, "repetition_penalty": 1.0, "logprobs": True}
 
@@ -27,14 +27,14 @@ def place(step: int, row: int) -> dict[str, Any]:
 def test_the_draw_takes_the_sampling_over_and_leaves_the_engine_nothing_to_filter(engine: str, name: str) -> None:
     given = drawn(3, config(engine), {**ASKED, name: {"mine": 1}}, place(2, 5), 1)
     assert (given["temperature"], given["top_k"], given["top_p"], given["logprobs"]) == (1.0, -1, 1.0, True)
-    draw = Draw.from_json(given[name][KEY])
+    draw = Draw.from_json(given[name][DRAW])
     assert (draw.seed, draw.temperature, draw.top_k, draw.top_p) == (3, 0.7, 40, 0.9)
     assert given[name]["mine"] == 1
 
 
 def test_no_two_samples_share_a_draw_and_two_runs_do() -> None:
     def number(step: int, row: int, session: int) -> int:
-        return int(drawn(0, config(), ASKED, place(step, row), session)["extra_args"][KEY]["sample"])
+        return int(drawn(0, config(), ASKED, place(step, row), session)["extra_args"][DRAW]["sample"])
 
     places = [(step, row, session) for step in (1, 2, 900) for row in (0, 1, 70_000) for session in range(4)]
     assert len({number(*one) for one in places}) == len(places)
@@ -59,14 +59,14 @@ def test_verls_loop_tells_each_sample_its_draw_and_validation_none(monkeypatch: 
 
     module = ModuleType(verl_coupled.LOOPS)
     module.AgentLoopWorker = AgentLoopWorker  # type: ignore[attr-defined]
-    monkeypatch.setenv(verl_coupled.SEED, "4")
+    monkeypatch.setenv(verl_coupled.COUPLED, "4")
     verl_coupled._imported(module)
     worker = AgentLoopWorker()
     worker.config = config()
     for validate in (False, True):
         trajectory = {**place(1, 0), "validate": validate}
         asyncio.run(worker._run_agent_loop(ASKED, trajectory=trajectory, agent_name="single", session_id=2))
-    assert seen[0]["extra_args"][KEY]["seed"] == 4 and seen[0]["extra_args"][KEY]["sample"] & 0xFFF == 2
+    assert seen[0]["extra_args"][DRAW]["seed"] == 4 and seen[0]["extra_args"][DRAW]["sample"] & 0xFFF == 2
     assert seen[1] is ASKED
 
 

@@ -7,15 +7,16 @@ from typing import Any
 import pytest
 from drawing import asked
 
+from probes.draws import DRAW
 from scenarios.engines.coupling import Draw
-from scenarios.engines.vllm.draws import KEY, PROCESSOR, coupled_engine, drawn
+from scenarios.engines.vllm.draws import PROCESSOR, coupled_engine, drawn
 
 
 def test_the_draw_takes_the_sampling_over_and_leaves_the_engine_nothing_to_filter() -> None:
     given = asked(temperature=0.7, top_p=0.9, top_k=40, extra_args={"mine": 1})
     told = drawn(3, 5, given, otherwise="")
     assert (told.temperature, told.top_p, told.top_k, told.max_tokens) == (1.0, 1.0, 0, 8)
-    draw = Draw.from_json(told.extra_args[KEY])
+    draw = Draw.from_json(told.extra_args[DRAW])
     assert (draw.seed, draw.sample, draw.temperature, draw.top_k, draw.top_p) == (3, 5, 0.7, 40, 0.9)
     assert told.extra_args["mine"] == 1 and given.extra_args == {"mine": 1} and given.temperature == 0.7
 

@@ -29,6 +29,7 @@ from probes.adapters import (
 )
 from probes.adapters.calls import Call, Job
 from probes.adapters.table import Adapter, Hook
+from probes.draws import DRAW, SEEDED, SEEN
 from probes.format import Ragged, Run
 
 
@@ -124,7 +125,7 @@ def test_openrlhfs_samples_are_coupled_where_every_one_was_drawn_so(desk: Any, d
     one = desk(openrlhf.ADAPTER)
     one.call(openrlhf_driver.submitting, dispatch, generator(), ["a"], [""])
     for place, told in enumerate(drawn):
-        more = {openrlhf_driver.DRAW: place} if told else {}
+        more = {DRAW: place} if told else {}
         one.call(openrlhf_driver.answered, process, generator(), response("a", [3, 4, 5], 2, **more), result=Made())
     one.call(openrlhf_driver.generated, generate_all, generator())
     [(_, fields, _)] = one.frames("rollout")
@@ -134,7 +135,7 @@ def test_openrlhfs_samples_are_coupled_where_every_one_was_drawn_so(desk: Any, d
 def test_openrlhfs_prompts_are_recorded_as_the_engine_saw_them_where_it_says_so(desk: Any) -> None:
     one = desk(openrlhf.ADAPTER)
     one.call(openrlhf_driver.submitting, dispatch, generator(), ["a"], [""])
-    for more in ({openrlhf_driver.SEEN: [1, 3, 4]}, {openrlhf_driver.SEEN: None}):
+    for more in ({SEEN: [1, 3, 4]}, {SEEN: None}):
         one.call(openrlhf_driver.answered, process, generator(), response("a", [3, 4, 5], 2, **more), result=Made())
     one.call(openrlhf_driver.generated, generate_all, generator())
     [(_, _, arrays)] = one.frames("rollout")
@@ -217,7 +218,7 @@ def make_trainer(self: Any, strategy: Any, **generate_kwargs: Any) -> None: ...
 def test_openrlhfs_prompts_have_a_seed_only_where_their_loader_says_so(desk: Any, seed: int | None) -> None:
     one, loader = desk(openrlhf.ADAPTER), SimpleNamespace()
     if seed is not None:
-        setattr(loader, openrlhf_driver.SEEDED, seed)
+        setattr(loader, SEEDED, seed)
     args = SimpleNamespace(
         algo=SimpleNamespace(advantage=SimpleNamespace(estimator="gae", is_correction_level="off")),
         train=SimpleNamespace(seed=42), actor=SimpleNamespace(model_name_or_path="m"),
@@ -512,7 +513,7 @@ def test_verls_interrupted_answer_goes_on_and_a_tools_turn_does_not(desk: Any) -
 @pytest.mark.parametrize(("name", "mode"), [("extra_args", "coupled"), ("custom_params", "coupled"), ("", "native")])
 def test_verls_samples_are_coupled_only_where_each_request_carried_its_draw(desk: Any, name: str, mode: str) -> None:
     one = desk(verl.ADAPTER)
-    play(one, loop(top_p=0.9), ANSWERS, {name: {verl_rollout.DRAW: {"seed": 0}}} if name else {})
+    play(one, loop(top_p=0.9), ANSWERS, {name: {DRAW: {"seed": 0}}} if name else {})
     for _, fields, columns in one.frames("rollout"):
         assert fields["mode"] == mode
         assert ("logprob" in columns) == (mode == "coupled")  # the plugins report the model's own
@@ -530,7 +531,7 @@ def test_verls_log_probabilities_after_sampling_parameters_are_not_taken_for_the
 
 def test_verls_learner_scores_after_the_temperature_and_a_coupled_engine_before(desk: Any) -> None:
     one = desk(verl.ADAPTER)
-    play(one, loop(temperature=0.7), ANSWERS, {"extra_args": {verl_rollout.DRAW: {"seed": 0}}})
+    play(one, loop(temperature=0.7), ANSWERS, {"extra_args": {DRAW: {"seed": 0}}})
     assert all("logprob" not in arrays for _, _, arrays in one.frames("rollout"))
 
 
