@@ -58,6 +58,7 @@ __all__ = [
 
 FORMAT_VERSION = 2  # 1: digests by BLAKE2b
 MANIFEST, EVENTS, TOKENS = "run.json", "events", "tokens"
+SIDES = ("baseline", "candidate")  # of a pair of runs: its folders, and who a difference is of
 
 
 def write_manifest(path: str | os.PathLike[str], manifest: Mapping[str, Any]) -> None:

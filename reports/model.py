@@ -67,6 +67,9 @@ class Finding:
     cause: CauseKey | None = None  # of a parameter: the cause that it would be
 
 
+RESIDUE = 0.02  # what a proof, or a reading, may leave of a difference: beside a flip stand other tokens
+
+
 @dataclass(frozen=True)
 class Proof:
     """An intervention, and how much of the difference it removed: `before` and `after` count the same thing."""

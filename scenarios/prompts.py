@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from scenarios.settings import Prompts, Scenario
+from scenarios.settings import BUILTIN, Prompts, Scenario
 
-BUILTIN = "builtin:tiny"
 BUILTIN_COUNT = 256  # chosen: more than the 64 of eight steps, so that the native stage has others
 
 

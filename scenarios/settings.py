@@ -13,15 +13,16 @@ from typing import Any, Literal
 from scenarios.engines.parameter import Axis, sampling
 
 Mode = Literal["coupled", "native", "greedy"]
+BUILTIN = "builtin:tiny"  # the model and the prompts that are made from the seed
 
 
 @dataclass(frozen=True)
 class Model:
     """The policy. `path` is a Hugging Face directory or `builtin:tiny`, which is made and pretrained from the seed."""
 
-    path: str = "builtin:tiny"
+    path: str = BUILTIN
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    reward: str = "builtin:tiny"  # a Hugging Face sequence-classification directory, or the built-in reward model
+    reward: str = BUILTIN  # a Hugging Face sequence-classification directory, or the built-in reward model
     held: Literal["", "bfloat16", "float16"] = ""  # the lifted stage: weights of this type, computed with in `dtype`
 
 
@@ -29,7 +30,7 @@ class Model:
 class Prompts:
     """Where prompts come from: `builtin:tiny`, or a JSONL or Parquet file with a text or chat-messages column."""
 
-    path: str = "builtin:tiny"
+    path: str = BUILTIN
     column: str = "prompt"
     chat: bool = False  # the column holds chat messages; the tokenizer's chat template is applied
     max_tokens: int = 64  # longer prompts are refused, never silently cut

@@ -17,7 +17,7 @@ from harness.bisect.judging import Judged
 from harness.bisect.search import Search
 from harness.bundle.opening import resolve
 from harness.errors import BadInput
-from probes.format import FormatError, Run
+from probes.format import SIDES, FormatError, Run
 from probes.redaction import WITHHELD
 from reports.bisect_model import Bisection, Call
 from reports.text import counted, show
@@ -63,7 +63,7 @@ class End:
         if path.suffix == ".toml":
             return End(path, config.load(str(path)))
         if not (path / "run.json").is_file():
-            sides = " or ".join(str(Path(given) / side) for side in ("baseline", "candidate"))
+            sides = " or ".join(str(Path(given) / side) for side in SIDES)
             pair = f"; it is a pair: give {sides}" if (path / "baseline" / "run.json").is_file() else ""
             raise BadInput(f"{given} is neither a scenario (.toml) nor a run directory (run.json){pair}")
         try:

@@ -8,12 +8,11 @@ from pathlib import Path
 from harness.bundle.manifest import Kind
 from harness.bundle.opening import is_bundle
 from harness.errors import BadInput
-from harness.triage import directory
-from harness.triage.run import SIDES, WATCH, newest
-from probes.format import EVENTS, MANIFEST, TOKENS
+from harness.triage import archive, directory
+from harness.triage.run import WATCH, newest
+from harness.verdict_file import NAME as VERDICT
+from probes.format import EVENTS, MANIFEST, SIDES, TOKENS
 from scenarios.lifted import FOLDER as LIFTED
-
-VERDICT = "verdict.json"
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ def _run(run: Path, prefix: str = "") -> list[tuple[str, Path]]:
 
 def _evidence(folder: Path, prefix: str = "") -> list[tuple[str, Path]]:
     return [
-        *_named(folder, directory.INDEX, prefix),
+        *_named(folder, archive.INDEX, prefix),
         *_named(folder, VERDICT, prefix),
         *_all(folder, directory.PROCESSES, "*.json", prefix),
         *_all(folder, directory.RECORDER, "*", prefix),

@@ -16,11 +16,12 @@ import msgspec
 import harness
 from harness import verdict_file
 from harness.bundle import redacted
-from harness.bundle.contents import VERDICT, Contents, contents
+from harness.bundle.contents import Contents, contents
 from harness.bundle.manifest import BUNDLE_VERSION, INDEX, NAME, Manifest, Member
 from harness.errors import BadInput, HarnessError
+from harness.verdict_file import NAME as VERDICT
 from probes.files import mode_in
-from probes.format import MANIFEST
+from probes.format import MANIFEST, SIDES
 
 if TYPE_CHECKING:
     from harness.bundle.prompts import HashedRun
@@ -115,7 +116,6 @@ def _judged(held: Contents, staging: Path) -> Verdict:
 
         return dataclasses.replace(judge.triage(directory.read(staging)), reproduce="harness triage BUNDLE")
     from harness.parity.verdict import judge as judge_pair
-    from harness.triage.run import SIDES
 
     verdict = judge_pair(*(staging / side for side in SIDES))
     return dataclasses.replace(verdict, reproduce="harness diff BUNDLE")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from harness import verdict_file
 from harness.cluster.launch import nothing_left
 from harness.envs.install import end
 from harness.nightly.matrix import Cell, Pair, Suite
@@ -100,7 +101,7 @@ def _read(cell: Cell, place: Path, recording: Path, seconds: float) -> Observati
     if isinstance(cell.what, Suite):
         result = json.loads((place / "output.json").read_text(encoding="utf-8"))
         return of_suite(result, recording, seconds=seconds)
-    data = json.loads((recording / "verdict.json").read_text(encoding="utf-8"))
+    data = json.loads((recording / verdict_file.NAME).read_text(encoding="utf-8"))
     return observed(Verdict.from_dict(data), recording, seconds=seconds)
 
 

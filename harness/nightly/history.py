@@ -23,7 +23,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, make_url
 
-from harness import extras
+from harness import extras, verdict_file
 from harness.errors import HarnessError
 from harness.nightly.judge import WINDOW, Past
 from harness.nightly.observation import Facts, Observation, to_read
@@ -430,7 +430,7 @@ def _on_disk(folder: Path, of_cell: Path | None) -> dict[str, Any]:
     every = (of_cell or folder).rglob("*")
     size = sum(path.lstat().st_size for path in every if path.is_file() and not path.is_symlink())
     try:
-        digest = hashlib.sha256((folder / "verdict.json").read_bytes()).hexdigest()
+        digest = hashlib.sha256((folder / verdict_file.NAME).read_bytes()).hexdigest()
     except OSError:
         digest = ""
     return {"path": str(folder), "bytes": size, "digest": digest}

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from probes.format import SIDES
 from reports.model import Parity, Verdict
 from reports.text import flatten, number
 
@@ -17,7 +18,7 @@ from reports.text import flatten, number
 METRICS = ("max_delta_logprob", "mean_delta_logprob", "k1", "k3", "ess", "tokens")
 COUNTS = ("steps", "samples", "compared_tokens", "benign_flips", "flips_beyond_margin")
 PHASE = "_seconds"  # of a run's series, such as rollout_seconds
-SIDES = "candidate against baseline"
+ENGINES = "candidate against baseline"
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ def _metrics(body: Parity) -> dict[str, float]:
     values = {"cap": number(body.floor.get("cap"))}
     for group, metrics in body.metrics.items():
         if isinstance(metrics, dict):
-            before = "" if group == SIDES else f"{group}: "
+            before = "" if group == ENGINES else f"{group}: "
             values |= {f"{before}{name}": number(metrics[name]) for name in METRICS if name in metrics}
     return values
 
@@ -128,7 +129,7 @@ def _phases(body: Parity) -> dict[str, float]:
 def _manifests(folder: Path) -> dict[str, dict[str, Any]]:
     """`run.json` by side; a recording that lacks one is the judge's business."""
     manifests = {}
-    for side in ("baseline", "candidate"):
+    for side in SIDES:
         with contextlib.suppress(OSError, ValueError):
             manifests[side] = json.loads((folder / side / "run.json").read_text(encoding="utf-8"))
     return manifests

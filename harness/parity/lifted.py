@@ -16,6 +16,7 @@ from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.floor import RESOLUTION
 from harness.parity.facts.lifted_result import LiftedResult
+from harness.parity.facts.native_result import NOT_RUN
 from harness.parity.facts.parameters import engine_infos
 from harness.recordings.store import Recording
 from harness.recordings.tables import mapping
@@ -25,7 +26,6 @@ from reports.text import counted, figure
 from scenarios.lifted import FOLDER, HALF
 
 Judge = Callable[[Path, Path], tuple[Verdict, Evidence | None]]
-NOT_RUN = "not run"
 # Spacing of TF32 at 1: its mantissa has 10 bits. Products of float32 may be done in it on a GPU, by a Triton kernel by
 # default. Never measured here.
 TF32_EPSILON = 2.0**-10

@@ -27,7 +27,7 @@ from harness.parity.facts import second_run
 from harness.parity.facts.agreement import contradictions
 from harness.parity.facts.boundaries import with_text
 from harness.parity.facts.copied import copies_of_numbers
-from harness.parity.facts.divergence import SIDES, DivergenceKey
+from harness.parity.facts.divergence import DivergenceKey
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.integrity import (
     LEAST,
@@ -50,7 +50,7 @@ from harness.parity.lifted import lifted_said, lifted_stage, stage_steps
 from harness.parity.native.stage import in_doubt, samplers_said
 from harness.parity.rules.suspected import confirm_suspicions
 from harness.recordings.store import Recording
-from probes.format import FormatError, Run
+from probes.format import SIDES, FormatError, Run
 from reports.model import EXIT_CODES, Cause, Parity, Verdict
 from reports.sections.parity import exceeded
 from reports.text import counted, figure
@@ -323,5 +323,5 @@ def _early(verdict: str, reason: str, paths: list[Path], reproduce: str, missing
         reason,
         missing=missing or [reason],
         reproduce=reproduce,
-        paths={name: str(path) for name, path in zip(("baseline", "candidate"), paths, strict=True)},
+        paths={name: str(path) for name, path in zip(SIDES, paths, strict=True)},
     )

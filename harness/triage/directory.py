@@ -21,14 +21,16 @@ import msgspec
 from harness import extras
 from harness.errors import BadInput
 from harness.triage import archive
+from harness.triage.archive import INDEX
 from harness.triage.evidence import Evidence, Process
+from harness.verdict_file import NAME as VERDICT
 from probes import redaction
 from probes.files import make_folder, write_whole
-from probes.format import decode_json, encode_json
+from probes.format import MANIFEST, decode_json, encode_json
 from reports import codec
 
 FORMAT_VERSION = 1  # of the evidence directory
-INDEX, PROCESSES, RECORDER = "evidence.json", "processes", "recorder"
+PROCESSES, RECORDER = "processes", "recorder"
 # A process with a thousand threads is under 1 MiB. 16 MiB of empty lists, the worst, take 395 MiB for a moment.
 MAX_JSON_BYTES = 16 << 20  # of the index
 # Of one process, seen twice with 300 threads of 40 frames, and of all of them: 10,000 with 25 kB, as 60 threads have.
@@ -213,7 +215,7 @@ def _is_dump(file: Path) -> bool:
         return True  # unreadable: the reader of dumps says why
     if not first:
         return file.stem[-1:].isdigit()
-    return first in b"{\x80" and file.name not in ("run.json", "verdict.json")
+    return first in b"{\x80" and file.name not in (MANIFEST, VERDICT)
 
 
 def _inside(folder: Path, relative: str, notes: list[str]) -> bool:

@@ -11,10 +11,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from harness.errors import BadInput, HarnessError
-from harness.triage import judge
+from harness.triage import archive, judge
 from harness.triage.evidence import ENDED, Evidence
+from harness.verdict_file import NAME as VERDICT
 from probes import redaction
 from probes.files import make_folder, write_whole
+from probes.format import SIDES
 from reports import places
 from reports.model import Verdict
 
@@ -23,7 +25,7 @@ WHAT = (
     "directory of recorder dumps"
 )
 LIVE = "events", "beats"
-SIDES, WATCH = ("baseline", "candidate"), "watch"  # of a directory of harness parity
+WATCH = "watch"  # of a directory of harness parity
 
 
 def triage(what: list[str], out: str | os.PathLike[str] | None = None) -> Verdict:
@@ -40,7 +42,7 @@ def triage(what: list[str], out: str | os.PathLike[str] | None = None) -> Verdic
     if out is None and not fresh:
         return verdict
     folder = Path(out) if out else Path(evidence.path)
-    path = folder / "verdict.json"
+    path = folder / VERDICT
     verdict = dataclasses.replace(verdict, paths={**verdict.paths, "verdict": str(path)})
     try:
         make_folder(folder)
@@ -175,7 +177,7 @@ def _live(what: list[str], out: Path | None) -> Evidence:
             out.mkdir(parents=True)
         except OSError:  # a working directory that cannot be written: evidence of a hang is not lost for that
             out = Path(tempfile.mkdtemp(prefix=f"harness-{name}-"))
-    elif (out / "evidence.json").exists():
+    elif (out / archive.INDEX).exists():
         raise BadInput(
             f"{out} already holds evidence: another look needs another directory",
             fix=f"harness triage {' '.join(what)} --out {out}-2",

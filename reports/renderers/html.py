@@ -20,6 +20,7 @@ from reports.sections import answer, recorded, samples
 from reports.sections import graph as triage_graph
 from reports.sections import parity as arrange
 from reports.sections import triage as triage_arrange
+from reports.sections.parity import MARKS
 from reports.text import clean
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 TONES = {"EQUIVALENT": "ok", "INCONCLUSIVE": "warn", "CONFOUNDED": "warn", "SLOW": "warn", "INSUFFICIENT": "warn"}
 STATES = {"ruled out": "ok", "confirmed": "bad", "not tested": "warn"}
-MARKS = {"ruled out": "✓", "confirmed": "✗", "not tested": "○"}
 _TILES = 7  # chosen: one row of a wide window
 MOST_STEPS = 1000  # of a recorded run: a table that a browser lays out at once
 

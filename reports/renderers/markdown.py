@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from reports.renderers import Renderer
 from reports.sections import answer, bisect, doctor, nightly, parity, recorded, triage
+from reports.sections.parity import MARKS
 from reports.text import clean
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from reports.renderers import Subject
     from reports.run_model import RecordedRun
 
-_MARKS = {"ruled out": "✓", "confirmed": "✗", "not tested": "○"}
 # Behind these characters a mention, a reference, a URL or an address goes on; an entity's own # is none.
 LIVE = re.compile(r"(@|(?<!&)#(?=\d)|[A-Za-z](?=://)|mailto|www(?=\.)|GH(?=-\d))", re.IGNORECASE)
 
@@ -145,7 +145,7 @@ def _runs(body: Parity) -> list[str]:
 def _checks(title: str, checks: list[Check]) -> list[str]:
     rows = [
         (
-            _MARKS.get(check.state, "○"),
+            MARKS.get(check.state, "○"),
             str(check.number or ""),
             escape(check.name),
             escape(check.state),

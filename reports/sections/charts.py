@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from probes.format import SIDES
 from reports.model import Parity
 from reports.sections.svg import RC, ROLES, StyleSheet
 from reports.text import clean, number, show
@@ -27,7 +28,6 @@ _TITLES = {
     "policy_loss": "Policy loss",
     "value_loss": "Value loss",
 }
-_SIDES = ("baseline", "candidate")
 _BOUNDS = {"floor": "combined", "tolerance": "tolerance", "cap": "cap"}  # role -> key of the floor
 _DASHES = {"floor": ":", "tolerance": "--", "cap": "-"}
 
@@ -87,7 +87,7 @@ class _Book:
         steps = [step for table in tables for name in table for step in line(table, name).steps]
         self.span = min(steps, default=0.0) - 0.5, max(steps, default=0.0) + 0.5  # of all charts: a torn run ends early
         names = [clean(f"{run.side} {run.backend}").strip() or "run" for run in self.runs]
-        self.key = tuple((f"line {side}", name) for side, name in zip(_SIDES, names, strict=False))
+        self.key = tuple((f"line {side}", name) for side, name in zip(SIDES, names, strict=False))
 
     def all(self) -> list[Chart | None]:
         known = [
@@ -120,7 +120,7 @@ class _Book:
         lines = [line(run.series, name) for run in self.runs]
 
         def draw(ax: Axes) -> None:
-            for side, item in zip(_SIDES, lines, strict=False):
+            for side, item in zip(SIDES, lines, strict=False):
                 _plot(ax, item, side)
 
         return self._chart(_TITLES.get(name) or _title(name), lines, [draw], self.key)
@@ -192,7 +192,7 @@ class _Book:
     def lengths(self) -> Chart | None:
         lines = [
             (side, line(run.series, "length_mean"), line(run.series, "length_max"))
-            for side, run in zip(_SIDES, self.runs, strict=False)
+            for side, run in zip(SIDES, self.runs, strict=False)
         ]
 
         def draw(ax: Axes) -> None:
@@ -236,12 +236,12 @@ class _Book:
 
         def panel(index: int) -> Callable[[Axes], None]:
             def draw(ax: Axes) -> None:
-                for item, role in zip(pairs[index], ("grid", _SIDES[index]), strict=True):
+                for item, role in zip(pairs[index], ("grid", SIDES[index]), strict=True):
                     _stack(ax, item, [], role)
 
             return draw
 
-        real = [(f"box {side}", f"real, {name}") for side, (_, name) in zip(_SIDES, self.key, strict=False)]
+        real = [(f"box {side}", f"real, {name}") for side, (_, name) in zip(SIDES, self.key, strict=False)]
         return self._chart(
             "Experience tensors, tokens",
             [item for pair in pairs for item in pair],
@@ -288,7 +288,7 @@ class _Book:
             ax.set_xlim(*self.span)
             ax.set_xlabel("step", labelpad=2)
             if len(panels) > 1:
-                ax.set_title(_SIDES[index], pad=4)
+                ax.set_title(SIDES[index], pad=4)
             if self.mark is not None and self.mark >= 0:
                 ax.axvline(self.mark, color=ROLES["mark"], linewidth=1.0, linestyle=(0, (1, 2)))
         return figure

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from reports.limits import limit_of
-from reports.model import SUSPICIONS, UNEXPLAINED, Cause, Check, Finding, Parity, Proof, RunSummary, Verdict
+from reports.model import RESIDUE, SUSPICIONS, UNEXPLAINED, Cause, Check, Finding, Parity, Proof, RunSummary, Verdict
 from reports.text import clean, flatten, number, same, show, show_apart
 
+MARKS = {"ruled out": "✓", "confirmed": "✗", "not tested": "○"}  # of a check, by its state
 _NAMES = ("seed",)  # rows whose integer is a name, not an amount
-PROVEN = 0.98  # of the difference: what the judge's own interventions must remove (harness.parity.attribution)
+PROVEN = 1 - RESIDUE
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from typing import Any
 KINDS = ("prompts", "tokens", "lengths", "finish", "logprobs", "scores")
 CHOICES = ("prompts", "tokens", "lengths", "finish")
 NUMBERS = ("logprobs", "scores")
-SIDES = ("baseline", "candidate")
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from scenarios.models.builtin import build, build_reward
 from scenarios.models.load import (
-    BUILTIN,
     ModelError,
     ValueModel,
     load_policy,
@@ -14,7 +13,6 @@ from scenarios.models.load import (
 )
 
 __all__ = [
-    "BUILTIN",
     "ModelError",
     "ValueModel",
     "build",

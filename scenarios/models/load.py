@@ -24,8 +24,8 @@ from transformers import (
 from scenarios.models import builtin
 from scenarios.models.quiet import quiet
 from scenarios.models.wide import widen
+from scenarios.settings import BUILTIN
 
-BUILTIN = "builtin:tiny"
 # Transformers changes the process's default dtype while it loads: of two threads at once, one restores the other's.
 _LOADING = threading.Lock()
 

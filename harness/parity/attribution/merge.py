@@ -14,16 +14,16 @@ from harness.parity.checks.parameter_maps import measured
 from harness.parity.explain import find
 from harness.parity.facts.evidence import Learned
 from harness.parity.facts.lifted_result import STAGE as LIFTED
-from harness.parity.interventions.situation import LEAST, RESIDUE, Named, Tried
+from harness.parity.interventions.situation import LEAST, Named, Tried
 from harness.parity.rivals import noted, told_apart
 from harness.parity.rules.suspected import confirm_suspicions, in_words
 from harness.parity.verdict import Judged, reason_of
+from probes.format import SIDES
 from probes.plugins import PluginError
-from reports.model import Cause, CauseKey, Finding, Verdict
+from reports.model import RESIDUE, Cause, CauseKey, Finding, Verdict
 from reports.text import figure
 
 T = TypeVar("T")
-SIDES = ("baseline", "candidate")
 
 
 def merged(judged: Judged, found: Attribution) -> Verdict:

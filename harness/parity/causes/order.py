@@ -14,8 +14,8 @@ from harness.parity.facts.divergence import ROLLOUT, DivergenceKey, Kind, keys
 from harness.parity.facts.evidence import Evidence, Source
 from harness.parity.facts.explanation import Explained, Explanation, among, keys_of, when
 from harness.parity.facts.prompts_seen import PERMUTED
-from harness.parity.interventions.situation import LEAST, RESIDUE, Named, Situation, Tried
-from reports.model import Cause, Proof
+from harness.parity.interventions.situation import LEAST, Named, Situation, Tried
+from reports.model import RESIDUE, Cause, Proof
 from scenarios.bench.case import Symptoms
 
 MOST = 0.98  # of a step's differing responses that have another owner

@@ -29,6 +29,7 @@ from harness.parity.facts.parameters import (
 from harness.parity.interventions.situation import Situation
 from harness.parity.interventions.trial import Trial, same, shown
 from harness.recordings.tables import mapping, number
+from probes.format import SIDES
 from reports.model import Cause, CauseKey, Proof
 from reports.text import counted, figure
 from scenarios.engines.canonical import BY_NAME
@@ -83,7 +84,7 @@ def most_tokens(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     if not found:
         return
     side = e.sides[short].name
-    altered = [name for name in ("baseline", "candidate") if "max_tokens" in _altered(e, name)]
+    altered = [name for name in SIDES if "max_tokens" in _altered(e, name)]
     party = altered[0] if len(altered) == 1 else side
     yield Explanation(
         Cause.of(
@@ -135,7 +136,7 @@ def _altered(e: Evidence, side: str) -> dict[str, Altered]:
 
 def party(e: Evidence, cause: Cause) -> Cause:
     """The cause with the mapping as its party where the recording says that it was given what was not asked."""
-    if cause.party not in ("baseline", "candidate"):
+    if cause.party not in SIDES:
         return cause
     side = e.side(cause.party)
     for one in _altered(e, side.name).values():

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 
 from harness.parity.checks.registry import Outcome, check, coupled, outcome, trains, unless_native
-from harness.parity.facts.divergence import SIDES, Kind
+from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence
-from harness.parity.facts.experience import FALSE_ALARM
+from harness.parity.facts.systematic import FALSE_ALARM
 from harness.parity.facts.tails import Tail, outliers
+from probes.format import SIDES
 from reports.model import Finding
 from reports.text import counted, figure, show
 

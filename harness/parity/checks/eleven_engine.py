@@ -9,11 +9,12 @@ import numpy as np
 from harness.parity.checks.registry import Outcome, always, check, coupled, outcome, trains, unless_native
 from harness.parity.facts import second_run
 from harness.parity.facts.copied import alike, own_kernels
-from harness.parity.facts.divergence import SIDES, Kind, Stage
+from harness.parity.facts.divergence import Kind, Stage
 from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.modes import REPLAY
 from harness.parity.facts.repeated import SecondRun
 from harness.parity.facts.sync_record import SyncRecord
+from probes.format import SIDES
 from reports.limits import limit_of
 from reports.model import SUSPICIONS, CheckState, Finding
 from reports.text import counted, figure

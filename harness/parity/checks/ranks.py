@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from harness.parity.checks.registry import Outcome, check, outcome, trains
-from harness.parity.facts.divergence import SIDES, Kind
+from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence, Side
+from probes.format import SIDES
 from reports.text import counted
 
 NAME = "ranks"

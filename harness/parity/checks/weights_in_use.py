@@ -8,9 +8,10 @@ import numpy as np
 
 from harness.parity.checks.registry import Outcome, check, outcome, unless_native
 from harness.parity.facts import systematic
-from harness.parity.facts.divergence import SIDES, Kind
+from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.sync_record import NEARER, SyncRecord
+from probes.format import SIDES
 from reports.text import counted, figure
 
 

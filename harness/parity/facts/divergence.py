@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from reports.model import Place
 
-SIDES = ("baseline", "candidate")
 # Order within a step. A sync that a step's rollout already used comes before it (see `_judge` in `weightsync`).
 PHASES = ("floor", "prompt", "rollout", "experience", "train", "sync", "lifted", "native")
 LAST = 1 << 60  # the native stage follows every step

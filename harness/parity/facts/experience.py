@@ -21,7 +21,7 @@ from harness.parity.facts.clusters import Clusters, Mean, prompts
 from harness.parity.facts.divergence import Kind
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.gaps import COLUMNS, note_experience
-from harness.parity.facts.systematic import ALLOWED_BIAS
+from harness.parity.facts.systematic import ALLOWED_BIAS, FALSE_ALARM
 from harness.recordings.tables import Table
 from reports.model import Place
 from reports.text import counted, figure
@@ -30,7 +30,6 @@ ROUNDINGS = 4  # of a reward, value, advantage or return, in a batch that is not
 SPACING = {"bfloat16": 2.0**-8, "float16": 2.0**-11}  # half the distance of two numbers near one
 _LOGPROBS = ("actor_logprob", "reference_logprob", "kl")
 FROZEN = ("reward", "reference_logprob")  # functions of the tokens alone
-FALSE_ALARM = 1e-3  # of all tests for a mean together (Bonferroni)
 _RESOLVED = 16 * 2.0**-23  # relative; as `systematic.RESOLVED`
 _DELTA, _SQUARE, _SIZE, _ONE, _TWO = range(1, 6)  # columns of the sums
 

@@ -11,6 +11,7 @@ from harness.parity.facts.evidence import Evidence, Side
 from harness.parity.facts.ranks import world_size
 from harness.recordings.store import Recording
 from harness.recordings.tables import mapping, number
+from probes.format import SIDES
 from scenarios.settings import Sampling
 
 
@@ -38,7 +39,7 @@ _NATIVE = {"alpha": 0.5, "margin": 2.0}  # largest family-wise error, and effect
 def integrity(recordings: Iterable[Recording]) -> list[str]:
     """Damage and unfinished processes: what makes a recording half a recording."""
     found = []
-    for name, recording in zip(("baseline", "candidate"), recordings, strict=True):
+    for name, recording in zip(SIDES, recordings, strict=True):
         found += damage(recording, name)
     return found
 
@@ -169,7 +170,7 @@ def absent_processes(e: Evidence) -> list[str]:
 def strange_engines(recordings: Iterable[Recording]) -> list[str]:
     """Runs whose run.json names another engine than the process that drew: nobody knows which one was compared."""
     found = []
-    for name, recording in zip(("baseline", "candidate"), recordings, strict=True):
+    for name, recording in zip(SIDES, recordings, strict=True):
         told = str(recording.manifest.get("backend") or "").partition("@")[0]
         drew = {str(event["engine"]) for event in recording.all("engine_info") if event.get("engine")}
         if told and drew and drew != {told}:

@@ -9,6 +9,7 @@ from reports.model import Finding
 from reports.text import counted, figure
 
 FINISH = "finish"  # the quantity: the share of the most common finish reason
+NOT_RUN = "not run"  # in the coverage, of a stage that neither run has
 MARGIN = 0.2  # standard deviations: a small effect by Cohen (1988), the usual smallest effect of interest
 EQUIVALENCE_ALPHA = 0.05  # of two one-sided tests: the interval of 90 % lies within the margin
 

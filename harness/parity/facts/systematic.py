@@ -29,7 +29,7 @@ from harness.parity.facts.divergence import Kind
 from harness.parity.facts.floor import HEADROOM, RESOLUTION, Tolerance
 from harness.parity.facts.metrics import LABELS, POSITION_EDGES
 
-FALSE_ALARM = 1e-3  # of all tests of a verdict together (Bonferroni)
+FALSE_ALARM = 1e-3  # of all tests of a check together (Bonferroni)
 POWER = 0.99  # with which the smallest effect that is stated is found
 # Engines may round so many times as much as the learner. Measured on a CPU in bfloat16: vLLM 0.99, SGLang 0.99, the
 # embedded engine 1.00.

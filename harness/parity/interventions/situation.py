@@ -17,13 +17,10 @@ from harness.parity.facts.rounding import largest_of, share_of
 from harness.parity.facts.tails import Share
 from harness.parity.interventions.bench import Bench
 from harness.recordings.tables import mapping
-from reports.model import CauseKey, Proof
+from reports.model import RESIDUE, CauseKey, Proof
 from scenarios.bench.case import NUMBERS, Alteration, CaseSample, HeldReport, Symptoms
 
 T = TypeVar("T")
-# What an intervention may leave of a kind that it removed. Next to a flip stand numbers of other tokens, and the
-# recordings' own re-readings allow as much.
-RESIDUE = 0.02
 ROOMY = ("max_model_len", "kv_cache_tokens")  # more of them than was asked is a reserve, and takes nothing away
 LEAST = 3  # fewer differences vanish by chance; a record that says the same makes up for that
 

@@ -20,7 +20,7 @@ from harness.parity.facts.tails import Weighed
 from harness.parity.facts.unknowns import filtered
 from harness.parity.native.samples import Samples, Tokens
 from harness.recordings.tables import mapping, number
-from reports.model import Finding, Place
+from reports.model import RESIDUE, Finding, Place
 from reports.text import figure
 from scenarios.engines import registry
 
@@ -35,7 +35,6 @@ MEANING = {
 }
 FEWEST = 20  # tokens; a meaning is not recognised by fewer
 ESTIMATE, STEPS = 0.05, 5  # how far a fitted temperature may be off, as a share of it, and readings on either side
-RESIDUE = 0.02  # of the tokens
 
 
 def semantics(e: Evidence, side: Side, samples: Samples, result: NativeResult) -> None:

@@ -24,8 +24,6 @@ from harness.recordings.tables import Table, mapping, number
 from reports.model import Finding
 from reports.text import figure
 
-NOT_RUN = "not run"
-
 
 def native_stage(e: Evidence, *, alpha: float) -> None:
     """Read both native stages into `e.native`, and their differences into the divergences."""

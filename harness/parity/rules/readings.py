@@ -12,17 +12,17 @@ from harness.parity.causes.family import Seen
 from harness.parity.causes.mixed_version import MIXED_VERSION
 from harness.parity.causes.semantics import LOGPROB_SEMANTICS
 from harness.parity.causes.trainer import TRAINER
-from harness.parity.facts.divergence import SIDES, DivergenceKey, Kind, keys
+from harness.parity.facts.divergence import DivergenceKey, Kind, keys
 from harness.parity.facts.evidence import Evidence
 from harness.parity.facts.explanation import Explained, Explanation, among, and_runs, keys_of, scored_otherwise, when
 from harness.parity.facts.readings import SHIFTS
 from harness.parity.facts.reread import Readings
 from harness.parity.facts.tails import FALSE_OUTLIERS
 from harness.recordings.tables import mapping
-from reports.model import Cause, Proof
+from probes.format import SIDES
+from reports.model import RESIDUE, Cause, Proof
 from reports.text import figure
 
-RESIDUE = 0.02  # a re-reading may leave this share of a sample's tokens
 BESIDE = 0.25  # and this one at most, next to tokens of its own
 CLEAR = 5  # tokens from which on a sample speaks for itself; shorter ones follow those of their step
 LEAST = 10  # tokens that a re-reading must have set right in all

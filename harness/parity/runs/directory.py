@@ -10,8 +10,8 @@ import shlex
 from pathlib import Path
 
 from harness.errors import BadInput
+from probes.format import SIDES
 
-SIDES = ("baseline", "candidate")
 _TAKES = {"diff": "diff BASELINE CANDIDATE", "replay": "replay RUN"}
 _RUN = "a run: a directory with run.json, from harness run or harness record, or a bundle"
 

@@ -14,9 +14,7 @@ from reports.text import counted
 from scenarios import prompts
 from scenarios.engines import parameters
 from scenarios.engines.engine import ParameterRefused
-from scenarios.settings import Scenario
-
-BUILTIN = "builtin:tiny"
+from scenarios.settings import BUILTIN, Scenario
 
 
 def preflight(scenario: Scenario, backend: str, mapping: dict[str, Any] | None = None) -> None:
@@ -34,7 +32,7 @@ def preflight(scenario: Scenario, backend: str, mapping: dict[str, Any] | None =
         parameters.check_sleep(scenario)
         ours = not user_mapping.defines(mapping or {}, f"{engine}_sampling")
         parameters.check_sampling(engine, scenario.sampling, scenario.rollout.mode, ours=ours)
-        if scenario.prompts.path != prompts.BUILTIN and not prompts.check(scenario.prompts):
+        if scenario.prompts.path != BUILTIN and not prompts.check(scenario.prompts):
             raise BadInput(f"prompts.path = {scenario.prompts.path!r} holds no prompt")
     except (ParameterRefused, prompts.PromptError) as error:
         raise BadInput(str(error)) from error

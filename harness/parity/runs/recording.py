@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from harness import verdict_file
 from harness.cluster.waiting import RunCut
 from harness.errors import BadInput, HarnessError
 from harness.parity.runs.options import LaunchOptions
@@ -104,7 +105,7 @@ def written(verdict: Verdict, folder: Path) -> Verdict:
     """The verdict with its paths, written into the folder. A disk without room costs the files, not the verdict."""
     import reports
 
-    files = {"verdict": folder / "verdict.json", "report": folder / "report.html"}
+    files = {"verdict": folder / verdict_file.NAME, "report": folder / "report.html"}
     complete = dataclasses.replace(
         verdict, paths={"run": str(folder)} | {name: str(file) for name, file in files.items()}
     )

@@ -25,6 +25,7 @@ from harness.parity.runs.recording import check_ranks, compacted, guarded, judge
 from harness.parity.runs.second_draw import second_draw
 from harness.triage.watch.guard import Guard
 from harness.warm.pool import Pool, claim
+from probes.format import SIDES
 from reports.model import Finding, Verdict
 from reports.progress import ProgressEvent
 from scenarios.plants import NOTHING, Plants
@@ -130,7 +131,7 @@ def diff(
     may be a bundle. `again`: a second run of the baseline's job, with which its floor is measured. Raises BadInput for
     a directory that holds no run."""
     from harness.bundle.opening import resolve_runs
-    from harness.parity.runs.directory import SIDES, is_run, no_pair, no_run
+    from harness.parity.runs.directory import is_run, no_pair, no_run
 
     words = [str(baseline)] if candidate is None else [str(baseline), str(candidate)]
     if candidate is None:

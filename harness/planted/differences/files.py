@@ -15,6 +15,7 @@ from harness.errors import BadInput, closest
 from harness.parity.causes.registry import families
 from harness.planted.differences.damage import DAMAGES
 from harness.planted.foreign import executed, listed
+from probes.format import SIDES
 from reports.model import EXIT_CODES
 from scenarios.planted.differences import shapes as shapes_of
 from scenarios.planted.differences.catalog import FAULTS
@@ -74,7 +75,7 @@ def problem(one: object, path: Path) -> str:
     if not isinstance(one.name, str) or not one.name or set(one.name) & set("/\\ \t\n\0") or set(one.name) == {"."}:
         return f"has the name {one.name!r}, which cannot name a folder"
     said = f"({one.name})"
-    if one.side not in ("baseline", "candidate"):
+    if one.side not in SIDES:
         return f"{said} has the side {one.side!r}; it is baseline or candidate"
     if one.stage not in ("coupled", "native", "greedy", "lifted"):
         return f"{said} has the stage {one.stage!r}; it is coupled, native, greedy or lifted"

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness import config
+from harness import config, verdict_file
 from harness.cluster.experiment import Experiment
 from harness.cluster.side import Side
 from harness.errors import HarnessError
@@ -69,6 +69,6 @@ def lifting(
             reproduce=reproduced_by(fault, pair, scenario.model.dtype),
         ).verdict  # fmt: skip
         seconds = round(time.monotonic() - shown, 2), round(shown - ran, 2)
-        (two.run_dir.parent / "verdict.json").write_text(verdict.to_json(), encoding="utf-8")
+        (two.run_dir.parent / verdict_file.NAME).write_text(verdict.to_json(), encoding="utf-8")
         starts = started_since(before, experiment.engine_starts())
         yield Outcome(fault, verdict, round(ran - started, 1), *seconds, starts, pair=pair)

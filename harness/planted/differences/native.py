@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness import config
+from harness import config, verdict_file
 from harness.cluster.experiment import Experiment
 from harness.cluster.side import Side
 from harness.errors import HarnessError
@@ -87,7 +87,7 @@ def natively(
             reproduce=reproduced_by(fault, pair, scenario.model.dtype),
         ).verdict  # fmt: skip
         judged_s = round(time.monotonic() - ran, 2)
-        (side.run_dir.parent / "verdict.json").write_text(verdict.to_json(), encoding="utf-8")
+        (side.run_dir.parent / verdict_file.NAME).write_text(verdict.to_json(), encoding="utf-8")
         starts = started_since(before, experiment.engine_starts())
         yield Outcome(fault, verdict, round(ran - started, 1), judged_s, starts=starts, pair=pair)
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from harness import config, envs
+from harness import config, envs, verdict_file
 from harness.cluster.experiment import Experiment
 from harness.cluster.launch import Cluster
 from harness.cluster.side import Side
@@ -163,7 +163,7 @@ def _group(
             engine = suspect(found.evidence)
             verdict = attribute(found, experiment.bench(one.name, two.name, engine=engine))
         seconds = round(judged_at - ran, 2), round(time.monotonic() - judged_at, 2)
-        (folder / "verdict.json").write_text(verdict.to_json(), encoding="utf-8")
+        (folder / verdict_file.NAME).write_text(verdict.to_json(), encoding="utf-8")
         starts = started_since(before, experiment.engine_starts())
         yield Outcome(fault, verdict, round(ran - started, 1), *seconds, starts, pair=pair)
 

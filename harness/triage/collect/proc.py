@@ -13,12 +13,11 @@ import time
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import NamedTuple
 
 from harness.triage.collect import connections, redact, traffic
+from harness.triage.collect.connections import PROC
 
-PROC = Path("/proc")
 TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 OTHER_USER = "it belongs to another user: run harness as that user or as root"
 

@@ -17,9 +17,9 @@ from harness.triage.flight.operations import peers
 from harness.triage.graph.subjects import Subject, ended, finished
 from harness.triage.graph.worlds import same_kind, same_world
 from harness.triage.places import plain
+from probes.collectives import HELPER, MAKERS, MEETING
 from reports.model import Wait
 
-REGISTERED, HELPER = ("init_process_group", "new_group", "split_group"), "_new_process_group_helper"
 RESTART_S = 1.0  # a heartbeat's period: the last beat of an attempt may lie behind the start of the next one
 MAX_TARGETS = (
     64  # edges of one waiter in one group: who has not come is listed in the verdict, not drawn a thousandfold
@@ -241,7 +241,7 @@ def forming(one: Subject) -> Forming | None:
     if process is None or one.gone:
         return None
     spans = process.beat.open_spans if process.beat else ()
-    inside = [span for span in spans if span.name in (*REGISTERED, "rendezvous", HELPER) and not _over(one)]
+    inside = [span for span in spans if span.name in (*MAKERS, MEETING, HELPER) and not _over(one)]
     if not inside and one.doing.kind != "store":
         return None
     fields: dict[str, object] = {}
@@ -264,10 +264,10 @@ def _registers(one: Subject) -> bool:
     """Whether the group goes into torch's register, by the function that makes it: an open span, or a frame."""
     process = one.process
     assert process is not None
-    if process.beat is not None and any(span.name in REGISTERED for span in process.beat.open_spans):
+    if process.beat is not None and any(span.name in MAKERS for span in process.beat.open_spans):
         return True
     frames = [frame for sample in process.samples[-1:] for thread in sample.threads for frame in thread.frames]
-    return any(plain(frame.function) in REGISTERED and "torch/distributed/" in frame.file for frame in frames)
+    return any(plain(frame.function) in MAKERS and "torch/distributed/" in frame.file for frame in frames)
 
 
 def _over(one: Subject) -> bool:

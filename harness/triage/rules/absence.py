@@ -10,10 +10,8 @@ from harness.triage.graph.sockets import main_frames
 from harness.triage.places import users
 from harness.triage.rules.outsiders import awaits_tasks, beyond, elsewhere, in_client
 from harness.triage.rules.processes import local_error
-from harness.triage.rules.ruling import Case, Ruling
+from harness.triage.rules.ruling import YOUNG_S, Case, Ruling
 from harness.triage.stacks import EVENT_LOOP
-
-YOUNG_S = 3.0  # one look at a live job: a wait that is younger proves nothing
 
 
 def left_loop(case: Case) -> Ruling | None:

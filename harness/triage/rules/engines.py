@@ -9,12 +9,11 @@ from harness.triage.graph import Subject
 from harness.triage.graph.subjects import transition as standing
 from harness.triage.rules.bystanders import elsewhere, leads_out, lost
 from harness.triage.rules.pauses import slow_because
-from harness.triage.rules.ruling import Case, Ruling
+from harness.triage.rules.ruling import YOUNG_S, Case, Ruling
 from harness.triage.stacks import Doing
 
 AFTER_S = 30.0  # a sender comes to its broadcast so long after the refusal at most; an older one was got over
 _STOPS = re.compile(r"abort|cancel", re.I)
-YOUNG_S = 3.0  # a transition that began since may be on its way
 
 
 def refused(case: Case) -> Ruling | None:

@@ -14,7 +14,7 @@ from harness.triage.places import match, users
 from harness.triage.rules.ruling import Case, Ruling
 from reports.model import Wait
 
-YOUNG_S = 1.0  # an operation that is younger may just be on its way
+ARRIVAL_S = 1.0  # an operation that is younger may just be on its way
 
 
 def diverged(case: Case) -> Ruling | None:
@@ -216,7 +216,7 @@ def wedged(case: Case) -> Ruling | None:
             continue
         ages = [one.age_s for one in pending if one and one.age_s is not None]
         subjects = [case.subject(names.key(group, rank)) for rank in group.ranks]
-        if (ages and min(ages) < YOUNG_S) or any(one.progress or one.blocked or one.gone for one in subjects):
+        if (ages and min(ages) < ARRIVAL_S) or any(one.progress or one.blocked or one.gone for one in subjects):
             continue
         first = pending[0]
         assert first is not None

@@ -9,6 +9,8 @@ from harness.triage.evidence import Evidence
 from harness.triage.flight.model import Comparison, GroupState
 from harness.triage.graph import Graph, Subject
 
+YOUNG_S = 3.0  # at one look at a live job: a wait or a transition that is younger proves nothing
+
 
 @dataclass(frozen=True)
 class Ruling:

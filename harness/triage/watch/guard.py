@@ -11,9 +11,8 @@ from pathlib import Path
 from harness.triage.watch.command import sockets, watched
 from harness.triage.watch.watchdog import Stall, Watchdog
 from probes.files import make_folder
+from probes.heartbeat import PERIOD_S
 from scenarios.engines.processes import descendants
-
-PERIOD_S = 1.0  # a heartbeat's own period
 
 
 class Guard:

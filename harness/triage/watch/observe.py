@@ -12,12 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from harness.triage.collect.proc import delay_s, main_cpu_s
+from harness.triage.collect.proc import TICKS, delay_s, main_cpu_s
 from harness.triage.collect.roles import infrastructure, raylet_address
 from harness.triage.watch.progress import Seen, Snapshot
-
-BEATS = "beats"
-_TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+from probes.heartbeat import BEATS
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,7 @@ def table(proc: Path = Path("/proc")) -> dict[int, Stat]:
                 with open(f"{entry.path}/stat", "rb") as stream:
                     words = stream.read().rpartition(b")")[2].split()
                 pid = int(entry.name)
-                cpu_s = (int(words[11]) + int(words[12])) / _TICKS
+                cpu_s = (int(words[11]) + int(words[12])) / TICKS
                 found[pid] = Stat(pid, int(words[1]), words[0].decode(), cpu_s, int(words[19]), int(words[2]))
             except (OSError, IndexError, ValueError):  # it ended while we looked
                 continue

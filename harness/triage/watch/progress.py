@@ -22,13 +22,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from probes.collectives import HELPER, MAKERS, MEETING
+
 GAP_S = 5.0  # chosen: several periods; a longer gap is of a host that slept
 BUSY = 0.2  # of one CPU: a spinning wait has one, a process that sleeps in a system call none
 QUIET = 0.02  # of one CPU: less than this is a timer, or a beat
 ALONE = frozenset({"collective", "backward", "device"})
 TOGETHER = frozenset({"ray", "http"})
 TRANSITIONS = frozenset({
-    "init_process_group", "new_group", "split_group", "rendezvous", "_new_process_group_helper", "sleep", "wake",
+    *MAKERS, MEETING, HELPER, "sleep", "wake",
     "wake_up", "flush", "sync_send", "sync_receive",
 })  # fmt: skip
 # A collective that gives up destroys the evidence: look when this share of its timeout is over, if that is sooner.

@@ -18,12 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.verdict_file import NAME as VERDICT
 from probes.files import make_folder, write_whole
 
 if TYPE_CHECKING:
     from reports.model import Verdict
 
-VERDICT, EVIDENCE = "verdict.json", "evidence"
+EVIDENCE = "evidence"
 GRAVITY = {"SLOW": 1, "INSUFFICIENT": 2, "HUNG": 3}  # of two, the evidence of the lighter one is dropped
 FULL = (errno.ENOSPC, errno.EDQUOT)
 TRIED_BYTES = 1 << 16  # written to a new folder and removed: mkdir may succeed on a disk that takes nothing more

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from recordings import Recording, jagged, pair, scenario
 
-from harness.parity.facts.divergence import SIDES, Divergence, DivergenceKey, Kind, keys
+from harness.parity.facts.divergence import Divergence, DivergenceKey, Kind, keys
 from harness.parity.facts.evidence import Evidence
 from harness.parity.verdict import decided, judged
+from probes.format import SIDES
 from reports.model import Place
 
 

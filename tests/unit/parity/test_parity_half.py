@@ -11,8 +11,9 @@ from recordings import FrameRecord, Jagged, Recording, causes, check, jagged, pa
 from harness.parity.facts import systematic
 from harness.parity.facts.behind import Updates, sides
 from harness.parity.facts.clusters import Clusters, Mean
-from harness.parity.facts.divergence import SIDES, Kind
+from harness.parity.facts.divergence import Kind
 from harness.parity.verdict import judged
+from probes.format import SIDES
 from reports import render
 
 HALF = scenario(dtype="bfloat16")

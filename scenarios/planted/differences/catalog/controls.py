@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from scenarios.planted.differences.catalog.weights import BF16
 from scenarios.planted.differences.fault import Fault
 
-BF16 = ("model.dtype=bfloat16",)
 BF16_CAP = 0.1  # of this model: decode against prefill alone moved the embedded engine by 0.0504 nats
 FEW = (
     "steps=1",

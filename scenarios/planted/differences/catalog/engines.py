@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from scenarios.planted.differences.catalog.weights import DOWN, GATE, UP
 from scenarios.planted.differences.fault import Fault
 
 TWO = ("engine.engines=2",)
-DOWN = "model.layers.0.mlp.down_proj.weight"
-UP, GATE = "model.layers.1.mlp.up_proj.weight", "model.layers.1.mlp.gate_proj.weight"
 NAMED = "one engine of several"
 
 

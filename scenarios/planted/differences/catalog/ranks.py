@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from scenarios.planted.differences.catalog.weights import DOWN, UP
 from scenarios.planted.differences.fault import Fault
 
 TP = ("engine.tensor_parallel=2",)
 WORLD = ("ppo.world_size=2",)
-DOWN = "model.layers.0.mlp.down_proj.weight"
 OUTPUT = "model.layers.2.self_attn.o_proj.weight"
-UP = "model.layers.1.mlp.up_proj.weight"
 QUERY = "model.layers.3.self_attn.q_proj.weight"
 RANK = {"TRAINER": "rank 1"}
 
