@@ -241,7 +241,7 @@ def read_prefix(prefix: bytes) -> tuple[int, int]:
 def decode_header(data: bytes) -> dict[str, Any]:
     """The JSON header of a frame, with its required keys. Raises FormatError."""
     try:
-        header = decode_json(data)
+        header: dict[str, Any] = decode_json(data)
     except (ValueError, RecursionError) as error:
         raise FormatError(f"the header of the frame is not JSON: {error}") from error
     required = {"kind": str, "step": int, "role": str, "rank": int, "fields": dict, "arrays": dict}

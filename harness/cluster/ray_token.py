@@ -29,5 +29,5 @@ def unwanted() -> bool:
             return False
     except ImportError:
         return False
-    remote = ray.remote(num_cpus=0)(in_use)  # type: ignore[call-overload]
+    remote = ray.remote(num_cpus=0)(in_use)
     return not ray.get(remote.remote())

@@ -62,7 +62,7 @@ def leaves(value: Mapping[str, Any], under: str = "") -> Iterator[tuple[str, Any
 
 def parsed(text: str) -> Any:
     """The value that a word of a command spells, as YAML has it; the word itself where it spells none."""
-    import yaml  # type: ignore[import-untyped]
+    import yaml
 
     word = unquoted(text)
     if word in ("None", "none"):

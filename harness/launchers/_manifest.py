@@ -57,7 +57,7 @@ def part(own: dict[str, Any], key: str, kind: type, base: Path | None) -> Any:
 def _dumper(yaml: Any) -> Any:
     """No anchors, nothing for nothing, lines of a script as lines."""
 
-    class Dumper(yaml.SafeDumper):  # type: ignore[name-defined,misc]
+    class Dumper(yaml.SafeDumper):  # type: ignore[misc]
         def ignore_aliases(self, data: Any) -> bool:
             return True
 

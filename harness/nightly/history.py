@@ -36,7 +36,12 @@ _LOCK = 0x6E696768746C79  # of PostgreSQL's advisory locks: "nightly"
 _WAIT_S = 60  # for another writer
 
 metadata = sa.MetaData()
-_id = lambda: sa.Column("id", sa.Integer, primary_key=True)  # noqa: E731
+
+
+def _id() -> sa.Column[int]:
+    return sa.Column("id", sa.Integer, primary_key=True)
+
+
 nights = sa.Table(
     "nights", metadata, _id(),
     sa.Column("matrix", sa.Text, nullable=False), sa.Column("machine", sa.Text, nullable=False),

@@ -71,7 +71,7 @@ class Nodes:
             self._raise_errors()
             for needs, cell in first.items():
                 if lacking := self.lacking(needs):  # its node is lost
-                    return cell, lambda cell, place, pair, why=lacking: failed(why)  # type: ignore[misc]
+                    return cell, lambda cell, place, pair, why=lacking: failed(why)
                 if cell.name not in self._reserved:
                     self._reserved[cell.name] = placement_group([self._wanted(needs)])
                 if self._reserved[cell.name].wait(LOOK_S):

@@ -71,7 +71,7 @@ def _who(row: dict[str, Any]) -> str:
 
 def _summary(row: dict[str, Any]) -> str:
     extra = f" ({row['engine']}: --engines)" if row["engine"] else " (dumps)" if row["dumps"] else ""
-    return row["summary"] + extra
+    return f"{row['summary']}{extra}"
 
 
 def party(one: int | str) -> str:

@@ -36,7 +36,7 @@ def triage(what: list[str], out: str | os.PathLike[str] | None = None) -> Verdic
     for what is none of these.
     """
     evidence, fresh = _evidence(what, Path(out) if out else None)
-    verdict = places.shown(judge.triage(evidence))
+    verdict: Verdict = places.shown(judge.triage(evidence))
     reproduce = shlex.join(redaction.arguments(["harness", "triage", *([evidence.path] if fresh else what)]))
     verdict = dataclasses.replace(verdict, reproduce=reproduce)
     if out is None and not fresh:

@@ -19,7 +19,7 @@ class Finder:
 
     def install(self) -> None:
         """Begin, with the modules that are there already."""
-        sys.meta_path.insert(0, self)  # type: ignore[arg-type]
+        sys.meta_path.insert(0, self)
         for name in sorted(self.modules & set(sys.modules)):
             module = sys.modules[name]
             if not getattr(getattr(module, "__spec__", None), "_initializing", False):
@@ -27,7 +27,7 @@ class Finder:
 
     def remove(self) -> None:
         if self in sys.meta_path:
-            sys.meta_path.remove(self)  # type: ignore[arg-type]
+            sys.meta_path.remove(self)
 
     def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name not in self.modules or name in self._busy:
@@ -36,7 +36,7 @@ class Finder:
         try:
             for finder in list(sys.meta_path):
                 find = None if finder is self else getattr(finder, "find_spec", None)
-                spec = None if find is None else find(name, path, target)
+                spec: ModuleSpec | None = None if find is None else find(name, path, target)
                 if spec is not None:
                     self._follow(spec.loader)
                     return spec

@@ -25,7 +25,7 @@ _UNSAID = "the command does not say how many there are"
 
 def mapping(path: str) -> tuple[dict[str, Any], str]:
     """(what a YAML file holds, why it is not read): one of the two is empty."""
-    import yaml  # type: ignore[import-untyped]
+    import yaml
 
     try:
         if not os.path.isfile(path):

@@ -19,6 +19,7 @@ from typing import Any
 from harness.errors import HarnessError
 from harness.triage import directory
 from harness.triage.collect import beats, bounded, connections, gpus, journals, proc, ras, ray, recorder, stacks
+from harness.triage.collect.connections import PROC
 from harness.triage.collect.draft import Draft, absent
 from harness.triage.collect.scope import Cast, Scope, cast
 from harness.triage.evidence import ENDED, Evidence, Gpu, Process, RayNode, Sample, Thread
@@ -73,7 +74,7 @@ def collect(
     Ray cluster, which have `nodes_s`, because Ray starts a worker there first (13 s in all on two busy cores). What
     cannot be had is noted, whatever state a process is in; HarnessError only without /proc.
     """
-    if not proc.PROC.joinpath("self").exists():
+    if not PROC.joinpath("self").exists():
         raise HarnessError("collecting evidence reads /proc, which this system does not have", fix="run it on Linux")
     spies = threading.Semaphore(max(4, 2 * (os.cpu_count() or 1)))
     terms = _Terms(Path(out), clock(), samples, gap_s, deadline_s, native, clock, spies, connections.Sockets(clock))

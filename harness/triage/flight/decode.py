@@ -122,7 +122,7 @@ def _from_json(data: bytes, name: str) -> Flight:
 
 
 def _from_pickle(data: bytes, name: str) -> Flight:
-    reader = io.BufferedReader(io.BytesIO(data), 1 << 20)  # type: ignore[arg-type]
+    reader = io.BufferedReader(io.BytesIO(data), 1 << 20)
     try:
         dump = _Plain(reader).load()
     except FlightError as error:

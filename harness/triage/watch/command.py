@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from harness.errors import BadInput
 from harness.triage.watch.ending import KILL_S, end, unended
-from harness.triage.watch.observe import BEATS
 from harness.triage.watch.retention import Limits
 from harness.triage.watch.signals import Passing, passing_on
 from harness.triage.watch.watchdog import Stall, Watchdog
+from probes.heartbeat import BEATS
 
 if TYPE_CHECKING:
     from reports.model import Verdict

@@ -6,7 +6,7 @@ import json
 import os
 from pathlib import Path
 
-from harness.triage.watch.observe import BEATS
+from probes.heartbeat import BEATS
 
 # span of the trainer -> phase of a step
 PHASES = {"rollout": "rollout", "experience": "experience", "advantages": "experience", "train": "train",
