@@ -109,6 +109,17 @@ def test_no_internal_link_is_dead(page: Path, pages: dict[str, str]) -> None:
             assert fragment in _anchors(content), f"{page}: {target}#{fragment}"
 
 
+def test_every_path_of_the_architecture_is_there() -> None:
+    text = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    named = {
+        path
+        for path in re.findall(r"`((?:harness|scenarios|probes|reports|tests)/[\w/.*]*)`", text)
+        if "NAME" not in path
+    }
+    assert len(named) > 10
+    assert not {path for path in named if not (ROOT / path).exists()}
+
+
 def test_no_message_of_the_code_names_a_page_that_is_not_there(pages: dict[str, str]) -> None:
     tracked = subprocess.run(
         ["git", "ls-files", "*.py", "*.toml"], cwd=ROOT, capture_output=True, text=True, check=True
