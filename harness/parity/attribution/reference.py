@@ -90,7 +90,7 @@ def _named(s: Situation, trial: Trial, after: Symptoms, seconds: float) -> list[
         started = s.clock()
         others = [one for one in trial.parts if one is not part]
         without = s.bench.compare(s.side, s.alteration.with_(**joined(others)))
-        beside = " and ".join(one.intervention.removesuffix(" in the reference") for one in others)
+        beside = " and ".join(one.intervention for one in others)
         proof = Proof(
             f"{part.intervention}, beside {beside}", without.total, after.total, "differences", "live engines",
             round(s.clock() - started, 3),

@@ -6,36 +6,41 @@ code stays, so a changed line of the innermost function alone is no progress.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from harness.triage import source, stacks
 from harness.triage.evidence import ENDED, Frame, Process
 from harness.triage.flight.model import Collective
 from harness.triage.graph import motion
-from harness.triage.places import IDLE
+from harness.triage.places import IDLE, plain
+from scenarios.engines.registry import specs
 
 BUSY_STALE_S = 60.0  # C code that computes with the interpreter lock held may end; one that sleeps with it will not
 STALE_PERIODS, STALE_S = 4.0, 4.0  # a beat older than both: the interpreter runs no thread
 LAUNCHERS = frozenset({"launcher", "torchrun", "watch"})
-TRANSITIONS = frozenset(
-    {
-        "sleep",
-        "wake_up",
-        "wakeup",
-        "release_memory_occupation",
-        "resume_memory_occupation",
-        "pause",
-        "resume",
-        "offload",
-        "onload",
-    }
-)
+TRANSITIONS = re.compile("|".join([
+    "sleep|wake_up|wakeup|pause|resume|offload|onload",
+    *(frame.function for spec in specs().values() for frame in spec.frames if frame.kind == "transition"),
+]))  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Blocked:
+    """What holds a process: a signal or a tracer, the kernel, or the interpreter lock."""
+
+    by: Literal["stop", "sleep", "lock"]
+    words: str
+
+    def __str__(self) -> str:
+        return self.words
 
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """One node. `blocked`: by the kernel or the interpreter lock, in words. `gone`: it has ended."""
+    """One node. `blocked`: by the kernel or the interpreter lock. `gone`: it has ended."""
 
     key: str
     process: Process | None = None
@@ -44,7 +49,7 @@ class Subject:
     before: stacks.Doing = stacks.UNKNOWN  # at the first look
     progress: str = ""  # what moved between the looks, in words with its rate; empty when nothing did
     moved: bool = False  # the progress is its own, not that of a process which it started
-    blocked: str = ""
+    blocked: Blocked | None = None
     gone: bool = False
     pending: Collective | None = None  # its oldest operation that is not done
     seen: bool = True  # False: a member that nobody has seen
@@ -82,7 +87,7 @@ class Subject:
             code = self.process.exit_code if self.process else None
             return "ended" if code is None else f"ended with {_exit(code)}"
         if self.blocked:
-            return self.blocked
+            return str(self.blocked)
         if self.pending is not None:
             of = f" of group {group}" if group else ""
             where = f", {self.frame}" if self.frame else ""
@@ -129,7 +134,7 @@ def subject(
     gone = ended(process)
     if gone:
         pending = None
-    blocked = "" if gone else _blocked(process)
+    blocked = None if gone else _blocked(process)
     below = "" if gone or blocked else _below(process, now, children)
     kept = motion.held(pending, stall_s)
     mine = "" if gone or blocked else motion.own(
@@ -167,7 +172,7 @@ def finished(process: Process) -> bool:
 def transition(process: Process) -> tuple[str, float]:
     """The engine transition that a process stands in, by its open spans, and since when; empty without one."""
     spans = process.beat.open_spans if process.beat else ()
-    found = [(span.name, span.age_s) for span in spans if span.name.rsplit(".", 1)[-1] in TRANSITIONS]
+    found = [(span.name, span.age_s) for span in spans if TRANSITIONS.fullmatch(plain(span.name))]
     return found[-1] if found else ("", 0.0)
 
 
@@ -178,19 +183,19 @@ def stale(process: Process) -> bool:
     return beat is not None and bool(process.samples) and beat.age_s > max(STALE_S, STALE_PERIODS * beat.period_s)
 
 
-def _blocked(process: Process) -> str:
+def _blocked(process: Process) -> Blocked | None:
     states = [sample.state for sample in process.samples]
     if states and all(state == "T" for state in states):
-        return "stopped (SIGSTOP)"
+        return Blocked("stop", "stopped (SIGSTOP)")
     if states and all(state == "t" for state in states):
-        return "stopped by a tracer (gdb, strace)"
+        return Blocked("stop", "stopped by a tracer (gdb, strace)")
     holder = next((thread for sample in process.samples[-1:] for thread in sample.threads if thread.gil), None)
     holders = [{thread.tid or thread.name for thread in sample.threads if thread.gil} for sample in process.samples]
     kept = len(holders) > 1 and bool(set.intersection(*holders))
     if len(states) > 1 and all(state == "D" for state in states) and not _moves(process):
         wchan = process.samples[-1].wchan
         locked = ", with the interpreter lock held" if stale(process) else ""
-        return f"in uninterruptible sleep (state D{', ' + wchan if wchan else ''}){locked}"
+        return Blocked("sleep", f"in uninterruptible sleep (state D{', ' + wchan if wchan else ''}){locked}")
     # asleep with the lock at both looks: no beat will come, and two periods without one are proof enough
     asleep = kept and holder is not None and not holder.active and states == ["S"] * len(states)
     quiet = asleep and process.beat is not None and process.beat.age_s > 2 * process.beat.period_s
@@ -202,9 +207,10 @@ def _blocked(process: Process) -> str:
     ):
         who = f" by thread {holder.name or holder.tid}" if holder is not None and kept else ""
         if holder is None:
-            return f"no heartbeat for {process.beat.age_s:.0f} s: none of its threads gets the interpreter lock"
-        return f"the interpreter lock is held{who}: no heartbeat for {process.beat.age_s:.0f} s"
-    return ""
+            silent = f"no heartbeat for {process.beat.age_s:.0f} s: none of its threads gets the interpreter lock"
+            return Blocked("lock", silent)
+        return Blocked("lock", f"the interpreter lock is held{who}: no heartbeat for {process.beat.age_s:.0f} s")
+    return None
 
 
 def _moves(process: Process) -> bool:

@@ -41,10 +41,11 @@ def refused(case: Case) -> Ruling | None:
         return None
     call = next(iter(found.values()))
     state = next((one.state() for one in waiting if one.key not in found), "")
-    where = case.waited_in(found) or state.removeprefix("in ").removeprefix("waits in ")
+    where = case.waited_in(found)
+    sender = f"the sender waits in {where}" if where else f"the sender: {state}"
     return Ruling(
         "HUNG",
-        f"{case.names(found)} refused {call.name}: {call.message}; the sender waits in {where}",
+        f"{case.names(found)} refused {call.name}: {call.message}; {sender}",
         "K13",
         {key: f"refused {call.name}: {call.message}" for key, call in found.items()},
         place=f"{call.name} at step {call.step}" if call.step >= 0 else call.name,

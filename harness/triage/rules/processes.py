@@ -23,29 +23,28 @@ _ECHO = re.compile(
 def held(case: Case) -> Ruling | None:
     """K9: stopped, in uninterruptible sleep, or with the interpreter lock held, while others wait for it."""
     held = [one for one in case.live() if one.blocked and _counts(case, one)]
-    if not held:
+    if not held or (first := held[0].blocked) is None:
         return None
     others = [one for one in case.live() if one.key not in {each.key for each in held} and one.stuck]
     keys = [one.key for one in held]
     if not others and not case.graph.waiters(set(keys)) and not any(one.rank is not None for one in held):
         return None
     where = case.waited_in(keys)
-    reason = f"{case.names(keys)}: {held[0].blocked}" + (f"; others wait in {where}" if where else "")
+    reason = f"{case.names(keys)}: {first}" + (f"; others wait in {where}" if where else "")
     pids = " ".join(str(one.process.pid) for one in held if one.process)
     steps = {
         "stop": f"kill -CONT {pids}, and find out who stopped it",
-        "unint": "look at storage: dmesg, the mount of the file in its stack",
-        "the i": "harness triage with native stacks shows which C call keeps the "
+        "sleep": "look at storage: dmesg, the mount of the file in its stack",
+        "lock": "harness triage with native stacks shows which C call keeps the "
         "interpreter lock; run it in a child process",
     }
-    step = next((text for start, text in steps.items() if held[0].blocked.removeprefix("in ").startswith(start)), "")
     return Ruling(
         "HUNG",
         reason,
         "K9",
-        {one.key: one.blocked for one in held},
-        place=where or held[0].blocked,
-        next=tuple(filter(None, (step, "the network is not to blame"))),
+        {one.key: str(one.blocked) for one in held},
+        place=where or str(first),
+        next=(steps[first.by], "the network is not to blame"),
     )
 
 
