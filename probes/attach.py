@@ -29,10 +29,9 @@ from probes import collectives, install, redaction
 from probes.errors import of_a_signal
 from probes.format import MANIFEST
 from probes.heartbeat import PERIOD_S, Heartbeat
-from probes.identity import IDLE, NOWHERE, forked, rank_now, role_now
+from probes.identity import IDLE, NOWHERE, SOCKETS, forked, rank_now, role_now
 from probes.spans import Span, said
 
-SOCKETS = "RLHF_HARNESS_SOCKETS"
 WATCHDOG = "watchdog.json"
 ELSEWHERE = "not-shared"  # a file beside the recording of a node whose folder is not the job's
 SHARED = "the recording has to lie on a disk that every node shares (--out DIR)"

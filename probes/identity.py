@@ -14,6 +14,11 @@ from probes import collectives
 from probes.engines import TITLES
 
 ROLE = "RLHF_HARNESS_ROLE"
+# What a process of a watched job is told; probes/site, which imports nothing, has the names once more.
+WATCH, SOCKETS = "RLHF_HARNESS_WATCH", "RLHF_HARNESS_SOCKETS"
+# Of a recorded one besides: `adapter:package,package`, where the adapter is a module of `probes` or the file of another
+# package's module; and whether digests of weights are wanted.
+ADAPTER, DIGESTS = "RLHF_HARNESS_ADAPTER", "RLHF_HARNESS_DIGESTS"
 IDLE = "worker"  # a process of Ray's that has no task or actor yet
 NOWHERE: tuple[int | None, int | None] = (None, None)
 _inherited: set[int] = set()  # this process, when its process groups are those of the process that it was forked from

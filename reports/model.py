@@ -157,6 +157,9 @@ class RunSummary:
     measured: dict[str, Any] = field(default_factory=dict)  # like rows, of what always differs (times, memory)
 
 
+BETWEEN = "candidate against baseline"  # of the groups of `Parity.metrics`, the one between the engines
+
+
 @dataclass(frozen=True)
 class Parity:
     """The body of a parity verdict."""

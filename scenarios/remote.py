@@ -16,6 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+from probes.identity import WATCH
+
 
 class Future(Protocol):
     def result(self, timeout: float | None = None) -> Any: ...
@@ -104,7 +106,7 @@ class Host:
     def become(self, target: str, variables: dict[str, str], *args: Any, **kwargs: Any) -> None:
         """Be another actor from now on, with these environment variables: what a spare process is kept for."""
         os.environ.update(variables)
-        if watched := variables.get("RLHF_HARNESS_WATCH"):
+        if watched := variables.get(WATCH):
             from probes import attach
 
             attach.begin(watched)

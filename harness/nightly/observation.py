@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from probes.format import SIDES
-from reports.model import Parity, Verdict
+from reports.model import BETWEEN, Parity, Verdict
 from reports.text import flatten, number
 
 # Of every group of `parity.metrics`: the largest difference, the mean one, the signed mean, and what the field watches.
 METRICS = ("max_delta_logprob", "mean_delta_logprob", "k1", "k3", "ess", "tokens")
 COUNTS = ("steps", "samples", "compared_tokens", "benign_flips", "flips_beyond_margin")
 PHASE = "_seconds"  # of a run's series, such as rollout_seconds
-ENGINES = "candidate against baseline"
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,7 @@ def _metrics(body: Parity) -> dict[str, float]:
     values = {"cap": number(body.floor.get("cap"))}
     for group, metrics in body.metrics.items():
         if isinstance(metrics, dict):
-            before = "" if group == ENGINES else f"{group}: "
+            before = "" if group == BETWEEN else f"{group}: "
             values |= {f"{before}{name}": number(metrics[name]) for name in METRICS if name in metrics}
     return values
 

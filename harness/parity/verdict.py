@@ -51,7 +51,7 @@ from harness.parity.native.stage import in_doubt, samplers_said
 from harness.parity.rules.suspected import confirm_suspicions
 from harness.recordings.store import Recording
 from probes.format import SIDES, FormatError, Run
-from reports.model import EXIT_CODES, Cause, Parity, Verdict
+from reports.model import BETWEEN, EXIT_CODES, Cause, Parity, Verdict
 from reports.sections.parity import exceeded
 from reports.text import counted, figure
 
@@ -308,7 +308,7 @@ def _where(e: Evidence, kinds: list[DivergenceKey]) -> str:
 
 def _metrics(e: Evidence) -> dict[str, Any]:
     found = {
-        "candidate against baseline": e.engines.result(),
+        BETWEEN: e.engines.result(),
         **{f"{side.name} against learner": side.to_learner.result() for side in e.sides},
     }
     return {name: values for name, values in found.items() if values}

@@ -15,12 +15,11 @@ import sys
 from probes import attach
 from probes.adapters.machinery import Machinery
 from probes.adapters.table import Adapter, Hook
+from probes.identity import ADAPTER as VARIABLE
+from probes.identity import DIGESTS
 
 __all__ = ["DIGESTS", "PLUGIN", "SEED", "VARIABLE", "Adapter", "Hook", "Machinery", "begin", "load"]
 
-# Handed to every process of a recorded job: `adapter:package,package`, where the adapter is a module of `probes` or the
-# file of another package's module; and whether digests of weights are wanted.
-VARIABLE, DIGESTS = "RLHF_HARNESS_ADAPTER", "RLHF_HARNESS_DIGESTS"
 PLUGIN = "RLHF_HARNESS_PLUGIN"  # a module that changes the job as its user asked (`--seed`), imported in each process
 SEED = "RLHF_HARNESS_SEED"  # of the order of the prompts, for a plugin that seeds it
 

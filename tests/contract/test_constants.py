@@ -15,9 +15,7 @@ ROOMS = ("harness", "scenarios", "reports", "probes")
 # Two reasons that have one number by chance, or formats that have versions of their own: changing one changes no other.
 UNRELATED = {"ALPHA", "CHANCE", "FEWEST", "LOOK_S", "MAX_NAME", "MOST_STEPS", "NEAR", "PATIENCE_S",
              "SCHEMA_VERSION", "SHOWN"}  # fmt: skip
-# Programs that see neither the other one nor a module of ours: probes/site runs in any process of a job, and the
-# doctor's facts are gathered by code that Ray ships by value.
-APART = {"TOLD", "LISTEN"}
+APART = {"LISTEN"}  # the doctor's facts are gathered by code that Ray ships by value, without the rest of ours
 
 
 def constants(file: Path, *, alone: bool = False) -> Iterator[tuple[str, int, Any]]:

@@ -17,6 +17,7 @@ from typing import Any
 
 from harness.triage.collect import bounded, proc, redact, roles
 from harness.triage.evidence import RayActor, RayNode, RayTask
+from probes.identity import WATCH
 
 CONNECT_S = 2.0  # two losses of a SYN: the kernel sends it again after 1 s (RFC 6298)
 ROOT = Path(__file__).resolve().parents[3]
@@ -118,7 +119,7 @@ def _run(python: str, program: tuple[str, ...], arguments: list[str], timeout_s:
     given = [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if os.path.isabs(one)]
     path = os.pathsep.join((str(ROOT), *given) if program == _NODES else given)
     env = {**os.environ, "PYTHONPATH": path, "RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_USAGE_STATS_ENABLED": "0"}
-    env.pop("RLHF_HARNESS_WATCH", None)  # the collector is no member of the job
+    env.pop(WATCH, None)  # the collector is no member of the job
     try:
         done = bounded.run([python, *program, *arguments], timeout_s, env=env)
     except OSError as error:

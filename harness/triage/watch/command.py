@@ -25,6 +25,7 @@ from harness.triage.watch.retention import Limits
 from harness.triage.watch.signals import Passing, passing_on
 from harness.triage.watch.watchdog import Stall, Watchdog
 from probes.heartbeat import BEATS
+from probes.identity import ADAPTER, DIGESTS, SOCKETS, WATCH
 
 if TYPE_CHECKING:
     from reports.model import Verdict
@@ -33,7 +34,7 @@ OnStall = Literal["report", "end", "exit"]
 STALLED = 86  # the exit code: free, of sysexits.h and of shells
 NOT_FOUND, NOT_RUNNABLE = 127, 126  # as env, nice, timeout and every shell say it
 # What a process has to be told where it inherits nothing; probes/site/rlhf_harness_ray.py tells Ray's workers the same.
-TOLD = ("RLHF_HARNESS_WATCH", "RLHF_HARNESS_SOCKETS", "RLHF_HARNESS_ADAPTER", "RLHF_HARNESS_DIGESTS")
+TOLD = (WATCH, SOCKETS, ADAPTER, DIGESTS)
 SITE = Path(__file__).resolve().parents[3] / "probes" / "site"
 
 
@@ -112,8 +113,8 @@ def watched(environment: Mapping[str, str], directory: Path, sockets: str = "") 
     """The environment that switches the probes on in every Python process below: set it for a Ray actor as well."""
     rest = environment.get("PYTHONPATH", "")
     parts = [str(SITE), *(part for part in rest.split(os.pathsep) if part and part != str(SITE))]
-    found = {**environment, "RLHF_HARNESS_WATCH": str(directory.resolve()), "PYTHONPATH": os.pathsep.join(parts)}
-    return {**found, "RLHF_HARNESS_SOCKETS": sockets} if sockets else found
+    found = {**environment, WATCH: str(directory.resolve()), "PYTHONPATH": os.pathsep.join(parts)}
+    return {**found, SOCKETS: sockets} if sockets else found
 
 
 def with_environment(command: Sequence[str], environment: Mapping[str, str]) -> list[str]:
