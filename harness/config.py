@@ -76,7 +76,7 @@ def _read(scenario: str) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise BadInput(
-            f"the scenario file {path} does not exist", fix=f"one that comes with the harness: {', '.join(catalog())}"
+            f"the scenario file {path} does not exist", fix=f"one of the catalog: {', '.join(catalog())}"
         ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"the scenario file {path} cannot be read: {error}") from error

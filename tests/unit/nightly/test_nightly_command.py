@@ -283,7 +283,7 @@ def test_a_name_in_the_matrix_does_not_drive_the_terminal(folder: Path, capsys: 
         (CELL + 'settings = ["ppo.world_size=3"]', "ppo.train_batch_size"),
         (
             'name = "x"\n[[faults]]\nsuite = "parity"\nnames = ["temperatur-x"]',
-            "cell faults/parity/vllm-sglang/temperatur-x: there is no planted fault 'temperatur-x'\n  fix: ",
+            "cell faults/parity/vllm-sglang/temperatur-x: there is no planted fault 'temperatur-x'; did you mean ",
         ),
         ('name = "x"\n[[faults]]\nsuite = "hang"\nnames = ["x"]', "there is no planted hang 'x'"),
         ('name = "x"\n[[faults]]\nsuite = "hang"\ndtype = "bfloat16"', "dtype does not belong to the suite 'hang'"),
