@@ -284,7 +284,7 @@ def test_two_recordings_and_a_second_run_are_judged_from_their_directories(tmp_p
     verdict = diff(folder / "baseline", folder / "candidate", again=folder / "baseline-again")
     assert verdict.verdict == "EQUIVALENT" and f"--again {folder / 'baseline-again'}" in verdict.reproduce
     shutil.rmtree(folder / "baseline-again")
-    with pytest.raises(BadInput, match="no run directory"):
+    with pytest.raises(BadInput, match="does not exist"):
         diff(folder / "baseline", folder / "candidate", again=folder / "baseline-again")
 
 
