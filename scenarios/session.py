@@ -269,8 +269,9 @@ class EngineSession:
         shown: Any = getattr(self._bare, "layers", None)
         return None if shown is None else shown(sequence)
 
-    def held(self, order: bytes) -> bytes | None:
-        """What the live engine holds (`scenarios.engines.held.answer`); None where it does not show it."""
+    def held(self, order: bytes) -> list[bytes] | None:
+        """What each worker of the live engine holds (`scenarios.engines.held.answer`), by rank; None where it does not
+        show it."""
         shown: Any = getattr(self._bare, "held", None)
         return None if shown is None else shown(order)
 
@@ -446,8 +447,11 @@ class EngineSession:
         package = type(self._bare).__module__.partition(".")[0]
         found += leftovers.of_methods("the session", self) + leftovers.of_methods("the engine", self._bare)
         found += leftovers.of_settings("the engine", self._bare, self._model_path)
-        answer = self.held(held.packed({"leftovers": True}))
-        found += leftovers.of_process(package) if answer is None else held.unpacked(answer)["leftovers"]
+        answers = self.held(held.packed({"leftovers": True}))
+        if answers is None:
+            found += leftovers.of_process(package)
+        else:  # of several workers each says the same, as a rule
+            found += dict.fromkeys(one for answer in answers for one in held.unpacked(answer)["leftovers"])
         self._bare.flush()
         self._engine.stats()
         return found

@@ -108,14 +108,23 @@ class Symptoms:
 
 @dataclass(frozen=True)
 class HeldOtherwise:
-    """A tensor that an engine holds otherwise than its learner: so many of its rows differ. `how`: in words, "" for
-    other numbers; `mark`: a digest of what is held."""
+    """A tensor that an engine holds otherwise than its learner: so many of its rows differ, all of each or a part.
+    `how`: in words, "" for other numbers; `marks`: rank -> a digest of what it holds, of those of the engine's
+    `workers` that hold their part otherwise."""
 
     name: str
     rows: int
     of: int
     how: str = ""
-    mark: str = ""
+    marks: dict[int, str] = field(default_factory=dict)
+    workers: int = 1
+
+    @property
+    def where(self) -> str:
+        """The workers that hold it otherwise, in words; "" where all do."""
+        if len(self.marks) == self.workers:
+            return ""
+        return f"rank{'s' if len(self.marks) > 1 else ''} {', '.join(map(str, self.marks))} of {self.workers}"
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from safetensors import safe_open
 
 from scenarios.bench.case import HeldOtherwise, HeldReport
 from scenarios.engines.engine import Request
-from scenarios.engines.held import digests, packed, unpacked
+from scenarios.engines.held import Cut, digests, packed, unpacked
 from scenarios.remote import Actor, call
 
 # Roundings of a rotary cache's own type: the angle is a product, and its rounding grows with the position; what an
@@ -56,42 +56,53 @@ def compare(session: Actor, policy: str, rotary: Any, names: list[str] | None = 
     learned, dtype = Learned(policy), _dtype(session)
     shapes = learned.shapes()
     order: dict[str, Any] = {"shapes": shapes} | ({} if names else {"buffers": 1 << 30})
-    answered = call(session, "held", packed(order))
-    if answered is None:
+    answers = _asked(session, order)
+    if answers is None:
         return HeldReport(unreadable={"every tensor": "the engine does not show what it holds"})
-    answer = unpacked(answered)
-    rows: dict[str, list[str]] = answer["rows"]
-    wrong = {
-        name: own
-        for name in names or learned.names
-        if name in rows and (own := _own_rows(learned.tensor(name), answer["dtypes"][name], dtype)) != rows[name]
-    }
-    told = [_otherwise(name, own, rows[name], learned, answer["dtypes"][name]) for name, own in wrong.items()]
-    buffers = _buffers(answer.get("buffers", {}), rotary)
+    wanted = names or learned.names
+    unreadable = {name: why for answer in answers for name, why in answer["unreadable"].items() if name in wanted}
+    read = [name for name in wanted if name not in unreadable]
+    told = [one for name in read if (one := _otherwise(name, answers, learned, dtype))]
     return HeldReport(
-        equal=sum(name in rows for name in names or learned.names) - len(wrong),
+        equal=len(read) - len(told),
         otherwise=told,
-        unreadable={name: why for name, why in answer["unreadable"].items() if not names or name in names},
-        buffers={name: state for name, (state, _) in buffers.items()},
+        unreadable=unreadable,
+        buffers=_worst([_buffers(answer.get("buffers", {}), rotary) for answer in answers]),
     )
 
 
 def values(session: Actor, policy: str, names: list[str]) -> dict[str, torch.Tensor]:
-    """These tensors as the engine holds them."""
-    answered = call(session, "held", packed({"shapes": Learned(policy).shapes(), "values": names}))
-    found: dict[str, torch.Tensor] = unpacked(answered)["values"]
+    """These tensors as the engine holds them. Of a part that several workers hold, one that is not the learner's."""
+    learned = Learned(policy)
+    found: dict[str, torch.Tensor] = {}
+    for answer in _asked(session, {"shapes": learned.shapes(), "values": names}) or []:
+        for name, part in answer["values"].items():
+            own, cut = learned.tensor(name).to(part.dtype), answer["cuts"].get(name)
+            whole = found.setdefault(name, own.clone())
+            if not torch.equal(_part(own, cut), part):
+                _part(whole, cut).copy_(part)
     return found
+
+
+def _asked(session: Actor, order: dict[str, Any]) -> list[dict[str, Any]] | None:
+    """What each worker of the engine answers, by rank; None where it does not show what it holds."""
+    answered = call(session, "held", packed(order))
+    return None if answered is None else [unpacked(one) for one in answered]
+
+
+def _part(tensor: torch.Tensor, cut: Cut | None) -> torch.Tensor:
+    return tensor if cut is None else tensor.narrow(*cut)
 
 
 def prompt_used(session: Actor, request: Request, version: int) -> tuple[int, ...] | None:
     """The ids that the engine's forward pass was given for the prompt of this request, which draws one token; None
     where that cannot be seen: nothing came by, or their positions are not those of one prompt from its start."""
-    if call(session, "held", packed({"watch": True})) is None:
+    if _asked(session, {"watch": True}) is None:
         return None
     try:
         call(session, "rollout", [dataclasses.replace(request, max_tokens=1)], step=-1, version=version)
     finally:
-        seen = unpacked(call(session, "held", packed({"watch": False})))
+        seen = (_asked(session, {"watch": False}) or [{}])[0]  # every worker is given the same
     ids, positions = seen["ids"], seen["positions"]
     if len(ids) != len(positions):
         return None
@@ -104,20 +115,20 @@ def prompt_used(session: Actor, request: Request, version: int) -> tuple[int, ..
 def keys_read(session: Actor, request: Request, version: int) -> list[tuple[int, int]] | None:
     """(position, keys and values that attention read there) of the tokens of this request while a few are drawn; None
     where that cannot be seen."""
-    if call(session, "held", packed({"watch": True})) is None:
+    if _asked(session, {"watch": True}) is None:
         return None
     try:
         call(session, "rollout", [dataclasses.replace(request, max_tokens=DECODED)], step=-1, version=version)
     finally:
-        seen = unpacked(call(session, "held", packed({"watch": False})))
+        seen = (_asked(session, {"watch": False}) or [{}])[0]  # every worker is given the same
     return [(position, keys) for position, keys in seen["keys"]] or None
 
 
 def write_buffers(session: Actor, rotary: Any, names: list[str]) -> None:
     """Write what the configuration computes into these buffers."""
-    held = unpacked(call(session, "held", packed({"buffers": 1 << 30})))["buffers"]
+    held = (_asked(session, {"buffers": 1 << 30}) or [{}])[0]["buffers"]
     right = {name: _expected(name, held[name], rotary) for name in names}
-    call(session, "held", packed({"write": {name: one for name, one in right.items() if one is not None}}))
+    _asked(session, {"write": {name: one for name, one in right.items() if one is not None}})
 
 
 def _dtype(session: Actor) -> torch.dtype:
@@ -132,16 +143,59 @@ def _own_rows(tensor: torch.Tensor, held: str, computing: torch.dtype) -> list[s
     return digests(tensor.to(computing).to(getattr(torch, held)))
 
 
-def _otherwise(name: str, own: list[str], theirs: list[str], learned: Learned, dtype: str) -> HeldOtherwise:
-    apart = sum(a != b for a, b in zip(own, theirs, strict=True))
-    how = "its rows permuted" if Counter(own) == Counter(theirs) else ""
+def _otherwise(
+    name: str, answers: list[dict[str, Any]], learned: Learned, computing: torch.dtype
+) -> HeldOtherwise | None:
+    """What is wrong with a tensor that every worker showed; None where each holds the learner's."""
+    tensor = learned.tensor(name)
+    cuts, held = [one["cuts"].get(name) for one in answers], [one["rows"][name] for one in answers]
+    known: dict[tuple[Cut | None, str], list[str]] = {}
+    for cut, answer in zip(cuts, answers, strict=True):
+        kind = cut, answer["dtypes"][name]
+        if kind not in known:
+            known[kind] = _own_rows(_part(tensor, cut), kind[1], computing)
+    own = [known[cut, answer["dtypes"][name]] for cut, answer in zip(cuts, answers, strict=True)]
+    wrong = [rank for rank, rows in enumerate(held) if rows != own[rank]]
+    if not wrong:
+        return None
+    apart: set[int] = set()  # rows of the whole tensor
+    for rank in wrong:
+        cut = cuts[rank]
+        first = cut[1] if cut and cut[0] == 0 else 0
+        apart |= {first + at for at, pair in enumerate(zip(own[rank], held[rank], strict=True)) if pair[0] != pair[1]}
+    how = _of_another_rank(wrong, own, held)
+    if not how and all(Counter(own[rank]) == Counter(held[rank]) for rank in wrong):
+        how = "its rows permuted"
     for other in learned.names if not how else ():
-        tensor = learned.tensor(other)
-        if other != name and len(tensor) == len(own) and digests(tensor.to(getattr(torch, dtype))) == theirs:
+        theirs = learned.tensor(other)
+        if (
+            other != name
+            and theirs.shape == tensor.shape
+            and all(
+                digests(_part(theirs, cuts[rank]).to(getattr(torch, answers[rank]["dtypes"][name]))) == held[rank]
+                for rank in wrong
+            )
+        ):
             how = f"the learner's {other}"
             break
-    mark = hashlib.sha256("".join(theirs).encode()).hexdigest()[:16]
-    return HeldOtherwise(name, apart, len(own), how, mark)
+    marks = {rank: hashlib.sha256("".join(held[rank]).encode()).hexdigest()[:16] for rank in wrong}
+    return HeldOtherwise(name, len(apart), tensor.shape[0] if tensor.ndim else 1, how, marks, len(answers))
+
+
+def _of_another_rank(wrong: list[int], own: list[list[str]], held: list[list[str]]) -> str:
+    """In words, whose part each of these workers holds, where it is another's; "" else."""
+    whose = [next((other for other, rows in enumerate(own) if rows == held[rank]), None) for rank in wrong]
+    if None in whose:
+        return ""
+    return ", ".join(f"rank {rank} holds the shard of rank {other}" for rank, other in zip(wrong, whose, strict=True))
+
+
+def _worst(workers: list[dict[str, tuple[str, torch.Tensor | None]]]) -> dict[str, str]:
+    """The state of each buffer over all workers."""
+    found: dict[str, str] = {}
+    for state in ("equal", "not tested", "differs"):
+        found |= {name: state for one in workers for name, (own, _) in one.items() if own == state}
+    return found
 
 
 def _buffers(held: dict[str, torch.Tensor], rotary: Any) -> dict[str, tuple[str, torch.Tensor | None]]:

@@ -20,6 +20,11 @@ from scenarios.engines import leftovers
 # Modules of a checkpoint that an engine holds as one, rows below rows in this order. A model's own mapping goes first.
 FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 PADDED = ("Embedding", "LMHead")  # classes of modules whose rows an engine may pad
+# Classes of vLLM 0.32 and SGLang 0.5 that tensor parallelism cuts, the workers' parts one after the other: by inputs,
+# by outputs, and by the vocabulary. A module of another class is read where each worker holds the whole tensor.
+BY_INPUTS = ("RowParallelLinear",)
+BY_OUTPUTS = ("ColumnParallelLinear", "MergedColumnParallelLinear", "QKVParallelLinear")
+BY_VOCABULARY = ("VocabParallelEmbedding", "ParallelLMHead")
 BUFFER_NUMBERS = 1 << 24  # of one buffer, at most; its first rows
 CHUNK = 1024  # rows of the identity that a packed layer is given at a time
 WITNESS = "_harness_witness"
@@ -41,16 +46,22 @@ def unpacked(content: bytes) -> dict[str, Any]:
     return found
 
 
-@torch.no_grad()
-def answer(model: Any, order: bytes, saved: dict[str, torch.Tensor] | None = None) -> bytes:
-    """Answer one order about the live `model`; `saved`: its tensors under the names of its checkpoint, where those are
-    not its parameters'.
+Cut = tuple[int, int, int]  # of a tensor: dimension, start, size; as of torch.narrow
 
-    {"shapes": {name: sizes}}: {"rows": {name: digests of its rows}, "dtypes", "unreadable": {name: reason}}. With
-    "values": names, those tensors too. {"buffers": rows}: {"buffers": {name: the first rows of it}}. {"write": {name:
-    tensor}}: these first rows of buffers are overwritten. {"watch": True}: forward passes are watched from now on;
-    {"watch": False}: {"ids", "positions", "keys"} that they were given since. {"leftovers": True}: {"leftovers": what
-    has changed in this process and its model since the order was first given}.
+
+@torch.no_grad()
+def answer(
+    model: Any, order: bytes, saved: dict[str, torch.Tensor] | None = None, *, rank: int = 0, workers: int = 1
+) -> bytes:
+    """Answer one order about the live `model`; `saved`: its tensors under the names of its checkpoint, where those are
+    not its parameters'. `rank` of so many tensor-parallel `workers`, each of which answers for its own part.
+
+    {"shapes": {name: sizes}}: {"rows": {name: digests of its rows}, "cuts": {name: the part of the tensor that they are
+    of, where it is not all}, "dtypes", "unreadable": {name: reason}}. With "values": names, those tensors too.
+    {"buffers": rows}: {"buffers": {name: the first rows of it}}. {"write": {name: tensor}}: these first rows of buffers
+    are overwritten. {"watch": True}: forward passes are watched from now on; {"watch": False}: {"ids", "positions",
+    "keys"} that they were given since. {"leftovers": True}: {"leftovers": what has changed in this process and its
+    model since the order was first given}.
     """
     asked = unpacked(order)
     found: dict[str, Any] = {}
@@ -68,7 +79,7 @@ def answer(model: Any, order: bytes, saved: dict[str, torch.Tensor] | None = Non
         found["buffers"] = {name: _first(one, asked["buffers"]) for name, one in model.named_buffers()}
     if "shapes" in asked:
         shapes = {name: tuple(sizes) for name, sizes in asked["shapes"].items()}
-        found |= _rows(Reader(model, shapes, saved), asked)
+        found |= _rows(Reader(model, shapes, saved, rank=rank, workers=workers), asked)
     return packed(found)
 
 
@@ -84,16 +95,19 @@ def _rows(reader: Reader, asked: dict[str, Any]) -> dict[str, Any]:
     dtypes: dict[str, str] = {}
     unreadable: dict[str, str] = {}
     values: dict[str, torch.Tensor] = {}
+    cuts: dict[str, Cut] = {}
     for name in asked["shapes"]:
         try:
-            tensor = reader.read(name)
+            tensor, cut = reader.read(name), reader.cut(name)
         except Unreadable as reason:
             unreadable[name] = str(reason)
             continue
         rows[name], dtypes[name] = digests(tensor), str(tensor.dtype).removeprefix("torch.")
+        if cut is not None:
+            cuts[name] = cut
         if name in asked.get("values", ()):
             values[name] = tensor.clone()
-    return {"rows": rows, "dtypes": dtypes, "unreadable": unreadable, "values": values}
+    return {"rows": rows, "cuts": cuts, "dtypes": dtypes, "unreadable": unreadable, "values": values}
 
 
 def digests(tensor: torch.Tensor) -> list[str]:
@@ -108,20 +122,29 @@ def digests(tensor: torch.Tensor) -> list[str]:
 
 
 class Reader:
-    """`shapes`: of the checkpoint's tensors, all of those that may be asked for."""
+    """`shapes`: of the checkpoint's tensors, all of those that may be asked for. `rank` of so many tensor-parallel
+    `workers`, each of which has a reader of its own part."""
 
     def __init__(
-        self, model: Any, shapes: dict[str, tuple[int, ...]], saved: dict[str, torch.Tensor] | None = None
+        self,
+        model: Any,
+        shapes: dict[str, tuple[int, ...]],
+        saved: dict[str, torch.Tensor] | None = None,
+        *,
+        rank: int = 0,
+        workers: int = 1,
     ) -> None:
         self._model, self._shapes = model, shapes
+        self._rank, self._workers = rank, workers
         self._parameters = saved or dict(model.named_parameters(remove_duplicate=False))
+        self._modules = dict(model.named_modules())
         own = getattr(model, "packed_modules_mapping", None) or {}
         self._fused = FUSED | {name: tuple(parts) for name, parts in own.items()}
         self._whole: dict[str, torch.Tensor] = {}  # the last parameter that was read: its parts are asked in a row
 
     def read(self, name: str) -> torch.Tensor:
-        """The tensor in the checkpoint's layout; raises Unreadable."""
-        shape = self._shapes[name]
+        """The worker's part of the tensor in the checkpoint's layout; raises Unreadable."""
+        shape = self._shape(name)
         if name in self._parameters:
             found = self._parameter(name)
             if found.shape[1:] == shape[1:] and len(found) > shape[0] and self._may_pad(name):
@@ -132,19 +155,49 @@ class Reader:
             raise Unreadable(f"held as {tuple(found.shape)}, not {shape}")
         return found
 
-    def _part(self, name: str) -> torch.Tensor:
+    def cut(self, name: str) -> Cut | None:
+        """The part of the tensor that this worker should hold; None for all of it. Raises Unreadable."""
+        shape, parameter = self._shapes[name], name if name in self._parameters else self._fusion(name)[0]
+        module: Any = self._modules.get(parameter.rpartition(".")[0])
+        kind, workers = type(module).__name__, getattr(module, "tp_size", self._workers)
+        dim = 1 if kind in BY_INPUTS else 0
+        if workers == 1 or dim >= len(shape):  # every worker has the whole bias of what is cut by inputs
+            return None
+        if kind in BY_VOCABULARY:
+            start, end = module.shard_indices.org_vocab_start_index, module.shard_indices.org_vocab_end_index
+            return (0, start, end - start)
+        if kind not in (*BY_INPUTS, *BY_OUTPUTS):
+            return None
+        rank = getattr(module, "tp_rank", self._rank)
+        if kind == "QKVParallelLinear" and not name.rpartition(".")[0].endswith("q_proj"):
+            # Where there are more workers than heads of keys and values, several have the same head.
+            workers, rank = workers // module.num_kv_head_replicas, rank // module.num_kv_head_replicas
+        if shape[dim] % workers:
+            raise Unreadable(f"{shape[dim]} are not cut evenly for {workers} workers")
+        size = shape[dim] // workers
+        return (dim, rank * size, size)
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        """The sizes of what this worker should hold."""
+        shape, cut = self._shapes[name], self.cut(name)
+        return shape if cut is None else (*shape[: cut[0]], cut[2], *shape[cut[0] + 1 :])
+
+    def _fusion(self, name: str) -> tuple[str, list[str]]:
+        """The parameter that this tensor is a part of, and all of its parts in their order."""
         module, _, kind = name.rpartition(".")
         parent, _, last = module.rpartition(".")
         for fused, parts in self._fused.items():
             whole, members = f"{parent}.{fused}.{kind}", [f"{parent}.{part}.{kind}" for part in parts]
-            if last not in parts or whole not in self._parameters or not set(members) <= set(self._shapes):
-                continue
-            sizes = [self._shapes[one][0] for one in members]
-            found = self._parameter(whole)
-            if len(found) != sum(sizes):
-                raise Unreadable(f"{fused} has {len(found)} rows for {sum(sizes)}: one of several workers' parts")
-            return found.split(sizes)[parts.index(last)]
+            if last in parts and whole in self._parameters and set(members) <= set(self._shapes):
+                return whole, members
         raise Unreadable("the engine has no parameter of that name, nor one that it would be a part of")
+
+    def _part(self, name: str) -> torch.Tensor:
+        whole, members = self._fusion(name)
+        sizes, found = [self._shape(one)[0] for one in members], self._parameter(whole)
+        if len(found) != sum(sizes):
+            raise Unreadable(f"{whole} has {len(found)} rows for {sum(sizes)}")
+        return found.split(sizes)[members.index(name)]
 
     def _may_pad(self, name: str) -> bool:
         owner = self._model.get_submodule(name.rpartition(".")[0])
@@ -153,8 +206,7 @@ class Reader:
     def _parameter(self, name: str) -> torch.Tensor:
         if name not in self._whole:
             parameter = self._parameters[name]
-            modules = dict(self._model.named_modules())
-            owner = modules.get(name.rpartition(".")[0])
+            owner = self._modules.get(name.rpartition(".")[0])
             if parameter.numel() and not getattr(owner, "use_intel_amx_backend", False):
                 self._whole = {name: parameter.detach().cpu()}
             else:

@@ -38,7 +38,7 @@ if __name__ == "__main__":  # SGLang's children import this file
     shown.append(engine.layers(ids))
     engine.held(held.packed({"watch": True}))
     drawn = engine.generate([Request(0, ids, max_tokens=4, salt="apart")], Sampling(min_tokens=4), seed=0)[0].output_ids
-    watched = held.unpacked(engine.held(held.packed({"watch": False})))
+    watched = held.unpacked(engine.held(held.packed({"watch": False}))[0])
     Path(out).write_text(json.dumps({"layers": shown, "drawn": drawn, "watched": watched}), encoding="utf-8")
     engine.close()
     os._exit(0)

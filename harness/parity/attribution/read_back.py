@@ -45,19 +45,22 @@ def in_words(held: HeldReport) -> str:
 
 
 def _told(one: HeldOtherwise) -> str:
-    return f"{one.name} in {one.rows} of {counted(one.of, 'row')}{f' ({one.how})' if one.how else ''}"
+    said = ", ".join(filter(None, (one.where, one.how)))
+    return f"{one.name} in {one.rows} of {counted(one.of, 'row')}{f' ({said})' if said else ''}"
 
 
 def _tensors(s: Situation, held: HeldReport) -> None:
     """Send what is not the learner's once more; whatever it then holds, the reference computes with what is left."""
     names = held.names
     before, started = s.symptoms, s.clock()
-    versions = {name: of_version(s, [name]) for name in names}
+    # A recorded digest is of a whole tensor, and says nothing of one that only some workers hold otherwise.
+    versions = {one.name: () if one.where else of_version(s, [one.name]) for one in held.otherwise}
     s.bench.hold(s.side, names)
     as_held = s.bench.compare(s.side, s.alteration)
-    proof = _proof(HELD.format(_few(names)), Undone(before, as_held, s.clock() - started))
+    what = HELD.format(_few([f"{one.name} ({one.where})" if one.where else one.name for one in held.otherwise]))
+    proof = _proof(what, Undone(before, as_held, s.clock() - started))
     shown = improves(before, as_held)
-    tell(s, HELD.format(_few(names)), WEIGHTS.key(), Undone(before, as_held, s.clock() - started), shown)
+    tell(s, what, WEIGHTS.key(), Undone(before, as_held, s.clock() - started), shown)
     s.bench.hold(s.side, [])
     done = undo(s, lambda: s.bench.sync(s.side))
     left = s.bench.held(s.side, names)
@@ -97,7 +100,8 @@ def _name_taken(
     for one in taken:
         details = {"tensor": one.name, "rows": one.rows, "of": one.of}
         own = versions[one.name]
-        add_cause(s, weights_key(s, [one.name], own), "send the weights again", done, _summary(s, one), details,
+        what = "send the weights again" + (f", of which {one.where} held another part" if one.where else "")
+        add_cause(s, weights_key(s, [one.name], own), what, done, _summary(s, one), details,
                   (*seen, *own, *sent_or_not(s, [one.name])))  # fmt: skip
 
 
@@ -121,8 +125,9 @@ def _kept(s: Situation, left: HeldReport, held: HeldReport, proof: Proof) -> Non
             s.named.append(Named(kind.key(what, many=True), s.side, s.side, summary, proof, {}, tuple(seen)))
             continue
         for one in some:
+            refusing = f"{one.where} of the {s.side}'s engine" if one.where else f"the {s.side}'s engine"
             summary = (
-                f"the {s.side}'s engine refuses {one.name}: it keeps another one, whatever it is sent"
+                f"{refusing} refuses {one.name}: it keeps another one, whatever it is sent"
                 if kind is STALE_WEIGHTS
                 else f"{_summary(s, one)}; sent again, it is altered again"
             )
@@ -131,9 +136,13 @@ def _kept(s: Situation, left: HeldReport, held: HeldReport, proof: Proof) -> Non
 
 
 def _rows(s: Situation, before: HeldReport) -> set[str]:
-    """Names of the tensors of which another number of rows differs now, or in another way."""
-    after = {one.name: one for one in s.bench.held(s.side, before.names).otherwise}
-    return {one.name for one in before.otherwise if after.get(one.name) is None or after[one.name].mark != one.mark}
+    """Names of the tensors of which a worker that held its part otherwise holds something else now."""
+    after = {one.name: one.marks for one in s.bench.held(s.side, before.names).otherwise}
+    return {
+        one.name
+        for one in before.otherwise
+        if any(after.get(one.name, {}).get(rank) != mark for rank, mark in one.marks.items())
+    }
 
 
 def _buffers(s: Situation, names: list[str]) -> None:
@@ -159,7 +168,8 @@ def past(s: Situation) -> tuple[Seen, ...]:
 
 
 def _summary(s: Situation, one: HeldOtherwise) -> str:
-    return f"{other(s, one.name)}: {one.rows} of {counted(one.of, 'row')} differ{f', {one.how}' if one.how else ''}"
+    said = "".join(f", {part}" for part in (one.where, one.how) if part)
+    return f"{other(s, one.name)}: {one.rows} of {counted(one.of, 'row')} differ{said}"
 
 
 def _few(names: list[str]) -> str:

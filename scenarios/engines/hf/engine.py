@@ -192,9 +192,9 @@ class HFEngine:
         states = self._model(input_ids=torch.tensor([sequence], device=self._device), output_hidden_states=True)
         return [projections(one[0]).flatten().tolist() for one in states.hidden_states]
 
-    def held(self, order: bytes) -> bytes:
-        """What this engine holds: see `scenarios.engines.held.answer`."""
-        return held.answer(self._model, order, saved.tensors(self._model))
+    def held(self, order: bytes) -> list[bytes]:
+        """What this engine's only worker holds: see `scenarios.engines.held.answer`."""
+        return [held.answer(self._model, order, saved.tensors(self._model))]
 
     def flush(self) -> None:
         """Nothing is cached between calls."""

@@ -243,16 +243,15 @@ class SGLangEngine:
             captured: list[list[float]] | None = json.load(file)
         return captured
 
-    def held(self, order: bytes) -> bytes | None:
-        """What this engine holds (`scenarios.engines.held.answer`); None in the native stage, and on several workers,
-        each of which holds a part."""
-        if self._pure or self._tensor_parallel > 1:
+    def held(self, order: bytes) -> list[bytes] | None:
+        """What each worker holds (`scenarios.engines.held.answer`), by rank; None in the native stage."""
+        if self._pure:
             return None
         with tempfile.TemporaryDirectory() as folder:
-            asked, answered = Path(folder) / "order", Path(folder) / "answer"
+            asked = Path(folder) / "order"
             asked.write_bytes(order)
-            self._engine.collective_rpc("harness_held", order=str(asked), path=str(answered))
-            return answered.read_bytes()
+            self._engine.collective_rpc("harness_held", order=str(asked), folder=folder)
+            return [Path(folder, str(rank)).read_bytes() for rank in range(self._tensor_parallel)]
 
     def reload(self, path: str) -> None:
         """Load the weights in this directory in place."""

@@ -61,12 +61,13 @@ def show_layers(result: Any, self: Any, *args: Any, **kwargs: Any) -> None:
 
 
 def show_held(result: Any, self: Any, *args: Any, **kwargs: Any) -> None:
-    """A method of the scheduler that answers what the engine holds, from one file to another."""
+    """A method of the scheduler that answers what its worker holds, from a file to one that its rank names."""
     from scenarios.engines.held import answer
 
-    def held(order: str, path: str) -> None:
-        found = answer(self.tp_worker.model_runner.model, Path(order).read_bytes())
-        Path(path).write_bytes(found)
+    def held(order: str, folder: str) -> None:
+        rank, workers = self.tp_group.rank_in_group, self.tp_group.world_size
+        found = answer(self.tp_worker.model_runner.model, Path(order).read_bytes(), rank=rank, workers=workers)
+        Path(folder, str(rank)).write_bytes(found)
 
     self.harness_held = held
 

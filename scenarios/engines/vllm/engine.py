@@ -200,12 +200,13 @@ class VLLMEngine:
             captured: list[list[float]] | None = self._llm.collective_rpc("harness_captured", args=(len(sequence),))[0]
         return captured
 
-    def held(self, order: bytes) -> bytes | None:
-        """What this engine holds (`scenarios.engines.held.answer`); None in the native stage, and on several workers,
-        each of which holds a part."""
-        if self._pure or self._llm.llm_engine.vllm_config.parallel_config.world_size > 1:
+    def held(self, order: bytes) -> list[bytes] | None:
+        """What each worker holds (`scenarios.engines.held.answer`), by rank; None in the native stage, and where more
+        than tensor parallelism cuts the model."""
+        parallel = self._llm.llm_engine.vllm_config.parallel_config
+        if self._pure or parallel.world_size > parallel.tensor_parallel_size:
             return None
-        found: bytes = self._llm.collective_rpc("harness_held", args=(order,))[0]
+        found: list[bytes] = self._llm.collective_rpc("harness_held", args=(order,))
         return found
 
     def reload(self, path: str) -> None:

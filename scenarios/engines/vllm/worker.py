@@ -27,6 +27,7 @@ class WeightReceiver:
     model_runner: Any
     device: torch.device
     rank: int
+    parallel_config: Any
 
     def harness_join(self, group: dict[str, Any]) -> bool:
         target = SyncGroup(**group)
@@ -55,7 +56,8 @@ class WeightReceiver:
         return self._harness_captured.take(tokens)
 
     def harness_held(self, order: bytes) -> bytes:
-        return held.answer(self.model_runner.model, order)
+        workers = self.parallel_config.tensor_parallel_size
+        return held.answer(self.model_runner.model, order, rank=self.rank, workers=workers)
 
     def harness_planted(self, what: str, modules: str, setting: str) -> None:
         """A planted fault reaches this worker's model, as SGLang's plugin lets it."""
