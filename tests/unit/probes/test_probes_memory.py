@@ -95,6 +95,7 @@ def test_a_quiet_journal_and_a_switched_off_recorder(tmp_path: Path) -> None:
 def test_a_call_says_what_the_engines_processes_hold(tmp_path: Path) -> None:
     write_manifest(tmp_path, {})
     session = EngineSession.__new__(EngineSession)
+    session.backend = "vllm"
     session._processes = {os.getppid(): "VLLM::EngineCore", 2**22 + 1: "gone"}
     session._asleep = set()
     with install.start(tmp_path, role="rollout") as recorder:
