@@ -71,5 +71,5 @@ def test_another_version_and_an_edited_file_are_refused(
     assert words in str(refused.value)
     (tmp_path / "verdict.json").write_text(json.dumps(data))
     assert cli.main(["report", str(tmp_path)]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "is no verdict of this version" in line and words in line
+    line, fix = capsys.readouterr().err.splitlines()
+    assert "is no verdict of this version" in line and words in line and fix.startswith("  fix: ")
