@@ -176,7 +176,7 @@ def test_either_side_of_a_guided_pair_replays(plan: Scenario, recorded: Path, tm
     record(pair / "candidate", plan, hot, guide=pair / "baseline")
     with pytest.raises(BadInput, match="it holds the runs baseline and candidate") as refused:
         replayed(pair)
-    assert refused.value.fix == f"harness replay {pair / 'baseline'} …"
+    assert refused.value.fix == f"harness replay {pair / 'baseline'}"
     verdict = replayed(pair / "candidate")
     assert learners(Path("replay")) == learners(recorded)  # the guide's tokens drove both
     assert check(verdict, "learner").state == "ruled out" and check(verdict, "logprobs").state == "ruled out"
