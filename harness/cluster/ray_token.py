@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+ANSWER_S = 60.0  # Ray's own limit for the start of a worker (worker_register_timeout_seconds)
+
 
 def authenticate() -> None:
     """Use the token that Ray keeps in the user's home: clusters of Ray 2.52 and later ask for it by default, and
@@ -30,4 +32,4 @@ def unwanted() -> bool:
     except ImportError:
         return False
     remote = ray.remote(num_cpus=0)(in_use)
-    return not ray.get(remote.remote())
+    return not ray.get(remote.remote(), timeout=ANSWER_S)

@@ -149,8 +149,7 @@ ray_node() { # the other nodes only join, until the first is gone
     if [ -n "${RAY_AUTH_TOKEN:-}${RAY_AUTH_TOKEN_PATH:-}" ] || [ -s ~/.ray/auth_token ]; then
         export RAY_AUTH_MODE=${RAY_AUTH_MODE:-token}
     fi
-    local options=(--block --disable-usage-stats)
-    [ -z "${SLURM_CPUS_ON_NODE:-}" ] || options+=(--num-cpus "$SLURM_CPUS_ON_NODE") # Ray counts those of the machine
+    local options=(--block --disable-usage-stats ${RAY_CPUS:+--num-cpus "$RAY_CPUS"})
     export RAY_ADDRESS="$MASTER_ADDR:$RAY_PORT"
     [ "$NODE_RANK" = 0 ] || { joined; return; }
     ray start --head --port "$RAY_PORT" --node-ip-address "$MASTER_ADDR" "${options[@]}" &

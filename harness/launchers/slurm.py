@@ -68,6 +68,7 @@ start() { on_every_node job; }
 look_everywhere() { on_every_node look; }
 """
 # The batch script runs on the first node, where the command does. Its watch and its looks see all nodes through Ray.
+# RAY_CPUS: left to itself, Ray counts the CPUs of the machine, not those of the allocation.
 _RAY = """\
 RAY_PORT=$((6400 + SLURM_JOB_ID % 10000))
 export NODES ALL_NODES RAY_PORT
@@ -75,7 +76,7 @@ export -f refuse ray_node forget is_there until_there joined
 
 start() {
     MASTER_ADDR=$(SETUP > /dev/null; python -c "import ray; print(ray.util.get_node_ip_address())") || return
-    on_every_node 'export NODE_RANK=$SLURM_NODEID; ray_node'
+    on_every_node 'export NODE_RANK=$SLURM_NODEID RAY_CPUS=$SLURM_CPUS_ON_NODE; ray_node'
 }
 look_everywhere() { (NODE=$SLURMD_NODENAME look); }
 end_across_nodes() { :; }
