@@ -135,6 +135,7 @@ def _reports(reports: list[SyncReport]) -> SyncReport:
     """One report of all engines. A tensor that one of them received otherwise stands as that one received it; one that
     an engine does not speak of is left out."""
     told = set.intersection(*(set(report.received) for report in reports))
+    loaded = [report.loaded for report in reports if report.loaded is not None]
     received = {name: value for name, value in reports[0].received.items() if name in told}
     for report in reports[1:]:
         received |= {name: report.received[name] for name in told if report.received[name] != received[name]}
@@ -143,4 +144,8 @@ def _reports(reports: list[SyncReport]) -> SyncReport:
         "; ".join(dict.fromkeys(report.message for report in reports if report.message)),
         max(report.seconds for report in reports),
         received,
+        min(loaded) if len(loaded) == len(reports) else None,
+        tuple(
+            dataclasses.replace(one, engine=number) for number, report in enumerate(reports) for one in report.misloaded
+        ),
     )

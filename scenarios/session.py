@@ -20,7 +20,17 @@ from typing import Any
 from probes import install, memory
 from scenarios import memory as device_memory
 from scenarios.engines import frames, guided, last_words, leftovers, parameters, registry
-from scenarios.engines.engine import Completion, Engine, EngineError, Part, Request, SyncGroup, SyncReport, WeightMeta
+from scenarios.engines.engine import (
+    Completion,
+    Engine,
+    EngineError,
+    Misloaded,
+    Part,
+    Request,
+    SyncGroup,
+    SyncReport,
+    WeightMeta,
+)
 from scenarios.engines.make import make_engine, resolve_device
 from scenarios.engines.mapping import ParameterMap, described
 from scenarios.engines.processes import first_to_end, title
@@ -313,7 +323,22 @@ class EngineSession:
             raise EngineError(f"{self.backend} refused weight version {version}: {report.message}")
         if self._recorder is not None:
             self._recorder.weights(step=step, version=version, digests=report.received, source="received")
-        return report
+        return self._with_loaded(report)
+
+    def _with_loaded(self, report: SyncReport) -> SyncReport:
+        """The report with what each worker holds of what it was sent."""
+        from scenarios.engines import held
+
+        shown = [held.unpacked(one)["loaded"] for one in self.held(held.packed({"loaded": True})) or []]
+        if not shown or None in shown:
+            return report
+        wrong = [
+            Misloaded(name, kept, rank if len(shown) > 1 else None)
+            for rank, worker in enumerate(shown)
+            for name, kept in worker["otherwise"].items()
+        ]
+        everywhere = set.intersection(*(set(worker["read"]) for worker in shown))
+        return dataclasses.replace(report, loaded=len(everywhere), misloaded=tuple(wrong))
 
     def floor(
         self, requests: list[Request], *, step: int, version: int, guide: guided.Guide | None = None

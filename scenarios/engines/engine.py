@@ -86,13 +86,28 @@ class SyncGroup:
 
 
 @dataclass(frozen=True)
+class Misloaded:
+    """A tensor of which a worker does not hold the part that arrived for it. `kept`: it holds what it had
+    before. `rank`: of several tensor-parallel workers; `engine`: of several engines."""
+
+    name: str
+    kept: bool
+    rank: int | None = None
+    engine: int | None = None
+
+
+@dataclass(frozen=True)
 class SyncReport:
-    """What one engine answered to one sync: its own status and the digests of the tensors it received."""
+    """What one engine answered to one sync: its own status, the digests of the tensors it received, and what its
+    workers hold of them. `loaded`: how many each worker was seen to hold or not; None where the engine does not show
+    it."""
 
     ok: bool
     message: str
     seconds: float
     received: dict[str, str] = field(default_factory=dict)  # name -> digest, where the engine can give it
+    loaded: int | None = None
+    misloaded: tuple[Misloaded, ...] = ()
 
 
 class Part(StrEnum):

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from probes.weights import digest
 from scenarios.engines import leftovers
 
 # Modules of a checkpoint that an engine holds as one, rows below rows in this order. A model's own mapping goes first.
@@ -28,6 +29,7 @@ BY_VOCABULARY = ("VocabParallelEmbedding", "ParallelLMHead")
 BUFFER_NUMBERS = 1 << 24  # of one buffer, at most; its first rows
 CHUNK = 1024  # rows of the identity that a packed layer is given at a time
 WITNESS = "_harness_witness"
+LOADING = "_harness_loading"
 ROW = 8  # bytes of a row's digest
 
 
@@ -61,10 +63,14 @@ def answer(
     {"buffers": rows}: {"buffers": {name: the first rows of it}}. {"write": {name: tensor}}: these first rows of buffers
     are overwritten. {"watch": True}: forward passes are watched from now on; {"watch": False}: {"ids", "positions",
     "keys"} that they were given since. {"leftovers": True}: {"leftovers": what has changed in this process and its
-    model since the order was first given}.
+    model since the order was first given}. {"loaded": True}: {"loaded": `Loading.compare` of the last sync; None before
+    there was one}.
     """
     asked = unpacked(order)
     found: dict[str, Any] = {}
+    if "loaded" in asked:
+        known: Loading | None = model.__dict__.get(LOADING)
+        found["loaded"] = None if known is None else known.compare(model, saved)
     if "leftovers" in asked:
         found["leftovers"] = leftovers.of_process(type(model).__module__.partition(".")[0]) + leftovers.of_model(model)
     if asked.get("watch"):
@@ -111,14 +117,84 @@ def _rows(reader: Reader, asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def digests(tensor: torch.Tensor) -> list[str]:
-    """A digest of each row (of each number of a vector). Zeros have one sign and subnormal numbers are zero: the
-    products that read a packed layer do not keep them."""
-    tensor = tensor.detach().cpu().contiguous().reshape(tensor.shape or (1,))
-    tensor = torch.where(tensor.abs() < torch.finfo(tensor.dtype).tiny, torch.zeros_like(tensor), tensor)
+    """A digest of each row (of each number of a vector) of `_plain(tensor)`."""
+    tensor = _plain(tensor)
     if not tensor.numel():
         return []
     raw = tensor.reshape(len(tensor), -1).view(torch.uint8).numpy()
     return [hashlib.sha256(row).hexdigest()[: 2 * ROW] for row in raw]
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """Zeros have one sign and subnormal numbers are zero: the products that read a packed layer do not keep them."""
+    tensor = tensor.detach().cpu().contiguous().reshape(tensor.shape or (1,))
+    return torch.where(tensor.abs() < torch.finfo(tensor.dtype).tiny, torch.zeros_like(tensor), tensor)
+
+
+class Loading:
+    """What one worker should hold after a sync, its own part of each tensor that arrived, against what it does hold.
+
+    A digest of what arrived proves transport, and a later sync may put right what an earlier one left: only a look
+    after each tells that a worker did not load its part. `rank` of so many tensor-parallel `workers`.
+    """
+
+    def __init__(self, rank: int, workers: int) -> None:
+        self._rank, self._workers = rank, workers
+        self._shapes: dict[str, tuple[int, ...]] = {}  # of all syncs: a fused parameter needs all of its parts
+        self._parts: dict[str, tuple[Cut | None, torch.dtype]] = {}
+        self._arrived: dict[str, str] = {}  # tensor -> digest of this worker's part, in the last sync
+        self._earlier: dict[str, list[str]] = {}  # the same of each sync before that sent it
+        self._held: dict[str, str] = {}  # tensor -> digest of what the worker held when it was last compared
+
+    @classmethod
+    def of(cls, model: Any, *, rank: int = 0, workers: int = 1) -> Loading:
+        """The one of this model, made when it is first asked for."""
+        if LOADING not in model.__dict__:
+            object.__setattr__(model, LOADING, cls(rank, workers))
+        found: Loading = model.__dict__[LOADING]
+        return found
+
+    def begin(
+        self, model: Any, shapes: dict[str, tuple[int, ...]], saved: dict[str, torch.Tensor] | None = None
+    ) -> None:
+        """A sync of these tensors follows. To be called before the load changes the engine's own layout."""
+        for name, arrived in self._arrived.items():
+            self._earlier.setdefault(name, []).append(arrived)
+        self._arrived, self._parts = {}, {}
+        self._shapes |= shapes
+        reader = self._reader(model, saved)
+        for name in shapes:
+            try:
+                self._parts[name] = reader.cut(name), reader.dtype(name)
+            except Unreadable:
+                continue
+
+    def arrived(self, name: str, tensor: torch.Tensor) -> None:
+        """Before the tensor is loaded."""
+        if name not in self._parts:
+            return
+        cut, dtype = self._parts[name]
+        self._arrived[name] = digest(_plain((tensor if cut is None else tensor.narrow(*cut)).to(dtype)))
+
+    def compare(self, model: Any, saved: dict[str, torch.Tensor] | None = None) -> dict[str, Any]:
+        """{"read": names of tensors that could be compared, "otherwise": {name: whether the worker kept what it had} of
+        those that are not what arrived}. Kept is what an earlier sync sent, or did not move while what arrives did."""
+        reader, read, otherwise = self._reader(model, saved), [], {}
+        for name, expected in self._arrived.items():
+            try:
+                own = digest(_plain(reader.read(name)))
+            except Unreadable:
+                continue
+            read.append(name)
+            if own != expected:
+                earlier = self._earlier.get(name, [])
+                unmoved = own == self._held.get(name) and expected not in earlier[-1:]
+                otherwise[name] = own in earlier or unmoved
+            self._held[name] = own
+        return {"read": read, "otherwise": otherwise}
+
+    def _reader(self, model: Any, saved: dict[str, torch.Tensor] | None) -> Reader:
+        return Reader(model, self._shapes, saved, rank=self._rank, workers=self._workers)
 
 
 class Reader:
@@ -176,6 +252,10 @@ class Reader:
             raise Unreadable(f"{shape[dim]} are not cut evenly for {workers} workers")
         size = shape[dim] // workers
         return (dim, rank * size, size)
+
+    def dtype(self, name: str) -> torch.dtype:
+        """The type in which the engine holds it; raises Unreadable."""
+        return self._parameters[name if name in self._parameters else self._fusion(name)[0]].dtype
 
     def _shape(self, name: str) -> tuple[int, ...]:
         """The sizes of what this worker should hold."""

@@ -6,6 +6,7 @@ sync the engine's teacher-forced log-probabilities of a few fixed sequences are 
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import time
 from collections.abc import Callable
@@ -163,6 +164,7 @@ class WeightSync:
             mismatched=[name for name, digest in report.received.items() if digests.get(name) != digest],
             absent=[meta.name for meta in whole if meta.name in omit],
             unreported=[meta.name for meta in sent if meta.name not in report.received],
+            loaded=report.loaded, misloaded=[dataclasses.asdict(one) for one in report.misloaded],
             proof_excess=synced.excess, proof_rounding=synced.rounding,
             proof_max_delta=synced.max_delta, proof_mean_delta=synced.mean_delta, proof_tokens=self.proof_tokens,
             **({"proof_stale": synced.stale} if synced.stale is not None else {}),

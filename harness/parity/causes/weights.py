@@ -33,24 +33,26 @@ def stale_weights(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             if versions:
                 groups.setdefault(versions, []).append(name)
         for versions, tensors in sorted(groups.items()):
-            titled = list(_titled(sorted(tensors), record.names))
+            titled = list(_titled(STALE_WEIGHTS, sorted(tensors), record.names))
             for key, members in titled:
                 yield _stale(e, side, record, key, members, versions, beside=len(titled) - 1)
 
 
-def _titled(tensors: list[str], every: set[str]) -> Iterator[tuple[CauseKey, list[str]]]:
+def _titled(
+    family: CauseFamily, tensors: list[str], every: set[str]
+) -> Iterator[tuple[CauseKey, list[str]]]:
     """Few tensors by their names; more as all of the model, as one module of it, or as their number."""
     if len(tensors) <= SINGLE:
-        yield from ((STALE_WEIGHTS.key(name), [name]) for name in tensors)
+        yield from ((family.key(name), [name]) for name in tensors)
     elif set(tensors) >= every:
-        yield STALE_WEIGHTS.key("all tensors", many=True), tensors
+        yield family.key("all tensors", many=True), tensors
     else:
         prefix = tensors[0].rpartition(".")[0]
         while prefix and not all(name.startswith(f"{prefix}.") for name in tensors):
             prefix = prefix.rpartition(".")[0]
         whole = prefix and {name for name in every if name.startswith(f"{prefix}.")} == set(tensors)
-        many = STALE_WEIGHTS.key(counted(len(tensors), "tensor"), many=True)
-        yield (STALE_WEIGHTS.key(prefix) if whole else many), tensors
+        many = family.key(counted(len(tensors), "tensor"), many=True)
+        yield (family.key(prefix) if whole else many), tensors
 
 
 def _stale(
@@ -109,6 +111,35 @@ def altered_weights(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             )
 
 
+def not_loaded(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
+    """Tensors of which a worker held something else after the load than what had arrived for it."""
+    for side in e.sides:
+        record = side.sync
+        for family, found, did, seen in (
+            (STALE_WEIGHTS, record.kept, "kept the one before", Seen.KEPT_ON_LOAD),
+            (WEIGHTS, record.misloaded, "loaded something else", Seen.LOADED_OTHERWISE),
+        ):
+            found = {name: one for name, one in found.items() if family is STALE_WEIGHTS or name not in record.kept}
+            named = list(_titled(family, sorted(found), record.names))
+            for key, tensors in named:
+                versions = tuple(sorted({version for name in tensors for version in found[name]}))
+                workers = sorted({where for name in tensors for wheres in found[name].values() for where in wheres})
+                who = f"{' and '.join(filter(None, workers))} of the" if any(workers) else "the"
+                steps = steps_of(e, side, versions)
+                proofs = _without(e, side, steps, versions)
+                evidence = "what arrived was right; read back after the load, it was not what arrived"
+                if proofs and len(named) > 1:
+                    evidence += f"; {len(named) - 1} more at the same time, which the steps do not tell apart"
+                details = {"tensors": tensors[:100], "versions": list(versions), "steps": sorted(steps)}
+                summary = f"{who} {side.name}'s engine was sent {key.parts[0]} with weight version {versions[0]}"
+                summary += f" and {did}"
+                yield Explanation(
+                    Cause.of(key, side.name, summary, evidence, details, proofs, (seen,)),
+                    keys((Kind.SYNC, *ROLLOUT, *NATIVE), side.name),
+                    in_steps(steps | {version - 1 for version in versions}),
+                )
+
+
 def one_update_behind(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
     """An engine that is nearer to the learner's weights before the last update, and no further from them than rounding
     explains: which of its tensors are old no log-probability says."""
@@ -162,7 +193,7 @@ def steps_of(e: Evidence, side: Side, versions: tuple[int, ...]) -> set[int]:
     return {step for version in versions for step in side.versions.get(version, ())}
 
 
-_HELD = (Seen.HELD_OTHERWISE, Seen.NOT_SENT, Seen.ARRIVED_OTHERWISE)
+_HELD = (Seen.HELD_OTHERWISE, Seen.NOT_SENT, Seen.ARRIVED_OTHERWISE, Seen.KEPT_ON_LOAD, Seen.LOADED_OTHERWISE)
 _SENT_AGAIN = "the tensor is sent again"
 
 
@@ -176,7 +207,7 @@ STALE_WEIGHTS = CauseFamily(
     contradicted=_recorded_digest,
     fix="send the named tensors in every weight sync, and generate only after it has ended",
     rivals=(
-        Rival("WEIGHTS", (Seen.NOT_SENT, Seen.REFUSED, Seen.OLDER_HELD, Seen.OLDER_AGREES)),
+        Rival("WEIGHTS", (Seen.NOT_SENT, Seen.KEPT_ON_LOAD, Seen.REFUSED, Seen.OLDER_HELD, Seen.OLDER_AGREES)),
         Rival("STALE_DERIVED", (*_HELD, Seen.MOVED, Seen.OLDER_AGREES)),
     ),
     premise=True,
@@ -188,8 +219,13 @@ STALE_WEIGHTS = CauseFamily(
             "a recorded sync says so; with other weights an engine differs in every way that the others read",
         ),
         Turn(
-            one_update_behind,
+            not_loaded,
             "altered_weights",
+            "what arrived as it was sent, then what the engine made of it",
+        ),
+        Turn(
+            one_update_behind,
+            "not_loaded",
             "a tensor that the record names explains the distance from the learner by itself",
         ),
     ),
@@ -199,7 +235,7 @@ WEIGHTS = CauseFamily(
     contradicted=_recorded_digest,
     fix="check how the weight sync maps the named tensor: name, shard, order of rows, dtype",
     rivals=(
-        Rival("STALE_WEIGHTS", (Seen.NEVER_LEARNERS, Seen.ARRIVED_OTHERWISE, Seen.CHANGED, Seen.REARRANGED)),
+        Rival("STALE_WEIGHTS", (Seen.NEVER_LEARNERS, Seen.ARRIVED_OTHERWISE, Seen.LOADED_OTHERWISE, Seen.CHANGED, Seen.REARRANGED)),
         Rival("STALE_DERIVED", (*_HELD, Seen.MOVED)),
     ),
     premise=True,

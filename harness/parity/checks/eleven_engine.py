@@ -134,6 +134,9 @@ def weight_sync(e: Evidence) -> Outcome:
     arrived = counted(min(record.tensors or 0 for record in records.values()), "tensor")
     proof = max(record.largest_proof for record in records.values())
     text = f"{syncs} syncs, {arrived} arrived each time, largest |Δ| of a proof {figure(proof)} nats"
+    read = [record.loaded for record in records.values()]
+    if all(isinstance(one, int) for one in read):
+        text += f", {min(filter(None, read), default=0)} read back after each load"
     if not all(record.manifest for record in records.values()):
         text += "; the recording names no manifest, so that others were sent is not known"
     if any(record.by_samples for record in records.values()):

@@ -33,6 +33,11 @@ class SyncRecord:
     stale_versions: dict[str, list[int]] = field(default_factory=dict)
     altered_versions: dict[str, list[int]] = field(default_factory=dict)
     absent_versions: dict[str, list[int]] = field(default_factory=dict)
+    # Tensor -> version -> workers that did not load what arrived, in words ("" for an only one): those that kept their
+    # part of the sync before, and those that hold something else.
+    kept: dict[str, dict[int, list[str]]] = field(default_factory=dict)
+    misloaded: dict[str, dict[int, list[str]]] = field(default_factory=dict)
+    loaded: int | None = None  # tensors that were read back after the load, in the sync with the fewest
     names: set[str] = field(default_factory=set)  # every tensor that the learner had to send
     learner: dict[int, dict[str, str]] = field(default_factory=dict)  # version -> tensor -> the learner's digest
     proof_beyond: dict[int, float] = field(default_factory=dict)  # version -> proof beyond the tolerance

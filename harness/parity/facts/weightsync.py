@@ -1,8 +1,8 @@
 """Weight sync: was every tensor sent, did it arrive, and does the engine compute with it?
 
-Three kinds of evidence, per version: digests of what was received against the learner's, names that were not sent,
-and the proof, teacher-forced log-probabilities of a fixed sequence, engine against learner. A digest proves
-transport, the proof proves loading. A framework's job has no such proof: there the samples that were drawn with a
+Four kinds of evidence, per version: digests of what was received against the learner's, names that were not sent, what
+each worker holds after the load against what arrived for it, and the proof, teacher-forced log-probabilities of a fixed
+sequence, engine against learner. A digest proves transport, the proof proves loading. A framework's job has no such proof: there the samples that were drawn with a
 version are one, for the learner scored them with the same weights.
 
 In float32 the proof also says which of two versions the engine computes with: after an update of 1e-5 nats every other
@@ -82,6 +82,7 @@ def _read(e: Evidence, side: Side) -> SyncRecord:
             for name in listed:
                 known.setdefault(name, version)
                 every.setdefault(name, []).append(version)
+        not_loaded = _not_loaded(record, event)
         if not truth:
             record.undigested.append(version)
         proven = event.get("proof_tokens")
@@ -91,8 +92,8 @@ def _read(e: Evidence, side: Side) -> SyncRecord:
         if beyond is not None:
             record.proof_beyond[version] = beyond
         record.largest_proof = float(np.fmax(record.largest_proof, number(event.get("proof_max_delta"))))
-        _judge(e, side, event, used, stale, altered, absent, beyond)
-        if version in used and previous not in (None, truth) and not (wrong or absent or e.tolerance.half):
+        _judge(e, side, event, used, stale, altered, absent, not_loaded, beyond)
+        if version in used and previous not in (None, truth) and not (wrong or absent or not_loaded or e.tolerance.half):
             few = not number(event.get("proof_tokens"), LEAST_PROOF) >= LEAST_PROOF
             now, before = number(event.get("proof_mean_delta")), number(event.get("proof_behind"))
             record.distances[version] = (np.nan, np.nan) if few else (now, before)
@@ -105,6 +106,28 @@ def _read(e: Evidence, side: Side) -> SyncRecord:
         else:  # the engine read them from the disk, like the learner
             _without_proof(e, side, record, version, used)
     return record
+
+
+def _not_loaded(record: SyncRecord, event: dict[str, Any]) -> str:
+    """What workers made of one sync, into the record; the first of it in words, "" where every part that could be read
+    back is what arrived."""
+    loaded, version = event.get("loaded"), event["version"]
+    if isinstance(loaded, int):
+        record.loaded = loaded if record.loaded is None else min(record.loaded, loaded)
+    first, told = "", event.get("misloaded")
+    for one in filter(None, map(mapping, told if isinstance(told, list) else ())):
+        name, kept = str(one.get("name")), one.get("kept") is True
+        where = worker(one.get("engine"), one.get("rank"))
+        known = record.kept if kept else record.misloaded
+        known.setdefault(name, {}).setdefault(version, []).append(where)
+        first = first or f"{where or 'the engine'} {'kept an older' if kept else 'holds another'} {name}"
+    return first
+
+
+def worker(engine: Any, rank: Any) -> str:
+    """In words, which worker of which engine; "" for the only one of the only one."""
+    said = (f"{what} {number}" for what, number in (("engine", engine), ("rank", rank)) if isinstance(number, int))
+    return ", ".join(said)
 
 
 def _note_behind(e: Evidence, side: Side, record: SyncRecord, used: dict[Any, int]) -> None:
@@ -156,6 +179,7 @@ def _judge(
     stale: list[str],
     altered: list[str],
     absent: list[str],
+    not_loaded: str,
     proof: float | None,
 ) -> None:
     """One place for the worst that a sync shows. Its step is the first one that rolled out with these weights."""
@@ -169,6 +193,9 @@ def _judge(
         values = ("weight digest", f"the learner's {wrong[0]}", f"{what} {wrong[0]}")
         unsent = sum(name in absent for name in wrong)
         context = f"weight version {version}: {counted(len(wrong), 'tensor')}, {unsent} of them not sent"
+    elif not_loaded:
+        values = ("weights after the load", "what arrived", not_loaded)
+        context = f"weight version {version} after the load: {not_loaded}"
     elif proof is not None:
         values = ("proof_max_delta", f"at most {figure(e.tolerance.extreme)}", proof)
         which = "the engine" if engine is None else f"engine {engine}"
@@ -177,7 +204,7 @@ def _judge(
             context += f"; not sent: {', '.join(absent[:3])}"
     else:
         return
-    if proof is not None and wrong:
+    if proof is not None and (wrong or not_loaded):
         context += f"; the proof is {figure(proof)} nats from the learner"
     name, expected, got = values
     ordered = side.paired(got, expected)

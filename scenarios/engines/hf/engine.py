@@ -212,6 +212,10 @@ class HFEngine:
         started = time.perf_counter()
         arrived = dict(receive(self._group, weights, self._device))
         received = {name: digest(tensor) for name, tensor in arrived.items()}
+        loading = held.Loading.of(self._model)
+        loading.begin(self._model, {meta.name: meta.shape for meta in weights}, saved.tensors(self._model))
+        for name, tensor in arrived.items():
+            loading.arrived(name, tensor)
         try:
             saved.restore(self._model, arrived)
         except KeyError as error:

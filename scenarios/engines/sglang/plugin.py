@@ -62,10 +62,12 @@ def show_layers(result: Any, self: Any, *args: Any, **kwargs: Any) -> None:
 
 def show_held(result: Any, self: Any, *args: Any, **kwargs: Any) -> None:
     """A method of the scheduler that answers what its worker holds, from a file to one that its rank names."""
-    from scenarios.engines.held import answer
+    from scenarios.engines.held import Loading, answer
+
+    rank, workers = self.tp_group.rank_in_group, self.tp_group.world_size
+    Loading.of(self.tp_worker.model_runner.model, rank=rank, workers=workers)
 
     def held(order: str, folder: str) -> None:
-        rank, workers = self.tp_group.rank_in_group, self.tp_group.world_size
         found = answer(self.tp_worker.model_runner.model, Path(order).read_bytes(), rank=rank, workers=workers)
         Path(folder, str(rank)).write_bytes(found)
 
@@ -117,11 +119,15 @@ _received: dict[str, str] = {}
 def remember_digests(result: Any, self: Any, *args: Any, **kwargs: Any) -> None:
     """Digest each tensor as it came out of its broadcast, before it is loaded."""
     from probes.weights import digest
+    from scenarios.engines.held import Loading
 
     _received.clear()
-    for item in result:
-        name, tensor = item[0], item[1]
+    model = self.get_model()
+    loading = Loading.of(model)
+    loading.begin(model, {str(name): tuple(tensor.shape) for name, tensor in result})
+    for name, tensor in result:
         _received[str(name)] = digest(tensor)
+        loading.arrived(str(name), tensor)
 
 
 def report_digests(result: Any, *args: Any, **kwargs: Any) -> None:

@@ -38,14 +38,18 @@ class WeightReceiver:
         metas = [WeightMeta(**dict(item, shape=tuple(item["shape"]))) for item in weights]
         received: dict[str, str] = {}
         started = time.perf_counter()
+        model = self.model_runner.get_model()
+        loading = held.Loading.of(model, rank=self.rank, workers=self.parallel_config.tensor_parallel_size)
+        loading.begin(model, {meta.name: meta.shape for meta in metas})
 
         def stream() -> Iterator[tuple[str, torch.Tensor]]:
             for name, tensor in receive(self._harness_group, metas, self.device):
                 received[name] = digest(tensor)
+                loading.arrived(name, tensor)
                 yield name, tensor
 
         if self.device.type == "cpu":
-            _set_up_experts_again(self.model_runner.get_model())
+            _set_up_experts_again(model)
         self.model_runner.reload_weights(weights_iterator=stream())
         return {"received": received, "seconds": time.perf_counter() - started}
 
@@ -57,7 +61,7 @@ class WeightReceiver:
 
     def harness_held(self, order: bytes) -> bytes:
         workers = self.parallel_config.tensor_parallel_size
-        return held.answer(self.model_runner.model, order, rank=self.rank, workers=workers)
+        return held.answer(self.model_runner.get_model(), order, rank=self.rank, workers=workers)
 
     def harness_planted(self, what: str, modules: str, setting: str) -> None:
         """A planted fault reaches this worker's model, as SGLang's plugin lets it."""

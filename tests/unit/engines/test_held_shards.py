@@ -137,3 +137,63 @@ def test_a_tensor_that_all_workers_hold_otherwise_names_none(learned: dict[str, 
     other = learned | {"norm.weight": learned["norm.weight"] + 1.0}
     (one,) = read([worker(rank, other) for rank in (0, 1)], tmp_path).otherwise
     assert (one.name, one.where) == ("norm.weight", "") and set(one.marks) == {0, 1}
+
+
+def loaded(models: list[nn.Module]) -> list[dict[str, Any]]:
+    answers = Session(models).held(held.packed({"loaded": True}))
+    return [held.unpacked(one)["loaded"] for one in answers]
+
+
+def sync(model: nn.Module, rank: int, tensors: dict[str, torch.Tensor], applied: dict[str, torch.Tensor]) -> None:
+    """`tensors` arrive at one of two workers, which loads `applied`."""
+    loading = held.Loading.of(model, rank=rank, workers=2)
+    loading.begin(model, SHAPES)
+    for name, tensor in tensors.items():
+        loading.arrived(name, tensor)
+    with torch.no_grad():
+        for own, new in zip(model.parameters(), worker(rank, applied).parameters(), strict=True):
+            own.copy_(new)
+
+
+def test_no_sync_says_nothing_of_a_load(learned: dict[str, torch.Tensor]) -> None:
+    assert loaded([worker(rank, learned) for rank in (0, 1)]) == [None, None]
+
+
+def test_each_worker_loads_its_part(learned: dict[str, torch.Tensor]) -> None:
+    models = [worker(rank, learned) for rank in (0, 1)]
+    after = {name: tensor + 1.0 for name, tensor in learned.items()}
+    for rank, model in enumerate(models):
+        sync(model, rank, after, after)
+    for one in loaded(models):
+        assert one["otherwise"] == {} and set(one["read"]) == {*SHAPES} - {"mlp.strange.weight"}
+
+
+@pytest.mark.parametrize("name", [name for name in SHAPES if name != "mlp.strange.weight"])
+def test_a_part_that_is_kept_at_one_sync_is_told_at_that_one(name: str, learned: dict[str, torch.Tensor]) -> None:
+    models = [worker(rank, learned) for rank in (0, 1)]
+    versions = [{key: tensor + by for key, tensor in learned.items()} for by in (1.0, 2.0, 3.0, 4.0)]
+    told = []
+    for version, tensors in enumerate(versions):
+        for rank, model in enumerate(models):
+            kept = {name: versions[version - 1][name]} if version == 2 and rank == 1 else {}
+            sync(model, rank, tensors, tensors | kept)
+        told.append([one["otherwise"] for one in loaded(models)])
+    assert told == [[{}, {}], [{}, {}], [{}, {name: True}], [{}, {}]]
+
+
+def test_a_part_that_never_moves_is_kept(learned: dict[str, torch.Tensor]) -> None:
+    model, name = worker(0, learned), "attn.o_proj.weight"
+    for version in (1.0, 2.0, 3.0):
+        after = {key: tensor + version for key, tensor in learned.items()}
+        sync(model, 0, after, after | {name: learned[name] - 1.0})
+        (told,) = loaded([model])
+        assert told["otherwise"] == {name: version > 1.0}  # at the first sync nobody knows what it held before
+
+
+def test_a_part_that_is_altered_is_not_kept(learned: dict[str, torch.Tensor]) -> None:
+    model, name = worker(1, learned), "mlp.up_proj.weight"
+    for version in (1.0, 2.0, 2.0):  # the learner's may stay what it was, and so what is made of it
+        after = {key: tensor * version for key, tensor in learned.items()}
+        sync(model, 1, after, after | {name: after[name] * 1.02})
+        (told,) = loaded([model])
+        assert told["otherwise"] == {name: False}

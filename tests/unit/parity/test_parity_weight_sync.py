@@ -131,3 +131,32 @@ def test_a_framework_names_no_tensors_and_that_is_said(tmp_path: Path, tensors: 
     sync = check(put(tmp_path, *runs), "weight-sync")
     assert sync.state == state
     assert state == "not tested" or "so that others were sent is not known" in sync.evidence
+
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("side", ["baseline", "candidate"])
+@pytest.mark.parametrize(("workers", "said"), [({}, "the"), ({"rank": 1}, "rank 1 of the"),
+                                               ({"engine": 1, "rank": 0}, "engine 1, rank 0 of the")])  # fmt: skip
+def test_a_worker_that_does_not_load_what_arrived_is_named(
+    tmp_path: Path, side: str, kept: bool, workers: dict[str, int], said: str
+) -> None:
+    baseline, candidate = pair()
+    for run in (baseline, candidate):
+        for event in run.events("sync"):
+            event |= {"loaded": len(TENSORS), "misloaded": []}
+    run = baseline if side == "baseline" else candidate
+    for event in run.events("sync", version=1):
+        event["misloaded"] = [{"name": TENSORS[0], "kept": kept, "rank": None, "engine": None} | workers]
+    verdict = put(tmp_path, baseline, candidate)
+    (cause,) = verdict.causes
+    assert (verdict.verdict, cause.name) == ("DIVERGENT", f"{'STALE_WEIGHTS' if kept else 'WEIGHTS'}({TENSORS[0]})")
+    assert (cause.party, check(verdict, "weight-sync").state) == (side, "confirmed")
+    assert cause.summary.startswith(f"{said} {side}'s engine was sent {TENSORS[0]} with weight version 1")
+
+
+def test_how_many_were_read_back_is_said(tmp_path: Path) -> None:
+    baseline, candidate = pair()
+    for run in (baseline, candidate):
+        for event in run.events("sync"):
+            event |= {"loaded": 3 if event["version"] == 2 else len(TENSORS), "misloaded": []}
+    verdict = put(tmp_path, baseline, candidate)
+    assert verdict.verdict == "EQUIVALENT" and "3 read back after each load" in check(verdict, "weight-sync").evidence

@@ -63,6 +63,7 @@ def test_every_tensor_arrives_and_the_proof_agrees(running: Stack, tmp_path: Pat
         assert second["mismatched"] == second["absent"] == second["unreported"] == []
         assert second["tensors"] == len(call(running.roles["actor"][0], "weight_meta"))
         assert second["bytes"] > 0
+        assert second["loaded"] == second["tensors"] and second["misloaded"] == []
         assert second["proof_max_delta"] < 1e-5
         assert "proof_stale" not in first and second["proof_stale"] > 100 * second["proof_mean_delta"]
         assert "proof_behind" not in first and second["proof_behind"] > 100 * second["proof_mean_delta"]
