@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import getpass
 import logging
 import os
 import shlex
+import shutil
 import signal
 import sys
 import tempfile
@@ -41,6 +43,8 @@ OWN_CLUSTER_CPUS, OWN_ACTOR_CPUS, JOINED_ACTOR_CPUS = 16, 0.125, 1.0
 # some tens does.
 STARTS = 3
 NAMESPACE = "rlhf-harness"  # of the actors that are kept up
+# Of a path to a socket Linux takes 107 bytes (unix(7)); vLLM's is its directory and a UUID.
+LONGEST_SCRATCH = 60
 PLACEMENT_S = 180.0  # the group is made in a second, and within minutes beside other jobs
 
 
@@ -68,6 +72,8 @@ class Cluster:
         self._before: set[int] = set()
         self._actors: list[Any] = []
         self._placement: Any = None
+        self._logs = ""  # Ray's own, of the cluster that we started
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
 
     def __enter__(self) -> Cluster:
         self._before = set(descendants(os.getpid()))
@@ -105,6 +111,8 @@ class Cluster:
                 self._end_processes()
                 raise
         warnings_aside()
+        if self._ours:
+            self._scratch = _scratch()
         if threading.current_thread() is threading.main_thread():
             # ray.init puts a handler of its own in place, which ends the process with a stack dump and leaves its
             # children.
@@ -126,9 +134,10 @@ class Cluster:
         # "local": a cluster of our own even where `ray start` or RAY_ADDRESS offers another one.
         own: dict[str, Any] = {"num_cpus": OWN_CLUSTER_CPUS, "include_dashboard": False}
         with on_loopback():
-            ray.init(
+            context: Any = ray.init(
                 address=self._address or "local", namespace=NAMESPACE, **({} if self._address else own), **options
             )  # fmt: skip
+        self._logs = "" if self._address else context.address_info["session_dir"]
 
     def __exit__(self, *exc: object) -> None:
         import ray
@@ -140,6 +149,10 @@ class Cluster:
             ray.shutdown()
         if not self._address:
             self._end_processes()
+        if self._scratch is not None:
+            self._scratch.cleanup()
+        if self._logs and exc[0] is None:  # of a run that failed they are kept
+            shutil.rmtree(self._logs, ignore_errors=True)
 
     @property
     def actor_cpus(self) -> float:
@@ -255,11 +268,13 @@ class Cluster:
         call. With a `name` it is kept up when this process ends, as long as the cluster."""
         import ray
 
+        outlives = bool(name and self._address)  # it is kept up when this process, and what it made, is gone
+        own = {} if self._scratch is None or outlives else _temporary(self._scratch.name)
         options: dict[str, Any] = {
             "num_cpus": self.actor_cpus,
             "num_gpus": seat.gpus,
             "max_restarts": 0,
-            "runtime_env": {"py_executable": shlex.quote(seat.python), "env_vars": seat.env},
+            "runtime_env": {"py_executable": shlex.quote(seat.python), "env_vars": own | seat.env},
         }
         options |= self._strategy(seat)
         if name:
@@ -305,6 +320,23 @@ def end(pids: list[int], grace_s: float = TERM_GRACE_S) -> None:
     for pid in everyone:
         with contextlib.suppress(ChildProcessError, OSError):
             os.waitpid(pid, os.WNOHANG)
+
+
+def _scratch() -> tempfile.TemporaryDirectory[str] | None:
+    """Where the actors of a cluster have their temporary files: SGLang leaves a socket of each start, vLLM a file. None
+    where the paths of sockets would get too long."""
+    made = tempfile.TemporaryDirectory(prefix="rlhf-", ignore_cleanup_errors=True)
+    if len(made.name) <= LONGEST_SCRATCH:
+        return made
+    made.cleanup()
+    return None
+
+
+def _temporary(folder: str) -> dict[str, str]:
+    """Variables of a process whose temporary files are in `folder`; what torch compiles stays where it is found again
+    (`torch._inductor.runtime.cache_dir_utils`)."""
+    kept = f"{tempfile.gettempdir()}/torchinductor_{getpass.getuser()}"
+    return {"TMPDIR": folder, "TORCHINDUCTOR_CACHE_DIR": os.environ.get("TORCHINDUCTOR_CACHE_DIR", kept)}
 
 
 def driver_seat(gpus: float = 0.0, bundle: int | None = None) -> Seat:

@@ -162,13 +162,21 @@ def test_a_head_that_is_lost_is_named_by_the_watch_of_the_other_host(
 
 
 class Comparison:
-    """`harness parity hf hf` from the first host: the learner is placed there, the engines on the second."""
+    """`harness parity` from the first host: the learner is placed there, the engines on the second."""
 
-    def __init__(self, hosts: lab.Hosts, root: Path, address: str, *, engine: str = "engine") -> None:
+    def __init__(
+        self,
+        hosts: lab.Hosts,
+        root: Path,
+        address: str,
+        *,
+        engine: str = "engine",
+        pair: tuple[str, str] = ("hf", "hf"),
+    ) -> None:
         self.out, self.log = root / "run", root / "parity.log"
         placed = ["--set", "placement.learner=learner", "--set", f"placement.engine={engine}"]
         short = ["--steps", "2", "--no-native", "--no-attribution", "--set", "sampling.max_tokens=8"]
-        command = ["parity", "hf", "hf", *short, *placed, "--address", address, "--out", str(self.out)]
+        command = ["parity", *pair, *short, *placed, "--address", address, "--out", str(self.out)]
         self.process = hosts.start(0, [*HARNESS, *command], self.log)
 
     def draws(self) -> None:
@@ -196,9 +204,12 @@ def test_a_token_that_the_cluster_does_not_have_is_refused_in_one_sentence(hosts
     assert ended == 2 and "has no token" in said and "export RAY_AUTH_MODE=disabled" in said, said
 
 
-def test_learner_and_engines_on_two_hosts_are_equivalent(hosts: lab.Hosts, tmp_path: Path) -> None:
+@pytest.mark.parametrize("pair", [("hf", "hf"), pytest.param(("vllm", "sglang"), marks=pytest.mark.night)])
+def test_learner_and_engines_on_two_hosts_are_equivalent(
+    hosts: lab.Hosts, tmp_path: Path, pair: tuple[str, str]
+) -> None:
     with lab.ray_cluster(hosts, tmp_path) as address:
-        compared = Comparison(hosts, tmp_path, address)
+        compared = Comparison(hosts, tmp_path, address, pair=pair)
         verdict = compared.verdict()
     assert verdict["verdict"] == "EQUIVALENT", verdict["reason"]
     [told] = [one for one in verdict["parity"]["checks"] if one["name"] == "placement"]

@@ -38,9 +38,7 @@ def stale_weights(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
                 yield _stale(e, side, record, key, members, versions, beside=len(titled) - 1)
 
 
-def _titled(
-    family: CauseFamily, tensors: list[str], every: set[str]
-) -> Iterator[tuple[CauseKey, list[str]]]:
+def _titled(family: CauseFamily, tensors: list[str], every: set[str]) -> Iterator[tuple[CauseKey, list[str]]]:
     """Few tensors by their names; more as all of the model, as one module of it, or as their number."""
     if len(tensors) <= SINGLE:
         yield from ((family.key(name), [name]) for name in tensors)
@@ -235,7 +233,10 @@ WEIGHTS = CauseFamily(
     contradicted=_recorded_digest,
     fix="check how the weight sync maps the named tensor: name, shard, order of rows, dtype",
     rivals=(
-        Rival("STALE_WEIGHTS", (Seen.NEVER_LEARNERS, Seen.ARRIVED_OTHERWISE, Seen.LOADED_OTHERWISE, Seen.CHANGED, Seen.REARRANGED)),
+        Rival(
+            "STALE_WEIGHTS",
+            (Seen.NEVER_LEARNERS, Seen.ARRIVED_OTHERWISE, Seen.LOADED_OTHERWISE, Seen.CHANGED, Seen.REARRANGED),
+        ),
         Rival("STALE_DERIVED", (*_HELD, Seen.MOVED)),
     ),
     premise=True,

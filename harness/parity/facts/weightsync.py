@@ -2,8 +2,8 @@
 
 Four kinds of evidence, per version: digests of what was received against the learner's, names that were not sent, what
 each worker holds after the load against what arrived for it, and the proof, teacher-forced log-probabilities of a fixed
-sequence, engine against learner. A digest proves transport, the proof proves loading. A framework's job has no such proof: there the samples that were drawn with a
-version are one, for the learner scored them with the same weights.
+sequence, engine against learner. A digest proves transport, the proof proves loading. A framework's job has no such
+proof: there the samples that were drawn with a version are one, for the learner scored them with the same weights.
 
 In float32 the proof also says which of two versions the engine computes with: after an update of 1e-5 nats every other
 figure is within the tolerance. In half precision the samples say it (`behind`).
@@ -93,7 +93,11 @@ def _read(e: Evidence, side: Side) -> SyncRecord:
             record.proof_beyond[version] = beyond
         record.largest_proof = float(np.fmax(record.largest_proof, number(event.get("proof_max_delta"))))
         _judge(e, side, event, used, stale, altered, absent, not_loaded, beyond)
-        if version in used and previous not in (None, truth) and not (wrong or absent or not_loaded or e.tolerance.half):
+        if (
+            version in used
+            and previous not in (None, truth)
+            and not (wrong or absent or not_loaded or e.tolerance.half)
+        ):
             few = not number(event.get("proof_tokens"), LEAST_PROOF) >= LEAST_PROOF
             now, before = number(event.get("proof_mean_delta")), number(event.get("proof_behind"))
             record.distances[version] = (np.nan, np.nan) if few else (now, before)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,10 +20,11 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """What ray.init was called with; it fails as often as `failures` says."""
     calls: list[dict[str, Any]] = []
 
-    def init(**options: Any) -> None:
+    def init(**options: Any) -> Any:
         calls.append(options)
         if len(calls) <= int(os.environ["FAILURES"]):
             raise ConnectionError("the raylet died\nand more")
+        return SimpleNamespace(address_info={"session_dir": ""})
 
     monkeypatch.setattr(ray, "init", init)
     monkeypatch.setattr(ray, "shutdown", lambda: None)

@@ -1,17 +1,20 @@
-"""Our own Ray cluster listens on loopback only: every listening socket of every process below it is looked at."""
+"""Our own Ray cluster: it listens on loopback only, and leaves no files behind."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness.cluster.launch import Cluster
+from harness.cluster.launch import Cluster, LaunchFailed, driver_seat
 from scenarios.engines.processes import descendants
 
 LISTENS = "0A"  # of /proc/net/tcp
@@ -64,3 +67,17 @@ def test_every_socket_of_our_ray_is_on_loopback(tmp_path: Path, monkeypatch: pyt
         if open_
     }
     assert not {name: where for name, where in elsewhere.items() if where}
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_temporary_files_of_actors_go_with_the_cluster(fails: bool) -> None:
+    """And Ray's logs do, but for those of a run that failed: SGLang and vLLM leave files of every start."""
+    with contextlib.suppress(LaunchFailed), Cluster() as cluster:
+        logs = Path(cluster._logs)
+        maker = cluster.actor("subprocess:Popen", driver_seat(), ["mktemp", "-d"], stdout=subprocess.PIPE, text=True)
+        made = Path(maker.submit("communicate").result()[0].strip())
+        assert made.is_dir() and logs.is_dir()
+        if fails:
+            raise LaunchFailed("a run that failed")
+    assert not made.parent.exists() and made.parent != Path(tempfile.gettempdir())
+    assert logs.exists() == fails
