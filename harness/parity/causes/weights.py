@@ -122,15 +122,15 @@ def not_loaded(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
             for key, tensors in named:
                 versions = tuple(sorted({version for name in tensors for version in found[name]}))
                 workers = sorted({where for name in tensors for wheres in found[name].values() for where in wheres})
-                who = f"{' and '.join(filter(None, workers))} of the" if any(workers) else "the"
+                who = " and ".join(filter(None, workers))
                 steps = steps_of(e, side, versions)
                 proofs = _without(e, side, steps, versions)
-                evidence = "what arrived was right; read back after the load, it was not what arrived"
+                evidence = f"read back after the load, {who or 'the engine'} held something else than what had arrived"
                 if proofs and len(named) > 1:
                     evidence += f"; {len(named) - 1} more at the same time, which the steps do not tell apart"
                 details = {"tensors": tensors[:100], "versions": list(versions), "steps": sorted(steps)}
-                summary = f"{who} {side.name}'s engine was sent {key.parts[0]} with weight version {versions[0]}"
-                summary += f" and {did}"
+                summary = f"{who} of the " if who else "the "
+                summary += f"{side.name}'s engine was sent {key.parts[0]} with weight version {versions[0]} and {did}"
                 yield Explanation(
                     Cause.of(key, side.name, summary, evidence, details, proofs, (seen,)),
                     keys((Kind.SYNC, *ROLLOUT, *NATIVE), side.name),
@@ -203,7 +203,7 @@ def _recorded_digest(bench: OnBench) -> str:
 STALE_WEIGHTS = CauseFamily(
     "STALE_WEIGHTS",
     contradicted=_recorded_digest,
-    fix="send the named tensors in every weight sync, and generate only after it has ended",
+    fix="send the named tensors in every weight sync, see that every worker loads them, and generate only then",
     rivals=(
         Rival("WEIGHTS", (Seen.NOT_SENT, Seen.KEPT_ON_LOAD, Seen.REFUSED, Seen.OLDER_HELD, Seen.OLDER_AGREES)),
         Rival("STALE_DERIVED", (*_HELD, Seen.MOVED, Seen.OLDER_AGREES)),

@@ -127,7 +127,7 @@ FAULTS = (
         engine={"misloaded": {"names": [QUERY], "how": "permuted"}},
         causes=(f"WEIGHTS({QUERY})",),
         party="candidate",
-        told={f"WEIGHTS({QUERY})": "sent otherwise on purpose, it changed"},
+        told={f"WEIGHTS({QUERY})": "neither what arrived nor what it had been before"},
     ),
     Fault(
         "scaled-on-load",
@@ -143,7 +143,7 @@ FAULTS = (
         engine={"misloaded": {"names": [DOWN], "how": "refused", "from": 1}},
         causes=(f"STALE_WEIGHTS({DOWN})",),
         party="candidate",
-        told={f"STALE_WEIGHTS({DOWN})": "sent otherwise on purpose, it did not change"},
+        told={f"STALE_WEIGHTS({DOWN})": "it was still what it had been before"},
     ),
     Fault(
         "spoilt-rotary",
