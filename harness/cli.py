@@ -193,7 +193,7 @@ def _tell(error: BaseException) -> int:
         message, fix, code = error.message, error.fix, error.exit_code
     elif any(f"{kind.__module__}.{kind.__qualname__}" in _ADDRESSED for kind in type(error).__mro__):
         # Ray wraps what an actor raised in an error of the same type, whose text is a traceback
-        message, fix, code = str(getattr(error, "cause", None) or error), None, 2
+        message, fix, code = str(getattr(error, "cause", None) or error), getattr(error, "fix", None), 2
     elif isinstance(error, ModuleNotFoundError) and (extra := extras.bringing(_module(error))):
         message, code = f"this needs {_module(error)}, which is not installed here", 2
         fix = extras.install_command(extra)

@@ -72,14 +72,14 @@ def _read(scenario: str) -> dict[str, Any]:
             raise BadInput(
                 f"there is no scenario {scenario!r}{hint} known: {', '.join(catalog())}, or the path of a .toml file"
             )
+    fix = f"one of the catalog: {', '.join(catalog())}"
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise BadInput(
-            f"the scenario file {path} does not exist", fix=f"one of the catalog: {', '.join(catalog())}"
-        ) from error
+        raise BadInput(f"the scenario file {path} does not exist", fix=fix) from error
     except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"the scenario file {path} cannot be read: {error}") from error
+        why = getattr(error, "strerror", None) or error
+        raise BadInput(f"the scenario file {path} cannot be read: {why}", fix=fix) from error
     except tomllib.TOMLDecodeError as error:
         raise BadInput(f"{path} is not TOML: {error}") from error
 

@@ -14,11 +14,11 @@ from typing import Any
 
 class PluginError(Exception):
     """What is wrong with a plug-in, in one sentence that names it and its package. `name`: of its entry point; `title`:
-    in a table."""
+    in a table; `fix`: what to do about its package."""
 
-    def __init__(self, message: str, name: str, title: str) -> None:
-        super().__init__(message, name, title)  # all, so that it travels between processes
-        self.name, self.title = name, title
+    def __init__(self, message: str, name: str, title: str, fix: str) -> None:
+        super().__init__(message, name, title, fix)  # all, so that it travels between processes
+        self.name, self.title, self.fix = name, title, fix
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -53,7 +53,10 @@ class Plugin:
     def error(self, what: str, title: str = "") -> PluginError:
         """What is wrong with it. `title`: of what it brings, where it brings several."""
         named = f"plug-in {self.distribution or self.entry.name} ({title or self.entry.value})"
-        return PluginError(f"{self} {what}", self.entry.name, named)
+        package = self.entry.dist.name if self.entry.dist else "its package"
+        return PluginError(
+            f"{self} {what}", self.entry.name, named, f"upgrade or uninstall {package}, or tell its authors"
+        )
 
     @contextlib.contextmanager
     def guarded(self, doing: str = "raised", *, allowed: tuple[type[BaseException], ...] = ()) -> Iterator[None]:

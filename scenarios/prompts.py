@@ -14,11 +14,17 @@ from typing import Any
 
 from scenarios.settings import BUILTIN, Prompts, Scenario
 
+FILE = "--prompts FILE.jsonl   # or FILE.parquet"
 BUILTIN_COUNT = 256  # chosen: more than the 64 of eight steps, so that the native stage has others
 
 
 class PromptError(ValueError):
-    """Prompts that cannot be used; the message names the file and line, what is wrong, and what would be possible."""
+    """Prompts that cannot be used; the message names the file and line, what is wrong, and what would be possible.
+    `fix`: an option of the command line, where another file is needed."""
+
+    def __init__(self, message: str, *, fix: str | None = None) -> None:
+        super().__init__(message)
+        self.fix = fix
 
 
 class PromptSet:
@@ -66,7 +72,7 @@ def load(scenario: Scenario, tokenizer: Any) -> PromptSet:
         raise PromptError("prompts.chat = true: the model's tokenizer has no chat template; use a text column")
     ids = [_encode(place, value, tokenizer, settings, chat=chat) for place, value in source]
     if not ids:
-        raise PromptError(f"{settings.path}: holds no prompt")
+        raise PromptError(f"{settings.path}: holds no prompt", fix=FILE)
     return PromptSet(ids, scenario)
 
 
@@ -129,16 +135,17 @@ def read(settings: Prompts) -> Iterator[tuple[str, Any]]:
     """(place for an error message, value of the prompt column) of every row of a file; raises PromptError."""
     path = Path(settings.path).expanduser()
     if settings.path.startswith("builtin:"):
-        raise PromptError(f"prompts.path = {settings.path!r}: no such built-in prompts; there is {BUILTIN!r}")
+        raise PromptError(f"prompts.path = {settings.path!r}: no such built-in prompts; there is {BUILTIN!r}", fix=FILE)
     if not path.is_file():
-        raise PromptError(f"prompts.path = {settings.path!r}: {'a directory' if path.is_dir() else 'no such file'}")
+        what = "a directory" if path.is_dir() else "no such file"
+        raise PromptError(f"prompts.path = {settings.path!r}: {what}", fix=FILE)
     match path.suffix.lower():
         case ".jsonl" | ".ndjson":
             return _jsonl(path, settings.column)
         case ".parquet" | ".pq":
             return _parquet(path, settings.column)
         case other:
-            raise PromptError(f"{path}: unknown kind of file {other!r}; prompts are .jsonl or .parquet")
+            raise PromptError(f"{path}: unknown kind of file {other!r}; prompts are .jsonl or .parquet", fix=FILE)
 
 
 def _jsonl(path: Path, column: str) -> Iterator[tuple[str, Any]]:
@@ -167,7 +174,7 @@ def _parquet(path: Path, column: str) -> Iterator[tuple[str, Any]]:
     try:
         file = pyarrow.parquet.ParquetFile(path)
     except (pyarrow.ArrowInvalid, OSError) as error:
-        raise PromptError(f"{path}: is not a readable Parquet file: {str(error).splitlines()[0]}") from error
+        raise PromptError(f"{path}: is not a readable Parquet file: {str(error).splitlines()[0]}", fix=FILE) from error
     names = file.schema_arrow.names
     if column not in names:
         raise PromptError(f"{path}: has no column {column!r}; it has {_names(names)}: set prompts.column")

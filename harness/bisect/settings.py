@@ -24,6 +24,7 @@ from reports.text import counted, show
 from scenarios.engines import registry
 from scenarios.settings import Scenario
 
+ENDS = "--good END --bad END   # each a scenario file, or a run of harness run or parity"
 DEFAULT = "ppo-tiny"  # the scenario that a recorded run's settings are laid over
 # Set by the harness, Ray or a launcher for each process of a run: they differ between any two.
 _PER_PROCESS = re.compile(
@@ -65,17 +66,17 @@ class End:
         if not (path / "run.json").is_file():
             sides = " or ".join(str(Path(given) / side) for side in SIDES)
             pair = f"; it is a pair: give {sides}" if (path / "baseline" / "run.json").is_file() else ""
-            raise BadInput(f"{given} is neither a scenario (.toml) nor a run directory (run.json){pair}")
+            raise BadInput(f"{given} is neither a scenario (.toml) nor a run directory (run.json){pair}", fix=ENDS)
         try:
             run = Run(path, strict=False)
             variables: dict[str, dict[str, str]] = {}
             for event in run.events(kind="open"):
                 variables.setdefault(str(event.get("role")), {}).update(event.get("env") or {})
         except FormatError as error:
-            raise BadInput(str(error)) from error
+            raise BadInput(str(error), fix=ENDS) from error
         scenario, environment = run.manifest.get("scenario"), run.manifest.get("environment") or {}
         if not isinstance(scenario, dict) or not scenario:
-            raise BadInput(f"{path / 'run.json'} has no scenario: the harness cannot make this run again")
+            raise BadInput(f"{path / 'run.json'} has no scenario: the harness cannot make this run again", fix=ENDS)
         return End(
             path, config.validate(scenario, where=str(path / "run.json")), True, _backend(environment), variables,
             {str(name): str(version) for name, version in (run.manifest.get("packages") or {}).items()},

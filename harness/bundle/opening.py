@@ -31,7 +31,7 @@ def resolve(path: str | os.PathLike[str]) -> Path:
         return given
     inside = given.relative_to(file)
     if ".." in inside.parts:
-        raise BadInput(f"{given} leads out of the bundle")
+        raise BadInput(f"{given} leads out of the bundle", fix=f"harness report {file}")
     return _opened(file, file.resolve())[0] / inside
 
 
@@ -101,7 +101,7 @@ def _opened(file: Path, target: Path) -> tuple[Path, Manifest]:
 
 def _manifest(file: Path, path: Path) -> Manifest:
     if path.stat().st_size > MAX_MANIFEST:
-        raise BadInput(f"{file}: its manifest is larger than {MAX_MANIFEST >> 20} MiB")
+        raise BadInput(f"{file}: its manifest is larger than {MAX_MANIFEST >> 20} MiB", fix=AGAIN)
     data = path.read_bytes()
     try:
         version = msgspec.json.decode(data, type=dict[str, msgspec.Raw]).get("bundle_version", b"0")
@@ -113,4 +113,4 @@ def _manifest(file: Path, path: Path) -> Manifest:
             )
         return msgspec.json.decode(data, type=Manifest)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise BadInput(f"{file} has no manifest of a bundle: {str(error)[:200]}") from error
+        raise BadInput(f"{file} has no manifest of a bundle: {str(error)[:200]}", fix=AGAIN) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import shlex
 import tempfile
 import zipfile
 from collections.abc import Iterator
@@ -73,7 +74,8 @@ def _staged(held: Contents, staging: Path, hash_prompts: bool) -> Manifest:
             (staging / name).unlink(missing_ok=True)
             notes.append(f"{name} cannot be read, so it cannot be cleared of secrets: {error}")
         except OSError as error:
-            raise HarnessError(f"{source} cannot be copied: {error.strerror}") from error
+            fix = f"ls -l {shlex.quote(str(source))}; df -h {tempfile.gettempdir()}"
+            raise HarnessError(f"{source} cannot be copied: {error.strerror}", fix=fix) from error
     key = runs.key if runs is not None else ""
     return Manifest(BUNDLE_VERSION, held.kind, harness.__version__, {}, key, notes)
 

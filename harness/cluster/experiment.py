@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from harness import envs
 from harness.cluster.launch import Cluster, Seat, driver_seat
 from harness.cluster.side import Side
-from harness.cluster.waiting import RunCut, Waiting
+from harness.cluster.waiting import RunCut, Waiting, free_space
 from harness.envs import home
 from harness.errors import HarnessError
 from harness.triage.watch.guard import Guard
@@ -434,7 +434,8 @@ class Experiment:
             manifest = side.manifest(command=self._command, gpus=self._gpus, warm=warm, placement=placement)
             recording.write_manifest(side.run_dir, manifest)
         except recording.RecordingError as error:
-            raise RunCut(f"{side.name} ({side.backend}), beginning the recording: {error}") from error
+            place = f"{side.name} ({side.backend}), beginning the recording"
+            raise RunCut(f"{place}: {error}", fix=free_space(side.run_dir)) from error
 
 
 def session(

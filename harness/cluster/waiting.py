@@ -107,7 +107,7 @@ class Waiting:
                 raise self._failure(error.cause, place, side) from error
             raise RunCut(f"{place}: {_last_line(error)}{_kept(str(error), side)}") from error
         except failures.OutOfDiskError as error:
-            raise RunCut(f"{place}: {_full(str(error), side)}") from error
+            raise _full(place, f"the disk is full: {_last_line(error)}", side) from error
         except (failures.RayActorError, failures.NodeDiedError, failures.LocalRayletDiedError) as error:
             raise RunCut(f"{place}: {self._death(side, error)}") from error
         except failures.RayError as error:
@@ -118,15 +118,11 @@ class Waiting:
         if cause.kind in ("ParameterRefused", "PromptError", "ModelError", "CheckpointError"):
             return BadInput(cause.message)
         if cause.kind == "RecordingError":
-            return RunCut(f"{place}: {cause.message}")
+            return RunCut(f"{place}: {cause.message}", fix=free_space(side.run_dir))
         if any(words in cause.message for words in FULL_DISK):
-            return RunCut(f"{place}: {_full(cause.message, side)}")
+            return _full(place, f"the disk is full: {_last_line(Exception(cause.message))}", side)
         if "inline_container.cc" in cause.message:  # torch.save drops what the system said
-            return RunCut(
-                f"{place}: a checkpoint could not be written, most likely because the disk is full; what was recorded "
-                f"until then is in {side.run_dir}",
-                fix=f"df -h {shlex.quote(str(side.run_dir))}   # free space, or run again with another --out",
-            )
+            return _full(place, "a checkpoint could not be written, most likely because the disk is full", side)
         if cause.kind in ("ActorDiedError", "RayActorError", "ActorUnavailableError"):
             return RunCut(f"{place}: {self._death(side, cause)}")
         return RunCut(f"{place}: {cause.kind}: {_last_line(Exception(cause.message))}{_kept(cause.trace, side)}")
@@ -219,8 +215,13 @@ def _kept(trace: str, side: Side) -> str:
     return f"; its traceback is in {path}"
 
 
-def _full(message: str, side: Side) -> str:
-    return f"the disk is full: {_last_line(Exception(message))}; what was recorded until then is in {side.run_dir}"
+def _full(place: str, what: str, side: Side) -> RunCut:
+    return RunCut(f"{place}: {what}; what was recorded until then is in {side.run_dir}", fix=free_space(side.run_dir))
+
+
+def free_space(run: Path) -> str:
+    """The fix of a recording that could not be written."""
+    return f"df -h {shlex.quote(str(run))}   # free space, or run again with another --out"
 
 
 def _last_line(error: BaseException) -> str:

@@ -46,10 +46,11 @@ def doctor(
 
     from harness.envs.progress import console
     from harness.errors import BadInput
+    from harness.frameworks import detection
 
     if address and ray:
         raise BadInput("--address joins a cluster and --ray starts one: choose", fix="harness doctor --address auto")
-    if framework != "auto" and not command:
+    if framework != detection.AUTO and detection.known(framework) and not command:
         raise BadInput("--framework is about a command", fix=f"harness doctor --framework {framework} -- COMMAND")
     stall_s = seconds(stall)
     from harness.doctor.examine import examine

@@ -72,7 +72,7 @@ def _make(base: Environment, name: str, venv: Path) -> Layer:
     except subprocess.CalledProcessError as error:
         raise EnvironmentUnusable(f"{base.python} is not a Python interpreter that answers", fix=base.fix) from error
     except CommandFailed as failure:
-        raise EnvironmentUnusable(f"{venv} cannot be made: {failure.reason()}") from failure
+        raise EnvironmentUnusable(f"{venv} cannot be made: {failure.reason()}", fix=base.fix) from failure
     (packages,) = venv.glob("lib/python3*/site-packages")
     lines = [f"import site; site.addsitedir({below!r})\n" for below in json.loads(answer.stdout)]
     (packages / _BELOW).write_text("".join(lines), encoding="utf-8")

@@ -16,6 +16,7 @@ from typing import Any
 from harness.errors import BadInput
 from probes.adapters import Adapter
 
+NAME_IT = "command -v python   # in the job's environment, prints the interpreter to name"
 TIMEOUT_S = 30.0  # chosen: for a question that imports the standard library only
 PARSER_S = 120.0  # TRL's parser imports transformers: half a minute was seen on a cold disk
 _PYTHON, _ANSWER = "rlhf-harness-python:", "rlhf-harness:"
@@ -101,8 +102,10 @@ def ask(
             return Installation(python, found["version"], places, dict(environ))
     said = (errors.strip().splitlines() or ["nothing"])[-1].strip()[:200]
     if version:
-        raise BadInput(f"{python} is Python {version} and cannot say what it has: {said}")
-    raise BadInput(f"{python} is no Python interpreter that works: told to run Python it ended with {code} ({said})")
+        raise BadInput(f"{python} is Python {version} and cannot say what it has: {said}", fix=NAME_IT)
+    raise BadInput(
+        f"{python} is no Python interpreter that works: told to run Python it ended with {code} ({said})", fix=NAME_IT
+    )
 
 
 def query(python: str, code: str, words: Sequence[str], environ: Mapping[str, str]) -> dict[str, Any]:
@@ -126,7 +129,8 @@ def _answer(
     folder = Path(python)
     if folder.is_dir():
         own = folder / "bin" / "python"
-        raise BadInput(f"{python} is a directory, no interpreter", fix=f"--python {own}" if own.exists() else None)
+        fix = f"--python {own}" if own.exists() else NAME_IT
+        raise BadInput(f"{python} is a directory, no interpreter", fix=fix)
     try:
         process = subprocess.Popen(
             [python, "-c", code, *words], env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -134,10 +138,14 @@ def _answer(
         )  # fmt: skip
     except FileNotFoundError as error:
         if shutil.which(python, path=environ.get("PATH")) or folder.exists():
-            raise BadInput(f"{python} cannot be started: the interpreter that it names is not there") from error
-        raise BadInput(f"there is no interpreter {python}") from error
+            raise BadInput(
+                f"{python} cannot be started: the interpreter that it names is not there", fix=NAME_IT
+            ) from error
+        raise BadInput(f"there is no interpreter {python}", fix=NAME_IT) from error
     except OSError as error:
-        raise BadInput(f"{python} is no Python interpreter, it cannot be started: {error.strerror}") from error
+        raise BadInput(
+            f"{python} is no Python interpreter, it cannot be started: {error.strerror}", fix=NAME_IT
+        ) from error
     with process:
         try:
             output, errors = process.communicate(timeout=timeout_s)
@@ -145,6 +153,8 @@ def _answer(
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             if isinstance(error, subprocess.TimeoutExpired):
-                raise BadInput(f"{python} did not say within {timeout_s:g} s what it has installed") from error
+                raise BadInput(
+                    f"{python} did not say within {timeout_s:g} s what it has installed", fix=NAME_IT
+                ) from error
             raise
     return process.returncode, output, errors

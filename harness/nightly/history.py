@@ -34,6 +34,7 @@ from reports.text import number
 DEFAULT = Path("runs") / "nightly" / "history.db"
 _LOCK = 0x6E696768746C79  # of PostgreSQL's advisory locks: "nightly"
 _WAIT_S = 60  # for another writer
+ANOTHER = "--history FILE   # another one, or postgresql://HOST/DATABASE"
 
 metadata = sa.MetaData()
 
@@ -193,9 +194,10 @@ class History:
             yield
         except sa.exc.DBAPIError as error:
             lines = str(error.orig).strip().splitlines() or [type(error.orig).__name__]
-            raise HistoryUnusable(f"the history {self.where}: {lines[0]}") from error
+            raise HistoryUnusable(f"the history {self.where}: {lines[0]}", fix=ANOTHER) from error
         except (sa.exc.SQLAlchemyError, json.JSONDecodeError) as error:
-            raise HistoryUnusable(f"the history {self.where} is damaged: {str(error).splitlines()[0]}") from error
+            what = str(error).splitlines()[0]
+            raise HistoryUnusable(f"the history {self.where} is damaged: {what}", fix=ANOTHER) from error
 
     # --- a night
 
@@ -391,9 +393,9 @@ def _url(place: str) -> URL:
     try:
         url = make_url(place)
     except (sa.exc.ArgumentError, ValueError) as error:
-        raise HistoryUnusable("--history is no address", fix="--history postgresql://user@host/database") from error
+        raise HistoryUnusable("--history is no address", fix=ANOTHER) from error
     if url.drivername not in ("postgresql", "postgres", "postgresql+psycopg"):
-        raise HistoryUnusable(f"--history {url.drivername}://…: a history is a file or postgresql://…")
+        raise HistoryUnusable(f"--history {url.drivername}://…: a history is a file or postgresql://…", fix=ANOTHER)
     return url.set(drivername="postgresql+psycopg")
 
 
@@ -405,11 +407,9 @@ def _refuse_foreign(file: Path) -> None:
         with contextlib.closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)) as connection:
             tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     except sqlite3.Error as error:
-        raise HistoryUnusable(f"the history {file}: {error}") from error
+        raise HistoryUnusable(f"the history {file}: {error}", fix=ANOTHER) from error
     if tables and schema.name not in tables:
-        raise HistoryUnusable(
-            f"{file} is a database, but no history of this harness", fix="--history FILE   # another one"
-        )
+        raise HistoryUnusable(f"{file} is a database, but no history of this harness", fix=ANOTHER)
 
 
 @contextlib.contextmanager

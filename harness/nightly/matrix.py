@@ -18,6 +18,7 @@ from harness import envs
 from harness.commands.options import overrides, seconds, size
 from harness.errors import BadInput, HarnessError
 
+FORMAT = "docs/how-to/nightly.md shows a matrix and its known.toml"
 Pair = tuple[str, str]
 Dtype = Literal["", "float32", "bfloat16", "float16"]
 Mode = Literal["", "coupled", "native", "greedy"]  # native is refused by the check of a cell, which says why
@@ -177,9 +178,9 @@ def read(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise BadInput(f"{path} cannot be read: {error.strerror}") from error
+        raise BadInput(f"{path} cannot be read: {error.strerror}", fix=FORMAT) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path} is not TOML: {error}") from error
+        raise BadInput(f"{path} is not TOML: {error}", fix=FORMAT) from error
 
 
 T = TypeVar("T", bound=pydantic.BaseModel)
@@ -194,8 +195,8 @@ def parsed(kind: type[T], data: dict[str, Any], where: str) -> T:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
         if first["type"] == "extra_forbidden":
-            raise BadInput(f"{where}: unknown key {key}") from error
-        raise BadInput(f"{where}: {key}: {first['msg'][0].lower()}{first['msg'][1:]}") from error
+            raise BadInput(f"{where}: unknown key {key}", fix=FORMAT) from error
+        raise BadInput(f"{where}: {key}: {first['msg'][0].lower()}{first['msg'][1:]}", fix=FORMAT) from error
 
 
 def selected(cells: Sequence[Cell], only: Sequence[str]) -> list[Cell]:
@@ -233,7 +234,9 @@ def _cells(matrix: Matrix, path: Path) -> Iterator[Cell]:
             what = Comparison(pair=pair, scenario=scenario, model=model, mode=mode, dtype=dtype, settings=settings)
             yield _cell(what.model_copy(update=inherited), path)
     if unused and axes.pairs:
-        raise BadInput(f"{path}: matrix.exclude {axes.exclude[min(unused)]} matches no cell")
+        raise BadInput(
+            f"{path}: matrix.exclude {axes.exclude[min(unused)]} matches no cell", fix="remove it, or correct its keys"
+        )
     owns: tuple[Comparison | Suite | Job, ...] = (*matrix.include, *matrix.faults, *matrix.job)
     for own in owns:
         yield _cell(own.model_copy(update={k: v for k, v in inherited.items() if k not in own.model_fields_set}), path)
@@ -250,7 +253,8 @@ def _quantity(read: Callable[[str, str], Q], text: str, key: str, path: Path) ->
     try:
         return read(text, key)
     except BadInput as error:
-        raise BadInput(f"{path}: {error.message}") from error
+        example = "90s" if read is seconds else "500M"
+        raise BadInput(f"{path}: {error.message}", fix=f'{key} = "{example}"') from error
 
 
 def _name(what: Comparison | Suite | Job) -> str:

@@ -180,7 +180,9 @@ def refuse_unshared(out: Path) -> None:
                 message = f"node {name} started no worker within {PATIENCE_S:.0f} s"
                 raise BadInput(message, fix=f"ls {sys.executable}   # on that node") from error
             except ray.exceptions.RayError as error:
-                raise BadInput(f"node {name} cannot run a cell: {_last_line(error)}") from error
+                raise BadInput(
+                    f"node {name} cannot run a cell: {_last_line(error)}", fix="harness doctor --address ADDRESS"
+                ) from error
             if unseen:
                 raise BadInput(f"node {name} has no {unseen}", fix="cd to a folder that every node has")
             if node["NodeID"] not in os.listdir(folder):

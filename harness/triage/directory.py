@@ -84,7 +84,7 @@ def read(path: str | os.PathLike[str]) -> Evidence:
     try:
         entries = sorted(entry.name for entry in folder.iterdir())
     except OSError as error:
-        raise BadInput(f"{given} cannot be read: {error.strerror}") from error
+        raise BadInput(f"{given} cannot be read: {error.strerror}", fix=f"ls -ld {shlex.quote(str(given))}") from error
     if not entries:
         raise BadInput(f"{given} is empty: there is no evidence in it", fix=COLLECT_AGAIN)
     if INDEX not in entries and PROCESSES not in entries:

@@ -33,9 +33,11 @@ def preflight(scenario: Scenario, backend: str, mapping: dict[str, Any] | None =
         ours = not user_mapping.defines(mapping or {}, f"{engine}_sampling")
         parameters.check_sampling(engine, scenario.sampling, scenario.rollout.mode, ours=ours)
         if scenario.prompts.path != BUILTIN and not prompts.check(scenario.prompts):
-            raise BadInput(f"prompts.path = {scenario.prompts.path!r} holds no prompt")
-    except (ParameterRefused, prompts.PromptError) as error:
+            raise BadInput(f"prompts.path = {scenario.prompts.path!r} holds no prompt", fix=prompts.FILE)
+    except ParameterRefused as error:
         raise BadInput(str(error)) from error
+    except prompts.PromptError as error:
+        raise BadInput(str(error), fix=error.fix) from error
 
 
 def check_pair(base: Scenario, other: Scenario) -> None:
@@ -79,19 +81,22 @@ def _check_model(key: str, name: str) -> None:
     """A directory with a config.json, the built-in model, or OWNER/NAME of a model that is in the local cache."""
     if name == BUILTIN:
         return
-    path = Path(name).expanduser()
+    path, fix = Path(name).expanduser(), f"--set {key}=DIR   # of a Hugging Face model"
     if path.is_dir():
-        if not (path / "config.json").is_file():
-            raise BadInput(f"{key} = {name!r}: this directory holds no config.json, so it is no Hugging Face model")
+        if (path / "config.json").is_file():
+            return
+        wrong = "this directory holds no config.json, so it is no Hugging Face model"
     elif path.exists():
-        raise BadInput(f"{key} = {name!r}: this is a file; a Hugging Face model is a directory")
+        wrong = "this is a file; a Hugging Face model is a directory"
     elif name.startswith("builtin:"):
-        raise BadInput(f"{key} = {name!r}: no such built-in model; there is {BUILTIN!r}")
+        wrong = f"no such built-in model; there is {BUILTIN!r}"
     elif name.count("/") != 1 or name.startswith((".", "/", "~")):
-        hint = "" if "/" in name else "; a model of the Hugging Face cache is named OWNER/NAME"
-        raise BadInput(f"{key} = {name!r}: no such directory{hint}")
-    elif not _cached(name):
-        raise BadInput(f"{key} = {name!r}: no such directory, nor a downloaded model", fix=f"hf download {name}")
+        wrong = "no such directory" + ("" if "/" in name else "; a model of the Hugging Face cache is named OWNER/NAME")
+    elif _cached(name):
+        return
+    else:
+        wrong, fix = "no such directory, nor a downloaded model", f"hf download {name}"
+    raise BadInput(f"{key} = {name!r}: {wrong}", fix=fix)
 
 
 def _cached(name: str) -> bool:

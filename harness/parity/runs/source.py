@@ -13,6 +13,7 @@ from harness.recordings.store import Recording
 from probes.format import FormatError
 from scenarios.settings import Scenario
 
+A_RUN = "harness replay RUN   # a run of harness run or parity"
 # Without these arrays a step can be neither scored nor trained on.
 _NEEDED = {"rollout": ("prompt", "output"), "experience": ("tokens",)}
 
@@ -59,11 +60,11 @@ def source(path: Path) -> Source:
     try:
         recording = Recording(path)
     except FormatError as error:
-        raise BadInput(str(error)) from error
+        raise BadInput(str(error), fix=A_RUN) from error
     if not recording.scenario:
         raise BadInput(
             f"{path / 'run.json'} has no scenario: the harness cannot build this run's learner",
-            fix="harness replay RUN   # a run of harness run or parity",
+            fix=A_RUN,
         )
     scenario = config.validate(recording.scenario, where=str(path / "run.json"))
     first = recording.manifest.get("replay")
@@ -77,12 +78,13 @@ def source(path: Path) -> Source:
     whole = _from_zero(set.intersection(*recorded))
     if not whole:
         what = "no rollouts" if not recorded[0] else "no step whole from step 0 on"
-        raise BadInput(f"{path} holds {what}: there is nothing to replay")
+        raise BadInput(f"{path} holds {what}: there is nothing to replay", fix=A_RUN)
     for kind in kinds:
         table = recording.table(kind, 0)
         absent = [name for name in _NEEDED[kind] if table is None or table.rows(name) is None]
         if absent:
-            raise BadInput(f"{path}: the {kind} of step 0 has no {absent[0]!r}: there is nothing to replay")
+            what = f"the {kind} of step 0 has no {absent[0]!r}"
+            raise BadInput(f"{path}: {what}: there is nothing to replay", fix=A_RUN)
     return Source(path, scenario, whole, str(recording.manifest.get("backend") or ""))
 
 

@@ -21,12 +21,13 @@ def load(path: str, engine: str) -> dict[str, Any]:
     try:
         source = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"the mapping {path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        why = getattr(error, "strerror", None) or error
+        raise BadInput(f"the mapping {path} cannot be read: {why}", fix=FIX) from error
     try:
         tree = ast.parse(source, str(file))
     except (SyntaxError, ValueError) as error:
         where = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
-        raise BadInput(f"the mapping {path} is not Python{where}: {error.args[0]}") from error
+        raise BadInput(f"the mapping {path} is not Python{where}: {error.args[0]}", fix=FIX) from error
     found = _functions(tree)
     mine = sorted({f"{engine}_engine", f"{engine}_sampling"} & set(found))
     if not mine:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import errno
 import json
 import math
 import os
 import re
 import select
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -92,7 +94,10 @@ def watch(
             )  # fmt: skip
         except OSError as error:
             _remove(directory if out is None else None, folder)
-            raise CommandNotRun(f"{command[0]} cannot be run: {error.strerror}", NOT_RUNNABLE) from error
+            fix = (
+                f"-- bash {shlex.quote(command[0])} …" if error.errno == errno.ENOEXEC else None
+            )  # a script without #!
+            raise CommandNotRun(f"{command[0]} cannot be run: {error.strerror}", NOT_RUNNABLE, fix) from error
         passed.to(child)
         try:
             with beside(directory):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ import typer
 
 from harness import cli
 from harness.errors import BadInput, EnvironmentUnusable, HarnessError, Interrupted, Terminated
+from probes.plugins import Plugin
 from scenarios.engines.engine import EngineError
 
 
@@ -192,6 +195,18 @@ def test_an_error_that_came_through_ray_tells_its_cause(
     assert capsys.readouterr().err == "harness: vLLM answered 3 of 4 requests\n"
 
 
+def test_an_error_of_a_plug_in_says_what_to_do_about_its_package(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plugin = Plugin(EntryPoint("theirs", "theirs.spec:SPEC", "rlhf_harness.engines"))
+    raising(pickle.loads(pickle.dumps(plugin.error("raised ValueError"))), monkeypatch)
+    assert cli.main(["work"]) == 2
+    assert capsys.readouterr().err == (
+        "harness: the engine plug-in 'theirs' of an unnamed package (theirs.spec:SPEC) raised ValueError\n"
+        "  fix: upgrade or uninstall its package, or tell its authors\n"
+    )
+
+
 def test_sigterm_takes_the_way_of_ctrl_c(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     cleaned: list[str] = []
 
@@ -231,6 +246,17 @@ def test_an_output_that_takes_nothing_says_where_to_print_instead() -> None:
          "--set ppo.train_batch_size=8"),
         ("run ppo-tiny --set ppo.micro_batch_size=3 --set ppo.train_batch_size=8", "ppo.world_size = 3", ""),
         ("adapters check --framework x", "there is no adapter for 'x'", "harness adapters list"),
+        ("adapters check --python /nowhere", "there is no interpreter /nowhere",
+         "command -v python   # in the job's environment, prints the interpreter to name"),
+        ("doctor --framework x", "there is no adapter for 'x'", "harness adapters list"),
+        ("nightly /", "/ cannot be read: Is a directory", "docs/how-to/nightly.md shows a matrix and its known.toml"),
+        ("render github /", "/ cannot be read: Is a directory",
+         "docs/how-to/nightly.md shows a matrix and its known.toml"),
+        (f"history list --history {__file__}", "file is not a database",
+         "--history FILE   # another one, or postgresql://HOST/DATABASE"),
+        ("parity hf hf --prompts /", "prompts.path = '/': a directory", "--prompts FILE.jsonl   # or FILE.parquet"),
+        ("parity hf hf --model /", "this directory holds no config.json",
+         "--set model.path=DIR   # of a Hugging Face model"),
     ],
 )  # fmt: skip
 def test_a_wrong_word_comes_with_what_is_right(

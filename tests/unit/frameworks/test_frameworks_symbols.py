@@ -130,8 +130,8 @@ def test_what_is_no_python_is_said_in_one_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, sentence: str
 ) -> None:
     assert cli.main(["adapters", "check", "--python", program(tmp_path, text)]) == 2
-    [line] = capsys.readouterr().err.splitlines()
-    assert sentence in line
+    line, fix = capsys.readouterr().err.splitlines()
+    assert sentence in line and fix == f"  fix: {installed_.NAME_IT}"
 
 
 def test_ls_and_a_directory_are_no_pythons(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
