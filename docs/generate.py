@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,6 @@ def _cell(text: object) -> str:
 def _table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     lines = [titles, ["---"] * len(titles), *([_cell(value) for value in row] for row in rows)]
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines) + "\n"
-
-
-def _first_sentence(function: Callable[..., object]) -> str:
-    paragraph = " ".join((function.__doc__ or "").split("\n\n")[0].split())
-    return paragraph.partition(". ")[0].rstrip(".") + "." if paragraph else ""
 
 
 def commands() -> Iterator[tuple[str, Any]]:
@@ -111,13 +106,13 @@ def causes() -> str:
         rivals = "; ".join(
             f"{rival.cause}, unless " + " or ".join(str(seen) for seen in rival.excluded_by) for rival in family.rivals
         )
-        rows.append((f"`{name}`", rivals or f"none: {family.alone}", family.fix))
+        rows.append((f"`{name}`", family.meaning, rivals or f"none: {family.alone}", family.fix))
     return (
         "# Causes\n\nA cause is printed as its name, a detail in parentheses, and the party that is at fault. It is "
-        "*proven* when an intervention removed the difference and every rival was excluded. "
-        "[Verdicts](verdicts.md#causes-that-recordings-show) lists what shows each cause, and "
+        "*proven* when an intervention removed the difference and every rival was excluded. `harness explain NAME` "
+        "prints what stands here. [Verdicts](verdicts.md#causes-that-recordings-show) lists what shows each cause, and "
         "[attribution](../explanation/attribution.md) describes the interventions.\n\n"
-        + _table(("cause", "rivals that would look the same", "what to do"), rows)
+        + _table(("cause", "meaning", "rivals that would look the same", "what to do"), rows)
     )
 
 
@@ -126,7 +121,7 @@ def checks() -> str:
     from reports.model import SUSPICIONS
 
     found = registry.checks()
-    rows = [(f"`{item.name}`", item.number or "", _first_sentence(item.run)) for item in found]
+    rows = [(f"`{item.name}`", item.number or "", item.meaning) for item in found]
     unregistered = [(f"`{name}`", number, "") for number, name in SUSPICIONS.items()
                     if name not in {item.name for item in found}]  # fmt: skip
     return (
@@ -141,8 +136,7 @@ def doctor_checks() -> str:
     from harness.doctor.checks import CHECKS, COMPARISONS
 
     def rows(items: Sequence[Any]) -> list[tuple[object, ...]]:
-        rules = [(item, " ".join((item.look.__doc__ or "").split())) for item in items]
-        return [(f"`{item.name}`", ", ".join(item.needs) or "-", rule) for item, rule in rules]
+        return [(f"`{item.name}`", ", ".join(item.needs) or "-", item.rule) for item in items]
 
     return (
         "# Doctor checks\n\n[Check a machine or a job](../how-to/doctor.md) says which problem each check prevents. "

@@ -27,6 +27,7 @@ from harness.commands import (
     diff,
     doctor,
     env,
+    explain,
     faults,
     history,
     nightly,
@@ -122,6 +123,7 @@ app.command()(run.run)
 app.command()(replay.replay)
 app.command()(diff.diff)
 app.command()(report.report)
+app.command()(explain.explain)
 app.command()(bundle.bundle)
 app.command(context_settings={"allow_interspersed_args": False})(watch.watch)
 app.command(context_settings={"allow_interspersed_args": False})(record.record)

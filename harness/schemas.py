@@ -12,6 +12,7 @@ import msgspec
 from harness.envs.checking import Check
 from harness.envs.environment import Environment
 from harness.frameworks.symbols import Checked
+from harness.glossary import Entry
 from harness.warm.up import Listed
 from reports.bisect_model import Bisection
 from reports.doctor_model import Report
@@ -75,6 +76,7 @@ def schemas() -> tuple[Schema, ...]:
         Schema("doctor-report", Report, ("doctor",), (("exit_code", "integer"), ("reason", "string"))),
         Schema("night", Night, ("nightly", "history show"), (("exit_code", "integer"), ("reason", "string"))),
         Schema("bisection", Bisection, ("bisect",), (("exit_code", "integer"),)),
+        Schema("explanations", list[Entry], ("explain",)),
         Schema("kept-engines", list[Listed], ("ps",)),
         Schema("environments", list[Environment], ("env list",)),
         Schema("environment-checks", list[CheckedEnvironment], ("env check",)),

@@ -141,6 +141,4 @@ def _check_cause(name: str) -> None:
     from harness.parity.causes.registry import families
 
     if name.partition("(")[0] not in families():
-        raise BadInput(
-            f"there is no cause {name!r}{closest(name, families())}", fix="docs/reference/causes.md lists them"
-        )
+        raise BadInput(f"there is no cause {name!r}{closest(name, families())}", fix="harness explain   # lists them")

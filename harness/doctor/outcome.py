@@ -60,6 +60,11 @@ class Check:
     def module(self) -> str:
         return self.look.__module__
 
+    @property
+    def rule(self) -> str:
+        """Its docstring: what it reads, and when it confirms the problem."""
+        return " ".join((self.look.__doc__ or "").split())
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -68,6 +73,11 @@ class Comparison:
     name: str
     needs: tuple[str, ...]
     look: Compare
+
+    @property
+    def rule(self) -> str:
+        """As of `Check`."""
+        return " ".join((self.look.__doc__ or "").split())
 
 
 REGISTERED: list[Check | Comparison] = []

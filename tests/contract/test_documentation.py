@@ -52,8 +52,8 @@ def test_every_cause_is_documented(pages: dict[str, str]) -> None:
     written = "".join(
         (DOCS / name).read_text("utf-8") for name in ("reference/verdicts.md", "explanation/attribution.md")
     )
-    for name in families():
-        assert f"| `{name}` |" in pages["reference/causes.md"], name
+    for name, family in families().items():
+        assert f"| `{name}` | {family.meaning} |" in pages["reference/causes.md"] and family.meaning, name
         assert re.search(rf"(?<![\w-]){name}(?![\w-])", written), name
 
 

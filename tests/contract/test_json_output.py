@@ -84,6 +84,10 @@ def test_a_hang(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert document["kind"] == "triage"
 
 
+def test_explanations(capsys: pytest.CaptureFixture[str]) -> None:
+    validate("explanations", printed(capsys, "explain"))
+
+
 def test_a_recorded_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     validate("recorded-run", printed(capsys, "report", str(make("baseline").write(tmp_path))))
 

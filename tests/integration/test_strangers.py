@@ -247,6 +247,8 @@ def test_the_doctor_and_the_lists_name_what_is_refused(python: Path) -> None:
         assert any(one.endswith(what) for one in hazards), hazards
     code, out, err = harness(python, "adapters", "list")
     assert code == 0 and "little" in out and "the framework plug-in 'verl' of strangers 1" in err
+    code, out, err = harness(python, "explain", "IN_BITS")
+    assert code == 0 and "ask the engine for nats" in out and "strangers.leaves" in err
 
 
 def test_without_the_package_the_engine_is_refused_with_those_there_are(tmp_path: Path) -> None:

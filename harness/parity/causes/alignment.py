@@ -6,6 +6,7 @@ from harness.parity.causes.family import CauseFamily
 
 ALIGNMENT = CauseFamily(
     "ALIGNMENT",
+    meaning="each log-probability is that of a neighbouring token",
     fix="align log-probabilities with tokens: entry t belongs to token t",
     alone="its proof finds every number at a neighbouring position",
 )

@@ -6,6 +6,7 @@ from harness.parity.causes.family import CauseFamily, Rival, Seen
 
 STALE_DERIVED = CauseFamily(
     "STALE_DERIVED",
+    meaning="what the engine derives from its weights, such as a fused matrix, is still that of earlier weights",
     fix="derive what the engine computes from its weights again after every weight sync",
     rivals=(
         Rival("STALE_WEIGHTS", (Seen.HELD_EQUAL,)),

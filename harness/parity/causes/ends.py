@@ -368,6 +368,7 @@ def lengths(s: Situation) -> Iterator[Trial]:
 
 STOP = CauseFamily(
     "STOP",
+    meaning="the engine ends samples at other tokens, or drops the token that ends one",
     fix="set the same stop tokens on both engines, and keep the one that ends a sample",
     alone="its proof finds the end at the same token in every sample; a limit ends samples at any token",
     suspicion=7,
@@ -379,12 +380,14 @@ STOP = CauseFamily(
 )
 LENGTH = CauseFamily(
     "LENGTH",
+    meaning="the engine ends samples at another length",
     fix="set the same max_tokens and max_model_len on both engines",
     alone="its proof ends every sample at one length; a pool that runs full ends them at any",
     trials=(Turn(lengths, "outputs", "an end token that was dropped makes answers shorter as well"),),
 )
 CAPACITY = CauseFamily(
     "CAPACITY",
+    meaning="the engine's KV pool ran full, and samples were cut",
     fix="give the engine a larger KV pool, or fewer sequences at a time",
     alone="the engine's own figures say that the pool ran full, or is as large as the samples are long",
     suspicion=6,

@@ -113,10 +113,10 @@ def best(own: Iterable[Tried]) -> Tried:
 class CauseFamily:
     """All causes of one name; the parts of their keys tell them apart.
 
-    `fix`: what to do about it. `rivals`: what would look the same; `alone`: else, why nothing would. `suspicion`: the
-    number of the one of the eleven that it belongs to, 0 for none of them; `suspicions`: of a part that belongs to
-    another one. `drawn`: it is read off what native samples are likely under; `premise`: under it that likelihood is
-    another one. `cured_by`: the intervention that removes it, where other families share that.
+    `meaning`: what is wrong. `fix`: what to do about it. `rivals`: what would look the same; `alone`: else, why nothing
+    would. `suspicion`: the number of the one of the eleven that it belongs to, 0 for none of them; `suspicions`: of a
+    part that belongs to another one. `drawn`: it is read off what native samples are likely under; `premise`: under it
+    that likelihood is another one. `cured_by`: the intervention that removes it, where other families share that.
 
     `rules`: how recordings show it: (evidence, what is explained so far) -> explanations. `trials`: mistakes that the
     reference is made to make: situation -> trials. `interventions`: what is undone on the engine of a situation. Each
@@ -128,6 +128,7 @@ class CauseFamily:
     """
 
     name: str
+    meaning: str = ""
     fix: str = ""
     rivals: tuple[Rival, ...] = ()
     alone: str = ""

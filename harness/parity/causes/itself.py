@@ -95,6 +95,7 @@ def _repeats_itself(bench: OnBench) -> str:
 
 BASELINE_ITSELF = CauseFamily(
     "baseline-itself",
+    meaning="the baseline gives other tokens or log-probabilities when it is asked the same again",
     fix="make the baseline repeat itself first: it differs from itself under equal inputs",
     alone="the engine is held against itself",
     contradicted=_repeats_itself,
@@ -103,6 +104,7 @@ BASELINE_ITSELF = CauseFamily(
 )
 CANDIDATE_ITSELF = CauseFamily(
     "candidate-itself",
+    meaning="the candidate gives other tokens or log-probabilities when it is asked the same again",
     fix="make the candidate repeat itself first: it differs from itself under equal inputs",
     alone="the engine is held against itself",
     contradicted=_repeats_itself,

@@ -22,6 +22,7 @@ def _still_differs(bench: OnBench) -> str:
 
 MIXED_VERSION = CauseFamily(
     "MIXED_VERSION",
+    meaning="the weights changed while a sample was drawn",
     confirmed=_one_version,
     contradicted=_still_differs,
     fix="pause generation during a weight sync, and sync every replica before the next request",

@@ -146,6 +146,7 @@ def other_sample_numbers(s: Situation) -> None:
 
 ORDER = CauseFamily(
     "ORDER",
+    meaning="responses or prompts are assigned to other samples than their own",
     fix="assign responses to prompts by request id, not by the order in which they finish",
     alone="its proof finds each response, whole, under another sample number",
     rules=(

@@ -236,6 +236,7 @@ def altered_key(one: Altered) -> CauseKey:
 
 SAMPLING_PARAM = CauseFamily(
     "SAMPLING_PARAM",
+    meaning="the engine samples with another value of the named parameter than was asked for",
     fix="pass the named parameter explicitly to both engines, with the same value",
     rivals=(Rival("another sampling parameter", (Seen.GIVEN, Seen.ALONE_EXPLAINS, Seen.LIKELIER, Seen.AT_THE_LIMIT)),),
     suspicion=7,
@@ -257,6 +258,7 @@ SAMPLING_PARAM = CauseFamily(
 )
 CONFIG = CauseFamily(
     "CONFIG",
+    meaning="the engine runs with another value of the named setting than was asked for",
     covers=lambda live, recorded: recorded == GENERATION_CONFIG and SAMPLING_PARAM.has(live),
     fix="set the named parameter to the same value on both engines",
     alone="its proof puts the parameter back, and takes it away again where others were put back beside it",

@@ -215,6 +215,7 @@ def _prompt_cause(s: Situation, number: int, sent: tuple[int, ...], seen: tuple[
 
 TOKENIZATION = CauseFamily(
     "TOKENIZATION",
+    meaning="the engine saw other prompt ids than it was sent: some were added, left out or changed",
     fix="send token ids, and let one place alone add special tokens",
     alone="its proof compares whole prompts, id by id",
     suspicion=10,
@@ -227,6 +228,7 @@ TOKENIZATION = CauseFamily(
 )
 TRUNCATION = CauseFamily(
     "TRUNCATION",
+    meaning="the engine cut prompts",
     fix="raise the engine's limit on prompts, or refuse longer ones before they are sent",
     alone="its proof compares whole prompts, id by id",
     suspicion=10,
@@ -234,6 +236,7 @@ TRUNCATION = CauseFamily(
 )
 TEMPLATE = CauseFamily(
     "TEMPLATE",
+    meaning="the chat template was applied without its generation prompt, or twice",
     fix="apply the chat template once, with add_generation_prompt=True",
     alone="its proof compares whole prompts, id by id",
     suspicion=10,

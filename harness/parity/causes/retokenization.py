@@ -145,6 +145,7 @@ def _doubled(one: str, two: str) -> bool:
 
 RETOKENIZATION = CauseFamily(
     "RETOKENIZATION",
+    meaning="ids were made by encoding text again: the same text in other tokens",
     fix="train on the ids that the engine drew; do not decode and encode them again",
     alone="its proof makes the very ids by encoding the text of the others",
     suspicion=1,

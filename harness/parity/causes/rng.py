@@ -164,12 +164,14 @@ def _probabilities(e: Evidence, step: int) -> dict[int, float]:
 
 RNG = CauseFamily(
     "RNG",
+    meaning="the engine draws with another seed, or ignores its seed",
     fix="give both engines the same seeds, and a seed to each request",
     alone="its proof draws every choice with another seed; without one it carries none",
     suspicion=7,
 )
 RNG_COLLISION = CauseFamily(
     "RNG_COLLISION",
+    meaning="several samples of a prompt were drawn with the same random numbers",
     fix="give each sample of a prompt a seed of its own",
     alone="its proof finds what another sample of the group should have drawn",
     suspicion=7,

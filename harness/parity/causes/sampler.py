@@ -6,6 +6,7 @@ from harness.parity.causes.family import CauseFamily
 
 SAMPLER = CauseFamily(
     "SAMPLER",
+    meaning="the engine's own sampler draws otherwise than its parameters say",
     fix="turn off what replaces the engine's own sampler, or use another version of the engine",
     alone="its rule names it only once a parameter, a filter and other random numbers are excluded",
     suspicion=7,

@@ -40,6 +40,7 @@ def shapes(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
 
 SHAPE = CauseFamily(
     "SHAPE",
+    meaning="the ranks of the learner get unequal shares of a batch",
     fix="check how samples are padded and batched before training",
     alone="the shapes themselves are recorded",
     suspicion=3,

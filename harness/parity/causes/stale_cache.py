@@ -161,6 +161,7 @@ def _past_cache_differs(bench: OnBench) -> str:
 
 STALE_KV = CauseFamily(
     "STALE_KV",
+    meaning="samples were drawn from cached keys and values of earlier weights",
     contradicted=_past_cache_differs,
     fix="flush the prefix cache after every weight sync",
     rivals=(

@@ -117,6 +117,7 @@ def scaled_gradients(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
 
 TRAINER = CauseFamily(
     "TRAINER",
+    meaning="the learner computes otherwise: its ranks, its loss or its log-probabilities",
     fix="look at the trainer's code and settings: the rollouts are not the cause",
     alone="it is read off the trainer's own records: one factor gives every number again, which no engine reports, or "
     "its ranks say what each was asked, trained on, summed and applied",

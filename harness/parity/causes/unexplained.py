@@ -6,12 +6,14 @@ from harness.parity.causes.family import CauseFamily
 
 COMPUTATION = CauseFamily(
     "COMPUTATION",
+    meaning="with the learner's weights and equal ids the engine computes other hidden states",
     fix="try another attention backend or kernel: the engine computes something else than the learner",
     alone="it carries no proof: every tensor and buffer was read back and is the learner's, and given the same ids "
     "its hidden states are others, or its attention was seen to read other keys than those up to each token",
 )
 UNEXPLAINED = CauseFamily(
     "UNEXPLAINED",
+    meaning="no rule and no intervention explains this difference",
     fix="start at the first place; run again with --verbose, and compare the two samples there",
     alone="it carries no proof",
 )

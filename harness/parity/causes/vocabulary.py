@@ -45,6 +45,7 @@ def vocabulary(e: Evidence, so_far: Explained) -> Iterator[Explanation]:
 
 VOCAB = CauseFamily(
     "VOCAB",
+    meaning="the engine drew ids that the tokenizer does not have",
     fix="mask the ids above the tokenizer's size before the engine samples",
     alone="the id itself is not in the tokenizer",
     rules=(

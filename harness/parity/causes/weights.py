@@ -202,6 +202,7 @@ def _recorded_digest(bench: OnBench) -> str:
 
 STALE_WEIGHTS = CauseFamily(
     "STALE_WEIGHTS",
+    meaning="the engine computes with older values of the named tensors than the learner's",
     contradicted=_recorded_digest,
     fix="send the named tensors in every weight sync, see that every worker loads them, and generate only then",
     rivals=(
@@ -230,6 +231,7 @@ STALE_WEIGHTS = CauseFamily(
 )
 WEIGHTS = CauseFamily(
     "WEIGHTS",
+    meaning="the engine received other values of the named tensor than the learner sent",
     contradicted=_recorded_digest,
     fix="check how the weight sync maps the named tensor: name, shard, order of rows, dtype",
     rivals=(

@@ -66,6 +66,7 @@ def tokens(e: Evidence) -> Outcome:
 
 @check("lengths", required=coupled)
 def lengths(e: Evidence) -> Outcome:
+    """The number of tokens of each sample."""
     if Kind.LENGTH.of() in e.first:
         return outcome(
             "lengths",
@@ -81,6 +82,7 @@ def lengths(e: Evidence) -> Outcome:
 
 @check("finish-reasons", required=coupled)
 def finish_reasons(e: Evidence) -> Outcome:
+    """Why each sample ended: stop, length or abort."""
     if Kind.FINISH.of() in e.first:
         place = e.first[Kind.FINISH.of()].place
         first = f"{place.baseline} against {place.candidate}"
@@ -135,6 +137,7 @@ def logprobs(e: Evidence) -> Outcome:
 
 @check("trained-tokens", required=trains)
 def trained_tokens(e: Evidence) -> Outcome:
+    """The tokens that a learner trained on, against those that its engine drew."""
     kinds = tuple(key for key in map(Kind.TRAINED.of, SIDES) if key in e.first)
     if kinds:
         place = e.earliest(*kinds)
@@ -160,6 +163,7 @@ def trained_tokens(e: Evidence) -> Outcome:
 
 @check("experience", required=trains)
 def experience(e: Evidence) -> Outcome:
+    """What the two learners made of the same tokens: log-probabilities, values, advantages, returns."""
     samples = e.counts.get("experience samples", 0)
     if Kind.EXPERIENCE.of() in e.first:
         place = e.first[Kind.EXPERIENCE.of()].place
@@ -199,6 +203,7 @@ def experience(e: Evidence) -> Outcome:
 
 @check("rewards", required=trains)
 def rewards(e: Evidence) -> Outcome:
+    """The rewards of the same tokens."""
     if Kind.REWARD.of() in e.first:
         place, found = e.first[Kind.REWARD.of()].place, e.found(Kind.REWARD.of())
         text = f"{np.count_nonzero(found[:, 1] >= 0)} samples of the same tokens have another reward"

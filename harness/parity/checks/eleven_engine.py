@@ -252,11 +252,13 @@ def itself(e: Evidence, side: Side, number: int) -> Outcome:
 
 @check(SUSPICIONS[4], 4, required=lambda e: unless_native(e) and second_run.required(e, "baseline"))
 def baseline_itself(e: Evidence) -> Outcome:
+    """The baseline against itself: at equal seeds in other batches and orders."""
     return itself(e, e.baseline, 4)
 
 
 @check("candidate-itself", required=lambda e: unless_native(e) and second_run.required(e, "candidate"))
 def candidate_itself(e: Evidence) -> Outcome:
+    """The candidate against itself: at equal seeds in other batches and orders."""
     return itself(e, e.candidate, 0)
 
 

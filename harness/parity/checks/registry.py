@@ -49,6 +49,12 @@ class Registered:
     applies: Callable[[Evidence], bool] = lambda e: True  # to these runs at all; else it is not listed
     home: str = __name__  # the module that registered it
 
+    @property
+    def meaning(self) -> str:
+        """The first sentence of its docstring."""
+        paragraph = " ".join((self.run.__doc__ or "").split("\n\n")[0].split())
+        return paragraph.partition(". ")[0].rstrip(".")
+
 
 GROUP = "rlhf_harness.checks"
 _REGISTERED: list[Registered] = []

@@ -1,0 +1,61 @@
+"""`harness explain`: what a cause or a check in a report means."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from harness.commands.showing import say
+
+if TYPE_CHECKING:
+    from harness.glossary import Entry
+    from reports.layout import Page
+
+
+def explain(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="causes and checks, as a report names them: 'STALE_WEIGHTS(lm_head.weight)'; default: list all",
+            show_default=False,
+        ),
+    ] = None,
+    format: Annotated[
+        Literal["text", "json"], typer.Option("--format", help="the format: text for people, json for programs")
+    ] = "text",
+) -> None:
+    """Say what a cause or a check in a report means, and what to do about a cause."""
+    from harness import glossary
+
+    found = [entry for name in names for entry in glossary.find(name)] if names else glossary.entries()
+    for error in glossary.refused():
+        say(str(error))
+    if format == "json":
+        from reports import codec
+
+        print(codec.dumps(codec.builtins(found)), end="")
+        return
+    from rich.console import Console
+
+    from reports.layout import Page
+    from reports.pipe import outlive_reader
+
+    page = Page(Console())
+    with outlive_reader(page.console):
+        if names:
+            for entry in found:
+                _print(page, entry)
+        else:
+            page.table(("name", "kind", "meaning"), [(one.name, one.kind, one.meaning) for one in found])
+
+
+def _print(page: Page, entry: Entry) -> None:
+    from rich.text import Text
+
+    page.prose(Text.assemble((entry.name, "bold"), f"  {entry.kind}"))
+    page.prose(entry.meaning, "  ")
+    if entry.fix:
+        page.prose(entry.fix, "  fix: ")
+    for rival, seen in entry.rivals.items():
+        page.prose(f"{rival}, unless {'; or '.join(seen)}", "  looks the same: ", "    ")

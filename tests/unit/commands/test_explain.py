@@ -1,0 +1,62 @@
+"""`harness explain`: what a name in a report means, from the registries."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from harness import cli, glossary
+from harness.parity.causes import registry
+from harness.parity.causes.family import CauseFamily
+
+
+def explained(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert cli.main(["explain", *words]) == 0
+    return capsys.readouterr().out
+
+
+def test_a_cause_as_a_verdict_prints_it_has_its_meaning_fix_and_rivals(capsys: pytest.CaptureFixture[str]) -> None:
+    family = registry.families()["STALE_WEIGHTS"]
+    told = " ".join(explained(capsys, "STALE_WEIGHTS(lm_head.weight, model.norm.weight)").split())
+    assert told.startswith(f"STALE_WEIGHTS cause {family.meaning} fix: {family.fix}")
+    for rival in family.rivals:
+        assert f"looks the same: {rival.cause}, unless {rival.excluded_by[0]}" in told
+
+
+def test_several_kinds_may_have_one_name(capsys: pytest.CaptureFixture[str]) -> None:
+    told = explained(capsys, "baseline-itself", "file-limit")
+    assert "baseline-itself  cause" in told and "baseline-itself  check" in told and "file-limit  doctor check" in told
+
+
+def test_everything_is_listed_with_a_meaning_and_every_cause_with_a_fix(capsys: pytest.CaptureFixture[str]) -> None:
+    entries = glossary.entries()
+    assert all(one.meaning for one in entries)
+    assert all(one.fix for one in entries if one.kind == "cause")
+    lines = explained(capsys).splitlines()
+    assert [line.split("  ")[0] for line in lines[1:]] == [one.name for one in entries]
+    listed = json.loads(explained(capsys, "--format", "json"))
+    assert [one["name"] for one in listed] == [one.name for one in entries]
+
+
+def test_a_cause_of_another_package_is_explained(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = registry._loaded()
+    theirs = CauseFamily("IN_BITS", meaning="log-probabilities are in bits", fix="ask for nats", alone="one factor")
+    monkeypatch.setattr(registry, "_loaded", lambda: ({**loaded[0], theirs.name: theirs}, *loaded[1:]))
+    [one] = json.loads(explained(capsys, "IN_BITS", "--format", "json"))
+    wanted = {"kind": "cause", "meaning": theirs.meaning, "fix": theirs.fix}
+    assert one == dataclasses.asdict(glossary.Entry("IN_BITS", **wanted))
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("STALE_WEIGHT", "; did you mean STALE_WEIGHTS"), ("alignement", "; did you mean ALIGNMENT?"), ("", "'' ")],
+)
+def test_an_unknown_name_comes_with_the_closest(name: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explain", name]) == 2
+    first, fix = capsys.readouterr().err.splitlines()
+    assert f"there is no cause or check {name!r}" in first and told in f"{first} "
+    assert fix == "  fix: harness explain   # lists them"
