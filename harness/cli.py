@@ -7,6 +7,7 @@ A command lives in `harness/commands`, parses, calls one function, renders, exit
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -41,7 +42,7 @@ from harness.commands import (
     up,
     watch,
 )
-from harness.errors import HarnessError, Interrupted, Terminated
+from harness.errors import ERROR_FILE, HarnessError, Interrupted, Terminated
 from probes import redaction
 from reports import places
 from reports.text import clean_lines
@@ -208,9 +209,13 @@ def _tell(error: BaseException) -> int:
     else:
         message = f"a defect of the harness: {type(error).__name__}: {error}"
         fix, code = f"HARNESS_DEBUG=1 {_command_line()}   # shows where, for a bug report", 2
-    print(clean_lines(places.shown(f"harness: {message}")), file=sys.stderr)
+    message, fix = (clean_lines(places.shown(text or "")) for text in (message, fix))
+    print(f"harness: {message}", file=sys.stderr)
     if fix:
-        print(clean_lines(places.shown(f"  fix: {fix}")), file=sys.stderr)
+        print(f"  fix: {fix}", file=sys.stderr)
+    if file := os.environ.get(ERROR_FILE):
+        with contextlib.suppress(OSError), open(file, "w", encoding="utf-8") as stream:
+            json.dump({"message": message, "fix": fix}, stream)
     return code
 
 

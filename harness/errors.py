@@ -6,6 +6,9 @@ import difflib
 import signal
 from collections.abc import Iterable
 
+# Of the environment: a file to which a command also writes the error that it ends with, for whoever started it.
+ERROR_FILE = "RLHF_HARNESS_ERROR_FILE"
+
 
 class HarnessError(Exception):
     """What was wrong and where, in one sentence. `fix` is a command line, or a short instruction, that helps."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from harness.errors import BadInput, closest
-from harness.nightly.observation import COUNTS, METRICS
+from harness.nightly.observation import COUNTS, METRICS, group_and_name
 from harness.parity.runs.command_line import command_line
 from reports.bisect_model import Over
 from scenarios.engines import registry
@@ -87,7 +87,7 @@ class Request:
         if self.metric and self.cause:
             raise BadInput("--metric and --cause: one of them decides what is good and bad")
         known = (*METRICS, *COUNTS)
-        if self.metric and self.metric.rpartition(": ")[2] not in known:
+        if self.metric and group_and_name(self.metric)[1] not in known:
             raise BadInput(f"there is no metric {self.metric!r} (there are: {', '.join(known)})")
         if self.cause:
             _check_cause(self.cause)

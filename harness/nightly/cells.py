@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -14,12 +16,14 @@ from typing import IO
 from harness import verdict_file
 from harness.cluster.launch import nothing_left
 from harness.envs.install import end
+from harness.errors import ERROR_FILE
 from harness.nightly.matrix import Cell, Pair, Suite
 from harness.nightly.observation import Observation, failed, observed, of_suite
 from reports.model import Verdict
 
 GRACE_S = 30.0  # for a cell to end its cluster after SIGTERM; what is left of its process group is killed then
 COMMAND = (sys.executable, "-m", "harness.entry")
+_ERROR = "error.json"
 Attempt = Callable[[Cell, Path, Pair | None], Observation]  # as `attempt`, here or on another machine
 
 
@@ -57,10 +61,11 @@ def launch(
     environ: Mapping[str, str] | None = None,
     command: Sequence[str] = (),
 ) -> tuple[int | None, float]:
-    """(exit code, None at the time limit; seconds) of `harness WORDS` as a process of its own; output and log lie in
-    `place`. `command`: what is in place of `harness`; empty: COMMAND."""
+    """(exit code, None at the time limit; seconds) of `harness WORDS` as a process of its own; output, log and error
+    lie in `place`. `command`: what is in place of `harness`; empty: COMMAND."""
     place.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
+    environ = {**(os.environ if environ is None else environ), ERROR_FILE: str(place.resolve() / _ERROR)}
     with (place / "output.json").open("wb") as output, (place / "log.txt").open("wb") as log:
         code = process([*(command or COMMAND), *words], limit_s, output=output, log=log, environ=environ)
     return code, time.monotonic() - started
@@ -92,9 +97,10 @@ def process(
 def no_verdict(code: int, place: Path, error: Exception | None = None) -> str:
     """Why a process that `launch` ran gave no verdict. `error`: of reading it."""
     ended = f"ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-    said = _last_words(place / "log.txt")
-    unread = "" if error is None or isinstance(error, FileNotFoundError) else f"unreadable: {error}"
-    return f"{ended} and wrote no verdict" + (f": {said or unread}" if said or unread else "")
+    why = "" if error is None or isinstance(error, FileNotFoundError) else f"unreadable: {error}"
+    with contextlib.suppress(OSError, ValueError, KeyError):  # it ended without an error of its own
+        why = json.loads((place / _ERROR).read_text(encoding="utf-8"))["message"]
+    return f"{ended} and wrote no verdict" + (f": {why}" if why else "")
 
 
 def _read(cell: Cell, place: Path, recording: Path, seconds: float) -> Observation:
@@ -103,9 +109,3 @@ def _read(cell: Cell, place: Path, recording: Path, seconds: float) -> Observati
         return of_suite(result, recording, seconds=seconds)
     data = json.loads((recording / verdict_file.NAME).read_text(encoding="utf-8"))
     return observed(Verdict.from_dict(data), recording, seconds=seconds)
-
-
-def _last_words(log: Path) -> str:
-    """The sentence with which the command line refuses, for a person; nothing decides by it."""
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    return next((line.removeprefix("harness: ") for line in reversed(lines) if line.startswith("harness: ")), "")

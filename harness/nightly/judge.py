@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
-from harness.nightly.observation import Observation
+from harness.nightly.observation import Observation, group_and_name, metric
 from reports.nightly_model import Change, Kind, Status
 from reports.text import counted, figure
 
@@ -169,15 +169,15 @@ def _numbers(tonight: Observation, before: Sequence[Past]) -> Iterable[Change]:
     cap = tonight.metrics.get("cap", _CAP)
     cap = cap if cap > 0 else _CAP  # NaN too
     for name, value in tonight.metrics.items():
-        group, _, metric = name.rpartition(": ")
-        if metric not in ("max_delta_logprob", "k1") or not math.isfinite(value):
+        group, kind = group_and_name(name)
+        if kind not in ("max_delta_logprob", "k1") or not math.isfinite(value):
             continue
         values = _values(before, ("metric", name), partial(_metric, name))
         if not values:
             continue
         median, width = _band(values)
         of = f"{group}: " if group else ""
-        if metric == "max_delta_logprob":
+        if kind == "max_delta_logprob":
             if value - median > width and value > LARGEST * cap and value - median > LARGEST * cap:
                 text = f"{of}max |Δ logprob| {figure(value)}, {figure(median)} before"
                 yield Change("metric", name, text)
@@ -188,8 +188,7 @@ def _numbers(tonight: Observation, before: Sequence[Past]) -> Iterable[Change]:
 
 def _half_width(one: Observation, group: str) -> float:
     """Half the 99.7 % interval of a signed mean Δ: k3 is E[Δ²]/2 for small Δ (Schulman 2020), its deviation √(2 k3)."""
-    before = f"{group}: " if group else ""
-    k3, tokens = one.metrics.get(f"{before}k3", math.nan), one.metrics.get(f"{before}tokens", math.nan)
+    k3, tokens = (one.metrics.get(metric(group, name), math.nan) for name in ("k3", "tokens"))
     return 3 * math.sqrt(2 * k3 / tokens) if k3 >= 0 and tokens > 0 else 0.0
 
 

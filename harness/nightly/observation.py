@@ -55,6 +55,17 @@ class Observation:
         return frozenset(name for name, state in self.facts.checks.items() if state != "not tested")
 
 
+def metric(group: str, name: str) -> str:
+    """The key of a metric. `group`: of `parity.metrics`, empty for the one between the engines."""
+    return f"{group}: {name}" if group else name
+
+
+def group_and_name(key: str) -> tuple[str, str]:
+    """What `metric` made a key of."""
+    group, _, name = key.rpartition(": ")
+    return group, name
+
+
 def to_read(recording: str, verdict: str) -> str:
     """The file that shows what a cell did: the report of its verdict, or the log of one that wrote none."""
     return str(Path(recording) / ("log.txt" if verdict == "ERROR" else "report.html")) if recording else ""
@@ -110,8 +121,8 @@ def _metrics(body: Parity) -> dict[str, float]:
     values = {"cap": number(body.floor.get("cap"))}
     for group, metrics in body.metrics.items():
         if isinstance(metrics, dict):
-            before = "" if group == BETWEEN else f"{group}: "
-            values |= {f"{before}{name}": number(metrics[name]) for name in METRICS if name in metrics}
+            group = "" if group == BETWEEN else group
+            values |= {metric(group, name): number(metrics[name]) for name in METRICS if name in metrics}
     return values
 
 

@@ -48,7 +48,9 @@ if played == "meet":  # two cells wait for each other
 if played == "die":
     os.kill(os.getpid(), 9)
 if played == "refuse":
-    sys.exit("harness: there is no backend")
+    from harness import cli
+    from harness.errors import BadInput
+    sys.exit(cli._tell(BadInput("there is no backend")))
 out.mkdir(parents=True)
 (out / "verdict.json").write_text(json.dumps(played))
 (out / "report.html").write_text("a report")

@@ -36,8 +36,9 @@ out = Path(words[words.index("--out") + 1])
 with open(Path(sys.argv[1]).with_name("played"), "a") as log:
     log.write(json.dumps(words) + chr(10))
 if any(set(refused) <= set(words) for refused in script["refused"]):
-    print("harness: these cannot be together", file=sys.stderr)
-    sys.exit(2)
+    from harness import cli
+    from harness.errors import BadInput
+    sys.exit(cli._tell(BadInput("these cannot be together")))
 other = any(set(cause) <= set(words) for cause in script["causes"])
 out.mkdir(parents=True)
 (out / "verdict.json").write_text(json.dumps(script["other" if other else "equal"]))

@@ -17,7 +17,7 @@ import pytest
 import typer
 
 from harness import cli
-from harness.errors import BadInput, EnvironmentUnusable, HarnessError, Interrupted, Terminated
+from harness.errors import ERROR_FILE, BadInput, EnvironmentUnusable, HarnessError, Interrupted, Terminated
 from probes.plugins import Plugin
 from scenarios.engines.engine import EngineError
 
@@ -205,6 +205,18 @@ def test_an_error_of_a_plug_in_says_what_to_do_about_its_package(
         "harness: the engine plug-in 'theirs' of an unnamed package (theirs.spec:SPEC) raised ValueError\n"
         "  fix: upgrade or uninstall its package, or tell its authors\n"
     )
+
+
+def test_the_command_that_started_it_gets_the_error_as_data(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(ERROR_FILE, str(tmp_path / "error.json"))
+    raising(BadInput("there is no engine 'tgi'", fix="harness env list"), monkeypatch)
+    assert cli.main(["work"]) == 2
+    told = {"message": "there is no engine 'tgi'", "fix": "harness env list"}
+    assert json.loads((tmp_path / "error.json").read_text()) == told
+    monkeypatch.setenv(ERROR_FILE, str(tmp_path / "nowhere" / "error.json"))
+    assert cli.main(["work"]) == 2 and capsys.readouterr().err.count("there is no engine 'tgi'") == 2
 
 
 def test_sigterm_takes_the_way_of_ctrl_c(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
