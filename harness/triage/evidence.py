@@ -129,6 +129,7 @@ class Journal:
     groups: tuple[Group, ...] = ()
     closed: bool = False  # it ended its recording properly
     engine_stats: dict[str, Any] = field(default_factory=dict)  # the engine's last report: running, waiting, kv_usage
+    closing_error: str = ""  # with which it closed its recording
 
 
 @dataclass(frozen=True)

@@ -142,7 +142,7 @@ def _recording(file: Path, clocks: Mapping[str, int]) -> Recording:
         tail = list(_tail(stream))
     last = tail[-1] if tail else opening
     now_ns = clocks.get(host, last["t_ns"])
-    calls, errors, span, closed, stats = [], [], "", False, {}
+    calls, errors, span, closed, closing_error, stats = [], [], "", False, "", {}
     for event in tail:
         age, kind = _age(now_ns, event["t_ns"]), event["kind"]
         if kind == "span":
@@ -153,15 +153,17 @@ def _recording(file: Path, clocks: Mapping[str, int]) -> Recording:
             stats = redact.fields({key: value for key, value in event.items() if key not in ("seq", "t_ns", "kind")})
         if kind in ("call", "sync"):
             calls.append(_call(event, age))
-        if failure := _failure(event):
-            errors.append((age, redact.text(failure[:LONGEST])))
-        closed = kind == "close"
+        failure = _failure(event)
+        if failure:
+            text = failure if kind == "engine_died" else f"{event.get('name') or kind}: {failure}"
+            errors.append((age, redact.text(text[:LONGEST])))
+        closed, closing_error = kind == "close", redact.text(failure[:LONGEST]) if kind == "close" else ""
     rank, world = scan.rank, scan.world
     if rank is None and opening["world_size"] > 1:
         rank, world = opening["rank"], opening["world_size"]
     journal = Journal(
         str(file), last["seq"] + 1, _age(now_ns, last["t_ns"]), span, tuple(calls[-CALLS:]), tuple(errors[-ERRORS:]),
-        tuple(scan.groups.values()), closed, stats,
+        tuple(scan.groups.values()), closed, stats, closing_error,
     )  # fmt: skip
     told = opening.get("env")
     told = {str(name): str(value) for name, value in told.items()} if isinstance(told, dict) else {}
@@ -308,8 +310,7 @@ def _failure(event: dict[str, Any]) -> str:
         return str(event.get("message", "an engine process died"))
     if event.get("ok", True) is not False or kind not in ("span", "call", "sync", "close"):
         return ""
-    said = event.get("error") or event.get("message") or event.get("reason") or "failed"
-    return f"{event.get('name') or kind}: {said}"
+    return str(event.get("error") or event.get("message") or event.get("reason") or "failed")
 
 
 def _joined(later: Recording, earlier: Recording) -> Recording:
@@ -324,7 +325,7 @@ def _joined(later: Recording, earlier: Recording) -> Recording:
             new.path, new.events + old.events, fresh.last_age_s, fresh.last_span or new.last_span or old.last_span,
             tuple(sorted((*old.calls, *new.calls), key=lambda call: -call.age_s)[-CALLS:]),
             tuple(sorted((*old.errors, *new.errors), key=lambda error: -error[0])[-ERRORS:]),
-            tuple(groups.values()), new.closed, new.engine_stats or old.engine_stats,
+            tuple(groups.values()), new.closed, new.engine_stats or old.engine_stats, new.closing_error,
         )  # fmt: skip
     whose = later if later.rank is not None else earlier
     return dataclasses.replace(

@@ -62,9 +62,8 @@ def _how(process: Process) -> str:
         return f"ended with {process.error.strip().splitlines()[-1]}"
     if process.exit_code:
         return f"ended with exit code {process.exit_code}"
-    closed = [text for _, text in process.journal.errors[-1:] if text.startswith("close: ")] if process.journal else []
-    if closed:
-        return f"ended with {closed[0].removeprefix('close: ')}"
+    if process.journal and process.journal.closing_error:
+        return f"ended with {process.journal.closing_error}"
     told = (process.beat is not None and process.beat.ended) or (process.journal is not None and process.journal.closed)
     known = process.beat is not None or process.journal is not None
     return SILENT if known and not told else ""

@@ -243,6 +243,15 @@ def test_the_end_of_a_journal(tmp_path: Path, filler: int) -> None:
     assert journal.engine_stats == {"step": 3, "running": 2, "waiting": 1}
 
 
+def test_a_journal_that_was_closed_with_an_error_has_it(tmp_path: Path) -> None:
+    recorder = start(tmp_path, role="trainer", rank=0, world_size=1)
+    recorder.close(ok=False, reason=f"OSError: refused, token={SECRET}")
+    [one] = journals.read([recorder.path], {HOST: time.monotonic_ns()})[0].values()
+    text = f"OSError: refused, token={redact.WITHHELD}"
+    assert one.journal.closed and one.journal.closing_error == text
+    assert [told for _, told in one.journal.errors] == [f"close: {text}"]
+
+
 def test_on_another_host_ages_are_as_of_its_last_beat_or_event(tmp_path: Path) -> None:
     path = recorded(tmp_path)
     [one] = journals.read([path], {"elsewhere": 0})[0].values()

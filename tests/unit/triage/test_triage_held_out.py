@@ -233,7 +233,7 @@ def test_a_run_that_is_over_says_how_it_ended():
         ({"error": "KeyError: 'reward'", "beat": word}, "rank 1 ended with KeyError: 'reward'"),
         ({"exit_code": 1, "beat": word}, "rank 1 ended with exit code 1"),
         ({"beat": dataclasses.replace(word, ended=False)}, "rank 1 was ended without a last word"),
-        ({"journal": Journal("j", 9, 300.0, errors=((300.0, "close: OSError: full"),), closed=True), "beat": word},
+        ({"journal": Journal("j", 9, 300.0, closed=True, closing_error="OSError: full"), "beat": word},
          "rank 1 ended with OSError: full"),
     ):  # fmt: skip
         verdict = triage(evidence(good[0], rank(1, gone=True, world=2, **odd), source="live", stall_s=0.0), None)
