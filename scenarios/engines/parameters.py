@@ -30,8 +30,15 @@ def check_room(longest_prompt: int | None, sampling: Sampling, engine: Engine) -
         )
 
 
-def check_engines(scenario: Scenario) -> None:
-    """Refuse more engines than a step has prompts for; raises ParameterRefused."""
+def check_engines(engine: str, scenario: Scenario) -> None:
+    """Refuse workers that `engine` does not have, and more engines than a step has prompts for; raises
+    ParameterRefused."""
+    spec, ranks = registry.get(engine), scenario.engine.tensor_parallel
+    if ranks > 1 and "tensor_parallel" not in spec.engine_arguments:
+        raise ParameterRefused(
+            f"engine.tensor_parallel = {ranks}: {spec.title or spec.name} computes in one process; use 1, or several "
+            f"engines: engine.engines = {ranks}"
+        )
     engines, prompts = scenario.engine.engines, scenario.rollout.prompts_per_step
     if engines > prompts:
         raise ParameterRefused(

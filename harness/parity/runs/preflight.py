@@ -28,7 +28,7 @@ def preflight(scenario: Scenario, backend: str, mapping: dict[str, Any] | None =
         _check_model("model.reward", scenario.model.reward)
     try:
         parameters.check_room(None, scenario.sampling, scenario.engine)
-        parameters.check_engines(scenario)
+        parameters.check_engines(engine, scenario)
         parameters.check_sleep(scenario)
         ours = not user_mapping.defines(mapping or {}, f"{engine}_sampling")
         parameters.check_sampling(engine, scenario.sampling, scenario.rollout.mode, ours=ours)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import Any
 
@@ -89,6 +90,14 @@ def test_a_context_too_short_is_refused_with_its_numbers() -> None:
 
 
 def test_more_engines_than_prompts_are_refused() -> None:
-    parameters.check_engines(Scenario(engine=Engine(engines=2)))
+    parameters.check_engines("hf", Scenario(engine=Engine(engines=2)))
     with pytest.raises(ParameterRefused, match=r"engine\.engines = 9: .* a step has 8 prompts"):
-        parameters.check_engines(Scenario(engine=Engine(engines=9)))
+        parameters.check_engines("hf", Scenario(engine=Engine(engines=9)))
+
+
+@pytest.mark.parametrize(("engine", "refused"), [("hf", True), ("vllm", False), ("sglang", False)])
+def test_workers_that_an_engine_does_not_have_are_refused(engine: str, refused: bool) -> None:
+    """A comparison of what was not done would be EQUIVALENT."""
+    expected = pytest.raises(ParameterRefused, match=r"engine\.tensor_parallel = 2: .* one process")
+    with expected if refused else contextlib.nullcontext():
+        parameters.check_engines(engine, Scenario(engine=Engine(tensor_parallel=2)))
