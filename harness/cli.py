@@ -81,6 +81,15 @@ class _Commands(TyperGroup):
             command.short_help = " ".join((command.help or "").split("\n\n")[0].split())
         return command
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        try:
+            return super().resolve_command(ctx, args)
+        except Exception as error:
+            said: Any = error
+            if isinstance(getattr(said, "message", None), str) and "Did you mean" not in said.message:
+                said.message = f"{said.message} There are: {', '.join(self.list_commands(ctx))}."
+            raise
+
 
 class _Group(_Commands):
     def make_context(self, *args: Any, **kwargs: Any) -> Any:

@@ -71,10 +71,11 @@ class Night:
 
     @property
     def exit_code(self) -> int:
-        """1: a cell regressed; else 2: a cell could not run; else 0: nothing is new."""
+        """1: a cell regressed, or is new and does not pass; else 2: a cell could not run, or none ran; else 0: nothing
+        is new."""
         if any(one.status != "COULD NOT RUN" for one in self.alarms):
             return 1
-        return 2 if self.alarms else 0
+        return 2 if self.alarms or not self.results else 0
 
     @property
     def counts(self) -> dict[str, int]:

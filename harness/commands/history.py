@@ -26,7 +26,7 @@ def list_(
     with History.at(history, create=False) as past:
         for night, counts in past.listing(limit):
             told = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "no cell ran"
-            cut = "" if night.finished else "  cut"
+            cut = "" if night.finished else "  not ended"
             typer.echo(f"{night.id:>6}  {night.started}  {clean(night.matrix)} on {clean(night.machine)}: {told}{cut}")
 
 
@@ -81,7 +81,7 @@ def metric(
     from reports.sections.nightly import plot
 
     with History.at(history, create=False) as past:
-        rows = past.past(cell, nights=nights)
+        rows = past.past(cell, last=nights)
     if not rows:
         raise BadInput(f"no night ran a cell {cell!r}", fix="harness history show --verbose")
     known = sorted({key for row in rows for key in row.observation.metrics} | {"seconds"})

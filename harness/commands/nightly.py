@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -63,7 +64,8 @@ def nightly(
 ) -> None:
     """Run the cells of a matrix, judge each against its earlier nights, and say what changed.
 
-    Exits with 1 if a cell regressed, else with 2 if one could not run, else with 0.
+    Exits with 1 if a cell regressed, or is new and does not pass; else with 2 if one could not run, or none ran; else
+    with 0.
     """
     from harness.nightly import matrix as matrices
     from harness.nightly.history import History, Retention
@@ -99,10 +101,11 @@ def nightly(
             nodes.refuse_unshared(out)
         past = opened.enter_context(History.at(history))
         number, chosen = _to_run(past, loaded.name, chosen, resume)
-        tonight = plan(chosen, past.seen(), place, budget_s)
+        tonight = plan(chosen, past.seen(loaded.name), place, budget_s)
         ran = Nightly(past, out, entries, say, place)
         if number is None:
             number = past.begin(loaded.name, [one.cell.name for one in tonight.chosen], tonight.left_out)
+        opened.enter_context(_alone(out / f".night-{number:05d}", number))
         late = ran.cells(
             number,
             [one.cell for one in tonight.chosen],
@@ -112,6 +115,26 @@ def nightly(
         night = ran.finish(number, left_out)
         past.prune(kept, out)
     show(night, format)
+
+
+@contextlib.contextmanager
+def _alone(lock: Path, number: int) -> Iterator[None]:
+    """Only one process runs a night: a second one would run its cells twice. Raises BadInput."""
+    import fcntl
+
+    from harness.errors import BadInput
+
+    with open(lock, "w") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not kept by what this process forks
+        except (BlockingIOError, PermissionError) as error:
+            raise BadInput(
+                f"night {number} is still running", fix="harness history list   # it says when a night has ended"
+            ) from error
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
 
 
 def _refuse_unusable(out: Path) -> None:
@@ -153,7 +176,7 @@ def _dry_run(history: str, name: str, chosen: list[Cell], resume: bool, place: P
     try:
         with History.at(history, create=False) as past:
             _, chosen = _to_run(past, name, chosen, resume)
-            return plan(chosen, past.seen(), place, budget_s)
+            return plan(chosen, past.seen(name), place, budget_s)
     except NoHistory:
         if resume:
             raise

@@ -31,14 +31,20 @@ Time = Annotated[str, typer.Option(help="the time limit, 90m or 12h; evidence is
 def limit_s(time: str, early: int) -> float:
     """The time limit in seconds, 0 for none. Raises BadInput where evidence would be taken before the start."""
     from harness.commands.options import seconds
-    from harness.errors import BadInput
 
     limit = seconds(time) if time else 0.0
+    refuse_early(time, limit, early)
+    return limit
+
+
+def refuse_early(time: str, limit: float, early: int) -> None:
+    """Raises BadInput where evidence would be taken before the start. `limit`: `time` in seconds."""
+    from harness.errors import BadInput
+
     if time and limit <= early:
         raise BadInput(
             f"--time {time} is over before its last {early} s begin", fix="--early 60   # or a longer --time"
         )
-    return limit
 
 
 def head(variables: str, *, nodes: int, shared: str, early: int, limit: float, ray: str | None = None) -> str:

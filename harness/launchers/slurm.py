@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import Annotated
@@ -41,12 +42,31 @@ def command(
     wrong = next((option for option in sbatch or () if not re.fullmatch(r"--?[A-Za-z][\w-]*(=.*)?", option)), None)
     if wrong is not None:
         raise BadInput(f"{wrong!r} is no option of sbatch", fix="--sbatch=--gpus-per-node=8")
+    _node.refuse_early(time, _seconds(time), early)
     job = _job.Job(words, stall, setup, doctor, early, record, name, variables=r"(?:SLURM|MASTER)_\w+")
     asked = [f"--nodes={nodes}", "--ntasks-per-node=1", *([f"--time={time}"] if time else []), *(sbatch or [])]
     options = [f"--job-name={job.title}", "--output=%x-%j.log", *asked, f"--signal=B:USR1@{early}"]
     head = _HEAD + (f"{_node.on_ray(setup)}{_RAY.replace('SETUP', setup or 'true')}" if ray else _ON_EVERY_NODE)
     script = job.script(head, directives="\n".join(f"#SBATCH {option}" for option in options))
     write({f"{job.title}.sbatch": script}, out, _job.command_line(context))
+
+
+def _seconds(time: str) -> float:
+    """A time limit as sbatch(1) has them: MINUTES[:SECONDS], H:M:S, DAYS-H[:M[:S]], UNLIMITED. Raises BadInput."""
+    from harness.errors import BadInput
+
+    if not time or time.upper() in ("UNLIMITED", "INFINITE"):
+        return math.inf
+    days, dash, rest = time.rpartition("-")
+    parts = rest.split(":")
+    if not all(part.isdecimal() for part in parts) or len(parts) > 3 or (dash and not days.isdecimal()):
+        raise BadInput(f"--time {time} is no time limit of sbatch", fix="--time 12:00:00   # or 90, in minutes; 2-12")
+    numbers = [float(part) for part in parts]
+    if dash or len(numbers) == 3:
+        hours, minutes, seconds = [*numbers, 0.0, 0.0][:3]
+    else:
+        hours, (minutes, seconds) = 0.0, [*numbers, 0.0][:2]
+    return ((24 * float(days or 0) + hours) * 60 + minutes) * 60 + seconds
 
 
 _HEAD = """\

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -46,6 +47,10 @@ def command(
         if nodes > 1
         else "--standalone"
     )
+    if nproc_per_node not in ("auto", "gpu", "cpu") and not re.fullmatch(r"[1-9]\d*", nproc_per_node):
+        raise BadInput(
+            f"--nproc-per-node {nproc_per_node}: a number of ranks, auto, gpu or cpu", fix="--nproc-per-node 8"
+        )
     torchrun = f"torchrun --nnodes {nodes} --nproc-per-node {shlex.quote(nproc_per_node)} {meeting} --no-python"
     variables = (_SEVERAL if nodes > 1 else _ALONE).format(nodes=nodes)
     head = _node.head(variables, nodes=nodes, shared=shared, early=early, limit=_node.limit_s(time, early))

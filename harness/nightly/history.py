@@ -225,9 +225,14 @@ class History:
         return None
 
     def finish(self, night: int, left_out: Sequence[tuple[str, str]]) -> None:
-        values = {"finished": now(), "left_out": [list(one) for one in left_out]}
+        """`left_out`: cells that were not run, beside those that the night began without: one that was cut and resumed
+        plans only what is left."""
+        own = nights.c.id == night
         with self._write() as connection:
-            connection.execute(nights.update().where(nights.c.id == night).values(values))
+            first = connection.execute(sa.select(nights.c.left_out).where(own)).scalar_one()
+            every = dict(first) | dict(left_out)
+            values = {"finished": now(), "left_out": [list(one) for one in every.items()]}
+            connection.execute(nights.update().where(own).values(values))
 
     def add(self, night: int, observation: Observation, result: CellResult, folder: Path | None = None) -> None:
         """A cell of a night with all that belongs to it, in one transaction. `folder`: where its recording and those of
@@ -270,22 +275,27 @@ class History:
 
     # --- what was
 
-    def past(self, cell: str, *, before: int | None = None, nights: int = WINDOW) -> list[Past]:
-        """The last nights of a cell, the oldest first."""
+    def past(self, cell: str, *, of: int | None = None, before: int | None = None, last: int = WINDOW) -> list[Past]:
+        """The last nights of a cell, the oldest first. `of`: a night; only nights of its matrix, for two matrices may
+        have cells of one name."""
         query = (
             sa.select(verdicts, facts.c.checks, facts.c.findings, facts.c.versions, facts.c.settings)
             .join(cells).join(facts).where(cells.c.name == cell)
-            .order_by(verdicts.c.night_id.desc()).limit(nights)
+            .order_by(verdicts.c.night_id.desc()).limit(last)
         )  # fmt: skip
+        if of is not None:
+            matrix = sa.select(nights.c.matrix).where(nights.c.id == of).scalar_subquery()
+            query = query.join(nights).where(nights.c.matrix == matrix)
         if before is not None:
             query = query.where(verdicts.c.night_id < before)
         with self._read() as connection:
             rows = connection.execute(query).all()
         return [_past(row) for row in reversed(rows)]
 
-    def seen(self) -> dict[str, Seen]:
-        """Every cell that ever ran: when, how it ended, how long it takes."""
+    def seen(self, matrix: str) -> dict[str, Seen]:
+        """Every cell of a matrix that ever ran: when, how it ended, how long it takes."""
         last = sa.select(sa.func.max(verdicts.c.night_id).label("night_id"), verdicts.c.cell_id)
+        last = last.join_from(verdicts, nights).where(nights.c.matrix == matrix)
         newest = last.group_by(verdicts.c.cell_id).subquery()
         query = sa.select(cells.c.name, verdicts.c.night_id, verdicts.c.status, verdicts.c.seconds).join_from(
             verdicts, newest,

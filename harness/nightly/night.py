@@ -69,7 +69,7 @@ class Nightly:
     def _cell(self, number: int, cell: Cell, attempt: Attempt) -> CellResult:
         """Run, judge and keep one cell."""
         folder = _new(self._folder(number) / cells.folder_name(cell))
-        past = self.history.past(cell.name)
+        past = self.history.past(cell.name, of=number)
         tonight = cells.run(cell, folder, attempt)
         first = judge(tonight, past)
         again_judged, itself = None, None

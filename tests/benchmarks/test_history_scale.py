@@ -72,7 +72,7 @@ def queries(history: History, folder: Path) -> dict[str, Callable[[], object]]:
 
     return {
         "past of a cell": lambda: history.past(name),
-        "a metric's course": lambda: history.past(name, nights=365),
+        "a metric's course": lambda: history.past(name, last=365),
         "list of 30 nights": lambda: history.listing(30),
         "a night": history.night,
         "when each cell ran last": history.seen,

@@ -4,6 +4,7 @@ with the right exit code."""
 from __future__ import annotations
 
 import json
+import math
 import os
 import shlex
 import signal
@@ -18,7 +19,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from harness import cli
-from harness.launchers import WRITTEN_BY, dstack, kuberay, skypilot
+from harness.launchers import WRITTEN_BY, dstack, kuberay, skypilot, slurm
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 CHECKED = {"kuberay": kuberay.CHECKED, "dstack": dstack.CHECKED, "skypilot": skypilot.CHECKED}
@@ -323,6 +324,11 @@ def test_a_batch_script_outside_slurm_is_refused(folder: Path, programs: Path) -
         (["kuberay", "--", "x"], "a RayJob needs an image"),
         (["dstack", "--base", "none.yaml", "--", "x"], "none.yaml cannot be read as a manifest: No such file"),
         (["dstack", "--base", "/dev/null", "--", "x"], "/dev/null holds no manifest"),
+        (["slurm", "--time", "1:00:00", "--early", "9000", "--", "x"], "--time 1:00:00 is over before its last 9000 s"),
+        (["slurm", "--time", "5", "--", "x"], "--time 5 is over before its last 300 s begin"),
+        (["slurm", "--time", "abc", "--", "x"], "--time abc is no time limit of sbatch"),
+        (["torchrun", "--nproc-per-node", "-3", "--", "x"], "--nproc-per-node -3: it is a number of ranks"),
+        (["torchrun", "--nproc-per-node", "zero", "--", "x"], "--nproc-per-node zero: it is a number of ranks"),
         (["torchrun", "--time", "4m", "--", "x"], "--time 4m is over before its last 300 s begin"),
         (["torchrun", "--doctor", "it's", "--", "x"], "No closing quotation"),
     ],
@@ -347,6 +353,15 @@ def test_a_batch_script_of_slurm_is_bash_and_replaces_only_variables_of_the_job(
     assert subprocess.run(["bash", "-n", "torchrun.sbatch"], check=False).returncode == 0
     again = shlex.split(script.splitlines()[2].removeprefix("# harness"))
     assert cli.main(again) == 0 and (folder / "torchrun.sbatch").read_text() == script
+
+
+@pytest.mark.parametrize(
+    ("time", "limit"),
+    [("90", 5400), ("5:30", 330), ("1:00:00", 3600), ("2-12", 216000), ("1-0:30", 88200), ("1-1:1:1", 90061),
+     ("UNLIMITED", math.inf)],
+)  # fmt: skip
+def test_the_time_limits_of_sbatch(time: str, limit: float) -> None:
+    assert slurm._seconds(time) == limit
 
 
 @pytest.mark.parametrize(

@@ -74,3 +74,8 @@ def test_it_is_told_where_the_extra_is_missing(words: list[str], told: str, here
     command = [sys.executable, "-c", WITHOUT_EXTRAS, words[0], *(str(here / word) for word in words[1:])]
     answer = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert answer.returncode == 2 and told in answer.stderr.splitlines()[0]
+
+
+def test_a_command_that_is_none_names_those_that_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["render", "pbs", "--", "x"]) == 2
+    assert "No such command 'pbs'. There are: dstack, github," in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import tempfile
 import time
@@ -33,6 +34,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+LACKING = '[[include]]\npair = ["vllm", "vllm"]\nneeds = { gpus = 9999 }\n'
 CELL = 'name = "x"\n[[include]]\npair = ["hf", "hf"]\n'
 
 
@@ -150,12 +152,45 @@ def test_a_night_that_was_cut_is_resumed(folder: Path, monkeypatch: pytest.Monke
             raise KeyboardInterrupt
         return kept(self, number, cell, attempt)
 
+    (folder / "matrix.toml").write_text(support.MATRIX + LACKING)
     monkeypatch.setattr(Nightly, "_cell", cut)
     assert run() == 130
     monkeypatch.setattr(Nightly, "_cell", kept)
     assert run("--resume") == 0
     assert len(statuses(1)) == 3
+    assert "not the 9999 GPUs" in Path("runs/nightly/night-00001/night.md").read_text()
     assert run("--resume") == 2
+
+
+def test_a_night_that_is_still_running_is_not_resumed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from harness.nightly.night import Nightly
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Nightly, "_cell", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert run() == 130
+    held = (
+        "import fcntl, sys; file = open(sys.argv[1], 'w'); fcntl.lockf(file, fcntl.LOCK_EX); print(flush=True); input()"
+    )
+    command = [sys.executable, "-c", held, "runs/nightly/.night-00001"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None and other.stdout.readline()
+        assert run("--resume") == 2 and "night 1 is still running" in capsys.readouterr().err
+        other.communicate(b"\n")
+    assert run("--resume") == 0 and not Path("runs/nightly/.night-00001").exists()
+
+
+def test_a_night_in_which_nothing_ran_does_not_pass(folder: Path) -> None:
+    (folder / "matrix.toml").write_text(CELL + "needs = { gpus = 9999 }\n")
+    assert run() == 2
+
+
+def test_cells_of_one_name_in_two_matrices_are_two(folder: Path) -> None:
+    assert run() == 0 and set(statuses(1).values()) == {"NEW"}
+    (folder / "matrix.toml").write_text(support.MATRIX.replace('"trial"', '"another"'))
+    assert run() == 0 and set(statuses(2).values()) == {"NEW"}
+    assert run() == 0 and set(statuses(3).values()) == {"OK"}
 
 
 def _file(out: Path) -> None:
