@@ -17,6 +17,7 @@ import pydantic
 from harness import envs
 from harness.commands.options import overrides, seconds, size
 from harness.errors import BadInput, HarnessError
+from reports.text import counted
 
 FORMAT = "docs/how-to/nightly.md shows a matrix and its known.toml"
 Pair = tuple[str, str]
@@ -43,8 +44,8 @@ class Needs(Strict):
 
     def missing(self, cpus: int, gpus: int, memory: int) -> str:
         """What this machine lacks, in words; empty where it has all."""
-        lacks = [f"{wanted} {name}" for name, wanted, there in (("CPUs", self.cpus, cpus), ("GPUs", self.gpus, gpus))
-                 if there < wanted]  # fmt: skip
+        asked = (("CPU", self.cpus, cpus), ("GPU", self.gpus, gpus))
+        lacks = [counted(wanted, name) for name, wanted, there in asked if there < wanted]
         if memory < self.bytes:
             lacks.append(f"{self.memory} of memory")
         return " and ".join(lacks)

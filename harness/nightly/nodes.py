@@ -51,7 +51,7 @@ class Nodes:
         if self.at_once(needs):
             return ""
         missing = [needs.missing(*(int(one.get(name, 0)) for name in NAMES)) for one in _resources()]
-        return f"no node has the {min(missing, key=len, default='CPU')} that it needs"
+        return f"it needs {min(missing, key=len, default='a CPU')}, which no node has"
 
     def at_once(self, needs: Needs) -> int:
         wanted = self._wanted(needs)

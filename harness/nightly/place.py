@@ -34,7 +34,7 @@ class Here:
 
     def lacking(self, needs: Needs) -> str:
         missing = needs.missing(*matrix.machine())
-        return f"this machine has not the {missing} that it needs" if missing else ""
+        return f"it needs {missing}, which this machine does not have" if missing else ""
 
     def at_once(self, needs: Needs) -> int:
         return 1

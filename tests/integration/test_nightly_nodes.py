@@ -141,8 +141,8 @@ def test_the_order_the_budget_and_the_needs_hold(nights: Nights) -> None:
     support.play(nights.folder)
     code, printed = nights.run("--dry-run")
     assert code == 0 and "3 cells, about" in printed, nights.log()
-    assert "vllm-sglang/ppo-tiny  not run: no node has the 2 GPUs that it needs" in printed
-    assert "no node has the 999G of memory that it needs" in printed
+    assert "vllm-sglang/ppo-tiny  not run: it needs 2 GPUs, which no node has" in printed
+    assert "it needs 999G of memory, which no node has" in printed
     assert nights.run()[0] == 0
     text = nights.log()
     started = [text.index(f" hf-{engine}/ppo-tiny\n") for engine in ("hf", "vllm", "sglang")]

@@ -158,7 +158,7 @@ def test_a_night_that_was_cut_is_resumed(folder: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(Nightly, "_cell", kept)
     assert run("--resume") == 0
     assert len(statuses(1)) == 3
-    assert "not the 9999 GPUs" in Path("runs/nightly/night-00001/night.md").read_text()
+    assert "needs 9,999 GPUs, which this machine does not have" in Path("runs/nightly/night-00001/night.md").read_text()
     assert run("--resume") == 2
 
 
@@ -367,7 +367,7 @@ def test_the_matrix_of_this_project_can_be() -> None:
 def test_a_cell_whose_needs_this_machine_has_not_is_left_out(folder: Path) -> None:
     (folder / "matrix.toml").write_text(support.MATRIX + "needs = { gpus = 9999 }\n")
     assert run() == 0 and len(statuses(1)) == 2
-    assert "not the 9999 GPUs" in Path("runs/nightly/night-00001/night.md").read_text()
+    assert "needs 9,999 GPUs, which this machine does not have" in Path("runs/nightly/night-00001/night.md").read_text()
 
 
 def test_every_text_is_escaped_on_its_way_out(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

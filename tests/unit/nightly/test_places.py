@@ -46,9 +46,9 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> nodes.Nodes:
         ({"gpus": 1}, 2, ""),
         ({"cpus": 16, "memory": "32G"}, 1, ""),
         ({"memory": "10G"}, 4, ""),
-        ({"gpus": 4}, 0, "no node has the 4 GPUs that it needs"),
-        ({"cpus": 17}, 0, "no node has the 17 CPUs that it needs"),
-        ({"gpus": 2, "memory": "65G"}, 0, "no node has the 65G of memory that it needs"),
+        ({"gpus": 4}, 0, "it needs 4 GPUs, which no node has"),
+        ({"cpus": 17}, 0, "it needs 17 CPUs, which no node has"),
+        ({"gpus": 2, "memory": "65G"}, 0, "it needs 65G of memory, which no node has"),
     ],
 )
 def test_what_fits_on_the_nodes(cluster: nodes.Nodes, needs: dict[str, object], at_once: int, lacking: str) -> None:
