@@ -86,8 +86,9 @@ class _Commands(TyperGroup):
             return super().resolve_command(ctx, args)
         except Exception as error:
             said: Any = error
-            if isinstance(getattr(said, "message", None), str) and "Did you mean" not in said.message:
-                said.message = f"{said.message} There are: {', '.join(self.list_commands(ctx))}."
+            told = getattr(said, "message", None)  # of click's error, or Typer's
+            if isinstance(told, str) and told.startswith("No such command") and "Did you mean" not in told:
+                said.message = f"{told} There are: {', '.join(self.list_commands(ctx))}."
             raise
 
 

@@ -143,7 +143,7 @@ class Loading:
         self._shapes: dict[str, tuple[int, ...]] = {}  # of all syncs: a fused parameter needs all of its parts
         self._parts: dict[str, tuple[Cut | None, torch.dtype]] = {}
         self._arrived: dict[str, str] = {}  # tensor -> digest of this worker's part, in the last sync
-        self._earlier: dict[str, list[str]] = {}  # the same of each sync before that sent it
+        self._before: dict[str, str] = {}  # the same in the sync before that sent it
         self._held: dict[str, str] = {}  # tensor -> digest of what the worker held when it was last compared
 
     @classmethod
@@ -158,8 +158,7 @@ class Loading:
         self, model: Any, shapes: dict[str, tuple[int, ...]], saved: dict[str, torch.Tensor] | None = None
     ) -> None:
         """A sync of these tensors follows. To be called before the load changes the engine's own layout."""
-        for name, arrived in self._arrived.items():
-            self._earlier.setdefault(name, []).append(arrived)
+        self._before |= self._arrived
         self._arrived, self._parts = {}, {}
         self._shapes |= shapes
         reader = self._reader(model, saved)
@@ -178,7 +177,7 @@ class Loading:
 
     def compare(self, model: Any, saved: dict[str, torch.Tensor] | None = None) -> dict[str, Any]:
         """{"read": names of tensors that could be compared, "otherwise": {name: whether the worker kept what it had} of
-        those that are not what arrived}. Kept is what an earlier sync sent, or did not move while what arrives did."""
+        those that are not what arrived}. Kept: it did not move while what arrives did. To be called after each sync."""
         reader, read, otherwise = self._reader(model, saved), [], {}
         for name, expected in self._arrived.items():
             try:
@@ -187,9 +186,7 @@ class Loading:
                 continue
             read.append(name)
             if own != expected:
-                earlier = self._earlier.get(name, [])
-                unmoved = own == self._held.get(name) and expected not in earlier[-1:]
-                otherwise[name] = own in earlier or unmoved
+                otherwise[name] = own == self._held.get(name) and expected != self._before.get(name)
             self._held[name] = own
         return {"read": read, "otherwise": otherwise}
 

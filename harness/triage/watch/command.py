@@ -94,9 +94,8 @@ def watch(
             )  # fmt: skip
         except OSError as error:
             _remove(directory if out is None else None, folder)
-            fix = (
-                f"-- bash {shlex.quote(command[0])} …" if error.errno == errno.ENOEXEC else None
-            )  # a script without #!
+            without_shebang = error.errno == errno.ENOEXEC
+            fix = f"-- bash {shlex.quote(command[0])} …" if without_shebang else None
             raise CommandNotRun(f"{command[0]} cannot be run: {error.strerror}", NOT_RUNNABLE, fix) from error
         passed.to(child)
         try:
