@@ -26,10 +26,12 @@ def address() -> Iterator[str]:
     from ray.cluster_utils import Cluster
 
     node = {"num_cpus": 1, "object_store_memory": 80_000_000, "memory": 2 << 30}
-    cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
-    cluster.add_node(**node, num_gpus=1)
-    yield cluster.address
-    cluster.shutdown()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_MODE", "disabled")  # whether the user's home holds a token or not
+        cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
+        cluster.add_node(**node, num_gpus=1)
+        yield cluster.address
+        cluster.shutdown()
 
 
 @dataclass
