@@ -1,6 +1,7 @@
 """Tonight's observation of a cell against its earlier nights: pure functions over rows.
 
-A night has problems: a failing verdict, a cause, a metric beyond its band, fewer tests, a slower phase, a new warning.
+A night has problems: a failing verdict, a cause, a metric beyond its band or no longer measured, fewer tests, a slower
+phase, a new warning.
 What is new, gone or standing are differences of such sets between tonight and the night before. A number is a problem
 only where it exceeds both an absolute ceiling and the cell's own band (median and MAD of the nights on which it was
 none); with fewer than `COLD` such nights the ceiling alone decides.
@@ -30,7 +31,8 @@ COLD_SLOWER = math.log(4)  # with fewer than COLD nights: one hectic night is no
 SLOWER = math.log(1.5)  # of seconds a step beyond what the other phases of the same run changed by
 BRIEF = 0.02  # seconds a step; a shorter phase is the scheduler's
 FEWER_TOKENS = 0.98  # of the median; another version may stop a sample elsewhere
-_FEWER = {"steps": 1.0, "samples": 1.0, "compared_tokens": FEWER_TOKENS}
+_FEWER = {"steps": 1.0, "samples": 1.0, "native_samples": 1.0, "compared_tokens": FEWER_TOKENS}
+_NUMBERS = {"max_delta_logprob": "max |Δ logprob|", "k1": "mean Δ logprob"}
 _ERROR = ("verdict", "ERROR")
 _CAP = 1e-4  # nats: float32's (`harness.parity.facts.floor`), the strictest, where a verdict names none
 
@@ -67,8 +69,8 @@ def judge(tonight: Observation, history: Sequence[Past]) -> Judgement:
     last = history[-1] if history else None
     problems = list(_verdict(tonight))
     if before and not tonight.error:
-        problems += [*_fewer(tonight, before), *_numbers(tonight, before), *_slower(tonight, before)]
-        problems += _warnings(tonight, before)
+        problems += [*_fewer(tonight, before), *_missing(tonight, before), *_numbers(tonight, before)]
+        problems += [*_slower(tonight, before), *_warnings(tonight, before)]
     held = last.problems if last else frozenset()
     if tonight.error:  # nothing was seen: what stood before still stands
         problems += [_lasting(key, ": not looked at tonight") for key in sorted(held) if key != _ERROR]
@@ -152,16 +154,34 @@ def _fewer(tonight: Observation, before: Sequence[Past]) -> Iterable[Change]:
         now = f"{counted(len(tonight.tested), 'check')} tested, {len(usual[-1].tested)} before"
         yield Change("fewer", "checks", f"{now}; no longer: {', '.join(lost)}")
     for name, share in _FEWER.items():
-        value, values = (
-            tonight.metrics.get(name),
-            _values(before, ("fewer", name), partial(_metric, name)),
-        )
-        if value is None or not values:
+        value = tonight.metrics.get(name, math.nan)
+        values = _values(before, ("fewer", name), partial(_metric, name))
+        if not math.isfinite(value) or not values:
             continue
         median, width = _band(values)
         if value < share * median and value < median - width:
-            what = name.replace("_", " ").replace("compared tokens", "tokens compared")
-            yield Change("fewer", name, f"{figure(value)} {what}, {figure(median)} before")
+            yield Change("fewer", name, f"{figure(value)} {_label(name)}, {figure(median)} before")
+
+
+def _missing(tonight: Observation, before: Sequence[Past]) -> Iterable[Change]:
+    """A number that is judged, was there on each of the last nights, and is none tonight: it would judge nothing."""
+    seen = sorted({name for past in before for name in past.observation.metrics})
+    for name in seen:
+        if name not in _FEWER and group_and_name(name)[1] not in _NUMBERS:
+            continue
+        value, usual = tonight.metrics.get(name), _healthy(before, ("fewer", name))[-COLD:]
+        if value is not None and math.isfinite(value):
+            continue
+        values = [one.metrics.get(name, math.nan) for one in usual]
+        if all(map(math.isfinite, values)):
+            now = "absent" if value is None else figure(value)
+            yield Change("fewer", name, f"{_label(name)} {now}, {figure(statistics.median(values))} before")
+
+
+def _label(name: str) -> str:
+    group, kind = group_and_name(name)
+    label = _NUMBERS.get(kind, kind.replace("_", " ").replace("compared tokens", "tokens compared"))
+    return f"{group}: {label}" if group else label
 
 
 def _numbers(tonight: Observation, before: Sequence[Past]) -> Iterable[Change]:
@@ -170,19 +190,18 @@ def _numbers(tonight: Observation, before: Sequence[Past]) -> Iterable[Change]:
     cap = cap if cap > 0 else _CAP  # NaN too
     for name, value in tonight.metrics.items():
         group, kind = group_and_name(name)
-        if kind not in ("max_delta_logprob", "k1") or not math.isfinite(value):
+        if kind not in _NUMBERS or not math.isfinite(value):
             continue
         values = _values(before, ("metric", name), partial(_metric, name))
         if not values:
             continue
         median, width = _band(values)
-        of = f"{group}: " if group else ""
         if kind == "max_delta_logprob":
             if value - median > width and value > LARGEST * cap and value - median > LARGEST * cap:
-                text = f"{of}max |Δ logprob| {figure(value)}, {figure(median)} before"
+                text = f"{_label(name)} {figure(value)}, {figure(median)} before"
                 yield Change("metric", name, text)
         elif abs(value - median) > max(width, SYSTEMATIC * cap, half := _half_width(tonight, group)):
-            text = f"{of}mean Δ logprob {figure(value)} ± {figure(half)}, {figure(median)} before"
+            text = f"{_label(name)} {figure(value)} ± {figure(half)}, {figure(median)} before"
             yield Change("metric", name, text)
 
 

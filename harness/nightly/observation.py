@@ -16,7 +16,7 @@ from reports.text import flatten, number
 
 # Of every group of `parity.metrics`: the largest difference, the mean one, the signed mean, and what the field watches.
 METRICS = ("max_delta_logprob", "mean_delta_logprob", "k1", "k3", "ess", "tokens")
-COUNTS = ("steps", "samples", "compared_tokens", "benign_flips", "flips_beyond_margin")
+COUNTS = ("steps", "samples", "native_samples", "compared_tokens", "benign_flips", "flips_beyond_margin")
 PHASE = "_seconds"  # of a run's series, such as rollout_seconds
 
 
@@ -79,7 +79,7 @@ def failed(reason: str, *, seconds: float = 0.0, recording: str = "") -> Observa
 def observed(verdict: Verdict, folder: Path, *, seconds: float = 0.0) -> Observation:
     """The facts of a verdict whose recordings lie in `folder`."""
     body = verdict.parity
-    counts = {name: number(verdict.coverage[name]) for name in COUNTS if name in verdict.coverage}
+    counts = {name: _count(verdict.coverage[name]) for name in COUNTS if name in verdict.coverage}
     return Observation(
         verdict.verdict,
         verdict.exit_code,
@@ -114,6 +114,11 @@ def of_suite(result: Mapping[str, Any], folder: Path, *, seconds: float = 0.0) -
         seconds=seconds,
         recording=str(folder),
     )
+
+
+def _count(value: Any) -> float:
+    """A number, or one for each side."""
+    return sum(map(number, value)) if isinstance(value, list) else number(value)
 
 
 def _metrics(body: Parity) -> dict[str, float]:

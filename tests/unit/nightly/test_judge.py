@@ -26,7 +26,8 @@ def night(day: int, noise: float = 0.1) -> Observation:
     return Observation(
         "EQUIVALENT", 0, "every check lies within the floor", phases=phases, seconds=vary(96),
         metrics={
-            "cap": 1e-4, "steps": 8, "samples": 256, "compared_tokens": 6000 + draw.randrange(-9, 9),
+            "cap": 1e-4, "steps": 8, "samples": 256, "native_samples": 512,
+            "compared_tokens": 6000 + draw.randrange(-9, 9),
             "max_delta_logprob": vary(4e-6), "k1": draw.uniform(-1e-9, 1e-9), "k3": 1e-13, "tokens": 6000,
         },
         facts=Facts(checks=CHECKS, findings={"cache hit rate": "info"}, versions=VERSIONS, settings=SETTINGS),
@@ -108,11 +109,56 @@ def with_metrics(one: Observation, **metrics: float) -> Observation:
         ({"compared_tokens": 5000}, {("fewer", "compared_tokens")}),
         ({"compared_tokens": 7000}, set()),
         ({"samples": 255}, {("fewer", "samples")}),
-        ({"max_delta_logprob": float("nan")}, set()),
+        ({"native_samples": 511}, {("fewer", "native_samples")}),
+        ({"native_samples": 1024}, set()),  # a second draw
+        ({"max_delta_logprob": float("nan")}, {("fewer", "max_delta_logprob")}),
+        ({"k1": float("inf")}, {("fewer", "k1")}),
+        ({"samples": float("nan")}, {("fewer", "samples")}),
+        ({"tokens": float("nan")}, set()),  # no number that is judged
     ],
 )
 def test_numbers_against_ceiling_and_band(metrics: dict[str, float], told: set[object], nights: int) -> None:
     assert keys(with_metrics(night(50), **metrics), passed(nights)) == told
+
+
+LEARNER = "baseline against its learner: max_delta_logprob"
+
+
+def without(one: Observation, *names: str) -> Observation:
+    return dataclasses.replace(one, metrics={name: value for name, value in one.metrics.items() if name not in names})
+
+
+@pytest.mark.parametrize("nights", [1, 3, 8])
+def test_a_number_that_is_no_longer_there_is_a_regression_until_it_is_back(nights: int) -> None:
+    history = [Past(with_metrics(one.observation, **{LEARNER: 2e-6})) for one in passed(nights)]
+    first = judge(night(50), history)
+    assert [one.text for one in first.new] == ["baseline against its learner: max |Δ logprob| absent, 2e-6 before"]
+    assert settle(first).status == "REGRESSED"
+    history.append(past(night(50), history))
+    assert settle(judge(night(51), history)).status == "STILL FAILING"
+    more = judge(without(night(51), "native_samples"), history)
+    assert [one.key for one in more.new] == [("fewer", "native_samples")]
+    assert settle(judge(with_metrics(night(52), **{LEARNER: 2e-6}), history)).status == "FIXED"
+
+
+def test_a_number_that_never_was_or_comes_and_goes_is_not_missed() -> None:
+    history = [Past(with_metrics(night(day), **({LEARNER: 2e-6} if day % 3 else {}))) for day in range(20)]
+    assert not keys(night(50), history)
+    assert not keys(night(50), passed())
+    unseen = with_metrics(night(50), **{LEARNER: float("nan")})
+    assert not keys(unseen, passed())
+    assert not keys(night(50), [past(unseen, passed())])
+
+
+def test_a_number_that_is_new_is_missed_as_soon_as_it_has_been_there_for_some_nights() -> None:
+    history = passed(20) + [Past(with_metrics(night(day), **{LEARNER: 2e-6})) for day in range(20, 25)]
+    assert keys(night(50), history) == {("fewer", LEARNER)}
+    assert not keys(night(50), history[:-1])
+
+
+def test_a_night_without_a_verdict_lacks_no_numbers() -> None:
+    dead = judge(failed("ended by signal 9"), passed())
+    assert [one.key for one in dead.new] == [("verdict", "ERROR")]
 
 
 def test_a_cell_that_always_varied_has_a_wider_band() -> None:

@@ -47,6 +47,18 @@ def statuses(number: int) -> dict[str, str]:
     return {one["cell"]: one["status"] for one in found["results"]}
 
 
+def test_a_metric_that_is_gone_is_told_on_the_terminal(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    equal, gone = support.verdict(), support.verdict()
+    assert run() == 0
+    assert gone.parity is not None
+    gone.parity.metrics.clear()
+    support.script(folder / "script.json", hf_hf=equal, hf_vllm=gone, hf_sglang=equal)
+    capsys.readouterr()
+    assert run() == 1 and statuses(2)["hf-vllm/ppo-tiny"] == "REGRESSED"
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "max |Δ logprob| absent, 4e-6 before" in printed and "mean Δ logprob absent, 0 before" in printed
+
+
 def test_nights_from_new_to_regressed_to_fixed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     equal, other = support.verdict(), support.verdict("DIVERGENT", "STOP")
     assert run() == 0 and set(statuses(1).values()) == {"NEW"}

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from harness.nightly.judge import Past, judge
-from harness.nightly.observation import Observation, of_suite
+from harness.nightly.observation import Observation, observed, of_suite
 from harness.planted.differences import outcome as differences
 from harness.planted.differences import tables as difference_tables
 from harness.planted.hangs import outcome as hangs
@@ -68,3 +71,9 @@ def test_a_fault_that_is_missed_tonight_and_one_that_no_longer_runs_are_new_prob
     assert {one.subject for one in tonight.new} == {"FAILED", f"fault {CONTROL.name}"}
     fewer = judge(hang(), [Past(hang(hangs.Outcome(HEALTHY, None)))])
     assert ("fewer", "checks") in {one.key for one in fewer.new}
+
+
+@pytest.mark.parametrize(("drawn", "count"), [([256, 255], 511), (["nan", 256], math.nan), (256, 256)])
+def test_native_samples_of_both_sides_are_counted_together(drawn: Any, count: float, tmp_path: Path) -> None:
+    verdict = Verdict("parity", "EQUIVALENT", 0, "a reason", coverage={"native_samples": drawn})
+    assert observed(verdict, tmp_path).metrics == pytest.approx({"native_samples": count}, nan_ok=True)
