@@ -60,7 +60,8 @@ class Limits(Strict):
 
 
 class Comparison(Limits):
-    """One cell of `harness parity`; empty: as the scenario has it. `settings` are for --set, as topologies are."""
+    """One cell of `harness parity`; empty: as the scenario has it. `scenario`: of the catalog, or the path of a TOML
+    file from the matrix's folder. `settings` are for --set, as topologies are."""
 
     pair: Pair
     scenario: str = "ppo-tiny"
@@ -246,6 +247,8 @@ def _cells(matrix: Matrix, path: Path) -> Iterator[Cell]:
 def _cell(what: Comparison | Suite | Job, path: Path) -> Cell:
     if what.needs.memory:
         _quantity(size, what.needs.memory, "needs.memory", path)
+    if isinstance(what, Comparison) and what.scenario.endswith(".toml"):
+        what = what.model_copy(update={"scenario": os.path.abspath(path.parent / what.scenario)})
     return Cell(_name(what), what, _quantity(seconds, what.limit, "limit", path))
 
 

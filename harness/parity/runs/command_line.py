@@ -3,18 +3,21 @@ pytest has no command line of ours."""
 
 from __future__ import annotations
 
+import os
 import shlex
+from pathlib import Path
 from typing import Any
 
 from probes import redaction
 
 
-def command_line(*words: str, **options: Any) -> str:
+def command_line(*words: str | Path, **options: Any) -> str:
     """`harness WORDS --option value ...`, quoted for a shell, without secrets.
 
-    None and False leave an option out, True makes it a flag, a list repeats it.
+    None and False leave an option out, True makes it a flag, a list repeats it. A Path is written in full: the command
+    does the same from every folder.
     """
-    line = ["harness", *words]
+    line = ["harness", *map(_text, words)]
     for name, value in options.items():
         option = f"--{name.replace('_', '-')}"
         if value is None or value is False:
@@ -23,8 +26,17 @@ def command_line(*words: str, **options: Any) -> str:
             line.append(option)
         else:
             for item in value if isinstance(value, (list, tuple)) else (value,):
-                line += [option, str(item)]
+                line += [option, _text(item)]
     return shlex.join(redaction.arguments(line))
+
+
+def scenario_word(name: str) -> str | Path:
+    """A scenario as `command_line` takes it: of the catalog, or a file."""
+    return Path(name) if name.endswith(".toml") else name
+
+
+def _text(value: Any) -> str:
+    return os.path.abspath(value.expanduser()) if isinstance(value, Path) else str(value)
 
 
 def duration(seconds: float) -> str:

@@ -10,10 +10,11 @@ import dataclasses
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from harness import config
-from harness.parity.runs.command_line import duration
+from harness.parity.runs.command_line import duration, scenario_word
 from reports.progress import ProgressEvent
 from scenarios.settings import Mode, Scenario
 
@@ -24,9 +25,9 @@ def silent(event: ProgressEvent) -> None:
     """Tell nobody."""
 
 
-def _option(name: str | None, *, as_text: Callable[[Any], str] | None = None) -> dict[str, Any]:
+def _option(name: str | None, *, written: Callable[[Any], str | Path] | None = None) -> dict[str, Any]:
     """Metadata of a field: its option on the command line (None: no part of it), and how its value is written there."""
-    return {"option": name, "as_text": as_text}
+    return {"option": name, "written": written}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +41,7 @@ class LaunchOptions:
     out: str | os.PathLike[str] | None = field(default=None, metadata=_option(None))
     address: str | None = None
     device: str = "auto"
-    stall_s: float = field(default=STALL_S, metadata=_option("stall", as_text=duration))
+    stall_s: float = field(default=STALL_S, metadata=_option("stall", written=duration))
     progress: Callable[[ProgressEvent], None] = field(default=silent, metadata=_option(None))
 
 
@@ -57,7 +58,7 @@ class RunOptions(LaunchOptions):
     seed: int | None = None
     steps: int | None = None
     rollout_only: bool = False
-    mapping: str | None = None
+    mapping: str | None = field(default=None, metadata=_option("mapping", written=Path))
     cold: bool = False
 
     def __post_init__(self) -> None:
@@ -92,9 +93,9 @@ class ParityOptions(JudgeOptions, RunOptions):
     is the candidate's, `baseline_mapping` the baseline's. `free`: the candidate is not guided along the baseline's
     tokens. `fault`: planted in one side (`harness faults list`)."""
 
-    scenario: str = "ppo-tiny"
+    scenario: str = field(default="ppo-tiny", metadata=_option("scenario", written=scenario_word))
     candidate_overrides: Iterable[str] = field(default=(), metadata=_option("candidate_set"))
-    baseline_mapping: str | None = None
+    baseline_mapping: str | None = field(default=None, metadata=_option("baseline_mapping", written=Path))
     free: bool = False
     fault: str | None = None
 
@@ -116,9 +117,9 @@ def command_options(options: LaunchOptions | JudgeOptions) -> dict[str, Any]:
         name = item.metadata.get("option", item.name)
         if name is None or value == item.default or value == "":
             continue
-        as_text = item.metadata.get("as_text")
+        written = item.metadata.get("written")
         if value is False:
             given[f"no_{name}"] = True
         else:
-            given[name] = as_text(value) if as_text else value
+            given[name] = written(value) if written else value
     return given

@@ -68,7 +68,7 @@ def run_replay(
     environment = envs.resolve(backend)
     preflight(scenario, backend)
     reproduce = command_line(
-        "replay", str(run), backend=backend, steps=steps, from_step=from_step or None, cap=cap,
+        "replay", Path(run), backend=backend, steps=steps, from_step=from_step or None, cap=cap,
         **command_options(options),
     )  # fmt: skip
     with recording_in(options.out, f"replay-{Path(name).name}-{backend}") as folder:

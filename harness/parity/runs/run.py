@@ -17,7 +17,7 @@ from harness.cluster.launch import Cluster
 from harness.cluster.side import Side
 from harness.cluster.waiting import RunCut
 from harness.parity.runs import user_mapping
-from harness.parity.runs.command_line import command_line
+from harness.parity.runs.command_line import command_line, scenario_word
 from harness.parity.runs.lifting import Lifting, wanted
 from harness.parity.runs.options import JudgeOptions, ParityOptions, RunOptions, command_options, silent
 from harness.parity.runs.preflight import check_pair, check_resume, preflight
@@ -99,7 +99,9 @@ def run_scenario(
     RunCut when it ends early (what was recorded stays readable).
     """
     options = dataclasses.replace(options or RunOptions(), **changes)
-    command = command_line("run", scenario, backend=backend, resume=resume, **command_options(options))
+    command = command_line(
+        "run", scenario_word(scenario), backend=backend, resume=resume and Path(resume), **command_options(options)
+    )
     base = options.settings(scenario)
     map_of_user = user_mapping.load(options.mapping, envs.parse(backend).engine) if options.mapping else {}
     preflight(base, backend, map_of_user)
@@ -133,7 +135,7 @@ def diff(
     from harness.bundle.opening import resolve_runs
     from harness.parity.runs.directory import is_run, no_pair, no_run
 
-    words = [str(baseline)] if candidate is None else [str(baseline), str(candidate)]
+    words = [Path(one) for one in (baseline, candidate) if one is not None]
     if candidate is None:
         [alone] = resolve_runs(baseline)
         if not all(is_run(alone / side) for side in SIDES):
@@ -150,7 +152,7 @@ def diff(
     tell = Patience(lambda doing: progress(ProgressEvent("", "", message=doing)))
     second = {"baseline": runs[2]} if again is not None else None
     verdict = judge(runs[0], runs[1], cap=cap, again=second, tell=tell)
-    own = None if again is None else str(again)
+    own = None if again is None else Path(again)
     return dataclasses.replace(
         verdict,
         reproduce=command_line("diff", *words, again=own, cap=cap),

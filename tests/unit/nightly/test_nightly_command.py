@@ -47,6 +47,27 @@ def statuses(number: int) -> dict[str, str]:
     return {one["cell"]: one["status"] for one in found["results"]}
 
 
+def test_scenarios_and_known_differences_are_found_from_the_matrix_s_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ours = folder / "nights"
+    ours.mkdir()
+    (ours / "mine.toml").write_text('name = "mine"\nsteps = 1\ntrain = false\n[model]\npath = "builtin:tiny"\n'
+                                    '[prompts]\npath = "builtin:tiny"\n')  # fmt: skip
+    (ours / "known.toml").write_text("")
+    (ours / "matrix.toml").write_text(
+        'name = "x"\nknown = "known.toml"\n[matrix]\npairs = [["hf", "hf"]]\nscenarios = ["mine.toml", "ppo-tiny"]\n'
+    )
+    monkeypatch.chdir(folder.parent)
+    assert cli.main(["nightly", f"{folder.name}/nights/matrix.toml", "--list"]) == 0
+    assert capsys.readouterr().out == "hf-hf/mine\nhf-hf/ppo-tiny\n"
+    _, [mine, tiny] = matrix.load(Path(folder.name, "nights/matrix.toml"))
+    assert str(ours / "mine.toml") in mine.arguments(Path("out")) and "ppo-tiny" in tiny.arguments(Path("out"))
+    (ours / "mine.toml").unlink()
+    assert cli.main(["nightly", f"{folder.name}/nights/matrix.toml", "--list"]) == 2
+    assert f"the scenario file {ours / 'mine.toml'} does not exist" in capsys.readouterr().err
+
+
 def test_a_metric_that_is_gone_is_told_on_the_terminal(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     equal, gone = support.verdict(), support.verdict()
     assert run() == 0

@@ -43,6 +43,7 @@ RUN: dict[str, Any] = {
     "backend": "hf", "overrides": ["ppo.epochs=2"], "mode": "coupled", "seed": 7, "steps": 9, "rollout_only": True,
     "resume": None, "address": "10.0.0.1:6379", "device": "cpu", "stall_s": 0.0, "mapping": "users.py",
 }  # fmt: skip
+MINE = 'name = "mine"\n[model]\npath = "builtin:tiny"\n[prompts]\npath = "builtin:tiny"\n'
 OPTIONS: dict[str, type[RunOptions]] = {"run_parity": ParityOptions, "run_scenario": RunOptions}
 
 
@@ -57,6 +58,8 @@ def complete(function: str, options: dict[str, Any]) -> dict[str, Any]:
     """Every option that a command line carries, as the command passes it on."""
     fields = {item.name for item in dataclasses.fields(OPTIONS[function])}
     own = {"backend": "hf", "resume": None} if function == "run_scenario" else {}
+    options = {key: os.path.abspath(value) if str(value).endswith((".py", ".toml")) else value
+               for key, value in options.items()}  # fmt: skip
     chosen = OPTIONS[function](**{key: value for key, value in options.items() if key in fields})
     return own | {key: value for key, value in options.items() if key not in fields} | carried(chosen)
 
@@ -107,11 +110,14 @@ def asked(command: str, function: str, monkeypatch: pytest.MonkeyPatch) -> dict[
     return caught
 
 
-@pytest.mark.parametrize("options", [{}, PARITY, {"stall_s": 0.0, "overrides": ["engine.seed=1"]}])
+@pytest.mark.parametrize(
+    "options", [{}, PARITY, {"stall_s": 0.0, "overrides": ["engine.seed=1"], "scenario": "./mine.toml"}]
+)
 def test_a_verdict_names_the_command_that_asks_for_the_same_again(
     options: dict[str, Any], no_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "users.py").write_text("def hf_sampling(asked, ours):\n    return ours\n")
+    (tmp_path / "mine.toml").write_text(MINE)
     once = {**options, "overrides": iter(options.get("overrides", []))}  # any iterable is welcome
     verdict = harness.run_parity("hf", "hf", **once, out="it")
     assert (verdict.verdict, verdict.reason) == ("INCONCLUSIVE", f"cut short: {CUT}")
@@ -122,18 +128,20 @@ def test_a_verdict_names_the_command_that_asks_for_the_same_again(
     assert again == complete("run_parity", options) | {"positional": ("hf", "hf")}
 
 
-@pytest.mark.parametrize("options", [{}, RUN])
+@pytest.mark.parametrize(("scenario", "options"), [("ppo-tiny", {}), ("ppo-tiny", RUN), ("mine.toml", {})])
 def test_a_run_records_the_command_that_makes_it_again(
-    options: dict[str, Any], no_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    scenario: str, options: dict[str, Any], no_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "users.py").write_text("def hf_sampling(asked, ours):\n    return ours\n")
+    (tmp_path / "mine.toml").write_text(MINE)
     with pytest.raises(RunCut):
-        harness.run_scenario("ppo-tiny", **options, out=tmp_path / "it")
+        harness.run_scenario(scenario, **options, out=tmp_path / "it")
     manifest = json.loads((tmp_path / "it" / "run.json").read_text())
     assert ("return ours" in str(manifest["mapping"])) == ("mapping" in options)
     command = manifest["command"]
     again = asked(command, "run_scenario", monkeypatch)
-    assert again == complete("run_scenario", options) | {"positional": ("ppo-tiny",)}
+    named = str(tmp_path / scenario) if scenario.endswith(".toml") else scenario
+    assert again == complete("run_scenario", options) | {"positional": (named,)}
 
 
 class Answer:
